@@ -1,0 +1,26 @@
+"""Settings from the environment, read when they are asked for, so that tests and notebooks can change them.
+
+AICF_LOGS    comma-separated log channels; `select` logs each kernel choice
+AICF_CHECK   comma-separated run-time checks; `nan` names the first op that makes a NaN
+AICF_DEVICE  the device used when none is named: `cpu`, `cuda` or `auto` (the default)
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def _items(variable: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in os.environ.get(variable, "").split(",") if part.strip())
+
+
+def log_enabled(channel: str) -> bool:
+    return channel in _items("AICF_LOGS")
+
+
+def check_enabled(check: str) -> bool:
+    return check in _items("AICF_CHECK")
+
+
+def default_device() -> str:
+    return os.environ.get("AICF_DEVICE", "auto")

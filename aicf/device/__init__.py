@@ -1,0 +1,1 @@
+"""Devices: `spec.py` describes them (pure data), `runtime.py` holds memory and streams, `interop.py` meets other libraries."""

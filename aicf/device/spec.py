@@ -1,0 +1,110 @@
+"""DeviceSpec: all that selection may know of a device. Pure data with presets; nothing here asks a driver.
+
+Rates are the vendors' published dense figures (datasheets and architecture white papers: NVIDIA T4, A100, L4, RTX 4090
+(Ada white paper), H100 SXM, H200, B200), bandwidths in GB/s, rates in TFLOP/s. `launch_us` is what one more kernel costs
+in a replayed graph, about 1 us on Hopper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import DeviceError
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """One device. `tflops` maps a kind of arithmetic ("f32", "tf32", "f16") to its dense rate."""
+
+    name: str
+    kind: str  # "cpu" or "cuda"
+    arch: tuple[int, int] = (0, 0)
+    features: frozenset[str] = frozenset()  # architecture-specific targets, such as "sm_90a"
+    sms: int = 1
+    bandwidth: float = 20.0
+    tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    l2_bytes: int = 0
+    shared_per_block: int = 0
+    memory_bytes: int = 0
+    launch_us: float = 1.0
+
+    @property
+    def target(self) -> str:
+        """The compiler's name for it: `sm_80`, `sm_90a`, or `host`."""
+        if self.kind == "cpu":
+            return "host"
+        plain = f"sm_{self.arch[0]}{self.arch[1]}"
+        return plain + "a" if plain + "a" in self.features else plain
+
+    def missing(self, need: str) -> str | None:
+        """None if the device meets a need such as `sm_80` (at least) or `sm_90a` (exactly); else why not."""
+        if self.kind != "cuda":
+            return f"needs {need}; {self.name} is no CUDA device"
+        if need.endswith("a"):
+            return None if need in self.features else f"needs {need}; {self.name} is {self.target}"
+        wanted = divmod(int(need.removeprefix("sm_")), 10)
+        return None if self.arch >= wanted else f"needs {need} or newer; {self.name} is {self.target}"
+
+
+def _cuda(name: str, arch: tuple[int, int], sms: int, bandwidth: float, f32: float, tf32: float, f16: float,
+          l2_mb: float, shared_kb: int, memory_gb: int, **more: float) -> DeviceSpec:  # fmt: skip
+    target = f"sm_{arch[0]}{arch[1]}"
+    rates = {"f32": f32, "tf32": tf32, "f16": f16, "bf16": f16 if arch >= (8, 0) else 0.0}
+    return DeviceSpec(
+        name, "cuda", arch, frozenset({target + "a"} if arch >= (9, 0) else ()), sms, bandwidth, rates,
+        int(l2_mb * 2**20), shared_kb * 1024, memory_gb * 2**30, **more,
+    )  # fmt: skip
+
+
+PRESETS: dict[str, DeviceSpec] = {
+    spec.name: spec
+    for spec in (
+        _cuda("t4", (7, 5), 40, 320, 8.1, 0.0, 65, 4, 64, 16, launch_us=1.6),
+        _cuda("a100", (8, 0), 108, 2039, 19.5, 156, 312, 40, 163, 80, launch_us=1.3),
+        _cuda("rtx4090", (8, 9), 128, 1008, 82.6, 82.6, 165, 72, 99, 24, launch_us=1.2),
+        _cuda("l4", (8, 9), 58, 300, 30.3, 60, 121, 48, 99, 24, launch_us=1.3),
+        _cuda("h100", (9, 0), 132, 3350, 66.9, 494, 989, 50, 227, 80),
+        _cuda("h200", (9, 0), 132, 4800, 66.9, 494, 989, 60, 227, 141),
+        _cuda("b200", (10, 0), 148, 8000, 75, 1100, 2250, 126, 227, 180),
+        DeviceSpec("cpu", "cpu", sms=4, bandwidth=20.0, tflops={"f32": 0.15}, l2_bytes=2**21, launch_us=1.0),
+    )
+}
+
+
+def preset(name: str) -> DeviceSpec:
+    """A preset by name, however it is spelled: `h200`, `H200`, `RTX 4090`."""
+    try:
+        return PRESETS[name.lower().replace(" ", "").replace("-", "").replace("_", "")]
+    except KeyError:
+        raise DeviceError(
+            f"no device preset is called {name!r}", expected="one of " + ", ".join(sorted(PRESETS))
+        ) from None
+
+
+def host() -> DeviceSpec:
+    """The preset of the CPU. The same on every host, so that a plan does not depend on where it was made."""
+    return PRESETS["cpu"]
+
+
+def from_properties(name: str, arch: tuple[int, int], sms: int, l2_bytes: int, shared_per_block: int,
+                    memory_bytes: int, clock_ghz: float, bandwidth: float) -> DeviceSpec:  # fmt: skip
+    """The spec of a GPU that was found: the preset of that name if there is one, else rates from its properties."""
+    folded = name.lower().replace("nvidia", "").replace("geforce", "").replace(" ", "").split("-")[0]
+    for known in PRESETS.values():
+        if known.kind == "cuda" and known.arch == arch and folded.startswith(known.name):
+            return known
+    lanes = 64 if arch in ((7, 5), (8, 0)) else 128  # f32 lanes of one multiprocessor
+    f32 = sms * lanes * 2 * clock_ghz / 1e3
+    tensor = 4.0 if arch < (8, 0) else 8.0  # dense f16 over f32, a cautious guess
+    return DeviceSpec(
+        folded or "cuda", "cuda", arch, frozenset({f"sm_{arch[0]}{arch[1]}a"} if arch >= (9, 0) else ()), sms,
+        bandwidth, {"f32": f32, "tf32": f32 * tensor / 2, "f16": f32 * tensor, "bf16": f32 * tensor},
+        l2_bytes, shared_per_block, memory_bytes,
+    )  # fmt: skip
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

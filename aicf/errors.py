@@ -1,0 +1,85 @@
+"""Every error aicf raises on purpose: what happened, where, expected, got, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class AicfError(Exception):
+    """Base of all aicf errors. `what` is one sentence; the other parts are printed below it."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        details: Iterable[str] = (),
+    ) -> None:
+        self.what, self.where, self.expected, self.got, self.hint = what, where, expected, got, hint
+        self.details = tuple(details)
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        lines += [f"  {line}" for line in self.details]
+        for label, value in (("expected", self.expected), ("got", self.got), ("at", self.where)):
+            if value is not None:
+                lines.append(f"  {label}: {value}")
+        if self.hint:
+            lines.append(f"  next: {self.hint}")
+        return "\n".join(lines)
+
+
+class TypeInferenceError(AicfError):
+    """An op's operands or attributes break one of its numbered constraints."""
+
+
+class AttrError(AicfError):
+    """An attribute is unknown, missing, or of a type that AttrPack can't hold."""
+
+
+class CallSpecError(AicfError):
+    """An op carries no call spec, or one of another schema version."""
+
+
+class VerifyError(AicfError):
+    """A graph or plan breaks an invariant of its stage."""
+
+
+class AliasError(AicfError):
+    """An output that must be written in place can't be, because something still reads the old value."""
+
+
+class FeedError(AicfError):
+    """A fed tensor is missing, extra, or has the wrong shape, dtype, place or layout."""
+
+
+class StateError(AicfError):
+    """A state dict does not fit the program: names, shapes or dtypes."""
+
+
+class NoKernelError(AicfError):
+    """No registered variant accepts a region; the details list each variant and its reason."""
+
+
+class MissingKernelError(AicfError):
+    """A plan names a kernel id that no registered variant has."""
+
+
+class RegistryError(AicfError):
+    """Two registrations collide, or an extension package is broken."""
+
+
+class DeviceError(AicfError):
+    """A device is unknown, absent or unusable."""
+
+
+class KernelCompileError(AicfError):
+    """A kernel body did not compile or link."""
+
+
+class NanError(AicfError):
+    """AICF_CHECK=nan found the first op that made a NaN."""

@@ -1,0 +1,144 @@
+"""Value, Op, LoweredOp, Graph (C2, C3, C5), and the Emitter protocol that gradient rules and layers write against."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from ..types import AttrPack, OpKind, TensorSpec
+
+
+class Role(str, enum.Enum):
+    """How a value comes to be. Declared by whoever makes it, never guessed from its name."""
+
+    input = "input"  # fed for each run
+    param = "param"  # bound once; trained
+    state = "state"  # bound once; optimizer state, step counters, meta-parameters, constants
+    tmp = "tmp"  # made and used inside a run
+    output = "output"  # made inside a run and returned
+
+    def __str__(self) -> str:
+        return self.value
+
+
+EXTERNAL = frozenset({Role.input, Role.param, Role.state})
+
+
+class Initializer(Protocol):
+    """Gives a param or state its first value. `rng` is seeded from the model's seed and the value's name."""
+
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray: ...
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of the graph. `vid` is also the index of its slot."""
+
+    vid: int
+    name: str
+    spec: TensorSpec
+    role: Role
+    init: Initializer | None = None  # params and states only
+    constant: bool = False  # a state that nothing writes and no state dict carries
+    producer: Op | None = None
+    users: list[Op] = field(default_factory=list)
+    where: str = ""  # the user's file:line
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape  # type: ignore[return-value]
+
+    @property
+    def dtype(self):
+        return self.spec.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.spec.rank
+
+    def __repr__(self) -> str:
+        return f"%{self.vid} {self.name}: {self.spec} ({self.role})"
+
+
+@dataclass(eq=False)
+class Op:
+    """One operation, with the invariant call spec its emitter filled in (C3)."""
+
+    oid: int
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    kind_id: int | None = None
+    attr_schema: str | None = None
+    attr_blob: bytes | None = None
+    constraints: Mapping[str, Any] = field(default_factory=dict)  # "alias": {output position: (input position, how)}
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    saved: tuple[int, ...] = ()  # values kept for this op's gradient
+    where: str = ""
+
+    def __repr__(self) -> str:
+        outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (self.outputs, self.inputs))
+        attrs = "".join(f" {k}={v}" for k, v in self.attrs.items())
+        return f"{outs} = {self.kind}({ins}){attrs}"
+
+
+@dataclass(frozen=True)
+class LoweredOp:
+    """An op as the run time knows it: the call spec and slot numbers (C5). `oid` and `where` are for messages."""
+
+    kind_id: int
+    attr_schema: str
+    attr_blob: bytes
+    in_vids: tuple[int, ...]
+    out_vids: tuple[int, ...]
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    oid: int = -1
+    where: str = ""
+
+    @property
+    def kind(self) -> OpKind:
+        return OpKind.from_id(self.kind_id)
+
+    @property
+    def attrs(self) -> AttrPack:
+        return AttrPack.from_blob(self.attr_blob)
+
+
+@dataclass(eq=False)
+class Graph:
+    """Values and ops in emission order, which is a topological order. `updates` maps a state's vid to its new value."""
+
+    values: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    updates: dict[int, int] = field(default_factory=dict)
+
+    def externals(self, *roles: Role) -> list[Value]:
+        wanted = frozenset(roles) or EXTERNAL
+        return [v for v in self.values if v.role in wanted]
+
+    @property
+    def outputs(self) -> list[Value]:
+        return [v for v in self.values if v.role is Role.output]
+
+    def __str__(self) -> str:
+        lines = [f"{value}" for value in self.externals()]
+        lines += [f"{op}   : {', '.join(str(self.values[v].spec) for v in op.outputs)}" for op in self.ops]
+        return "\n".join(lines)
+
+
+Results = Union[Value, tuple[Value, ...]]
+
+
+class Emitter(Protocol):
+    """Emits ops by name: `emit.add(x, y)`, `emit.reduce_sum(x, axes=(0,))`. Python numbers become constants."""
+
+    def __getattr__(self, kind: str) -> Any: ...
+
+    def op(self, kind: str, *operands: Value | None, **attrs: Any) -> Results: ...
+
+    def constant(self, value: float, dtype: Any = ...) -> Value: ...

@@ -1,0 +1,9 @@
+"""What the ops are: one file per op or small family. Importing this package registers all of them."""
+
+from . import activations, arithmetic, gemm, losses, memory, optimizers, reductions
+from .schema import OpSchema, schema_of, schemas
+
+__all__ = [
+    "OpSchema", "activations", "arithmetic", "gemm", "losses", "memory", "optimizers", "reductions", "schema_of",
+    "schemas",
+]  # fmt: skip

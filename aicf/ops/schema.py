@@ -1,0 +1,372 @@
+"""OpSchema: an op is one record. Operands, attributes and traits are declared; `infer` checks the rest (E2, E3).
+
+`@op` reads the declaration off the signature: positional parameters are operands (annotated with a type constraint,
+`= None` when they may be left out), keyword-only parameters are attributes (annotated bool, int, float or tuple, with a
+default). `@elementwise` does the same for a scalar function, and derives shape and type rules from it.
+
+Then, each a stacked registration on the schema:
+
+    .reference     the op in NumPy: the tests' oracle, and the CPU kernel of whatever has no better one
+    .gradient      a rule written with an emitter; it asks for what it needs by the names of its parameters: operands,
+                   results, `d` + result for an incoming gradient, and attributes
+    .samples       shapes and attributes that enrol the op in the generated tests
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import AttrError, RegistryError, TypeInferenceError
+from ..types import AttrPack, DType, OpKind, TensorSpec
+
+# --- declared types -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TypeConstraint:
+    """Element types an operand may have. Operands marked `shared` all have the same one."""
+
+    name: str
+    dtypes: frozenset[DType]
+    shared: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_FLOATS = frozenset({DType.f32, DType.f16, DType.bf16})
+_INTS = frozenset({DType.i32, DType.i64})
+Float = TypeConstraint("float", _FLOATS)
+Int = TypeConstraint("int", _INTS)
+Number = TypeConstraint("number", _FLOATS | _INTS)
+Any_ = TypeConstraint("any", frozenset(DType))
+Index = TypeConstraint("index", _INTS, shared=False)
+Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
+AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
+F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32
+
+ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
+_ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}
+
+
+@dataclass(frozen=True)
+class OperandDecl:
+    name: str
+    type: TypeConstraint
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class AttrDecl:
+    name: str
+    type: type
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+def require(condition: bool, constraint: str, message: str) -> None:
+    """Inside `infer`: constraint `C1` of the op's docstring must hold. The message gives the values seen."""
+    if not condition:
+        raise ConstraintBroken(constraint, message)
+
+
+class ConstraintBroken(Exception):
+    def __init__(self, constraint: str, message: str) -> None:
+        self.constraint, self.message = constraint, message
+        super().__init__(f"{constraint}: {message}")
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class OpSchema:
+    """One op: everything that is true of it on any device."""
+
+    name: str
+    operands: tuple[OperandDecl, ...]
+    attrs: tuple[AttrDecl, ...]
+    results: tuple[str, ...]
+    rule: Callable[..., Any]  # (*operand specs, **attrs) -> result specs
+    doc: str
+    traits: frozenset[str] = frozenset()
+    scalar: Callable[..., Any] | None = None  # elementwise ops: the op on one element of each operand
+    alias: Mapping[int, tuple[int, str]] = field(default_factory=dict)  # result -> (operand, "may" or "must")
+    flops: int = 1  # per element of the result, for the cost model
+    version: int = 1
+    origin: str = "aicf"
+    reference_fn: Callable[..., Any] | None = None
+    gradient_fn: Callable[..., Any] | None = None
+    sample_specs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> OpKind:
+        return OpKind(self.name)
+
+    @property
+    def attr_schema(self) -> str:
+        """Names the layout of `attr_blob`: the op's version and a digest of its attributes' names and types."""
+        layout = ",".join(f"{a.name}:{a.type.__name__}" for a in self.attrs)
+        return f"{self.name}/v{self.version}:{hashlib.blake2s(layout.encode(), digest_size=4).hexdigest()}"
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The numbered constraints of the docstring: C1, C2, …"""
+        return tuple(re.findall(r"^\s*(C\d+)\s", self.doc, re.MULTILINE))
+
+    @property
+    def summary(self) -> str:
+        return self.doc.strip().split("\n")[0]
+
+    # --- registrations --------------------------------------------------------------------------------------------
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.reference_fn = function
+        return function
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        known = {d.name for d in self.operands} | set(self.results) | {a.name for a in self.attrs}
+        known |= {"d" + name for name in self.results} | {"emit"}
+        unknown = [p for p in inspect.signature(function).parameters if p not in known]
+        if unknown:
+            raise RegistryError(
+                f"the gradient rule of {self.name} asks for {', '.join(unknown)}",
+                expected="emit, " + ", ".join(sorted(known - {"emit"})),
+            )
+        self.gradient_fn = function
+        return function
+
+    def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:
+        """Enrol a case: one shape per operand (None for one left out), with attributes."""
+        self.sample_specs.append({"shapes": operands, "attrs": attrs})
+
+    # --- the boundary -----------------------------------------------------------------------------------------------
+
+    def pack(self, attrs: Mapping[str, Any]) -> AttrPack:
+        """Attributes with defaults filled in, each of its declared type; an unknown or mistyped one is refused."""
+        known = {a.name: a for a in self.attrs}
+        for name in attrs:
+            if name not in known:
+                raise AttrError(
+                    f"{self.name} has no attribute {name!r}", expected=", ".join(known) or "no attributes at all"
+                )
+        full = {}
+        for decl in self.attrs:
+            if decl.name not in attrs and decl.required:
+                raise AttrError(f"{self.name} needs attribute {decl.name!r}", expected=decl.type.__name__)
+            full[decl.name] = _coerce(self.name, decl, attrs.get(decl.name, decl.default))
+        return AttrPack(full)
+
+    def infer(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+        """Verify operands and attributes and compute the result types; TypeInferenceError names what is wrong.
+
+        operands   TensorSpecs, or things with a `.spec` (their `.name` and `.where` then go into the message)
+        """
+        specs = [getattr(o, "spec", o) for o in operands]
+        try:
+            self._check_declared(specs)
+            results = self.rule(*specs, **attrs)
+        except ConstraintBroken as broken:
+            raise TypeInferenceError(
+                f"{self.name} {broken.constraint}: {broken.message}",
+                details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
+                hint=f"the constraints of {self.name} are in its docstring: aicf info {self.name}",
+            ) from None
+        return results if isinstance(results, tuple) else (results,)
+
+    def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:
+        required = sum(not d.optional for d in self.operands)
+        require(
+            required <= len(specs) <= len(self.operands), "operands",
+            f"takes {', '.join(d.name + ('?' if d.optional else '') for d in self.operands)}; got {len(specs)} operands",
+        )  # fmt: skip
+        shared: tuple[str, DType] | None = None
+        for decl, spec in zip(self.operands, specs):
+            if spec is None:
+                require(decl.optional, "operands", f"{decl.name} can't be left out")
+                continue
+            require(
+                spec.dtype in decl.type.dtypes, "types",
+                f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})",
+            )  # fmt: skip
+            if decl.type.shared:
+                shared = shared or (decl.name, spec.dtype)
+                require(
+                    spec.dtype is shared[1], "types",
+                    f"{decl.name} is {spec.dtype} but {shared[0]} is {shared[1]}; operands never promote, "
+                    f"convert one of them",
+                )  # fmt: skip
+        devices = {s.device for s in specs if s is not None}
+        require(len(devices) <= 1, "devices", f"operands live on {' and '.join(sorted(devices))}")
+
+    def call_reference(self, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        """The reference on NumPy arrays; always a tuple."""
+        if self.reference_fn is None:
+            raise RegistryError(f"op {self.name} has no reference")
+        out = self.reference_fn(*arrays, **attrs)
+        return tuple(map(np.asarray, out)) if isinstance(out, tuple) else (np.asarray(out),)
+
+
+def _coerce(op: str, decl: AttrDecl, value: Any) -> Any:
+    good = {
+        bool: isinstance(value, (bool, np.bool_)),
+        int: isinstance(value, (int, np.integer)) and not isinstance(value, bool),
+        float: isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool),
+        tuple: isinstance(value, (tuple, list)),
+    }[decl.type]
+    if isinstance(value, DType) and decl.type is int:
+        return value.id
+    if not good:
+        raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected=decl.type.__name__)
+    return decl.type(value)
+
+
+def _describe(decl: OperandDecl, operand: Any) -> str:
+    spec, name, where = getattr(operand, "spec", operand), getattr(operand, "name", ""), getattr(operand, "where", "")
+    label = f"{decl.name} ({name})" if name and name != decl.name else decl.name
+    return f"{label}: {spec}" + (f"  at {where}" if where else "")
+
+
+# --- the table of ops -------------------------------------------------------------------------------------------------
+
+_SCHEMAS: dict[OpKind, OpSchema] = {}
+
+
+def register(schema: OpSchema) -> OpSchema:
+    known = _SCHEMAS.get(schema.kind)
+    if known is not None and known.rule is not schema.rule:
+        raise RegistryError(
+            f"op {schema.name!r} is already registered by {known.origin}", hint="choose another name for the new op"
+        )
+    return _SCHEMAS.setdefault(schema.kind, schema)
+
+
+def unregister(name: str) -> None:
+    """Forget an op; for tests and notebooks that define one again."""
+    _SCHEMAS.pop(OpKind(name), None)
+
+
+def schema_of(kind: OpKind | str) -> OpSchema:
+    found = _SCHEMAS.get(OpKind(kind) if isinstance(kind, str) else kind)
+    if found is None:
+        raise RegistryError(
+            f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas())
+        )
+    return found
+
+
+def schemas() -> Iterator[OpSchema]:
+    """All ops, by name."""
+    return iter(sorted(_SCHEMAS.values(), key=lambda s: s.name))
+
+
+def _declare(function: Callable[..., Any], default: TypeConstraint | None):
+    operands, attrs = [], []
+    for p in inspect.signature(function).parameters.values():
+        annotation = p.annotation
+        if isinstance(annotation, str):
+            annotation = _ATTR_TYPES.get(annotation) or eval(annotation, function.__globals__)
+        if p.kind is p.KEYWORD_ONLY:
+            if annotation not in _ATTR_TYPES.values():
+                raise RegistryError(f"{function.__name__}: attribute {p.name} needs bool, int, float or tuple")
+            attrs.append(AttrDecl(p.name, annotation, p.default))
+        else:
+            type = default if annotation is p.empty else annotation
+            if not isinstance(type, TypeConstraint):
+                raise RegistryError(f"{function.__name__}: operand {p.name} needs a type constraint, got {annotation}")
+            operands.append(OperandDecl(p.name, type, optional=p.default is None))
+    return tuple(operands), tuple(attrs)
+
+
+def op(name: str, *, results: Sequence[str] = ("y",), alias: Mapping[int, tuple[int, str]] | None = None,
+       traits: Sequence[str] = (), flops: int = 1, version: int = 1) -> Callable[[Callable[..., Any]], OpSchema]:  # fmt: skip
+    """Declare an op by its type rule: `def softmax(x: Float, *, axis: int = -1)` returning the result specs."""
+
+    def make(rule: Callable[..., Any]) -> OpSchema:
+        operands, attrs = _declare(rule, None)
+        return register(
+            OpSchema(
+                name, operands, attrs, tuple(results), rule, inspect.getdoc(rule) or "", frozenset(traits),
+                alias=dict(alias or {}), flops=flops, version=version, origin=_origin(rule),
+            )  # fmt: skip
+        )
+
+    return make
+
+
+def elementwise(name: str, *, types: TypeConstraint = Float, result: DType | None = None,
+                results: Sequence[str] = ("y",), alias: str | None = None, must: Mapping[str, str] | None = None,
+                dtype_attr: str | None = None, flops: int | None = None, version: int = 1,
+                ) -> Callable[[Callable[..., Any]], OpSchema]:  # fmt: skip
+    """Declare an op by its scalar function: operands broadcast like NumPy's, results have the broadcast shape.
+
+    types       constraint of operands without an annotation; they all share one element type
+    result      element type of the results, if not the operands' (comparisons give bool)
+    alias       operand whose storage the result may take over
+    must        result -> operand it is written over, in place (optimizer steps); that operand is not broadcast
+    dtype_attr  attribute that names the result's element type (convert)
+
+    In the scalar function a number literal has the compute type of the operands (f32 for floats). It may call `math`
+    functions and use `if`/`else` expressions; it returns a tuple when the op has several results.
+    """
+
+    def make(scalar: Callable[..., Any]) -> OpSchema:
+        operands, attrs = _declare(scalar, types)
+        names = [d.name for d in operands]
+
+        def rule(*specs: TensorSpec, **values: Any) -> tuple[TensorSpec, ...]:
+            shape = _broadcast(names, specs)
+            typed = next((s for d, s in zip(operands, specs) if d.type.shared), specs[0])
+            dtype = result or (DType.from_id(values[dtype_attr]) if dtype_attr else typed.dtype)
+            for target, source in (must or {}).items():
+                spec = specs[names.index(source)]
+                require(
+                    spec.shape == shape, "C2", f"{target} is written over {source}, whose shape {spec.shape} is not "
+                    f"the broadcast shape {shape}"
+                )  # fmt: skip
+            return tuple(TensorSpec(shape, dtype, typed.device) for _ in results)
+
+        aliases = {list(results).index(r): (names.index(o), "must") for r, o in (must or {}).items()}
+        if alias is not None:
+            aliases[0] = (names.index(alias), "may")
+        doc = (inspect.getdoc(scalar) or "") + "\n\nC1  shapes broadcast to one shape (NumPy's rule)"
+        if must:
+            doc += "\nC2  what is written in place has the broadcast shape"
+        return register(
+            OpSchema(
+                name, operands, attrs, tuple(results), rule, doc, frozenset({ELEMENTWISE}), scalar, aliases,
+                flops or _count_flops(scalar), version, _origin(scalar),
+            )  # fmt: skip
+        )
+
+    return make
+
+
+def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(s.shape for s in specs))  # type: ignore[arg-type]
+    except ValueError:
+        shapes = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
+        raise ConstraintBroken("C1", f"shapes do not broadcast: {shapes}") from None
+
+
+def _count_flops(scalar: Callable[..., Any]) -> int:
+    """A rough count for the cost model: arithmetic instructions, a call as eight."""
+    import dis
+
+    weights = {"BINARY_OP": 1, "COMPARE_OP": 1, "UNARY_NEGATIVE": 1, "CALL": 8}
+    return max(1, sum(weights.get(i.opname, 0) for i in dis.get_instructions(scalar)))
+
+
+def _origin(function: Callable[..., Any]) -> str:
+    return (function.__module__ or "").split(".")[0] or "?"

@@ -1,0 +1,258 @@
+"""KernelVariant (B7): what a kernel takes, what it costs, how it starts. Rejection is data.
+
+A variant is written as a class of plain functions under `@variant(...)`; see docs/add-an-op.md. Only `build` may import a
+kernel body, so that choosing and explaining need neither numba nor a GPU.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from ..device.spec import DeviceSpec
+from ..errors import RegistryError
+from ..rows import RegionSpec
+from ..types import DType, OpKind
+from .cost import Cost
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Why a variant does not take a region: the condition that failed, with the value seen."""
+
+    condition: str
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+Checks = Iterable[Union[Reject, None]]
+
+# --- how a kernel starts ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class In:
+    """Pointer to the region's i-th operand."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Out:
+    """Pointer to the region's i-th result."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Pointer into the workspace, `offset` bytes from its start."""
+
+    offset: int = 0
+    dtype: DType = DType.f32
+
+
+@dataclass(frozen=True)
+class Num:
+    """A number passed by value. `dtype` is f32, i32 or i64."""
+
+    value: float
+    dtype: DType = DType.i64
+
+
+Arg = Union[In, Out, Work, Num, tuple]  # a tuple of Args becomes a tuple argument of the kernel
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `body` is a Python function that numba.cuda compiles for the arguments' types."""
+
+    body: Callable[..., None]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    args: tuple[Arg, ...]
+    shared: int = 0  # dynamic shared memory in bytes
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """Work of the CPU device: `function(operands, results)` over NumPy arrays, filling the results."""
+
+    function: Callable[[list[Any], list[Any]], None]
+
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
+
+
+@dataclass(frozen=True)
+class KernelVariant:
+    """One kernel. `id` is stable and versioned (B14): its version rises when the kernel's numerics change.
+
+    `kinds` are op names, or trait names such as `elementwise`, or `*`: the ops that may begin a region it takes.
+    """
+
+    id: str
+    kinds: tuple[str, ...]
+    device: str
+    accepts: Callable[[RegionSpec], Checks]
+    cost: Callable[[RegionSpec, DeviceSpec], Cost]
+    build: Callable[[RegionSpec, DeviceSpec], list[Launch] | HostCall]
+    viable: Callable[[RegionSpec], Checks]
+    workspace: Callable[[RegionSpec, DeviceSpec], int] = field(default=lambda region, device: 0)
+    needs: tuple[str, ...] = ()
+    priority: int = 0
+    capture_safe: bool = True
+    deterministic: bool = True
+    origin: str = "aicf"
+    doc: str = ""
+
+    @property
+    def name(self) -> str:
+        """The id without device and version: `cuda.gemm_tiled.v1` is `gemm_tiled`."""
+        return self.id.split(".")[1]
+
+    def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
+        """None, or the first condition that fails with the value seen."""
+        return self._admits(device) or _first(self.accepts(region))
+
+    def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
+        """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
+        return self._admits(device) or _first(self.viable(region))
+
+    def score(self, region: RegionSpec, device: DeviceSpec) -> float:
+        """Negative if unsupported; else runs per second, as predicted: the higher the better (B8)."""
+        return -1.0 if self.supported(region, device) else 1e6 / self.cost(region, device).us
+
+    def query_workspace(self, region: RegionSpec, device: DeviceSpec) -> int:
+        """Bytes of scratch memory that `build`'s launches use; the plan reserves them, 256-byte aligned."""
+        return self.workspace(region, device)
+
+    def _admits(self, device: DeviceSpec) -> Reject | None:
+        if device.kind != self.device:
+            return Reject("device", f"runs on {self.device}, not on {device.kind}")
+        for need in self.needs:
+            if reason := device.missing(need):
+                return Reject("needs", reason)
+        return None
+
+
+def _first(checks: Checks) -> Reject | None:
+    return next((reject for reject in checks if reject is not None), None)
+
+
+def variant(
+    *kinds: str,
+    id: str,
+    needs: tuple[str, ...] = (),
+    priority: int = 0,
+    capture_safe: bool = True,
+    deterministic: bool = True,
+) -> Callable[[type], KernelVariant]:
+    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable` and `workspace`.
+
+    The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without a
+    `viable`, a variant takes regions of one op only.
+    """
+    if not _ID.match(id):
+        raise RegistryError(f"kernel id {id!r} is malformed", expected="device.name.vN, such as 'cuda.add_half2.v1'")
+
+    def make(cls: type) -> KernelVariant:
+        functions = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
+        for name in ("accepts", "cost", "build"):
+            if name not in functions:
+                raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
+        unknown = set(functions) - {"accepts", "cost", "build", "viable", "workspace"}
+        if unknown:
+            raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
+        functions.setdefault("viable", _one_op)
+        return KernelVariant(
+            id, kinds, id.split(".")[0], needs=needs, priority=priority, capture_safe=capture_safe,
+            deterministic=deterministic, doc=inspect.getdoc(cls) or "", **functions,
+        )  # fmt: skip
+
+    return make
+
+
+def _one_op(region: RegionSpec) -> Iterator[Reject | None]:
+    yield one_op(region)
+
+
+# --- checks that accepts() yields -----------------------------------------------------------------------------------
+
+
+def one_op(region: RegionSpec) -> Reject | None:
+    if len(region.ops) != 1:
+        return Reject("ops", f"takes one op, got {len(region.ops)} ({region.signature})")
+    return None
+
+
+def arity(region: RegionSpec, operands: int, results: int) -> Reject | None:
+    got = len(region.operands), len(region.results)
+    if got != (operands, results):
+        return Reject("arity", f"takes {operands} operands and {results} results, got {got[0]} and {got[1]}")
+    return None
+
+
+def dtype(region: RegionSpec, *types: DType) -> Reject | None:
+    """Every tensor of the region has one of these element types."""
+    for what, i, t in _named(region):
+        if t.dtype not in types:
+            return Reject("dtype", f"{what} {i} is {t.dtype}, needs {' or '.join(map(str, types))}")
+    return None
+
+
+def contiguous(region: RegionSpec) -> Reject | None:
+    for what, i, t in _named(region):
+        if not t.contiguous:
+            return Reject("contiguous", f"{what} {i} has strides {t.stride} for shape {t.shape}, needs row-major")
+    return None
+
+
+def same_shape(region: RegionSpec) -> Reject | None:
+    first = region.results[0].shape
+    for what, i, t in _named(region):
+        if t.shape != first:
+            return Reject("same_shape", f"{what} {i} has shape {t.shape}, result 0 has {first}")
+    return None
+
+
+def aligned(region: RegionSpec, nbytes: int) -> Reject | None:
+    for what, i, t in _named(region):
+        if t.alignment < nbytes:
+            return Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {nbytes}")
+    return None
+
+
+def at_most(what: str, value: int, limit: int) -> Reject | None:
+    return Reject(what, f"{what} {value} is over {limit}") if value > limit else None
+
+
+def at_least(what: str, value: int, limit: int) -> Reject | None:
+    return Reject(what, f"{what} {value} is under {limit}") if value < limit else None
+
+
+def multiple(what: str, value: int, of: int) -> Reject | None:
+    return Reject(what, f"{what} {value} is not a multiple of {of}") if value % of else None
+
+
+def _named(region: RegionSpec) -> Iterator[tuple[str, int, Any]]:
+    yield from (("operand", i, t) for i, t in enumerate(region.operands))
+    yield from (("result", i, t) for i, t in enumerate(region.results))
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+__all__ = [
+    "Arg", "Checks", "HostCall", "In", "KernelVariant", "Launch", "Num", "OpKind", "Out", "Reject", "Work", "aligned",
+    "arity", "at_least", "at_most", "cdiv", "contiguous", "dtype", "multiple", "one_op", "same_shape", "variant",
+]  # fmt: skip

@@ -1,0 +1,119 @@
+"""RegionSpec: the ordered ops of a region with their tensors and attributes; the whole question that selection answers.
+
+It holds no pointers, no names and no devices' state, so it hashes by value, can be written to JSON, and selection can be
+asked for a GPU that isn't here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..types import AttrPack, DType, OpKind, TensorDesc
+
+
+@dataclass(frozen=True)
+class RegionOp:
+    """One op of a region; `inputs` and `outputs` index the region's tensors, -1 is an operand that was left out."""
+
+    kind: OpKind
+    attrs: AttrPack
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RegionSpec:
+    """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region."""
+
+    ops: tuple[RegionOp, ...]
+    tensors: tuple[TensorDesc, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @classmethod
+    def single(
+        cls, kind: OpKind, attrs: AttrPack, inputs: list[TensorDesc | None], outputs: list[TensorDesc]
+    ) -> RegionSpec:
+        """One op over its own operands, as `op_call` asks for it."""
+        tensors: list[TensorDesc] = []
+        ins = []
+        for desc in inputs:
+            ins.append(-1 if desc is None else len(tensors))
+            if desc is not None:
+                tensors.append(desc)
+        first = len(tensors)
+        outs = tuple(range(first, first + len(outputs)))
+        op = RegionOp(kind, attrs, tuple(ins), outs)
+        return cls((op,), (*tensors, *outputs), tuple(range(first)), outs)
+
+    @property
+    def anchor(self) -> RegionOp:
+        """The first op: it decides which variants are asked."""
+        return self.ops[0]
+
+    @property
+    def kind(self) -> OpKind:
+        return self.ops[0].kind
+
+    @property
+    def attrs(self) -> AttrPack:
+        return self.ops[0].attrs
+
+    @cached_property
+    def signature(self) -> str:
+        """The ops' names joined by ` + `. The order is the meaning: gemm + relu + bias_add is another program."""
+        return " + ".join(op.kind.name for op in self.ops)
+
+    @cached_property
+    def operands(self) -> tuple[TensorDesc, ...]:
+        return tuple(self.tensors[i] for i in self.inputs)
+
+    @cached_property
+    def results(self) -> tuple[TensorDesc, ...]:
+        return tuple(self.tensors[i] for i in self.outputs)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Fewest bytes of device memory the region can move: each operand read once, each result written once."""
+        return sum(t.nbytes for t in self.operands) + sum(t.nbytes for t in self.results)
+
+    def __str__(self) -> str:
+        return f"{self.signature}({', '.join(map(str, self.operands))}) -> {', '.join(map(str, self.results))}"
+
+    # --- JSON: plans are saved with their regions ---------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ops": [
+                {"kind": o.kind.name, "attrs": o.attrs.blob.hex(), "in": list(o.inputs), "out": list(o.outputs)}
+                for o in self.ops
+            ],
+            "tensors": [
+                {"dtype": t.dtype.name, "shape": list(t.shape), "stride": list(t.stride), "device": t.device,
+                 "alignment": t.alignment} for t in self.tensors
+            ],
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RegionSpec:
+        ops = tuple(
+            RegionOp(
+                OpKind(o["kind"]), AttrPack.from_blob(bytes.fromhex(o["attrs"])), tuple(o["in"]), tuple(o["out"])
+            )
+            for o in data["ops"]
+        )
+        tensors = tuple(
+            TensorDesc(DType[t["dtype"]], tuple(t["shape"]), tuple(t["stride"]), t["device"], t["alignment"])
+            for t in data["tensors"]
+        )
+        return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]))
+
+    @cached_property
+    def key(self) -> str:
+        """The region as canonical JSON: what tuning data and caches are keyed by."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))

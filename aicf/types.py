@@ -1,0 +1,357 @@
+"""The vocabulary: DType, TensorSpec, TensorDesc, AttrPack, OpKind, ActKind. Pure data; knows no op and no device."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Union
+
+import ml_dtypes
+import numpy as np
+
+from .errors import AttrError, RegistryError
+
+Dim = Union[int, str]  # a named dimension ("batch") gets its size when a program is specialised
+Shape = tuple[int, ...]
+
+
+class DType(enum.Enum):
+    """An element type. `id` is stable: it goes into attribute blobs."""
+
+    f32 = (1, 4, "float")
+    f16 = (2, 2, "float")
+    bf16 = (3, 2, "float")
+    i32 = (4, 4, "int")
+    i64 = (5, 8, "int")
+    bool = (6, 1, "bool")
+
+    def __init__(self, id: int, itemsize: int, kind: str) -> None:
+        self.id, self.itemsize, self.kind = id, itemsize, kind
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The NumPy dtype; bf16 comes from ml_dtypes."""
+        return _TO_NUMPY[self]
+
+    @property
+    def compute(self) -> DType:
+        """The type arithmetic is done in: f32 for every float, itself for the others."""
+        return DType.f32 if self.kind == "float" else self
+
+    @classmethod
+    def of(cls, value: Any) -> DType:
+        """From a DType, its name, or anything NumPy takes for a dtype."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and value in cls.__members__:
+            return cls[value]
+        try:
+            return _FROM_NUMPY[np.dtype(value)]
+        except (KeyError, TypeError):
+            raise AttrError(
+                f"{value!r} is not an aicf element type", expected="one of " + ", ".join(cls.__members__)
+            ) from None
+
+    @classmethod
+    def from_id(cls, id: int) -> DType:
+        return _BY_ID[id]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+_TO_NUMPY = {
+    DType.f32: np.dtype(np.float32),
+    DType.f16: np.dtype(np.float16),
+    DType.bf16: np.dtype(ml_dtypes.bfloat16),
+    DType.i32: np.dtype(np.int32),
+    DType.i64: np.dtype(np.int64),
+    DType.bool: np.dtype(np.bool_),
+}
+_FROM_NUMPY = {v: k for k, v in _TO_NUMPY.items()}
+_BY_ID = {t.id: t for t in DType}
+
+f32, f16, bf16, i32, i64, bool_ = DType.f32, DType.f16, DType.bf16, DType.i32, DType.i64, DType.bool
+
+
+def numel(shape: tuple[Any, ...]) -> int:
+    """Number of elements; 1 for a 0-D shape."""
+    n = 1
+    for d in shape:
+        n *= d
+    return n
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides, in elements, of a dense row-major tensor."""
+    strides, step = [], 1
+    for d in reversed(shape):
+        strides.append(step)
+        step *= max(d, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a value is: shape, element type, device kind (`cpu` or `cuda`). Dimensions may be names until bound."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType = f32
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        shape = (self.shape,) if isinstance(self.shape, (int, str)) else tuple(self.shape)
+        for d in shape:
+            if isinstance(d, bool) or not isinstance(d, (int, str, np.integer)) or (not isinstance(d, str) and d < 0):
+                raise AttrError(f"{d!r} is not a dimension", expected="a size >= 0, or a name such as 'batch'")
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, str) else int(d) for d in shape))
+        object.__setattr__(self, "dtype", DType.of(self.dtype))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return numel(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def dims(self) -> frozenset[str]:
+        """Names of the dimensions that are not bound yet."""
+        return frozenset(d for d in self.shape if isinstance(d, str))
+
+    def bind(self, sizes: Mapping[str, int]) -> TensorSpec:
+        """The spec with named dimensions replaced; unknown names stay."""
+        return replace(self, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in self.shape))
+
+    def __str__(self) -> str:
+        return "tensor<" + "x".join([*map(str, self.shape), str(self.dtype)]) + ">"
+
+
+@dataclass(frozen=True)
+class TensorDesc:
+    """What selection sees of a tensor (B3): no pointer, only its alignment. Strides are in elements."""
+
+    dtype: DType
+    shape: Shape
+    stride: Shape
+    device: str = "cpu"
+    alignment: int = 256
+
+    @classmethod
+    def dense(cls, spec: TensorSpec, alignment: int = 256) -> TensorDesc:
+        """The descriptor of a plan's slot: row-major and aligned like the arena."""
+        return cls(spec.dtype, spec.shape, row_major(spec.shape), spec.device, alignment)  # type: ignore[arg-type]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return numel(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        """Row-major without gaps; dimensions of size 1 may have any stride, and an empty tensor is contiguous."""
+        if self.numel == 0:
+            return True
+        dense = row_major(self.shape)
+        return all(d == 1 or s == e for d, s, e in zip(self.shape, self.stride, dense))
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{'x'.join(map(str, self.shape))}]"
+        return text if self.contiguous else f"{text} strides {self.stride}"
+
+
+def pointer_alignment(pointer: int) -> int:
+    """Largest power of two, up to 256, that divides a pointer."""
+    return 256 if pointer % 256 == 0 else pointer & -pointer
+
+
+# --- attributes -----------------------------------------------------------------------------------------------------
+
+Scalar = Union[bool, int, float]
+AttrValue = Union[Scalar, tuple]
+_MAGIC = b"AP1\0"
+
+
+class AttrPack(Mapping[str, Any]):
+    """Attributes packed to bytes (B4): key-sorted, typed, so that order never matters and True, 1, 1.0 differ.
+
+    Holds bool, int (64 bits), float (64 bits) and fixed-length, possibly nested, tuples of them. Two packs are equal
+    when their bytes are; so 0.0 and -0.0 differ and a NaN equals itself. `AttrPack.from_blob(p.blob) == p`.
+    """
+
+    __slots__ = ("_values", "blob")
+
+    def __init__(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        merged = {**(values or {}), **more}
+        for key in merged:
+            if not isinstance(key, str) or not key.isidentifier():
+                raise AttrError(f"attribute name {key!r} is not an identifier")
+        self._values = {key: _normal(key, merged[key]) for key in sorted(merged)}
+        parts = [_MAGIC, struct.pack("<I", len(self._values))]
+        for key, value in self._values.items():
+            name = key.encode()
+            parts += [struct.pack("<H", len(name)), name, _encode(value)]
+        self.blob = b"".join(parts)
+
+    @classmethod
+    def from_blob(cls, blob: bytes) -> AttrPack:
+        try:
+            if blob[:4] != _MAGIC:
+                raise ValueError("bad magic")
+            (count,), at, values = struct.unpack_from("<I", blob, 4), 8, {}
+            for _ in range(count):
+                (length,) = struct.unpack_from("<H", blob, at)
+                key = blob[at + 2 : at + 2 + length].decode()
+                values[key], at = _decode(blob, at + 2 + length)
+            if at != len(blob):
+                raise ValueError(f"{len(blob) - at} bytes left over")
+        except (ValueError, IndexError, struct.error) as error:
+            raise AttrError(f"this attribute blob can't be read: {error}", got=f"{len(blob)} bytes") from None
+        return cls(values)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AttrPack) and self.blob == other.blob
+
+    def __hash__(self) -> int:
+        return hash(self.blob)
+
+    def __repr__(self) -> str:
+        return f"AttrPack({', '.join(f'{k}={v!r}' for k, v in self._values.items())})"
+
+
+def _normal(key: str, value: Any) -> AttrValue:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, enum.IntEnum) or isinstance(value, (int, np.integer)):
+        if not -(2**63) <= int(value) < 2**63:
+            raise AttrError(f"attribute {key} = {value} does not fit in 64 bits")
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if isinstance(value, DType):
+        return value.id
+    if isinstance(value, (tuple, list)):
+        return tuple(_normal(key, v) for v in value)
+    raise AttrError(
+        f"attribute {key} has type {type(value).__name__}",
+        expected="bool, int, float, or a tuple of them",
+        got=repr(value),
+    )
+
+
+def _encode(value: AttrValue) -> bytes:
+    if isinstance(value, bool):
+        return b"b" + struct.pack("<B", value)
+    if isinstance(value, int):
+        return b"i" + struct.pack("<q", value)
+    if isinstance(value, float):
+        return b"f" + struct.pack("<d", value)
+    return b"t" + struct.pack("<H", len(value)) + b"".join(map(_encode, value))
+
+
+def _decode(blob: bytes, at: int) -> tuple[AttrValue, int]:
+    tag, at = blob[at : at + 1], at + 1
+    if tag == b"b":
+        return bool(blob[at]), at + 1
+    if tag in (b"i", b"f"):
+        return struct.unpack_from("<q" if tag == b"i" else "<d", blob, at)[0], at + 8
+    if tag == b"t":
+        (count,), at, items = struct.unpack_from("<H", blob, at), at + 2, []
+        for _ in range(count):
+            item, at = _decode(blob, at)
+            items.append(item)
+        return tuple(items), at
+    raise ValueError(f"unknown tag {tag!r}")
+
+
+# --- op kinds and activations -----------------------------------------------------------------------------------------
+
+
+class _OpKindMeta(type):
+    def __getattr__(cls, name: str) -> OpKind:
+        """OpKind.gemm, OpKind.Gemm and OpKind.GEMM are the same kind; an unknown name is an AttributeError."""
+        known = cls._by_fold.get(name.replace("_", "").lower())  # type: ignore[attr-defined]
+        if known is None:
+            raise AttributeError(f"no op kind {name!r} is known; registered kinds: {', '.join(sorted(cls._by_name))}")  # type: ignore[attr-defined]
+        return known
+
+    def __iter__(cls) -> Iterator[OpKind]:
+        return iter(sorted(cls._by_name.values(), key=lambda k: k.name))  # type: ignore[attr-defined]
+
+
+class OpKind(metaclass=_OpKindMeta):
+    """Which op (B2). An open, interned set: the id comes from the name, so that a new op edits no list."""
+
+    _by_name: dict[str, OpKind] = {}
+    _by_id: dict[int, OpKind] = {}
+    _by_fold: dict[str, OpKind] = {}
+    name: str
+    id: int
+    __slots__ = ("id", "name")
+
+    def __new__(cls, name: str) -> OpKind:
+        if name in cls._by_name:
+            return cls._by_name[name]
+        if not name.isidentifier() or name != name.lower():
+            raise RegistryError(f"op kind {name!r} is not a lower_snake_case identifier")
+        kind = object.__new__(cls)
+        kind.name = name
+        kind.id = int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little") & 0x7FFFFFFF
+        if kind.id in cls._by_id:
+            raise RegistryError(f"op kinds {name!r} and {cls._by_id[kind.id].name!r} hash to one id; rename one")
+        cls._by_name[name] = cls._by_id[kind.id] = cls._by_fold[name.replace("_", "")] = kind
+        return kind
+
+    @classmethod
+    def from_id(cls, id: int) -> OpKind:
+        try:
+            return cls._by_id[id]
+        except KeyError:
+            raise RegistryError(f"no op kind has id {id}; is the package that brings it installed?") from None
+
+    def __repr__(self) -> str:
+        return f"OpKind.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple:
+        return OpKind, (self.name,)
+
+
+class ActKind(enum.IntEnum):
+    """Activations a GEMM can take as an attribute (D3). Each but `none` is also an elementwise op of that name."""
+
+    none = 0
+    relu = 1
+    leaky_relu = 2
+    gelu = 3
+    sigmoid = 4
+    tanh = 5
+    gelu_erf = 6
