@@ -9,6 +9,8 @@ Then, each a stacked registration on the schema:
     .reference     the op in NumPy: the tests' oracle, and the CPU kernel of whatever has no better one
     .gradient      a rule written with an emitter; it asks for what it needs by the names of its parameters: operands,
                    results, `d` + result for an incoming gradient, and attributes
+    .normalizer    (operand specs, attrs) -> attrs in the one form kernels see; total, applied before packing
+    .checks        numbered constraints of an elementwise op, beyond those on shapes that it has by being one
     .samples       shapes and attributes that enrol the op in the generated tests
 """
 
@@ -18,7 +20,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ import numpy as np
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import AttrPack, DType, OpKind, TensorSpec
 
-# --- declared types -----------------------------------------------------------------------------------------------------
+# --- declared types -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
 AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
 F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32
 
+VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all
 ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
 _ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}
 
@@ -107,6 +110,8 @@ class OpSchema:
     origin: str = "aicf"
     reference_fn: Callable[..., Any] | None = None
     gradient_fn: Callable[..., Any] | None = None
+    normalize: Callable[[Sequence[TensorSpec | None], dict[str, Any]], dict[str, Any]] | None = None
+    check_fn: Callable[..., None] | None = None  # (*operand specs, **attrs): more constraints, before the rule's
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -146,11 +151,23 @@ class OpSchema:
         self.gradient_fn = function
         return function
 
+    def normalizer(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.normalize = function
+        return function
+
+    def checks(self, function: Callable[..., None]) -> Callable[..., None]:
+        self.check_fn = function
+        return function
+
     def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:
         """Enrol a case: one shape per operand (None for one left out), with attributes."""
         self.sample_specs.append({"shapes": operands, "attrs": attrs})
 
     # --- the boundary -----------------------------------------------------------------------------------------------
+
+    def normalized(self, operands: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes in the one form that kernels see: what callers of `pack` pass them through first."""
+        return self.normalize(operands, dict(attrs)) if self.normalize else dict(attrs)
 
     def pack(self, attrs: Mapping[str, Any]) -> AttrPack:
         """Attributes with defaults filled in, each of its declared type; an unknown or mistyped one is refused."""
@@ -167,14 +184,19 @@ class OpSchema:
             full[decl.name] = _coerce(self.name, decl, attrs.get(decl.name, decl.default))
         return AttrPack(full)
 
-    def infer(self, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+    def infer(
+        self, operands: Sequence[Any], attrs: Mapping[str, Any], device: str = "cpu"
+    ) -> tuple[TensorSpec, ...]:
         """Verify operands and attributes and compute the result types; TypeInferenceError names what is wrong.
 
         operands   TensorSpecs, or things with a `.spec` (their `.name` and `.where` then go into the message)
+        device     where the results of an op without operands live; other ops follow their operands
         """
         specs = [getattr(o, "spec", o) for o in operands]
         try:
             self._check_declared(specs)
+            if self.check_fn is not None:
+                self.check_fn(*specs, **attrs)
             results = self.rule(*specs, **attrs)
         except ConstraintBroken as broken:
             raise TypeInferenceError(
@@ -182,13 +204,14 @@ class OpSchema:
                 details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
                 hint=f"the constraints of {self.name} are in its docstring: aicf info {self.name}",
             ) from None
-        return results if isinstance(results, tuple) else (results,)
+        results = results if isinstance(results, tuple) else (results,)
+        return results if self.operands else tuple(replace(r, device=device) for r in results)
 
     def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:
         required = sum(not d.optional for d in self.operands)
         require(
             required <= len(specs) <= len(self.operands), "operands",
-            f"takes {', '.join(d.name + ('?' if d.optional else '') for d in self.operands)}; got {len(specs)} operands",
+            f"takes {', '.join(d.name + '?' * d.optional for d in self.operands)}; got {len(specs)} operands",
         )  # fmt: skip
         shared: tuple[str, DType] | None = None
         for decl, spec in zip(self.operands, specs):
@@ -210,11 +233,30 @@ class OpSchema:
         require(len(devices) <= 1, "devices", f"operands live on {' and '.join(sorted(devices))}")
 
     def call_reference(self, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        """The reference on NumPy arrays; always a tuple."""
+        """The reference on NumPy arrays; always a tuple.
+
+        It sees f16 and bf16 as f32, and what it returns is rounded once, to the inferred types. With an f64 array among
+        the operands the results stay f64: an oracle for every float type.
+        """
         if self.reference_fn is None:
             raise RegistryError(f"op {self.name} has no reference")
-        out = self.reference_fn(*arrays, **attrs)
-        return tuple(map(np.asarray, out)) if isinstance(out, tuple) else (np.asarray(out),)
+        exact = any(a is not None and a.dtype == np.float64 for a in arrays)
+        specs = [a if a is None else TensorSpec(a.shape, _spec_dtype(a.dtype)) for a in arrays]
+        wide = [a.astype(np.float32) if s is not None and s.dtype in _NARROW else a for a, s in zip(arrays, specs)]
+        with np.errstate(all="ignore"):
+            out = self.reference_fn(*wide, **attrs)
+            out = out if isinstance(out, tuple) else (out,)
+            return tuple(
+                np.asarray(o, np.float64 if exact and s.dtype.kind == "float" else s.dtype.numpy)
+                for o, s in zip(out, self.infer(specs, attrs))
+            )
+
+
+_NARROW = frozenset({DType.f16, DType.bf16})
+
+
+def _spec_dtype(dtype: np.dtype) -> DType:
+    return DType.f32 if dtype == np.float64 else DType.of(dtype)
 
 
 def _coerce(op: str, decl: AttrDecl, value: Any) -> Any:
@@ -289,17 +331,17 @@ def _declare(function: Callable[..., Any], default: TypeConstraint | None):
 
 
 def op(name: str, *, results: Sequence[str] = ("y",), alias: Mapping[int, tuple[int, str]] | None = None,
-       traits: Sequence[str] = (), flops: int = 1, version: int = 1) -> Callable[[Callable[..., Any]], OpSchema]:  # fmt: skip
+       traits: Sequence[str] = (), flops: int = 1, version: int = 1,
+       ) -> Callable[[Callable[..., Any]], OpSchema]:  # fmt: skip
     """Declare an op by its type rule: `def softmax(x: Float, *, axis: int = -1)` returning the result specs."""
 
     def make(rule: Callable[..., Any]) -> OpSchema:
         operands, attrs = _declare(rule, None)
-        return register(
-            OpSchema(
-                name, operands, attrs, tuple(results), rule, inspect.getdoc(rule) or "", frozenset(traits),
-                alias=dict(alias or {}), flops=flops, version=version, origin=_origin(rule),
-            )  # fmt: skip
-        )
+        schema = OpSchema(
+            name, operands, attrs, tuple(results), rule, inspect.getdoc(rule) or "", frozenset(traits),
+            alias=dict(alias or {}), flops=flops, version=version, origin=_origin(rule),
+        )  # fmt: skip
+        return register(schema)
 
     return make
 
@@ -317,7 +359,8 @@ def elementwise(name: str, *, types: TypeConstraint = Float, result: DType | Non
     dtype_attr  attribute that names the result's element type (convert)
 
     In the scalar function a number literal has the compute type of the operands (f32 for floats). It may call `math`
-    functions and use `if`/`else` expressions; it returns a tuple when the op has several results.
+    functions and use `if`/`else` expressions; it writes `float(i)` where an integer becomes a number of the compute
+    type, and returns a tuple when the op has several results. A result gets its element type when it is stored.
     """
 
     def make(scalar: Callable[..., Any]) -> OpSchema:
@@ -339,17 +382,25 @@ def elementwise(name: str, *, types: TypeConstraint = Float, result: DType | Non
         aliases = {list(results).index(r): (names.index(o), "must") for r, o in (must or {}).items()}
         if alias is not None:
             aliases[0] = (names.index(alias), "may")
-        doc = (inspect.getdoc(scalar) or "") + "\n\nC1  shapes broadcast to one shape (NumPy's rule)"
-        if must:
-            doc += "\nC2  what is written in place has the broadcast shape"
-        return register(
-            OpSchema(
-                name, operands, attrs, tuple(results), rule, doc, frozenset({ELEMENTWISE}), scalar, aliases,
-                flops or _count_flops(scalar), version, _origin(scalar),
-            )  # fmt: skip
-        )
+        implied = []
+        if len(operands) > 1:  # one operand has nothing to disagree with
+            implied.append("C1  shapes broadcast to one shape                   (NumPy's rule)")
+            if must:
+                implied.append("C2  what is written in place has the broadcast shape")
+        doc = _with_constraints(inspect.getdoc(scalar) or "", implied)
+        schema = OpSchema(
+            name, operands, attrs, tuple(results), rule, doc, frozenset({ELEMENTWISE}), scalar, aliases,
+            flops or _count_flops(scalar), version, _origin(scalar),
+        )  # fmt: skip
+        return register(schema)
 
     return make
+
+
+def _with_constraints(doc: str, implied: Sequence[str]) -> str:
+    """A docstring with the constraints its declaration implies, ahead of those it lists itself."""
+    text, *own = re.split(r"^(?=C\d)", doc, maxsplit=1, flags=re.MULTILINE)
+    return "\n\n".join(filter(None, [text.strip(), "\n".join([*implied, *own])]))
 
 
 def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, ...]:

@@ -1,0 +1,238 @@
+"""Activations, each with an elementwise gradient op of its own, so that a backward pass is one kernel."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .schema import elementwise
+
+
+def activation_gradient(emit, name, dy, x, y, **attrs):
+    """The gradient of activation `name` with respect to its operand x, where y is its result.
+
+    Emits `<name>_grad(dy, x or y)`; only the one it reads must be there, the other may be None.
+    """
+    return emit.op(f"{name}_grad", dy, y if name in _FROM_RESULT else x, **attrs)
+
+
+_FROM_RESULT = frozenset({"relu", "sigmoid", "tanh"})  # the others need the operand
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
+
+
+def erf(x):
+    """math.erf of each element, in the array's own type."""
+    return _erf(x).astype(x.dtype)
+
+
+_SHAPES = [(4, 7), (1,), (2, 3, 5), (0, 3), (1025,), ()]
+
+
+def _enrol(forward, backward, **attrs):
+    for shape in _SHAPES:
+        forward.samples(shape, **attrs)
+        backward.samples(shape, shape, **attrs)
+
+
+# --- relu ---------------------------------------------------------------------------------------------------
+
+
+@elementwise("relu", alias="x")
+def relu(x):
+    """max(x, 0). NaN stays NaN."""
+    return x if x > 0.0 or x != x else 0.0
+
+
+@relu.reference
+def _(x):
+    return np.maximum(x, 0)
+
+
+@relu.gradient
+def _(emit, dy, x, y):
+    return activation_gradient(emit, "relu", dy, x, y)
+
+
+@elementwise("relu_grad", alias="dy")
+def relu_grad(dy, y):
+    """dy where relu's result y is not 0, else 0. A NaN in y lets dy through."""
+    return 0.0 if y <= 0.0 else dy
+
+
+@relu_grad.reference
+def _(dy, y):
+    return np.where(y <= 0, 0, dy)
+
+
+_enrol(relu, relu_grad)
+
+# --- leaky_relu ---------------------------------------------------------------------------------------------
+
+
+@elementwise("leaky_relu", alias="x")
+def leaky_relu(x, *, slope: float = 0.01):
+    """x where it is positive, else slope * x. NaN stays NaN."""
+    return x if x > 0.0 else x * slope
+
+
+@leaky_relu.reference
+def _(x, slope):
+    return np.where(x > 0, x, x * x.dtype.type(slope))
+
+
+@leaky_relu.gradient
+def _(emit, dy, x, y, slope):
+    return activation_gradient(emit, "leaky_relu", dy, x, y, slope=slope)
+
+
+@elementwise("leaky_relu_grad", alias="dy")
+def leaky_relu_grad(dy, x, *, slope: float = 0.01):
+    """dy where x is positive, else slope * dy."""
+    return dy if x > 0.0 else dy * slope
+
+
+@leaky_relu_grad.reference
+def _(dy, x, slope):
+    return np.where(x > 0, dy, dy * dy.dtype.type(slope))
+
+
+_enrol(leaky_relu, leaky_relu_grad)
+leaky_relu.samples((4, 7), slope=0.3)
+leaky_relu_grad.samples((4, 7), (4, 7), slope=0.3)
+
+# --- gelu ---------------------------------------------------------------------------------------------------
+
+
+@elementwise("gelu", alias="x")
+def gelu(x):
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), the tanh form of GELU.
+
+    NaN stays NaN, and -inf gives NaN (it is -inf * 0).
+    """
+    return 0.5 * x * (1.0 + math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+@gelu.reference
+def _(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+@gelu.gradient
+def _(emit, dy, x, y):
+    return activation_gradient(emit, "gelu", dy, x, y)
+
+
+@elementwise("gelu_grad", alias="dy")
+def gelu_grad(dy, x):
+    """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
+    t = math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))
+    slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 0.134145 * x * x)
+    return dy if x > 10.0 else dy * 0.0 if x < -10.0 else dy * slope
+
+
+@gelu_grad.reference
+def _(dy, x):
+    z = np.clip(x, -10, 10)
+    u = math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)
+    du = math.sqrt(2 / math.pi) * (1 + 0.134145 * z**2)
+    return dy * (0.5 * (1 + np.tanh(u)) + 0.5 * z * du / np.cosh(u) ** 2)
+
+
+_enrol(gelu, gelu_grad)
+
+# --- gelu_erf -----------------------------------------------------------------------------------------------
+
+
+@elementwise("gelu_erf", alias="x")
+def gelu_erf(x):
+    """x / 2 * (1 + erf(x / sqrt(2))), GELU itself. NaN stays NaN, and -inf gives NaN (it is -inf * 0)."""
+    return 0.5 * x * (1.0 + math.erf(0.7071067811865476 * x))
+
+
+@gelu_erf.reference
+def _(x):
+    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+
+
+@gelu_erf.gradient
+def _(emit, dy, x, y):
+    return activation_gradient(emit, "gelu_erf", dy, x, y)
+
+
+@elementwise("gelu_erf_grad", alias="dy")
+def gelu_erf_grad(dy, x):
+    """dy * (Phi(x) + x phi(x)), with the normal distribution's Phi and phi. An infinite x gives NaN."""
+    normal = 0.3989422804014327 * math.exp(-0.5 * x * x)
+    return dy * (0.5 * (1.0 + math.erf(0.7071067811865476 * x)) + x * normal)
+
+
+@gelu_erf_grad.reference
+def _(dy, x):
+    return dy * (0.5 * (1 + erf(x / math.sqrt(2))) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
+
+
+_enrol(gelu_erf, gelu_erf_grad)
+
+# --- sigmoid and tanh ---------------------------------------------------------------------------------------
+
+
+@elementwise("sigmoid", alias="x")
+def sigmoid(x):
+    """1 / (1 + exp(-x)). Where exp overflows to inf, the quotient is the 0 it should be."""
+    return 1.0 / (1.0 + math.exp(-x))
+
+
+@sigmoid.reference
+def _(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@sigmoid.gradient
+def _(emit, dy, x, y):
+    return activation_gradient(emit, "sigmoid", dy, x, y)
+
+
+@elementwise("sigmoid_grad", alias="dy")
+def sigmoid_grad(dy, y):
+    """dy * y * (1 - y), with sigmoid's result y."""
+    return dy * y * (1.0 - y)
+
+
+@sigmoid_grad.reference
+def _(dy, y):
+    return dy * y * (1 - y)
+
+
+_enrol(sigmoid, sigmoid_grad)
+
+
+@elementwise("tanh", alias="x")
+def tanh(x):
+    """The hyperbolic tangent."""
+    return math.tanh(x)
+
+
+@tanh.reference
+def _(x):
+    return np.tanh(x)
+
+
+@tanh.gradient
+def _(emit, dy, x, y):
+    return activation_gradient(emit, "tanh", dy, x, y)
+
+
+@elementwise("tanh_grad", alias="dy")
+def tanh_grad(dy, y):
+    """dy * (1 - y^2), with tanh's result y."""
+    return dy * (1.0 - y * y)
+
+
+@tanh_grad.reference
+def _(dy, y):
+    return dy * (1 - y * y)
+
+
+_enrol(tanh, tanh_grad)

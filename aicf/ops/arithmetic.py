@@ -1,0 +1,374 @@
+"""Elementwise arithmetic, comparison, selection and conversion. Operands broadcast; their types never promote.
+
+Integers wrap on overflow. Floats follow IEEE 754: a division by zero is an infinity or a NaN, never an error.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..types import DType
+from .schema import Any_, AnyOwn, Bool, Float, Number, elementwise, require
+
+
+def unbroadcast(emit, g, like):
+    """Sum g, a gradient of the broadcast shape, down to the shape of the operand `like`."""
+    lead = g.rank - like.rank
+    stretched = tuple(lead + i for i, d in enumerate(like.shape) if d == 1 and g.shape[lead + i] != 1)
+    if lead == 0:
+        return emit.reduce_sum(g, axes=stretched, keepdims=True) if stretched else g
+    g = emit.reduce_sum(g, axes=(*range(lead), *stretched), keepdims=False)
+    return emit.reshape(g, shape=like.shape) if stretched else g
+
+
+def check_dtype(id: int, constraint: str) -> None:
+    """An attribute that names an element type holds a type's id."""
+    ids = {t.id: t for t in DType}
+    require(
+        id in ids, constraint, f"dtype is {id}, expected " + ", ".join(f"{i} ({t})" for i, t in ids.items())
+    )
+
+
+def _enrol_binary(schema):
+    schema.samples((4, 7), (4, 7))
+    schema.samples((4, 7), (7,))
+    schema.samples((4, 1), (3, 1, 7))
+    schema.samples((), (5,))
+    schema.samples((0, 3), (1, 3))
+    schema.samples((1025,), (1025,))
+
+
+def _enrol_unary(schema, **attrs):
+    for shape in [(4, 7), (2, 3, 5), (0, 3), (), (1025,)]:
+        schema.samples(shape, **attrs)
+
+
+# --- binary -------------------------------------------------------------------------------------------------
+
+
+@elementwise("add", types=Number, alias="a")
+def add(a, b):
+    """a + b."""
+    return a + b
+
+
+add.reference(np.add)
+
+
+@add.gradient
+def _(emit, dy, a, b):
+    return unbroadcast(emit, dy, a), unbroadcast(emit, dy, b)
+
+
+@elementwise("sub", types=Number, alias="a")
+def sub(a, b):
+    """a - b."""
+    return a - b
+
+
+sub.reference(np.subtract)
+
+
+@sub.gradient
+def _(emit, dy, a, b):
+    return unbroadcast(emit, dy, a), unbroadcast(emit, emit.neg(dy), b)
+
+
+@elementwise("mul", types=Number, alias="a")
+def mul(a, b):
+    """a * b."""
+    return a * b
+
+
+mul.reference(np.multiply)
+
+
+@mul.gradient
+def _(emit, dy, a, b):
+    return unbroadcast(emit, emit.mul(dy, b), a), unbroadcast(emit, emit.mul(dy, a), b)
+
+
+@elementwise("div", types=Float, alias="a")
+def div(a, b):
+    """a / b."""
+    return a / b
+
+
+div.reference(np.divide)
+
+
+@div.gradient
+def _(emit, dy, a, b, y):
+    da = emit.div(dy, b)
+    return unbroadcast(emit, da, a), unbroadcast(emit, emit.neg(emit.mul(da, y)), b)
+
+
+@elementwise("maximum", types=Number, alias="a")
+def maximum(a, b):
+    """The greater of a and b; NaN if either is NaN. Where they are equal the gradient goes half to each."""
+    return a if a >= b or a != a else b
+
+
+maximum.reference(np.maximum)
+
+
+@maximum.gradient
+def _(emit, dy, a, b):
+    return _larger_gradient(emit, dy, a, b, emit.greater)
+
+
+@elementwise("minimum", types=Number, alias="a")
+def minimum(a, b):
+    """The less of a and b; NaN if either is NaN. Where they are equal the gradient goes half to each."""
+    return a if a <= b or a != a else b
+
+
+minimum.reference(np.minimum)
+
+
+@minimum.gradient
+def _(emit, dy, a, b):
+    return _larger_gradient(emit, dy, a, b, emit.less)
+
+
+def _larger_gradient(emit, dy, a, b, wins):
+    half = emit.select(emit.equal(a, b), emit.scale(dy, factor=0.5), 0)
+    da, db = emit.select(wins(a, b), dy, half), emit.select(wins(b, a), dy, half)
+    return unbroadcast(emit, da, a), unbroadcast(emit, db, b)
+
+
+for _schema in (add, sub, mul, div, maximum, minimum):
+    _enrol_binary(_schema)
+
+# --- unary --------------------------------------------------------------------------------------------------
+
+
+@elementwise("neg", types=Number, alias="x")
+def neg(x):
+    """-x."""
+    return -x
+
+
+neg.reference(np.negative)
+
+
+@neg.gradient
+def _(emit, dy):
+    return emit.neg(dy)
+
+
+@elementwise("scale", alias="x")
+def scale(x, *, factor: float):
+    """factor * x, with the factor in the compute type: a constant that no operand's narrow type rounds."""
+    return x * factor
+
+
+@scale.reference
+def _(x, factor):
+    return x * x.dtype.type(factor)
+
+
+@scale.gradient
+def _(emit, dy, factor):
+    return emit.scale(dy, factor=factor)
+
+
+@elementwise("exp", alias="x")
+def exp(x):
+    """e to the power x."""
+    return math.exp(x)
+
+
+exp.reference(np.exp)
+
+
+@exp.gradient
+def _(emit, dy, y):
+    return emit.mul(dy, y)
+
+
+@elementwise("log", alias="x")
+def log(x):
+    """The natural logarithm: -inf at 0, NaN below."""
+    return math.log(x)
+
+
+log.reference(np.log)
+
+
+@log.gradient
+def _(emit, dy, x):
+    return emit.div(dy, x)
+
+
+@elementwise("sqrt", alias="x")
+def sqrt(x):
+    """The square root; NaN below 0."""
+    return math.sqrt(x)
+
+
+sqrt.reference(np.sqrt)
+
+
+@sqrt.gradient
+def _(emit, dy, y):
+    return emit.div(emit.scale(dy, factor=0.5), y)
+
+
+@elementwise("square", types=Number, alias="x")
+def square(x):
+    """x * x."""
+    return x * x
+
+
+square.reference(np.square)
+
+
+@square.gradient
+def _(emit, dy, x):
+    return emit.mul(emit.scale(dy, factor=2.0), x)
+
+
+@elementwise("abs", types=Number, alias="x")
+def abs_(x):
+    """|x|. Its gradient at 0 is 0."""
+    return abs(x)
+
+
+abs_.reference(np.abs)
+
+
+@abs_.gradient
+def _(emit, dy, x):
+    return emit.select(emit.greater(x, 0), dy, emit.select(emit.less(x, 0), emit.neg(dy), 0))
+
+
+for _schema in (neg, exp, log, sqrt, square, abs_):
+    _enrol_unary(_schema)
+_enrol_unary(scale, factor=-1.5)
+
+# --- comparisons: NaN is unequal to all, itself included ----------------------------------------------------
+
+
+@elementwise("equal", types=Any_, result=DType.bool)
+def equal(a, b):
+    """a == b."""
+    return a == b
+
+
+equal.reference(np.equal)
+
+
+@elementwise("not_equal", types=Any_, result=DType.bool)
+def not_equal(a, b):
+    """a != b."""
+    return a != b
+
+
+not_equal.reference(np.not_equal)
+
+
+@elementwise("greater", types=Number, result=DType.bool)
+def greater(a, b):
+    """a > b."""
+    return a > b
+
+
+greater.reference(np.greater)
+
+
+@elementwise("greater_equal", types=Number, result=DType.bool)
+def greater_equal(a, b):
+    """a >= b."""
+    return a >= b
+
+
+greater_equal.reference(np.greater_equal)
+
+
+@elementwise("less", types=Number, result=DType.bool)
+def less(a, b):
+    """a < b."""
+    return a < b
+
+
+less.reference(np.less)
+
+
+@elementwise("less_equal", types=Number, result=DType.bool)
+def less_equal(a, b):
+    """a <= b."""
+    return a <= b
+
+
+less_equal.reference(np.less_equal)
+
+for _schema in (equal, not_equal, greater, greater_equal, less, less_equal):
+    _enrol_binary(_schema)
+
+# --- selection and conversion -------------------------------------------------------------------------------
+
+
+@elementwise("select", types=Any_)
+def select(c: Bool, a, b):
+    """a where c is true, else b.
+
+    StableHLO's select takes c of rank 0 or of the operands' shape (C1); here all three broadcast.
+    """
+    return a if c else b
+
+
+select.reference(np.where)
+
+
+@select.gradient
+def _(emit, dy, c, a, b):
+    return (
+        None,
+        unbroadcast(emit, emit.select(c, dy, 0), a),
+        unbroadcast(emit, emit.select(c, 0, dy), b),
+    )
+
+
+select.samples((4, 7), (4, 7), (4, 7))
+select.samples((4, 1), (7,), (4, 7))
+select.samples((), (3, 5), (5,))
+select.samples((0, 3), (0, 3), (3,))
+select.samples((1025,), (1025,), ())
+
+_BOOL = DType.bool.id
+
+
+@elementwise("convert", dtype_attr="dtype")
+def convert(x: AnyOwn, *, dtype: int):
+    """x in another element type, rounded to nearest even; the gradient passes between floats and stops elsewhere.
+
+    A float becomes an integer by truncation toward zero (NaN and what does not fit: unspecified, as in StableHLO), a
+    bool by x != 0, and true is 1.
+
+    C1  dtype is the id of an element type               (StableHLO's C1, equal shapes, holds by construction)
+    """
+    return x != 0 if dtype == _BOOL else x
+
+
+@convert.checks
+def _(x, dtype):
+    check_dtype(dtype, "C1")
+
+
+@convert.reference
+def _(x, dtype):
+    return x.astype(DType.from_id(dtype).numpy)
+
+
+@convert.gradient
+def _(emit, dy, x):
+    return emit.convert(dy, dtype=x.dtype) if x.dtype.kind == dy.dtype.kind == "float" else None
+
+
+for _type in DType:
+    convert.samples((4, 7), dtype=_type.id)
+convert.samples((0, 3), dtype=DType.f32.id)
+convert.samples((), dtype=DType.f16.id)

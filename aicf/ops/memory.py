@@ -1,0 +1,139 @@
+"""Ops that move or make elements without arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ..types import DType, TensorSpec, numel
+from .arithmetic import check_dtype
+from .schema import VIEW, Any_, elementwise, op, require
+
+
+@elementwise("copy", types=Any_)
+def copy(x):
+    """x in storage of its own."""
+    return x
+
+
+@copy.reference
+def _(x):
+    return x.copy()
+
+
+@copy.gradient
+def _(emit, dy):
+    return dy
+
+
+copy.samples((4, 7))
+copy.samples((1025,))
+copy.samples((0, 3))
+copy.samples(())
+
+
+def _check_shape(shape: tuple) -> None:
+    for d in shape:
+        require(type(d) is int and d >= 0, "C1", f"size {d} of shape {shape} is not an integer >= 0")
+
+
+@op("fill")
+def fill(*, shape: tuple, value: float, dtype: int):
+    """A tensor with one value everywhere, converted as `convert` does.
+
+    C1  sizes are integers >= 0
+    C2  dtype is the id of an element type
+    """
+    _check_shape(shape)
+    check_dtype(dtype, "C2")
+    return TensorSpec(shape, DType.from_id(dtype))
+
+
+@fill.reference
+def _(shape, value, dtype):
+    return np.full(shape, value, DType.from_id(dtype).numpy)
+
+
+for _type in DType:
+    fill.samples(shape=(4, 7), value=1.0, dtype=_type.id)
+fill.samples(shape=(), value=-2.5, dtype=DType.f32.id)
+fill.samples(shape=(0, 3), value=1.0, dtype=DType.f32.id)
+
+
+@op("reshape", alias={0: (0, "may")}, traits=(VIEW,))
+def reshape(x: Any_, *, shape: tuple):
+    """The elements of x, in row-major order, in another shape.
+
+    C1  sizes are integers >= 0
+    C2  x and the result have as many elements           (StableHLO reshape C2)
+    """
+    _check_shape(shape)
+    require(numel(shape) == x.numel, "C2", f"shape {shape} has {numel(shape)} elements, x has {x.numel}")
+    return TensorSpec(shape, x.dtype, x.device)
+
+
+@reshape.reference
+def _(x, shape):
+    return x.reshape(shape)
+
+
+@reshape.gradient
+def _(emit, dy, x):
+    return emit.reshape(dy, shape=x.shape)
+
+
+reshape.samples((4, 7), shape=(28,))
+reshape.samples((2, 3, 5), shape=(5, 6))
+reshape.samples((), shape=(1, 1))
+reshape.samples((0, 3), shape=(5, 0))
+
+
+@op("broadcast_in_dim")
+def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
+    """x repeated to a shape: axis i of x becomes axis dims[i] of the result.
+
+    C1  sizes are integers >= 0
+    C2  dims has one entry per axis of x                 (StableHLO broadcast_in_dim C2)
+    C3  each dim is an integer in [0, rank(result))      (StableHLO broadcast_in_dim C3)
+    C4  dims ascend, so nothing is transposed            (narrower than StableHLO broadcast_in_dim C4, unique)
+    C5  an axis of x has size 1 or the result's          (StableHLO broadcast_in_dim C5)
+    """
+    _check_shape(shape)
+    require(len(dims) == x.rank, "C2", f"dims {dims} has {len(dims)} entries, x has rank {x.rank}")
+    for d in dims:
+        valid = type(d) is int and 0 <= d < len(shape)
+        require(valid, "C3", f"dim {d} is not an integer in [0, {len(shape)})")
+    require(all(a < b for a, b in pairwise(dims)), "C4", f"dims {dims} do not ascend")
+    for i, d in enumerate(dims):
+        require(
+            x.shape[i] in (1, shape[d]), "C5",
+            f"axis {i} of x has size {x.shape[i]}, axis {d} of the result {shape[d]}",
+        )  # fmt: skip
+    return TensorSpec(shape, x.dtype, x.device)
+
+
+@broadcast_in_dim.reference
+def _(x, shape, dims):
+    column = [1] * len(shape)
+    for size, d in zip(x.shape, dims):
+        column[d] = size
+    return np.broadcast_to(x.reshape(column), shape).copy()
+
+
+@broadcast_in_dim.gradient
+def _(emit, dy, x, shape, dims):
+    size = dict(zip(dims, x.shape))
+    repeated = tuple(d for d in range(len(shape)) if size.get(d, 1) != shape[d] or d not in size)
+    if not repeated:
+        return dy
+    dx = emit.reduce_sum(dy, axes=repeated, keepdims=False)
+    return dx if dx.shape == x.shape else emit.reshape(dx, shape=x.shape)
+
+
+broadcast_in_dim.samples((7,), shape=(4, 7), dims=(1,))
+broadcast_in_dim.samples((4,), shape=(4, 7), dims=(0,))
+broadcast_in_dim.samples((4, 1), shape=(4, 3, 5), dims=(0, 2))
+broadcast_in_dim.samples((4, 7), shape=(4, 7), dims=(0, 1))
+broadcast_in_dim.samples((), shape=(2, 3), dims=())
+broadcast_in_dim.samples((1,), shape=(0, 3), dims=(1,))

@@ -1,0 +1,211 @@
+"""Optimizer steps, written in place, and the 0-D ops that drive them: counters, corrections, clipping, schedules.
+
+Hyper-parameters are operands, 0-D f32 tensors, so that they can change between replays of a captured graph.
+State tensors have the parameter's type. A moment or a parameter is rounded once, when it is stored.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..types import DType
+from .schema import F32, Float, Index, Int, elementwise, require
+
+# --- SGD ----------------------------------------------------------------------------------------------------
+
+
+@elementwise("increment", must={"y": "step"})
+def increment(step: Int):
+    """step + 1, in place."""
+    return step + 1
+
+
+@increment.reference
+def _(step):
+    return step + step.dtype.type(1)
+
+
+increment.samples(())
+increment.samples((3,))
+
+
+@elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"})
+def sgd_step(
+    p: Float, g: Float, v: Float, lr: F32, momentum: F32, weight_decay: F32, *, nesterov: bool = False
+):
+    """v2 = momentum * v + g', p2 = p - lr * v2, where g' = g + weight_decay * p: PyTorch's SGD without dampening.
+
+    With nesterov, p2 = p - lr * (g' + momentum * v2). p and v are written in place.
+    """
+    decayed = g + weight_decay * p
+    velocity = momentum * v + decayed
+    step = decayed + momentum * velocity if nesterov else velocity
+    return p - lr * step, velocity
+
+
+@sgd_step.reference
+def _(p, g, v, lr, momentum, weight_decay, nesterov):
+    decayed = g + weight_decay * p
+    velocity = momentum * v + decayed
+    return p - lr * (decayed + momentum * velocity if nesterov else velocity), velocity
+
+
+_SHAPES = [(4, 7), (1025,), (0, 3), ()]
+for _s in _SHAPES:
+    sgd_step.samples(_s, _s, _s, (), (), ())
+sgd_step.samples((4, 7), (4, 7), (4, 7), (), (), (), nesterov=True)
+
+# --- Adam and AdamW -----------------------------------------------------------------------------------------
+
+
+@elementwise("adam_correction", result=DType.f32, results=("c1", "c2"))
+def adam_correction(step: Index, beta1: F32, beta2: F32):
+    """c1 = 1 - beta1^step, c2 = 1 - beta2^step: Adam's bias corrections, with step = 1 for the first update.
+
+    Formed as -expm1(step * log1p(beta - 1)), which keeps full precision where beta^step is close to 1: beta - 1
+    is exact for a beta of at least 1/2. A beta of 0 gives 1.
+    """
+    t = float(step)
+    c1 = -math.expm1(t * math.log1p(beta1 - 1.0)) if beta1 > 0.0 else 1.0
+    c2 = -math.expm1(t * math.log1p(beta2 - 1.0)) if beta2 > 0.0 else 1.0
+    return c1, c2
+
+
+@adam_correction.reference
+def _(step, beta1, beta2):
+    wide = step.astype(np.float64)
+    return tuple(1 - np.power(beta.astype(np.float64), wide) for beta in (beta1, beta2))
+
+
+adam_correction.samples((), (), ())
+
+
+@elementwise("adam_step", results=("p2", "m2", "v2"), must={"p2": "p", "m2": "m", "v2": "v"})
+def adam_step(p: Float, g: Float, m: Float, v: Float, lr: F32, beta1: F32, beta2: F32, eps: F32, weight_decay: F32,
+              c1: F32, c2: F32, *, decoupled: bool = False):  # fmt: skip
+    """p2 = p - lr / c1 * m2 / (sqrt(v2 / c2) + eps), m2 = mix(beta1, m, g), v2 = mix(beta2, v, g^2).
+
+    mix(beta, old, new) = beta * old + (1 - beta) * new. This is PyTorch's Adam, where g stands for
+    g + weight_decay * p; or, if decoupled, its AdamW, where p stands for p * (1 - lr * weight_decay) instead.
+    c1 and c2 come from adam_correction. p, m and v are written in place.
+    """
+    grad = g if decoupled else g + weight_decay * p
+    start = p * (1.0 - lr * weight_decay) if decoupled else p
+    mean = beta1 * m + (1.0 - beta1) * grad
+    square = beta2 * v + (1.0 - beta2) * grad * grad
+    return start - lr / c1 * mean / (math.sqrt(square) / math.sqrt(c2) + eps), mean, square
+
+
+@adam_step.reference
+def _(p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, decoupled):
+    if decoupled:
+        p = p * (1 - lr * weight_decay)
+    else:
+        g = g + weight_decay * p
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * np.square(g)
+    return p - lr / c1 * m / (np.sqrt(v / c2) + eps), m, v
+
+
+for _s in _SHAPES:
+    adam_step.samples(_s, _s, _s, _s, *[()] * 7)
+adam_step.samples(*[(4, 7)] * 4, *[()] * 7, decoupled=True)
+
+# --- gradient clipping --------------------------------------------------------------------------------------
+
+
+@elementwise("clip_scale")
+def clip_scale(norm2: F32, max_norm: F32):
+    """min(1, max_norm / (sqrt(norm2) + 1e-6)): what gradients are multiplied by, norm2 being their sum of squares.
+
+    As PyTorch's clip_grad_norm_ does it. A NaN norm gives NaN.
+    """
+    ratio = max_norm / (math.sqrt(norm2) + 1e-6)
+    return 1.0 if ratio > 1.0 else ratio
+
+
+@clip_scale.reference
+def _(norm2, max_norm):
+    return np.minimum(1, max_norm / (np.sqrt(norm2) + norm2.dtype.type(1e-6)))
+
+
+clip_scale.samples((), ())
+
+# --- learning-rate schedules --------------------------------------------------------------------------------
+
+
+@elementwise("schedule_step", result=DType.f32)
+def schedule_step(step: Index, base: F32, *, every: int, gamma: float):
+    """base * gamma^floor(step / every), as PyTorch's StepLR.
+
+    C2  every is at least 1
+    C3  gamma is at least 0
+    """
+    return base * math.pow(gamma, float(math.floor(float(step) / every)))
+
+
+@schedule_step.checks
+def _(step, base, every, gamma):
+    require(every >= 1, "C2", f"every is {every}, expected at least 1")
+    require(gamma >= 0, "C3", f"gamma is {gamma}, expected at least 0")
+
+
+@schedule_step.reference
+def _(step, base, every, gamma):
+    return base * np.power(float(gamma), step // every)
+
+
+schedule_step.samples((), (), every=3, gamma=0.5)
+
+
+@elementwise("schedule_cosine", result=DType.f32)
+def schedule_cosine(step: Index, base: F32, *, warmup: int = 0, total: int, floor: float = 0.0):
+    """base * step / warmup while step < warmup, then half a cosine from base to floor at step = total, then floor.
+
+    C2  0 <= warmup < total
+    """
+    t = float(step)
+    done = (t - warmup) / (total - warmup)
+    decayed = floor + (base - floor) * 0.5 * (1.0 + math.cos(3.141592653589793 * done))
+    return base * t / warmup if t < warmup else decayed if done < 1.0 else floor
+
+
+@elementwise("schedule_linear", result=DType.f32)
+def schedule_linear(step: Index, base: F32, *, warmup: int = 0, total: int, floor: float = 0.0):
+    """base * step / warmup while step < warmup, then a line from base to floor at step = total, then floor.
+
+    C2  0 <= warmup < total
+    """
+    t = float(step)
+    done = (t - warmup) / (total - warmup)
+    decayed = base + (floor - base) * done
+    return base * t / warmup if t < warmup else decayed if done < 1.0 else floor
+
+
+def _check_warmup(step, base, warmup, total, floor):
+    require(0 <= warmup < total, "C2", f"warmup is {warmup} and total {total}, expected 0 <= warmup < total")
+
+
+def _scheduled(step, base, warmup, total, floor, curve):
+    t = step.astype(np.float64)
+    done = np.clip((t - warmup) / (total - warmup), 0, 1)
+    return np.where(t < warmup, base * t / max(warmup, 1), floor + (base - floor) * curve(done))
+
+
+@schedule_cosine.reference
+def _(step, base, warmup, total, floor):
+    return _scheduled(step, base, warmup, total, floor, lambda done: (1 + np.cos(np.pi * done)) / 2)
+
+
+@schedule_linear.reference
+def _(step, base, warmup, total, floor):
+    return _scheduled(step, base, warmup, total, floor, lambda done: 1 - done)
+
+
+for _schema in (schedule_cosine, schedule_linear):
+    _schema.checks(_check_warmup)
+    _schema.samples((), (), total=10)
+    _schema.samples((), (), warmup=4, total=20, floor=0.001)
+    _schema.samples((3,), (), warmup=4, total=20, floor=0.001)

@@ -1,0 +1,142 @@
+"""Reductions over axes.
+
+They share one type rule. StableHLO's reduce takes a body and initial values; here the body is the op, so of its
+constraints those on the dimensions remain (C4, C5). Floats accumulate in f32, integers in their own type, wrapping.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..types import TensorSpec, numel
+from .schema import Float, Number, OpSchema, op, require
+
+
+def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
+    """Axes as kernels see them: explicit, non-negative and ascending. () stands for all of them."""
+    return tuple(sorted(int(a) % rank for a in axes)) if axes else tuple(range(rank))
+
+
+def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
+    for a in axes:
+        require(
+            _is_index(a) and -x.rank <= a < x.rank, "C1",
+            f"axis {a} is not an integer in [-{x.rank}, {x.rank})",
+        )  # fmt: skip
+    normal = normal_axes(x.rank, axes)
+    require(len(set(normal)) == len(normal), "C2", f"axes {axes} name an axis of {x.rank} twice")
+    kept = [(1 if i in normal else d) for i, d in enumerate(x.shape) if keepdims or i not in normal]
+    return TensorSpec(tuple(kept), x.dtype, x.device)
+
+
+def _normalize(specs, attrs):
+    rank, axes = specs[0].rank, attrs.get("axes", ())
+    valid = isinstance(axes, (tuple, list)) and all(_is_index(a) and -rank <= a < rank for a in axes)
+    return (
+        {**attrs, "axes": normal_axes(rank, axes)} if valid else attrs
+    )  # what is invalid is for infer to refuse
+
+
+def _is_index(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _expand(emit, g, x, axes, keepdims):
+    """g, of a reduction's result shape, repeated along the reduced axes of x."""
+    axes = normal_axes(x.rank, axes)
+    dims = tuple(i for i in range(x.rank) if keepdims or i not in axes)
+    return emit.broadcast_in_dim(g, shape=x.shape, dims=dims)
+
+
+def _enrol(schema: OpSchema) -> None:
+    schema.normalizer(_normalize)
+    schema.samples((4, 7))
+    schema.samples((4, 7), axes=(1,))
+    schema.samples((4, 7), axes=(0,), keepdims=True)
+    schema.samples((2, 3, 5), axes=(-1, 0))
+    schema.samples((2, 3, 5), axes=(1,))
+    schema.samples((3, 1025), axes=(-1,), keepdims=True)
+    schema.samples((3, 0), axes=(1,))
+    schema.samples((0, 3), axes=(1,))
+    schema.samples(())
+
+
+@op("reduce_sum")
+def reduce_sum(x: Number, *, axes: tuple = (), keepdims: bool = False):
+    """The sum over axes; () means all axes. An empty sum is 0.
+
+    Shapes: y is x without the axes, or with 1 in their place if keepdims.
+
+    C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
+    C2  axes are distinct                                (StableHLO reduce C5)
+    """
+    return _reduced(x, axes, keepdims)
+
+
+@reduce_sum.reference
+def _(x, axes, keepdims):
+    return np.sum(x, axis=axes or None, keepdims=keepdims, dtype=x.dtype)
+
+
+@reduce_sum.gradient
+def _(emit, dy, x, axes, keepdims):
+    return _expand(emit, dy, x, axes, keepdims)
+
+
+@op("reduce_mean")
+def reduce_mean(x: Float, *, axes: tuple = (), keepdims: bool = False):
+    """The mean over axes; () means all axes. An empty mean is NaN.
+
+    Shapes: y is x without the axes, or with 1 in their place if keepdims.
+
+    C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
+    C2  axes are distinct                                (StableHLO reduce C5)
+    """
+    return _reduced(x, axes, keepdims)
+
+
+@reduce_mean.reference
+def _(x, axes, keepdims):
+    total = np.sum(x, axis=axes or None, keepdims=keepdims)
+    return total / x.dtype.type(_count(x, axes))
+
+
+@reduce_mean.gradient
+def _(emit, dy, x, axes, keepdims):
+    return _expand(emit, emit.scale(dy, factor=1.0 / max(_count(x, axes), 1)), x, axes, keepdims)
+
+
+def _count(x, axes):
+    return numel(tuple(x.shape[a] for a in axes or range(len(x.shape))))
+
+
+@op("reduce_max")
+def reduce_max(x: Number, *, axes: tuple = (), keepdims: bool = False):
+    """The maximum over axes; () means all axes. A NaN anywhere gives NaN; an empty maximum is the type's least value.
+
+    Shapes: y is x without the axes, or with 1 in their place if keepdims. The least value is -inf for floats. Elements
+    that tie for the maximum share its gradient equally.
+
+    C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
+    C2  axes are distinct                                (StableHLO reduce C5)
+    """
+    return _reduced(x, axes, keepdims)
+
+
+@reduce_max.reference
+def _(x, axes, keepdims):
+    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    return np.max(x, axis=axes or None, keepdims=keepdims, initial=least)
+
+
+@reduce_max.gradient
+def _(emit, dy, x, y, axes, keepdims):
+    axes = normal_axes(x.rank, axes)
+    column = tuple(1 if i in axes else d for i, d in enumerate(x.shape))
+    y, dy = (v if keepdims else emit.reshape(v, shape=column) for v in (y, dy))
+    winners = emit.convert(emit.equal(x, y), dtype=x.dtype)
+    return emit.mul(winners, emit.div(dy, emit.reduce_sum(winners, axes=axes, keepdims=True)))
+
+
+for _schema in (reduce_sum, reduce_mean, reduce_max):
+    _enrol(_schema)
