@@ -1,0 +1,1 @@
+"""Kernel bodies. They import numba at the top, so only a variant's `build` imports them."""

@@ -1,0 +1,155 @@
+"""One element of memory: its storage and compute types, loading, storing, and a scalar function applied to it.
+
+Everything here is an intrinsic around a plain Python function. numba's simulator has no intrinsics, so beside each
+stands the same thing in plain Python, on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import config, cuda
+
+from ...types import DType, bf16, f16, f32, i32, i64
+
+SIMULATED = bool(config.ENABLE_CUDASIM)
+
+if not SIMULATED:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+
+    _NUMBA = {f32: types.float32, i32: types.int32, i64: types.int64, DType.bool: types.boolean}
+    _I16, _I32, _F16, _F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
+
+
+def device(fn: Callable[..., Any]) -> Any:
+    """A device function. Inlined in numba's own IR: any other kind asks for a current GPU while it is typed."""
+    return cuda.jit(device=True, inline="always")(fn)
+
+
+def numba_type(dtype: DType) -> Any:
+    """The type that arithmetic on this dtype is done in."""
+    return _NUMBA[dtype.compute]
+
+
+def storage_type(dtype: DType) -> Any:
+    """What a pointer to it points at. Half types travel as their bits: CUDA C++ shims would be needed for more."""
+    return types.uint16 if dtype in (f16, bf16) else _NUMBA[dtype]
+
+
+# --- loads and stores, at the level of LLVM ---------------------------------------------------------------------------
+
+
+def emit_load(ctx: Any, b: Any, dtype: DType, pointer: Any) -> Any:
+    if dtype is f16:
+        return b.fpext(b.bitcast(b.load(pointer), _F16), _F32)
+    if dtype is bf16:  # the upper half of an f32
+        return b.bitcast(b.shl(b.zext(b.load(pointer), _I32), _I32(16)), _F32)
+    return ctx.unpack_value(b, _NUMBA[dtype], pointer)
+
+
+def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any) -> None:
+    if dtype is f16:
+        b.store(b.bitcast(b.fptrunc(value, _F16), _I16), pointer)
+    elif dtype is bf16:  # round to nearest even; a NaN would round to infinity, so it becomes the quiet NaN
+        bits = b.bitcast(value, _I32)
+        odd = b.and_(b.lshr(bits, _I32(16)), _I32(1))
+        rounded = b.lshr(b.add(bits, b.add(odd, _I32(0x7FFF))), _I32(16))
+        nan = b.fcmp_unordered("uno", value, value)
+        b.store(b.trunc(b.select(nan, _I32(0x7FC0), rounded), _I16), pointer)
+    else:
+        ctx.pack_value(b, _NUMBA[dtype], value, pointer)
+
+
+def emit_call(ctx: Any, b: Any, fn: Callable[..., Any], result: Any, arg_types: list[Any], args: list[Any]) -> Any:
+    """Call a plain Python function; it is inlined. Its defaults (see `typed_scalar`) are appended as constants."""
+    for value in fn.__defaults__ or ():
+        kind = types.boolean if isinstance(value, (bool, np.bool_)) else _NUMBA[DType.of(type(value))]
+        arg_types, args = [*arg_types, kind], [*args, ctx.get_constant(kind, value)]
+    return ctx.compile_internal(b, fn, result(*arg_types), args)
+
+
+# --- the elementwise map ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...]) -> Any:
+    """`apply(ins, outs, offsets, i)`: outs[j][i] = scalar(ins[k][offsets[k]] for each k)[j].
+
+    ins, outs   tuples of pointers; offsets  one per operand, in elements
+    All operands are loaded before any result is stored, so a result may take over an operand's memory.
+    """
+    if SIMULATED:
+
+        def apply(ins_, outs_, offsets, i):
+            values = [d.compute.numpy.type(p[o]) for d, p, o in zip(ins, ins_, offsets)]
+            results = scalar(*values)
+            for p, r in zip(outs_, results if len(outs) > 1 else (results,)):
+                p[i] = r
+
+        return apply
+
+    compute = [_NUMBA[d.compute] for d in outs]
+    result = compute[0] if len(outs) == 1 else types.BaseTuple.from_types(compute)
+
+    @intrinsic
+    def apply(typing, ins_, outs_, offsets, i):
+        def codegen(ctx, b, sig, args):
+            pointers_in, pointers_out, at, to = args
+            values = []
+            for k, d in enumerate(ins):
+                pointer = b.gep(b.extract_value(pointers_in, k), [b.extract_value(at, k)])
+                values.append(emit_load(ctx, b, d, pointer))
+            r = emit_call(ctx, b, scalar, result, [_NUMBA[d.compute] for d in ins], values)
+            for k, d in enumerate(outs):
+                value = r if len(outs) == 1 else b.extract_value(r, k)
+                emit_store(ctx, b, d, value, b.gep(b.extract_value(pointers_out, k), [to]))
+            return ctx.get_dummy_value()
+
+        return types.void(ins_, outs_, offsets, i), codegen
+
+    return apply
+
+
+@functools.cache
+def putter(dtype: DType) -> Any:
+    """`put(pointer, i, value)`: store one number, converted to the storage type."""
+    if SIMULATED:
+
+        def put(pointer, i, value):
+            pointer[i] = value
+
+        return put
+
+    @intrinsic
+    def put(typing, pointer, i, value):
+        def codegen(ctx, b, sig, args):
+            converted = ctx.cast(b, args[2], value, _NUMBA[dtype.compute])
+            emit_store(ctx, b, dtype, converted, b.gep(args[0], [args[1]]))
+            return ctx.get_dummy_value()
+
+        return types.void(pointer, i, value), codegen
+
+    return put
+
+
+@functools.cache
+def caller(fn: Callable[..., Any] | None) -> Any:
+    """`call(x)`: a scalar function of one f32, or the identity for None."""
+    if fn is None:
+        return device(lambda x: x)
+    if SIMULATED:
+        return lambda x: np.float32(fn(x))
+
+    @intrinsic
+    def call(typing, x):
+        def codegen(ctx, b, sig, args):
+            return emit_call(ctx, b, fn, types.float32, [types.float32], list(args))
+
+        return types.float32(types.float32), codegen
+
+    return call

@@ -1,0 +1,216 @@
+"""Matrix products in f32: naive first, then tiled through shared memory and registers.
+
+Both compute z = alpha * op(a) @ op(b) + beta * c + bias and d = act(z), and end in the same epilogue. Transposes are
+strides: element (r, k) of op(a) is a[r * a_m + k * a_k], element (k, q) of op(b) is b[k * b_k + q * b_n]. So is the bias:
+element (r, q) sees bias[r * bias_m + q * bias_n]. c, d and z are row-major.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from .element import caller, device
+from .tile import each, fragment, outer, tabulate, zeros
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a kernel does with the product; operands it has not are passed as empty tuples."""
+
+    name: str  # of the activation, for the kernel's name
+    act: Callable[..., Any] | None
+    has_c: bool
+    has_bias: bool
+    has_d: bool
+    has_z: bool
+
+    def __str__(self) -> str:
+        parts = ("c", self.has_c), ("bias", self.has_bias), (self.name, self.act), ("z", self.has_z and self.has_d)
+        return "".join(f"_{name}" for name, on in parts if on)
+
+
+@functools.cache
+def finisher(epilogue: Epilogue) -> Any:
+    """`finish(r, q, product, n, scales, operands, steps)`: everything after the product, for element (r, q)."""
+    act = caller(epilogue.act)
+    has_c, has_bias, has_d, has_z = epilogue.has_c, epilogue.has_bias, epilogue.has_d, epilogue.has_z
+
+    def finish(r, q, product, n, scales, operands, steps):
+        c, bias, d, z = operands
+        at = np.int64(r) * n + q
+        value = scales[0] * product
+        if has_c:
+            value += scales[1] * c[0][at]
+        if has_bias:
+            value += bias[0][r * steps[0] + q * steps[1]]
+        if has_z:
+            z[0][at] = value
+        if has_d:
+            d[0][at] = act(value)
+
+    return device(finish)
+
+
+@functools.cache
+def naive(epilogue: Epilogue) -> Callable[..., None]:
+    """One thread per element of the result, blocks of 16 x 16. Reads each operand 16 times less than it uses it."""
+    finish = finisher(epilogue)
+
+    def kernel(a, b, operands, sizes, a_steps, b_steps, bias_steps, scales):
+        m, n, k = sizes
+        q = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+        r = np.int64(cuda.blockIdx.y) * cuda.blockDim.y + cuda.threadIdx.y
+        if r < m and q < n:
+            total = float32(0)
+            for i in range(k):
+                total += a[r * a_steps[0] + i * a_steps[1]] * b[i * b_steps[0] + q * b_steps[1]]
+            finish(r, q, total, n, scales, operands, bias_steps)
+
+    kernel.__name__ = f"gemm_naive{epilogue}"
+    return kernel
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A block of `threads` x `threads` computes an m x n tile in steps of k; a thread holds m/threads x n/threads."""
+
+    m: int
+    n: int
+    k: int
+    threads: int = 16
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+GROUP = 8  # block rows that are worked column by column together, so that their operands meet in L2
+
+
+@functools.cache
+def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epilogue) -> Callable[..., None]:
+    """A block per tile of the result.
+
+    Each step along k brings a slice of both operands to shared memory, k-major, so that a thread reads its rows and
+    columns as 16-byte vectors; the next slice is on its way to registers meanwhile. There are two buffers, so one barrier
+    per step is enough. A thread's tile is split into groups of four rows and columns, threads side by side, so that the
+    vector reads of a warp hit all banks once. Edges: what is outside is read as 0 and not written.
+
+    a_rows_fast, b_columns_fast   which index of an operand neighbouring threads walk when they load: the contiguous one
+    Per step and thread: (m/16 + n/16) k / 4 vector reads, m n k / 256 multiply-adds.
+    """
+    threads = tiling.threads
+    block, step = threads * threads, tiling.k
+    rows, columns = tiling.m // threads, tiling.n // threads
+    row_width, column_width = min(rows, 4), min(columns, 4)
+    # 4 more floats per line: neighbouring k then lie 4 banks apart, and lines stay aligned to 16 bytes
+    a_line, b_line = tiling.m + 4, tiling.n + 4
+    a_size, b_size = step * a_line, step * b_line
+    a_buffers, b_buffers = 2 * a_size, 2 * b_size
+    tile_m, tile_n, group = tiling.m, tiling.n, GROUP
+    start = zeros(rows * columns)
+    finish = finisher(epilogue)
+
+    a_walk, b_walk = Walk(tile_m, step, block, a_rows_fast), Walk(tile_n, step, block, b_columns_fast)
+    load_a, load_b = _loader(a_walk), _loader(b_walk)
+    store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
+    a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
+    read_a = fragment(rows // row_width, row_width, row_width * threads)
+    read_b = fragment(columns // column_width, column_width, column_width * threads)
+    multiply = outer(rows, columns)
+
+    def element(i, product, env):
+        row, column, m, n, scales, operands, bias_steps = env
+        x, y = i // columns, i % columns
+        r = row + (x // row_width) * (row_width * threads) + x % row_width
+        q = column + (y // column_width) * (column_width * threads) + y % column_width
+        if r < m and q < n:
+            finish(r, q, product, n, scales, operands, bias_steps)
+
+    write = each(rows * columns, element)
+
+    def kernel(a, b, operands, sizes, a_steps, b_steps, bias_steps, scales):
+        m, n, k = sizes
+        a_shared = cuda.shared.array(a_buffers, float32, 16)
+        b_shared = cuda.shared.array(b_buffers, float32, 16)
+        thread = cuda.threadIdx.x
+        tx, ty = thread % threads, thread // threads
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        id = np.int64(cuda.blockIdx.x)
+        above = id // (group * tiles_n) * group
+        height = min(tiles_m - above, group)
+        within = id - above * tiles_n
+        row0, column0 = (above + within % height) * tile_m, within // height * tile_n
+
+        # this thread's first element of a slice: its line within the tile, its depth along k, its offset in memory
+        a_line0, a_depth = a_across(thread), a_along(thread)
+        b_line0, b_depth = b_across(thread), b_along(thread)
+        a_at = (row0 + a_line0) * a_steps[0] + a_depth * a_steps[1]
+        b_at = (column0 + b_line0) * b_steps[1] + b_depth * b_steps[0]
+        a_put, b_put = a_depth * a_line + a_line0, b_depth * b_line + b_line0
+        a_lines, b_lines = m - row0 - a_line0, n - column0 - b_line0
+
+        acc = start
+        a_next = load_a((a, a_at, a_lines, k - a_depth, a_steps[0], a_steps[1]))
+        b_next = load_b((b, b_at, b_lines, k - b_depth, b_steps[1], b_steps[0]))
+        buffer = 0
+        left = k
+        while left > 0:
+            store_a(a_next, (a_shared, buffer * a_size + a_put))
+            store_b(b_next, (b_shared, buffer * b_size + b_put))
+            cuda.syncthreads()
+            left -= step
+            a_at += step * a_steps[1]
+            b_at += step * b_steps[0]
+            a_next = load_a((a, a_at, a_lines, left - a_depth, a_steps[0], a_steps[1]))
+            b_next = load_b((b, b_at, b_lines, left - b_depth, b_steps[1], b_steps[0]))
+            a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
+            for i in range(step):
+                acc = multiply(acc, read_a(a_shared, a_get + i * a_line), read_b(b_shared, b_get + i * b_line))
+            buffer = 1 - buffer
+        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands, bias_steps)
+        write(acc, env)
+
+    order = ("m" if a_rows_fast else "k") + ("n" if b_columns_fast else "k")
+    kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
+    return kernel
+
+
+class Walk:
+    """How a block brings a slice of `lines` x `step` elements: element i of a thread lies i strides from its first."""
+
+    def __init__(self, lines: int, step: int, block: int, lines_fast: bool) -> None:
+        self.count = lines * step // block
+        fast = lines if lines_fast else step
+        self.line_stride, self.depth_stride = (0, block // fast) if lines_fast else (block // fast, 0)
+        fast_index, slow_index = device(lambda thread: thread % fast), device(lambda thread: thread // fast)
+        self.across, self.along = (fast_index, slow_index) if lines_fast else (slow_index, fast_index)
+
+
+def _loader(walk: Walk) -> Any:
+    """`load(env)`: a thread's elements of the next slice; 0 for those outside the operand."""
+    lines, depth = walk.line_stride, walk.depth_stride
+
+    def element(i, env):
+        pointer, at, lines_left, depth_left, line_step, k_step = env
+        if i * lines < lines_left and i * depth < depth_left:
+            return pointer[at + i * lines * line_step + i * depth * k_step]
+        return float32(0)
+
+    return tabulate(walk.count, element)
+
+
+def _storer(walk: Walk, line_length: int) -> Any:
+    """`store(tile, env)`: those elements into shared memory, k-major."""
+    stride = walk.depth_stride * line_length + walk.line_stride
+
+    def element(i, value, env):
+        shared, at = env
+        shared[at + i * stride] = value
+
+    return each(walk.count, element)

@@ -1,0 +1,137 @@
+"""Variants for matrix products in f32 and what follows them: C, bias, one activation, and the saved pre-activation.
+
+Exact f32 arithmetic on the ordinary cores, on every architecture. Regions are read by registry/epilogue.py.
+"""
+
+from __future__ import annotations
+
+from ..device.spec import DeviceSpec
+from ..registry.cost import Cost, roofline
+from ..registry.epilogue import GemmProgram, gemm_program
+from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, dtype, variant
+from ..rows import RegionSpec
+from ..types import TensorDesc, f32
+from .elementwise import THREADS
+
+GRID_Y_LIMIT = 65535
+
+
+def _accepts(region: RegionSpec) -> Checks:
+    """What every GEMM here takes: f32, an epilogue that can be read, and row-major c, bias and results."""
+    program = gemm_program(region)
+    if isinstance(program, Reject):
+        yield program
+        return
+    yield dtype(region, f32)
+    for what, i in (("c", program.c), ("bias", program.bias)):
+        if i is not None and not region.operands[i].contiguous:
+            yield Reject("contiguous", f"{what} is {region.operands[i]}, needs row-major")
+    for i, t in enumerate(region.results):
+        if not t.contiguous:
+            yield Reject("contiguous", f"result {i} is {t}, needs row-major")
+    if program.d is None and program.z is None:
+        yield Reject("results", "neither the product nor its activation leaves the region")
+
+
+def _viable(region: RegionSpec) -> Checks:
+    """A prefix is viable as long as it reads as a product with an epilogue: bias, then at most one activation."""
+    program = gemm_program(region)
+    if isinstance(program, Reject):
+        yield program
+        return
+    yield dtype(region, f32)
+
+
+def _program(region: RegionSpec) -> GemmProgram:
+    program = gemm_program(region)
+    assert isinstance(program, GemmProgram)
+    return program
+
+
+def _epilogue(program: GemmProgram):
+    from .bodies.gemm import Epilogue
+    from .engine import typed_scalar
+
+    act = typed_scalar(program.scalar, f32, **dict(program.act_attrs)) if program.scalar else None
+    return Epilogue(
+        program.act or "", act, program.c is not None, program.bias is not None, program.d is not None,
+        program.z is not None,
+    )  # fmt: skip
+
+
+def _steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
+    """Strides of op(matrix): a transpose is the strides swapped."""
+    return matrix.stride[::-1] if transposed else matrix.stride
+
+
+def _args(region: RegionSpec, p: GemmProgram) -> tuple:
+    def maybe(kind, index):
+        return () if index is None else (kind(index),)
+
+    operands = (maybe(In, p.c), maybe(In, p.bias), maybe(Out, p.d), maybe(Out, p.z))
+    bias_steps = {None: (0, 0), "Scalar": (0, 0), "PerN": (0, 1), "PerM": (1, 0)}[p.bias_kind]
+    numbers = (p.m, p.n, p.k), _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b), bias_steps
+    scales = (Num(p.alpha, f32), Num(p.beta, f32))
+    return (In(p.a), In(p.b), operands, *(tuple(map(Num, group)) for group in numbers), scales)
+
+
+@variant("gemm", id="cuda.gemm_naive.v1")
+class GemmNaive:
+    """One thread per element of the result. Parallel over elements; limit: 2 loads per multiply-add, from L1 and L2.
+
+    A smoke test, and the comparison for the others: 2MNK flops, at best some 5 % of the arithmetic rate.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from _accepts(region)
+        yield at_most("rows", _program(region).m, GRID_Y_LIMIT * 16)
+
+    viable = _viable
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        p = _program(region)
+        blocks = cdiv(p.m, 16) * cdiv(p.n, 16)
+        return roofline(device, bytes=region.nbytes, flops=p.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .bodies.gemm import naive
+
+        p = _program(region)
+        grid = max(1, cdiv(p.n, 16)), max(1, cdiv(p.m, 16))
+        return [Launch(naive(_epilogue(p)), grid, (16, 16), _args(region, p))]
+
+
+def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
+    """A tile size as a variant. `efficiency`: share of the f32 rate its inner loop reaches with the chip full."""
+
+    @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1")
+    class Tiled:
+        def accepts(region: RegionSpec) -> Checks:
+            yield from _accepts(region)
+
+        viable = _viable
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            p = _program(region)
+            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
+            padded = 2.0 * blocks * m * n * p.k  # a ragged edge costs as much as a full tile
+            return roofline(
+                device, bytes=region.nbytes, flops=padded, efficiency=efficiency, blocks=blocks,
+                blocks_per_sm=blocks_per_sm,
+            )  # fmt: skip
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            from .bodies.gemm import Tiling, tiled
+
+            p = _program(region)
+            (a_m, a_k), (b_k, b_n) = _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b)
+            body = tiled(Tiling(m, n, k), a_m < a_k, b_n <= b_k, _epilogue(p))
+            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
+            return [Launch(body, (blocks,), (THREADS,), _args(region, p))]
+
+    return Tiled
+
+
+gemm_tiled_32x32 = _tiled(32, 32, 32, 0.3, 4)
+gemm_tiled_64x64 = _tiled(64, 64, 16, 0.5, 3)
+gemm_tiled_128x128 = _tiled(128, 128, 8, 0.7, 2)
