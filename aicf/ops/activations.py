@@ -137,7 +137,8 @@ def _(dy, x):
     z = np.clip(x, -10, 10)
     u = math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)
     du = math.sqrt(2 / math.pi) * (1 + 0.134145 * z**2)
-    return dy * (0.5 * (1 + np.tanh(u)) + 0.5 * z * du / np.cosh(u) ** 2)
+    slope = 0.5 * (1 + np.tanh(u)) + 0.5 * z * du / np.cosh(u) ** 2
+    return dy * np.where(abs(x) > 10, x > 0, slope)
 
 
 _enrol(gelu, gelu_grad)

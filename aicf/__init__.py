@@ -1,0 +1,29 @@
+"""aicf: a pure-Python AI compiler framework that tells you why each kernel ran.
+
+    model = aicf.nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(aicf.nn.Linear(64, 10))
+    program = aicf.compile(model, mode="train", loss=..., optimizer=...)
+    program({"x": x, "y": y}); print(program.explain())
+"""
+
+__version__ = "0.1.0"
+
+from . import errors, nn
+from .device.runtime import current, runtime
+from .device.spec import DeviceSpec
+from .device.tensor import Tensor
+from .dispatch import default_registry
+from .errors import AicfError
+from .graph.compile import compile, explain_for
+from .graph.run.plan import ExecPlan
+from .graph.run.program import Program
+from .ops.schema import schema_of, schemas
+from .registry.registry import KernelRegistry, OpKey
+from .registry.select import Selection, select
+from .types import ActKind, AttrPack, DType, OpKind, TensorDesc, TensorSpec, bf16, bool_, f16, f32, i32, i64
+
+__all__ = [
+    "ActKind", "AicfError", "AttrPack", "DType", "DeviceSpec", "ExecPlan", "KernelRegistry", "OpKey", "OpKind",
+    "Program", "Selection", "Tensor", "TensorDesc", "TensorSpec", "__version__", "bf16", "bool_", "compile", "current",
+    "default_registry", "errors", "explain_for", "f16", "f32", "i32", "i64", "nn", "runtime", "schema_of", "schemas",
+    "select",
+]  # fmt: skip

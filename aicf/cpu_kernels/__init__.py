@@ -1,0 +1,5 @@
+"""Kernels of the CPU device: BLAS through NumPy, fused loops through numba on the host, references for the rest."""
+
+from . import elementwise, gemm, reference
+
+MODULES = (elementwise, gemm, reference)

@@ -1,0 +1,89 @@
+"""Loops that numba compiles for the host, from the same scalar functions as the CUDA kernels. Imported by `build` only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numba
+
+# error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something
+_jit = numba.njit(error_model="numpy", nogil=True)
+
+
+@lru_cache(maxsize=None)
+def _load(scalars: tuple[bool, ...]) -> Callable[..., Any]:
+    """Element i of each operand as a tuple; operands marked scalar are read at 0. Recursive, so that it unrolls."""
+    k = len(scalars) - 1
+    one = scalars[k]
+    if k == 0:
+
+        @_jit
+        def first(arrays, i):
+            return (arrays[0][0 if one else i],)
+
+        return first
+    rest = _load(scalars[:k])
+
+    @_jit
+    def load(arrays, i):
+        return rest(arrays, i) + (arrays[k][0 if one else i],)
+
+    return load
+
+
+@lru_cache(maxsize=None)
+def _store(count: int) -> Callable[..., Any]:
+    k = count - 1
+    if k == 0:
+
+        @_jit
+        def first(arrays, i, values):
+            arrays[0][i] = values[0]
+
+        return first
+    rest = _store(k)
+
+    @_jit
+    def store(arrays, i, values):
+        rest(arrays, i, values)
+        arrays[k][i] = values[k]
+
+    return store
+
+
+@lru_cache(maxsize=512)
+def elementwise(scalar: Callable[..., Any], constants: tuple[Any, ...], scalars: tuple[bool, ...], results: int):
+    """loop(operands, results): tuples of flat arrays. Every operand of an element is read before a result is written."""
+    body, load, store = _jit(scalar), _load(scalars), _store(results)
+    several = results > 1
+
+    @_jit
+    def loop(operands, targets):
+        for i in range(targets[0].size):
+            values = body(*(load(operands, i) + constants))
+            store(targets, i, values if several else (values,))
+
+    return loop
+
+
+@lru_cache(maxsize=512)
+def gemm_epilogue(scalar: Callable[..., Any] | None, constants: tuple[Any, ...], keep_z: bool, per_m: bool):
+    """loop(d, bias, z): d = act(d + bias) in place, with the sum kept in z if asked. bias has length N, M or 1."""
+    body = _jit(scalar) if scalar is not None else None
+
+    @_jit
+    def loop(d, bias, z):
+        m, n = d.shape
+        scale = 1 if bias.size > 1 else 0
+        for i in range(m):
+            for j in range(n):
+                v = d[i, j] + bias[(i if per_m else j) * scale]
+                if keep_z:
+                    z[i, j] = v
+                if body is not None:
+                    v = body(*((v,) + constants))
+                d[i, j] = v
+
+    return loop

@@ -1,0 +1,225 @@
+"""Runtime: memory, copies and the stream of one device. `CpuRuntime` needs nothing, `CudaRuntime` stands on cuda-core."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .. import config
+from ..errors import DeviceError
+from ..types import TensorSpec
+from . import spec as specs
+from .interop import Foreign
+from .spec import DeviceSpec
+from .tensor import Tensor
+
+ALIGNMENT = 256  # of every allocation and of every slot in an arena
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An allocation. It lives as long as something holds it; tensors cut from it do."""
+
+    ptr: int
+    nbytes: int
+    owner: Any
+
+
+class Runtime(ABC):
+    """One device. Work is ordered by its stream; `sync` waits for it."""
+
+    kind: str
+    spec: DeviceSpec
+    stream: Any = None
+
+    @property
+    def stream_id(self) -> int:
+        return 0
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Memory: ...
+
+    @abstractmethod
+    def view(self, memory: Memory, offset: int, spec: TensorSpec) -> Tensor:
+        """A dense tensor in an allocation, `offset` bytes from its start."""
+
+    @abstractmethod
+    def borrow(self, foreign: Foreign) -> Tensor:
+        """A tensor over foreign memory that this device can reach, strides and all."""
+
+    @abstractmethod
+    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor) -> None:
+        """Copy into a dense tensor: from any host array, or from dense memory of this device."""
+
+    @abstractmethod
+    def download(self, tensor: Tensor) -> np.ndarray: ...
+
+    def sync(self) -> None:
+        """Wait for all work on this runtime's stream."""
+
+    def empty(self, spec: TensorSpec) -> Tensor:
+        return self.view(self.allocate(max(spec.nbytes, 1)), 0, spec)
+
+    def upload(self, array: np.ndarray, spec: TensorSpec) -> Tensor:
+        tensor = self.empty(spec)
+        self.write(tensor, np.asarray(array, spec.dtype.numpy))
+        return tensor
+
+
+class CpuRuntime(Runtime):
+    kind = "cpu"
+
+    def __init__(self) -> None:
+        self.spec = specs.host()
+
+    def allocate(self, nbytes: int) -> Memory:
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        block = raw[start : start + nbytes]
+        return Memory(block.ctypes.data, nbytes, block)
+
+    def view(self, memory: Memory, offset: int, spec: TensorSpec) -> Tensor:
+        array = memory.owner[offset : offset + spec.nbytes].view(spec.dtype.numpy).reshape(spec.shape)
+        return Tensor(spec, memory.ptr + offset, self, memory, array=array)
+
+    def borrow(self, foreign: Foreign) -> Tensor:
+        d = foreign.desc
+        return Tensor(TensorSpec(d.shape, d.dtype), foreign.ptr, self, foreign.owner, d.stride, foreign.array)
+
+    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor) -> None:
+        assert target.array is not None
+        target.array[...] = source if isinstance(source, np.ndarray) else source.array
+
+    def download(self, tensor: Tensor) -> np.ndarray:
+        return np.array(tensor.array)
+
+
+class CudaRuntime(Runtime):
+    """One CUDA device, through cuda-core. Makes the device current and a stream of its own.
+
+    The order with other libraries' streams is the caller's: `sync()` first, or feed host arrays.
+    """
+
+    kind = "cuda"
+
+    def __init__(self, ordinal: int = 0) -> None:
+        from cuda.bindings import driver
+        from cuda.core import Device
+
+        self.ordinal, self._driver = ordinal, driver
+        self.device = Device(ordinal)
+        self.device.set_current()
+        self.stream = self.device.create_stream()
+        self.spec = _spec_of(self.device)
+
+    @property
+    def stream_id(self) -> int:
+        return int(self.stream.handle)
+
+    def allocate(self, nbytes: int) -> Memory:
+        buffer = self.device.allocate(nbytes, stream=self.stream)
+        return Memory(int(buffer.handle), nbytes, buffer)
+
+    def view(self, memory: Memory, offset: int, spec: TensorSpec) -> Tensor:
+        return Tensor(spec, memory.ptr + offset, self, memory)
+
+    def borrow(self, foreign: Foreign) -> Tensor:
+        d = foreign.desc
+        return Tensor(TensorSpec(d.shape, d.dtype, "cuda"), foreign.ptr, self, foreign.owner, d.stride)
+
+    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor) -> None:
+        if target.spec.nbytes == 0:
+            return
+        if isinstance(source, np.ndarray) or source.array is not None:
+            host = np.ascontiguousarray(source if isinstance(source, np.ndarray) else source.array)
+            self._copy(target.ptr, host.ctypes.data, target.spec.nbytes)
+            self.sync()  # the host array may go away or change as soon as we return
+            return
+        assert source.desc.contiguous, "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
+        self._copy(target.ptr, source.ptr, target.spec.nbytes)
+
+    def download(self, tensor: Tensor) -> np.ndarray:
+        host = np.empty(tensor.shape, tensor.dtype.numpy)
+        if host.nbytes:
+            assert tensor.desc.contiguous, "only dense tensors are downloaded"
+            self._copy(host.ctypes.data, tensor.ptr, host.nbytes)
+        self.sync()
+        return host
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        self._check(self._driver.cuMemcpyAsync(target, source, nbytes, self.stream.handle))
+
+    def _check(self, result: tuple[Any, ...]) -> None:
+        if int(result[0]) != 0:
+            _, text = self._driver.cuGetErrorString(result[0])
+            raise DeviceError(f"the CUDA driver answered {result[0].name}: {text.decode() if text else '?'}")
+
+    def sync(self) -> None:
+        self.stream.sync()
+
+
+def _spec_of(device: Any) -> DeviceSpec:
+    p = device.properties
+    cc = device.compute_capability
+    bandwidth = 2.0 * p.memory_clock_rate * p.global_memory_bus_width / 8 / 1e6  # kHz, bits -> GB/s, double data rate
+    return specs.from_properties(
+        device.name, (cc.major, cc.minor), p.multiprocessor_count, p.l2_cache_size,
+        p.max_shared_memory_per_block_optin, 0, p.clock_rate / 1e6, bandwidth or 500.0,
+    )  # fmt: skip
+
+
+def _driver_library() -> bool:
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def cuda_missing() -> str | None:
+    """None if a CUDA device can be opened; else why not. Cheap, and safe without a driver."""
+    if not _driver_library():  # asked first, so that a machine without a GPU imports no NVIDIA package
+        return "there is no NVIDIA driver on this machine"
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        return f"cuda-python can't be imported ({error})"
+    try:
+        (status,) = driver.cuInit(0)
+        if int(status) != 0:
+            return f"the driver answered {status.name}"
+        status, count = driver.cuDeviceGetCount()
+    except Exception as error:  # no libcuda: the bindings raise RuntimeError
+        return f"no NVIDIA driver ({error})"
+    return None if int(status) == 0 and count > 0 else "the driver sees no GPU"
+
+
+@lru_cache(maxsize=None)
+def _open(kind: str, ordinal: int) -> Runtime:
+    return CpuRuntime() if kind == "cpu" else CudaRuntime(ordinal)
+
+
+def runtime(device: str | None = None) -> Runtime:
+    """The runtime of a device: `cpu`, `cuda`, `cuda:1`, or `auto` (CUDA if there is one). One for each device."""
+    name = device or config.default_device()
+    kind, _, ordinal = name.partition(":")
+    if kind not in ("cpu", "cuda", "auto") or (ordinal and not ordinal.isdigit()):
+        raise DeviceError(f"no device is called {name!r}", expected="cpu, cuda, cuda:N or auto")
+    if kind == "cpu":
+        return _open("cpu", 0)
+    if reason := cuda_missing():
+        if kind == "auto":
+            return _open("cpu", 0)
+        raise DeviceError(f"{name} can't be used: {reason}", hint="`aicf doctor` says what is missing; device='cpu' works")
+    return _open("cuda", int(ordinal or 0))
+
+
+def current() -> DeviceSpec:
+    """The DeviceSpec of the default device of this machine."""
+    return runtime().spec

@@ -1,0 +1,90 @@
+"""Tensor: aicf's own array on a device. It says where it lives, owns or borrows its memory, and speaks NumPy and DLPack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..types import Shape, TensorDesc, TensorSpec, pointer_alignment, row_major
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+class Tensor:
+    """A view of device memory: spec, strides (in elements), pointer, and whatever keeps the memory alive.
+
+    `numpy()` copies to the host; on the CPU device `array` is the memory itself. A CUDA tensor goes to PyTorch or CuPy
+    through `__cuda_array_interface__`, a CPU tensor through DLPack or `__array__`.
+    """
+
+    __slots__ = ("array", "owner", "ptr", "runtime", "spec", "stride")
+
+    def __init__(
+        self, spec: TensorSpec, ptr: int, runtime: Runtime, owner: Any = None, stride: Shape | None = None,
+        array: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        self.spec, self.ptr, self.runtime, self.owner, self.array = spec, ptr, runtime, owner, array
+        self.stride = row_major(spec.shape) if stride is None else stride  # type: ignore[arg-type]
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape  # type: ignore[return-value]
+
+    @property
+    def dtype(self):
+        return self.spec.dtype
+
+    @property
+    def device(self) -> str:
+        return self.spec.device
+
+    @property
+    def desc(self) -> TensorDesc:
+        """What selection sees of it."""
+        return TensorDesc(self.dtype, self.shape, self.stride, self.device, pointer_alignment(self.ptr))
+
+    def numpy(self) -> np.ndarray:
+        """A copy on the host, after waiting for the device's stream."""
+        return self.runtime.download(self)
+
+    def item(self) -> float:
+        return self.numpy().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-D tensor has no length")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        host = self.numpy()
+        return host if dtype is None else host.astype(dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.array is None:
+            raise BufferError("a CUDA tensor is handed over through __cuda_array_interface__: torch.as_tensor(t)")
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0) if self.array is not None else (2, getattr(self.runtime, "ordinal", 0))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device == "cpu" or self.dtype.name == "bf16":
+            raise AttributeError(f"a {self.device} tensor of {self.dtype} has no __cuda_array_interface__")
+        size = self.dtype.itemsize
+        return {
+            "shape": self.shape, "typestr": self.dtype.numpy.str, "data": (self.ptr, False), "version": 3,
+            "strides": tuple(s * size for s in self.stride), "stream": int(self.runtime.stream_id) or 1,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        body = np.array2string(self.numpy(), threshold=20, precision=4)
+        return f"aicf.Tensor({body}, {self.spec}, device={self.device!r})"

@@ -1,0 +1,1 @@
+"""From a model to a running program: build, fuse, run, in the order data flows; `compile.py` is the whole chain."""

@@ -1,0 +1,94 @@
+"""compile: the whole chain as one readable function (C4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..device.runtime import Runtime, runtime
+from ..device.spec import DeviceSpec
+from ..dispatch import default_registry
+from ..registry.registry import KernelRegistry
+from ..registry.select import Selector, Tuning, log_choice
+from .build.passes import lower, optimize, verify
+from .build.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
+from .fuse import form_regions
+from .run.explain import Explanation, explain
+from .run.plan import make_plan
+from .run.program import CompiledPlan, Program
+from .run.variables import Variables
+
+
+def compile_graph(
+    recipe: Recipe, sizes: Mapping[str, int], selector: Selector, phase: str = "step", variables: Variables | None = None
+) -> CompiledPlan:  # fmt: skip
+    """A recipe at given sizes, for a device that need not be there: model to graph to lowered ops to regions to plan."""
+    device = selector.device
+    graph = trace(recipe, sizes, device.kind, phase)
+    graph = optimize(graph)
+    verify(graph)
+    if variables is not None:
+        variables.declare(graph)
+    lowered = lower(graph)
+    regions = form_regions(lowered, graph, selector)
+    plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
+    return CompiledPlan(plan, tuple(regions))
+
+
+def compile(
+    model: ModelLike,
+    mode: str = "infer",
+    *,
+    device: str | None = None,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    accumulate: int = 1,
+    variables: Variables | Program | None = None,
+    registry: KernelRegistry | None = None,
+    tuning: Tuning | None = None,
+) -> Program:
+    """Compile a model for a device.
+
+    mode        "infer"; "grad" also returns the gradients of all parameters; "train" also steps the optimizer
+    device      "cpu", "cuda", "cuda:N" or "auto" (the default: CUDA if there is one)
+    loss        needed to train and for gradients; optional when inferring
+    optimizer   needed to train
+    accumulate  average the gradients of so many runs before each optimizer step
+    variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
+                inference program sees what a training program learns
+
+    The plan for the model's own sizes is made here, so that whatever is wrong is said here. Plans for other sizes of the
+    named dimensions (a last partial batch) are made when such a feed first comes.
+    """
+    recipe = Recipe(model, mode, loss, optimizer, accumulate)
+    rt = runtime(device)
+    selector = Selector(registry or default_registry(), rt.spec, tuning)
+    if isinstance(variables, Program):
+        variables = variables.variables
+    shared = variables if variables is not None else _variables_of(model, rt)
+
+    def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
+        compiled = compile_graph(recipe, sizes, selector, phase, shared)
+        for region in compiled.regions:
+            log_choice(region.selection, hex(rt.stream_id))
+        return compiled
+
+    program = Program(recipe, rt, selector.registry, shared, specialise)
+    program.compiled()
+    return program
+
+
+def explain_for(
+    model: ModelLike, device: DeviceSpec, mode: str = "infer", *, loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None, registry: KernelRegistry | None = None,
+) -> Explanation:  # fmt: skip
+    """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing."""
+    selector = Selector(registry or default_registry(), device)
+    compiled = compile_graph(Recipe(model, mode, loss, optimizer), model.sizes, selector)
+    return explain(compiled.plan, compiled.regions)
+
+
+def _variables_of(model: Any, rt: Runtime) -> Variables:
+    """The model keeps one set of variables for each device."""
+    held: dict[int, Variables] = model.__dict__.setdefault("_variables", {})
+    return held.setdefault(id(rt), Variables(rt, model.seed))

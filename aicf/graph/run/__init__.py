@@ -1,0 +1,1 @@
+"""Plans and what runs them: plan, slots, variables, executor, program."""

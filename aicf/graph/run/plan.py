@@ -1,0 +1,172 @@
+"""ExecPlan: the whole truth of a run. Steps with chosen kernels, slots, aliases, arena offsets; the executor decides
+nothing. It prints, saves to JSON and loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...device.spec import DeviceSpec
+from ...errors import AicfError
+from ...ir import EXTERNAL, Graph, LoweredOp, Role
+from ...registry.registry import KernelRegistry
+from ...rows import RegionSpec
+from ...types import DType, TensorDesc, TensorSpec
+from ..fuse import Region
+from .alias import resolve_aliases
+from .memory import place
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a value lives: bound (externals), in the arena at `offset` (tmp), its own (output), or as `alias_of`."""
+
+    vid: int
+    name: str
+    spec: TensorSpec
+    role: Role
+    offset: int | None = None
+    alias_of: int | None = None
+    alignment: int = 0  # of externals: what selection assumed; binding checks it (A14)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel: `ops[anchor..last]` of the schedule. An empty kernel id is a view: nothing to run."""
+
+    anchor: int
+    last: int
+    region: RegionSpec
+    kernel_id: str
+    in_vids: tuple[int, ...]
+    out_vids: tuple[int, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class ExecPlan:
+    mode: str
+    device: str
+    slots: Mapping[int, Slot]
+    steps: tuple[Step, ...]
+    updates: Mapping[int, int]
+    arena_bytes: int
+    workspace_bytes: int
+    notes: tuple[str, ...] = field(default=(), compare=False)  # alias decisions, in words
+
+    @property
+    def alias(self) -> dict[int, int]:
+        """out vid -> in vid whose storage it shares (C6)."""
+        return {s.vid: s.alias_of for s in self.slots.values() if s.alias_of is not None}
+
+    def externals(self, *roles: Role) -> list[Slot]:
+        wanted = frozenset(roles) or EXTERNAL
+        return [s for s in self.slots.values() if s.role in wanted]
+
+    @property
+    def outputs(self) -> list[Slot]:
+        return [s for s in self.slots.values() if s.role is Role.output]
+
+    @property
+    def kernel_ids(self) -> tuple[str, ...]:
+        return tuple(step.kernel_id for step in self.steps if step.kernel_id)
+
+    def key(self) -> str:
+        """A digest of everything the plan says; equal plans have equal keys in every process."""
+        return hashlib.blake2s(self.to_json(indent=None).encode(), digest_size=12).hexdigest()
+
+    def __str__(self) -> str:
+        lines = [f"plan {self.key()} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
+                 f"arena {self.arena_bytes} B · workspace {self.workspace_bytes} B"]  # fmt: skip
+        for slot in self.slots.values():
+            place = f"is %{slot.alias_of}" if slot.alias_of is not None else (
+                f"arena+{slot.offset}" if slot.offset is not None else "bound" if slot.role in EXTERNAL else "own"
+            )  # fmt: skip
+            lines.append(f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {place}")
+        for n, step in enumerate(self.steps):
+            outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (step.out_vids, step.in_vids))
+            lines.append(f"  {n:3} {outs} = {step.kernel_id or 'view'}({ins})   {step.region.signature}")
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    # --- JSON -------------------------------------------------------------------------------------------------------
+
+    def to_json(self, indent: int | None = 1) -> str:
+        data = {
+            "version": PLAN_VERSION, "mode": self.mode, "device": self.device,
+            "slots": [
+                {"vid": s.vid, "name": s.name, "shape": list(s.spec.shape), "dtype": s.spec.dtype.name,
+                 "role": s.role.value, "offset": s.offset, "alias_of": s.alias_of, "alignment": s.alignment}
+                for s in self.slots.values()
+            ],
+            "steps": [
+                {"anchor": s.anchor, "last": s.last, "region": s.region.to_json(), "kernel": s.kernel_id,
+                 "in": list(s.in_vids), "out": list(s.out_vids)} for s in self.steps
+            ],
+            "updates": sorted(self.updates.items()), "arena_bytes": self.arena_bytes,
+            "workspace_bytes": self.workspace_bytes,
+        }  # fmt: skip
+        return json.dumps(data, indent=indent, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, registry: KernelRegistry | None = None) -> ExecPlan:
+        """Load a plan; with a registry, a kernel id that it does not have is refused by name (B14)."""
+        try:
+            data = json.loads(text)
+            if data["version"] != PLAN_VERSION:
+                raise AicfError("this plan has another version", expected=PLAN_VERSION, got=data["version"])
+            device = data["device"]
+            kind = "cpu" if device == "cpu" else "cuda"
+            slots = {
+                s["vid"]: Slot(
+                    s["vid"], s["name"], TensorSpec(tuple(s["shape"]), DType[s["dtype"]], kind), Role(s["role"]),
+                    s["offset"], s["alias_of"], s["alignment"],
+                ) for s in data["slots"]
+            }  # fmt: skip
+            steps = tuple(
+                Step(s["anchor"], s["last"], RegionSpec.from_json(s["region"]), s["kernel"], tuple(s["in"]),
+                     tuple(s["out"])) for s in data["steps"]
+            )  # fmt: skip
+            plan = cls(data["mode"], device, slots, steps, dict(map(tuple, data["updates"])), data["arena_bytes"],
+                       data["workspace_bytes"])  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise AicfError(f"this is no plan: {error!r}", hint="ExecPlan.to_json writes one") from error
+        if registry is not None:
+            for id in plan.kernel_ids:
+                registry.by_id(id)
+        return plan
+
+
+def make_plan(
+    graph: Graph, ops: Sequence[LoweredOp], regions: Sequence[Region], device: DeviceSpec, mode: str,
+    registry: KernelRegistry,
+) -> ExecPlan:  # fmt: skip
+    """Decide storage: aliases from the ops' in-place constraints, then arena offsets from lifetimes (C6)."""
+    aliases, views, notes = resolve_aliases(graph, ops, regions)
+    offsets, arena = place(graph, regions, aliases)
+    used = {v for r in regions for v in (*r.in_vids, *r.out_vids)}
+    used |= {v.vid for v in graph.values if v.role in (Role.input, Role.param, Role.output)}
+    used |= {v for pair in graph.updates.items() for v in pair}
+    assumed = TensorDesc.dense(TensorSpec(())).alignment if device.kind == "cuda" else 1  # host loops take any pointer
+    slots = {
+        v.vid: Slot(
+            v.vid, v.name, v.spec, v.role, offsets.get(v.vid), aliases.get(v.vid),
+            max(assumed, v.dtype.itemsize) if v.role in EXTERNAL else 0,
+        )
+        for v in graph.values if v.vid in used
+    }  # fmt: skip
+    steps = tuple(
+        Step(
+            r.anchor, r.last, r.spec, "" if i in views else r.kernel_id, r.in_vids, r.out_vids, ops[r.anchor].where
+        )
+        for i, r in enumerate(regions)
+    )  # fmt: skip
+    workspace = max(
+        (registry.by_id(s.kernel_id).query_workspace(s.region, device) for s in steps if s.kernel_id), default=0
+    )
+    return ExecPlan(mode, device.name, slots, steps, dict(graph.updates), arena, workspace, tuple(notes))

@@ -1,0 +1,123 @@
+"""bind_and_alloc_slots (C7): externals from the feed by name, tmp and outputs from their specs, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...device.interop import Foreign, adopt
+from ...device.runtime import Runtime
+from ...device.tensor import Tensor
+from ...dispatch import run_op
+from ...errors import FeedError
+from ...ir import Role
+from .plan import ExecPlan, Slot
+
+CONTIGUITY = ("copy", "raise")
+
+
+def check_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset(),
+               ) -> dict[str, Foreign]:  # fmt: skip
+    """Every named slot is fed, nothing else is, and each tensor has the slot's type and a place it can come from.
+
+    All that is wrong is reported in one FeedError. A host array may be fed to any device; a CUDA tensor only to its own.
+    """
+    wanted = {s.name: s for s in slots}
+    problems: list[tuple[str, str, str]] = []  # tensor, expected, got
+    for name in sorted(set(feed) - set(wanted) - ignored):
+        problems.append((name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor"))
+    found: dict[str, Foreign] = {}
+    for name, slot in wanted.items():
+        if name not in feed:
+            problems.append((name, str(slot.spec), "nothing"))
+            continue
+        try:
+            foreign = adopt(feed[name], name)
+        except FeedError as error:
+            problems.append((name, str(slot.spec), error.what))
+            continue
+        desc = foreign.desc
+        if (desc.shape, desc.dtype) != (slot.spec.shape, slot.spec.dtype):
+            problems.append((name, str(slot.spec), f"tensor<{'x'.join(map(str, (*desc.shape, desc.dtype)))}>"))
+        elif desc.device not in ("cpu", device):
+            problems.append((name, f"a host array or a {device} tensor", f"a {desc.device} tensor"))
+        found[name] = foreign
+    if problems:
+        raise feed_error(problems)
+    return found
+
+
+def feed_error(problems: Sequence[tuple[str, str, str]]) -> FeedError:
+    name, expected, got = problems[0]
+    if len(problems) == 1:
+        hint = "arrays are never converted silently: x.astype(np.float32) does it" if "tensor<" in got else None
+        return FeedError(f"the feed of {name} is wrong", expected=expected, got=got, hint=hint)
+    return FeedError(
+        f"{len(problems)} tensors of the feed are wrong", details=[f"{n}: expected {e}; got {g}" for n, e, g in problems]
+    )
+
+
+def bind_and_alloc_slots(
+    plan: ExecPlan, feed: Mapping[str, Any], runtime: Runtime, variables: Mapping[str, Tensor] | None = None,
+    contiguous: str = "copy", static_inputs: bool = False, ignored: frozenset[str] = frozenset(),
+) -> tuple[dict[int, Tensor], list[str]]:  # fmt: skip
+    """A tensor for every slot of the plan, and notes on what was staged.
+
+    feed           inputs by name; without `variables`, params and states too
+    contiguous     "copy" stages a strided or misaligned feed into a dense slot; "raise" refuses it by name
+    static_inputs  give every input a slot of its own and copy the feed in, as replay needs it
+    ignored        names that the feed may hold without effect (params and states in train mode)
+    """
+    if contiguous not in CONTIGUITY:
+        raise FeedError(f"contiguous={contiguous!r}", expected=" or ".join(map(repr, CONTIGUITY)))
+    fed = [s for s in plan.externals() if variables is None or s.role is Role.input]
+    found = check_feed(fed, feed, runtime.kind, ignored)
+    tensors: dict[int, Tensor] = {}
+    notes: list[str] = []
+    by_name = {s.name: s for s in fed}
+    for name, foreign in found.items():
+        slot = by_name[name]
+        why = _unfit(foreign, slot)
+        if why and contiguous == "raise":
+            raise FeedError(
+                f"{name} can't be bound as it is: {why}", expected="a dense, aligned tensor", got=str(foreign.desc),
+                hint="make it contiguous, or let aicf copy it: contiguous='copy'",
+            )  # fmt: skip
+        if why or static_inputs or foreign.device != runtime.kind:
+            tensors[slot.vid] = runtime.empty(slot.spec)
+            fill_slot(tensors[slot.vid], foreign, runtime)
+            if why:
+                notes.append(f"{name} was staged into a dense slot: {why}")
+        else:
+            tensors[slot.vid] = runtime.borrow(foreign)
+    for slot in plan.externals(Role.param, Role.state) if variables is not None else ():
+        tensors[slot.vid] = variables[slot.name]
+    arena = runtime.allocate(max(plan.arena_bytes, 1))
+    for slot in plan.slots.values():
+        if slot.offset is not None:
+            tensors[slot.vid] = runtime.view(arena, slot.offset, slot.spec)
+        elif slot.role is Role.output and slot.alias_of is None:
+            tensors[slot.vid] = runtime.empty(slot.spec)
+    for slot in plan.slots.values():  # aliases share the storage of their root, under their own shape
+        if slot.alias_of is not None:
+            root = tensors[slot.alias_of]
+            array = None if root.array is None else root.array.reshape(slot.spec.shape)
+            tensors[slot.vid] = Tensor(slot.spec, root.ptr, runtime, root, array=array)
+    return tensors, notes
+
+
+def _unfit(foreign: Foreign, slot: Slot) -> str | None:
+    desc = foreign.desc
+    if not desc.contiguous:
+        return f"it has strides {desc.stride} for shape {desc.shape}"
+    if foreign.device == slot.spec.device and desc.alignment < slot.alignment and desc.numel:
+        return f"it is aligned to {desc.alignment} bytes, the plan assumed {slot.alignment}"
+    return None
+
+
+def fill_slot(target: Tensor, source: Foreign, runtime: Runtime) -> None:
+    """Copy a fed tensor into a dense slot; strided device memory goes through a copy kernel."""
+    if source.array is not None or source.desc.contiguous:
+        runtime.write(target, source)
+    else:
+        run_op("copy", [runtime.borrow(source)], [target], {}, runtime)

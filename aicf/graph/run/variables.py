@@ -1,0 +1,113 @@
+"""Variables: the params and states of one model on one device, shared by all its programs, paths and plans (C17)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...device.interop import adopt
+from ...device.runtime import Runtime
+from ...device.tensor import Tensor
+from ...errors import FeedError, StateError
+from ...ir import Graph, Role
+from ...types import TensorSpec
+
+
+class Variables:
+    """Named tensors. Each is made once, by the first program that declares it, from its initializer and the seed.
+
+    The random stream of a tensor comes from the model's seed and the tensor's name, so neither the order of declaration
+    nor another layer changes it.
+    """
+
+    def __init__(self, runtime: Runtime, seed: int = 0) -> None:
+        self.runtime, self.seed = runtime, seed
+        self._tensors: dict[str, Tensor] = {}
+        self._roles: dict[str, Role] = {}
+        self._constants: set[str] = set()
+
+    def declare(self, graph: Graph) -> None:
+        """Make the params and states of a graph that are not there yet; the others must have the same type."""
+        for value in graph.externals(Role.param, Role.state):
+            known = self._tensors.get(value.name)
+            if known is not None:
+                if (known.shape, known.dtype) != (value.spec.shape, value.dtype):
+                    raise StateError(
+                        f"{value.role} {value.name} is declared again with another type", where=value.where,
+                        expected=str(known.spec), got=str(value.spec), hint="one model has one parameter of a name",
+                    )  # fmt: skip
+                continue
+            assert value.init is not None
+            rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
+            start = np.asarray(value.init(value.spec.shape, rng))  # type: ignore[arg-type]
+            if start.shape != value.spec.shape:
+                raise StateError(f"the initializer of {value.name} made the wrong shape",
+                                 expected=value.spec.shape, got=start.shape)  # fmt: skip
+            self._tensors[value.name] = self.runtime.upload(start, value.spec)
+            self._roles[value.name] = value.role
+            if value.constant:
+                self._constants.add(value.name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def names(self, role: Role | None = None) -> list[str]:
+        """Without constants, sorted."""
+        return sorted(n for n, r in self._roles.items() if n not in self._constants and role in (None, r))
+
+    def role(self, name: str) -> Role:
+        return self._roles[name]
+
+    def assign(self, name: str, value: Any) -> None:
+        """Write a new content into a variable, in place; its pointer never changes."""
+        target = self._tensors[name]
+        self.runtime.write(target, _fitting(name, value, target.spec))
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Params and states as host arrays, by name; safetensors.numpy.save_file takes it as it is."""
+        return {name: self._tensors[name].numpy() for name in self.names()}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+        """Check everything, then write everything; nothing is half loaded. Returns the names that were not in `state`.
+
+        strict  every name of the program, and no other, must be there; else what is common is loaded
+        """
+        names = self.names()
+        missing, extra = [n for n in names if n not in state], sorted(set(state) - set(names))
+        if strict and (missing or extra):
+            raise StateError(
+                "the state dict does not fit this program",
+                details=[*(f"missing: {n}: {self._tensors[n].spec}" for n in missing), *(f"extra: {n}" for n in extra)],
+                hint="load_state_dict(..., strict=False) loads what is common",
+            )
+        ready = {n: _fitting(n, state[n], self._tensors[n].spec) for n in names if n in state}
+        for name, array in ready.items():
+            self.runtime.write(self._tensors[name], array)
+        return missing
+
+
+def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
+    """A host array of the variable's type, or StateError. Python numbers take its element type."""
+    if isinstance(value, (bool, int, float)):
+        array = np.asarray(value, spec.dtype.numpy)
+    else:
+        try:
+            foreign = adopt(value, name)
+        except FeedError as error:
+            raise StateError(error.what, expected=str(spec), hint=error.hint) from None
+        array = foreign.array if foreign.array is not None else _download(value)
+    if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
+        raise StateError(
+            f"{name} does not fit", expected=str(spec), got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}"
+        )
+    return array
+
+
+def _download(value: Any) -> np.ndarray:
+    return value.numpy() if isinstance(value, Tensor) else np.asarray(value.cpu() if hasattr(value, "cpu") else value)

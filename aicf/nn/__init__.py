@@ -1,0 +1,11 @@
+"""Models, layers, losses, optimizers, initialisers and learning-rate schedules."""
+
+from . import init, schedules
+from .layers import GELU, BiasAdd, Layer, LeakyReLU, Linear, Model, ReLU, Residual, Sequential, Sigmoid, Tanh
+from .losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+from .optimizers import SGD, Adam, AdamW, Optimizer
+
+__all__ = [
+    "GELU", "SGD", "Adam", "AdamW", "BiasAdd", "Layer", "LeakyReLU", "Linear", "Loss", "MeanSquaredError", "Model",
+    "Optimizer", "ReLU", "Residual", "Sequential", "Sigmoid", "SoftmaxCrossEntropy", "Tanh", "init", "schedules",
+]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Optimizers: one in-place step per parameter. Every meta-parameter is 0-D device state, changed by `program.set` (C13).
+
+State is keyed by the parameter's name: `0.weight.momentum`. So all programs and paths of a model share it (C17).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from ..errors import VerifyError
+from ..ir import Value
+from ..types import i32
+from .schedules import Schedule
+
+Rate = Union[float, Schedule]
+
+
+class Optimizer:
+    """Counts steps, clips gradients by their global norm if asked, and steps each parameter.
+
+    lr         a number, or a Schedule that computes the rate in the graph
+    clip_norm  scale all gradients so that their joint L2 norm is at most this (torch.nn.utils.clip_grad_norm_)
+    """
+
+    def __init__(self, lr: Rate, clip_norm: float | None = None) -> None:
+        if not isinstance(lr, Schedule) and lr < 0:
+            raise VerifyError(f"lr={lr}", expected="a rate >= 0, or a schedule")
+        if clip_norm is not None and clip_norm <= 0:
+            raise VerifyError(f"clip_norm={clip_norm}", expected="a norm > 0, or None")
+        self.lr, self.clip_norm = lr, clip_norm
+
+    def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
+        with ctx.scope("optimizer"):
+            step = ctx.state("step", (), 0, i32)
+            now = ctx.increment(step)
+            ctx.update(step, now)
+            base = ctx.state("lr", (), self.lr.base if isinstance(self.lr, Schedule) else self.lr)
+            lr = self.lr.emit(ctx, now, base) if isinstance(self.lr, Schedule) else base
+            meta = self.meta(ctx, now)
+            grads = self._clip(ctx, grads)
+        for param, grad in zip(params, grads):
+            self.step(ctx, param, grad, lr, meta)
+
+    def _clip(self, ctx: Any, grads: list[Value]) -> list[Value]:
+        if self.clip_norm is None:
+            return grads
+        total = None
+        for grad in grads:
+            part = ctx.reduce_sum(ctx.square(grad))
+            total = part if total is None else ctx.add(total, part)
+        scale = ctx.clip_scale(total, ctx.state("clip_norm", (), self.clip_norm))
+        return [ctx.mul(grad, scale) for grad in grads]
+
+    def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
+        """Meta-parameters and what depends on them and the step alone, emitted once for all parameters."""
+        raise NotImplementedError
+
+    def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
+        """One parameter's step: emit it, and `ctx.update` the parameter and its states."""
+        raise NotImplementedError
+
+
+class SGD(Optimizer):
+    """v = momentum v + g + weight_decay p; p = p - lr v, or with Nesterov p - lr (g + momentum v). As torch.optim.SGD."""
+
+    def __init__(self, lr: Rate, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
+                 clip_norm: float | None = None) -> None:  # fmt: skip
+        super().__init__(lr, clip_norm)
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+
+    def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
+        return {
+            "momentum": ctx.state("momentum", (), self.momentum),
+            "weight_decay": ctx.state("weight_decay", (), self.weight_decay),
+        }
+
+    def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
+        velocity = ctx.state(f"{param.name}.momentum", param.shape, 0.0, param.dtype)
+        new, moved = ctx.sgd_step(
+            param, grad, velocity, lr, meta["momentum"], meta["weight_decay"], nesterov=self.nesterov
+        )
+        ctx.update(param, new)
+        ctx.update(velocity, moved)
+
+
+class Adam(Optimizer):
+    """Adam with bias correction (Kingma and Ba 2015), weight decay added to the gradient. As torch.optim.Adam."""
+
+    decoupled = False
+
+    def __init__(self, lr: Rate = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, clip_norm: float | None = None) -> None:  # fmt: skip
+        super().__init__(lr, clip_norm)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+
+    def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
+        named = {"beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps, "weight_decay": self.weight_decay}
+        meta = {name: ctx.state(name, (), value) for name, value in named.items()}
+        meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
+        return meta
+
+    def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
+        m = ctx.state(f"{param.name}.exp_avg", param.shape, 0.0, param.dtype)
+        v = ctx.state(f"{param.name}.exp_avg_sq", param.shape, 0.0, param.dtype)
+        new, m2, v2 = ctx.adam_step(
+            param, grad, m, v, lr, meta["beta1"], meta["beta2"], meta["eps"], meta["weight_decay"], meta["c1"],
+            meta["c2"], decoupled=self.decoupled,
+        )  # fmt: skip
+        for old, value in ((param, new), (m, m2), (v, v2)):
+            ctx.update(old, value)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019). As torch.optim.AdamW."""
+
+    decoupled = True
+
+    def __init__(self, lr: Rate = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, clip_norm: float | None = None) -> None:  # fmt: skip
+        super().__init__(lr, betas, eps, weight_decay, clip_norm)

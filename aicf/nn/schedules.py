@@ -1,0 +1,58 @@
+"""Learning-rate schedules: emitted into the graph, so that the rate changes on the device, without a new plan (C13).
+
+Each is a function of the step counter, which counts optimizer steps from 1, and of the base rate, which `program.set(lr=…)`
+still changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir import Value
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """base is the learning rate that the schedule scales."""
+
+    base: float
+
+    def emit(self, ctx: Any, step: Value, base: Value) -> Value:
+        """The 0-D rate of this step."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Linear warm-up over `warmup` steps, then half a cosine down to floor * base at step `total` (Loshchilov 2017)."""
+
+    total: int
+    warmup: int = 0
+    floor: float = 0.0
+
+    def emit(self, ctx: Any, step: Value, base: Value) -> Value:
+        return ctx.schedule_cosine(step, base, warmup=self.warmup, total=self.total, floor=self.floor)
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """Linear warm-up, then a straight line down to floor * base at step `total`."""
+
+    total: int
+    warmup: int = 0
+    floor: float = 0.0
+
+    def emit(self, ctx: Any, step: Value, base: Value) -> Value:
+        return ctx.schedule_linear(step, base, warmup=self.warmup, total=self.total, floor=self.floor)
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """The base rate times gamma for every `every` steps done."""
+
+    every: int
+    gamma: float = 0.1
+
+    def emit(self, ctx: Any, step: Value, base: Value) -> Value:
+        return ctx.schedule_step(step, base, every=self.every, gamma=self.gamma)

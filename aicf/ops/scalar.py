@@ -1,0 +1,48 @@
+"""Scalar functions and their element types: the one place where number literals get the compute type.
+
+`x * 0.1` is f64 arithmetic to a compiler that takes Python's word for it. An elementwise op's scalar function means 0.1
+in the type it computes in, so its code object is rebuilt with every int and float constant converted; nothing is parsed
+and no source is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import CellType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from ..types import DType
+
+
+def typed_scalar(
+    function: Callable[..., Any], compute: DType, attrs: Mapping[str, Any] | None = None
+) -> tuple[FunctionType, tuple[Any, ...]]:
+    """(function of positional arguments only, constants for its last ones): literals, global numbers and attributes
+    have the compute type; bools stay bools.
+
+    The keyword-only attributes become trailing positional parameters, to be called with the constants. Equal requests
+    give the identical function, so that compile caches can be keyed by it.
+    """
+    typed, names = _typed(function, compute)
+    return typed, tuple(_convert((attrs or {})[name], compute) for name in names)
+
+
+def _convert(value: Any, compute: DType) -> Any:
+    number = np.int32 if compute is DType.bool else compute.numpy.type
+    return number(value) if type(value) in (int, float) else value
+
+
+@lru_cache(maxsize=4096)
+def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[str, ...]]:
+    code = function.__code__
+    first, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    numbers = {n: _convert(function.__globals__[n], compute) for n in code.co_names if n in function.__globals__}
+    typed = code.replace(
+        co_consts=tuple(_convert(c, compute) for c in code.co_consts), co_argcount=last, co_kwonlyargcount=0
+    )
+    cells = tuple(CellType(_convert(c.cell_contents, compute)) for c in function.__closure__ or ())
+    made = FunctionType(typed, {**function.__globals__, **numbers}, function.__name__, None, cells)
+    return made, code.co_varnames[first:last]

@@ -1,0 +1,128 @@
+"""KernelRegistry (B6): the variants there are, found by op kind, by id, and by OpKey (D2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+from ..device.spec import DeviceSpec
+from ..errors import MissingKernelError, NoKernelError, RegistryError
+from ..ops.schema import schema_of
+from ..rows import RegionSpec
+from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
+from .variant import KernelVariant
+
+
+@dataclass(frozen=True)
+class OpKey:
+    """The look-up key of graph_executor_v2 (D2): a projection of a region, not a registry of its own."""
+
+    kind: OpKind
+    device: str
+    dtype: DType
+    layout: str = "row_major"
+    act: ActKind = ActKind.none
+    with_bias: bool = False
+    trans_a: bool = False
+    trans_b: bool = False
+    save_z: bool = False
+
+    @classmethod
+    def of(cls, region: RegionSpec, device: str) -> OpKey:
+        """The key of a region. Layout is `row_major` when every tensor is, else `strided`."""
+        attrs, kinds = region.attrs, [op.kind.name for op in region.ops]
+        gemm = region.kind.name == "gemm"
+        act = next((ActKind[k] for k in kinds[1:] if k in ActKind.__members__), ActKind(attrs.get("act", 0)))
+        return cls(
+            region.kind, device, region.results[0].dtype,
+            "row_major" if all(t.contiguous for t in (*region.operands, *region.results)) else "strided", act,
+            gemm and (region.anchor.inputs[3:4] not in ((), (-1,)) or "bias_add" in kinds),
+            bool(attrs.get("trans_a", False)), bool(attrs.get("trans_b", False)), bool(attrs.get("save_preact", False)),
+        )  # fmt: skip
+
+    def region(self, m: int, n: int, k: int) -> RegionSpec:
+        """A region that has this key: a gemm of (m, n, k), or any other op over (m, n) operands."""
+
+        def desc(*shape: int) -> TensorDesc:
+            dense = TensorDesc.dense(TensorSpec(shape, self.dtype, self.device))
+            return dense if self.layout == "row_major" else replace(dense, stride=tuple(2 * s for s in dense.stride))
+
+        if self.kind.name != "gemm":
+            schema = schema_of(self.kind)
+            return RegionSpec.single(self.kind, schema.pack({}), [desc(m, n)] * len(schema.operands), [desc(m, n)])
+        attrs = schema_of(self.kind).pack(
+            {"act": int(self.act), "trans_a": self.trans_a, "trans_b": self.trans_b, "save_preact": self.save_z}
+        )
+        a, b = desc(*((k, m) if self.trans_a else (m, k))), desc(*((n, k) if self.trans_b else (k, n)))
+        bias = desc(n) if self.with_bias else None
+        return RegionSpec.single(self.kind, attrs, [a, b, None, bias], [desc(m, n)] * (2 if self.save_z else 1))
+
+
+class KernelRegistry:
+    """A set of variants. Iteration and look-ups are ordered by id, never by registration (B8)."""
+
+    def __init__(self, variants: Iterable[KernelVariant] = ()) -> None:
+        self._by_id: dict[str, KernelVariant] = {}
+        self._by_kind: dict[OpKind, tuple[KernelVariant, ...]] = {}
+        for variant in variants:
+            self.add(variant)
+
+    def add(self, variant: KernelVariant) -> KernelVariant:
+        known = self._by_id.get(variant.id)
+        if known is not None and known is not variant:
+            raise RegistryError(
+                f"kernel id {variant.id!r} is taken by {known.origin}", hint="raise the version: ids are never reused"
+            )
+        self._by_id[variant.id] = variant
+        self._by_kind.clear()
+        return variant
+
+    def add_module(self, module: ModuleType, origin: str = "aicf") -> None:
+        """Register every KernelVariant that a module holds."""
+        for value in vars(module).values():
+            if isinstance(value, KernelVariant):
+                self.add(value if value.origin == origin else replace(value, origin=origin))
+
+    def remove(self, id: str) -> None:
+        self._by_id.pop(id, None)
+        self._by_kind.clear()
+
+    def variants(self, kind: OpKind) -> tuple[KernelVariant, ...]:
+        """The variants that may begin with this op: by its name, one of its traits, or `*`."""
+        if kind not in self._by_kind:
+            names = {kind.name, "*", *schema_of(kind).traits}
+            self._by_kind[kind] = tuple(v for v in self if names.intersection(v.kinds))
+        return self._by_kind[kind]
+
+    def by_id(self, id: str) -> KernelVariant:
+        try:
+            return self._by_id[id]
+        except KeyError:
+            raise MissingKernelError(
+                f"no kernel {id!r} is registered",
+                expected="a variant that `aicf info` lists",
+                hint="install the package that brings it, or compile the model again",
+            ) from None
+
+    def find_best(self, key: OpKey, device: DeviceSpec, m: int = 1024, n: int = 1024, k: int = 1024) -> KernelVariant:
+        """The best variant for a key at a problem size; NoKernelError if none takes it."""
+        from .select import select
+
+        if key.device != device.kind:
+            raise NoKernelError(f"the key asks for {key.device}, {device.name} is a {device.kind} device")
+        return select(key.region(m, n, k), device, self).chosen.variant
+
+    def copy(self) -> KernelRegistry:
+        return KernelRegistry(self)
+
+    def __iter__(self) -> Iterator[KernelVariant]:
+        return iter([self._by_id[id] for id in sorted(self._by_id)])
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+

@@ -1,0 +1,105 @@
+"""How a choice is told: short by default (chosen, why the runner-up lost), everything when verbose, JSON for tools."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from .select import Selection
+
+
+def render(renderable: RenderableType, width: int = 118) -> str:
+    """Plain text, the same on every machine: no colour, fixed width."""
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False, highlight=False)
+    console.print(renderable)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def microseconds(us: float) -> str:
+    return f"{us:.3g} us" if us < 1e3 else f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+
+
+def describe_bias(selection: Selection) -> str:
+    """` · bias PerN` where a GEMM region has one (D4)."""
+    from .epilogue import GemmProgram, gemm_program
+
+    program = gemm_program(selection.region) if selection.region.kind.name == "gemm" else None
+    if not isinstance(program, GemmProgram) or not program.bias_kind:
+        return ""
+    return f" · bias {program.bias_kind}" + (" · z kept" if program.z is not None else "")
+
+
+def why_next_lost(selection: Selection) -> str:
+    """What the runner-up costs more, term by term: `+27 us: compute +20 · wave tail +7`."""
+    best, other = selection.ranked[:2]
+    gap = other.us - best.us
+    if gap <= 0:
+        by = "priority" if other.variant.priority != best.variant.priority else "name"
+        return f"equal time; decided by {by}"
+    names = list(dict.fromkeys([*best.cost.terms, *other.cost.terms]))
+    terms = {name: other.cost.terms.get(name, 0.0) - best.cost.terms.get(name, 0.0) for name in names}
+    parts = [f"{name} {delta:+.2g}" for name, delta in terms.items() if abs(delta) > 0.01 * gap]
+    return f"+{gap:.3g} us: {' · '.join(parts)}"
+
+
+def selection_table(selection: Selection, verbose: bool = False) -> RenderableType:
+    """Chosen, runner-up, rejected. Verbose: one row per candidate and per rejected variant."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=8)
+    table.add_column(min_width=34, no_wrap=True)
+    table.add_column(justify="right", min_width=8, no_wrap=True)
+    table.add_column(overflow="fold")
+    best = selection.chosen
+    origin = "" if best.variant.origin == "aicf" else f" [{best.variant.origin}]"
+    table.add_row(
+        Text("chosen", style="bold green"), Text(best.variant.id + origin, style="bold"), microseconds(best.us),
+        f"score {best.score:.3g} · {best.cost}{describe_bias(selection)}",
+    )  # fmt: skip
+    others = selection.ranked[1:] if verbose else selection.ranked[1:2]
+    for n, candidate in enumerate(others):
+        note = why_next_lost(selection) if n == 0 else f"score {candidate.score:.3g} · {candidate.cost}"
+        table.add_row("next" if n == 0 else "", candidate.variant.id, microseconds(candidate.us), note)
+    if verbose:
+        for n, r in enumerate(selection.rejected):
+            table.add_row(Text("rejected" if n == 0 else "", style="red"), r.variant.id, "", r.reject.reason)
+        return table
+    return Group(table, rejected_line(selection)) if selection.rejected else table
+
+
+def rejected_line(selection: Selection, shown: int = 3) -> Text:
+    """`4 rejected: cuda.add_half2: length 1025 is odd · 3 need sm_90a`: equal reasons are counted, rare ones first."""
+    count = Counter(r.reject.reason for r in selection.rejected)
+    first = {r.reject.reason: r.variant.name for r in reversed(selection.rejected)}
+    parts = [
+        f"{first[reason]}: {reason}" if n == 1 else f"{n} of them: {reason}"
+        for reason, n in sorted(count.items(), key=lambda item: (item[1], item[0]))
+    ]
+    more = f" · and {len(parts) - shown} more reasons (-v)" if len(parts) > shown else ""
+    text = Text("rejected  ", style="red")
+    return text.append(" · ".join(parts[:shown]) + more, style="none")
+
+
+def selection_json(selection: Selection) -> dict[str, Any]:
+    return {
+        "region": selection.region.signature,
+        "operands": [str(t) for t in selection.region.operands],
+        "results": [str(t) for t in selection.region.results],
+        "device": selection.device.name,
+        "chosen": selection.kernel_id,
+        "score": selection.chosen.score,
+        "candidates": [
+            {"id": c.variant.id, "us": c.us, "score": c.score, "terms": dict(c.cost.terms), "origin": c.variant.origin}
+            for c in selection.ranked
+        ],
+        "rejected": [
+            {"id": r.variant.id, "condition": r.reject.condition, "reason": r.reject.reason, "origin": r.variant.origin}
+            for r in selection.rejected
+        ],
+    }

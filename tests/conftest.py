@@ -1,0 +1,38 @@
+"""Markers: `spec("A6")` names the row of docs/spec.md that a test proves; `gpu` needs an NVIDIA GPU and skips without one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from aicf.device.runtime import cuda_missing
+
+ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = None
+    for item in items:
+        if "gpu" in item.keywords:
+            reason = reason or cuda_missing() or "available"
+            if reason != "available":
+                item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    rows = [row for mark in item.iter_markers("spec") for row in mark.args]
+    if rows and ROWS_FILE and (report.when == "call" or report.outcome != "passed"):
+        with Path(ROWS_FILE).open("a") as out:
+            out.write(json.dumps({"rows": rows, "test": item.nodeid, "outcome": report.outcome}) + "\n")
+    return report
+
+
+@pytest.fixture
+def device_pair() -> tuple[str, ...]:
+    """The devices of this machine: cpu, and cuda where there is one."""
+    return ("cpu",) if cuda_missing() else ("cpu", "cuda")
