@@ -1,0 +1,90 @@
+# What is installed goes into .venv, which is made when there is none. `make` alone lists the targets.
+#
+#   make demo ARGS="--device cpu --json out.json"
+#   make test ARGS="-k gemm -x"
+#   make test PYTHON=/path/to/python3.12        (where .venv does not exist yet)
+
+VENV := .venv
+PY := $(VENV)/bin/python
+comma := ,
+
+# The CUDA extra that the driver takes: cu12, cu13, or nothing where there is no driver.
+EXTRA = $(shell $(PY) -P aicf/doctor.py extra)
+# Tests compile every kernel, with or without a GPU: `dev` brings CUDA 13, which a driver of CUDA 12 could not run.
+TEST_EXTRAS = $(if $(filter cu12,$(EXTRA)),test-demo-cu12,dev-demo)
+INSTALL = $(MAKE) --no-print-directory --silent $(VENV)/.installed-
+PYTEST = $(PY) -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
+
+SPEC_REPORT := $(VENV)/spec-report.jsonl
+define SPEC_TABLE
+import collections, json, sys
+rows = collections.defaultdict(collections.Counter)
+for line in open(sys.argv[1]):
+    entry = json.loads(line)
+    for row in entry["rows"]:
+        rows[row][entry["outcome"]] += 1
+for row in sorted(rows, key=lambda row: (row[0], int(row[1:]) if row[1:].isdigit() else 0)):
+    print(f"{row:5}", ", ".join(f"{n} {outcome}" for outcome, n in sorted(rows[row].items())))
+endef
+export SPEC_TABLE
+
+.PHONY: help demo test test-all spec lint check-ruff check-format check-types check-imports fmt dev
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  \1  /p' $(MAKEFILE_LIST) | awk '{name = $$1; $$1 = ""; printf "  %-10s%s\n", name, $$0}'
+
+demo: $(PY) ## install what it needs, then train a model and say which kernels were chosen and why
+	+@$(INSTALL)demo$(addprefix -,$(EXTRA))
+	@$(VENV)/bin/aicf demo $(ARGS)
+
+test: dev ## run the tests
+	$(PYTEST) $(ARGS)
+
+test-all: dev ## run the tests, with those that install aicf into fresh environments
+	AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
+
+spec: dev ## run the tests that hold the specification's items, and list the items with their outcomes
+	@rm -f $(SPEC_REPORT)
+	AICF_SPEC_REPORT=$(abspath $(SPEC_REPORT)) $(PYTEST) -m spec $(ARGS); status=$$?; \
+	$(PY) -c "$$SPEC_TABLE" $(SPEC_REPORT); exit $$status
+
+lint: check-ruff check-format check-types check-imports ## ruff, mypy and import-linter
+
+check-ruff: dev
+	$(PY) -m ruff check .
+
+check-format: dev
+	$(PY) -m ruff format --check --quiet .
+
+check-types: dev
+	$(PY) -m mypy
+
+check-imports: dev
+	$(VENV)/bin/lint-imports --no-logo
+
+fmt: dev ## format, and mend what ruff can
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+dev: $(PY) ## make .venv and install aicf with everything that development needs
+	+@$(INSTALL)$(TEST_EXTRAS)
+
+# .installed-demo-cu13 stands for `pip install -e .[demo,cu13]`.
+$(VENV)/.installed-%: pyproject.toml
+	@echo "installing aicf[$(subst -,$(comma),$*)] into $(VENV): minutes, the first time"
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(subst -,$(comma),$*)]'
+	@touch $@
+
+# The first Python from 3.13 down to 3.11 that runs (a pyenv shim need not) and can make an environment.
+$(PY):
+	@usable='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
+	for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	    $$python -c "$$usable" >/dev/null 2>&1 || continue; \
+	    echo "making $(VENV) with $$($$python --version)"; \
+	    $$python -m venv $(VENV) && exit 0; \
+	    rm -rf $(VENV); exit 1; \
+	done; \
+	echo "No usable Python 3.11, 3.12 or 3.13 was found. On Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
+	echo "Elsewhere name one: make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3.12" >&2; exit 1

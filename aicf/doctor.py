@@ -1,0 +1,579 @@
+"""`aicf doctor`: what works on this machine, what does not, and the exact command that mends it.
+
+Importing this module takes the standard library alone, so that it can judge a broken install, and so that it also
+runs as a plain script before anything is installed: `python -P aicf/doctor.py extra` prints the extra (cu12 or cu13)
+that the driver takes, which is what the Makefile asks. Whatever could crash or hang, as drivers and compilers in a
+bad state do, is tried in a process of its own under a time limit: see `probe`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PYTHONS = ((3, 11), (3, 13))  # first and last that aicf is tested on
+PACKAGES = {  # as in pyproject.toml: name -> (at least, below)
+    "numpy": ("2.1", "2.5"),
+    "numba": ("0.61", None),
+    "ml_dtypes": ("0.5", None),
+}
+CUDA_PACKAGES = {
+    "numba-cuda": ("0.30", None),
+    "cuda-core": ("1.0", None),
+    "cuda-bindings": ("12.9", None),
+}
+ALL_PACKAGES = PACKAGES | CUDA_PACKAGES
+OLDEST_GPU = (7, 5)
+# CUDA release -> the PTX version it brings; from 13.0 on the two count alike.
+PTX = {(12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2), (12, 3): (8, 3), (12, 4): (8, 4), (12, 5): (8, 5),
+       (12, 6): (8, 5), (12, 7): (8, 6), (12, 8): (8, 7), (12, 9): (8, 8)}  # fmt: skip
+# What cuInit can say, and what helps.
+CUDA_ERRORS = {
+    34: ("the libcuda found is the toolkit's stub", "unset LD_LIBRARY_PATH"),
+    100: ("the driver sees no GPU", "nvidia-smi -L; echo \"CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\""),
+    802: ("the GPUs are not initialised (NVLink machines need the fabric manager)",
+          "sudo systemctl start nvidia-fabricmanager"),
+    803: ("the driver's library and its kernel module have different versions", "sudo reboot"),
+    804: ("a forward-compatibility libcuda is loaded, which this GPU does not take", "unset LD_LIBRARY_PATH"),
+    999: ("the driver answers 'unknown error'", "sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm"),
+}  # fmt: skip
+LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "cudart", "nvrtc")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row. `status`: ok, warn (missing, but this machine may not need it), fail, or skip (can't be known)."""
+
+    name: str
+    status: str
+    found: str
+    fix: str | None = None
+    needed_by: str = "cuda"  # the device that it stops when it fails
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver. `cuda` is the newest CUDA release it runs; `gpus` hold name, arch and memory_gb."""
+
+    cuda: tuple[int, int] | None = None
+    release: str | None = None
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    error: str | None = None
+    fix: str | None = None
+
+
+# --- the report ---------------------------------------------------------------------------------------------
+
+
+def run(device: str | None = None, console: Console | None = None, as_json: bool = False) -> int:
+    """Print the report. 0 if what was asked for works: `cuda` needs a kernel that ran, `cpu` and None the CPU device,
+    and None also that a GPU, where there is one, is usable."""
+    checks = diagnose(device)
+    code = exit_code(checks, device)
+    if as_json:
+        report = {
+            "device": device,
+            "exit_code": code,
+            "cpu": works(checks, "cpu"),
+            "cuda": works(checks, "cuda"),
+        }
+        print(json.dumps(report | {"checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        _print(checks, console)
+    return code
+
+
+def diagnose(device: str | None = None) -> list[Check]:
+    """Every check, in the order of the report."""
+    checks = [_check_python(), *(_check_package(name, "cpu") for name in PACKAGES), _check_cpu()]
+    if device == "cpu":
+        return checks
+    if sys.platform == "darwin":
+        return [*checks, Check("CUDA", "skip", "NVIDIA publishes no CUDA for macOS; use the CPU device")]
+    driver = find_driver()
+    extra = cuda_extra(driver) or "cu13"
+    packages = [_check_package(name, "cuda", extra) for name in CUDA_PACKAGES]
+    target = _target(driver.gpus[0]["arch"]) if driver.gpus else "sm_90a"
+    compiled = probe("compile", target)
+    checks += packages
+    checks += _check_libraries(probe("libraries"), extra)
+    checks.append(_check_driver(driver, wanted=device == "cuda"))
+    checks.append(_check_ptx(compiled.get("ptx"), driver))
+    checks += _check_gpus(driver)
+    checks.append(_check_compile(compiled, target, extra))
+    checks.append(_check_launch(compiled, driver, extra, wanted=device == "cuda"))
+    if driver.gpus or device == "cuda":
+        return checks
+    # Without a GPU nothing here stops anyone from working: what is missing is worth a mention, not an error.
+    return [c if c.needed_by == "cpu" or c.status != "fail" else _replaced(c, "warn") for c in checks]
+
+
+def works(checks: list[Check], device: str) -> bool:
+    """Whether a device can run: the CPU device if none of its checks failed, CUDA if a kernel ran as well."""
+    fine = all(check.status != "fail" for check in checks if check.needed_by == "cpu")
+    if device == "cpu":
+        return fine
+    return fine and any(check.name == "launch" and check.status == "ok" for check in checks)
+
+
+def exit_code(checks: list[Check], device: str | None) -> int:
+    if device == "cuda":
+        return 0 if works(checks, "cuda") else 1
+    return 1 if any(check.status == "fail" for check in checks) else 0
+
+
+def _print(checks: list[Check], console: Console | None) -> None:
+    show: Callable[[str], None] = print
+    try:
+        from rich.console import Console as RichConsole
+        from rich.markup import escape
+        from rich.table import Table
+    except ImportError:  # rich itself is what is missing
+        for check in checks:
+            print(f"{check.status:5} {check.name:16} {check.found}")
+        print(f"to mend:\n    {_pip('rich')}")
+    else:
+        console = console or RichConsole()
+        marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]", "skip": "[dim]-[/]"}
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("check", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        table.add_column("found", overflow="fold")
+        for check in checks:
+            table.add_row(check.name, marks[check.status], escape(check.found))
+        console.print(table)
+
+        # Never wrapped, because commands are copied.
+        show = functools.partial(console.print, soft_wrap=True, markup=False, highlight=False)
+
+    for fix in dict.fromkeys(check.fix for check in checks if check.fix):
+        names = ", ".join(check.name for check in checks if check.fix == fix)
+        show(f"\nto mend {names}:\n    {fix}")
+    show(f"\n{_summary(checks)}")
+
+
+def _summary(checks: list[Check]) -> str:
+    cpu = "CPU device: works." if works(checks, "cpu") else "CPU device: does not work."
+    status = {"GPU": "ok", **{check.name: check.status for check in checks}}
+    if "compile" not in status:
+        return cpu
+    if status["launch"] == "ok":
+        return f"{cpu} CUDA device: works."
+    if status["compile"] != "ok":
+        return f"{cpu} CUDA device: does not work."
+    if status["GPU"] == "skip":
+        return f"{cpu} CUDA device: kernels compile; there is no GPU here to run them."
+    return f"{cpu} CUDA device: kernels compile but do not run."
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+def _check_python() -> Check:
+    found = f"{platform.python_version()} at {sys.executable} ({platform.system()} {platform.machine()})"
+    if sys.version_info[:2] < PYTHONS[0]:
+        fix = "python3.13 -m venv .venv && .venv/bin/python -m pip install aicf"
+        return Check("python", "fail", f"{found}; aicf needs 3.11 or newer", fix, "cpu")
+    if sys.version_info[:2] > PYTHONS[1]:
+        return Check("python", "warn", f"{found}; newer than the 3.13 that aicf is tested on", None, "cpu")
+    return Check("python", "ok", found, None, "cpu")
+
+
+def _check_package(name: str, device: str, extra: str | None = None) -> Check:
+    least, below = ALL_PACKAGES[name]
+    wanted = f"{name}>={least}" + (f",<{below}" if below else "")
+    fix = _pip(f"aicf[{extra}]", wanted) if extra else _pip(wanted)
+    found = installed(name)
+    if found is None:
+        return Check(name, "fail", "not installed", fix, device)
+    if _version(found) < _version(least) or (below and _version(found) >= _version(below)):
+        return Check(name, "fail", f"{found}; aicf needs {wanted.removeprefix(name)}", fix, device)
+    return Check(name, "ok", found, None, device)
+
+
+def _check_cpu() -> Check:
+    answer = probe("cpu")
+    if "error" in answer:
+        fix = _pip("--force-reinstall", "numba", "numpy>=2.1,<2.5")
+        return Check("CPU device", "fail", f"a loop did not compile and run: {answer['error']}", fix, "cpu")
+    return Check(
+        "CPU device",
+        "ok",
+        f"compiled a loop with numba and checked it in {answer['seconds']:.1f} s",
+        None,
+        "cpu",
+    )
+
+
+def _check_libraries(answer: Mapping[str, Any], extra: str) -> list[Check]:
+    fix = _pip(f"aicf[{extra}]")
+    if "error" in answer:
+        return [Check("CUDA libraries", "fail", answer["error"], fix)]
+    checks = []
+    for name in LIBRARIES:
+        path, via = answer[name]
+        if path:
+            checks.append(Check(name, "ok", f"{path} ({via})"))
+        else:
+            checks.append(Check(name, "fail", f"not found: {via}", fix))
+    return checks
+
+
+def _check_driver(driver: Driver, wanted: bool) -> Check:
+    if driver.error:
+        return Check("driver", "fail", driver.error, driver.fix)
+    if driver.cuda is None:
+        if driver.release:
+            found = f"{driver.release}, but no libcuda: a container that was started without its GPUs"
+            return Check("driver", "fail", found, "docker run --gpus all IMAGE")
+        found = "no NVIDIA driver (no libcuda)"
+        return Check("driver", "fail", found, _install_driver()) if wanted else Check("driver", "skip", found)
+    found = f"{driver.release + ', ' if driver.release else ''}CUDA {_dots(driver.cuda)}"
+    if driver.cuda[0] < 12:
+        return Check(
+            "driver", "fail", f"{found}; aicf needs CUDA 12 (driver 525) or newer", _install_driver()
+        )
+    return Check("driver", "ok", found)
+
+
+def _check_ptx(emitted: Sequence[int] | None, driver: Driver) -> Check:
+    """The compiler may be newer than the driver. Within a major version that does not matter to aicf, which links
+    cubins; across one, the driver refuses those too."""
+    if emitted is None:
+        return Check("PTX", "skip", "unknown, because nothing compiled")
+    emitted = (emitted[0], emitted[1])
+    if driver.cuda is None:
+        return Check(
+            "PTX", "skip", f"the compiler emits {_dots(emitted)}; there is no driver to compare it with"
+        )
+    highest = highest_ptx(driver.cuda)
+    found = f"the compiler emits {_dots(emitted)}, the driver takes up to {_dots(highest)}"
+    if emitted <= highest:
+        return Check("PTX", "ok", found)
+    if emitted[0] == highest[0]:
+        note = (
+            "aicf links cubins, which load all the same; only PTX left to the driver's JIT would be refused"
+        )
+        return Check("PTX", "ok", f"{found}: {note}")
+    return Check(
+        "PTX", "fail", f"{found}: a CUDA {emitted[0] + 4} toolkit needs a newer driver", _switch_to_cu12()
+    )
+
+
+def _check_gpus(driver: Driver) -> list[Check]:
+    if not driver.gpus:
+        return [Check("GPU", "skip", "none")]
+    checks = []
+    for i, gpu in enumerate(driver.gpus):
+        found = f"{gpu['name']}, {_target(gpu['arch'])}, {gpu['memory_gb']:.0f} GB"
+        if tuple(gpu["arch"]) < OLDEST_GPU:
+            checks.append(Check(f"GPU {i}", "warn", f"{found}; aicf needs compute capability 7.5 or newer"))
+        else:
+            checks.append(Check(f"GPU {i}", "ok", found))
+    return checks
+
+
+def _check_compile(answer: Mapping[str, Any], target: str, extra: str) -> Check:
+    if "error" in answer:
+        return Check("compile", "fail", f"no kernel for {target}: {answer['error']}", _pip(f"aicf[{extra}]"))
+    found = f"compiled and linked a kernel for {target} in {answer['seconds']:.1f} s ({answer['cubin_bytes']} bytes)"
+    return Check("compile", "ok", found)
+
+
+def _check_launch(compiled: Mapping[str, Any], driver: Driver, extra: str, wanted: bool) -> Check:
+    if not driver.gpus:
+        found = "no GPU to run a kernel on"
+        fix = driver.fix or _install_driver()
+        return Check("launch", "fail", found, fix) if wanted else Check("launch", "skip", found)
+    if "error" in compiled:
+        return Check("launch", "fail", "nothing compiled that could run", _pip(f"aicf[{extra}]"))
+    answer = probe("launch", _target(driver.gpus[0]["arch"]))
+    if "error" not in answer:
+        return Check("launch", "ok", f"ran it on {driver.gpus[0]['name']}; the numbers are right")
+    emitted, highest = tuple(compiled["ptx"]), highest_ptx(driver.cuda or (0, 0))
+    if emitted[0] > highest[0]:
+        fix = _switch_to_cu12()
+    elif emitted > highest and driver.cuda:
+        release = _dots(driver.cuda)
+        fix = _pip(f"cuda-toolkit[cccl,cudart,nvrtc,nvvm]=={release}.*", f"nvidia-nvjitlink<={release}.999")
+    else:
+        fix = "nvidia-smi -q -d PERFORMANCE,ECC,PAGE_RETIREMENT"
+    return Check("launch", "fail", f"the kernel did not run: {answer['error']}", fix)
+
+
+# --- the driver ---------------------------------------------------------------------------------------------
+
+
+def find_driver() -> Driver:
+    """What the driver says of itself, asked in another process: with a broken one the asking itself can hang."""
+    answer = dict(probe("driver", timeout=30))
+    if "error" in answer and "fix" not in answer:
+        return Driver(error=answer["error"], fix="nvidia-smi")
+    if answer.get("cuda"):
+        answer["cuda"] = tuple(answer["cuda"])
+    return Driver(release=_driver_release(), **answer | {"gpus": tuple(answer.get("gpus", ()))})
+
+
+def cuda_extra(driver: Driver) -> str | None:
+    """The extra of aicf that a driver takes; None without a driver, or with one from before CUDA 12."""
+    if driver.cuda is None or driver.cuda[0] < 12:
+        return None
+    return "cu12" if driver.cuda[0] == 12 else "cu13"
+
+
+def highest_ptx(cuda: tuple[int, int]) -> tuple[int, int]:
+    """The newest PTX a driver takes, from the newest CUDA release it runs."""
+    if cuda >= (13, 0):
+        return cuda[0] - 4, cuda[1]
+    return PTX.get(cuda, (7, 8))
+
+
+def _driver_release() -> str | None:
+    """The driver's own number, such as 580.82.07; Linux tells."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
+    return match[1] if match else None
+
+
+def _install_driver() -> str:
+    """The command that brings a driver, on the distributions whose own packages hold one."""
+    try:
+        distribution = platform.freedesktop_os_release().get("ID", "")
+    except OSError:
+        distribution = ""
+    return {
+        "ubuntu": "sudo ubuntu-drivers install && sudo reboot",
+        "debian": "sudo apt-get install -y nvidia-driver && sudo reboot",
+        "fedora": "sudo dnf install -y akmod-nvidia && sudo reboot",
+        "arch": "sudo pacman -S nvidia-open && sudo reboot",
+    }.get(distribution, "sudo sh ./NVIDIA-Linux-*.run   # from nvidia.com/drivers")
+
+
+# --- probes: each runs in a process of its own --------------------------------------------------------------
+
+
+def probe(name: str, *arguments: str, timeout: float = 120) -> dict[str, Any]:
+    """The answer of `_probe_<name>`, run in a fresh interpreter; {"error": …} if it raised, crashed or hung."""
+    command = [sys.executable, "-P", os.path.abspath(__file__), "probe", name, *arguments]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {timeout:.0f} s"}
+    except OSError as error:
+        return {"error": f"{sys.executable} did not start: {error}"}
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        answer: dict[str, Any] = json.loads(lines[-1])
+        return answer
+    if done.returncode < 0:
+        return {"error": f"crashed with {signal.Signals(-done.returncode).name}"}
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    return {"error": said[-1] if said else f"exit status {done.returncode}"}
+
+
+def _probe_cpu() -> dict[str, Any]:
+    """Compile a loop with numba and compare it with NumPy."""
+    import time
+
+    import numba
+    import numpy as np
+
+    start = time.perf_counter()
+
+    @numba.njit
+    def scale_and_add(x, y, out):  # type: ignore[no-untyped-def]
+        for i in range(out.size):
+            out[i] = 2 * x[i] + y[i]
+
+    x, y = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
+    out = np.empty_like(x)
+    scale_and_add(x, y, out)
+    if not np.array_equal(out, 2 * x + y):
+        raise ArithmeticError("the compiled loop gives other numbers than NumPy")
+    return {"seconds": time.perf_counter() - start}
+
+
+def _probe_libraries() -> dict[str, Any]:
+    """Where each library of the toolkit was found, and how."""
+    from cuda import pathfinder
+
+    found: dict[str, Any] = {}
+    for name in LIBRARIES:
+        try:
+            if name == "libdevice":
+                at = pathfinder.locate_bitcode_lib("device")
+            else:
+                at = pathfinder.load_nvidia_dynamic_lib(name)
+            found[name] = (at.abs_path, at.found_via)
+        except Exception as error:  # reported as this library's reason
+            found[name] = (None, str(error).strip().splitlines()[0])
+    return found
+
+
+def _probe_driver() -> dict[str, Any]:
+    """Ask libcuda directly; no package is needed for that."""
+    name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+    try:
+        cuda = ctypes.CDLL(name)
+    except OSError:
+        return {}
+    number = ctypes.c_int()
+    answer: dict[str, Any] = {}
+    if cuda.cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+        answer["cuda"] = (number.value // 1000, number.value % 1000 // 10)
+    code = cuda.cuInit(0)
+    if code:
+        meaning, fix = CUDA_ERRORS.get(code, (f"cuInit fails with code {code}", "nvidia-smi"))
+        return {**answer, "error": meaning, "fix": fix}
+    cuda.cuDeviceGetCount(ctypes.byref(number))
+    gpus = []
+    for ordinal in range(number.value):
+        device, value, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+        text = ctypes.create_string_buffer(100)
+        cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+        cuda.cuDeviceGetName(text, len(text), device)
+        cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+        arch = []
+        for attribute in (75, 76):  # compute capability, major and minor
+            cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+            arch.append(value.value)
+        gpus.append({"name": text.value.decode(), "arch": arch, "memory_gb": size.value / 1e9})
+    return {**answer, "gpus": gpus}
+
+
+def _compile(target: str) -> tuple[bytes, str]:
+    """A small kernel as a cubin, by the route that aicf's engine takes (LTO-IR, linked by nvJitLink), and as PTX."""
+    import math
+
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+    from numba import cuda, types
+
+    def kernel(out, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n:
+            out[i] = math.exp(types.float32(i) / types.float32(n))  # exp comes from libdevice
+
+    number, suffix = re.fullmatch(r"sm_(\d+)(a?)", target).groups()  # type: ignore[union-attr]
+    arch = (*divmod(int(number), 10), *([suffix] if suffix else []))
+    signature = types.void(types.CPointer(types.float32), types.int32)
+    options = {"device": False, "abi": "numba", "abi_info": {"abi_name": "doctor"}, "cc": arch}
+    ptx, _ = cuda.compile(kernel, signature, output="ptx", **options)
+    ltoir, _ = cuda.compile(kernel, signature, output="ltoir", **options)
+    linker = Linker(
+        ObjectCode.from_ltoir(ltoir), options=LinkerOptions(arch=target, link_time_optimization=True)
+    )
+    return bytes(linker.link("cubin").code), ptx
+
+
+def _probe_compile(target: str) -> dict[str, Any]:
+    import time
+
+    start = time.perf_counter()
+    cubin, ptx = _compile(target)
+    version = re.search(r"^\.version (\d+)\.(\d+)", ptx, re.MULTILINE)
+    return {
+        "cubin_bytes": len(cubin),
+        "ptx": [int(version[1]), int(version[2])] if version else None,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _probe_launch(target: str) -> dict[str, Any]:
+    """Run the kernel on the first GPU, writing to pinned memory, and compare with NumPy."""
+    import numpy as np
+    from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch
+
+    device = Device(0)  # first: without a working driver later calls of cuda.core hang instead of raising
+    device.set_current()
+    cubin, _ = _compile(target)
+    n = 1000
+    stream = device.create_stream()
+    buffer = LegacyPinnedMemoryResource().allocate(4 * n)
+    out = np.from_dlpack(buffer).view(np.float32)
+    out[:] = 0
+    config = LaunchConfig(grid=-(-n // 256), block=256)
+    launch(stream, config, ObjectCode.from_cubin(cubin).get_kernel("doctor"), buffer, np.int32(n))
+    stream.sync()
+    if not np.allclose(out, np.exp(np.arange(n) / n), rtol=1e-5):
+        raise ArithmeticError("the kernel gives other numbers than NumPy")
+    return {}
+
+
+# --- small things -------------------------------------------------------------------------------------------
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed distribution, without importing it."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _replaced(check: Check, status: str) -> Check:
+    return Check(check.name, status, check.found, check.fix, check.needed_by)
+
+
+def _pip(*arguments: str) -> str:
+    """A pip command for this interpreter: plain `pip` where that is the one that `pip` in the shell would run."""
+    from shutil import which
+
+    found = which("pip")
+    here = found is not None and Path(found).parent == Path(sys.executable).parent
+    pip = "pip" if here else f"{shlex.quote(sys.executable)} -m pip"
+    return " ".join([pip, "install", *map(shlex.quote, arguments)])
+
+
+def _switch_to_cu12() -> str:
+    """Both toolkits' wheels can be installed side by side, and the newer would be found first: it has to go."""
+    install = _pip("aicf[cu12]")
+    wheels = "nvidia-cuda-cccl nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-nvjitlink nvidia-nvvm"
+    return f"{install.partition(' install ')[0]} uninstall -y {wheels} && {install}"
+
+
+def _target(arch: Sequence[int]) -> str:
+    """The compiler's name for an architecture; from Hopper on the one that has all its instructions."""
+    return f"sm_{arch[0]}{arch[1]}" + ("a" if tuple(arch) >= (9, 0) else "")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:3])
+
+
+def _dots(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _main(arguments: list[str]) -> int:
+    """`probe NAME …` answers in JSON; `extra` prints cu12, cu13 or nothing."""
+    command, *rest = arguments
+    if command == "probe":
+        print(json.dumps(globals()[f"_probe_{rest[0]}"](*rest[1:])))
+    elif command == "extra":
+        print(cuda_extra(find_driver()) or "")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""What an installation brings: the CPU device without anything of NVIDIA's, and kernels that compile from wheels."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOREIGN = ("numba.cuda", "numba_cuda", "cuda", "nvidia", "torch", "jax", "onnx", "sklearn")
+
+# Trains a small model on the CPU device, then prints what was imported that the base install must not need.
+CPU_PROGRAM = f"""
+import sys
+import numpy as np
+import aicf
+
+model = aicf.nn.Model({{"x": aicf.TensorSpec(("batch", 6))}}, batch=8)
+model.add(aicf.nn.Linear(6, 5)).add(aicf.nn.ReLU()).add(aicf.nn.Linear(5, 3))
+loss, optimizer = aicf.nn.SoftmaxCrossEntropy(), aicf.nn.SGD(0.5)
+program = aicf.compile(model, mode="train", device="cpu", loss=loss, optimizer=optimizer)
+feed = {{"x": np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32), "y": np.arange(8, dtype=np.int32) % 3}}
+losses = [float(program(feed)["loss"].numpy()) for _ in range(20)]
+assert losses[-1] < losses[0], losses
+foreign = {FOREIGN}
+print([name for name in sys.modules if name in foreign or name.startswith(tuple(f + "." for f in foreign))])
+"""
+
+
+def without_toolkit(*command: str, **options) -> subprocess.CompletedProcess:
+    """Run a command on this machine as if it had no CUDA toolkit. Its environment variables go; where a mount namespace
+    may be made, so does /usr/local/cuda*, which the dynamic linker would find without any variable."""
+    hidden = ("CUDA", "NUMBA", "LD_LIBRARY_PATH", "PYTHONPATH", "CONDA")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    folders = [folder for folder in environment["PATH"].split(os.pathsep) if "cuda" not in folder.lower()]
+    environment["PATH"] = os.pathsep.join(folders)
+    toolkits = sorted({str(path.resolve()) for path in Path("/usr/local").glob("cuda*") if path.is_dir()})
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if (
+        toolkits
+        and shutil.which("unshare")
+        and not subprocess.run([*alone, "true"], capture_output=True).returncode
+    ):
+        hide = "".join(f"mount -t tmpfs none '{toolkit}' && " for toolkit in toolkits)
+        command = (*alone, "sh", "-c", hide + 'exec "$@"', "sh", *command)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, **options)
+
+
+def test_the_cpu_device_imports_nothing_of_nvidias():
+    done = subprocess.run([sys.executable, "-c", CPU_PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_wheels_compile_without_the_systems_toolkit():
+    from aicf import doctor
+
+    if not any(map(doctor.installed, ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"))):
+        pytest.skip("the wheels of neither cu12 nor cu13 are installed")
+    done = without_toolkit(
+        sys.executable, "-c", "import sys, aicf.doctor as d; sys.exit(d.run(as_json=True))"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert rows["compile"]["status"] == "ok", rows["compile"]
+    for library in doctor.LIBRARIES:
+        assert rows[library]["found"].startswith(sys.prefix), rows[library]
+
+
+def test_extras():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(project["optional-dependencies"]) >= {"cu12", "cu13", "torch", "demo", "dev"}
+    for requirement in project["dependencies"]:
+        if requirement.startswith(("numba-cuda", "cuda")):  # no macOS wheels
+            assert requirement.endswith("; sys_platform != 'darwin'")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("AICF_TEST_INSTALL"),
+    reason="installs aicf into a fresh environment; `make test-all` or AICF_TEST_INSTALL=1 runs it",
+)
+def test_a_base_install_without_a_toolkit(tmp_path):
+    """The wheel, installed without extras where there is no toolkit: the CPU device works, and the doctor says what
+    would bring the CUDA device."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("aicf-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    subprocess.run([python, *pip[1:], "install", wheel], check=True)
+
+    def runs(*arguments: str) -> str:
+        done = without_toolkit(python, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert runs("-c", CPU_PROGRAM).splitlines()[-1] == "[]"
+    assert runs("-c", "import aicf; print(aicf.__file__)").startswith(str(tmp_path))
+    report = json.loads(runs("-c", "import sys, aicf.doctor as d; sys.exit(d.run(as_json=True))"))
+    assert report["cpu"] and not report["cuda"]
+    compile_row = next(check for check in report["checks"] if check["name"] == "compile")
+    if compile_row["status"] != "ok":  # it can be, where the machine's toolkit could not be hidden
+        assert compile_row["status"] == "warn" and "aicf[cu1" in compile_row["fix"]
+    for command in ("info", "doctor"):
+        assert runs("-m", "aicf", command)
+    asked = without_toolkit(python, "-m", "aicf", "doctor", "--device", "cuda", cwd=tmp_path)
+    if not report["cuda"]:
+        assert asked.returncode == 1, asked.stdout + asked.stderr
