@@ -23,7 +23,7 @@ model = aicf.nn.Model({{"x": aicf.TensorSpec(("batch", 6))}}, batch=8)
 model.add(aicf.nn.Linear(6, 5)).add(aicf.nn.ReLU()).add(aicf.nn.Linear(5, 3))
 loss, optimizer = aicf.nn.SoftmaxCrossEntropy(), aicf.nn.SGD(0.5)
 program = aicf.compile(model, mode="train", device="cpu", loss=loss, optimizer=optimizer)
-feed = {{"x": np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32), "y": np.arange(8, dtype=np.int32) % 3}}
+feed = {{"x": np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32), "y": np.arange(8, dtype=np.int64) % 3}}
 losses = [float(program(feed)["loss"].numpy()) for _ in range(20)]
 assert losses[-1] < losses[0], losses
 foreign = {FOREIGN}
