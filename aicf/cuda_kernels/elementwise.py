@@ -64,10 +64,10 @@ def flat_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, devic
     """Every operand dense, of the results' shape or of one element."""
     from .bodies.elementwise import flat
 
-    result = region.results[0]
-    scalars = tuple(t.numel == 1 and result.numel != 1 for t in region.operands)
-    body = flat(name, scalar, _dtypes(region.operands), _dtypes(region.results), scalars)
-    return Launch(body, grid_for(result.numel, device), (THREADS,), (*_tensors(region), Num(result.numel)))
+    n, operands = region.results[0].numel, op_operands(region)
+    scalars = tuple(t.numel == 1 and n != 1 for t in operands)
+    body = flat(name, scalar, _dtypes(operands), _dtypes(region.results), scalars)
+    return Launch(body, grid_for(n, device), (THREADS,), (*_pointers(region), Num(n)))
 
 
 def strided_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec,
@@ -78,48 +78,49 @@ def strided_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, de
     n = region.results[0].numel
     shape, steps = collapse(region.results[0].shape, strides)
     narrow = n < 2**31
-    body = strided(name, scalar, _dtypes(region.operands), _dtypes(region.results), len(shape), narrow)
+    body = strided(name, scalar, _dtypes(op_operands(region)), _dtypes(region.results), len(shape), narrow)
     sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
     walks = tuple(tuple(Num(s) for s in walk) for walk in steps)
-    return Launch(body, grid_for(n, device), (THREADS,), (*_tensors(region), sizes, walks, Num(n)))
+    return Launch(body, grid_for(n, device), (THREADS,), (*_pointers(region), sizes, walks, Num(n)))
+
+
+def op_operands(region: RegionSpec) -> list[TensorDesc]:
+    """The one op's operands in its own order; the region may list a tensor once that the op takes twice."""
+    return [region.tensors[i] for i in region.anchor.inputs]
 
 
 def _dtypes(tensors: Sequence[TensorDesc]) -> tuple[DType, ...]:
     return tuple(t.dtype for t in tensors)
 
 
-def _tensors(region: RegionSpec) -> tuple[tuple[In, ...], tuple[Out, ...]]:
-    return tuple(map(In, range(len(region.operands)))), tuple(map(Out, range(len(region.results))))
+def _pointers(region: RegionSpec) -> tuple[tuple[In, ...], tuple[Out, ...]]:
+    op = region.anchor
+    ins = tuple(In(region.inputs.index(i)) for i in op.inputs)
+    return ins, tuple(Out(region.outputs.index(i)) for i in op.outputs)
 
 
 def _typed(region: RegionSpec) -> Callable[..., Any]:
     """The region's one op as a typed scalar function."""
     from .engine import typed_scalar
 
-    op, schema = region.anchor, schema_of(region.kind)
-    shared = (region.tensors[i].dtype for d, i in zip(schema.operands, op.inputs) if d.type.shared)
-    compute = next(shared, region.tensors[op.inputs[0]].dtype).compute
-    return typed_scalar(schema.scalar, compute, **op.attrs)
+    schema, operands = schema_of(region.kind), op_operands(region)
+    shared = (t.dtype for d, t in zip(schema.operands, operands) if d.type.shared)
+    return typed_scalar(schema.scalar, next(shared, operands[0].dtype).compute, **region.attrs)
 
 
-def _own_operands(region: RegionSpec) -> Reject | None:
-    """Operand k of the op is operand k of the region: no repetition, none left out."""
-    op = region.anchor
-    if (op.inputs, op.outputs) != (region.inputs, region.outputs):
-        return Reject("operands", f"operands {op.inputs} and results {op.outputs} are not the region's in order")
+def _dense_results(region: RegionSpec) -> Reject | None:
+    """Every result leaves the region, row-major, and all have one shape."""
+    if set(region.anchor.outputs) != set(region.outputs):
+        return Reject("results", f"results {region.anchor.outputs} of the op, {region.outputs} of the region")
+    for i, t in enumerate(region.results):
+        if not t.contiguous or t.shape != region.results[0].shape:
+            return Reject("results", f"result {i} is {t}, needs row-major of shape {region.results[0].shape}")
     return None
 
 
 def _walk_rank(region: RegionSpec, strides: Sequence[Strides]) -> Reject | None:
     rank = len(collapse(region.results[0].shape, strides)[0])
     return at_most("rank after collapsing", rank, MAX_RANK)
-
-
-def _dense_results(region: RegionSpec) -> Reject | None:
-    for i, t in enumerate(region.results):
-        if not t.contiguous or t.shape != region.results[0].shape:
-            return Reject("results", f"result {i} is {t}, needs row-major of shape {region.results[0].shape}")
-    return None
 
 
 def _flops(region: RegionSpec) -> int:
@@ -138,7 +139,6 @@ class ElementwiseFlat:
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
-        yield _own_operands(region)
         yield contiguous(region)
         yield _dense_results(region)
         for i, t in enumerate(region.operands):
@@ -161,7 +161,6 @@ class ElementwiseStrided:
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
-        yield _own_operands(region)
         yield _dense_results(region)
         yield _walk_rank(region, _broadcasts(region))
 
@@ -175,7 +174,7 @@ class ElementwiseStrided:
 
 
 def _broadcasts(region: RegionSpec) -> list[Strides]:
-    return [broadcast_strides(t, region.results[0].shape) for t in region.operands]
+    return [broadcast_strides(t, region.results[0].shape) for t in op_operands(region)]
 
 
 # --- the same map, with other strides ---------------------------------------------------------------------------------
@@ -187,7 +186,6 @@ class BiasAdd:
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
-        yield _own_operands(region)
         yield _dense_results(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
@@ -196,7 +194,7 @@ class BiasAdd:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .engine import typed_scalar
 
-        x, bias = region.operands
+        x, bias = op_operands(region)
         kind, step = bias_kind(bias.shape[0], *x.shape), bias.stride[0]
         walk = (0, 0) if kind == BIAS_SCALAR else (step, 0) if kind == BIAS_PER_M else (0, step)
         add = typed_scalar(_add, x.dtype.compute)

@@ -10,7 +10,7 @@ from ..registry.cost import Cost, roofline
 from ..registry.epilogue import GemmProgram, gemm_program
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, dtype, variant
 from ..rows import RegionSpec
-from ..types import TensorDesc, f32
+from ..types import TensorDesc, f32, i32
 from .elementwise import THREADS
 
 GRID_Y_LIMIT = 65535
@@ -54,8 +54,7 @@ def _epilogue(program: GemmProgram):
 
     act = typed_scalar(program.scalar, f32, **dict(program.act_attrs)) if program.scalar else None
     return Epilogue(
-        program.act or "", act, program.c is not None, program.bias is not None, program.d is not None,
-        program.z is not None,
+        program.act or "", act, program.bias_kind, program.c is not None, program.d is not None, program.z is not None
     )  # fmt: skip
 
 
@@ -69,10 +68,10 @@ def _args(region: RegionSpec, p: GemmProgram) -> tuple:
         return () if index is None else (kind(index),)
 
     operands = (maybe(In, p.c), maybe(In, p.bias), maybe(Out, p.d), maybe(Out, p.z))
-    bias_steps = {None: (0, 0), "Scalar": (0, 0), "PerN": (0, 1), "PerM": (1, 0)}[p.bias_kind]
-    numbers = (p.m, p.n, p.k), _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b), bias_steps
+    steps = _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b)
     scales = (Num(p.alpha, f32), Num(p.beta, f32))
-    return (In(p.a), In(p.b), operands, *(tuple(map(Num, group)) for group in numbers), scales)
+    sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k))
+    return (In(p.a), In(p.b), operands, sizes, *(tuple(map(Num, pair)) for pair in steps), scales)
 
 
 @variant("gemm", id="cuda.gemm_naive.v1")

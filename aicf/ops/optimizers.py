@@ -29,6 +29,7 @@ def _(step):
 
 increment.samples(())
 increment.samples((3,))
+increment.samples((0,))
 
 
 @elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"})
@@ -208,4 +209,5 @@ for _schema in (schedule_cosine, schedule_linear):
     _schema.checks(_check_warmup)
     _schema.samples((), (), total=10)
     _schema.samples((), (), warmup=4, total=20, floor=0.001)
+    _schema.samples((0,), (), warmup=4, total=20, floor=0.001)
     _schema.samples((3,), (), warmup=4, total=20, floor=0.001)

@@ -32,9 +32,9 @@ def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
 def _normalize(specs, attrs):
     rank, axes = specs[0].rank, attrs.get("axes", ())
     valid = isinstance(axes, (tuple, list)) and all(_is_index(a) and -rank <= a < rank for a in axes)
-    return (
-        {**attrs, "axes": normal_axes(rank, axes)} if valid else attrs
-    )  # what is invalid is for infer to refuse
+    if not valid or len({a % rank for a in axes}) < len(axes):
+        return attrs  # infer refuses it, in the caller's words
+    return {**attrs, "axes": normal_axes(rank, axes)}
 
 
 def _is_index(value):

@@ -53,9 +53,9 @@ def selection_table(selection: Selection, verbose: bool = False) -> RenderableTy
     """Chosen, runner-up, rejected. Verbose: one row per candidate and per rejected variant."""
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=8)
-    table.add_column(min_width=34, no_wrap=True)
-    table.add_column(justify="right", min_width=8, no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column(min_width=26, no_wrap=True)
+    table.add_column(justify="right", min_width=7, no_wrap=True)
+    table.add_column()
     best = selection.chosen
     origin = "" if best.variant.origin == "aicf" else f" [{best.variant.origin}]"
     table.add_row(

@@ -116,6 +116,22 @@ def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType
 
 
 @functools.cache
+def getter(dtype: DType) -> Any:
+    """`get(pointer, i)`: load one number, in the compute type."""
+    if SIMULATED:
+        return lambda pointer, i: dtype.compute.numpy.type(pointer[i])
+
+    @intrinsic
+    def get(typing, pointer, i):
+        def codegen(ctx, b, sig, args):
+            return emit_load(ctx, b, dtype, b.gep(args[0], [args[1]]))
+
+        return _NUMBA[dtype.compute](pointer, i), codegen
+
+    return get
+
+
+@functools.cache
 def putter(dtype: DType) -> Any:
     """`put(pointer, i, value)`: store one number, converted to the storage type."""
     if SIMULATED:

@@ -1,8 +1,8 @@
 """Matrix products in f32: naive first, then tiled through shared memory and registers.
 
 Both compute z = alpha * op(a) @ op(b) + beta * c + bias and d = act(z), and end in the same epilogue. Transposes are
-strides: element (r, k) of op(a) is a[r * a_m + k * a_k], element (k, q) of op(b) is b[k * b_k + q * b_n]. So is the bias:
-element (r, q) sees bias[r * bias_m + q * bias_n]. c, d and z are row-major.
+strides: element (r, k) of op(a) is a[r * a_steps[0] + k * a_steps[1]], element (k, q) of op(b) is
+b[k * b_steps[0] + q * b_steps[1]]. c, d and z are row-major.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ class Epilogue:
 
     name: str  # of the activation, for the kernel's name
     act: Callable[..., Any] | None
+    bias: str | None  # its kind: Scalar, PerN or PerM
     has_c: bool
-    has_bias: bool
     has_d: bool
     has_z: bool
 
     def __str__(self) -> str:
-        parts = ("c", self.has_c), ("bias", self.has_bias), (self.name, self.act), ("z", self.has_z and self.has_d)
+        parts = ("c", self.has_c), (f"bias{self.bias}", self.bias), (self.name, self.act), ("z", self.has_z)
         return "".join(f"_{name}" for name, on in parts if on)
 
 
 @functools.cache
 def finisher(epilogue: Epilogue) -> Any:
-    """`finish(r, q, product, n, scales, operands, steps)`: everything after the product, for element (r, q)."""
+    """`finish(r, q, product, n, scales, operands)`: everything after the product, for element (r, q)."""
     act = caller(epilogue.act)
-    has_c, has_bias, has_d, has_z = epilogue.has_c, epilogue.has_bias, epilogue.has_d, epilogue.has_z
+    has_c, has_bias, has_d, has_z = epilogue.has_c, epilogue.bias is not None, epilogue.has_d, epilogue.has_z
+    index = {None: _nowhere, "Scalar": _nowhere, "PerN": lambda r, q: q, "PerM": lambda r, q: r}[epilogue.bias]
+    bias_index = device(index)
 
-    def finish(r, q, product, n, scales, operands, steps):
+    def finish(r, q, product, n, scales, operands):
         c, bias, d, z = operands
         at = np.int64(r) * n + q
         value = scales[0] * product
         if has_c:
             value += scales[1] * c[0][at]
         if has_bias:
-            value += bias[0][r * steps[0] + q * steps[1]]
+            value += bias[0][bias_index(r, q)]
         if has_z:
             z[0][at] = value
         if has_d:
@@ -57,12 +59,16 @@ def finisher(epilogue: Epilogue) -> Any:
     return device(finish)
 
 
+def _nowhere(r, q):
+    return 0
+
+
 @functools.cache
 def naive(epilogue: Epilogue) -> Callable[..., None]:
     """One thread per element of the result, blocks of 16 x 16. Reads each operand 16 times less than it uses it."""
     finish = finisher(epilogue)
 
-    def kernel(a, b, operands, sizes, a_steps, b_steps, bias_steps, scales):
+    def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n, k = sizes
         q = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         r = np.int64(cuda.blockIdx.y) * cuda.blockDim.y + cuda.threadIdx.y
@@ -70,7 +76,7 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
             total = float32(0)
             for i in range(k):
                 total += a[r * a_steps[0] + i * a_steps[1]] * b[i * b_steps[0] + q * b_steps[1]]
-            finish(r, q, total, n, scales, operands, bias_steps)
+            finish(r, q, total, n, scales, operands)
 
     kernel.__name__ = f"gemm_naive{epilogue}"
     return kernel
@@ -125,16 +131,16 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
     multiply = outer(rows, columns)
 
     def element(i, product, env):
-        row, column, m, n, scales, operands, bias_steps = env
+        row, column, m, n, scales, operands = env
         x, y = i // columns, i % columns
         r = row + (x // row_width) * (row_width * threads) + x % row_width
         q = column + (y // column_width) * (column_width * threads) + y % column_width
         if r < m and q < n:
-            finish(r, q, product, n, scales, operands, bias_steps)
+            finish(r, q, product, n, scales, operands)
 
     write = each(rows * columns, element)
 
-    def kernel(a, b, operands, sizes, a_steps, b_steps, bias_steps, scales):
+    def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n, k = sizes
         a_shared = cuda.shared.array(a_buffers, float32, 16)
         b_shared = cuda.shared.array(b_buffers, float32, 16)
@@ -153,11 +159,11 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
         a_at = (row0 + a_line0) * a_steps[0] + a_depth * a_steps[1]
         b_at = (column0 + b_line0) * b_steps[1] + b_depth * b_steps[0]
         a_put, b_put = a_depth * a_line + a_line0, b_depth * b_line + b_line0
-        a_lines, b_lines = m - row0 - a_line0, n - column0 - b_line0
+        a_lines, b_lines = np.int32(m - row0 - a_line0), np.int32(n - column0 - b_line0)
 
         acc = start
-        a_next = load_a((a, a_at, a_lines, k - a_depth, a_steps[0], a_steps[1]))
-        b_next = load_b((b, b_at, b_lines, k - b_depth, b_steps[1], b_steps[0]))
+        a_next = load_a((a, a_at, a_lines, np.int32(k - a_depth), a_steps[0], a_steps[1]))
+        b_next = load_b((b, b_at, b_lines, np.int32(k - b_depth), b_steps[1], b_steps[0]))
         buffer = 0
         left = k
         while left > 0:
@@ -167,13 +173,13 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
             left -= step
             a_at += step * a_steps[1]
             b_at += step * b_steps[0]
-            a_next = load_a((a, a_at, a_lines, left - a_depth, a_steps[0], a_steps[1]))
-            b_next = load_b((b, b_at, b_lines, left - b_depth, b_steps[1], b_steps[0]))
+            a_next = load_a((a, a_at, a_lines, np.int32(left - a_depth), a_steps[0], a_steps[1]))
+            b_next = load_b((b, b_at, b_lines, np.int32(left - b_depth), b_steps[1], b_steps[0]))
             a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
             for i in range(step):
                 acc = multiply(acc, read_a(a_shared, a_get + i * a_line), read_b(b_shared, b_get + i * b_line))
             buffer = 1 - buffer
-        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands, bias_steps)
+        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands)
         write(acc, env)
 
     order = ("m" if a_rows_fast else "k") + ("n" if b_columns_fast else "k")

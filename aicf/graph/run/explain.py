@@ -44,7 +44,7 @@ class Explanation:
 
     def _headline(self) -> Text:
         ops = sum(len(r.spec.ops) for r in self.regions)
-        text = Text(f"{self.plan.mode} plan {self.plan.key()} on {self.device}", style="bold")
+        text = Text(f"{self.plan.mode} plan {self.plan.key} on {self.device}", style="bold")
         text.append(f" · {ops} ops in {len(self.regions)} regions", style="none")
         return text.append(f" · arena {self.plan.arena_bytes:,} B · {len(self.plan.alias)} aliases", style="none")
 
@@ -52,7 +52,7 @@ class Explanation:
         ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
         text = Text(f"\nregion {n:<3} ").append(region.spec.signature, style="bold cyan")
         text.append("  " + " × ".join(str(t) for t in region.spec.operands[:4]), style="dim")
-        return text.append(f"  {ops}  ended by {region.ended}", style="dim")
+        return text.append(f"  {ops}\n  ended  {region.ended}", style="dim")
 
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)
@@ -66,7 +66,7 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Without times, paths or dates: equal for equal ops, device and tuning data."""
         return {
-            "mode": self.plan.mode, "device": self.device, "plan": self.plan.key(),
+            "mode": self.plan.mode, "device": self.device, "plan": self.plan.key,
             "regions": [
                 {"anchor": r.anchor, "last": r.last, "ended": {"trigger": r.ended.trigger, "detail": r.ended.detail},
                  "view": not s.kernel_id, **selection_json(r.selection)}

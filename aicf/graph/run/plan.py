@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ...device.spec import DeviceSpec
@@ -76,12 +77,13 @@ class ExecPlan:
     def kernel_ids(self) -> tuple[str, ...]:
         return tuple(step.kernel_id for step in self.steps if step.kernel_id)
 
+    @cached_property
     def key(self) -> str:
         """A digest of everything the plan says; equal plans have equal keys in every process."""
         return hashlib.blake2s(self.to_json(indent=None).encode(), digest_size=12).hexdigest()
 
     def __str__(self) -> str:
-        lines = [f"plan {self.key()} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
+        lines = [f"plan {self.key} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
                  f"arena {self.arena_bytes} B · workspace {self.workspace_bytes} B"]  # fmt: skip
         for slot in self.slots.values():
             place = f"is %{slot.alias_of}" if slot.alias_of is not None else (

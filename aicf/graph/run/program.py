@@ -97,7 +97,7 @@ class Program:
         self._refuse_static(feed)
         found = check_feed(inputs, feed, self.runtime.kind, self._ignored())
         signature = tuple((n, f.desc.shape, f.desc.dtype.name, f.desc.device) for n, f in sorted(found.items()))
-        key = ReplayKey(self.mode, compiled.plan.key(), self.static_roles, self.copy_roles, signature)
+        key = ReplayKey(self.mode, compiled.plan.key, self.static_roles, self.copy_roles, signature)
         frozen = self._frozen.get(key)
         if frozen is None:
             frozen = FrozenPlan(

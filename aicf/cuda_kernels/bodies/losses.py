@@ -1,0 +1,112 @@
+"""Softmax cross-entropy over rows of logits: `lanes` threads per row, several rows per block. Memory bound.
+
+Both kernels first find a row's maximum and the sum of exp(x - maximum). The row is read two or three times, from cache
+after the first when it fits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from ...types import DType
+from .element import SIMULATED, device, getter, putter
+from .reduce import BLOCK, reducer, tree
+from ...types import f32
+
+_exp = (lambda x: np.exp(x)) if SIMULATED else (lambda x: math.exp(x))
+NAN = np.float32(np.nan)
+
+
+@functools.cache
+def _row_statistics(dtype: DType, lanes: int) -> Any:
+    """`of(partial, logits, start, classes, thread, lane, valid)`: the row's maximum and its sum of exponentials."""
+    greater, lowest = reducer("max", dtype)
+    add, zero = reducer("sum", dtype)
+    fold_max, fold_sum, get, exp = tree(greater, lanes, 1), tree(add, lanes, 1), getter(dtype), device(_exp)
+
+    def of(partial, logits, start, classes, thread, lane, valid):
+        top = lowest
+        if valid:
+            i = np.int64(lane)
+            while i < classes:
+                top = greater(top, get(logits, start + i))
+                i += lanes
+        partial[thread] = top
+        fold_max(partial, thread, lane)
+        top = partial[thread - lane]
+        cuda.syncthreads()  # everyone has read the maximum before its place is taken again
+        total = zero
+        if valid:
+            i = np.int64(lane)
+            while i < classes:
+                total += exp(get(logits, start + i) - top)
+                i += lanes
+        partial[thread] = total
+        fold_sum(partial, thread, lane)
+        total = partial[thread - lane]
+        cuda.syncthreads()
+        return top, total
+
+    return device(of)
+
+
+@functools.cache
+def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]:
+    """loss[n] = log(sum exp(x - max)) + max - x[label]; NaN for a label outside [0, classes)."""
+    statistics, get, get_label, put = _row_statistics(dtype, lanes), getter(dtype), getter(labels), putter(f32)
+    per_block = BLOCK // lanes
+
+    def kernel(logits, labels, loss, rows, classes):
+        partial = cuda.shared.array(BLOCK, float32)
+        thread = cuda.threadIdx.x
+        lane, slot = thread % lanes, thread // lanes
+        first = np.int64(cuda.blockIdx.x) * per_block
+        while first < rows:  # the same for all threads of the block: there are barriers inside
+            row = first + slot
+            top, total = statistics(partial, logits, row * classes, classes, thread, lane, row < rows)
+            if row < rows and lane == 0:
+                label = np.int64(get_label(labels, row))
+                value = NAN
+                if 0 <= label < classes:
+                    value = math.log(total) + (top - get(logits, row * classes + label))
+                put(loss, row, value)
+            first += np.int64(cuda.gridDim.x) * per_block
+
+    kernel.__name__ = f"softmax_xent_rows{lanes}_{dtype}"
+    return kernel
+
+
+@functools.cache
+def softmax_xent_grad(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]:
+    """dlogits[n, j] = (exp(x[j] - max) / sum - (j == label)) * dloss[n]; a row of NaN for a label that is no class."""
+    statistics, get, get_label = _row_statistics(dtype, lanes), getter(dtype), getter(labels)
+    put, exp, per_block = putter(dtype), device(_exp), BLOCK // lanes
+    one, zero = np.float32(1), np.float32(0)
+
+    def kernel(logits, labels, dloss, dlogits, rows, classes):
+        partial = cuda.shared.array(BLOCK, float32)
+        thread = cuda.threadIdx.x
+        lane, slot = thread % lanes, thread // lanes
+        first = np.int64(cuda.blockIdx.x) * per_block
+        while first < rows:
+            row = first + slot
+            start = row * classes
+            top, total = statistics(partial, logits, start, classes, thread, lane, row < rows)
+            if row < rows:
+                label = np.int64(get_label(labels, row))
+                scale = dloss[row] if 0 <= label < classes else NAN
+                i = np.int64(lane)
+                while i < classes:
+                    hot = one if i == label else zero
+                    put(dlogits, start + i, (exp(get(logits, start + i) - top) / total - hot) * scale)
+                    i += lanes
+            first += np.int64(cuda.gridDim.x) * per_block
+
+    kernel.__name__ = f"softmax_xent_grad_rows{lanes}_{dtype}"
+    return kernel

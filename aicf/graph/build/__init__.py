@@ -1,0 +1,1 @@
+"""Builder and emitter, autodiff, optimization, verification and lowering of graphs."""

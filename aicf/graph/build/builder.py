@@ -1,0 +1,199 @@
+"""Builder holds the graph under construction; GraphEmitter is the `ctx` that layers and gradient rules emit through (C1).
+
+A layer chooses values; the emitter infers types, makes the result values and fills in the invariant call spec: kind_id,
+attr_schema, attr_blob.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import VerifyError
+from ...ir import Graph, Initializer, Op, Role, Value
+from ...ops import activations
+from ...ops.schema import schema_of
+from ...types import DType, TensorSpec, f32
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+
+
+def user_line() -> str:
+    """file:line of the nearest caller outside aicf."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGE) and not name.startswith("<frozen"):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+class Builder:
+    """Adds Values and Ops to a Graph. Names of inputs, params, states and outputs are unique."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self._names: dict[str, Value] = {}
+
+    def value(self, name: str, spec: TensorSpec, role: Role, init: Initializer | None = None,
+              constant: bool = False) -> Value:  # fmt: skip
+        if spec.dims:
+            raise VerifyError(
+                f"{name} has unbound dimensions", got=str(spec), hint="give each its size: Model(..., batch=32)"
+            )
+        if role in (Role.param, Role.state) and init is None:
+            raise VerifyError(f"{role} {name} declares no initial value")
+        value = Value(len(self.graph.values), name, spec, role, init, constant, where=user_line())
+        if role is not Role.tmp:
+            self._claim(name, value)
+        self.graph.values.append(value)
+        return value
+
+    def _claim(self, name: str, value: Value) -> None:
+        if name in self._names:
+            raise VerifyError(f"two values are called {name!r}", got=f"{self._names[name]!r} and {value!r}")
+        self._names[name] = value
+
+    def find(self, name: str) -> Value | None:
+        return self._names.get(name)
+
+    def emit(self, kind: str, inputs: tuple[Value | None, ...], specs: tuple[TensorSpec, ...], attrs: Mapping[str, Any],
+             constraints: Mapping[str, Any], call_spec: tuple[int, str, bytes]) -> tuple[Value, ...]:  # fmt: skip
+        """Append an op and its result values. A left-out operand is vid -1."""
+        outputs = tuple(self.value(f"{kind}.{len(self.graph.values)}", s, Role.tmp) for s in specs)
+        op = Op(
+            len(self.graph.ops), kind, tuple(-1 if v is None else v.vid for v in inputs),
+            tuple(v.vid for v in outputs), attrs, *call_spec, constraints=constraints, where=user_line(),
+        )  # fmt: skip
+        for value in inputs:
+            if value is not None:
+                value.users.append(op)
+        for value in outputs:
+            value.producer = op
+        self.graph.ops.append(op)
+        return outputs
+
+    def rewind(self, values: int, ops: int) -> None:
+        """Forget everything after the first `values` values and `ops` ops."""
+        gone = self.graph.ops[ops:]
+        del self.graph.values[values:], self.graph.ops[ops:]
+        self._names = {n: v for n, v in self._names.items() if v.vid < values}
+        for value in self.graph.values:
+            value.users = [op for op in value.users if op not in gone]
+
+    def output(self, name: str, value: Value) -> Value:
+        """Return a value to the caller under a name."""
+        if value.role is not Role.tmp:
+            raise VerifyError(f"output {name} is {value!r}", hint="emit.copy(value) makes a value that can be returned")
+        value.role, value.name = Role.output, name
+        self._claim(name, value)
+        return value
+
+    def update(self, old: Value, new: Value) -> None:
+        """At the end of a run `new` is the content of the param or state `old`."""
+        if old.role not in (Role.param, Role.state):
+            raise VerifyError(f"{old!r} can't be updated", expected="a param or a state")
+        if old.vid in self.graph.updates:
+            raise VerifyError(f"{old.name} is updated twice in one step")
+        if (old.spec.shape, old.dtype) != (new.spec.shape, new.dtype):
+            raise VerifyError(f"the update of {old.name} does not fit", expected=str(old.spec), got=str(new.spec))
+        self.graph.updates[old.vid] = new.vid
+
+
+class _Constant:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        return np.full(shape, self.value)
+
+
+class GraphEmitter:
+    """`emit.relu(x)`, `emit.gemm(a, b, bias=c, trans_b=True)`: any registered op by its name.
+
+    Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.
+    """
+
+    def __init__(self, builder: Builder, device: str) -> None:
+        self.builder, self.device = builder, device
+        self._scope: list[str] = []
+
+    def __getattr__(self, kind: str) -> Any:
+        if kind.startswith("_"):
+            raise AttributeError(kind)
+        schema_of(kind)  # an unknown op is named here, with the list of those there are
+        return lambda *operands, **named: self.op(kind, *operands, **named)
+
+    def op(self, kind: str, *operands: Value | float | None, **named: Any) -> Any:
+        """Emit one op; one Value, or a tuple of them when the op has several results."""
+        schema = schema_of(kind)
+        slots = {d.name: v for d, v in zip(schema.operands, operands)}
+        for decl in schema.operands:
+            if decl.name in named:
+                slots[decl.name] = named.pop(decl.name)
+        values = [slots.get(d.name) for d in schema.operands] if len(operands) <= len(schema.operands) else [*operands]
+        dtype = next((v.dtype for v in values if isinstance(v, Value)), f32)
+        given = [v if v is None or isinstance(v, Value) else self.constant(v, dtype) for v in values]
+        attrs = schema.normalized([v.spec if v else None for v in given], named)
+        pack = schema.pack(attrs)
+        specs = schema.infer(given, pack)
+        if not given:
+            specs = tuple(TensorSpec(s.shape, s.dtype, self.device) for s in specs)
+        alias = {"alias": dict(schema.alias)} if schema.alias else {}
+        outs = self.builder.emit(
+            kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)
+        )
+        return outs if len(schema.results) > 1 and len(outs) > 1 else outs[0]
+
+    def constant(self, value: float, dtype: Any = f32) -> Value:
+        """A 0-D constant: set once, shared, in no state dict."""
+        dtype = DType.of(dtype)
+        name = f"const.{dtype}.{value!r}"
+        known = self.builder.find(name)
+        return known or self.builder.value(
+            name, TensorSpec((), dtype, self.device), Role.state, _Constant(value), constant=True
+        )
+
+    def activation_gradient(self, name: str, dy: Value, x: Value, y: Value, **attrs: Any) -> Value:
+        return activations.activation_gradient(self, name, dy, x, y, **attrs)
+
+    # --- what layers declare ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Names declared inside get `name.` in front."""
+        self._scope.append(name)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def _name(self, name: str) -> str:
+        return ".".join([*self._scope, name])
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
+        return self.builder.value(name, TensorSpec(shape, DType.of(dtype), self.device), Role.input)
+
+    def param(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
+        """A trained tensor, called `<scope>.<name>`."""
+        return self.builder.value(self._name(name), TensorSpec(shape, DType.of(dtype), self.device), Role.param, init)
+
+    def state(self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32) -> Value:
+        """A tensor kept between runs; the same name gives the same value. `init` may be a number."""
+        full = self._name(name)
+        known = self.builder.find(full)
+        if known is not None:
+            return known
+        start = init if callable(init) else _Constant(init)
+        return self.builder.value(full, TensorSpec(shape, DType.of(dtype), self.device), Role.state, start)
+
+    def update(self, old: Value, new: Value) -> None:
+        self.builder.update(old, new)
+
+

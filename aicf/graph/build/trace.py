@@ -1,0 +1,120 @@
+"""From a model to a graph: the forward pass, and for training the loss, the gradients and the optimizer's steps.
+
+graph/ knows models, losses and optimizers only by these protocols; aicf.nn implements them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ...errors import VerifyError
+from ...ir import Graph, Role, Value
+from ...types import TensorSpec
+from .autodiff import gradients
+from .builder import Builder, GraphEmitter
+
+MODES = ("infer", "grad", "train")
+
+
+class ModelLike(Protocol):
+    """A model: input specs whose dimensions may be named, and an `emit` from input values to one output value."""
+
+    inputs: Mapping[str, TensorSpec]
+    sizes: Mapping[str, int]
+    seed: int
+
+    def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value: ...
+
+
+class LossLike(Protocol):
+    """A loss: the targets it is fed, given the model's output spec, and the 0-D value it computes."""
+
+    def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]: ...
+
+    def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value: ...
+
+
+class OptimizerLike(Protocol):
+    """An optimizer: emits one step for all parameters, with `ctx.update` for everything that changes."""
+
+    def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to compile: everything but the sizes of named dimensions.
+
+    accumulate  gradients of so many runs are averaged before the optimizer steps
+    """
+
+    model: ModelLike
+    mode: str
+    loss: LossLike | None = None
+    optimizer: OptimizerLike | None = None
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise VerifyError(f"mode {self.mode!r} is unknown", expected=", ".join(MODES))
+        if self.mode != "infer" and self.loss is None:
+            raise VerifyError(f"mode {self.mode!r} needs a loss", hint="compile(..., loss=nn.SoftmaxCrossEntropy())")
+        if self.mode == "train" and self.optimizer is None:
+            raise VerifyError("mode 'train' needs an optimizer", hint="compile(..., optimizer=nn.Adam(lr=1e-3))")
+        if self.accumulate < 1 or (self.accumulate > 1 and self.mode != "train"):
+            raise VerifyError(f"accumulate={self.accumulate} in mode {self.mode!r}", expected="1, or more in mode 'train'")
+
+
+def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
+    """Emit a recipe for given sizes. `phase` is "step", or "accumulate" for the runs between two steps."""
+    builder = Builder()
+    ctx = GraphEmitter(builder, device)
+    inputs = {
+        name: ctx.input(name, bound.shape, bound.dtype)
+        for name, bound in ((n, s.bind(sizes)) for n, s in recipe.model.inputs.items())
+    }  # fmt: skip
+    output = recipe.model.emit(ctx, inputs)
+    params = builder.graph.externals(Role.param)
+    if recipe.loss is not None:
+        specs = recipe.loss.targets(replace(output.spec))
+        targets = {name: inputs.get(name) or ctx.input(name, s.shape, s.dtype) for name, s in specs.items()}
+        loss = recipe.loss.emit(ctx, output, targets)
+        if recipe.mode != "infer":
+            _backward(recipe, ctx, loss, params, phase)
+        _return(builder, ctx, "loss", loss)
+    _return(builder, ctx, "output", output)
+    return builder.graph
+
+
+def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str) -> None:
+    if not params:
+        raise VerifyError("the model has no parameters to differentiate", hint="add a layer with weights: nn.Linear(...)")
+    grads = gradients(ctx, loss, params)
+    if recipe.mode == "grad":
+        for param, grad in zip(params, grads):
+            _return(ctx.builder, ctx, f"grad.{param.name}", grad)
+        return
+    if recipe.accumulate > 1:
+        grads = _accumulate(recipe, ctx, params, grads, phase)
+    if phase == "step":
+        assert recipe.optimizer is not None
+        recipe.optimizer.emit(ctx, params, grads)
+
+
+def _accumulate(recipe: Recipe, ctx: GraphEmitter, params: list[Value], grads: list[Value], phase: str) -> list[Value]:
+    """sum += grad between steps; at a step the mean goes to the optimizer and the sums start at zero again."""
+    totals = []
+    for param, grad in zip(params, grads):
+        held = ctx.state(f"{param.name}.grad_sum", param.shape, 0.0)
+        total = ctx.add(held, grad)
+        zeros = ctx.fill(shape=param.shape, value=0.0, dtype=param.dtype) if phase == "step" else None
+        ctx.update(held, total if zeros is None else zeros)
+        totals.append(ctx.mul(total, 1.0 / recipe.accumulate) if phase == "step" else total)
+    return totals
+
+
+def _return(builder: Builder, ctx: GraphEmitter, name: str, value: Value) -> None:
+    """Mark an output; what is no result of an op, or is returned under two names, is copied."""
+    taken = value.role is not Role.tmp or value.vid in builder.graph.updates.values()
+    builder.output(name, ctx.copy(value) if taken else value)
