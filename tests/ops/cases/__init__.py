@@ -1,0 +1,70 @@
+"""What the generated tests know of single ops; a new op family adds its module here and edits no list.
+
+Each module may define
+
+    VALUES     {(op, operand): (low, high), or a function (rng, shape, shapes of all operands) -> array}
+               where default random values would leave the operand's domain
+    NEGATIVE   {(op, constraint): (operands, attributes, regex of the whole message)}
+               one for each numbered constraint; those an elementwise declaration implies are filled in here
+    EXACT      {op: (operands, attributes, results)}, written out by hand, for each op that is not elementwise
+
+Operands are written `f32(4, 7)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from aicf.ops.schema import ELEMENTWISE, OpSchema, schemas
+from aicf.types import DType, TensorSpec
+
+
+def of(dtype: DType):
+    return lambda *shape: TensorSpec(shape, dtype)
+
+
+f32, f16, bf16, i32, i64 = map(of, (DType.f32, DType.f16, DType.bf16, DType.i32, DType.i64))
+boolean = of(DType.bool)
+
+
+def admitted(constraint) -> DType:
+    """The first type, in the order of their ids, that a type constraint takes."""
+    return min(constraint.dtypes, key=lambda t: t.id)
+
+
+def _implied(schema: OpSchema) -> dict[tuple[str, str], tuple]:
+    """Negative cases for what `elementwise` promises: C1 shapes broadcast, C2 what is written in place is not."""
+    cases: dict[tuple[str, str], tuple] = {}
+    attrs = schema.sample_specs[0]["attrs"]
+    made = [of(admitted(d.type)) for d in schema.operands]
+    if "C1" in schema.constraints and len(made) > 1:
+        shapes = [(3,)] * (len(made) - 1) + [(4,)]
+        text = ", ".join(rf"{d.name} \({s[0]},\)" for d, s in zip(schema.operands, shapes))
+        specs = [make(*s) for make, s in zip(made, shapes)]
+        cases[schema.name, "C1"] = (specs, attrs, rf"shapes do not broadcast: {text}")
+    must = [(r, o) for r, (o, how) in schema.alias.items() if how == "must"]
+    if must and len(made) > 1:
+        result, operand = must[0]
+        specs = [make(3) if i == operand else make(2, 3) for i, make in enumerate(made)]
+        text = (
+            rf"{schema.results[result]} is written over {schema.operands[operand].name}, whose shape \(3,\) is not "
+            r"the broadcast shape \(2, 3\)"
+        )
+        cases[schema.name, "C2"] = (specs, attrs, text)
+    return cases
+
+
+VALUES: dict[tuple[str, str], Any] = {}
+NEGATIVE: dict[tuple[str, str], tuple] = {}
+EXACT: dict[str, tuple] = {}
+
+for _schema in schemas():
+    if ELEMENTWISE in _schema.traits:
+        NEGATIVE.update(_implied(_schema))
+for _found in pkgutil.iter_modules(__path__):
+    _module = importlib.import_module(f"{__name__}.{_found.name}")
+    VALUES.update(getattr(_module, "VALUES", {}))
+    NEGATIVE.update(getattr(_module, "NEGATIVE", {}))
+    EXACT.update(getattr(_module, "EXACT", {}))

@@ -1,0 +1,26 @@
+from . import bf16, f16, f32
+
+NEGATIVE = {
+    ("gemm", "C1"): ([f32(2, 3, 4), f32(4, 5)], {}, r"a has rank 3, expected 2"),
+    ("gemm", "C2"): ([f32(4, 7), f32(6, 5)], {}, r"op\(a\) is \(4, 7\) and op\(b\) is \(6, 5\): 7 meets 6"),
+    ("gemm", "C3"): ([f32(4, 7), f32(7, 5), f32(4, 1)], {}, r"c has shape \(4, 1\), the product is \(4, 5\)"),
+    ("gemm", "C4"): (
+        [f32(4, 7), f32(7, 5), None, f32(7)], {},
+        r"bias has length 7; expected 1 \(Scalar\), N = 5 \(PerN\) or M = 4 \(PerM\)",
+    ),
+    ("gemm", "C5"): ([f32(4, 7), f32(7, 5)], {"act": 7}, r"act is 7, expected 0 to 6"),
+    ("gemm", "C6"): ([f32(4, 7), f32(7, 5)], {"beta": 0.5}, r"beta is 0\.5 but there is no c"),
+    ("bias_add", "C1"): ([f32(4), f32(4)], {}, r"x has rank 1, expected 2"),
+    ("bias_add", "C2"): (
+        [f32(4, 7), f32(3)], {},
+        r"bias has length 3; expected 1 \(Scalar\), N = 7 \(PerN\) or M = 4 \(PerM\)",
+    ),
+}  # fmt: skip
+
+EXACT = {
+    "gemm": (
+        [f16(7, 4), f16(5, 7), None, f16(4)], {"trans_a": True, "trans_b": True, "save_preact": True},
+        [f16(4, 5), f16(4, 5)],
+    ),
+    "bias_add": ([bf16(4, 7), bf16(4)], {}, [bf16(4, 7)]),
+}  # fmt: skip

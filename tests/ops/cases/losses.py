@@ -1,0 +1,30 @@
+from . import bf16, f16, f32, i32, i64
+
+
+def labels(rng, shape, shapes):
+    return rng.integers(0, max(shapes[0][1], 1), shape)
+
+
+VALUES = {
+    ("softmax_cross_entropy", "labels"): labels,
+    ("softmax_cross_entropy_grad", "labels"): labels,
+}
+
+NEGATIVE = {
+    ("softmax_cross_entropy", "C1"): ([f32(4), i64(4)], {}, r"logits have rank 1, expected 2"),
+    ("softmax_cross_entropy", "C2"): (
+        [f32(4, 7), i64(7)], {}, r"labels have shape \(7,\), expected \(4,\), one per row",
+    ),
+    ("softmax_cross_entropy_grad", "C1"): ([f32(4), i64(4), f32(4)], {}, r"logits have rank 1, expected 2"),
+    ("softmax_cross_entropy_grad", "C2"): (
+        [f32(4, 7), i64(4, 1), f32(4)], {}, r"labels have shape \(4, 1\), expected \(4,\), one per row",
+    ),
+    ("softmax_cross_entropy_grad", "C3"): (
+        [f32(4, 7), i64(4), f32()], {}, r"dloss has shape \(\), expected \(4,\)",
+    ),
+}  # fmt: skip
+
+EXACT = {
+    "softmax_cross_entropy": ([bf16(4, 7), i32(4)], {}, [f32(4)]),
+    "softmax_cross_entropy_grad": ([f16(4, 7), i64(4), f32(4)], {}, [f16(4, 7)]),
+}

@@ -1,0 +1,85 @@
+"""An emitter that computes at once: gradient rules run on NumPy arrays, and each op they emit is type-checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aicf.ops.activations import activation_gradient
+from aicf.ops.schema import OpSchema, schema_of
+from aicf.types import DType, TensorSpec
+
+from .sampling import packed, spec
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A NumPy array that looks like a graph's Value."""
+
+    data: np.ndarray
+
+    @property
+    def spec(self) -> TensorSpec:
+        return spec(self.data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.data.ndim
+
+
+class NumpyEmitter:
+    """`emit.add(x, 1)` is a Tensor. It lists what it emitted in `emitted`."""
+
+    def __init__(self) -> None:
+        self.emitted: list[str] = []
+
+    def __getattr__(self, kind: str) -> Any:
+        return lambda *operands, **attrs: self.op(kind, *operands, **attrs)
+
+    def op(self, kind: str, *operands: Tensor | float | None, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
+        schema = schema_of(kind)
+        self.emitted.append(kind)
+        typed = (o.data for o, d in zip(operands, schema.operands) if isinstance(o, Tensor) and d.type.shared)
+        like = next(typed, np.empty(0, np.float32)).dtype
+        arrays = [
+            np.asarray(o, like) if isinstance(o, (int, float)) else None if o is None else o.data
+            for o in operands
+        ]
+        results = tuple(map(Tensor, schema.call_reference(arrays, packed(schema, arrays, attrs))))
+        return results if len(results) > 1 else results[0]
+
+    def constant(self, value: float, dtype: DType = DType.f32) -> Tensor:
+        return Tensor(np.asarray(value, dtype.numpy))
+
+    def activation_gradient(self, name: str, dy: Tensor, x: Tensor, y: Tensor, **attrs: Any) -> Tensor:
+        return activation_gradient(self, name, dy, x, y, **attrs)
+
+
+def call_gradient(
+    schema: OpSchema, operands: Sequence[np.ndarray | None], results: Sequence[np.ndarray],
+    cotangents: Sequence[np.ndarray | None], attrs: Mapping[str, Any], emit: NumpyEmitter | None = None,
+) -> list[np.ndarray | None]:  # fmt: skip
+    """Run an op's gradient rule: one gradient, or None, per operand."""
+    known: dict[str, Any] = {"emit": emit or NumpyEmitter(), **attrs}
+    for decl, array in zip(schema.operands, [*operands, *[None] * len(schema.operands)]):
+        known[decl.name] = None if array is None else Tensor(array)
+    for i, result in enumerate(schema.results):
+        known[result] = Tensor(results[i]) if i < len(results) else None
+        given = cotangents[i] if i < len(cotangents) else None
+        known["d" + result] = None if given is None else Tensor(given)
+    wanted = {p: known[p] for p in inspect.signature(schema.gradient_fn).parameters}
+    grads = schema.gradient_fn(**wanted)
+    grads = grads if isinstance(grads, tuple) else (grads,)
+    return [None if g is None else g.data for g in grads]

@@ -1,0 +1,83 @@
+"""Operands for an op's samples: random values within the op's domain, in any of its types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from aicf.ops.schema import ELEMENTWISE, OperandDecl, OpSchema, schemas
+from aicf.types import AttrPack, DType, TensorSpec
+
+from .cases import VALUES, admitted
+
+
+def types_of(schema: OpSchema) -> list[DType]:
+    """The element types an op is tested in: those of its shared operands, or of one with any type; else just f32."""
+    for decl in schema.operands:
+        if decl.type.shared or len(decl.type.dtypes) == len(DType):
+            return sorted(decl.type.dtypes, key=lambda t: t.id)
+    return [DType.f32]
+
+
+def operand_type(decl: OperandDecl, dtype: DType) -> DType:
+    return dtype if dtype in decl.type.dtypes and decl.type.name != "f32" else admitted(decl.type)
+
+
+def cases() -> Iterator[tuple[OpSchema, dict[str, Any], DType]]:
+    """(op, sample, element type) for all of them."""
+    for schema in schemas():
+        for sample in schema.sample_specs:
+            for dtype in types_of(schema):
+                yield schema, sample, dtype
+
+
+def name(value: Any) -> str | None:
+    """Test ids: `add-(4, 7) (7,)-bf16`."""
+    if isinstance(value, OpSchema):
+        return value.name
+    if isinstance(value, dict):
+        return " ".join(map(str, [*value["shapes"], *value["attrs"].items()])).replace("'", "")
+    return str(value) if isinstance(value, DType) else None
+
+
+def operands(
+    schema: OpSchema, sample: dict[str, Any], dtype: DType = DType.f32, *, exact: bool = False, seed: int = 0
+) -> list[np.ndarray | None]:
+    """Random operands of a sample's shapes; f64 where a float is asked for, if exact."""
+    rng = np.random.default_rng([seed, *schema.name.encode()])
+    return [
+        None
+        if shape is None
+        else _values(schema, decl, operand_type(decl, dtype), shape, sample["shapes"], rng, exact)
+        for decl, shape in zip(schema.operands, sample["shapes"])
+    ]
+
+
+def _values(schema, decl, dtype, shape, shapes, rng, exact) -> np.ndarray:
+    values = VALUES.get((schema.name, decl.name), (0.1, 0.9) if decl.type.name == "f32" else None)
+    if callable(values):
+        made = values(rng, shape, shapes)
+    elif values is not None:
+        made = rng.uniform(*values, shape)
+    elif dtype.kind == "float":
+        made = rng.normal(size=shape)
+    else:
+        made = rng.integers(0, 2, shape) if dtype is DType.bool else rng.integers(-5, 6, shape)
+    return np.asarray(made).astype(np.float64 if exact and dtype.kind == "float" else dtype.numpy)
+
+
+def spec(array: np.ndarray | None) -> TensorSpec | None:
+    """An array's spec. f64 stands for f32, with more digits."""
+    if array is None:
+        return None
+    return TensorSpec(array.shape, DType.f32 if array.dtype == np.float64 else DType.of(array.dtype))
+
+
+def packed(schema: OpSchema, arrays: list[np.ndarray | None], attrs: dict[str, Any]) -> AttrPack:
+    return schema.pack(schema.normalized([spec(a) for a in arrays], attrs))
+
+
+def elementwise_ops() -> list[OpSchema]:
+    return [s for s in schemas() if ELEMENTWISE in s.traits]

@@ -1,0 +1,154 @@
+"""Gradient rules, run op by op on f64 arrays, against central differences of the references."""
+
+import numpy as np
+import pytest
+
+from aicf.ops.schema import schema_of, schemas
+from aicf.types import ActKind, DType
+
+from .numpy_emitter import NumpyEmitter, call_gradient
+from .sampling import cases, name, operands, packed, spec
+
+DIFFERENTIABLE = [s for s in schemas() if s.gradient_fn is not None]
+GRADIENTLESS = {  # floats in, floats out, and nothing to differentiate
+    "adam_correction", "adam_step", "clip_scale", "fill", "schedule_cosine", "schedule_linear", "schedule_step",
+    "sgd_step", "gelu_erf_grad", "gelu_grad", "leaky_relu_grad", "relu_grad", "sigmoid_grad",
+    "softmax_cross_entropy_grad", "tanh_grad",
+}  # fmt: skip
+
+
+def prepared(schema, sample, dtype=DType.f32, exact=True):
+    """(operands, attributes, results, cotangents of the float results), all random."""
+    arrays = operands(schema, sample, dtype, exact=exact)
+    attrs = packed(schema, arrays, sample["attrs"])
+    results = schema.call_reference(arrays, attrs)
+    rng = np.random.default_rng(7)
+    cotangents = [
+        rng.normal(size=r.shape).astype(r.dtype) if spec(r).dtype.kind == "float" else None for r in results
+    ]
+    return arrays, attrs, results, cotangents
+
+
+def numeric(schema, arrays, attrs, cotangents, position, index, step=1e-6):
+    """d <cotangents, op(arrays)> / d arrays[position][index]."""
+
+    def value(shift):
+        moved = [None if a is None else a.copy() for a in arrays]
+        moved[position][index] += shift
+        return sum(
+            np.vdot(c, r) for c, r in zip(cotangents, schema.call_reference(moved, attrs)) if c is not None
+        )
+
+    return (value(step) - value(-step)) / (2 * step)
+
+
+# a rounding is a staircase: its gradient, which passes, is not the difference
+CASES = [(s, sample) for s in DIFFERENTIABLE if s.name != "convert" for sample in s.sample_specs]
+
+
+@pytest.mark.parametrize("schema, sample", CASES, ids=name)
+def test_against_central_differences(schema, sample):
+    arrays, attrs, results, cotangents = prepared(schema, sample)
+    grads = call_gradient(schema, arrays, results, cotangents, attrs)
+    assert len(grads) == len(schema.operands)
+    rng = np.random.default_rng(3)
+    for position, (array, grad) in enumerate(zip(arrays, grads)):
+        if array is None or array.dtype != np.float64:
+            assert grad is None, f"{schema.operands[position].name} has no gradient"
+            continue
+        assert grad.shape == array.shape
+        for flat in rng.permutation(array.size)[:25]:
+            index = np.unravel_index(flat, array.shape)
+            want = numeric(schema, arrays, attrs, cotangents, position, index)
+            assert grad[index] == pytest.approx(want, rel=1e-6, abs=1e-6), (
+                schema.operands[position].name,
+                index,
+            )
+
+
+TYPED = [(s, sample, t) for s, sample, t in cases() if (s, sample) in CASES and t.kind == "float"]
+
+
+@pytest.mark.parametrize("schema, sample, dtype", TYPED, ids=name)
+def test_a_gradient_has_its_operands_type(schema, sample, dtype):
+    arrays, attrs, results, cotangents = prepared(schema, sample, dtype, exact=False)
+    for array, grad in zip(arrays, call_gradient(schema, arrays, results, cotangents, attrs)):
+        assert grad is None or spec(grad) == spec(array)
+
+
+def test_every_op_that_has_a_gradient_states_it():
+    floats = {
+        s.name for s in schemas() if s.origin == "aicf" and any(r.dtype.kind == "float" for r in _results(s))
+    }
+    assert floats - {s.name for s in DIFFERENTIABLE} == GRADIENTLESS
+
+
+def _results(schema):
+    arrays = operands(schema, schema.sample_specs[0])
+    return schema.infer([spec(a) for a in arrays], packed(schema, arrays, schema.sample_specs[0]["attrs"]))
+
+
+@pytest.mark.spec("D3")
+@pytest.mark.parametrize("act", [a.name for a in ActKind if a], ids=str)
+def test_an_activations_backward_is_one_kernel(act):
+    schema, emit = schema_of(act), NumpyEmitter()
+    arrays, attrs, results, cotangents = prepared(schema, schema.sample_specs[0])
+    call_gradient(schema, arrays, results, cotangents, attrs, emit)
+    assert emit.emitted == [f"{act}_grad"]
+
+
+def gradient_at(op, *arrays, dy=None, **attrs):
+    schema = schema_of(op)
+    packed_attrs = packed(schema, arrays, attrs)
+    results = schema.call_reference(arrays, packed_attrs)
+    cotangents = [np.ones_like(results[0]) if dy is None else dy]
+    return call_gradient(schema, arrays, results, cotangents, packed_attrs)
+
+
+def test_ties_share_the_gradient():
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 0.0])
+    for op, wants in [("maximum", ([0.5, 0, 1], [0.5, 1, 0])), ("minimum", ([0.5, 1, 0], [0.5, 0, 1]))]:
+        for got, want in zip(gradient_at(op, a, b), wants):
+            assert np.array_equal(got, want)
+    x = np.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+    (got,) = gradient_at("reduce_max", x, axes=(1,))
+    assert np.array_equal(got, [[0, 0.5, 0.5], [1, 0, 0]])
+    (got,) = gradient_at("reduce_max", np.ones((2, 2)))
+    assert np.array_equal(got, np.full((2, 2), 0.25))
+
+
+def test_convert_passes_gradients_between_floats():
+    x, dy = np.array([0.1, 2.0], np.float16), np.array([1.5, -1.0], np.float32)
+    (got,) = gradient_at("convert", x, dy=dy, dtype=DType.f32.id)
+    assert got.dtype == np.float16 and np.array_equal(got, dy)
+    assert gradient_at("convert", np.array([1, 2], np.int32), dy=dy, dtype=DType.f32.id) == [None]
+
+
+def test_kinks():
+    x = np.array([-1.0, -0.0, 0.0, 1.0])
+    assert np.array_equal(gradient_at("abs", x)[0], [-1, 0, 0, 1])
+    assert np.array_equal(gradient_at("relu", x)[0], [0, 0, 0, 1])
+    assert np.array_equal(gradient_at("leaky_relu", x, slope=0.5)[0], [0.5, 0.5, 0.5, 1])
+
+
+def test_gelus_gradient_stays_finite_for_every_finite_operand():
+    x = np.array([1e38, 1e20, 1e7, 11, 10, -10, -11, -1e7, -1e20, -1e38], np.float32)
+    assert np.allclose(gradient_at("gelu", x)[0], [1] * 5 + [0] * 5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "like, g", [((5,), (4, 5)), ((1, 5), (4, 5)), ((4, 1), (3, 4, 5)), ((), (2, 3)), ((2,), (2,))]
+)
+def test_unbroadcast_emits_at_most_one_reduction(like, g):
+    schema, emit = schema_of("add"), NumpyEmitter()
+    a, b = np.zeros(like), np.zeros(g)
+    grads = call_gradient(schema, [a, b], [a + b], [np.ones(g)], {}, emit)
+    assert [grad.shape for grad in grads] == [like, g]
+    assert np.all(grads[0] == np.prod(g) / np.prod(like))
+    assert emit.emitted.count("reduce_sum") == (like != g)
+
+
+def test_a_scaled_gradient_is_not_rounded_by_its_type():
+    """1 / 100000 is no f16, but a mean over that many elements has it as its gradient all the same."""
+    (got,) = gradient_at("reduce_mean", np.zeros(100_000, np.float16), dy=np.array(100.0, np.float16))
+    assert np.all(got == np.float16(1e-3))

@@ -1,0 +1,85 @@
+"""Cross entropy and squared error, against formulas written per element."""
+
+import math
+
+import numpy as np
+import pytest
+
+from aicf.ops.schema import schema_of
+
+from .numpy_emitter import call_gradient
+
+
+def cross_entropy(logits, labels):
+    return schema_of("softmax_cross_entropy").call_reference([logits, labels], {})[0]
+
+
+def gradient(logits, labels, dloss):
+    return schema_of("softmax_cross_entropy_grad").call_reference([logits, labels, dloss], {})[0]
+
+
+def test_by_hand():
+    logits = np.array([[1.0, 2.0, 3.0], [0.5, -1.0, 4.0]])
+    want = [math.log(sum(map(math.exp, row))) - row[label] for row, label in zip(logits.tolist(), [2, 0])]
+    assert np.allclose(cross_entropy(logits, np.array([2, 0])), want, rtol=1e-14)
+    row = [math.exp(v) / sum(map(math.exp, logits[0])) for v in logits[0]]
+    assert np.allclose(
+        gradient(logits, np.array([2, 0]), np.array([2.0, 0.0])),
+        [[2 * row[0], 2 * row[1], 2 * row[2] - 2], [0] * 3],
+    )
+
+
+def test_it_does_not_depend_on_a_shift():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(5, 9)), np.arange(5)
+    for shift in (1e4, -1e4):
+        assert np.allclose(cross_entropy(logits + shift, labels), cross_entropy(logits, labels), rtol=1e-9)
+
+
+def test_extreme_logits():
+    logits = np.array([[1e30, 0, -1e30], [-np.inf, 0, 0], [-1e30, -1e30, -1e30]], np.float32)
+    got = cross_entropy(logits, np.array([0, 1, 2]))
+    assert np.allclose(got, [0, math.log(2), math.log(3)], rtol=1e-6)
+    grad = gradient(logits, np.array([0, 1, 2]), np.ones(3, np.float32))
+    assert np.allclose(grad, [[0, 0, 0], [0, -0.5, 0.5], [1 / 3, 1 / 3, -2 / 3]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", [-1, 3, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_a_label_that_is_no_class_gives_nan_and_is_never_wrapped(label, index):
+    logits, labels = np.zeros((2, 3), np.float32), np.array([label, 1], index)
+    assert np.array_equal(np.isnan(cross_entropy(logits, labels)), [True, False])
+    grad = gradient(logits, labels, np.ones(2, np.float32))
+    assert np.isnan(grad[0]).all() and np.isfinite(grad[1]).all()
+
+
+def test_no_rows_and_no_classes():
+    assert cross_entropy(np.zeros((0, 3), np.float32), np.zeros(0, np.int64)).shape == (0,)
+    assert np.isnan(cross_entropy(np.zeros((2, 0), np.float32), np.zeros(2, np.int64))).all()
+    assert gradient(np.zeros((2, 0), np.float32), np.zeros(2, np.int64), np.ones(2, np.float32)).shape == (
+        2,
+        0,
+    )
+
+
+def test_gradient_rows_sum_to_zero():
+    rng = np.random.default_rng(1)
+    grad = gradient(rng.normal(size=(6, 11)), rng.integers(0, 11, 6), rng.normal(size=6))
+    assert np.allclose(grad.sum(1), 0, atol=1e-14)
+
+
+def test_the_loss_of_narrow_logits_is_f32():
+    logits = np.array([[1, 2, 3]], np.float16)
+    loss = cross_entropy(logits, np.array([0]))
+    assert loss.dtype == np.float32
+    assert loss[0] == pytest.approx(math.log(sum(map(math.exp, [1, 2, 3]))) - 1, rel=1e-6)
+
+
+def test_squared_error():
+    p, t = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([1.0, 1.0])
+    schema = schema_of("squared_error")
+    (loss,) = schema.call_reference([p, t], {})
+    assert np.array_equal(loss, [[0, 1], [4, 16]])
+    dp, dt = call_gradient(schema, [p, t], [loss], [np.ones((2, 2))], {})
+    assert np.array_equal(dp, [[0, 2], [4, 8]])
+    assert np.array_equal(dt, [-4, -10])

@@ -1,0 +1,120 @@
+"""What is refused: one test per numbered constraint, one per trait of a declaration."""
+
+import re
+
+import pytest
+
+from aicf.errors import AttrError, RegistryError, TypeInferenceError
+from aicf.ops.schema import Float, elementwise, op, schema_of, schemas, unregister
+from aicf.types import DType, TensorSpec
+
+from .cases import NEGATIVE, bf16, boolean, f16, f32, i32, i64
+
+
+@pytest.mark.spec("E5")
+@pytest.mark.spec("E3")
+@pytest.mark.parametrize("key", NEGATIVE, ids=" ".join)
+def test_constraint(key):
+    (name, constraint), (specs, attrs, message) = key, NEGATIVE[key]
+    schema = schema_of(name)
+    with pytest.raises(TypeInferenceError) as caught:
+        schema.infer(specs, schema.pack(schema.normalized(specs, attrs)))
+    assert re.fullmatch(rf"{name} {constraint}: {message}", caught.value.what), caught.value.what
+
+
+@pytest.mark.spec("E5")
+def test_every_constraint_has_its_negative_test():
+    stated = {(s.name, c) for s in schemas() if s.origin == "aicf" for c in s.constraints}
+    assert stated == set(NEGATIVE)
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize(
+    "op, specs, message",
+    [
+        ("add", [f32(2)], r"takes a, b; got 1 operands"),
+        ("gemm", [f32(2, 2)] * 5, r"takes a, b, c\?, bias\?; got 5 operands"),
+        ("add", [f32(2), None], r"b can't be left out"),
+        ("exp", [i32(2)], r"x is i32; expected float \(bf16, f16, f32\)"),
+        ("increment", [f32()], r"step is f32; expected int \(i32, i64\)"),
+        ("add", [f32(2), boolean(2)], r"b is bool; expected number \(bf16, f16, f32, i32, i64\)"),
+        ("softmax_cross_entropy", [f32(2, 3), f32(2)], r"labels is f32; expected index \(i32, i64\)"),
+        ("select", [i32(2), f32(2), f32(2)], r"c is i32; expected bool \(bool\)"),
+        ("clip_scale", [f16(), f32()], r"norm2 is f16; expected f32 \(f32\)"),
+        ("add", [f16(2), bf16(2)], r"b is bf16 but a is f16; operands never promote, convert one of them"),
+        ("select", [boolean(2), i32(2), i64(2)], r"b is i64 but a is i32; operands never .*"),
+        ("add", [f32(2), TensorSpec((2,), DType.f32, "cuda")], r"operands live on cpu and cuda"),
+    ],
+)
+def test_what_a_declaration_guarantees(op, specs, message):
+    """Once per trait: number of operands, operands left out, type constraints, one shared type, one device."""
+    with pytest.raises(TypeInferenceError) as caught:
+        schema_of(op).infer(specs, {})
+    assert re.fullmatch(rf"{op} (operands|types|devices): {message}", caught.value.what), caught.value.what
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize(
+    "op, attrs, message, expected",
+    [
+        ("leaky_relu", {"slop": 0.1}, "leaky_relu has no attribute 'slop'", "slope"),
+        ("relu", {"slope": 0.1}, "relu has no attribute 'slope'", "no attributes at all"),
+        ("scale", {}, "scale needs attribute 'factor'", "float"),
+        ("scale", {"factor": True}, "scale: attribute factor is True", "float"),
+        ("sgd_step", {"nesterov": 1}, "sgd_step: attribute nesterov is 1", "bool"),
+        ("convert", {"dtype": 1.0}, "convert: attribute dtype is 1.0", "int"),
+        ("reduce_sum", {"axes": 1}, "reduce_sum: attribute axes is 1", "tuple"),
+    ],
+)
+def test_attributes_are_of_their_declared_types(op, attrs, message, expected):
+    with pytest.raises(AttrError) as caught:
+        schema_of(op).pack(attrs)
+    assert (caught.value.what, caught.value.expected) == (message, expected)
+
+
+def test_packing_fills_in_defaults_and_converts_to_the_declared_type():
+    assert schema_of("leaky_relu").pack({}) == schema_of("leaky_relu").pack({"slope": 0.01})
+    assert schema_of("scale").pack({"factor": 2}) == schema_of("scale").pack({"factor": 2.0})
+    assert schema_of("convert").pack({"dtype": DType.f16}) == schema_of("convert").pack({"dtype": 2})
+
+
+@pytest.fixture
+def scratch():
+    """A name to register an op under, forgotten afterwards."""
+    yield "scratch_op"
+    unregister("scratch_op")
+
+
+def test_a_second_op_of_one_name_is_refused(scratch):
+    elementwise(scratch)(lambda x: x)
+    with pytest.raises(RegistryError, match="op 'scratch_op' is already registered by "):
+        elementwise(scratch)(lambda x: -x)
+
+
+def test_declarations_need_type_constraints_and_attribute_types(scratch):
+    with pytest.raises(RegistryError, match="operand x needs a type constraint"):
+
+        @op(scratch)
+        def untyped(x):
+            return x
+
+    with pytest.raises(RegistryError, match="attribute mode needs bool, int, float or tuple"):
+
+        @op(scratch)
+        def text(x: Float, *, mode: "str" = "same"):
+            return x
+
+
+def test_a_gradient_rule_may_ask_only_for_what_the_op_has(scratch):
+    schema = elementwise(scratch)(lambda x: x)
+    with pytest.raises(RegistryError, match="the gradient rule of scratch_op asks for z"):
+
+        @schema.gradient
+        def _(emit, dy, z):
+            return dy
+
+
+def test_an_unknown_op_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(RegistryError, match="no op is called 'ad'") as caught:
+        schema_of("ad")
+    assert "add" in caught.value.expected

@@ -1,0 +1,195 @@
+"""Optimizer steps over several updates, against plain Python formulas and, where it is there, PyTorch."""
+
+import math
+
+import numpy as np
+import pytest
+
+from aicf.ops.schema import schema_of
+
+from .sampling import packed
+
+
+def run(op, *operands, **attrs):
+    """The reference; Python floats are 0-D operands of the arrays' type."""
+    wide = next(
+        (o.dtype for o in operands if isinstance(o, (np.ndarray, np.generic)) and o.dtype.kind == "f"),
+        np.float32,
+    )
+    arrays = [np.asarray(o, wide) if type(o) is float else np.asarray(o) for o in operands]
+    schema = schema_of(op)
+    out = schema.call_reference(arrays, packed(schema, arrays, attrs))
+    return out if len(out) > 1 else out[0]
+
+
+def gradients(steps, shape=(5,), seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=shape), [rng.normal(size=shape) for _ in range(steps)]
+
+
+def sgd(p, grads, lr, momentum, weight_decay, nesterov):
+    v = np.zeros_like(p)
+    for g in grads:
+        p, v = run("sgd_step", p, g, v, lr, momentum, weight_decay, nesterov=nesterov)
+    return p
+
+
+def adam(p, grads, lr, beta1, beta2, eps, weight_decay, decoupled):
+    m, v, step = np.zeros_like(p), np.zeros_like(p), np.int64(0)
+    for g in grads:
+        step = run("increment", step)
+        c1, c2 = run("adam_correction", step, np.float64(beta1), np.float64(beta2))
+        p, m, v = run(
+            "adam_step", p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, decoupled=decoupled
+        )
+    return p
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum, weight_decay", [(0.0, 0.0), (0.9, 0.0), (0.9, 0.01)])
+def test_sgd_is_its_closed_form(momentum, weight_decay, nesterov):
+    """Without decay, the velocity after t steps is the sum of momentum^(t-i) g_i; with it, one step at a time."""
+    p, grads = gradients(4)
+    want, velocity = list(p), [0.0] * len(p)
+    for g in grads:
+        for i in range(len(want)):
+            decayed = g[i] + weight_decay * want[i]
+            velocity[i] = momentum * velocity[i] + decayed
+            want[i] -= 0.1 * (decayed + momentum * velocity[i] if nesterov else velocity[i])
+    assert np.allclose(sgd(p, grads, 0.1, momentum, weight_decay, nesterov), want, rtol=1e-12)
+    if not weight_decay and not nesterov:
+        total = sum(sum(momentum ** (t - i) * grads[i] for i in range(t + 1)) for t in range(4))
+        assert np.allclose(want, p - 0.1 * total, rtol=1e-12)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_is_its_paper(decoupled):
+    """Algorithm 1 of Kingma and Ba with bias-corrected moments, AdamW's algorithm 2, element by element."""
+    p, grads = gradients(5)
+    lr, beta1, beta2, eps, decay = 0.01, 0.9, 0.999, 1e-8, 0.1
+    want, m, v = list(p), [0.0] * len(p), [0.0] * len(p)
+    for t, g in enumerate(grads, 1):
+        for i in range(len(want)):
+            gi = g[i] if decoupled else g[i] + decay * want[i]
+            m[i] = beta1 * m[i] + (1 - beta1) * gi
+            v[i] = beta2 * v[i] + (1 - beta2) * gi**2
+            step = lr * (m[i] / (1 - beta1**t)) / (math.sqrt(v[i] / (1 - beta2**t)) + eps)
+            want[i] -= step + (lr * decay * want[i] if decoupled else 0)
+    assert np.allclose(adam(p, grads, lr, beta1, beta2, eps, decay, decoupled), want, rtol=1e-12)
+
+
+def test_adams_first_step_moves_by_lr():
+    p, grads = gradients(1)
+    moved = adam(p, grads, 0.01, 0.9, 0.999, 1e-12, 0.0, False)
+    assert np.allclose(moved, p - 0.01 * np.sign(grads[0]), rtol=1e-4)
+
+
+def scalar_correction(step, beta):
+    """adam_correction's scalar function in f32, literals as weak as NumPy's."""
+    t, beta = np.float32(step), np.float32(beta)
+    return -np.expm1(t * np.log1p(beta - np.float32(1)))
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999])
+@pytest.mark.parametrize("step", [1, 2, 10, 1000, 100_000, 10_000_000])
+def test_adam_correction_keeps_f32s_precision(step, beta):
+    """1 - beta^t formed directly would lose all digits as beta comes close to 1."""
+    exact = -math.expm1(step * math.log(float(np.float32(beta))))
+    for got in (scalar_correction(step, beta), run("adam_correction", np.int64(step), beta, beta)[0]):
+        assert got == pytest.approx(exact, rel=1e-6)
+
+
+def test_adam_correction_of_no_momentum():
+    assert [float(c) for c in run("adam_correction", np.int32(1), 0.0, 0.0)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "norm2, max_norm, want",
+    [
+        (4.0, 1.0, 1 / (2 + 1e-6)),
+        (0.25, 1.0, 1),
+        (0.0, 1.0, 1),
+        (math.inf, 1.0, 0),
+        (math.nan, 1.0, math.nan),
+        (1.0, 0.0, 0),
+    ],
+)
+def test_clip_scale(norm2, max_norm, want):
+    assert float(run("clip_scale", norm2, max_norm)) == pytest.approx(want, rel=1e-6, nan_ok=True)
+
+
+def schedule(op, steps, base=0.5, **attrs):
+    return [float(run(f"schedule_{op}", np.int64(s), base, **attrs)) for s in steps]
+
+
+@pytest.mark.spec("C13")
+def test_schedules_by_hand():
+    assert schedule("step", [0, 1, 2, 3, 6, 60], every=3, gamma=0.1) == pytest.approx(
+        [0.5, 0.5, 0.5, 0.05, 0.005, 0.5e-20], rel=1e-6
+    )
+    line = {"warmup": 4, "total": 12, "floor": 0.1}
+    assert schedule("linear", [0, 1, 4, 8, 12, 99], **line) == pytest.approx([0, 0.125, 0.5, 0.3, 0.1, 0.1])
+    assert schedule("cosine", [0, 1, 4, 8, 12, 99], **line) == pytest.approx([0, 0.125, 0.5, 0.3, 0.1, 0.1])
+    assert schedule("cosine", [6], **line)[0] == pytest.approx(0.1 + 0.4 * (1 + math.cos(math.pi / 4)) / 2)
+    assert schedule("linear", [0, 5, 10], total=10) == pytest.approx([0.5, 0.25, 0])
+    assert schedule("cosine", [0, 5, 10], total=10) == pytest.approx([0.5, 0.25, 0], abs=1e-7)
+
+
+@pytest.mark.parametrize("op", ["sgd_step", "adam_step", "increment"])
+def test_steps_are_written_in_place(op):
+    schema = schema_of(op)
+    assert [how for _, how in schema.alias.values()] == ["must"] * len(schema.results)
+    for result, (operand, _) in schema.alias.items():
+        assert schema.results[result] in (schema.operands[operand].name + "2", "y")
+
+
+# --- PyTorch ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+def train(torch, optimizer, p, grads, **options):
+    weight = torch.nn.Parameter(torch.tensor(p))
+    made = getattr(torch.optim, optimizer)([weight], **options)
+    for g in grads:
+        weight.grad = torch.tensor(g)
+        made.step()
+    return weight.detach().numpy()
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_is_pytorchs(torch, nesterov):
+    p, grads = gradients(6)
+    want = train(torch, "SGD", p, grads, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+    assert np.allclose(sgd(p, grads, 0.1, 0.9, 0.01, nesterov), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_is_pytorchs(torch, decoupled):
+    p, grads = gradients(6)
+    options = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
+    want = train(torch, "AdamW" if decoupled else "Adam", p, grads, **options)
+    assert np.allclose(adam(p, grads, 0.01, 0.9, 0.999, 1e-8, 0.1, decoupled), want, rtol=1e-12)
+
+
+def test_clip_scale_is_pytorchs(torch):
+    for scale in (0.01, 10.0):
+        g = (np.random.default_rng(0).normal(size=20) * scale).astype(np.float32)
+        weight = torch.nn.Parameter(torch.zeros(20))
+        weight.grad = torch.tensor(g)
+        torch.nn.utils.clip_grad_norm_([weight], 1.0)
+        got = g * run("clip_scale", np.sum(np.square(g)), 1.0)
+        assert np.allclose(got, weight.grad.numpy(), rtol=1e-6)
+
+
+def test_step_schedule_is_pytorchs(torch):
+    weight = torch.nn.Parameter(torch.zeros(1))
+    made = torch.optim.SGD([weight], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(made, step_size=3, gamma=0.5)
+    for step in range(10):
+        assert schedule("step", [step], every=3, gamma=0.5)[0] == pytest.approx(scheduler.get_last_lr()[0])
+        made.step()
+        scheduler.step()

@@ -1,0 +1,108 @@
+"""An elementwise op's scalar function, called by Python for each element, against its NumPy reference."""
+
+import builtins
+import math
+from types import FunctionType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from aicf.ops.schema import schema_of
+from aicf.types import DType
+
+from .sampling import elementwise_ops, name, operands, packed, types_of
+
+SPECIAL = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e30, 1.0]
+IEEE = {  # Python's math raises where IEEE 754 has an infinity or a NaN
+    "erf": lambda x: type(x)(math.erf(x)), "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p,
+    "sqrt": np.sqrt, "tanh": np.tanh, "cos": np.cos, "pow": np.power, "floor": np.floor,
+}  # fmt: skip
+
+
+def evaluate(schema, arrays, attrs, number):
+    """The scalar function on each element, in the arithmetic of `number`: literals are weak, as in NumPy."""
+    scalar = schema.scalar
+    globals_ = {**vars(builtins), **scalar.__globals__, "math": SimpleNamespace(**IEEE), "float": number}
+    function = FunctionType(scalar.__code__, globals_, schema.name, None, scalar.__closure__)
+    with np.errstate(all="ignore"):
+        rows = [function(*row, **attrs) for row in zip(*(a.ravel() for a in np.broadcast_arrays(*arrays)))]
+    return list(zip(*rows)) if len(schema.results) > 1 else [tuple(rows)]
+
+
+def specials(schema, arrays, rng):
+    """The same arrays with a third of what the op computes on replaced by IEEE 754's special values."""
+    for decl, array in zip(schema.operands, arrays):
+        if array.dtype.kind == "f" and decl.type.name != "f32":
+            hit = rng.random(array.shape) < 0.3
+            array[hit] = rng.choice(SPECIAL, hit.sum()).astype(array.dtype)
+    return arrays
+
+
+ELEMENTS = 300
+FLOATS = [s for s in elementwise_ops() if DType.f32 in types_of(s)]
+OTHERS = [(s, t) for s in elementwise_ops() for t in types_of(s) if t.kind != "float"]
+
+
+def different_attrs(schema):
+    """Each set of attributes among an op's samples, once."""
+    seen = {str(sorted(s["attrs"].items())): s["attrs"] for s in schema.sample_specs}
+    return list(seen.values())
+
+
+def check(schema, arrays, attrs, number, rtol):
+    results = schema.call_reference(arrays, packed(schema, arrays, attrs))
+    for got, want in zip(evaluate(schema, arrays, packed(schema, arrays, attrs), number), results):
+        with np.errstate(all="ignore"):
+            got = np.asarray(got).astype(want.dtype)
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("number, rtol", [(np.float32, 3e-6), (np.float64, 1e-12)], ids=["f32", "f64"])
+@pytest.mark.parametrize("schema", FLOATS, ids=name)
+def test_on_random_values(schema, number, rtol):
+    for attrs in different_attrs(schema):
+        if schema.name == "convert" and number is np.float64:
+            continue  # the reference rounds to the new type, the function leaves that to the store
+        sample = {"shapes": [(ELEMENTS,)] * len(schema.operands), "attrs": attrs}
+        arrays = operands(schema, sample, exact=number is np.float64)
+        check(schema, arrays, attrs, number, rtol)
+
+
+@pytest.mark.parametrize("schema", FLOATS, ids=name)
+def test_on_nan_infinities_zeros_and_subnormals(schema):
+    for attrs in different_attrs(schema):
+        if schema.name == "convert" and DType.from_id(attrs["dtype"]).kind == "int":
+            continue  # unspecified for what does not fit
+        sample = {"shapes": [(ELEMENTS,)] * len(schema.operands), "attrs": attrs}
+        arrays = specials(schema, operands(schema, sample), np.random.default_rng(1))
+        check(schema, arrays, attrs, np.float32, 3e-6)
+
+
+@pytest.mark.parametrize("schema, dtype", OTHERS, ids=name)
+def test_on_integers_and_bools(schema, dtype):
+    for attrs in different_attrs(schema):
+        arrays = operands(schema, {"shapes": [(ELEMENTS,)] * len(schema.operands), "attrs": attrs}, dtype)
+        check(schema, arrays, attrs, dtype.numpy.type, 0)
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "neg", "abs", "square"])
+def test_integers_wrap(op):
+    schema, least = schema_of(op), np.iinfo(np.int32).min
+    arrays = [np.array([least, least, 2**31 - 1], np.int32)] * len(schema.operands)
+    check(schema, arrays, {}, np.int32, 0)
+
+
+@pytest.mark.parametrize("op", ["neg", "copy", "abs", "scale", "convert"])
+def test_signs_of_zeros(op):
+    """What assert_allclose does not see."""
+    schema = schema_of(op)
+    attrs = schema.sample_specs[0]["attrs"]
+    arrays = [np.array([0.0, -0.0], np.float32)] * len(schema.operands)
+    (got,) = evaluate(schema, arrays, attrs, np.float32)
+    (want,) = schema.call_reference(arrays, schema.pack(attrs))
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_flops_are_counted():
+    assert schema_of("add").flops == 1
+    assert schema_of("gelu").flops > schema_of("relu").flops
