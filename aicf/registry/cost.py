@@ -23,7 +23,7 @@ class Cost:
         return Cost({**self.terms, **{k: self.terms.get(k, 0.0) + v for k, v in terms.items()}})
 
     def __str__(self) -> str:
-        return " · ".join(f"{name} {us:.3g}" for name, us in self.terms.items() if us)
+        return " + ".join(f"{name} {us:.3g}" for name, us in self.terms.items() if us)
 
 
 def roofline(

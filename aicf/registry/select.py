@@ -71,9 +71,9 @@ class Selection:
         return render(self)
 
     def __rich__(self) -> Any:
-        from .trace import selection_table
+        from .trace import selection_lines
 
-        return selection_table(self)
+        return selection_lines(self)
 
     def to_json(self) -> dict[str, Any]:
         from .trace import selection_json

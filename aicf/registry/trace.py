@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from .select import Selection
+    from .select import Candidate, Selection
 
 
 def render(renderable: RenderableType, width: int = 118) -> str:
@@ -37,7 +37,7 @@ def describe_bias(selection: Selection) -> str:
 
 
 def why_next_lost(selection: Selection) -> str:
-    """What the runner-up costs more, term by term: `+27 us: compute +20 · wave tail +7`."""
+    """What the runner-up costs more, term by term: `+27 us: compute +20, wave tail +7`."""
     best, other = selection.ranked[:2]
     gap = other.us - best.us
     if gap <= 0:
@@ -45,35 +45,54 @@ def why_next_lost(selection: Selection) -> str:
         return f"equal time; decided by {by}"
     names = list(dict.fromkeys([*best.cost.terms, *other.cost.terms]))
     terms = {name: other.cost.terms.get(name, 0.0) - best.cost.terms.get(name, 0.0) for name in names}
-    parts = [f"{name} {delta:+.2g}" for name, delta in terms.items() if abs(delta) > 0.01 * gap]
-    return f"+{gap:.3g} us: {' · '.join(parts)}"
+    parts = [f"{name} {delta:+.3g}" for name, delta in terms.items() if abs(delta) > 0.01 * gap]
+    return f"+{gap:.3g} us: {', '.join(parts)}"
 
 
-def selection_table(selection: Selection, verbose: bool = False) -> RenderableType:
-    """Chosen, runner-up, rejected. Verbose: one row per candidate and per rejected variant."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=8)
-    table.add_column(min_width=26, no_wrap=True)
-    table.add_column(justify="right", min_width=7, no_wrap=True)
-    table.add_column()
+def selection_table(selection: Selection, verbose: bool = False) -> Table:
+    """Chosen and runner-up. Verbose: a row per candidate and per rejected variant."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for options in ({"min_width": 10}, {"min_width": 26, "no_wrap": True}, {"justify": "right", "no_wrap": True}, {}):
+        table.add_column(**options)  # type: ignore[arg-type]
     best = selection.chosen
-    origin = "" if best.variant.origin == "aicf" else f" [{best.variant.origin}]"
     table.add_row(
-        Text("chosen", style="bold green"), Text(best.variant.id + origin, style="bold"), microseconds(best.us),
-        f"score {best.score:.3g} · {best.cost}{describe_bias(selection)}",
+        Text("  chosen", style="green"), Text(_named(best), style="bold"), microseconds(best.us),
+        f"= {best.cost}; score {best.score:,.0f}",
     )  # fmt: skip
     others = selection.ranked[1:] if verbose else selection.ranked[1:2]
-    for n, candidate in enumerate(others):
-        note = why_next_lost(selection) if n == 0 else f"score {candidate.score:.3g} · {candidate.cost}"
-        table.add_row("next" if n == 0 else "", candidate.variant.id, microseconds(candidate.us), note)
+    for n, other in enumerate(others):
+        note = why_next_lost(selection) if n == 0 else f"= {other.cost}; score {other.score:,.0f}"
+        table.add_row("  next" if n == 0 else "", _named(other), microseconds(other.us), note)
     if verbose:
         for n, r in enumerate(selection.rejected):
-            table.add_row(Text("rejected" if n == 0 else "", style="red"), r.variant.id, "", r.reject.reason)
-        return table
-    return Group(table, rejected_line(selection)) if selection.rejected else table
+            table.add_row(Text("  rejected" if n == 0 else "", style="red"), r.variant.id, "", r.reject.reason)
+    return table
 
 
-def rejected_line(selection: Selection, shown: int = 3) -> Text:
+def _named(candidate: Candidate) -> str:
+    variant = candidate.variant
+    return variant.id if variant.origin == "aicf" else f"{variant.id} [{variant.origin}]"
+
+
+def selection_lines(selection: Selection, verbose: bool = False, ended: str | None = None) -> RenderableType:
+    """The table, then, in short form, one line for all rejected variants, and why the region ended."""
+    parts: list[RenderableType] = [selection_table(selection, verbose)]
+    if selection.rejected and not verbose:
+        parts.append(rejected_line(selection))
+    if ended is not None:
+        parts.append(_line("  ended", "yellow", ended))
+    return Group(*parts)
+
+
+def _line(label: str, style: str, text: str) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=10)
+    table.add_column()
+    table.add_row(Text(label, style=style), Text(text))
+    return table
+
+
+def rejected_line(selection: Selection, shown: int = 3) -> Table:
     """`4 rejected: cuda.add_half2: length 1025 is odd · 3 need sm_90a`: equal reasons are counted, rare ones first."""
     count = Counter(r.reject.reason for r in selection.rejected)
     first = {r.reject.reason: r.variant.name for r in reversed(selection.rejected)}
@@ -82,8 +101,7 @@ def rejected_line(selection: Selection, shown: int = 3) -> Text:
         for reason, n in sorted(count.items(), key=lambda item: (item[1], item[0]))
     ]
     more = f" · and {len(parts) - shown} more reasons (-v)" if len(parts) > shown else ""
-    text = Text("rejected  ", style="red")
-    return text.append(" · ".join(parts[:shown]) + more, style="none")
+    return _line("  rejected", "red", " · ".join(parts[:shown]) + more)
 
 
 def selection_json(selection: Selection) -> dict[str, Any]:

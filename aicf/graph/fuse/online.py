@@ -141,8 +141,8 @@ def _compose(schedule: _Schedule, state: _State, j: int, selector: Selector) -> 
     verdicts = [(v, v.continues(spec, selector.device)) for v in state.live]
     live = tuple(v for v, reject in verdicts if reject is None)
     if not live:
-        last = next((f"{v.name}: {reject}" for v, reject in reversed(verdicts)), "no candidate was left")
-        return Ended("candidates", f"{op.kind} would leave none; last was {last}")
+        why = "; ".join(f"{v.name} refuses {op.kind}: {reject}" for v, reject in verdicts[:2])
+        return Ended("candidates", why + (f"; and {len(verdicts) - 2} more" if len(verdicts) > 2 else ""))
     found = selector.ask(spec)
     return _State(state.anchor, j, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found)
 

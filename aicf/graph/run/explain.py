@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ...registry.trace import microseconds, render, selection_json, selection_table
+from ...registry.trace import describe_bias, microseconds, render, selection_json, selection_lines
 from ..fuse import Region
 from .plan import ExecPlan
 
@@ -34,11 +34,11 @@ class Explanation:
             same = shown.setdefault((region.spec, region.kernel_id), n)
             parts.append(self._title(n, region))
             if same != n and not self.everything:
-                parts.append(Text(f"         as region {same}", style="dim"))
+                parts.append(Text(f"  as region {same}", style="dim"))
             elif not self.plan.steps[n].kernel_id:
-                parts.append(Text("         a view: nothing runs", style="dim"))
+                parts.append(Text("  a view: nothing runs", style="dim"))
             else:
-                parts.append(selection_table(region.selection, self.everything))
+                parts.append(selection_lines(region.selection, self.everything, str(region.ended)))
         parts.append(self._summary())
         return Group(*parts)
 
@@ -51,8 +51,8 @@ class Explanation:
     def _title(self, n: int, region: Region) -> Text:
         ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
         text = Text(f"\nregion {n:<3} ").append(region.spec.signature, style="bold cyan")
-        text.append("  " + " × ".join(str(t) for t in region.spec.operands[:4]), style="dim")
-        return text.append(f"  {ops}\n  ended  {region.ended}", style="dim")
+        text.append(f"   {ops}{describe_bias(region.selection)}\n")
+        return text.append("  on        " + " × ".join(str(t) for t in region.spec.operands[:4]), style="dim")
 
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)
