@@ -6,6 +6,7 @@ from ..ops.schema import ELEMENTWISE, schema_of
 from ..registry.cost import roofline
 from ..registry.variant import HostCall, Reject, at_most, contiguous, one_op, variant
 from ..types import DType
+from .reference import op_operands
 
 _HALVES = (DType.f16, DType.bf16)  # numba's host target computes with neither
 
@@ -22,7 +23,7 @@ class ElementwiseLoop:
         for i, t in enumerate(region.operands):
             if t.shape != shape and t.numel != 1:
                 yield Reject("shape", f"operand {i} has shape {t.shape}: neither {shape} nor a single element")
-        for i, t in enumerate((*region.operands, *region.results)):
+        for i, t in enumerate(region.tensors):
             if t.dtype in _HALVES:
                 yield Reject("dtype", f"tensor {i} is {t.dtype}; the host loop takes f32, i32, i64 and bool")
 
@@ -35,14 +36,16 @@ class ElementwiseLoop:
         from ..ops.scalar import typed_scalar
         from .loops import elementwise
 
-        schema = schema_of(region.kind)
-        compute = next((t.dtype for d, t in zip(schema.operands, region.operands) if d.type.shared), DType.f32).compute
+        schema, positions = schema_of(region.kind), op_operands(region)
+        given = [region.operands[p] for p in positions]
+        compute = next((t.dtype for d, t in zip(schema.operands, given) if d.type.shared), DType.f32).compute
         scalar, constants = typed_scalar(schema.scalar, compute, region.attrs)
         size = region.results[0].numel
-        ones = tuple(t.numel == 1 and size != 1 for t in region.operands)
+        ones = tuple(t.numel == 1 and size != 1 for t in given)
         loop = elementwise(scalar, constants, ones, len(region.results))
 
         def run(operands, results):
-            loop(tuple(a.reshape(-1) for a in operands), tuple(a.reshape(-1) for a in results))
+            flat = [a.reshape(-1) for a in operands]
+            loop(tuple(flat[p] for p in positions), tuple(a.reshape(-1) for a in results))
 
         return HostCall(run)

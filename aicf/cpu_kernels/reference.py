@@ -33,21 +33,26 @@ class Reference:
         )
 
     def build(region, device):
-        schema, head = schema_of(region.kind), region.anchor
-        attrs, present = dict(head.attrs), [i >= 0 for i in head.inputs]
+        schema, attrs, positions = schema_of(region.kind), dict(region.attrs), op_operands(region)
         reference = schema.reference_fn
         assert reference is not None, schema.name
         narrow = any(t.dtype in (DType.f16, DType.bf16) for t in region.operands)  # computed in f32, rounded once
 
         def run(operands, results):
-            given = iter([_widened(a) for a in operands] if narrow else operands)
-            arrays = [next(given) if there else None for there in present]
+            given = [_widened(a) for a in operands] if narrow else operands
+            arrays = [None if p is None else given[p] for p in positions]
             with np.errstate(all="ignore"):  # NaN and Inf are values here, not warnings
                 values = reference(*arrays, **attrs)
                 for target, value in zip(results, values if isinstance(values, tuple) else (values,)):
                     np.copyto(target, value, casting="unsafe")
 
         return HostCall(run)
+
+
+def op_operands(region):
+    """Where the one op's operands are among the region's, in its own order: None if left out, twice if taken twice."""
+    where = {tensor: position for position, tensor in enumerate(region.inputs)}
+    return [where[tensor] if tensor >= 0 else None for tensor in region.anchor.inputs]
 
 
 def _widened(array):
