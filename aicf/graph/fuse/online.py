@@ -87,7 +87,9 @@ class _Schedule:
             ins, outs = (tuple(index[v] if v >= 0 else -1 for v in vids) for vids in (op.in_vids, op.out_vids))
             region_ops.append(RegionOp(op.kind, self.attrs[i], ins, outs))
         in_vids = tuple(v for v in index if v not in made)
-        out_vids = tuple(v for v in made if self.last_read.get(v, -1) > last) or tuple(self.ops[last].out_vids)
+        out_vids = tuple(v for v in made if self.last_read.get(v, -1) > last)
+        if anchor == last or not out_vids:  # a kernel of one op writes all its results, whoever reads them
+            out_vids = tuple(self.ops[last].out_vids)
         tensors = tuple(TensorDesc.dense(self.values[v].spec) for v in index)
         spec = RegionSpec(
             tuple(region_ops), tensors, tuple(index[v] for v in in_vids), tuple(index[v] for v in out_vids)
