@@ -74,7 +74,8 @@ def compile(
         return compiled
 
     program = Program(recipe, rt, selector.registry, shared, specialise)
-    program.compiled()
+    for phase in ("step", "accumulate") if accumulate > 1 else ("step",):
+        program.compiled(phase=phase)  # both, so that every variable is there from the start
     return program
 
 
