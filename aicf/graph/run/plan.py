@@ -46,7 +46,7 @@ class Step:
     kernel_id: str
     in_vids: tuple[int, ...]
     out_vids: tuple[int, ...]
-    where: str = ""
+    where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
