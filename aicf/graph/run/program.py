@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from ...errors import FeedError, StateError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...types import TensorSpec
-from ..build.trace import Recipe
+from ..build.trace import Recipe, trace
 from ..fuse import Region
 from .executor import Executor, FrozenPlan
 from .explain import Explanation, explain
-from .plan import ExecPlan
-from .slots import check_feed, feed_error
+from .plan import ExecPlan, Slot
+from .slots import check_feed, examine_feed, feed_error
 from .variables import Variables
 
 MAX_ENTRIES = 32  # plans, and frozen plans, that a program keeps; the least recently used goes first
@@ -84,7 +84,7 @@ class Program:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
         compiled = self.compiled(self._sizes(feed))
         bound = self._executor.bind(
-            compiled.plan, feed, self._bindings(feed), contiguous=contiguous, ignored=self._ignored()
+            compiled.plan, feed, self._bindings(feed), contiguous=contiguous, ignored=frozenset(self.variables.names())
         )
         self.executed, self.notes = bound.run(self.runtime), bound.notes
         self.runs += 1
@@ -95,13 +95,14 @@ class Program:
         compiled = self.compiled(self._sizes(feed))
         inputs = compiled.plan.externals(Role.input)
         self._refuse_static(feed)
-        found = check_feed(inputs, feed, self.runtime.kind, self._ignored())
+        ignored = frozenset(self.variables.names())  # in train mode they have no effect; else _refuse_static
+        found = check_feed(inputs, feed, self.runtime.kind, ignored)
         signature = tuple((n, f.desc.shape, f.desc.dtype.name, f.desc.device) for n, f in sorted(found.items()))
         key = ReplayKey(self.mode, compiled.plan.key, self.static_roles, self.copy_roles, signature)
         frozen = self._frozen.get(key)
         if frozen is None:
             frozen = FrozenPlan(
-                self._executor, compiled.plan, feed, self._bindings({}), self.copy_roles, self._ignored()
+                self._executor, compiled.plan, feed, self._bindings({}), self.copy_roles, ignored
             )
             _remember(self._frozen, key, frozen)
         else:
@@ -111,10 +112,6 @@ class Program:
         return results
 
     __call__ = replay
-
-    def _ignored(self) -> frozenset[str]:
-        """Names that a feed may hold without effect: in train mode the program's own params and states."""
-        return frozenset(self.variables.names()) if self.mode == "train" else frozenset()
 
     def _refuse_static(self, feed: Mapping[str, Any]) -> None:
         fed = [n for n in feed if n in self.variables]
@@ -155,22 +152,33 @@ class Program:
         return "step" if (self.runs + 1) % self.recipe.accumulate == 0 else "accumulate"
 
     def _sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
-        """Sizes of the named dimensions, read off the fed inputs; two that disagree are one clear error."""
-        sizes: dict[str, tuple[int, str]] = {}
+        """Sizes of the named dimensions, read off the fed inputs. Where they don't fit the model, FeedError says all."""
+        sizes: dict[str, int] = {}
+        first: dict[str, str] = {}
+        expected: dict[str, str] = {}
+        fits = True
         for name, spec in self.recipe.model.inputs.items():
-            if name not in feed or not spec.dims:
+            shape = _shape_of(feed[name]) if name in feed else None
+            if shape is None or len(shape) != spec.rank:
+                fits = False
                 continue
-            shape = adopt(feed[name], name).desc.shape
-            if len(shape) != spec.rank:
-                raise feed_error([(name, str(spec), f"rank {len(shape)}, shape {shape}")])
             for dim, size in zip(spec.shape, shape):
                 if isinstance(dim, str):
-                    known, first = sizes.setdefault(dim, (size, name))
-                    if known != size:
-                        raise feed_error([(name, f"{dim} = {known}, as in {first}", f"{dim} = {size}: shape {shape}")])
+                    first.setdefault(dim, name)
+                    if sizes.setdefault(dim, size) != size:
+                        expected[name] = f"{dim} = {sizes[dim]}, as in {first[dim]}"
                 elif dim != size:
-                    raise feed_error([(name, str(spec), f"shape {shape}")])
-        return {dim: size for dim, (size, _) in sizes.items()}
+                    fits = False
+        if expected or not fits:
+            self._refuse(feed, sizes, expected)
+        return sizes
+
+    def _refuse(self, feed: Mapping[str, Any], sizes: Mapping[str, int], expected: Mapping[str, str]) -> NoReturn:
+        """FeedError with everything that is wrong with the feed; no plan is made for it."""
+        graph = trace(self.recipe, {**self.recipe.model.sizes, **sizes}, self.runtime.kind)
+        slots = [Slot(v.vid, v.name, v.spec, v.role) for v in graph.externals(Role.input)]
+        _, problems = examine_feed(slots, feed, self.runtime.kind, frozenset(self.variables.names()))
+        raise feed_error([(name, expected.get(name, wanted), got) for name, wanted, got in problems])
 
     # --- variables ----------------------------------------------------------------------------------------------------
 
@@ -211,6 +219,13 @@ class Program:
 RUNS = "program.runs"
 
 
+def _shape_of(fed: Any) -> tuple[int, ...] | None:
+    try:
+        return adopt(fed).desc.shape
+    except FeedError:
+        return None
+
+
 class _Overlay(Mapping[str, Tensor]):
     """The program's variables, with params of the feed in their place for one run."""
 
@@ -219,25 +234,19 @@ class _Overlay(Mapping[str, Tensor]):
         self._fed: dict[str, Tensor] = {}
         for name in feed or ():
             if name in variables and runtime is not None:
-                slot = _param_slot(name, variables[name].spec)
-                foreign = check_feed([slot], {name: feed[name]}, runtime.kind)[name]  # type: ignore[index]
+                slot = Slot(-1, name, variables[name].spec, Role.param)
+                foreign = check_feed([slot], {name: feed[name]}, runtime.kind)[name]
                 self._fed[name] = runtime.empty(variables[name].spec)
                 runtime.write(self._fed[name], foreign)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._fed.get(name) or self._variables[name]
+        return self._fed[name] if name in self._fed else self._variables[name]
 
     def __iter__(self):
         return iter(self._variables.names())
 
     def __len__(self) -> int:
         return len(self._variables.names())
-
-
-def _param_slot(name: str, spec: TensorSpec):
-    from .plan import Slot
-
-    return Slot(-1, name, spec, Role.param)
 
 
 def _remember(cache: OrderedDict, key: Any, value: Any) -> None:

@@ -22,8 +22,20 @@ def check_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, igno
 
     All that is wrong is reported in one FeedError. A host array may be fed to any device; a CUDA tensor only to its own.
     """
+    found, problems = examine_feed(slots, feed, device, ignored)
+    if problems:
+        raise feed_error(problems)
+    return found
+
+
+Problem = tuple[str, str, str]  # tensor, expected, got
+
+
+def examine_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset(),
+                 ) -> tuple[dict[str, Foreign], list[Problem]]:  # fmt: skip
+    """The fed tensors by name, and everything that is wrong with the feed."""
     wanted = {s.name: s for s in slots}
-    problems: list[tuple[str, str, str]] = []  # tensor, expected, got
+    problems: list[Problem] = []
     for name in sorted(set(feed) - set(wanted) - ignored):
         problems.append((name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor"))
     found: dict[str, Foreign] = {}
@@ -42,12 +54,10 @@ def check_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, igno
         elif desc.device not in ("cpu", device):
             problems.append((name, f"a host array or a {device} tensor", f"a {desc.device} tensor"))
         found[name] = foreign
-    if problems:
-        raise feed_error(problems)
-    return found
+    return found, problems
 
 
-def feed_error(problems: Sequence[tuple[str, str, str]]) -> FeedError:
+def feed_error(problems: Sequence[Problem]) -> FeedError:
     name, expected, got = problems[0]
     if len(problems) == 1:
         hint = "arrays are never converted silently: x.astype(np.float32) does it" if "tensor<" in got else None
