@@ -135,6 +135,7 @@ def log_choice(selection: Selection, stream: object = "-", where: str = "") -> N
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("[aicf.select] %(message)s"))
         log.addHandler(handler)
+    if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     log.info(
         "%s -> %s %.3g us %s stream=%s%s", selection.region.signature, selection.kernel_id, selection.chosen.us,
