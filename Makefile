@@ -52,10 +52,10 @@ spec: dev ## run the tests that hold the specification's items, and list the ite
 lint: check-ruff check-format check-types check-imports ## ruff, mypy and import-linter
 
 check-ruff: dev
-	$(PY) -m ruff check .
+	$(PY) -m ruff check --output-format concise .
 
 check-format: dev
-	$(PY) -m ruff format --check --quiet .
+	$(PY) -m ruff format --check --output-format concise .
 
 check-types: dev
 	$(PY) -m mypy
