@@ -7,6 +7,7 @@ import pytest
 
 from aicf.ops.schema import schema_of
 
+from .evaluate import evaluate
 from .sampling import packed
 
 
@@ -84,10 +85,10 @@ def test_adams_first_step_moves_by_lr():
     assert np.allclose(moved, p - 0.01 * np.sign(grads[0]), rtol=1e-4)
 
 
-def scalar_correction(step, beta):
-    """adam_correction's scalar function in f32, literals as weak as NumPy's."""
-    t, beta = np.float32(step), np.float32(beta)
-    return -np.expm1(t * np.log1p(beta - np.float32(1)))
+def scalar(op, *operands, **attrs):
+    """The op's scalar function in f32: one value per result."""
+    arrays = [np.asarray([o], np.int64 if isinstance(o, int) else np.float32) for o in operands]
+    return [values[0] for values in evaluate(schema_of(op), arrays, attrs, np.float32)]
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999])
@@ -95,12 +96,16 @@ def scalar_correction(step, beta):
 def test_adam_correction_keeps_f32s_precision(step, beta):
     """1 - beta^t formed directly would lose all digits as beta comes close to 1."""
     exact = -math.expm1(step * math.log(float(np.float32(beta))))
-    for got in (scalar_correction(step, beta), run("adam_correction", np.int64(step), beta, beta)[0]):
+    for got in (
+        *scalar("adam_correction", step, beta, beta),
+        *run("adam_correction", np.int64(step), beta, beta),
+    ):
         assert got == pytest.approx(exact, rel=1e-6)
 
 
 def test_adam_correction_of_no_momentum():
     assert [float(c) for c in run("adam_correction", np.int32(1), 0.0, 0.0)] == [1, 1]
+    assert scalar("adam_correction", 1, 0.0, 0.0) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,8 @@ def test_adam_correction_of_no_momentum():
     ],
 )
 def test_clip_scale(norm2, max_norm, want):
-    assert float(run("clip_scale", norm2, max_norm)) == pytest.approx(want, rel=1e-6, nan_ok=True)
+    for got in (run("clip_scale", norm2, max_norm), *scalar("clip_scale", norm2, max_norm)):
+        assert float(got) == pytest.approx(want, rel=1e-6, nan_ok=True)
 
 
 def schedule(op, steps, base=0.5, **attrs):
