@@ -23,6 +23,9 @@ from .rows import RegionSpec
 from .types import OpKind
 
 
+Call = Callable[..., None]  # runs a bound kernel; on CUDA it takes another stream, or a graph builder, if given one
+
+
 @lru_cache(maxsize=None)
 def default_registry() -> KernelRegistry:
     """aicf's variants and those of installed packages; made once."""
@@ -89,13 +92,13 @@ class KernelLoader:
     def bind(
         self, kernel_id: str, region: RegionSpec, operands: Sequence[Tensor], results: Sequence[Tensor],
         workspace: Tensor | None = None,
-    ) -> Callable[[], None]:  # fmt: skip
-        """A call without arguments that runs the kernel on these tensors; a no-op when every result is empty."""
+    ) -> Call:  # fmt: skip
+        """A call that runs the kernel on these tensors; it does nothing when every result is empty."""
         if all(t.numel == 0 for t in region.results):
             return _nothing
         built = self.build(kernel_id, region)
         if isinstance(built, HostCall):
-            return partial(built.function, [t.array for t in operands], [t.array for t in results])
+            return _host_call(built, [t.array for t in operands], [t.array for t in results])
         from .cuda_kernels import engine
 
         scratch = workspace.ptr if workspace is not None else 0
@@ -106,13 +109,17 @@ class KernelLoader:
         return calls[0] if len(calls) == 1 else partial(_all, calls)
 
 
-def _nothing() -> None:
+def _nothing(*on: Any) -> None:
     pass
 
 
-def _all(calls: list[Callable[[], None]]) -> None:
+def _host_call(built: HostCall, operands: list[Any], results: list[Any]) -> Call:
+    return lambda *on: built.function(operands, results)
+
+
+def _all(calls: list[Call], *on: Any) -> None:
     for call in calls:
-        call()
+        call(*on)
 
 
 def run_op(

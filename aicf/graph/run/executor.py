@@ -11,10 +11,11 @@ import numpy as np
 from ... import config
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
-from ...dispatch import KernelLoader
+from ...dispatch import Call, KernelLoader
 from ...errors import FeedError, NanError
 from ...ir import Role
 from ...types import TensorSpec
+from .capture import CapturedGraph, capture
 from .plan import ExecPlan, Step
 from .slots import bind_and_alloc_slots, check_feed, fill_slot
 
@@ -25,14 +26,16 @@ class Bound:
 
     plan: ExecPlan
     tensors: dict[int, Tensor]
-    calls: list[tuple[Step, Callable[[], None]]]
+    calls: list[tuple[Step, Call]]
     copies: list[Callable[[], None]]  # updates that are not written in place, after the last step
     notes: list[str] = field(default_factory=list)
 
-    def run(self, runtime: Runtime) -> list[str]:
-        """Run the steps in order; the kernel ids that ran."""
+    def run(self, graph: CapturedGraph | None = None) -> list[str]:
+        """Run the steps in order, or a graph that was captured of them; the kernel ids that ran."""
         if config.check_enabled("nan"):
             self._run_checked()
+        elif graph is not None:
+            graph.launch()
         else:
             for _, call in self.calls:
                 call()
@@ -98,7 +101,7 @@ def _copier(runtime: Runtime, target: Tensor, source: Tensor) -> Callable[[], No
 class FrozenPlan:
     """A plan bound once, to be replayed: inputs have slots of their own, into which each feed is copied (C9).
 
-    On CUDA the next step up is a captured graph; the roles, the errors and the results are the same.
+    On CUDA its steps are captured as one graph; cache key, roles, errors and results are the same on both devices.
     """
 
     def __init__(self, executor: Executor, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor],
@@ -109,6 +112,7 @@ class FrozenPlan:
         )
         self._inputs = plan.externals(Role.input)
         self._outputs = [(s.name, self.bound.tensors[s.vid]) for s in plan.outputs]
+        self.graph = capture(executor.runtime, [call for _, call in self.bound.calls])
         self.replays = 0
 
     def replay(self, feed: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
@@ -124,7 +128,7 @@ class FrozenPlan:
                     expected=hex(bound.tensors[slot.vid].ptr), got=hex(found[slot.name].ptr),
                     hint="leave it out of static_roles, and each replay copies it",
                 )  # fmt: skip
-        ran = bound.run(runtime)
+        ran = bound.run(self.graph)
         self.replays += 1
         results = {}
         for name, tensor in self._outputs:

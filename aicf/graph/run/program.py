@@ -86,7 +86,7 @@ class Program:
         bound = self._executor.bind(
             compiled.plan, feed, self._bindings(feed), contiguous=contiguous, ignored=frozenset(self.variables.names())
         )
-        self.executed, self.notes = bound.run(self.runtime), bound.notes
+        self.executed, self.notes = bound.run(), bound.notes
         self.runs += 1
         return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
 
