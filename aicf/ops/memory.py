@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import DType, TensorSpec, numel
 from .arithmetic import check_dtype
-from .schema import VIEW, Any_, elementwise, op, require
+from .schema import VIEW, Any_, elementwise, is_integer, op, require
 
 
 @elementwise("copy", types=Any_)
@@ -35,7 +35,7 @@ copy.samples(())
 
 def _check_shape(shape: tuple) -> None:
     for d in shape:
-        require(type(d) is int and d >= 0, "C1", f"size {d} of shape {shape} is not an integer >= 0")
+        require(is_integer(d) and d >= 0, "C1", f"size {d} of shape {shape} is not an integer >= 0")
 
 
 @op("fill")
@@ -102,7 +102,7 @@ def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
     _check_shape(shape)
     require(len(dims) == x.rank, "C2", f"dims {dims} has {len(dims)} entries, x has rank {x.rank}")
     for d in dims:
-        valid = type(d) is int and 0 <= d < len(shape)
+        valid = is_integer(d) and 0 <= d < len(shape)
         require(valid, "C3", f"dim {d} is not an integer in [0, {len(shape)})")
     require(all(a < b for a, b in pairwise(dims)), "C4", f"dims {dims} do not ascend")
     for i, d in enumerate(dims):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import TensorSpec, numel
-from .schema import Float, Number, OpSchema, op, require
+from .schema import Float, Number, OpSchema, is_integer, op, require
 
 
 def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
@@ -20,7 +20,7 @@ def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
 def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
     for a in axes:
         require(
-            _is_index(a) and -x.rank <= a < x.rank, "C1",
+            is_integer(a) and -x.rank <= a < x.rank, "C1",
             f"axis {a} is not an integer in [-{x.rank}, {x.rank})",
         )  # fmt: skip
     normal = normal_axes(x.rank, axes)
@@ -31,14 +31,10 @@ def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
 
 def _normalize(specs, attrs):
     rank, axes = specs[0].rank, attrs.get("axes", ())
-    valid = isinstance(axes, (tuple, list)) and all(_is_index(a) and -rank <= a < rank for a in axes)
+    valid = isinstance(axes, (tuple, list)) and all(is_integer(a) and -rank <= a < rank for a in axes)
     if not valid or len({a % rank for a in axes}) < len(axes):
         return attrs  # infer refuses it, in the caller's words
     return {**attrs, "axes": normal_axes(rank, axes)}
-
-
-def _is_index(value):
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _expand(emit, g, x, axes, keepdims):

@@ -83,6 +83,11 @@ def require(condition: bool, constraint: str, message: str) -> None:
         raise ConstraintBroken(constraint, message)
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a tuple attribute's entry is an integer; a bool is not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 class ConstraintBroken(Exception):
     def __init__(self, constraint: str, message: str) -> None:
         self.constraint, self.message = constraint, message
