@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return args.run(args)
     except AicfError as error:
-        Console(stderr=True).print(Text(f"{type(error).__name__}: ", style="bold red").append(str(error), style="none"))
+        Console(stderr=True).print(
+            Text(f"{type(error).__name__}: ", style="bold red").append(str(error), style="none")
+        )
         return 2
 
 
@@ -37,11 +39,17 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
     demo.add_argument("--json", metavar="FILE", help="write accuracies, step times and selections there")
     demo.add_argument("--epochs", type=int, default=None)
-    demo.add_argument("-v", "--verbose", action="store_true", help="every candidate and every rejected variant")
+    demo.add_argument(
+        "-v", "--verbose", action="store_true", help="every candidate and every rejected variant"
+    )
     demo.set_defaults(run=_demo)
 
-    doctor = commands.add_parser("doctor", help="check the installation; each problem comes with the command that mends it")
-    doctor.add_argument("--device", choices=("cpu", "cuda"), help="exit 1 unless a kernel can run on this device")
+    doctor = commands.add_parser(
+        "doctor", help="check the installation; each problem comes with the command that mends it"
+    )
+    doctor.add_argument(
+        "--device", choices=("cpu", "cuda"), help="exit 1 unless a kernel can run on this device"
+    )
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
 
@@ -49,8 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("op", nargs="?", help="an op's name")
     info.set_defaults(run=_info)
 
-    explain = commands.add_parser("explain", help="what would be chosen for a model on a device, with or without one")
-    explain.add_argument("model", metavar="MODEL.py", help="a file that defines build() -> Model, as examples/mlp.py")
+    explain = commands.add_parser(
+        "explain", help="what would be chosen for a model on a device, with or without one"
+    )
+    explain.add_argument(
+        "model", metavar="MODEL.py", help="a file that defines build() -> Model, as examples/mlp.py"
+    )
     explain.add_argument("--device", default="cpu", help="a preset such as h200, a100, t4 or cpu")
     explain.add_argument("-v", "--verbose", action="store_true")
     explain.add_argument("--json", action="store_true", help="print JSON, without times, paths or dates")
@@ -94,7 +106,9 @@ def load_model(path: str) -> Any:
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
     if not callable(getattr(module, "build", None)):
-        raise AicfError(f"{path} defines no build()", expected="def build() -> aicf.nn.Model", hint="see examples/mlp.py")
+        raise AicfError(
+            f"{path} defines no build()", expected="def build() -> aicf.nn.Model", hint="see examples/mlp.py"
+        )
     return module.build()
 
 
@@ -107,12 +121,18 @@ def _info(args: argparse.Namespace) -> int:
     registry = default_registry()
     if args.op:
         return _info_op(console, schema_of(args.op), registry)
-    table = Table("op", "operands", "attributes", "results", "what", "variants", title="ops", title_justify="left")
+    table = Table(
+        "op", "operands", "attributes", "results", "what", "variants", title="ops", title_justify="left"
+    )
     for s in schemas():
         table.add_row(
-            s.name, ", ".join(d.name + ("?" if d.optional else "") for d in s.operands),
-            ", ".join(a.name for a in s.attrs), ", ".join(s.results), s.summary, str(len(registry.variants(s.kind))),
-        )  # fmt: skip
+            s.name,
+            ", ".join(d.name + ("?" if d.optional else "") for d in s.operands),
+            ", ".join(a.name for a in s.attrs),
+            ", ".join(s.results),
+            s.summary,
+            str(len(registry.variants(s.kind))),
+        )
     console.print(table)
     table = Table("id", "begins with", "needs", "what", "origin", title="variants", title_justify="left")
     for v in registry:
@@ -121,7 +141,12 @@ def _info(args: argparse.Namespace) -> int:
     table = Table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16", title="devices")
     for d in PRESETS.values():
         table.add_row(
-            d.name, d.target, str(d.sms), f"{d.bandwidth:g}", f"{d.tflops['f32']:g}", f"{d.tflops.get('f16', 0):g}"
+            d.name,
+            d.target,
+            str(d.sms),
+            f"{d.bandwidth:g}",
+            f"{d.tflops['f32']:g}",
+            f"{d.tflops.get('f16', 0):g}",
         )
     console.print(table)
     return 0
@@ -129,7 +154,9 @@ def _info(args: argparse.Namespace) -> int:
 
 def _info_op(console: Console, schema: Any, registry: Any) -> int:
     signature = ", ".join(f"{d.name}{'?' if d.optional else ''}: {d.type}" for d in schema.operands)
-    attrs = ", ".join(f"{a.name}: {a.type.__name__}" + ("" if a.required else f" = {a.default}") for a in schema.attrs)
+    attrs = ", ".join(
+        f"{a.name}: {a.type.__name__}" + ("" if a.required else f" = {a.default}") for a in schema.attrs
+    )
     console.print(Text(f"{schema.name}({signature}; {attrs}) -> {', '.join(schema.results)}", style="bold"))
     console.print(schema.doc, markup=False, highlight=False)
     for v in registry.variants(schema.kind):

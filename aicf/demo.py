@@ -35,10 +35,14 @@ def digits(seed: int = SEED) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError:
-        raise AicfError("the demo's data set comes with scikit-learn", hint="pip install 'aicf[demo]'") from None
+        raise AicfError(
+            "the demo's data set comes with scikit-learn", hint="pip install 'aicf[demo]'"
+        ) from None
     images, labels = load_digits(return_X_y=True)
     images = (images / 16.0).astype(np.float32)
-    parts = train_test_split(images, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=seed)
+    parts = train_test_split(
+        images, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=seed
+    )
     x_train, x_test, y_train, y_test = parts
     return x_train, y_train, x_test, y_test
 
@@ -52,13 +56,19 @@ def accuracy(program: Program, x: np.ndarray, y: np.ndarray, batch: int = BATCH)
     return right / max(len(x), 1)
 
 
-def train(program: Program, x: np.ndarray, y: np.ndarray, epochs: int, console: Console, seed: int = SEED) -> float:
+def train(
+    program: Program, x: np.ndarray, y: np.ndarray, epochs: int, console: Console, seed: int = SEED
+) -> float:
     """Train for some epochs with a progress bar; the accuracy over the last epoch, as it was trained."""
     rng = np.random.default_rng(seed)
     columns = (
-        TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}"),
-        TextColumn("accuracy {task.fields[acc]:6.2%}"), TimeElapsedColumn(),
-    )  # fmt: skip
+        TextColumn("epoch"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TextColumn("accuracy {task.fields[acc]:6.2%}"),
+        TimeElapsedColumn(),
+    )
     right = 0
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("train", total=epochs, loss=float("nan"), acc=0.0)
@@ -93,19 +103,29 @@ def step_times(program: Program, feed: dict[str, np.ndarray], runs: int = 50) ->
     return times
 
 
-def run(device: str | None = None, json_path: str | None = None, epochs: int = EPOCHS, verbose: bool = False,
-        console: Console | None = None) -> dict[str, Any]:  # fmt: skip
+def run(
+    device: str | None = None,
+    json_path: str | None = None,
+    epochs: int = EPOCHS,
+    verbose: bool = False,
+    console: Console | None = None,
+) -> dict[str, Any]:
     """The whole demo; returns, and writes to `json_path`, what it measured."""
     console = console or Console()
     x, y, x_test, y_test = digits()
     model = build_model()
     program = compile(
-        model, "train", device=device, loss=nn.SoftmaxCrossEntropy(),
+        model,
+        "train",
+        device=device,
+        loss=nn.SoftmaxCrossEntropy(),
         optimizer=nn.AdamW(
             nn.schedules.Cosine(2e-3, total=epochs * -(-len(x) // BATCH), warmup=20), weight_decay=0.3
         ),
-    )  # fmt: skip
-    console.rule(f"[bold]aicf demo · {len(x)} training and {len(x_test)} test images · {program.runtime.spec.name}")
+    )
+    console.rule(
+        f"[bold]aicf demo · {len(x)} training and {len(x_test)} test images · {program.runtime.spec.name}"
+    )
     console.print(model_table(model))
     explanation = program.explain()
     console.print(explanation.verbose() if verbose else explanation)
@@ -119,9 +139,12 @@ def run(device: str | None = None, json_path: str | None = None, epochs: int = E
         f"time per step of {BATCH}: eager {times['eager']:.0f} us · {replayed} {times['replay']:.0f} us"
     )
     result = {
-        "test_accuracy": test_accuracy, "train_accuracy": train_accuracy, "step_us": times,
-        "device": program.runtime.spec.name, "selections": explanation.to_json()["regions"],
-    }  # fmt: skip
+        "test_accuracy": test_accuracy,
+        "train_accuracy": train_accuracy,
+        "step_us": times,
+        "device": program.runtime.spec.name,
+        "selections": explanation.to_json()["regions"],
+    }
     if json_path:
         Path(json_path).write_text(json.dumps(result, indent=1) + "\n")
     return result

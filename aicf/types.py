@@ -7,14 +7,14 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from .errors import AttrError, RegistryError
 
-Dim = Union[int, str]  # a named dimension ("batch") gets its size when a program is specialised
+Dim = int | str  # a named dimension ("batch") gets its size when a program is specialised
 Shape = tuple[int, ...]
 
 
@@ -100,15 +100,21 @@ def row_major(shape: Shape) -> Shape:
 class TensorSpec:
     """What a value is: shape, element type, device kind (`cpu` or `cuda`). Dimensions may be names until bound."""
 
-    shape: tuple[Dim, ...]
+    shape: tuple[Any, ...]  # of Dim: sizes, or names until they are bound
     dtype: DType = f32
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         shape = (self.shape,) if isinstance(self.shape, (int, str)) else tuple(self.shape)
         for d in shape:
-            if isinstance(d, bool) or not isinstance(d, (int, str, np.integer)) or (not isinstance(d, str) and d < 0):
-                raise AttrError(f"{d!r} is not a dimension", expected="a size >= 0, or a name such as 'batch'")
+            if (
+                isinstance(d, bool)
+                or not isinstance(d, (int, str, np.integer))
+                or (not isinstance(d, str) and d < 0)
+            ):
+                raise AttrError(
+                    f"{d!r} is not a dimension", expected="a size >= 0, or a name such as 'batch'"
+                )
         object.__setattr__(self, "shape", tuple(d if isinstance(d, str) else int(d) for d in shape))
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
@@ -150,7 +156,7 @@ class TensorDesc:
     @classmethod
     def dense(cls, spec: TensorSpec, alignment: int = 256) -> TensorDesc:
         """The descriptor of a plan's slot: row-major and aligned like the arena."""
-        return cls(spec.dtype, spec.shape, row_major(spec.shape), spec.device, alignment)  # type: ignore[arg-type]
+        return cls(spec.dtype, spec.shape, row_major(spec.shape), spec.device, alignment)
 
     @property
     def rank(self) -> int:
@@ -184,8 +190,8 @@ def pointer_alignment(pointer: int) -> int:
 
 # --- attributes -----------------------------------------------------------------------------------------------------
 
-Scalar = Union[bool, int, float]
-AttrValue = Union[Scalar, tuple]
+Scalar = bool | int | float
+AttrValue = Scalar | tuple
 _MAGIC = b"AP1\0"
 
 
@@ -248,7 +254,7 @@ class AttrPack(Mapping[str, Any]):
 def _normal(key: str, value: Any) -> AttrValue:
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    if isinstance(value, enum.IntEnum) or isinstance(value, (int, np.integer)):
+    if isinstance(value, (int, np.integer)):
         if not -(2**63) <= int(value) < 2**63:
             raise AttrError(f"attribute {key} = {value} does not fit in 64 bits")
         return int(value)
@@ -292,46 +298,50 @@ def _decode(blob: bytes, at: int) -> tuple[AttrValue, int]:
 
 # --- op kinds and activations -----------------------------------------------------------------------------------------
 
+_KINDS: dict[str, OpKind] = {}
+_KINDS_BY_ID: dict[int, OpKind] = {}
+
 
 class _OpKindMeta(type):
     def __getattr__(cls, name: str) -> OpKind:
         """OpKind.gemm, OpKind.Gemm and OpKind.GEMM are the same kind; an unknown name is an AttributeError."""
-        known = cls._by_fold.get(name.replace("_", "").lower())  # type: ignore[attr-defined]
-        if known is None:
-            raise AttributeError(f"no op kind {name!r} is known; registered kinds: {', '.join(sorted(cls._by_name))}")  # type: ignore[attr-defined]
-        return known
+        folded = name.replace("_", "").lower()
+        for kind in cls:
+            if kind.name.replace("_", "") == folded:
+                return kind
+        raise AttributeError(f"no op kind {name!r} is known; known kinds: {', '.join(sorted(_KINDS))}")
 
     def __iter__(cls) -> Iterator[OpKind]:
-        return iter(sorted(cls._by_name.values(), key=lambda k: k.name))  # type: ignore[attr-defined]
+        return iter([_KINDS[name] for name in sorted(_KINDS)])
 
 
 class OpKind(metaclass=_OpKindMeta):
     """Which op (B2). An open, interned set: the id comes from the name, so that a new op edits no list."""
 
-    _by_name: dict[str, OpKind] = {}
-    _by_id: dict[int, OpKind] = {}
-    _by_fold: dict[str, OpKind] = {}
     name: str
     id: int
     __slots__ = ("id", "name")
 
     def __new__(cls, name: str) -> OpKind:
-        if name in cls._by_name:
-            return cls._by_name[name]
+        if name in _KINDS:
+            return _KINDS[name]
         if not name.isidentifier() or name != name.lower():
             raise RegistryError(f"op kind {name!r} is not a lower_snake_case identifier")
         kind = object.__new__(cls)
         kind.name = name
-        kind.id = int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little") & 0x7FFFFFFF
-        if kind.id in cls._by_id:
-            raise RegistryError(f"op kinds {name!r} and {cls._by_id[kind.id].name!r} hash to one id; rename one")
-        cls._by_name[name] = cls._by_id[kind.id] = cls._by_fold[name.replace("_", "")] = kind
+        digest = hashlib.blake2s(name.encode(), digest_size=4).digest()
+        kind.id = int.from_bytes(digest, "little") & 0x7FFFFFFF
+        if kind.id in _KINDS_BY_ID:
+            raise RegistryError(
+                f"op kinds {name!r} and {_KINDS_BY_ID[kind.id].name!r} hash to one id; rename one"
+            )
+        _KINDS[name] = _KINDS_BY_ID[kind.id] = kind
         return kind
 
     @classmethod
     def from_id(cls, id: int) -> OpKind:
         try:
-            return cls._by_id[id]
+            return _KINDS_BY_ID[id]
         except KeyError:
             raise RegistryError(f"no op kind has id {id}; is the package that brings it installed?") from None
 

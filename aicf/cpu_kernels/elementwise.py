@@ -22,7 +22,9 @@ class ElementwiseLoop:
         shape = region.results[0].shape
         for i, t in enumerate(region.operands):
             if t.shape != shape and t.numel != 1:
-                yield Reject("shape", f"operand {i} has shape {t.shape}: neither {shape} nor a single element")
+                yield Reject(
+                    "shape", f"operand {i} has shape {t.shape}: neither {shape} nor a single element"
+                )
         for i, t in enumerate(region.tensors):
             if t.dtype in _HALVES:
                 yield Reject("dtype", f"tensor {i} is {t.dtype}; the host loop takes f32, i32, i64 and bool")

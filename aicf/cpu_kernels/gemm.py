@@ -27,7 +27,9 @@ class GemmBlas:
         yield program if isinstance(program, Reject) else None
         yield dtype(region, DType.f32)
         yield contiguous(region)
-        yield Reject("results", "the region's last value is not read outside it") if program.d is None else None
+        yield (
+            Reject("results", "the region's last value is not read outside it") if program.d is None else None
+        )
         yield _no_stray_results(region, program)
 
     def cost(region, device):
@@ -50,7 +52,11 @@ class GemmBlas:
                 if p.c is not None:
                     np.add(d, beta * operands[p.c], out=d)
             if finish is not None:
-                finish(d, operands[p.bias] if p.bias is not None else _NO_BIAS, results[p.z] if p.z is not None else d)
+                finish(
+                    d,
+                    operands[p.bias] if p.bias is not None else _NO_BIAS,
+                    results[p.z] if p.z is not None else d,
+                )
 
         return HostCall(run)
 
@@ -60,7 +66,9 @@ _NO_BIAS = np.zeros(1, np.float32)
 
 def _no_stray_results(region, program):
     extra = len(region.results) - (program.d is not None) - (program.z is not None)
-    return Reject("results", f"{extra} values other than d and z are read outside the region") if extra else None
+    return (
+        Reject("results", f"{extra} values other than d and z are read outside the region") if extra else None
+    )
 
 
 def _epilogue(p):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numba
@@ -12,7 +12,7 @@ import numba
 _jit = numba.njit(error_model="numpy", nogil=True)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(scalars: tuple[bool, ...]) -> Callable[..., Any]:
     """Element i of each operand as a tuple; operands marked scalar are read at 0. Recursive, so that it unrolls."""
     k = len(scalars) - 1
@@ -33,7 +33,7 @@ def _load(scalars: tuple[bool, ...]) -> Callable[..., Any]:
     return load
 
 
-@lru_cache(maxsize=None)
+@cache
 def _store(count: int) -> Callable[..., Any]:
     k = count - 1
     if k == 0:
@@ -54,7 +54,9 @@ def _store(count: int) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=512)
-def elementwise(scalar: Callable[..., Any], constants: tuple[Any, ...], scalars: tuple[bool, ...], results: int):
+def elementwise(
+    scalar: Callable[..., Any], constants: tuple[Any, ...], scalars: tuple[bool, ...], results: int
+):
     """loop(operands, results): tuples of flat arrays. Every operand of an element is read before a result is written."""
     body, load, store = _jit(scalar), _load(scalars), _store(results)
     several = results > 1

@@ -36,7 +36,9 @@ class Reference:
         schema, attrs, positions = schema_of(region.kind), dict(region.attrs), op_operands(region)
         reference = schema.reference_fn
         assert reference is not None, schema.name
-        narrow = any(t.dtype in (DType.f16, DType.bf16) for t in region.operands)  # computed in f32, rounded once
+        narrow = any(
+            t.dtype in (DType.f16, DType.bf16) for t in region.operands
+        )  # computed in f32, rounded once
 
         def run(operands, results):
             given = [_widened(a) for a in operands] if narrow else operands

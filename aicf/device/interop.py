@@ -53,9 +53,10 @@ def _dtype(name: str, dtype: Any) -> DType:
         return DType.of(dtype)
     except AttrError:
         raise FeedError(
-            f"{name} has element type {dtype}", expected="one of " + ", ".join(DType.__members__),
+            f"{name} has element type {dtype}",
+            expected="one of " + ", ".join(DType.__members__),
             hint=f"cast it first, for example {name}.astype(np.float32)",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _host(array: np.ndarray, owner: Any, name: str) -> Foreign:
@@ -64,7 +65,9 @@ def _host(array: np.ndarray, owner: Any, name: str) -> Foreign:
         array = np.ascontiguousarray(array)  # fields of records: strides that are no whole elements
     pointer = array.__array_interface__["data"][0]
     stride = tuple(s // array.itemsize for s in array.strides)
-    return Foreign(TensorDesc(dtype, array.shape, stride, "cpu", pointer_alignment(pointer)), pointer, array, owner)
+    return Foreign(
+        TensorDesc(dtype, array.shape, stride, "cpu", pointer_alignment(pointer)), pointer, array, owner
+    )
 
 
 def _cuda(interface: dict[str, Any], owner: Any, name: str) -> Foreign:
@@ -79,7 +82,9 @@ def _dlpack(obj: Any, name: str) -> Foreign:
     obj = obj.detach() if hasattr(obj, "detach") else obj
     torch = sys.modules.get("torch")
     bf16 = torch is not None and isinstance(obj, torch.Tensor) and obj.dtype == torch.bfloat16
-    view = obj.view(torch.int16) if bf16 and torch is not None else obj  # NumPy's DLPack knows no bf16: take its bits
+    view = (
+        obj.view(torch.int16) if bf16 and torch is not None else obj
+    )  # NumPy's DLPack knows no bf16: take its bits
     if int(obj.__dlpack_device__()[0]) == 1:
         array = np.from_dlpack(view)
         return _host(array.view(ml_dtypes.bfloat16) if bf16 else array, obj, name)

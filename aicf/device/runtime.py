@@ -6,7 +6,7 @@ import ctypes
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class Runtime(ABC):
     @abstractmethod
     def download(self, tensor: Tensor) -> np.ndarray: ...
 
+    @abstractmethod
     def sync(self) -> None:
         """Wait for all work on this runtime's stream."""
 
@@ -98,6 +99,9 @@ class CpuRuntime(Runtime):
 
     def download(self, tensor: Tensor) -> np.ndarray:
         return np.array(tensor.array)
+
+    def sync(self) -> None:
+        pass  # host calls are done when they return
 
 
 class CudaRuntime(Runtime):
@@ -141,7 +145,9 @@ class CudaRuntime(Runtime):
             self._copy(target.ptr, host.ctypes.data, target.spec.nbytes)
             self.sync()  # the host array may go away or change as soon as we return
             return
-        assert source.desc.contiguous, "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
+        assert source.desc.contiguous, (
+            "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
+        )
         self._copy(target.ptr, source.ptr, target.spec.nbytes)
 
     def download(self, tensor: Tensor) -> np.ndarray:
@@ -167,11 +173,19 @@ class CudaRuntime(Runtime):
 def _spec_of(device: Any) -> DeviceSpec:
     p = device.properties
     cc = device.compute_capability
-    bandwidth = 2.0 * p.memory_clock_rate * p.global_memory_bus_width / 8 / 1e6  # kHz, bits -> GB/s, double data rate
+    bandwidth = (
+        2.0 * p.memory_clock_rate * p.global_memory_bus_width / 8 / 1e6
+    )  # kHz, bits -> GB/s, double data rate
     return specs.from_properties(
-        device.name, (cc.major, cc.minor), p.multiprocessor_count, p.l2_cache_size,
-        p.max_shared_memory_per_block_optin, 0, p.clock_rate / 1e6, bandwidth or 500.0,
-    )  # fmt: skip
+        device.name,
+        (cc.major, cc.minor),
+        p.multiprocessor_count,
+        p.l2_cache_size,
+        p.max_shared_memory_per_block_optin,
+        0,
+        p.clock_rate / 1e6,
+        bandwidth or 500.0,
+    )
 
 
 def _driver_library() -> bool:
@@ -200,7 +214,7 @@ def cuda_missing() -> str | None:
     return None if int(status) == 0 and count > 0 else "the driver sees no GPU"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _open(kind: str, ordinal: int) -> Runtime:
     return CpuRuntime() if kind == "cpu" else CudaRuntime(ordinal)
 
@@ -216,7 +230,9 @@ def runtime(device: str | None = None) -> Runtime:
     if reason := cuda_missing():
         if kind == "auto":
             return _open("cpu", 0)
-        raise DeviceError(f"{name} can't be used: {reason}", hint="`aicf doctor` says what is missing; device='cpu' works")
+        raise DeviceError(
+            f"{name} can't be used: {reason}", hint="`aicf doctor` says what is missing; device='cpu' works"
+        )
     return _open("cuda", int(ordinal or 0))
 
 

@@ -8,7 +8,7 @@ in a replayed graph, about 1 us on Hopper.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import DeviceError
@@ -48,14 +48,34 @@ class DeviceSpec:
         return None if self.arch >= wanted else f"needs {need} or newer; {self.name} is {self.target}"
 
 
-def _cuda(name: str, arch: tuple[int, int], sms: int, bandwidth: float, f32: float, tf32: float, f16: float,
-          l2_mb: float, shared_kb: int, memory_gb: int, **more: float) -> DeviceSpec:  # fmt: skip
+def _cuda(
+    name: str,
+    arch: tuple[int, int],
+    sms: int,
+    bandwidth: float,
+    f32: float,
+    tf32: float,
+    f16: float,
+    l2_mb: float,
+    shared_kb: int,
+    memory_gb: int,
+    **more: float,
+) -> DeviceSpec:
     target = f"sm_{arch[0]}{arch[1]}"
     rates = {"f32": f32, "tf32": tf32, "f16": f16, "bf16": f16 if arch >= (8, 0) else 0.0}
     return DeviceSpec(
-        name, "cuda", arch, frozenset({target + "a"} if arch >= (9, 0) else ()), sms, bandwidth, rates,
-        int(l2_mb * 2**20), shared_kb * 1024, memory_gb * 2**30, **more,
-    )  # fmt: skip
+        name,
+        "cuda",
+        arch,
+        frozenset({target + "a"} if arch >= (9, 0) else ()),
+        sms,
+        bandwidth,
+        rates,
+        int(l2_mb * 2**20),
+        shared_kb * 1024,
+        memory_gb * 2**30,
+        **more,
+    )
 
 
 PRESETS: dict[str, DeviceSpec] = {
@@ -73,14 +93,19 @@ PRESETS: dict[str, DeviceSpec] = {
 }
 
 
+load_more: Callable[[], None] = lambda: None  # set by dispatch: loads the devices that other packages bring
+
+
 def preset(name: str) -> DeviceSpec:
     """A preset by name, however it is spelled: `h200`, `H200`, `RTX 4090`."""
-    try:
-        return PRESETS[name.lower().replace(" ", "").replace("-", "").replace("_", "")]
-    except KeyError:
+    folded = name.lower().replace(" ", "").replace("-", "").replace("_", "")
+    if folded not in PRESETS:
+        load_more()
+    if folded not in PRESETS:
         raise DeviceError(
             f"no device preset is called {name!r}", expected="one of " + ", ".join(sorted(PRESETS))
-        ) from None
+        )
+    return PRESETS[folded]
 
 
 def host() -> DeviceSpec:
@@ -88,8 +113,16 @@ def host() -> DeviceSpec:
     return PRESETS["cpu"]
 
 
-def from_properties(name: str, arch: tuple[int, int], sms: int, l2_bytes: int, shared_per_block: int,
-                    memory_bytes: int, clock_ghz: float, bandwidth: float) -> DeviceSpec:  # fmt: skip
+def from_properties(
+    name: str,
+    arch: tuple[int, int],
+    sms: int,
+    l2_bytes: int,
+    shared_per_block: int,
+    memory_bytes: int,
+    clock_ghz: float,
+    bandwidth: float,
+) -> DeviceSpec:
     """The spec of a GPU that was found: the preset of that name if there is one, else rates from its properties."""
     folded = name.lower().replace("nvidia", "").replace("geforce", "").replace(" ", "").split("-")[0]
     for known in PRESETS.values():
@@ -99,10 +132,17 @@ def from_properties(name: str, arch: tuple[int, int], sms: int, l2_bytes: int, s
     f32 = sms * lanes * 2 * clock_ghz / 1e3
     tensor = 4.0 if arch < (8, 0) else 8.0  # dense f16 over f32, a cautious guess
     return DeviceSpec(
-        folded or "cuda", "cuda", arch, frozenset({f"sm_{arch[0]}{arch[1]}a"} if arch >= (9, 0) else ()), sms,
-        bandwidth, {"f32": f32, "tf32": f32 * tensor / 2, "f16": f32 * tensor, "bf16": f32 * tensor},
-        l2_bytes, shared_per_block, memory_bytes,
-    )  # fmt: skip
+        folded or "cuda",
+        "cuda",
+        arch,
+        frozenset({f"sm_{arch[0]}{arch[1]}a"} if arch >= (9, 0) else ()),
+        sms,
+        bandwidth,
+        {"f32": f32, "tf32": f32 * tensor / 2, "f16": f32 * tensor, "bf16": f32 * tensor},
+        l2_bytes,
+        shared_per_block,
+        memory_bytes,
+    )
 
 
 def usable_cores() -> int:

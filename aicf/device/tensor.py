@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..types import Shape, TensorDesc, TensorSpec, pointer_alignment, row_major
+from ..types import DType, Shape, TensorDesc, TensorSpec, pointer_alignment, row_major
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -22,18 +22,23 @@ class Tensor:
     __slots__ = ("array", "owner", "ptr", "runtime", "spec", "stride")
 
     def __init__(
-        self, spec: TensorSpec, ptr: int, runtime: Runtime, owner: Any = None, stride: Shape | None = None,
+        self,
+        spec: TensorSpec,
+        ptr: int,
+        runtime: Runtime,
+        owner: Any = None,
+        stride: Shape | None = None,
         array: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.spec, self.ptr, self.runtime, self.owner, self.array = spec, ptr, runtime, owner, array
-        self.stride = row_major(spec.shape) if stride is None else stride  # type: ignore[arg-type]
+        self.stride = row_major(spec.shape) if stride is None else stride
 
     @property
     def shape(self) -> Shape:
-        return self.spec.shape  # type: ignore[return-value]
+        return self.spec.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> DType:
         return self.spec.dtype
 
     @property
@@ -69,7 +74,9 @@ class Tensor:
 
     def __dlpack__(self, **options: Any) -> Any:
         if self.array is None:
-            raise BufferError("a CUDA tensor is handed over through __cuda_array_interface__: torch.as_tensor(t)")
+            raise BufferError(
+                "a CUDA tensor is handed over through __cuda_array_interface__: torch.as_tensor(t)"
+            )
         return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -81,9 +88,13 @@ class Tensor:
             raise AttributeError(f"a {self.device} tensor of {self.dtype} has no __cuda_array_interface__")
         size = self.dtype.itemsize
         return {
-            "shape": self.shape, "typestr": self.dtype.numpy.str, "data": (self.ptr, False), "version": 3,
-            "strides": tuple(s * size for s in self.stride), "stream": int(self.runtime.stream_id) or 1,
-        }  # fmt: skip
+            "shape": self.shape,
+            "typestr": self.dtype.numpy.str,
+            "data": (self.ptr, False),
+            "version": 3,
+            "strides": tuple(s * size for s in self.stride),
+            "stream": int(self.runtime.stream_id) or 1,
+        }
 
     def __repr__(self) -> str:
         body = np.array2string(self.numpy(), threshold=20, precision=4)

@@ -20,8 +20,12 @@ from .run.variables import Variables
 
 
 def compile_graph(
-    recipe: Recipe, sizes: Mapping[str, int], selector: Selector, phase: str = "step", variables: Variables | None = None
-) -> CompiledPlan:  # fmt: skip
+    recipe: Recipe,
+    sizes: Mapping[str, int],
+    selector: Selector,
+    phase: str = "step",
+    variables: Variables | None = None,
+) -> CompiledPlan:
     """A recipe at given sizes, for a device that need not be there: model to graph to lowered ops to regions to plan."""
     device = selector.device
     graph = trace(recipe, sizes, device.kind, phase)
@@ -80,9 +84,14 @@ def compile(
 
 
 def explain_for(
-    model: ModelLike, device: DeviceSpec, mode: str = "infer", *, loss: LossLike | None = None,
-    optimizer: OptimizerLike | None = None, registry: KernelRegistry | None = None,
-) -> Explanation:  # fmt: skip
+    model: ModelLike,
+    device: DeviceSpec,
+    mode: str = "infer",
+    *,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    registry: KernelRegistry | None = None,
+) -> Explanation:
     """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing."""
     selector = Selector(registry or default_registry(), device)
     compiled = compile_graph(Recipe(model, mode, loss, optimizer), model.sizes, selector)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..types import AttrPack, OpKind, TensorSpec
+from ..types import AttrPack, DType, OpKind, TensorSpec
 
 
 class Role(str, enum.Enum):
@@ -50,10 +50,10 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.spec.shape  # type: ignore[return-value]
+        return self.spec.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> DType:
         return self.spec.dtype
 
     @property
@@ -76,7 +76,9 @@ class Op:
     kind_id: int | None = None
     attr_schema: str | None = None
     attr_blob: bytes | None = None
-    constraints: Mapping[str, Any] = field(default_factory=dict)  # "alias": {output position: (input position, how)}
+    constraints: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # "alias": {output position: (input position, how)}
     hints: Mapping[str, Any] = field(default_factory=dict)
     saved: tuple[int, ...] = ()  # values kept for this op's gradient
     where: str = ""
@@ -131,7 +133,7 @@ class Graph:
         return "\n".join(lines)
 
 
-Results = Union[Value, tuple[Value, ...]]
+Results = Value | tuple[Value, ...]
 
 
 class Emitter(Protocol):

@@ -6,6 +6,24 @@ from .losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
 __all__ = [
-    "GELU", "SGD", "Adam", "AdamW", "BiasAdd", "Layer", "LeakyReLU", "Linear", "Loss", "MeanSquaredError", "Model",
-    "Optimizer", "ReLU", "Residual", "Sequential", "Sigmoid", "SoftmaxCrossEntropy", "Tanh", "init", "schedules",
-]  # fmt: skip
+    "GELU",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "BiasAdd",
+    "Layer",
+    "LeakyReLU",
+    "Linear",
+    "Loss",
+    "MeanSquaredError",
+    "Model",
+    "Optimizer",
+    "ReLU",
+    "Residual",
+    "Sequential",
+    "Sigmoid",
+    "SoftmaxCrossEntropy",
+    "Tanh",
+    "init",
+    "schedules",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import VerifyError
@@ -20,15 +20,24 @@ class Layer:
         raise NotImplementedError(f"{type(self).__name__}.emit")
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if isinstance(v, (bool, int, float, str)))
+        shown = ", ".join(
+            f"{k}={v!r}" for k, v in vars(self).items() if isinstance(v, (bool, int, float, str))
+        )
         return f"{type(self).__name__}({shown})"
 
 
 class Linear(Layer):
     """y = x @ weight.T + bias: x (N, inputs), weight (outputs, inputs), bias (outputs,), y (N, outputs)."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True, *, weight_init: Initializer | None = None,
-                 bias_init: Initializer | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        bias: bool = True,
+        *,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+    ) -> None:
         self.inputs, self.outputs, self.bias = inputs, outputs, bias
         self.weight_init = weight_init or init.kaiming_uniform(math.sqrt(5.0))
         edge = 1.0 / math.sqrt(max(inputs, 1))
@@ -37,7 +46,9 @@ class Linear(Layer):
     def emit(self, ctx: Any, x: Value) -> Value:
         weight = ctx.param("weight", (self.outputs, self.inputs), self.weight_init, x.dtype)
         y = ctx.gemm(x, weight, trans_b=True)
-        return ctx.bias_add(y, ctx.param("bias", (self.outputs,), self.bias_init, x.dtype)) if self.bias else y
+        return (
+            ctx.bias_add(y, ctx.param("bias", (self.outputs,), self.bias_init, x.dtype)) if self.bias else y
+        )
 
 
 class BiasAdd(Layer):
@@ -134,14 +145,16 @@ class Model:
     def __init__(self, inputs: Mapping[str, TensorSpec], *, seed: int = 0, **sizes: int) -> None:
         self.inputs, self.sizes, self.seed = dict(inputs), dict(sizes), seed
         if not self.inputs:
-            raise VerifyError("a model needs an input", hint='Model({"x": TensorSpec(("batch", 64))}, batch=32)')
+            raise VerifyError(
+                "a model needs an input", hint='Model({"x": TensorSpec(("batch", 64))}, batch=32)'
+            )
         unbound = sorted({d for s in self.inputs.values() for d in s.dims} - set(sizes))
         if unbound:
             raise VerifyError(f"no size for {', '.join(unbound)}", hint=f"Model(..., {unbound[0]}=32)")
         self.layers: list[tuple[str, Layer]] = []
         self._builder = Builder()
         self._ctx = GraphEmitter(self._builder, "cpu")
-        self._values = {n: self._ctx.input(n, s.bind(sizes).shape, s.dtype) for n, s in self.inputs.items()}  # type: ignore[arg-type]
+        self._values = {n: self._ctx.input(n, s.bind(sizes).shape, s.dtype) for n, s in self.inputs.items()}
         self._last = next(iter(self._values.values()))
 
     def add(self, layer: Layer, name: str | None = None) -> Model:
@@ -181,7 +194,8 @@ class Model:
         rows = []
         builder = Builder()
         ctx = GraphEmitter(builder, "cpu")
-        x = ctx.input(*_first(self.inputs, self.sizes))
+        name, spec = next(iter(self.inputs.items()))
+        x = ctx.input(name, spec.bind(self.sizes).shape, spec.dtype)
         for name, layer in self.layers:
             before = _parameters(builder.graph)
             with ctx.scope(name):
@@ -192,11 +206,6 @@ class Model:
     def __repr__(self) -> str:
         body = "".join(f"\n  {name}: {layer!r}" for name, layer in self.layers)
         return f"Model({', '.join(f'{n}: {s}' for n, s in self.inputs.items())}){body}"
-
-
-def _first(inputs: Mapping[str, TensorSpec], sizes: Mapping[str, int]) -> tuple[str, Sequence[int], Any]:
-    name, spec = next(iter(inputs.items()))
-    return name, spec.bind(sizes).shape, spec.dtype  # type: ignore[return-value]
 
 
 def _parameters(graph: Graph) -> int:

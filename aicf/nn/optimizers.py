@@ -5,14 +5,14 @@ State is keyed by the parameter's name: `0.weight.momentum`. So all programs and
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 from ..errors import VerifyError
 from ..ir import Value
 from ..types import i32
 from .schedules import Schedule
 
-Rate = Union[float, Schedule]
+Rate = float | Schedule
 
 
 class Optimizer:
@@ -63,8 +63,14 @@ class Optimizer:
 class SGD(Optimizer):
     """v = momentum v + g + weight_decay p; p = p - lr v, or with Nesterov p - lr (g + momentum v). As torch.optim.SGD."""
 
-    def __init__(self, lr: Rate, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
-                 clip_norm: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lr: Rate,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        clip_norm: float | None = None,
+    ) -> None:
         super().__init__(lr, clip_norm)
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
 
@@ -88,13 +94,24 @@ class Adam(Optimizer):
 
     decoupled = False
 
-    def __init__(self, lr: Rate = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0, clip_norm: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lr: Rate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+    ) -> None:
         super().__init__(lr, clip_norm)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
-        named = {"beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps, "weight_decay": self.weight_decay}
+        named = {
+            "beta1": self.betas[0],
+            "beta2": self.betas[1],
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+        }
         meta = {name: ctx.state(name, (), value) for name, value in named.items()}
         meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
         return meta
@@ -103,9 +120,19 @@ class Adam(Optimizer):
         m = ctx.state(f"{param.name}.exp_avg", param.shape, 0.0, param.dtype)
         v = ctx.state(f"{param.name}.exp_avg_sq", param.shape, 0.0, param.dtype)
         new, m2, v2 = ctx.adam_step(
-            param, grad, m, v, lr, meta["beta1"], meta["beta2"], meta["eps"], meta["weight_decay"], meta["c1"],
-            meta["c2"], decoupled=self.decoupled,
-        )  # fmt: skip
+            param,
+            grad,
+            m,
+            v,
+            lr,
+            meta["beta1"],
+            meta["beta2"],
+            meta["eps"],
+            meta["weight_decay"],
+            meta["c1"],
+            meta["c2"],
+            decoupled=self.decoupled,
+        )
         for old, value in ((param, new), (m, m2), (v, v2)):
             ctx.update(old, value)
 
@@ -115,6 +142,12 @@ class AdamW(Adam):
 
     decoupled = True
 
-    def __init__(self, lr: Rate = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, clip_norm: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lr: Rate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        clip_norm: float | None = None,
+    ) -> None:
         super().__init__(lr, betas, eps, weight_decay, clip_norm)

@@ -4,6 +4,14 @@ from . import activations, arithmetic, gemm, losses, memory, optimizers, reducti
 from .schema import OpSchema, schema_of, schemas
 
 __all__ = [
-    "OpSchema", "activations", "arithmetic", "gemm", "losses", "memory", "optimizers", "reductions", "schema_of",
+    "OpSchema",
+    "activations",
+    "arithmetic",
+    "gemm",
+    "losses",
+    "memory",
+    "optimizers",
+    "reductions",
+    "schema_of",
     "schemas",
-]  # fmt: skip
+]

@@ -325,11 +325,7 @@ select.reference(np.where)
 
 @select.gradient
 def _(emit, dy, c, a, b):
-    return (
-        None,
-        unbroadcast(emit, emit.select(c, dy, 0), a),
-        unbroadcast(emit, emit.select(c, 0, dy), b),
-    )
+    return (None, unbroadcast(emit, emit.select(c, dy, 0), a), unbroadcast(emit, emit.select(c, 0, dy), b))
 
 
 select.samples((4, 7), (4, 7), (4, 7))

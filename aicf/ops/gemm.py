@@ -23,15 +23,27 @@ def bias_axis_view(bias: np.ndarray, m: int, n: int) -> np.ndarray:
 def _check_bias(bias: TensorSpec, m: int, n: int, constraint: str) -> None:
     require(bias.rank == 1, constraint, f"bias has rank {bias.rank}, expected 1")
     require(
-        bias_kind(bias.shape[0], m, n) is not None, constraint,
+        bias_kind(bias.shape[0], m, n) is not None,
+        constraint,
         f"bias has length {bias.shape[0]}; expected 1 (Scalar), N = {n} (PerN) or M = {m} (PerM)",
-    )  # fmt: skip
+    )
 
 
 @op("gemm", results=("d", "z"))
-def gemm(a: Float, b: Float, c: Float = None, bias: Float = None, *, alpha: float = 1.0, beta: float = 1.0,
-         trans_a: bool = False, trans_b: bool = False, act: int = ActKind.none, slope: float = 0.01,
-         save_preact: bool = False):  # fmt: skip
+def gemm(
+    a: Float,
+    b: Float,
+    c: Float = None,
+    bias: Float = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    act: int = ActKind.none,
+    slope: float = 0.01,
+    save_preact: bool = False,
+):
     """d = act(z), z = alpha * op(a) @ op(b) + beta * c + bias, where op transposes if asked.
 
     Shapes: op(a) (M, K), op(b) (K, N), c (M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are (M, N).
@@ -84,10 +96,16 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
     if dz is not None:
         gz = dz if gz is None else emit.add(gz, dz)
     # (op(a) op(b))' : each factor's gradient is the product with the other, transposed back into its own layout
-    ga = (emit.gemm(b, gz, alpha=alpha, trans_a=trans_b, trans_b=True) if trans_a
-          else emit.gemm(gz, b, alpha=alpha, trans_b=not trans_b))  # fmt: skip
-    gb = (emit.gemm(gz, a, alpha=alpha, trans_a=True, trans_b=trans_a) if trans_b
-          else emit.gemm(a, gz, alpha=alpha, trans_a=not trans_a))  # fmt: skip
+    ga = (
+        emit.gemm(b, gz, alpha=alpha, trans_a=trans_b, trans_b=True)
+        if trans_a
+        else emit.gemm(gz, b, alpha=alpha, trans_b=not trans_b)
+    )
+    gb = (
+        emit.gemm(gz, a, alpha=alpha, trans_a=True, trans_b=trans_a)
+        if trans_b
+        else emit.gemm(a, gz, alpha=alpha, trans_a=not trans_a)
+    )
     gc = None if c is None else gz if beta == 1.0 else emit.mul(gz, emit.constant(beta, gz.dtype))
     return ga, gb, gc, None if bias is None else _bias_gradient(emit, gz, bias)
 
@@ -101,7 +119,9 @@ def _bias_gradient(emit, gz, bias):
 
 gemm.samples((4, 7), (7, 5), None, None)
 gemm.samples((7, 4), (5, 7), None, (5,), trans_a=True, trans_b=True, act=ActKind.relu)
-gemm.samples((3, 6), (2, 6), (3, 2), (3,), alpha=0.5, beta=-1.5, trans_b=True, act=ActKind.gelu, save_preact=True)
+gemm.samples(
+    (3, 6), (2, 6), (3, 2), (3,), alpha=0.5, beta=-1.5, trans_b=True, act=ActKind.gelu, save_preact=True
+)
 gemm.samples((6, 3), (6, 4), None, (1,), trans_a=True, act=ActKind.leaky_relu, slope=0.2)
 gemm.samples((33, 65), (65, 17), (33, 17), (17,), act=ActKind.tanh)
 gemm.samples((3, 0), (0, 4), None, (4,), act=ActKind.sigmoid)
@@ -118,7 +138,8 @@ def bias_add(x: Float, bias: Float):
     C2  bias is 1-D of length 1, N or M
     """
     require(x.rank == 2, "C1", f"x has rank {x.rank}, expected 2")
-    _check_bias(bias, *x.shape, "C2")
+    m, n = x.shape
+    _check_bias(bias, m, n, "C2")
     return x
 
 

@@ -107,9 +107,10 @@ def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
     require(all(a < b for a, b in pairwise(dims)), "C4", f"dims {dims} do not ascend")
     for i, d in enumerate(dims):
         require(
-            x.shape[i] in (1, shape[d]), "C5",
+            x.shape[i] in (1, shape[d]),
+            "C5",
             f"axis {i} of x has size {x.shape[i]}, axis {d} of the result {shape[d]}",
-        )  # fmt: skip
+        )
     return TensorSpec(shape, x.dtype, x.device)
 
 

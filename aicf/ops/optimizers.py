@@ -84,8 +84,21 @@ adam_correction.samples((), (), ())
 
 
 @elementwise("adam_step", results=("p2", "m2", "v2"), must={"p2": "p", "m2": "m", "v2": "v"})
-def adam_step(p: Float, g: Float, m: Float, v: Float, lr: F32, beta1: F32, beta2: F32, eps: F32, weight_decay: F32,
-              c1: F32, c2: F32, *, decoupled: bool = False):  # fmt: skip
+def adam_step(
+    p: Float,
+    g: Float,
+    m: Float,
+    v: Float,
+    lr: F32,
+    beta1: F32,
+    beta2: F32,
+    eps: F32,
+    weight_decay: F32,
+    c1: F32,
+    c2: F32,
+    *,
+    decoupled: bool = False,
+):
     """p2 = p - lr / c1 * m2 / (sqrt(v2 / c2) + eps), m2 = mix(beta1, m, g), v2 = mix(beta2, v, g^2).
 
     mix(beta, old, new) = beta * old + (1 - beta) * new. This is PyTorch's Adam, where g stands for

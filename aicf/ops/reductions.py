@@ -20,9 +20,10 @@ def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
 def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
     for a in axes:
         require(
-            is_integer(a) and -x.rank <= a < x.rank, "C1",
+            is_integer(a) and -x.rank <= a < x.rank,
+            "C1",
             f"axis {a} is not an integer in [-{x.rank}, {x.rank})",
-        )  # fmt: skip
+        )
     normal = normal_axes(x.rank, axes)
     require(len(set(normal)) == len(normal), "C2", f"axes {axes} name an axis of {x.rank} twice")
     kept = [(1 if i in normal else d) for i, d in enumerate(x.shape) if keepdims or i not in normal]

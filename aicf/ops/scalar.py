@@ -39,7 +39,9 @@ def _convert(value: Any, compute: DType) -> Any:
 def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[str, ...]]:
     code = function.__code__
     first, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
-    numbers = {n: _convert(function.__globals__[n], compute) for n in code.co_names if n in function.__globals__}
+    numbers = {
+        n: _convert(function.__globals__[n], compute) for n in code.co_names if n in function.__globals__
+    }
     typed = code.replace(
         co_consts=tuple(_convert(c, compute) for c in code.co_consts), co_argcount=last, co_kwonlyargcount=0
     )

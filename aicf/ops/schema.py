@@ -116,7 +116,9 @@ class OpSchema:
     reference_fn: Callable[..., Any] | None = None
     gradient_fn: Callable[..., Any] | None = None
     normalize: Callable[[Sequence[TensorSpec | None], dict[str, Any]], dict[str, Any]] | None = None
-    check_fn: Callable[..., None] | None = None  # (*operand specs, **attrs): more constraints, before the rule's
+    check_fn: Callable[..., None] | None = (
+        None  # (*operand specs, **attrs): more constraints, before the rule's
+    )
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -180,7 +182,8 @@ class OpSchema:
         for name in attrs:
             if name not in known:
                 raise AttrError(
-                    f"{self.name} has no attribute {name!r}", expected=", ".join(known) or "no attributes at all"
+                    f"{self.name} has no attribute {name!r}",
+                    expected=", ".join(known) or "no attributes at all",
                 )
         full = {}
         for decl in self.attrs:
@@ -215,29 +218,34 @@ class OpSchema:
     def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:
         required = sum(not d.optional for d in self.operands)
         require(
-            required <= len(specs) <= len(self.operands), "operands",
+            required <= len(specs) <= len(self.operands),
+            "operands",
             f"takes {', '.join(d.name + '?' * d.optional for d in self.operands)}; got {len(specs)} operands",
-        )  # fmt: skip
+        )
         shared: tuple[str, DType] | None = None
         for decl, spec in zip(self.operands, specs):
             if spec is None:
                 require(decl.optional, "operands", f"{decl.name} can't be left out")
                 continue
             require(
-                spec.dtype in decl.type.dtypes, "types",
+                spec.dtype in decl.type.dtypes,
+                "types",
                 f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})",
-            )  # fmt: skip
+            )
             if decl.type.shared:
                 shared = shared or (decl.name, spec.dtype)
                 require(
-                    spec.dtype is shared[1], "types",
+                    spec.dtype is shared[1],
+                    "types",
                     f"{decl.name} is {spec.dtype} but {shared[0]} is {shared[1]}; operands never promote, "
                     f"convert one of them",
-                )  # fmt: skip
+                )
         devices = {s.device for s in specs if s is not None}
         require(len(devices) <= 1, "devices", f"operands live on {' and '.join(sorted(devices))}")
 
-    def call_reference(self, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+    def call_reference(
+        self, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]
+    ) -> tuple[np.ndarray, ...]:
         """The reference on NumPy arrays; always a tuple.
 
         It sees f16 and bf16 as f32, and what it returns is rounded once, to the inferred types. With an f64 array among
@@ -247,7 +255,10 @@ class OpSchema:
             raise RegistryError(f"op {self.name} has no reference")
         exact = any(a is not None and a.dtype == np.float64 for a in arrays)
         specs = [a if a is None else TensorSpec(a.shape, _spec_dtype(a.dtype)) for a in arrays]
-        wide = [a.astype(np.float32) if s is not None and s.dtype in _NARROW else a for a, s in zip(arrays, specs)]
+        wide = [
+            a.astype(np.float32) if a is not None and s is not None and s.dtype in _NARROW else a
+            for a, s in zip(arrays, specs)
+        ]
         with np.errstate(all="ignore"):
             out = self.reference_fn(*wide, **attrs)
             out = out if isinstance(out, tuple) else (out,)
@@ -279,7 +290,11 @@ def _coerce(op: str, decl: AttrDecl, value: Any) -> Any:
 
 
 def _describe(decl: OperandDecl, operand: Any) -> str:
-    spec, name, where = getattr(operand, "spec", operand), getattr(operand, "name", ""), getattr(operand, "where", "")
+    spec, name, where = (
+        getattr(operand, "spec", operand),
+        getattr(operand, "name", ""),
+        getattr(operand, "where", ""),
+    )
     label = f"{decl.name} ({name})" if name and name != decl.name else decl.name
     return f"{label}: {spec}" + (f"  at {where}" if where else "")
 
@@ -287,13 +302,15 @@ def _describe(decl: OperandDecl, operand: Any) -> str:
 # --- the table of ops -------------------------------------------------------------------------------------------------
 
 _SCHEMAS: dict[OpKind, OpSchema] = {}
+load_more: Callable[[], None] = lambda: None  # set by dispatch: loads the ops that other packages bring
 
 
 def register(schema: OpSchema) -> OpSchema:
     known = _SCHEMAS.get(schema.kind)
     if known is not None and known.rule is not schema.rule:
         raise RegistryError(
-            f"op {schema.name!r} is already registered by {known.origin}", hint="choose another name for the new op"
+            f"op {schema.name!r} is already registered by {known.origin}",
+            hint="choose another name for the new op",
         )
     return _SCHEMAS.setdefault(schema.kind, schema)
 
@@ -304,7 +321,10 @@ def unregister(name: str) -> None:
 
 
 def schema_of(kind: OpKind | str) -> OpSchema:
-    found = _SCHEMAS.get(OpKind(kind) if isinstance(kind, str) else kind)
+    kind = OpKind(kind) if isinstance(kind, str) else kind
+    if kind not in _SCHEMAS:
+        load_more()
+    found = _SCHEMAS.get(kind)
     if found is None:
         raise RegistryError(
             f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas())
@@ -317,7 +337,9 @@ def schemas() -> Iterator[OpSchema]:
     return iter(sorted(_SCHEMAS.values(), key=lambda s: s.name))
 
 
-def _declare(function: Callable[..., Any], default: TypeConstraint | None):
+def _declare(
+    function: Callable[..., Any], default: TypeConstraint | None
+) -> tuple[tuple[OperandDecl, ...], tuple[AttrDecl, ...]]:
     operands, attrs = [], []
     for p in inspect.signature(function).parameters.values():
         annotation = p.annotation
@@ -325,36 +347,63 @@ def _declare(function: Callable[..., Any], default: TypeConstraint | None):
             annotation = _ATTR_TYPES.get(annotation) or eval(annotation, function.__globals__)
         if p.kind is p.KEYWORD_ONLY:
             if annotation not in _ATTR_TYPES.values():
-                raise RegistryError(f"{function.__name__}: attribute {p.name} needs bool, int, float or tuple")
+                raise RegistryError(
+                    f"{function.__name__}: attribute {p.name} needs bool, int, float or tuple"
+                )
             attrs.append(AttrDecl(p.name, annotation, p.default))
         else:
             type = default if annotation is p.empty else annotation
             if not isinstance(type, TypeConstraint):
-                raise RegistryError(f"{function.__name__}: operand {p.name} needs a type constraint, got {annotation}")
+                raise RegistryError(
+                    f"{function.__name__}: operand {p.name} needs a type constraint, got {annotation}"
+                )
             operands.append(OperandDecl(p.name, type, optional=p.default is None))
     return tuple(operands), tuple(attrs)
 
 
-def op(name: str, *, results: Sequence[str] = ("y",), alias: Mapping[int, tuple[int, str]] | None = None,
-       traits: Sequence[str] = (), flops: int = 1, version: int = 1,
-       ) -> Callable[[Callable[..., Any]], OpSchema]:  # fmt: skip
+def op(
+    name: str,
+    *,
+    results: Sequence[str] = ("y",),
+    alias: Mapping[int, tuple[int, str]] | None = None,
+    traits: Sequence[str] = (),
+    flops: int = 1,
+    version: int = 1,
+) -> Callable[[Callable[..., Any]], OpSchema]:
     """Declare an op by its type rule: `def softmax(x: Float, *, axis: int = -1)` returning the result specs."""
 
     def make(rule: Callable[..., Any]) -> OpSchema:
         operands, attrs = _declare(rule, None)
         schema = OpSchema(
-            name, operands, attrs, tuple(results), rule, inspect.getdoc(rule) or "", frozenset(traits),
-            alias=dict(alias or {}), flops=flops, version=version, origin=_origin(rule),
-        )  # fmt: skip
+            name,
+            operands,
+            attrs,
+            tuple(results),
+            rule,
+            inspect.getdoc(rule) or "",
+            frozenset(traits),
+            alias=dict(alias or {}),
+            flops=flops,
+            version=version,
+            origin=_origin(rule),
+        )
         return register(schema)
 
     return make
 
 
-def elementwise(name: str, *, types: TypeConstraint = Float, result: DType | None = None,
-                results: Sequence[str] = ("y",), alias: str | None = None, must: Mapping[str, str] | None = None,
-                dtype_attr: str | None = None, flops: int | None = None, version: int = 1,
-                ) -> Callable[[Callable[..., Any]], OpSchema]:  # fmt: skip
+def elementwise(
+    name: str,
+    *,
+    types: TypeConstraint = Float,
+    result: DType | None = None,
+    results: Sequence[str] = ("y",),
+    alias: str | None = None,
+    must: Mapping[str, str] | None = None,
+    dtype_attr: str | None = None,
+    flops: int | None = None,
+    version: int = 1,
+) -> Callable[[Callable[..., Any]], OpSchema]:
     """Declare an op by its scalar function: operands broadcast like NumPy's, results have the broadcast shape.
 
     types       constraint of operands without an annotation; they all share one element type
@@ -379,9 +428,11 @@ def elementwise(name: str, *, types: TypeConstraint = Float, result: DType | Non
             for target, source in (must or {}).items():
                 spec = specs[names.index(source)]
                 require(
-                    spec.shape == shape, "C2", f"{target} is written over {source}, whose shape {spec.shape} is not "
-                    f"the broadcast shape {shape}"
-                )  # fmt: skip
+                    spec.shape == shape,
+                    "C2",
+                    f"{target} is written over {source}, whose shape {spec.shape} is not "
+                    f"the broadcast shape {shape}",
+                )
             return tuple(TensorSpec(shape, dtype, typed.device) for _ in results)
 
         aliases = {list(results).index(r): (names.index(o), "must") for r, o in (must or {}).items()}
@@ -394,9 +445,19 @@ def elementwise(name: str, *, types: TypeConstraint = Float, result: DType | Non
                 implied.append("C2  what is written in place has the broadcast shape")
         doc = _with_constraints(inspect.getdoc(scalar) or "", implied)
         schema = OpSchema(
-            name, operands, attrs, tuple(results), rule, doc, frozenset({ELEMENTWISE}), scalar, aliases,
-            flops or _count_flops(scalar), version, _origin(scalar),
-        )  # fmt: skip
+            name,
+            operands,
+            attrs,
+            tuple(results),
+            rule,
+            doc,
+            frozenset({ELEMENTWISE}),
+            scalar,
+            aliases,
+            flops or _count_flops(scalar),
+            version,
+            _origin(scalar),
+        )
         return register(schema)
 
     return make
@@ -410,7 +471,7 @@ def _with_constraints(doc: str, implied: Sequence[str]) -> str:
 
 def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*(s.shape for s in specs))  # type: ignore[arg-type]
+        return np.broadcast_shapes(*(s.shape for s in specs))
     except ValueError:
         shapes = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
         raise ConstraintBroken("C1", f"shapes do not broadcast: {shapes}") from None

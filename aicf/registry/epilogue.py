@@ -68,7 +68,9 @@ def gemm_program(region: RegionSpec) -> GemmProgram | Reject:
             return Reject("ops", f"{op.kind} does not continue the product")
         if op.kind.name == "bias_add":
             if bias != -1 or act is not None:
-                return Reject("epilogue", f"bias_add comes after {'an activation' if act else 'another bias'}")
+                return Reject(
+                    "epilogue", f"bias_add comes after {'an activation' if act else 'another bias'}"
+                )
             if d in region.outputs or attrs["save_preact"]:
                 return Reject("epilogue", "the product without its bias is read outside the region")
             bias = op.inputs[1]
@@ -78,14 +80,30 @@ def gemm_program(region: RegionSpec) -> GemmProgram | Reject:
         if ELEMENTWISE not in schema.traits or len(op.inputs) != 1 or len(op.outputs) != 1:
             return Reject("epilogue", f"{op.kind} is no elementwise op of one operand")
         if act is not None:
-            return Reject("epilogue", f"{op.kind} comes after {act}; the epilogue has room for one activation")
+            return Reject(
+                "epilogue", f"{op.kind} comes after {act}; the epilogue has room for one activation"
+            )
         if region.tensors[op.outputs[0]].dtype is not region.tensors[d].dtype:
             return Reject("epilogue", f"{op.kind} changes the element type")
         act, act_attrs, d = op.kind.name, dict(op.attrs), op.outputs[0]
-    where = {v: i for i, v in enumerate(region.inputs)}
-    out = {v: i for i, v in enumerate(region.outputs)}
+    where: dict[int | None, int] = {v: i for i, v in enumerate(region.inputs)}
+    out: dict[int | None, int] = {v: i for i, v in enumerate(region.outputs)}
     kind = None if bias == -1 else bias_kind(region.tensors[bias].shape[0], m, n)
     return GemmProgram(
-        m, n, k, where[a], where[b], where.get(c), where.get(bias), kind, attrs["alpha"], attrs["beta"],
-        attrs["trans_a"], attrs["trans_b"], act, tuple(act_attrs.items()), out.get(d), out.get(z) if z != d else None,
-    )  # fmt: skip
+        m,
+        n,
+        k,
+        where[a],
+        where[b],
+        where.get(c),
+        where.get(bias),
+        kind,
+        attrs["alpha"],
+        attrs["beta"],
+        attrs["trans_a"],
+        attrs["trans_b"],
+        act,
+        tuple(act_attrs.items()),
+        out.get(d),
+        out.get(z) if z != d else None,
+    )

@@ -35,28 +35,46 @@ class OpKey:
         gemm = region.kind.name == "gemm"
         act = next((ActKind[k] for k in kinds[1:] if k in ActKind.__members__), ActKind(attrs.get("act", 0)))
         return cls(
-            region.kind, device, region.results[0].dtype,
-            "row_major" if all(t.contiguous for t in (*region.operands, *region.results)) else "strided", act,
+            region.kind,
+            device,
+            region.results[0].dtype,
+            "row_major" if all(t.contiguous for t in (*region.operands, *region.results)) else "strided",
+            act,
             gemm and (region.anchor.inputs[3:4] not in ((), (-1,)) or "bias_add" in kinds),
-            bool(attrs.get("trans_a", False)), bool(attrs.get("trans_b", False)), bool(attrs.get("save_preact", False)),
-        )  # fmt: skip
+            bool(attrs.get("trans_a", False)),
+            bool(attrs.get("trans_b", False)),
+            bool(attrs.get("save_preact", False)),
+        )
 
     def region(self, m: int, n: int, k: int) -> RegionSpec:
         """A region that has this key: a gemm of (m, n, k), or any other op over (m, n) operands."""
 
         def desc(*shape: int) -> TensorDesc:
             dense = TensorDesc.dense(TensorSpec(shape, self.dtype, self.device))
-            return dense if self.layout == "row_major" else replace(dense, stride=tuple(2 * s for s in dense.stride))
+            return (
+                dense
+                if self.layout == "row_major"
+                else replace(dense, stride=tuple(2 * s for s in dense.stride))
+            )
 
         if self.kind.name != "gemm":
             schema = schema_of(self.kind)
-            return RegionSpec.single(self.kind, schema.pack({}), [desc(m, n)] * len(schema.operands), [desc(m, n)])
+            return RegionSpec.single(
+                self.kind, schema.pack({}), [desc(m, n)] * len(schema.operands), [desc(m, n)]
+            )
         attrs = schema_of(self.kind).pack(
-            {"act": int(self.act), "trans_a": self.trans_a, "trans_b": self.trans_b, "save_preact": self.save_z}
+            {
+                "act": int(self.act),
+                "trans_a": self.trans_a,
+                "trans_b": self.trans_b,
+                "save_preact": self.save_z,
+            }
         )
         a, b = desc(*((k, m) if self.trans_a else (m, k))), desc(*((n, k) if self.trans_b else (k, n)))
         bias = desc(n) if self.with_bias else None
-        return RegionSpec.single(self.kind, attrs, [a, b, None, bias], [desc(m, n)] * (2 if self.save_z else 1))
+        return RegionSpec.single(
+            self.kind, attrs, [a, b, None, bias], [desc(m, n)] * (2 if self.save_z else 1)
+        )
 
 
 class KernelRegistry:
@@ -72,7 +90,8 @@ class KernelRegistry:
         known = self._by_id.get(variant.id)
         if known is not None and known is not variant:
             raise RegistryError(
-                f"kernel id {variant.id!r} is taken by {known.origin}", hint="raise the version: ids are never reused"
+                f"kernel id {variant.id!r} is taken by {known.origin}",
+                hint="raise the version: ids are never reused",
             )
         self._by_id[variant.id] = variant
         self._by_kind.clear()
@@ -105,7 +124,9 @@ class KernelRegistry:
                 hint="install the package that brings it, or compile the model again",
             ) from None
 
-    def find_best(self, key: OpKey, device: DeviceSpec, m: int = 1024, n: int = 1024, k: int = 1024) -> KernelVariant:
+    def find_best(
+        self, key: OpKey, device: DeviceSpec, m: int = 1024, n: int = 1024, k: int = 1024
+    ) -> KernelVariant:
         """The best variant for a key at a problem size; NoKernelError if none takes it."""
         from .select import select
 
@@ -124,5 +145,3 @@ class KernelRegistry:
 
     def __contains__(self, id: object) -> bool:
         return id in self._by_id
-
-

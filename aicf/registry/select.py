@@ -16,7 +16,9 @@ from .cost import Cost
 from .registry import KernelRegistry
 from .variant import KernelVariant, Reject
 
-Tuning = Mapping[tuple[str, str], float]  # (region key, kernel id) -> measured microseconds; overrides the prediction
+Tuning = Mapping[
+    tuple[str, str], float
+]  # (region key, kernel id) -> measured microseconds; overrides the prediction
 
 log = logging.getLogger("aicf.select")
 
@@ -81,7 +83,9 @@ class Selection:
         return selection_json(self)
 
 
-def select(region: RegionSpec, device: DeviceSpec, registry: KernelRegistry, tuning: Tuning | None = None) -> Selection:
+def select(
+    region: RegionSpec, device: DeviceSpec, registry: KernelRegistry, tuning: Tuning | None = None
+) -> Selection:
     """Ask every variant of the region's first op; the highest score wins (B8). NoKernelError lists all reasons."""
     ranked, rejected = [], []
     for variant in registry.variants(region.kind):
@@ -138,6 +142,11 @@ def log_choice(selection: Selection, stream: object = "-", where: str = "") -> N
     if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     log.info(
-        "%s -> %s %.3g us %s stream=%s%s", selection.region.signature, selection.kernel_id, selection.chosen.us,
-        ", ".join(map(str, selection.region.operands)), stream, f" {where}" if where else "",
-    )  # fmt: skip
+        "%s -> %s %.3g us %s stream=%s%s",
+        selection.region.signature,
+        selection.kernel_id,
+        selection.chosen.us,
+        ", ".join(map(str, selection.region.operands)),
+        stream,
+        f" {where}" if where else "",
+    )

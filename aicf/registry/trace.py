@@ -52,20 +52,29 @@ def why_next_lost(selection: Selection) -> str:
 def selection_table(selection: Selection, verbose: bool = False) -> Table:
     """Chosen and runner-up. Verbose: a row per candidate and per rejected variant."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for options in ({"min_width": 10}, {"min_width": 26, "no_wrap": True}, {"justify": "right", "no_wrap": True}, {}):
-        table.add_column(**options)  # type: ignore[arg-type]
+    for options in (
+        {"min_width": 10},
+        {"min_width": 26, "no_wrap": True},
+        {"justify": "right", "no_wrap": True},
+        {},
+    ):
+        table.add_column(**options)
     best = selection.chosen
     table.add_row(
-        Text("  chosen", style="green"), Text(_named(best), style="bold"), microseconds(best.us),
+        Text("  chosen", style="green"),
+        Text(_named(best), style="bold"),
+        microseconds(best.us),
         f"= {best.cost}; score {best.score:,.0f}",
-    )  # fmt: skip
+    )
     others = selection.ranked[1:] if verbose else selection.ranked[1:2]
     for n, other in enumerate(others):
         note = why_next_lost(selection) if n == 0 else f"= {other.cost}; score {other.score:,.0f}"
         table.add_row("  next" if n == 0 else "", _named(other), microseconds(other.us), note)
     if verbose:
         for n, r in enumerate(selection.rejected):
-            table.add_row(Text("  rejected" if n == 0 else "", style="red"), r.variant.id, "", r.reject.reason)
+            table.add_row(
+                Text("  rejected" if n == 0 else "", style="red"), r.variant.id, "", r.reject.reason
+            )
     return table
 
 
@@ -113,11 +122,22 @@ def selection_json(selection: Selection) -> dict[str, Any]:
         "chosen": selection.kernel_id,
         "score": selection.chosen.score,
         "candidates": [
-            {"id": c.variant.id, "us": c.us, "score": c.score, "terms": dict(c.cost.terms), "origin": c.variant.origin}
+            {
+                "id": c.variant.id,
+                "us": c.us,
+                "score": c.score,
+                "terms": dict(c.cost.terms),
+                "origin": c.variant.origin,
+            }
             for c in selection.ranked
         ],
         "rejected": [
-            {"id": r.variant.id, "condition": r.reject.condition, "reason": r.reject.reason, "origin": r.variant.origin}
+            {
+                "id": r.variant.id,
+                "condition": r.reject.condition,
+                "reason": r.reject.reason,
+                "origin": r.variant.origin,
+            }
             for r in selection.rejected
         ],
     }

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..errors import RegistryError
@@ -30,7 +30,7 @@ class Reject:
         return self.reason
 
 
-Checks = Iterable[Union[Reject, None]]
+Checks = Iterable[Reject | None]
 
 # --- how a kernel starts ----------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class Num:
     dtype: DType = DType.i64
 
 
-Arg = Union[In, Out, Work, Num, tuple]  # a tuple of Args becomes a tuple argument of the kernel
+Arg = In | Out | Work | Num | tuple  # a tuple of Args becomes a tuple argument of the kernel
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ class HostCall:
     """Work of the CPU device: `function(operands, results)` over NumPy arrays, filling the results."""
 
     function: Callable[[list[Any], list[Any]], None]
-
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
@@ -162,10 +161,12 @@ def variant(
     `viable`, a variant takes regions of one op only.
     """
     if not _ID.match(id):
-        raise RegistryError(f"kernel id {id!r} is malformed", expected="device.name.vN, such as 'cuda.add_half2.v1'")
+        raise RegistryError(
+            f"kernel id {id!r} is malformed", expected="device.name.vN, such as 'cuda.add_half2.v1'"
+        )
 
     def make(cls: type) -> KernelVariant:
-        functions = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
+        functions: dict[str, Any] = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
         for name in ("accepts", "cost", "build"):
             if name not in functions:
                 raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
@@ -174,9 +175,16 @@ def variant(
             raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
         functions.setdefault("viable", _one_op)
         return KernelVariant(
-            id, kinds, id.split(".")[0], needs=needs, priority=priority, capture_safe=capture_safe,
-            deterministic=deterministic, doc=inspect.getdoc(cls) or "", **functions,
-        )  # fmt: skip
+            id,
+            kinds,
+            id.split(".")[0],
+            needs=needs,
+            priority=priority,
+            capture_safe=capture_safe,
+            deterministic=deterministic,
+            doc=inspect.getdoc(cls) or "",
+            **functions,
+        )
 
     return make
 
@@ -212,7 +220,9 @@ def dtype(region: RegionSpec, *types: DType) -> Reject | None:
 def contiguous(region: RegionSpec) -> Reject | None:
     for what, i, t in _named(region):
         if not t.contiguous:
-            return Reject("contiguous", f"{what} {i} has strides {t.stride} for shape {t.shape}, needs row-major")
+            return Reject(
+                "contiguous", f"{what} {i} has strides {t.stride} for shape {t.shape}, needs row-major"
+            )
     return None
 
 
@@ -253,6 +263,26 @@ def cdiv(a: int, b: int) -> int:
 
 
 __all__ = [
-    "Arg", "Checks", "HostCall", "In", "KernelVariant", "Launch", "Num", "OpKind", "Out", "Reject", "Work", "aligned",
-    "arity", "at_least", "at_most", "cdiv", "contiguous", "dtype", "multiple", "one_op", "same_shape", "variant",
-]  # fmt: skip
+    "Arg",
+    "Checks",
+    "HostCall",
+    "In",
+    "KernelVariant",
+    "Launch",
+    "Num",
+    "OpKind",
+    "Out",
+    "Reject",
+    "Work",
+    "aligned",
+    "arity",
+    "at_least",
+    "at_most",
+    "cdiv",
+    "contiguous",
+    "dtype",
+    "multiple",
+    "one_op",
+    "same_shape",
+    "variant",
+]

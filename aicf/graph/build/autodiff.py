@@ -15,9 +15,11 @@ def gradients(emit: GraphEmitter, loss: Value, wrt: Sequence[Value]) -> list[Val
     """d loss / d w for each w. The loss is 0-D; a value that the loss does not depend on gets zeros."""
     if loss.shape != ():
         raise TypeInferenceError(
-            "only a 0-D value can be differentiated", got=str(loss.spec), where=loss.where,
+            "only a 0-D value can be differentiated",
+            got=str(loss.spec),
+            where=loss.where,
             hint="reduce it first: emit.reduce_mean(loss)",
-        )  # fmt: skip
+        )
     graph = emit.builder.graph
     ops = list(graph.ops)
     reached = {w.vid for w in wrt}
@@ -34,9 +36,8 @@ def gradients(emit: GraphEmitter, loss: Value, wrt: Sequence[Value]) -> list[Val
             if vid in reached and grad is not None:
                 grads[vid] = emit.add(grads[vid], grad) if vid in grads else grad
     return [
-        grads[w.vid] if w.vid in grads else emit.fill(shape=w.shape, value=0.0, dtype=w.dtype)
-        for w in wrt
-    ]  # fmt: skip
+        grads[w.vid] if w.vid in grads else emit.fill(shape=w.shape, value=0.0, dtype=w.dtype) for w in wrt
+    ]
 
 
 def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | None, ...]:
@@ -44,9 +45,10 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
     schema, values = schema_of(op.kind), emit.builder.graph.values
     if schema.gradient_fn is None:
         raise TypeInferenceError(
-            f"{op.kind} has no gradient, and the loss depends on it", where=op.where,
+            f"{op.kind} has no gradient, and the loss depends on it",
+            where=op.where,
             hint=f"register one: @{op.kind}.gradient, see docs/add-an-op.md",
-        )  # fmt: skip
+        )
     known: dict[str, object] = {"emit": emit, **op.attrs}
     for decl, vid in zip(schema.operands, op.inputs):
         known[decl.name] = values[vid] if vid >= 0 else None
@@ -54,5 +56,7 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
         vid = op.outputs[n] if n < len(op.outputs) else -1
         known[result] = values[vid] if vid >= 0 else None
         known["d" + result] = grads.get(vid)
-    got = schema.gradient_fn(**{name: known[name] for name in inspect.signature(schema.gradient_fn).parameters})
+    got = schema.gradient_fn(
+        **{name: known[name] for name in inspect.signature(schema.gradient_fn).parameters}
+    )
     return got if isinstance(got, tuple) else (got,)

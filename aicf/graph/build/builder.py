@@ -41,11 +41,14 @@ class Builder:
         self.graph = Graph()
         self._names: dict[str, Value] = {}
 
-    def value(self, name: str, spec: TensorSpec, role: Role, init: Initializer | None = None,
-              constant: bool = False) -> Value:  # fmt: skip
+    def value(
+        self, name: str, spec: TensorSpec, role: Role, init: Initializer | None = None, constant: bool = False
+    ) -> Value:
         if spec.dims:
             raise VerifyError(
-                f"{name} has unbound dimensions", got=str(spec), hint="give each its size: Model(..., batch=32)"
+                f"{name} has unbound dimensions",
+                got=str(spec),
+                hint="give each its size: Model(..., batch=32)",
             )
         if role in (Role.param, Role.state) and init is None:
             raise VerifyError(f"{role} {name} declares no initial value")
@@ -63,14 +66,27 @@ class Builder:
     def find(self, name: str) -> Value | None:
         return self._names.get(name)
 
-    def emit(self, kind: str, inputs: tuple[Value | None, ...], specs: tuple[TensorSpec, ...], attrs: Mapping[str, Any],
-             constraints: Mapping[str, Any], call_spec: tuple[int, str, bytes]) -> tuple[Value, ...]:  # fmt: skip
+    def emit(
+        self,
+        kind: str,
+        inputs: tuple[Value | None, ...],
+        specs: tuple[TensorSpec, ...],
+        attrs: Mapping[str, Any],
+        constraints: Mapping[str, Any],
+        call_spec: tuple[int, str, bytes],
+    ) -> tuple[Value, ...]:
         """Append an op and its result values. A left-out operand is vid -1."""
         outputs = tuple(self.value(f"{kind}.{len(self.graph.values)}", s, Role.tmp) for s in specs)
         op = Op(
-            len(self.graph.ops), kind, tuple(-1 if v is None else v.vid for v in inputs),
-            tuple(v.vid for v in outputs), attrs, *call_spec, constraints=constraints, where=user_line(),
-        )  # fmt: skip
+            len(self.graph.ops),
+            kind,
+            tuple(-1 if v is None else v.vid for v in inputs),
+            tuple(v.vid for v in outputs),
+            attrs,
+            *call_spec,
+            constraints=constraints,
+            where=user_line(),
+        )
         for value in inputs:
             if value is not None:
                 value.users.append(op)
@@ -90,7 +106,9 @@ class Builder:
     def output(self, name: str, value: Value) -> Value:
         """Return a value to the caller under a name."""
         if value.role is not Role.tmp:
-            raise VerifyError(f"output {name} is {value!r}", hint="emit.copy(value) makes a value that can be returned")
+            raise VerifyError(
+                f"output {name} is {value!r}", hint="emit.copy(value) makes a value that can be returned"
+            )
         value.role, value.name = Role.output, name
         self._claim(name, value)
         return value
@@ -102,7 +120,9 @@ class Builder:
         if old.vid in self.graph.updates:
             raise VerifyError(f"{old.name} is updated twice in one step")
         if (old.spec.shape, old.dtype) != (new.spec.shape, new.dtype):
-            raise VerifyError(f"the update of {old.name} does not fit", expected=str(old.spec), got=str(new.spec))
+            raise VerifyError(
+                f"the update of {old.name} does not fit", expected=str(old.spec), got=str(new.spec)
+            )
         self.graph.updates[old.vid] = new.vid
 
 
@@ -137,7 +157,11 @@ class GraphEmitter:
         for decl in schema.operands:
             if decl.name in named:
                 slots[decl.name] = named.pop(decl.name)
-        values = [slots.get(d.name) for d in schema.operands] if len(operands) <= len(schema.operands) else [*operands]
+        values = (
+            [slots.get(d.name) for d in schema.operands]
+            if len(operands) <= len(schema.operands)
+            else [*operands]
+        )
         dtype = next((v.dtype for v in values if isinstance(v, Value)), f32)
         given = [v if v is None or isinstance(v, Value) else self.constant(v, dtype) for v in values]
         attrs = schema.normalized([v.spec if v else None for v in given], named)
@@ -182,7 +206,9 @@ class GraphEmitter:
 
     def param(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
         """A trained tensor, called `<scope>.<name>`."""
-        return self.builder.value(self._name(name), TensorSpec(shape, DType.of(dtype), self.device), Role.param, init)
+        return self.builder.value(
+            self._name(name), TensorSpec(shape, DType.of(dtype), self.device), Role.param, init
+        )
 
     def state(self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32) -> Value:
         """A tensor kept between runs; the same name gives the same value. `init` may be a number."""
@@ -195,5 +221,3 @@ class GraphEmitter:
 
     def update(self, old: Value, new: Value) -> None:
         self.builder.update(old, new)
-
-

@@ -61,7 +61,9 @@ def compatible(inferred: TensorSpec, given: TensorSpec) -> bool:
     return (
         inferred.dtype is given.dtype
         and inferred.rank == given.rank
-        and all(a == b or isinstance(a, str) or isinstance(b, str) for a, b in zip(inferred.shape, given.shape))
+        and all(
+            a == b or isinstance(a, str) or isinstance(b, str) for a, b in zip(inferred.shape, given.shape)
+        )
     )
 
 
@@ -74,20 +76,26 @@ def _lower(op: Op) -> LoweredOp:
     if op.kind_id is None or op.attr_schema is None or op.attr_blob is None:
         missing = [n for n in ("kind_id", "attr_schema", "attr_blob") if getattr(op, n) is None]
         raise CallSpecError(
-            f"op {op.oid} ({op}) has no call spec: {', '.join(missing)} not set", where=op.where,
+            f"op {op.oid} ({op}) has no call spec: {', '.join(missing)} not set",
+            where=op.where,
             hint="emit it through the emitter, which fills the call spec in",
-        )  # fmt: skip
+        )
     schema = schema_of(op.kind)
     if op.attr_schema != schema.attr_schema:
         raise CallSpecError(
-            f"op {op.oid} ({op}) was emitted for another version of {op.kind}", where=op.where,
-            expected=schema.attr_schema, got=op.attr_schema, hint="emit the model again with this version of aicf",
-        )  # fmt: skip
+            f"op {op.oid} ({op}) was emitted for another version of {op.kind}",
+            where=op.where,
+            expected=schema.attr_schema,
+            got=op.attr_schema,
+            hint="emit the model again with this version of aicf",
+        )
     if op.kind_id != schema.kind.id or op.attr_blob != AttrPack(op.attrs).blob:
         raise CallSpecError(
-            f"op {op.oid} ({op}): its call spec says something else than its attributes", where=op.where,
-            expected=str(AttrPack(op.attrs)), got=str(AttrPack.from_blob(op.attr_blob)),
-        )  # fmt: skip
+            f"op {op.oid} ({op}): its call spec says something else than its attributes",
+            where=op.where,
+            expected=str(AttrPack(op.attrs)),
+            got=str(AttrPack.from_blob(op.attr_blob)),
+        )
     return LoweredOp(
         op.kind_id, op.attr_schema, op.attr_blob, op.inputs, op.outputs, op.constraints, op.oid, op.where
-    )  # fmt: skip
+    )

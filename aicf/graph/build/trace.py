@@ -21,9 +21,14 @@ MODES = ("infer", "grad", "train")
 class ModelLike(Protocol):
     """A model: input specs whose dimensions may be named, and an `emit` from input values to one output value."""
 
-    inputs: Mapping[str, TensorSpec]
-    sizes: Mapping[str, int]
-    seed: int
+    @property
+    def inputs(self) -> Mapping[str, TensorSpec]: ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+    @property
+    def seed(self) -> int: ...
 
     def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value: ...
 
@@ -59,11 +64,17 @@ class Recipe:
         if self.mode not in MODES:
             raise VerifyError(f"mode {self.mode!r} is unknown", expected=", ".join(MODES))
         if self.mode != "infer" and self.loss is None:
-            raise VerifyError(f"mode {self.mode!r} needs a loss", hint="compile(..., loss=nn.SoftmaxCrossEntropy())")
+            raise VerifyError(
+                f"mode {self.mode!r} needs a loss", hint="compile(..., loss=nn.SoftmaxCrossEntropy())"
+            )
         if self.mode == "train" and self.optimizer is None:
-            raise VerifyError("mode 'train' needs an optimizer", hint="compile(..., optimizer=nn.Adam(lr=1e-3))")
+            raise VerifyError(
+                "mode 'train' needs an optimizer", hint="compile(..., optimizer=nn.Adam(lr=1e-3))"
+            )
         if self.accumulate < 1 or (self.accumulate > 1 and self.mode != "train"):
-            raise VerifyError(f"accumulate={self.accumulate} in mode {self.mode!r}", expected="1, or more in mode 'train'")
+            raise VerifyError(
+                f"accumulate={self.accumulate} in mode {self.mode!r}", expected="1, or more in mode 'train'"
+            )
 
 
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
@@ -73,7 +84,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     inputs = {
         name: ctx.input(name, bound.shape, bound.dtype)
         for name, bound in ((n, s.bind(sizes)) for n, s in recipe.model.inputs.items())
-    }  # fmt: skip
+    }
     output = recipe.model.emit(ctx, inputs)
     params = builder.graph.externals(Role.param)
     if recipe.loss is not None:
@@ -89,7 +100,9 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
 
 def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str) -> None:
     if not params:
-        raise VerifyError("the model has no parameters to differentiate", hint="add a layer with weights: nn.Linear(...)")
+        raise VerifyError(
+            "the model has no parameters to differentiate", hint="add a layer with weights: nn.Linear(...)"
+        )
     grads = gradients(ctx, loss, params)
     if recipe.mode == "grad":
         for param, grad in zip(params, grads):
@@ -102,7 +115,9 @@ def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value
         recipe.optimizer.emit(ctx, params, grads)
 
 
-def _accumulate(recipe: Recipe, ctx: GraphEmitter, params: list[Value], grads: list[Value], phase: str) -> list[Value]:
+def _accumulate(
+    recipe: Recipe, ctx: GraphEmitter, params: list[Value], grads: list[Value], phase: str
+) -> list[Value]:
     """sum += grad between steps; at a step the mean goes to the optimizer and the sums start at zero again."""
     totals = []
     for param, grad in zip(params, grads):

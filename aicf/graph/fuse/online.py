@@ -84,7 +84,9 @@ class _Schedule:
                 if vid >= 0:
                     index.setdefault(vid, len(index))
             made.update(dict.fromkeys(op.out_vids))
-            ins, outs = (tuple(index[v] if v >= 0 else -1 for v in vids) for vids in (op.in_vids, op.out_vids))
+            ins, outs = (
+                tuple(index[v] if v >= 0 else -1 for v in vids) for vids in (op.in_vids, op.out_vids)
+            )
             region_ops.append(RegionOp(op.kind, self.attrs[i], ins, outs))
         in_vids = tuple(v for v in index if v not in made)
         out_vids = tuple(v for v in made if self.last_read.get(v, -1) > last)
@@ -93,7 +95,7 @@ class _Schedule:
         tensors = tuple(TensorDesc.dense(self.values[v].spec) for v in index)
         spec = RegionSpec(
             tuple(region_ops), tensors, tuple(index[v] for v in in_vids), tuple(index[v] for v in out_vids)
-        )  # fmt: skip
+        )
         return spec, in_vids, out_vids
 
 
@@ -117,14 +119,18 @@ def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector) -> 
             selector(state.spec)  # raises, with every variant's reason
             raise NoKernelError(f"no kernel takes {state.spec}")
         assert best.best is not None
-        regions.append(Region(best.anchor, best.last, best.spec, best.in_vids, best.out_vids, best.best, ended))
+        regions.append(
+            Region(best.anchor, best.last, best.spec, best.in_vids, best.out_vids, best.best, ended)
+        )
         i = best.last + 1
     return regions
 
 
 def _start(schedule: _Schedule, i: int, selector: Selector) -> _State:
     spec, in_vids, out_vids = schedule.region(i, i)
-    live = tuple(v for v in selector.registry.variants(spec.kind) if v.continues(spec, selector.device) is None)
+    live = tuple(
+        v for v in selector.registry.variants(spec.kind) if v.continues(spec, selector.device) is None
+    )
     found = selector.ask(spec)
     if isinstance(found, NoKernelError) and not live:
         found.where = schedule.ops[i].where or None
@@ -146,7 +152,9 @@ def _compose(schedule: _Schedule, state: _State, j: int, selector: Selector) -> 
         why = "; ".join(f"{v.name} refuses {op.kind}: {reject}" for v, reject in verdicts[:2])
         return Ended("candidates", why + (f"; and {len(verdicts) - 2} more" if len(verdicts) > 2 else ""))
     found = selector.ask(spec)
-    return _State(state.anchor, j, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found)
+    return _State(
+        state.anchor, j, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found
+    )
 
 
 def _loses(schedule: _Schedule, best: _State, following: _State, selector: Selector) -> Ended | None:

@@ -1,8 +1,8 @@
 """Which outputs share their input's storage (C6). Lowered ops are SSA; in place is decided here, after fusion.
 
-    must   an optimizer step writes its parameter in place: no later step may read the old value
-    may    an elementwise result takes over an operand that nobody needs any more
-    view   a reshape of a dense tensor is the same bytes: no kernel runs
+must   an optimizer step writes its parameter in place: no later step may read the old value
+may    an elementwise result takes over an operand that nobody needs any more
+view   a reshape of a dense tensor is the same bytes: no kernel runs
 """
 
 from __future__ import annotations
@@ -57,8 +57,15 @@ def resolve_aliases(
     return root, views, notes
 
 
-def _may(graph: Graph, region: Region, out: int, into: int, group: list[int], late: list[int],
-         new_values: dict[int, int]) -> bool:  # fmt: skip
+def _may(
+    graph: Graph,
+    region: Region,
+    out: int,
+    into: int,
+    group: list[int],
+    late: list[int],
+    new_values: dict[int, int],
+) -> bool:
     values = graph.values
     return (
         not late
@@ -70,19 +77,24 @@ def _may(graph: Graph, region: Region, out: int, into: int, group: list[int], la
     )
 
 
-def _check_must(graph: Graph, regions: Sequence[Region], op: LoweredOp, i: int, into: int, late: list[int]) -> None:
+def _check_must(
+    graph: Graph, regions: Sequence[Region], op: LoweredOp, i: int, into: int, late: list[int]
+) -> None:
     if late:
         reader = next(r for r in regions[i + 1 :] if set(late).intersection(r.in_vids))
         raise AliasError(
             f"{op.kind} writes {graph.values[into].name} in place, and {reader.spec.signature} reads the old value later",
-            where=op.where, expected=f"every read of %{late[0]} before op {op.oid}",
-            got=f"region {reader.anchor}..{reader.last} reads it", hint="emit the update after the last reader",
-        )  # fmt: skip
+            where=op.where,
+            expected=f"every read of %{late[0]} before op {op.oid}",
+            got=f"region {reader.anchor}..{reader.last} reads it",
+            hint="emit the update after the last reader",
+        )
     if graph.values[into].role is Role.input:
         raise AliasError(
-            f"{op.kind} would write over the input {graph.values[into].name}", where=op.where,
+            f"{op.kind} would write over the input {graph.values[into].name}",
+            where=op.where,
             hint="make it a state, or copy it first",
-        )  # fmt: skip
+        )
 
 
 def _check_updates(graph: Graph, root: dict[int, int]) -> None:

@@ -53,9 +53,10 @@ class Bound:
                     inputs = [f"{self.plan.slots[v].name}: {self.plan.slots[v].spec}" for v in step.in_vids]
                     raise NanError(
                         f"step {n} made the first NaN: {step.region.signature}, by {step.kernel_id}",
-                        where=step.where or None, got=f"{count} NaN of {slot.spec.numel} in {slot.name}: {slot.spec}",
+                        where=step.where or None,
+                        got=f"{count} NaN of {slot.spec.numel} in {slot.name}: {slot.spec}",
                         details=["its inputs have none: " + ", ".join(inputs)],
-                    )  # fmt: skip
+                    )
 
     def _nans(self, vid: int) -> int:
         if self.plan.slots[vid].spec.dtype.kind != "float":
@@ -69,24 +70,31 @@ class Executor:
     def __init__(self, runtime: Runtime, loader: KernelLoader) -> None:
         self.runtime, self.loader = runtime, loader
 
-    def bind(self, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor] | None,
-             **policy: Any) -> Bound:  # fmt: skip
+    def bind(
+        self, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor] | None, **policy: Any
+    ) -> Bound:
         """Slots, aliases and calls of a plan (C8). Every error of the feed comes from here, before anything runs."""
         tensors, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
         scratch = None
         if plan.workspace_bytes:
             memory = self.runtime.allocate(plan.workspace_bytes)
-            scratch = self.runtime.view(memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind))
+            scratch = self.runtime.view(
+                memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind)
+            )
         calls = [
             (
                 step,
                 self.loader.bind(
-                    step.kernel_id, step.region, [tensors[v] for v in step.in_vids],
-                    [tensors[v] for v in step.out_vids], scratch,
+                    step.kernel_id,
+                    step.region,
+                    [tensors[v] for v in step.in_vids],
+                    [tensors[v] for v in step.out_vids],
+                    scratch,
                 ),
             )
-            for step in plan.steps if step.kernel_id
-        ]  # fmt: skip
+            for step in plan.steps
+            if step.kernel_id
+        ]
         copies = []
         for old, new in plan.updates.items():
             if tensors[old].ptr != tensors[new].ptr:
@@ -104,8 +112,15 @@ class FrozenPlan:
     On CUDA its steps are captured as one graph; cache key, roles, errors and results are the same on both devices.
     """
 
-    def __init__(self, executor: Executor, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor],
-                 copy_roles: frozenset[Role], ignored: frozenset[str]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        executor: Executor,
+        plan: ExecPlan,
+        feed: Mapping[str, Any],
+        variables: Mapping[str, Tensor],
+        copy_roles: frozenset[Role],
+        ignored: frozenset[str],
+    ) -> None:
         self.executor, self.copy_roles, self.ignored = executor, copy_roles, ignored
         self.bound = executor.bind(
             plan, feed, variables, static_inputs=Role.input in copy_roles, ignored=ignored
@@ -125,9 +140,10 @@ class FrozenPlan:
             elif found[slot.name].ptr != bound.tensors[slot.vid].ptr:
                 raise FeedError(
                     f"{slot.name} is a static input of this frozen plan, and another tensor was fed",
-                    expected=hex(bound.tensors[slot.vid].ptr), got=hex(found[slot.name].ptr),
+                    expected=hex(bound.tensors[slot.vid].ptr),
+                    got=hex(found[slot.name].ptr),
                     hint="leave it out of static_roles, and each replay copies it",
-                )  # fmt: skip
+                )
         ran = bound.run(self.graph)
         self.replays += 1
         results = {}

@@ -46,7 +46,9 @@ class Explanation:
         ops = sum(len(r.spec.ops) for r in self.regions)
         text = Text(f"{self.plan.mode} plan {self.plan.key} on {self.device}", style="bold")
         text.append(f" · {ops} ops in {len(self.regions)} regions", style="none")
-        return text.append(f" · arena {self.plan.arena_bytes:,} B · {len(self.plan.alias)} aliases", style="none")
+        return text.append(
+            f" · arena {self.plan.arena_bytes:,} B · {len(self.plan.alias)} aliases", style="none"
+        )
 
     def _title(self, n: int, region: Region) -> Text:
         ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
@@ -66,13 +68,20 @@ class Explanation:
     def to_json(self) -> dict[str, Any]:
         """Without times, paths or dates: equal for equal ops, device and tuning data."""
         return {
-            "mode": self.plan.mode, "device": self.device, "plan": self.plan.key,
+            "mode": self.plan.mode,
+            "device": self.device,
+            "plan": self.plan.key,
             "regions": [
-                {"anchor": r.anchor, "last": r.last, "ended": {"trigger": r.ended.trigger, "detail": r.ended.detail},
-                 "view": not s.kernel_id, **selection_json(r.selection)}
+                {
+                    "anchor": r.anchor,
+                    "last": r.last,
+                    "ended": {"trigger": r.ended.trigger, "detail": r.ended.detail},
+                    "view": not s.kernel_id,
+                    **selection_json(r.selection),
+                }
                 for r, s in zip(self.regions, self.plan.steps)
             ],
-        }  # fmt: skip
+        }
 
 
 def explain(plan: ExecPlan, regions: Sequence[Region]) -> Explanation:

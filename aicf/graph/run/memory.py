@@ -30,7 +30,9 @@ def place(graph: Graph, regions: Sequence[Region], aliases: Mapping[int, int]) -
     offsets: dict[int, int] = {}
     for vid in sorted(first, key=lambda v: (-size[v], v)):
         taken = sorted(
-            (offsets[o], offsets[o] + size[o]) for o in offsets if first[o] <= last[vid] and first[vid] <= last[o]
+            (offsets[o], offsets[o] + size[o])
+            for o in offsets
+            if first[o] <= last[vid] and first[vid] <= last[o]
         )
         offsets[vid] = _lowest_gap(taken, size[vid])
     return offsets, max((offsets[v] + size[v] for v in offsets), default=0)

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...errors import AicfError
@@ -83,12 +82,22 @@ class ExecPlan:
         return hashlib.blake2s(self.to_json(indent=None).encode(), digest_size=12).hexdigest()
 
     def __str__(self) -> str:
-        lines = [f"plan {self.key} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
-                 f"arena {self.arena_bytes} B · workspace {self.workspace_bytes} B"]  # fmt: skip
+        lines = [
+            f"plan {self.key} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
+            f"arena {self.arena_bytes} B · workspace {self.workspace_bytes} B"
+        ]
         for slot in self.slots.values():
-            place = f"is %{slot.alias_of}" if slot.alias_of is not None else (
-                f"arena+{slot.offset}" if slot.offset is not None else "bound" if slot.role in EXTERNAL else "own"
-            )  # fmt: skip
+            place = (
+                f"is %{slot.alias_of}"
+                if slot.alias_of is not None
+                else (
+                    f"arena+{slot.offset}"
+                    if slot.offset is not None
+                    else "bound"
+                    if slot.role in EXTERNAL
+                    else "own"
+                )
+            )
             lines.append(f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {place}")
         for n, step in enumerate(self.steps):
             outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (step.out_vids, step.in_vids))
@@ -100,19 +109,37 @@ class ExecPlan:
 
     def to_json(self, indent: int | None = 1) -> str:
         data = {
-            "version": PLAN_VERSION, "mode": self.mode, "device": self.device,
+            "version": PLAN_VERSION,
+            "mode": self.mode,
+            "device": self.device,
             "slots": [
-                {"vid": s.vid, "name": s.name, "shape": list(s.spec.shape), "dtype": s.spec.dtype.name,
-                 "role": s.role.value, "offset": s.offset, "alias_of": s.alias_of, "alignment": s.alignment}
+                {
+                    "vid": s.vid,
+                    "name": s.name,
+                    "shape": list(s.spec.shape),
+                    "dtype": s.spec.dtype.name,
+                    "role": s.role.value,
+                    "offset": s.offset,
+                    "alias_of": s.alias_of,
+                    "alignment": s.alignment,
+                }
                 for s in self.slots.values()
             ],
             "steps": [
-                {"anchor": s.anchor, "last": s.last, "region": s.region.to_json(), "kernel": s.kernel_id,
-                 "in": list(s.in_vids), "out": list(s.out_vids)} for s in self.steps
+                {
+                    "anchor": s.anchor,
+                    "last": s.last,
+                    "region": s.region.to_json(),
+                    "kernel": s.kernel_id,
+                    "in": list(s.in_vids),
+                    "out": list(s.out_vids),
+                }
+                for s in self.steps
             ],
-            "updates": sorted(self.updates.items()), "arena_bytes": self.arena_bytes,
+            "updates": sorted(self.updates.items()),
+            "arena_bytes": self.arena_bytes,
             "workspace_bytes": self.workspace_bytes,
-        }  # fmt: skip
+        }
         return json.dumps(data, indent=indent, sort_keys=True)
 
     @classmethod
@@ -126,16 +153,36 @@ class ExecPlan:
             kind = "cpu" if device == "cpu" else "cuda"
             slots = {
                 s["vid"]: Slot(
-                    s["vid"], s["name"], TensorSpec(tuple(s["shape"]), DType[s["dtype"]], kind), Role(s["role"]),
-                    s["offset"], s["alias_of"], s["alignment"],
-                ) for s in data["slots"]
-            }  # fmt: skip
+                    s["vid"],
+                    s["name"],
+                    TensorSpec(tuple(s["shape"]), DType[s["dtype"]], kind),
+                    Role(s["role"]),
+                    s["offset"],
+                    s["alias_of"],
+                    s["alignment"],
+                )
+                for s in data["slots"]
+            }
             steps = tuple(
-                Step(s["anchor"], s["last"], RegionSpec.from_json(s["region"]), s["kernel"], tuple(s["in"]),
-                     tuple(s["out"])) for s in data["steps"]
-            )  # fmt: skip
-            plan = cls(data["mode"], device, slots, steps, dict(map(tuple, data["updates"])), data["arena_bytes"],
-                       data["workspace_bytes"])  # fmt: skip
+                Step(
+                    s["anchor"],
+                    s["last"],
+                    RegionSpec.from_json(s["region"]),
+                    s["kernel"],
+                    tuple(s["in"]),
+                    tuple(s["out"]),
+                )
+                for s in data["steps"]
+            )
+            plan = cls(
+                data["mode"],
+                device,
+                slots,
+                steps,
+                dict(map(tuple, data["updates"])),
+                data["arena_bytes"],
+                data["workspace_bytes"],
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise AicfError(f"this is no plan: {error!r}", hint="ExecPlan.to_json writes one") from error
         if registry is not None:
@@ -145,30 +192,49 @@ class ExecPlan:
 
 
 def make_plan(
-    graph: Graph, ops: Sequence[LoweredOp], regions: Sequence[Region], device: DeviceSpec, mode: str,
+    graph: Graph,
+    ops: Sequence[LoweredOp],
+    regions: Sequence[Region],
+    device: DeviceSpec,
+    mode: str,
     registry: KernelRegistry,
-) -> ExecPlan:  # fmt: skip
+) -> ExecPlan:
     """Decide storage: aliases from the ops' in-place constraints, then arena offsets from lifetimes (C6)."""
     aliases, views, notes = resolve_aliases(graph, ops, regions)
     offsets, arena = place(graph, regions, aliases)
     used = {v for r in regions for v in (*r.in_vids, *r.out_vids)}
     used |= {v.vid for v in graph.values if v.role in (Role.input, Role.param, Role.output)}
     used |= {v for pair in graph.updates.items() for v in pair}
-    assumed = TensorDesc.dense(TensorSpec(())).alignment if device.kind == "cuda" else 1  # host loops take any pointer
+    assumed = (
+        TensorDesc.dense(TensorSpec(())).alignment if device.kind == "cuda" else 1
+    )  # host loops take any pointer
     slots = {
         v.vid: Slot(
-            v.vid, v.name, v.spec, v.role, offsets.get(v.vid), aliases.get(v.vid),
+            v.vid,
+            v.name,
+            v.spec,
+            v.role,
+            offsets.get(v.vid),
+            aliases.get(v.vid),
             max(assumed, v.dtype.itemsize) if v.role in EXTERNAL else 0,
         )
-        for v in graph.values if v.vid in used
-    }  # fmt: skip
+        for v in graph.values
+        if v.vid in used
+    }
     steps = tuple(
         Step(
-            r.anchor, r.last, r.spec, "" if i in views else r.kernel_id, r.in_vids, r.out_vids, ops[r.anchor].where
+            r.anchor,
+            r.last,
+            r.spec,
+            "" if i in views else r.kernel_id,
+            r.in_vids,
+            r.out_vids,
+            ops[r.anchor].where,
         )
         for i, r in enumerate(regions)
-    )  # fmt: skip
+    )
     workspace = max(
-        (registry.by_id(s.kernel_id).query_workspace(s.region, device) for s in steps if s.kernel_id), default=0
+        (registry.by_id(s.kernel_id).query_workspace(s.region, device) for s in steps if s.kernel_id),
+        default=0,
     )
     return ExecPlan(mode, device.name, slots, steps, dict(graph.updates), arena, workspace, tuple(notes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,7 +16,6 @@ from ...dispatch import KernelLoader
 from ...errors import FeedError, StateError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
-from ...types import TensorSpec
 from ..build.trace import Recipe, trace
 from ..fuse import Region
 from .executor import Executor, FrozenPlan
@@ -57,8 +56,14 @@ class Program:
     bound once: feeding them has no effect, only inputs change from run to run (C11).
     """
 
-    def __init__(self, recipe: Recipe, runtime: Runtime, registry: KernelRegistry, variables: Variables,
-                 specialise: Callable[[Mapping[str, int], str], CompiledPlan]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        recipe: Recipe,
+        runtime: Runtime,
+        registry: KernelRegistry,
+        variables: Variables,
+        specialise: Callable[[Mapping[str, int], str], CompiledPlan],
+    ) -> None:
         self.recipe, self.runtime, self.registry, self.variables = recipe, runtime, registry, variables
         self._specialise = specialise
         self._executor = Executor(runtime, KernelLoader(registry, runtime))
@@ -84,7 +89,11 @@ class Program:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
         compiled = self.compiled(self._sizes(feed))
         bound = self._executor.bind(
-            compiled.plan, feed, self._bindings(feed), contiguous=contiguous, ignored=frozenset(self.variables.names())
+            compiled.plan,
+            feed,
+            self._bindings(feed),
+            contiguous=contiguous,
+            ignored=frozenset(self.variables.names()),
         )
         self.executed, self.notes = bound.run(), bound.notes
         self.runs += 1
@@ -97,7 +106,9 @@ class Program:
         self._refuse_static(feed)
         ignored = frozenset(self.variables.names())  # in train mode they have no effect; else _refuse_static
         found = check_feed(inputs, feed, self.runtime.kind, ignored)
-        signature = tuple((n, f.desc.shape, f.desc.dtype.name, f.desc.device) for n, f in sorted(found.items()))
+        signature = tuple(
+            (n, f.desc.shape, f.desc.dtype.name, f.desc.device) for n, f in sorted(found.items())
+        )
         key = ReplayKey(self.mode, compiled.plan.key, self.static_roles, self.copy_roles, signature)
         frozen = self._frozen.get(key)
         if frozen is None:
@@ -117,12 +128,17 @@ class Program:
         fed = [n for n in feed if n in self.variables]
         if fed and self.mode != "train":
             raise FeedError(
-                f"{fed[0]} is bound once for all replays", hint="run(feed) takes other parameters for one run; "
+                f"{fed[0]} is bound once for all replays",
+                hint="run(feed) takes other parameters for one run; "
                 "program.load_state_dict changes them for good",
-            )  # fmt: skip
+            )
 
     def _bindings(self, feed: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        return _Overlay(self.variables, feed, self.runtime) if self.mode != "train" and feed else _Overlay(self.variables)
+        return (
+            _Overlay(self.variables, feed, self.runtime)
+            if self.mode != "train" and feed
+            else _Overlay(self.variables)
+        )
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
@@ -173,7 +189,9 @@ class Program:
             self._refuse(feed, sizes, expected)
         return sizes
 
-    def _refuse(self, feed: Mapping[str, Any], sizes: Mapping[str, int], expected: Mapping[str, str]) -> NoReturn:
+    def _refuse(
+        self, feed: Mapping[str, Any], sizes: Mapping[str, int], expected: Mapping[str, str]
+    ) -> NoReturn:
         """FeedError with everything that is wrong with the feed; no plan is made for it."""
         graph = trace(self.recipe, {**self.recipe.model.sizes, **sizes}, self.runtime.kind)
         slots = [Slot(v.vid, v.name, v.spec, v.role) for v in graph.externals(Role.input)]
@@ -187,7 +205,10 @@ class Program:
         known = {n.removeprefix(META): n for n in self.variables.names() if n.startswith(META)}
         for name in meta:
             if name not in known:
-                raise StateError(f"no meta-parameter is called {name!r}", expected=", ".join(sorted(known)) or "none at all")
+                raise StateError(
+                    f"no meta-parameter is called {name!r}",
+                    expected=", ".join(sorted(known)) or "none at all",
+                )
         for name, value in meta.items():
             self.variables.assign(known[name], value)
 
@@ -229,20 +250,22 @@ def _shape_of(fed: Any) -> tuple[int, ...] | None:
 class _Overlay(Mapping[str, Tensor]):
     """The program's variables, with params of the feed in their place for one run."""
 
-    def __init__(self, variables: Variables, feed: Mapping[str, Any] | None = None, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self, variables: Variables, feed: Mapping[str, Any] | None = None, runtime: Runtime | None = None
+    ) -> None:
         self._variables = variables
         self._fed: dict[str, Tensor] = {}
-        for name in feed or ():
+        for name, given in (feed or {}).items():
             if name in variables and runtime is not None:
                 slot = Slot(-1, name, variables[name].spec, Role.param)
-                foreign = check_feed([slot], {name: feed[name]}, runtime.kind)[name]
+                foreign = check_feed([slot], {name: given}, runtime.kind)[name]
                 self._fed[name] = runtime.empty(variables[name].spec)
                 runtime.write(self._fed[name], foreign)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._fed[name] if name in self._fed else self._variables[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._variables.names())
 
     def __len__(self) -> int:

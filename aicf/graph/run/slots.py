@@ -16,8 +16,9 @@ from .plan import ExecPlan, Slot
 CONTIGUITY = ("copy", "raise")
 
 
-def check_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset(),
-               ) -> dict[str, Foreign]:  # fmt: skip
+def check_feed(
+    slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset()
+) -> dict[str, Foreign]:
     """Every named slot is fed, nothing else is, and each tensor has the slot's type and a place it can come from.
 
     All that is wrong is reported in one FeedError. A host array may be fed to any device; a CUDA tensor only to its own.
@@ -31,13 +32,16 @@ def check_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, igno
 Problem = tuple[str, str, str]  # tensor, expected, got
 
 
-def examine_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset(),
-                 ) -> tuple[dict[str, Foreign], list[Problem]]:  # fmt: skip
+def examine_feed(
+    slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset()
+) -> tuple[dict[str, Foreign], list[Problem]]:
     """The fed tensors by name, and everything that is wrong with the feed."""
     wanted = {s.name: s for s in slots}
     problems: list[Problem] = []
     for name in sorted(set(feed) - set(wanted) - ignored):
-        problems.append((name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor"))
+        problems.append(
+            (name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor")
+        )
     found: dict[str, Foreign] = {}
     for name, slot in wanted.items():
         if name not in feed:
@@ -50,7 +54,9 @@ def examine_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ig
             continue
         desc = foreign.desc
         if (desc.shape, desc.dtype) != (slot.spec.shape, slot.spec.dtype):
-            problems.append((name, str(slot.spec), f"tensor<{'x'.join(map(str, (*desc.shape, desc.dtype)))}>"))
+            problems.append(
+                (name, str(slot.spec), f"tensor<{'x'.join(map(str, (*desc.shape, desc.dtype)))}>")
+            )
         elif desc.device not in ("cpu", device):
             problems.append((name, f"a host array or a {device} tensor", f"a {desc.device} tensor"))
         found[name] = foreign
@@ -60,17 +66,25 @@ def examine_feed(slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ig
 def feed_error(problems: Sequence[Problem]) -> FeedError:
     name, expected, got = problems[0]
     if len(problems) == 1:
-        hint = "arrays are never converted silently: x.astype(np.float32) does it" if "tensor<" in got else None
+        hint = (
+            "arrays are never converted silently: x.astype(np.float32) does it" if "tensor<" in got else None
+        )
         return FeedError(f"the feed of {name} is wrong", expected=expected, got=got, hint=hint)
     return FeedError(
-        f"{len(problems)} tensors of the feed are wrong", details=[f"{n}: expected {e}; got {g}" for n, e, g in problems]
+        f"{len(problems)} tensors of the feed are wrong",
+        details=[f"{n}: expected {e}; got {g}" for n, e, g in problems],
     )
 
 
 def bind_and_alloc_slots(
-    plan: ExecPlan, feed: Mapping[str, Any], runtime: Runtime, variables: Mapping[str, Tensor] | None = None,
-    contiguous: str = "copy", static_inputs: bool = False, ignored: frozenset[str] = frozenset(),
-) -> tuple[dict[int, Tensor], list[str]]:  # fmt: skip
+    plan: ExecPlan,
+    feed: Mapping[str, Any],
+    runtime: Runtime,
+    variables: Mapping[str, Tensor] | None = None,
+    contiguous: str = "copy",
+    static_inputs: bool = False,
+    ignored: frozenset[str] = frozenset(),
+) -> tuple[dict[int, Tensor], list[str]]:
     """A tensor for every slot of the plan, and notes on what was staged.
 
     feed           inputs by name; without `variables`, params and states too
@@ -90,9 +104,11 @@ def bind_and_alloc_slots(
         why = _unfit(foreign, slot)
         if why and contiguous == "raise":
             raise FeedError(
-                f"{name} can't be bound as it is: {why}", expected="a dense, aligned tensor", got=str(foreign.desc),
+                f"{name} can't be bound as it is: {why}",
+                expected="a dense, aligned tensor",
+                got=str(foreign.desc),
                 hint="make it contiguous, or let aicf copy it: contiguous='copy'",
-            )  # fmt: skip
+            )
         if why or static_inputs or foreign.device != runtime.kind:
             tensors[slot.vid] = runtime.empty(slot.spec)
             fill_slot(tensors[slot.vid], foreign, runtime)
@@ -100,8 +116,8 @@ def bind_and_alloc_slots(
                 notes.append(f"{name} was staged into a dense slot: {why}")
         else:
             tensors[slot.vid] = runtime.borrow(foreign)
-    for slot in plan.externals(Role.param, Role.state) if variables is not None else ():
-        tensors[slot.vid] = variables[slot.name]
+    if variables is not None:
+        tensors.update({s.vid: variables[s.name] for s in plan.externals(Role.param, Role.state)})
     arena = runtime.allocate(max(plan.arena_bytes, 1))
     for slot in plan.slots.values():
         if slot.offset is not None:

@@ -36,16 +36,22 @@ class Variables:
             if known is not None:
                 if (known.shape, known.dtype) != (value.spec.shape, value.dtype):
                     raise StateError(
-                        f"{value.role} {value.name} is declared again with another type", where=value.where,
-                        expected=str(known.spec), got=str(value.spec), hint="one model has one parameter of a name",
-                    )  # fmt: skip
+                        f"{value.role} {value.name} is declared again with another type",
+                        where=value.where,
+                        expected=str(known.spec),
+                        got=str(value.spec),
+                        hint="one model has one parameter of a name",
+                    )
                 continue
             assert value.init is not None
             rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
-            start = np.asarray(value.init(value.spec.shape, rng))  # type: ignore[arg-type]
+            start = np.asarray(value.init(value.spec.shape, rng))
             if start.shape != value.spec.shape:
-                raise StateError(f"the initializer of {value.name} made the wrong shape",
-                                 expected=value.spec.shape, got=start.shape)  # fmt: skip
+                raise StateError(
+                    f"the initializer of {value.name} made the wrong shape",
+                    expected=value.spec.shape,
+                    got=start.shape,
+                )
             self._tensors[value.name] = self.runtime.upload(start, value.spec)
             self._roles[value.name] = value.role
             if value.constant:
@@ -83,7 +89,10 @@ class Variables:
         if strict and (missing or extra):
             raise StateError(
                 "the state dict does not fit this program",
-                details=[*(f"missing: {n}: {self._tensors[n].spec}" for n in missing), *(f"extra: {n}" for n in extra)],
+                details=[
+                    *(f"missing: {n}: {self._tensors[n].spec}" for n in missing),
+                    *(f"extra: {n}" for n in extra),
+                ],
                 hint="load_state_dict(..., strict=False) loads what is common",
             )
         ready = {n: _fitting(n, state[n], self._tensors[n].spec) for n in names if n in state}
@@ -104,10 +113,16 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
         array = foreign.array if foreign.array is not None else _download(value)
     if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
         raise StateError(
-            f"{name} does not fit", expected=str(spec), got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}"
+            f"{name} does not fit",
+            expected=str(spec),
+            got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}",
         )
     return array
 
 
 def _download(value: Any) -> np.ndarray:
-    return value.numpy() if isinstance(value, Tensor) else np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+    return (
+        value.numpy()
+        if isinstance(value, Tensor)
+        else np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+    )
