@@ -1,0 +1,1 @@
+"""Tests of selection: variants, the registry, extensions."""

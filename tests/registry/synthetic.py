@@ -1,0 +1,66 @@
+"""Made-up variants: a cost, a condition, and the regions they take. They run any region by its ops' references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aicf.ops.schema import schema_of
+from aicf.registry.cost import Cost
+from aicf.registry.registry import KernelRegistry
+from aicf.registry.variant import HostCall, KernelVariant, Reject, one_op
+from aicf.rows import RegionSpec
+from aicf.types import OpKind, TensorDesc, TensorSpec
+
+
+def kernel(
+    id: str, *kinds: str, us: float | Callable[[RegionSpec], float] = 1.0, signatures: Iterable[str] | None = None,
+    reject: Callable[[RegionSpec], Reject | None] = lambda region: None, **more,
+) -> KernelVariant:  # fmt: skip
+    """A variant that takes one op, or, with `signatures`, exactly the regions of these (and their prefixes, on the way)."""
+    taken = None if signatures is None else frozenset(signatures)
+
+    def accepts(region):
+        yield one_op(region) if taken is None else _among(region, taken)
+        yield reject(region)
+
+    def viable(region):
+        prefixes = {s[: len(region.signature)] for s in taken or ()}
+        yield one_op(region) if taken is None else _among(region, prefixes)
+
+    def cost(region, device):
+        return Cost({"made up": us(region) if callable(us) else us})
+
+    return KernelVariant(id, kinds or ("*",), id.split(".")[0], accepts, cost, interpret, viable, **more)
+
+
+def _among(region, signatures):
+    return None if region.signature in signatures else Reject("ops", f"does not take {region.signature}")
+
+
+def interpret(region, device) -> HostCall:
+    """Run a region op by op with NumPy."""
+
+    def run(operands, results):
+        known = dict(zip(region.inputs, operands))
+        for op in region.ops:
+            arrays = [known[i] if i >= 0 else None for i in op.inputs]
+            known.update(zip(op.outputs, schema_of(op.kind).call_reference(arrays, op.attrs)))
+        for target, i in zip(results, region.outputs):
+            target[...] = known[i]
+
+    return HostCall(run)
+
+
+def registry_of(*variants: KernelVariant) -> KernelRegistry:
+    return KernelRegistry(variants)
+
+
+def region(kind: str, *shapes: tuple[int, ...] | None, device: str = "cpu", dtype="f32", **attrs) -> RegionSpec:
+    """One op over dense operands of these shapes."""
+    schema = schema_of(kind)
+    specs = [None if s is None else TensorSpec(s, dtype, device) for s in shapes]
+    pack = schema.pack(schema.normalized(specs, attrs))
+    results = schema.infer(specs, pack)
+    return RegionSpec.single(
+        OpKind(kind), pack, [s and TensorDesc.dense(s) for s in specs], [TensorDesc.dense(s) for s in results]
+    )
