@@ -201,6 +201,7 @@ class OpSchema:
         device     where the results of an op without operands live; other ops follow their operands
         """
         specs = [getattr(o, "spec", o) for o in operands]
+        attrs = {**{a.name: a.default for a in self.attrs if not a.required}, **attrs}
         try:
             self._check_declared(specs)
             if self.check_fn is not None:

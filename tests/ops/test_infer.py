@@ -61,6 +61,11 @@ def test_the_elementwise_rule(op, specs, attrs, results):
     assert list(schema.infer(specs, schema.pack(attrs))) == results
 
 
+def test_attributes_left_out_have_their_defaults():
+    assert schema_of("reduce_sum").infer([f32(4, 7)], {}) == (f32(),)
+    assert schema_of("schedule_linear").infer([i64(), f32()], {"total": 5}) == (f32(),)
+
+
 def test_results_live_where_the_operands_do():
     x = TensorSpec((2,), DType.f32, "cuda")
     assert schema_of("relu").infer([x], {})[0].device == "cuda"
