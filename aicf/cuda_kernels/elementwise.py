@@ -13,10 +13,20 @@ from ..ops.gemm import BIAS_PER_M, BIAS_SCALAR, bias_kind
 from ..ops.schema import ELEMENTWISE, schema_of
 from ..registry.cost import Cost, roofline
 from ..registry.variant import (
-    Checks, In, Launch, Num, Out, Reject, at_most, cdiv, contiguous, one_op, variant,
+    Checks,
+    In,
+    Launch,
+    Num,
+    Out,
+    Reject,
+    at_most,
+    cdiv,
+    contiguous,
+    one_op,
+    variant,
 )  # fmt: skip
 from ..rows import RegionSpec
-from ..types import DType, TensorDesc, i32, i64
+from ..types import DType, TensorDesc, f32, i32, i64
 
 THREADS = 256
 MAX_RANK = 6
@@ -100,12 +110,12 @@ def _pointers(region: RegionSpec) -> tuple[tuple[In, ...], tuple[Out, ...]]:
 
 
 def _typed(region: RegionSpec) -> Callable[..., Any]:
-    """The region's one op as a typed scalar function."""
+    """The region's one op as a scalar function typed by its shared operands; f32 if it has none."""
     from .engine import typed_scalar
 
     schema, operands = schema_of(region.kind), op_operands(region)
     shared = (t.dtype for d, t in zip(schema.operands, operands) if d.type.shared)
-    return typed_scalar(schema.scalar, next(shared, operands[0].dtype).compute, **region.attrs)
+    return typed_scalar(schema.scalar, next(shared, f32).compute, **region.attrs)
 
 
 def _dense_results(region: RegionSpec) -> Reject | None:

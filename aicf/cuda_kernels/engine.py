@@ -31,6 +31,8 @@ STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked
 def typed_scalar(fn: Callable[..., Any], compute: DType, **attrs: Any) -> Callable[..., Any]:
     """`fn` with literals, number globals and attributes in the compute type (see ops/scalar.py), attributes bound.
 
+    `float(i)` becomes a number of the compute type too, where numba would make it an f64.
+
     The attributes are trailing positional parameters whose defaults are the typed values: Python fills them in by
     itself, and `bodies.element.emit_call` as constants that the compiler folds. Equal requests return the identical
     function, so that kernels made of it are cached.
@@ -41,7 +43,8 @@ def typed_scalar(fn: Callable[..., Any], compute: DType, **attrs: Any) -> Callab
 @functools.cache
 def _bound(fn: Callable[..., Any], compute: DType, attrs: AttrPack) -> Callable[..., Any]:
     typed, constants = scalar.typed_scalar(fn, compute, attrs)
-    return FunctionType(typed.__code__, typed.__globals__, typed.__name__, constants, typed.__closure__)
+    names = {**typed.__globals__, "float": np.float32} if compute.kind == "float" else typed.__globals__
+    return FunctionType(typed.__code__, names, typed.__name__, constants, typed.__closure__)
 
 
 # --- compiling --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,19 @@ from __future__ import annotations
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
 from ..registry.epilogue import GemmProgram, gemm_program
-from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, dtype, variant
+from ..registry.variant import (
+    Checks,
+    In,
+    KernelVariant,
+    Launch,
+    Num,
+    Out,
+    Reject,
+    at_most,
+    cdiv,
+    dtype,
+    variant,
+)
 from ..rows import RegionSpec
 from ..types import TensorDesc, f32, i32
 from .elementwise import THREADS

@@ -11,7 +11,19 @@ from typing import NamedTuple
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
 from ..registry.variant import (
-    Arg, Checks, In, Launch, Num, Out, Reject, Work, at_most, cdiv, contiguous, one_op, variant,
+    Arg,
+    Checks,
+    In,
+    Launch,
+    Num,
+    Out,
+    Reject,
+    Work,
+    at_most,
+    cdiv,
+    contiguous,
+    one_op,
+    variant,
 )  # fmt: skip
 from ..rows import RegionSpec
 from ..types import DType, f32, numel

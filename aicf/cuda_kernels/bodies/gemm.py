@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from .element import caller, device
+from .element import SIMULATED, caller, device
 from .tile import each, fragment, outer, tabulate, zeros
 
 
@@ -95,6 +95,7 @@ class Tiling:
         return f"{self.m}x{self.n}x{self.k}"
 
 
+ALIGNMENT = None if SIMULATED else 16  # bytes, of shared memory that is read in vectors; the simulator knows none
 GROUP = 8  # block rows that are worked column by column together, so that their operands meet in L2
 
 
@@ -142,8 +143,8 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n, k = sizes
-        a_shared = cuda.shared.array(a_buffers, float32, 16)
-        b_shared = cuda.shared.array(b_buffers, float32, 16)
+        a_shared = cuda.shared.array(a_buffers, float32, ALIGNMENT)
+        b_shared = cuda.shared.array(b_buffers, float32, ALIGNMENT)
         thread = cuda.threadIdx.x
         tx, ty = thread % threads, thread // threads
         tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n

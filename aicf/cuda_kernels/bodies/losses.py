@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from ...types import DType
+from ...types import DType, f32
 from .element import SIMULATED, device, getter, putter
 from .reduce import BLOCK, reducer, tree
-from ...types import f32
 
 _exp = (lambda x: np.exp(x)) if SIMULATED else (lambda x: math.exp(x))
 NAN = np.float32(np.nan)

@@ -1,0 +1,227 @@
+"""Regions for the CUDA kernels' tests, and the float64 references to hold them to.
+
+This folder has no `__init__.py`: a test package called `cuda` would hide NVIDIA's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import aicf.ops  # noqa: F401  (registers the ops)
+from aicf.cuda_kernels import MODULES
+from aicf.ops.schema import schema_of
+from aicf.registry.variant import KernelVariant
+from aicf.rows import RegionSpec
+from aicf.types import ActKind, DType, TensorDesc, TensorSpec, bf16, f16, f32, i32, i64, row_major
+
+VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One region for one variant. `values` names how operands are drawn when not normally: see `operands_for`."""
+
+    variant: str
+    region: RegionSpec
+    values: str = "normal"
+    tolerance: float = 1e-5
+
+    def __str__(self) -> str:
+        attrs = {k: v for k, v in self.region.attrs.items() if v not in (0, 1, (), False)}
+        return f"{self.variant} {self.region} {attrs or ''}".strip()
+
+
+def desc(shape: Sequence[int], dtype: DType = f32, stride: Sequence[int] | None = None) -> TensorDesc:
+    return TensorDesc(dtype, tuple(shape), tuple(stride if stride is not None else row_major(tuple(shape))), "cuda", 4)
+
+
+def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
+    """One op over operands given as descriptors, shapes (f32) or None."""
+    schema = schema_of(op)
+    descs = [d if d is None or isinstance(d, TensorDesc) else desc(d) for d in operands]
+    specs = [d and TensorSpec(d.shape, d.dtype, d.device) for d in descs]
+    packed = schema.pack(schema.normalized(specs, attrs))
+    results = [desc(s.shape, s.dtype) for s in schema.infer(specs, packed)]
+    return RegionSpec.single(schema.kind, packed, descs, results)
+
+
+def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, trans_a: bool = False,
+         trans_b: bool = False, **attrs: Any) -> RegionSpec:  # fmt: skip
+    a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
+    more = {"trans_a": trans_a, "trans_b": trans_b, **attrs}
+    return region("gemm", a, b, (m, n) if c else None, None if bias is None else (bias,), **more)
+
+
+GEMMS = [v for v in VARIANTS if ".gemm_" in v]
+
+# One region for each variant, compiled for every architecture.
+FIRST = [
+    Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
+    Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
+    Case("cuda.bias_add.v1", region("bias_add", (30, 40), (40,))),
+    Case("cuda.broadcast_in_dim.v1", region("broadcast_in_dim", (7, 1), shape=(7, 5, 9), dims=(0, 2))),
+    *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
+    Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
+    Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
+    Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
+    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (30, 10), desc((30,), i64)), "labels"),
+    Case("cuda.softmax_xent_grad_rows.v1",
+         region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,)), "labels"),
+    Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
+    Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
+]  # fmt: skip
+
+
+def gemm_cases(variant: str) -> list[Case]:
+    """Every transpose, bias kind, activation and output of one GEMM variant, at ragged sizes."""
+    made = [gemm(37, 53, 29, trans_a=ta, trans_b=tb) for ta in (False, True) for tb in (False, True)]
+    made += [gemm(37, 53, 29, bias=length) for length in (1, 53, 37)]
+    made += [gemm(20, 20, 20, bias=20, act=act, slope=0.2, save_preact=True) for act in ActKind]
+    made += [
+        gemm(1, 1, 1), gemm(1, 200, 3), gemm(200, 1, 3), gemm(5, 6, 0, bias=6, act=ActKind.sigmoid),
+        gemm(33, 65, 17, c=True, alpha=0.5, beta=-1.5), gemm(33, 65, 17, c=True, bias=33, trans_b=True, beta=2.0),
+        gemm(130, 129, 257, trans_a=True), gemm(257, 300, 100, trans_b=True, act=ActKind.tanh, bias=1),
+    ]  # fmt: skip
+    return [Case(variant, r, tolerance=2e-5) for r in made]
+
+
+def _elementwise() -> list[Case]:
+    flat, strided = "cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"
+    unary = "relu leaky_relu gelu gelu_erf sigmoid tanh exp sqrt log neg square abs copy".split()
+    binary = "sub mul div maximum minimum greater equal relu_grad leaky_relu_grad gelu_grad gelu_erf_grad".split()
+    cases = [Case(flat, region(op, (1025,)), "positive" if op in ("log", "sqrt") else "normal") for op in unary]
+    cases += [Case(flat, region(op, (1025,), (1025,))) for op in binary]
+    cases += [Case(flat, region("scale", (33, 3), factor=-1.5)), Case(flat, region("mul", (1025,), (1,)))]
+    cases += [Case(flat, region("add", *2 * [desc((77,), t)])) for t in (i32, i64)]
+    cases += [Case(flat, region("gelu", desc((77,), f16)), tolerance=2e-3)]
+    cases += [Case(flat, region("mul", *2 * [desc((77,), bf16)]), tolerance=1e-2)]
+    cases += [
+        Case(flat, region("convert", desc((77,), a), dtype=b.id), tolerance=1e-2)
+        for a, b in ((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (f32, i32), (i64, f32), (DType.bool, f32),
+                     (f32, DType.bool), (i32, i64))
+    ]  # fmt: skip
+    p = (4, 257)
+    cases += [
+        Case(flat, region("select", desc((77,), DType.bool), (77,), (77,))),
+        Case(flat, region("sgd_step", p, p, p, (), (), (), nesterov=True), "rates"),
+        Case(flat, region("adam_step", p, p, p, p, *[()] * 7, decoupled=True), "rates"),
+        Case(flat, region("increment", desc((), i64))),
+        Case(flat, region("adam_correction", desc((), i64), (), ()), "rates"),
+        Case(strided, region("add", (5,), (3, 5))), Case(strided, region("mul", (4, 1), (3, 1, 7))),
+        Case(strided, region("sub", (2, 1, 3, 1, 2, 1), (1, 2, 1, 3, 1, 2))),
+        Case(strided, region("copy", desc((6, 5), f32, (1, 6)))), Case(strided, region("relu", (1025,))),
+        Case(strided, region("greater", (4, 1), (1, 7))), Case(strided, region("add", (1, 1), ())),
+        Case(strided, region("select", desc((4, 1), DType.bool), (1, 7), ())),
+        Case(strided, region("div", desc((40, 50), f32, (200, 3)), (50,))),
+    ]  # fmt: skip
+    return cases
+
+
+def _reductions() -> list[Case]:
+    rows, columns, naive = (f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive"))
+    cases = []
+    for op in ("reduce_sum", "reduce_mean", "reduce_max"):
+        cases += [Case(rows, region(op, shape, axes=axes)) for shape, axes in (
+            ((3, 1025), (1,)), ((1000, 7), (1,)), ((5, 1), (1,)), ((3, 0), (1,)), ((), ()), ((2, 3, 5), ()),
+            ((2, 100000), (1,)), ((300001,), (0,)), ((3, 7, 1), (2,)))]  # fmt: skip
+        cases += [Case(columns, region(op, shape, axes=axes, keepdims=True)) for shape, axes in (
+            ((1025, 3), (0,)), ((7, 1000), (0,)), ((2, 33, 5), (1,)), ((0, 3), (0,)), ((50000, 10), (0,)),
+            ((3, 20000, 40), (1,)))]  # fmt: skip
+        cases += [Case(naive, region(op, x, axes=axes)) for x, axes in (
+            ((4, 5, 6, 7), (0, 2)), ((4, 5, 6, 7), (1, 3)), (desc((30, 20), f32, (1, 30)), (1,)), ((3, 0), (1,)))]
+    cases += [Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,))) for t in (i32, i64)]
+    cases += [Case(columns, region("reduce_max", desc((100, 3), t), axes=(0,))) for t in (i32, i64)]
+    cases += [Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,)), tolerance=1e-2) for t in (f16, bf16)]
+    return cases
+
+
+def _losses() -> list[Case]:
+    cases = []
+    for n, c, t in ((4, 7, i64), (1, 1, i32), (5, 1, i64), (3, 1025, i32), (100, 10, i64), (2, 50000, i64)):
+        labels = desc((n,), t)
+        cases.append(Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, c), labels), "labels"))
+        grad = region("softmax_cross_entropy_grad", (n, c), labels, (n,))
+        cases.append(Case("cuda.softmax_xent_grad_rows.v1", grad, "labels"))
+    half = region("softmax_cross_entropy", desc((4, 7), f16), desc((4,), i64))
+    return [*cases, Case("cuda.softmax_xent_rows.v1", half, "labels", 2e-3)]
+
+
+def _memory() -> list[Case]:
+    bias, broadcast = "cuda.bias_add.v1", "cuda.broadcast_in_dim.v1"
+    cases = [Case(bias, region("bias_add", shape, (length,)))
+             for shape, length in (((4, 7), 7), ((4, 7), 4), ((4, 7), 1), ((5, 5), 5), ((1, 1), 1))]  # fmt: skip
+    cases += [Case(broadcast, region("broadcast_in_dim", x, shape=shape, dims=dims)) for x, shape, dims in (
+        ((7,), (4, 7), (1,)), ((4,), (4, 7), (0,)), ((), (2, 3), ()), ((4, 1), (4, 3, 5), (0, 2)))]  # fmt: skip
+    cases += [Case("cuda.fill.v1", region("fill", shape=(33, 5), value=2.0, dtype=t.id)) for t in DType]
+    cases += [Case("cuda.reshape.v1", region("reshape", desc((4, 7), t), shape=(28,))) for t in (f32, f16, i64)]
+    return cases
+
+
+MORE = [c for v in GEMMS for c in gemm_cases(v)] + _elementwise() + _reductions() + _losses() + _memory()
+
+# --- operands and references ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Operands:
+    """Arrays as the op sees them, and the contiguous memory behind each (they differ for strided operands)."""
+
+    arrays: list[np.ndarray] = field(default_factory=list)
+    memory: list[np.ndarray] = field(default_factory=list)
+
+
+def operands_for(case: Case, seed: int = 0) -> Operands:
+    """Fresh random operands: normal; `positive`; `rates`, which puts 0-D operands into (0.1, 0.9); or class labels."""
+    rng, made = np.random.default_rng(seed), Operands()
+    for position, t in enumerate(case.region.operands):
+        extent = 1 + sum((d - 1) * s for d, s in zip(t.shape, t.stride)) if t.numel else 0
+        if t.dtype is DType.bool:
+            values = rng.integers(0, 2, extent)
+        elif case.values == "labels" and position == 1:
+            values = rng.integers(0, case.region.operands[0].shape[1], extent)
+        elif t.dtype.kind == "int":
+            values = rng.integers(1, 9, extent)
+        else:
+            values = rng.normal(size=extent)
+            if case.values == "positive" or (case.values == "rates" and position == 3):
+                values = np.abs(values) + 0.1
+            elif case.values == "rates" and t.rank == 0:
+                values = rng.uniform(0.1, 0.9, extent)
+        memory = np.asarray(values).astype(t.dtype.numpy)
+        strides = [s * t.dtype.itemsize for s in t.stride]
+        made.memory.append(memory)
+        made.arrays.append(np.lib.stride_tricks.as_strided(memory, t.shape, strides))
+    return made
+
+
+def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
+    """The op in NumPy; floats in float64 unless the values are special ones, which overflow elsewhere there."""
+    r = case.region
+    by_tensor = dict(zip(r.inputs, arrays))
+    given = [None if i < 0 else _wide(by_tensor[i], exact) for i in r.anchor.inputs]
+    with np.errstate(all="ignore"):
+        return list(schema_of(r.kind).call_reference(given, r.attrs))
+
+
+def _wide(x: np.ndarray, exact: bool) -> np.ndarray:
+    return x.astype(np.float64 if exact else np.float32) if DType.of(x.dtype).kind == "float" else x
+
+
+def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    """Within the case's tolerance, relative and absolute; absolute grows with the root of what was summed."""
+    summed = max([1.0, *(t.numel / max(1, case.region.results[0].numel) for t in case.region.operands)])
+    if case.region.kind.name == "gemm":
+        summed = max(1, case.region.operands[0].shape[0 if case.region.attrs["trans_a"] else 1])
+    for i, (g, w, t) in enumerate(zip(got, want, case.region.results)):
+        assert g.shape == t.shape and w.shape == t.shape, f"result {i}: {g.shape} and {w.shape}, expected {t.shape}"
+        if t.dtype.kind != "float":
+            np.testing.assert_array_equal(g, w.astype(t.dtype.numpy), err_msg=f"{case}, result {i}")
+            continue
+        np.testing.assert_allclose(
+            g.astype(np.float64), w.astype(np.float64), rtol=case.tolerance, atol=case.tolerance * summed**0.5,
+            err_msg=f"{case}, result {i}",
+        )  # fmt: skip

@@ -1,0 +1,75 @@
+"""Run small kernels in numba's simulator and print one line of JSON per case: name, error or null.
+
+A script of its own: the simulator is chosen by a variable that must be set before numba is first imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+
+import numpy as np  # noqa: E402
+from kernel_cases import VARIANTS, Case, assert_close, desc, gemm, operands_for, reference, region  # noqa: E402
+
+from aicf.cuda_kernels import engine  # noqa: E402
+from aicf.device.spec import DeviceSpec  # noqa: E402
+from aicf.types import ActKind, DType, f16, f32, i32, i64  # noqa: E402
+
+TINY = DeviceSpec("tiny", "cuda", (9, 0), frozenset({"sm_90a"}), 2, 1000.0, {"f32": 20.0})
+TILED, NAIVE = "cuda.gemm_tiled_32x32.v1", "cuda.gemm_naive.v1"
+FLAT, STRIDED = "cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"
+
+CASES = [
+    Case(FLAT, region("gelu", (300,))),
+    Case(FLAT, region("adam_step", *[(40,)] * 4, *[()] * 7), "rates"),
+    Case(FLAT, region("convert", desc((40,), f32), dtype=f16.id), tolerance=1e-3),
+    Case(FLAT, region("greater", (40,), (40,))),
+    Case(STRIDED, region("add", (4, 1), (3, 1, 7))),
+    Case(STRIDED, region("copy", desc((6, 5), f32, (1, 6)))),
+    Case(TILED, gemm(20, 18, 9, bias=18, act=ActKind.relu, save_preact=True)),
+    Case(TILED, gemm(33, 18, 40, c=True, trans_a=True, trans_b=True, alpha=0.5, beta=2.0)),
+    Case(NAIVE, gemm(5, 6, 7, bias=5, act=ActKind.sigmoid)),
+    Case(NAIVE, gemm(3, 4, 0, bias=1)),
+    Case("cuda.bias_add.v1", region("bias_add", (4, 7), (4,))),
+    Case("cuda.broadcast_in_dim.v1", region("broadcast_in_dim", (4, 1), shape=(4, 3, 5), dims=(0, 2))),
+    Case("cuda.fill.v1", region("fill", shape=(3, 5), value=1.0, dtype=DType.bool.id)),
+    Case("cuda.reshape.v1", region("reshape", (3, 5), shape=(15,))),
+    Case("cuda.reduce_rows.v1", region("reduce_sum", (3, 300), axes=(1,))),
+    Case("cuda.reduce_rows.v1", region("reduce_mean", (70, 5), axes=(1,))),
+    Case("cuda.reduce_rows.v1", region("reduce_mean", (5001,), axes=(0,))),  # split in two, through the workspace
+    Case("cuda.reduce_columns.v1", region("reduce_max", (2, 40, 5), axes=(1,))),
+    Case("cuda.reduce_columns.v1", region("reduce_mean", (1100, 5), axes=(0,))),  # split as well
+    Case("cuda.reduce_naive.v1", region("reduce_sum", (2, 3, 5), axes=(0, 2))),
+    Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
+    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (9, 10), desc((9,), i64)), "labels"),
+    Case("cuda.softmax_xent_grad_rows.v1",
+         region("softmax_cross_entropy_grad", (3, 70), desc((3,), i32), (3,)), "labels"),
+]  # fmt: skip
+
+
+def simulate(case: Case) -> None:
+    variant, region = VARIANTS[case.variant], case.region
+    reject = variant.supported(region, TINY)
+    assert reject is None, reject
+    operands = operands_for(case)
+    results = [np.full(t.shape, -1).astype(t.dtype.numpy) for t in region.results]
+    workspace = np.full(variant.query_workspace(region, TINY), 255, np.uint8)
+    want = reference(case, operands.arrays)
+    for launch in variant.build(region, TINY):
+        engine.simulate(launch, operands.memory, results, workspace)
+    assert_close(case, results, want)
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        try:
+            simulate(case)
+            error = None
+        except Exception:
+            error = traceback.format_exc()
+        print(json.dumps([str(case), error]))
+        sys.stdout.flush()
