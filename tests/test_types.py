@@ -287,7 +287,7 @@ def test_ids_come_from_names_alone():
 
 @pytest.mark.spec("B2")
 def test_unknown_and_ill_formed_op_kinds():
-    with pytest.raises(AttributeError, match=r"no op kind 'gem' is known; registered kinds: .*gemm"):
+    with pytest.raises(AttributeError, match=r"no op kind 'gem' is known; .*gemm"):
         _ = OpKind.gem
     with pytest.raises(RegistryError, match="no op kind has id 7"):
         OpKind.from_id(7)
