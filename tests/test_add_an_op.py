@@ -1,0 +1,131 @@
+"""docs/add-an-op.md, followed word for word in a copy of the source tree: what it says must work, works."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RECIPE = (ROOT / "docs" / "add-an-op.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", RECIPE, re.MULTILINE | re.DOTALL)
+FILES = {re.match(r"# (\S+)\n", body)[1]: body for lang, body in BLOCKS if lang in ("python", "toml")}
+COMMANDS = [line for lang, body in BLOCKS if lang == "sh" for line in body.splitlines()]
+ENROLLED = re.findall(r"[Aa]dd `(\w+)` to the import(?: and to `MODULES`)? in `(\S+)`", RECIPE)
+
+
+def run(*command: str, cwd: Path, path: Path) -> str:
+    """Run Python in a process of its own, with `path` ahead of the installed aicf. What it printed."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AICF_", "PYTEST_"))}
+    environment.update(PYTHONPATH=str(path), COLUMNS="140")
+    done = subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of aicf with the recipe's files, and their names in the imports and MODULES that it names."""
+    folder = tmp_path_factory.mktemp("tree")
+    for part in ("aicf", "tests/ops"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("tests/conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / part, folder / part)
+    write(folder, {name: text for name, text in FILES.items() if name.startswith(("aicf/", "tests/"))})
+    for name, file in ENROLLED:
+        text = (folder / file).read_text()
+        text = re.sub(
+            r"^from \. import (\(?)", rf"from . import \1{name}, ", text, count=1, flags=re.MULTILINE
+        )
+        (folder / file).write_text(text.replace("MODULES = (", f"MODULES = ({name}, "))
+    assert str(folder) in run("-c", "import aicf; print(aicf.__file__)", cwd=folder, path=folder)
+    return folder
+
+
+def test_the_recipe_is_read_as_it_is_meant():
+    assert len(FILES) == 11
+    assert len(ENROLLED) == 4
+    assert len(COMMANDS) == 4
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.spec("B11")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_recipe(tree, command):
+    """Among them: the new op trains, differentiates, fuses behind a GEMM; the new kernels are chosen or say why not."""
+    python, *arguments = shlex.split(command)
+    assert python == "python"
+    printed = run(*arguments, cwd=tree, path=tree)
+    if "pytest" in command:
+        assert re.search(r"\d+ passed", printed), printed
+    else:
+        assert "squash(x: float; sharpness: float = 1.0) -> y" in printed
+        assert "cuda.elementwise_flat.v1" in printed
+
+
+@pytest.mark.spec("B11")
+def test_info_lists_the_new_op_and_its_kernels(tree):
+    printed = run("-m", "aicf", "info", "softmin", cwd=tree, path=tree)
+    for expected in ("C1  -rank(x)", "cpu.reference.v1", "cpu.softmin_rows.v1", "cuda.softmin_lines.v1"):
+        assert expected in printed
+
+
+ACME = """
+import numpy as np
+import aicf
+from aicf import nn
+
+class Squareplus(nn.Layer):
+    def emit(self, ctx, x):
+        return ctx.squareplus(x)
+
+def build(*layers):
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 6))}, batch=8)
+    for layer in layers:
+        model.add(layer)
+    return model
+
+x = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+program = aicf.compile(build(Squareplus()), device="cpu")
+got = program({"x": x})["output"].numpy()
+np.testing.assert_allclose(got, 0.5 * (x + np.sqrt(x.astype(np.float64) ** 2 + 4)), rtol=1e-6)
+assert program.executed == ["cpu.squareplus_numpy.v1"], program.executed
+model = build(nn.Linear(6, 16), Squareplus(), nn.Linear(16, 1))
+train = aicf.compile(model, "train", device="cpu", loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))
+losses = [float(train({"x": x, "y": x[:, :1]})["loss"]) for _ in range(50)]
+assert losses[-1] < 0.5 * losses[0], losses
+print(program.explain())
+"""
+
+
+@pytest.mark.spec("B15")
+@pytest.mark.spec("B11")
+def test_another_package_brings_an_op_and_a_kernel(tmp_path):
+    project = tomllib.loads(FILES["pyproject.toml"])["project"]
+    points = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {module}\n" for name, module in entries.items())
+        for group, entries in project["entry-points"].items()
+    )
+    info = f"{project['name']}-{project['version']}.dist-info"
+    write(tmp_path, {name: text for name, text in FILES.items() if name.startswith("acme/")})
+    write(tmp_path, {
+        "acme/__init__.py": "", f"{info}/entry_points.txt": points,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",
+    })  # fmt: skip
+    path = Path(f"{tmp_path}{os.pathsep}{ROOT}")
+    assert "cpu.squareplus_numpy.v1 [acme]" in run("-c", ACME, cwd=tmp_path, path=path)
+    printed = run("-m", "aicf", "info", "squareplus", cwd=tmp_path, path=path)
+    assert "cpu.squareplus_numpy.v1" in printed
