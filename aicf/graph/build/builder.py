@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import VerifyError
 from ...ir import Graph, Initializer, Op, Role, Value
 from ...ops import activations
-from ...ops.schema import schema_of
+from ...ops.schema import OpSchema, schema_of
 from ...types import DType, TensorSpec, f32
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -162,8 +162,7 @@ class GraphEmitter:
             if len(operands) <= len(schema.operands)
             else [*operands]
         )
-        dtype = next((v.dtype for v in values if isinstance(v, Value)), f32)
-        given = [v if v is None or isinstance(v, Value) else self.constant(v, dtype) for v in values]
+        given = self._with_constants(schema, values)
         attrs = schema.normalized([v.spec if v else None for v in given], named)
         pack = schema.pack(attrs)
         specs = schema.infer(given, pack)
@@ -174,6 +173,19 @@ class GraphEmitter:
             kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)
         )
         return outs if len(schema.results) > 1 and len(outs) > 1 else outs[0]
+
+    def _with_constants(self, schema: OpSchema, values: list[Any]) -> list[Value | None]:
+        """Numbers as constants: of the other operands' type, or of the only one that their own operand may have."""
+        decls = [*schema.operands, *[None] * (len(values) - len(schema.operands))]
+        shared = (v.dtype for d, v in zip(decls, values) if isinstance(v, Value) and (d is None or d.type.shared))
+        dtype = next(shared, f32)
+        given: list[Value | None] = []
+        for decl, value in zip(decls, values):
+            if value is not None and not isinstance(value, Value):
+                own = decl is not None and not decl.type.shared and len(decl.type.dtypes) == 1
+                value = self.constant(value, next(iter(decl.type.dtypes)) if own and decl else dtype)
+            given.append(value)
+        return given
 
     def constant(self, value: float, dtype: Any = f32) -> Value:
         """A 0-D constant: set once, shared, in no state dict."""
