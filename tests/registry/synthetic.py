@@ -55,7 +55,9 @@ def registry_of(*variants: KernelVariant) -> KernelRegistry:
     return KernelRegistry(variants)
 
 
-def region(kind: str, *shapes: tuple[int, ...] | None, device: str = "cpu", dtype="f32", **attrs) -> RegionSpec:
+def region(
+    kind: str, *shapes: tuple[int, ...] | None, device: str = "cpu", dtype="f32", **attrs
+) -> RegionSpec:
     """One op over dense operands of these shapes."""
     schema = schema_of(kind)
     specs = [None if s is None else TensorSpec(s, dtype, device) for s in shapes]

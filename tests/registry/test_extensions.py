@@ -96,7 +96,11 @@ def python(folder: Path, code: str) -> subprocess.CompletedProcess:
     root = Path(aicf.__file__).parents[1]
     path = os.pathsep.join([str(folder), str(root)])
     return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 

@@ -34,7 +34,9 @@ def test_the_same_record_may_come_twice():
 
 
 @pytest.mark.spec("B14")
-@pytest.mark.parametrize("id", ["relu", "cpu.relu", "cpu.relu.1", "cpu.ReLU.v1", "cpu.a.b.v1", "cpu..v1", "cpu.a.v", ""])
+@pytest.mark.parametrize(
+    "id", ["relu", "cpu.relu", "cpu.relu.1", "cpu.ReLU.v1", "cpu.a.b.v1", "cpu..v1", "cpu.a.v", ""]
+)
 def test_a_malformed_id_is_refused(id):
     with pytest.raises(RegistryError, match="malformed"):
         variant("relu", id=id)
@@ -69,7 +71,11 @@ def test_a_variant_without_its_functions_or_with_unknown_ones_is_refused():
 
 @pytest.mark.spec("B2", "B6")
 def test_only_variants_of_the_op_are_searched():
-    named, trait, star = kernel("cpu.a.v1", "relu"), kernel("cpu.b.v1", "elementwise"), kernel("cpu.c.v1", "*")
+    named, trait, star = (
+        kernel("cpu.a.v1", "relu"),
+        kernel("cpu.b.v1", "elementwise"),
+        kernel("cpu.c.v1", "*"),
+    )
     registry = registry_of(star, trait, named, kernel("cpu.d.v1", "tanh", "gemm"))
     assert registry.variants(OpKind.relu) == (named, trait, star)
     assert [v.id for v in registry.variants(OpKind.gemm)] == ["cpu.c.v1", "cpu.d.v1"]

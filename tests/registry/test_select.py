@@ -115,11 +115,19 @@ def test_the_order_of_registration_never_matters(order, data):
     priorities = data.draw(st.lists(st.integers(0, 1), min_size=6, max_size=6))
     no = data.draw(st.lists(st.booleans(), min_size=6, max_size=6).filter(lambda x: not all(x)))
     made = [
-        kernel(f"cpu.k{i}.v1", us=costs[i], priority=priorities[i], reject=odd_length if no[i] else lambda r: None)
+        kernel(
+            f"cpu.k{i}.v1",
+            us=costs[i],
+            priority=priorities[i],
+            reject=odd_length if no[i] else lambda r: None,
+        )
         for i in range(6)
     ]
     r = region("relu", (7,))
-    straight, permuted = select(r, CPU, registry_of(*made)), select(r, CPU, registry_of(*(made[i] for i in order)))
+    straight, permuted = (
+        select(r, CPU, registry_of(*made)),
+        select(r, CPU, registry_of(*(made[i] for i in order))),
+    )
     assert straight == permuted
     takers = [i for i in range(6) if not no[i]]
     best = min(takers, key=lambda i: (costs[i], -priorities[i], i))
@@ -143,7 +151,9 @@ def test_a_small_n_chooses_the_plain_kernel_over_the_vectorised_one():
     plain = kernel("cpu.plain.v1", "relu", us=lambda r: 1 + r.results[0].numel / 1000)
     vectorised = kernel("cpu.vectorised.v1", "relu", us=lambda r: 3 + r.results[0].numel / 4000, priority=10)
     registry = registry_of(plain, vectorised)
-    chosen = {n: select(region("relu", (n,)), CPU, registry).kernel_id for n in (1, 1000, 2666, 2667, 100_000)}
+    chosen = {
+        n: select(region("relu", (n,)), CPU, registry).kernel_id for n in (1, 1000, 2666, 2667, 100_000)
+    }
     assert [id.split(".")[1] for id in chosen.values()] == ["plain"] * 3 + ["vectorised"] * 2
 
 

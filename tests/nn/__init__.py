@@ -1,0 +1,1 @@
+"""Tests of training: whole models against NumPy, optimizers, state."""

@@ -1,0 +1,337 @@
+"""Training programs (C11-C14, C17, D16): what is bound once, what changes, and that replay is the same program."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf import nn
+from aicf.errors import FeedError, NanError, StateError
+
+from . import oracle as exact
+from .mlp import batch_of, host, mlp, on_each_device, oracle, params, same, trainer
+
+
+@on_each_device
+@pytest.mark.spec("C11", "C12", "B13")
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_hundred_eager_steps_and_replays_agree_bit_for_bit(device, optimizer):
+    made = [
+        trainer(device, mlp("gelu", seed=5), {"sgd": nn.SGD(0.1, 0.9), "adamw": nn.AdamW(0.01)}[optimizer])
+        for _ in range(2)
+    ]
+    eager, replayed = made
+    for step in range(100):
+        feed = batch_of(6 if step % 10 else 5, seed=step)
+        assert same(host(eager.run(feed)), host(replayed.replay(feed))), f"step {step}"
+        assert eager.executed == replayed.executed
+    assert same(eager.state_dict(), replayed.state_dict())
+    assert eager.get("step") == 100
+
+
+@on_each_device
+@pytest.mark.spec("C12")
+def test_eager_steps_and_replays_may_alternate(device):
+    mixed, plain = trainer(device, mlp(seed=2)), trainer(device, mlp(seed=2))
+    for step in range(8):
+        feed = batch_of(6, seed=step)
+        assert same(host((mixed.run, mixed.replay)[step % 2](feed)), host(plain.run(feed)))
+    assert same(mixed.state_dict(), plain.state_dict())
+
+
+@on_each_device
+@pytest.mark.spec("C11")
+@pytest.mark.parametrize("how", ["run", "replay"])
+def test_fed_params_and_state_are_ignored_in_train_mode(device, how):
+    fed, plain = trainer(device), trainer(device)
+    zeros = {
+        name: np.zeros_like(fed.get(name))
+        for name in ("0.weight", "2.bias", "0.weight.momentum", "optimizer.step")
+    }
+    for step in range(4):
+        feed = batch_of(6, seed=step)
+        assert same(host(getattr(fed, how)({**feed, **zeros})), host(getattr(plain, how)(feed)))
+    assert same(fed.state_dict(), plain.state_dict())
+    assert fed.get("step") == 4
+
+
+@on_each_device
+@pytest.mark.spec("C11")
+def test_inputs_alone_change_and_results_are_the_callers_own(device):
+    program = trainer(device, optimizer=nn.SGD(0.0))
+    first, second = batch_of(6, seed=1), batch_of(6, seed=2)
+    a = program.replay(first)
+    before = host(a)
+    b = host(program.replay(second))
+    assert same(host(a), before), "a later replay wrote over an earlier result"
+    assert not same(before, b)
+    assert same(host(program.replay(first)), before)
+
+
+@on_each_device
+@pytest.mark.spec("C14")
+def test_compiling_and_freezing_leave_params_and_state_as_they_were(device):
+    program = trainer(device)
+    program.run(batch_of(6))
+    before = program.state_dict()
+    program.compiled({"batch": 4})
+    aicf.compile(program.recipe.model, device=device)
+    assert same(program.state_dict(), before)
+    other = trainer(device)
+    other.run(batch_of(6))
+    other.replay(batch_of(6, seed=1))  # binds, then runs once: one step, not two
+    program.run(batch_of(6, seed=1))
+    assert same(other.state_dict(), program.state_dict())
+
+
+# --- meta-parameters --------------------------------------------------------------------------------------------------
+
+
+@on_each_device
+@pytest.mark.spec("C13")
+def test_a_new_learning_rate_needs_no_new_plan(device):
+    program = trainer(device, optimizer=nn.SGD(0.5))
+    model = oracle(program)
+    for step, lr in enumerate([0.5, 0.5, 0.01, 0.0]):
+        program.set(lr=lr)
+        feed = batch_of(6, seed=step)
+        _, _, grads = model.step(**feed)
+        exact.SGD(lr).update(model.params, grads)
+        program.replay(feed)
+    for name, value in params(program).items():
+        np.testing.assert_allclose(value, model.params[name], rtol=1e-4, atol=1e-6)
+    assert (len(program._plans), len(program._frozen)) == (1, 1)
+    assert program.compiled({"batch": 6}).plan.key == trainer(device, optimizer=nn.SGD(0.01)).plan.key
+
+
+@on_each_device
+@pytest.mark.spec("C13")
+def test_each_meta_parameter_of_adam_can_be_set(device):
+    program = trainer(device, optimizer=nn.AdamW(0.1, betas=(0.1, 0.2), eps=1.0, weight_decay=0.0))
+    program.set(lr=0.01, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1)
+    model, theirs = oracle(program), exact.Adam(0.01, (0.8, 0.95), 1e-6, 0.1, decoupled=True)
+    for step in range(3):
+        feed = batch_of(6, seed=step)
+        theirs.update(model.params, model.step(**feed)[2])
+        program.replay(feed)
+    for name, value in params(program).items():
+        np.testing.assert_allclose(value, model.params[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.spec("C13")
+def test_an_unknown_meta_parameter_is_refused_and_nothing_is_set():
+    program = trainer("cpu", optimizer=nn.SGD(0.5))
+    with pytest.raises(StateError, match="no meta-parameter is called 'beta1'") as error:
+        program.set(lr=0.1, beta1=0.9)
+    assert "lr, momentum, step, weight_decay" in str(error.value)
+    assert program.get("lr") == np.float32(0.5)
+    with pytest.raises(StateError, match="no variable is called"):
+        program.get("nothing")
+
+
+CURVES = {
+    "cosine": (nn.schedules.Cosine(0.5, total=12, warmup=4, floor=0.02),
+               lambda t: 0.5 * t / 4 if t < 4 else 0.02 + 0.48 * (1 + math.cos(math.pi * min((t - 4) / 8, 1))) / 2),
+    "linear": (nn.schedules.Linear(0.5, total=10, warmup=2, floor=0.1),
+               lambda t: 0.5 * t / 2 if t < 2 else 0.5 - 0.4 * min((t - 2) / 8, 1)),
+    "step": (nn.schedules.StepDecay(0.5, every=3, gamma=0.1), lambda t: 0.5 * 0.1 ** (t // 3)),
+}  # fmt: skip
+
+
+class Slope(nn.Layer):
+    """y = x * w, with one weight that starts at 0."""
+
+    def emit(self, ctx, x):
+        return ctx.mul(x, ctx.param("w", (1,), nn.init.zeros))
+
+
+@on_each_device
+@pytest.mark.spec("C13", "D16")
+@pytest.mark.parametrize("name", CURVES)
+def test_a_schedule_in_the_graph_gives_the_textbook_rates(device, name):
+    """The gradient of (w - t)^2 at w = t + 1/2 is 1: SGD then moves w by the rate."""
+    schedule, curve = CURVES[name]
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 1))}, batch=1).add(Slope())
+    program = trainer(device, model, nn.SGD(schedule), "mse")
+    rates = []
+    for step in range(1, 15):
+        w = program.get("0.w")
+        program.replay({"x": np.ones((1, 1), np.float32), "y": (w - 0.5).reshape(1, 1)})
+        rates.append(float(w[0] - program.get("0.w")[0]))
+    np.testing.assert_allclose(rates, [curve(t) for t in range(1, 15)], rtol=1e-4, atol=1e-6)
+    assert len(program._frozen) == 1
+    program.set(lr=0.0)
+    w = program.get("0.w")
+    program.replay({"x": np.ones((1, 1), np.float32), "y": (w - 0.5).reshape(1, 1)})
+    floor = getattr(schedule, "floor", 0.0)
+    np.testing.assert_allclose(w[0] - program.get("0.w")[0], floor, atol=1e-6)
+
+
+# --- clipping, accumulation, partial batches --------------------------------------------------------------------------
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+@pytest.mark.parametrize("max_norm", [0.05, 1e3])
+def test_gradient_clipping_by_the_joint_norm(device, max_norm):
+    program = trainer(device, optimizer=nn.SGD(0.5, momentum=0.9, clip_norm=max_norm))
+    model, theirs = oracle(program), exact.SGD(0.5, 0.9)
+    for step in range(5):
+        feed = batch_of(6, seed=step)
+        grads = model.step(**feed)[2]
+        theirs.update(model.params, exact.clipped(grads, max_norm))
+        program.replay(feed)
+    norm = math.sqrt(sum(float((g * g).sum()) for g in grads.values()))
+    assert (norm > max_norm) == (max_norm == 0.05)
+    for name, value in params(program).items():
+        np.testing.assert_allclose(value, model.params[name], rtol=1e-3, atol=1e-5)
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+@pytest.mark.parametrize("how", ["run", "replay"])
+def test_accumulating_four_small_batches_is_one_step_with_the_large_one(device, how):
+    whole = trainer(device, mlp(seed=3, batch=8), nn.AdamW(0.01))
+    parts = trainer(device, mlp(seed=3, batch=2), nn.AdamW(0.01), accumulate=4)
+    for step in range(3):
+        feed = batch_of(8, seed=step)
+        getattr(whole, how)(feed)
+        before = params(parts)
+        for i in range(4):
+            assert same(params(parts), before), "a weight moved between steps"
+            getattr(parts, how)({k: v[2 * i : 2 * i + 2] for k, v in feed.items()})
+    assert whole.get("step") == parts.get("step") == 3
+    for name, value in params(whole).items():
+        np.testing.assert_allclose(parts.get(name), value, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(parts.get(f"{name}.grad_sum"), 0.0)
+
+
+@on_each_device
+@pytest.mark.spec("D16", "C13")
+def test_an_accumulating_program_has_all_its_variables_before_its_first_step(device):
+    program = trainer(device, optimizer=nn.AdamW(0.01), accumulate=3)
+    program.set(lr=0.5)
+    assert {"optimizer.lr", "0.weight.exp_avg", "0.weight.grad_sum"} <= set(program.state_dict())
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+def test_the_run_counter_goes_with_the_state_so_that_accumulation_resumes_in_the_middle(device):
+    straight = trainer(device, mlp(seed=3), nn.SGD(0.1), accumulate=3)
+    first, second = (trainer(device, mlp(seed=s), nn.SGD(0.1), accumulate=3) for s in (3, 4))
+    for step in range(7):
+        straight.run(batch_of(6, seed=step))
+    for step in range(4):
+        first.run(batch_of(6, seed=step))
+    second.load_state_dict(first.state_dict())
+    for step in range(4, 7):
+        second.run(batch_of(6, seed=step))
+    assert same(second.state_dict(), straight.state_dict())
+
+
+@on_each_device
+@pytest.mark.spec("D16", "C17")
+def test_a_partial_last_batch_has_its_own_plan_and_the_same_state(device):
+    program = trainer(device, optimizer=nn.SGD(0.1, momentum=0.9))
+    model, theirs = oracle(program), exact.SGD(0.1, 0.9)
+    for step, rows in enumerate([6, 6, 2, 6, 1]):
+        feed = batch_of(rows, seed=step)
+        loss, out, grads = model.step(**feed)
+        theirs.update(model.params, grads)
+        got = host(program.replay(feed))
+        np.testing.assert_allclose(got["loss"], loss, rtol=1e-4)
+        assert got["output"].shape == (rows, 3)
+        np.testing.assert_allclose(got["output"], out, rtol=1e-3, atol=1e-5)
+    for name, velocity in theirs.v.items():
+        np.testing.assert_allclose(program.get(f"{name}.momentum"), velocity, rtol=1e-3, atol=1e-5)
+    assert len(program._plans) == 3
+    assert program.get("step") == 5
+
+
+@on_each_device
+@pytest.mark.spec("D16", "C17")
+def test_an_inference_program_sees_what_training_learns(device):
+    model = mlp()
+    program, inference = trainer(device, model), aicf.compile(model, device=device)
+    assert inference.variables is program.variables
+    feed = batch_of(4)
+    before = host(inference({"x": feed["x"]}))
+    for _ in range(3):
+        program.replay(feed)
+    after = host(inference({"x": feed["x"]}))
+    assert not same(before, after)
+    np.testing.assert_allclose(after["output"], oracle(program).forward(feed["x"]), rtol=1e-4, atol=1e-5)
+
+
+@on_each_device
+@pytest.mark.spec("C11")
+def test_an_eager_inference_run_takes_other_parameters_for_once(device):
+    program = aicf.compile(mlp(sizes=(5, 3)), device=device)
+    x, w = batch_of(6)["x"], np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
+    plain = host(program.run({"x": x}))
+    got = program.run({"x": x, "0.weight": w})["output"].numpy()
+    np.testing.assert_allclose(got, x @ w.T.astype(float) + program.get("0.bias"), rtol=1e-4, atol=1e-5)
+    assert same(host(program.run({"x": x})), plain)
+    with pytest.raises(FeedError, match="0.weight is bound once for all replays"):
+        program.replay({"x": x, "0.weight": w})
+    with pytest.raises(FeedError, match="the feed of 0.weight is wrong"):
+        program.run({"x": x, "0.weight": w.T})
+
+
+class Scaled(nn.Layer):
+    """x times a 0-D parameter."""
+
+    def emit(self, ctx, x):
+        return ctx.mul(x, ctx.param("scale", (), nn.init.ones))
+
+
+@on_each_device
+def test_a_parameter_without_dimensions_can_be_fed_and_trained(device):
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 2))}, batch=3).add(Scaled())
+    x = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    got = aicf.compile(model, device=device).run({"x": x, "0.scale": np.float32(-2)})["output"].numpy()
+    np.testing.assert_array_equal(got, -2 * x)
+    program = trainer(device, model, nn.SGD(0.1), "mse")
+    program.replay({"x": x, "y": np.zeros_like(x)})
+    np.testing.assert_allclose(program.get("0.scale"), 1 - 0.1 * 2 * np.mean(x.astype(float) ** 2), rtol=1e-5)
+
+
+# --- the first NaN ----------------------------------------------------------------------------------------------------
+
+
+class Log(nn.Layer):
+    def emit(self, ctx, x):
+        return ctx.exp(ctx.log(x))
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+@pytest.mark.parametrize("how", ["run", "replay"])
+def test_the_first_nan_is_traced_to_its_op(device, how, monkeypatch):
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(Log()).add(nn.Linear(5, 3))
+    program = aicf.compile(model, device=device)
+    x = np.abs(batch_of(6)["x"])
+    x[2, 3] = -1.0
+    assert np.isnan(getattr(program, how)({"x": x})["output"].numpy()).any()  # unchecked, it goes through
+    monkeypatch.setenv("AICF_CHECK", "nan")
+    with pytest.raises(NanError, match=r"step 0 made the first NaN: log") as error:
+        getattr(program, how)({"x": x})
+    assert "1 NaN of 30" in str(error.value)
+    assert "test_training.py" in error.value.where
+    assert np.isfinite(getattr(program, how)({"x": np.abs(x)})["output"].numpy()).all()
+    x[0, 0] = np.nan
+    monkeypatch.setenv("AICF_CHECK", "other")
+    assert np.isnan(getattr(program, how)({"x": x})["output"].numpy()).any()
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+def test_a_nan_that_was_fed_is_no_op_s_fault(device, monkeypatch):
+    monkeypatch.setenv("AICF_CHECK", "nan")
+    program = aicf.compile(mlp(), device=device)
+    x = batch_of(6)["x"]
+    x[0, 0] = np.nan
+    assert np.isnan(program.run({"x": x})["output"].numpy()).any()
