@@ -15,7 +15,7 @@ from .device.runtime import Runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
 from .errors import AicfError, RegistryError
-from .ops import schema
+from .ops import record
 from .ops.schema import schema_of
 from .registry.registry import KernelRegistry
 from .registry.select import Selection, log_choice, select
@@ -23,9 +23,8 @@ from .registry.variant import HostCall, Launch
 from .rows import RegionSpec
 from .types import OpKind
 
-Call = Callable[
-    ..., None
-]  # runs a bound kernel; on CUDA it takes another stream, or a graph builder, if given one
+# Runs a bound kernel; on CUDA it takes another stream, or a graph builder, if given one.
+Call = Callable[..., None]
 
 
 @cache
@@ -69,7 +68,7 @@ def _load_devices() -> None:
         specs.PRESETS.setdefault(device.name, device)
 
 
-schema.load_more, specs.load_more = _load_ops, _load_devices
+record.load_more, specs.load_more = _load_ops, _load_devices
 
 
 def _points(group: str) -> list[tuple[str, EntryPoint]]:
@@ -181,15 +180,15 @@ def run_op(
     """Infer, select and run one op on tensors of one runtime; the results are checked against the inferred types."""
     registry = registry or default_registry()
     op = schema_of(kind)
-    normal = op.normalized([t.spec if t else None for t in operands], attrs)
-    inferred = op.infer([t.spec if t else None for t in operands], normal)
+    normal = op.normalized([t.spec if t is not None else None for t in operands], attrs)
+    inferred = op.infer([t.spec if t is not None else None for t in operands], normal)
     for name, want, got in zip(op.results, inferred, results):
         if (want.shape, want.dtype) != (got.spec.shape, got.spec.dtype):
             raise AicfError(f"{kind}: result {name} does not fit", expected=str(want), got=str(got.spec))
     region = RegionSpec.single(
         OpKind(kind),
         op.pack(normal),
-        [t.desc if t else None for t in operands],
+        [t.desc if t is not None else None for t in operands],
         [t.desc for t in results],
     )
     selection = select(region, runtime.spec, registry)

@@ -230,7 +230,10 @@ class AttrPack(Mapping[str, Any]):
                 raise ValueError(f"{len(blob) - at} bytes left over")
         except (ValueError, IndexError, struct.error) as error:
             raise AttrError(f"this attribute blob can't be read: {error}", got=f"{len(blob)} bytes") from None
-        return cls(values)
+        pack = cls(values)
+        if pack.blob != blob:  # unsorted or repeated keys, a bool of 2
+            raise AttrError("this attribute blob can't be read: a pack has one blob, and this is not its")
+        return pack
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

@@ -243,7 +243,6 @@ def test_a_damaged_blob_never_ends_in_an_error_of_another_kind(attrs, data):
 
 
 @pytest.mark.spec("B4")
-@pytest.mark.xfail(reason="from_blob reads more than one spelling of a pack", strict=True)
 @pytest.mark.parametrize(
     "body",
     [

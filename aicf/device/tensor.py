@@ -63,11 +63,6 @@ class Tensor:
     def __int__(self) -> int:
         return int(self.item())
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a 0-D tensor has no length")
-        return self.shape[0]
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         host = self.numpy()
         return host if dtype is None else host.astype(dtype)

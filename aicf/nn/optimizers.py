@@ -31,11 +31,11 @@ class Optimizer:
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
         with ctx.scope("optimizer"):
-            step = ctx.state("step", (), 0, i32)
+            step = ctx.state("step", (), 0, i32)  # optimizer steps done
+            base = ctx.state("lr", (), self.lr.base if isinstance(self.lr, Schedule) else self.lr)
+            lr = self.lr.emit(ctx, step, base) if isinstance(self.lr, Schedule) else base
             now = ctx.increment(step)
             ctx.update(step, now)
-            base = ctx.state("lr", (), self.lr.base if isinstance(self.lr, Schedule) else self.lr)
-            lr = self.lr.emit(ctx, now, base) if isinstance(self.lr, Schedule) else base
             meta = self.meta(ctx, now)
             grads = self._clip(ctx, grads)
         for param, grad in zip(params, grads):

@@ -1,7 +1,6 @@
 """Learning-rate schedules: emitted into the graph, so that the rate changes on the device, without a new plan (C13).
 
-Each is a function of the step counter, which counts optimizer steps from 1, and of the base rate, which `program.set(lr=…)`
-still changes.
+Each is a function of the number of steps done, 0 at the first, and of the base rate, which `program.set(lr=…)` changes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Linear warm-up over `warmup` steps, then half a cosine down to floor * base at step `total` (Loshchilov 2017)."""
+    """Linear warm-up over `warmup` steps, then half a cosine down to the rate `floor` at step `total` (Loshchilov 2017)."""
 
     total: int
     warmup: int = 0
@@ -37,7 +36,7 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """Linear warm-up, then a straight line down to floor * base at step `total`."""
+    """Linear warm-up, then a straight line down to the rate `floor` at step `total`."""
 
     total: int
     warmup: int = 0

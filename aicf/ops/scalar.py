@@ -42,6 +42,8 @@ def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[
     numbers = {
         n: _convert(function.__globals__[n], compute) for n in code.co_names if n in function.__globals__
     }
+    if compute.kind == "float":
+        numbers["float"] = compute.numpy.type  # float(i) is a number of the compute type, not an f64
     typed = code.replace(
         co_consts=tuple(_convert(c, compute) for c in code.co_consts), co_argcount=last, co_kwonlyargcount=0
     )

@@ -165,9 +165,7 @@ class GraphEmitter:
         given = self._with_constants(schema, values)
         attrs = schema.normalized([v.spec if v else None for v in given], named)
         pack = schema.pack(attrs)
-        specs = schema.infer(given, pack)
-        if not given:
-            specs = tuple(TensorSpec(s.shape, s.dtype, self.device) for s in specs)
+        specs = schema.infer(given, pack, self.device)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
         outs = self.builder.emit(
             kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)
@@ -177,7 +175,9 @@ class GraphEmitter:
     def _with_constants(self, schema: OpSchema, values: list[Any]) -> list[Value | None]:
         """Numbers as constants: of the other operands' type, or of the only one that their own operand may have."""
         decls = [*schema.operands, *[None] * (len(values) - len(schema.operands))]
-        shared = (v.dtype for d, v in zip(decls, values) if isinstance(v, Value) and (d is None or d.type.shared))
+        shared = (
+            v.dtype for d, v in zip(decls, values) if isinstance(v, Value) and (d is None or d.type.shared)
+        )
         dtype = next(shared, f32)
         given: list[Value | None] = []
         for decl, value in zip(decls, values):

@@ -1,0 +1,74 @@
+"""What a declaration may say: element types of operands, attributes, and the numbered constraints that `infer` checks."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..types import DType
+
+
+@dataclass(frozen=True)
+class TypeConstraint:
+    """Element types an operand may have. Operands marked `shared` all have the same one."""
+
+    name: str
+    dtypes: frozenset[DType]
+    shared: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_FLOATS = frozenset({DType.f32, DType.f16, DType.bf16})
+_INTS = frozenset({DType.i32, DType.i64})
+Float = TypeConstraint("float", _FLOATS)
+Int = TypeConstraint("int", _INTS)
+Number = TypeConstraint("number", _FLOATS | _INTS)
+Any_ = TypeConstraint("any", frozenset(DType))
+Index = TypeConstraint("index", _INTS, shared=False)
+Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
+AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
+F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32
+
+VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all
+ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
+ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}
+
+
+@dataclass(frozen=True)
+class OperandDecl:
+    name: str
+    type: TypeConstraint
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class AttrDecl:
+    name: str
+    type: type
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+def require(condition: bool, constraint: str, message: str) -> None:
+    """Inside `infer`: constraint `C1` of the op's docstring must hold. The message gives the values seen."""
+    if not condition:
+        raise ConstraintBroken(constraint, message)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a tuple attribute's entry is an integer; a bool is not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+class ConstraintBroken(Exception):
+    def __init__(self, constraint: str, message: str) -> None:
+        self.constraint, self.message = constraint, message
+        super().__init__(f"{constraint}: {message}")

@@ -1,0 +1,262 @@
+"""OpSchema: one op as one record, and the table of all of them. Ops are declared through `schema.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import AttrError, RegistryError, TypeInferenceError
+from ..types import AttrPack, DType, OpKind, TensorSpec
+from .constraints import AttrDecl, ConstraintBroken, OperandDecl, require
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class OpSchema:
+    """One op: everything that is true of it on any device."""
+
+    name: str
+    operands: tuple[OperandDecl, ...]
+    attrs: tuple[AttrDecl, ...]
+    results: tuple[str, ...]
+    rule: Callable[..., Any]  # (*operand specs, **attrs) -> result specs
+    doc: str
+    traits: frozenset[str] = frozenset()
+    scalar: Callable[..., Any] | None = None  # elementwise ops: the op on one element of each operand
+    alias: Mapping[int, tuple[int, str]] = field(default_factory=dict)  # result -> (operand, "may" or "must")
+    flops: int = 1  # per element of the result, for the cost model
+    version: int = 1
+    origin: str = "aicf"
+    reference_fn: Callable[..., Any] | None = None
+    gradient_fn: Callable[..., Any] | None = None
+    normalize: Callable[[Sequence[TensorSpec | None], dict[str, Any]], dict[str, Any]] | None = None
+    check_fn: Callable[..., None] | None = (
+        None  # (*operand specs, **attrs): more constraints, before the rule's
+    )
+    sample_specs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> OpKind:
+        return OpKind(self.name)
+
+    @property
+    def attr_schema(self) -> str:
+        """Names the layout of `attr_blob`: the op's version and a digest of its attributes' names and types."""
+        layout = ",".join(f"{a.name}:{a.type.__name__}" for a in self.attrs)
+        return f"{self.name}/v{self.version}:{hashlib.blake2s(layout.encode(), digest_size=4).hexdigest()}"
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The numbered constraints of the docstring: C1, C2, …"""
+        return tuple(re.findall(r"^\s*(C\d+)\s", self.doc, re.MULTILINE))
+
+    @property
+    def summary(self) -> str:
+        return self.doc.strip().split("\n")[0]
+
+    # --- registrations --------------------------------------------------------------------------------------------
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.reference_fn = function
+        return function
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        known = {d.name for d in self.operands} | set(self.results) | {a.name for a in self.attrs}
+        known |= {"d" + name for name in self.results} | {"emit"}
+        unknown = [p for p in inspect.signature(function).parameters if p not in known]
+        if unknown:
+            raise RegistryError(
+                f"the gradient rule of {self.name} asks for {', '.join(unknown)}",
+                expected="emit, " + ", ".join(sorted(known - {"emit"})),
+            )
+        self.gradient_fn = function
+        return function
+
+    def normalizer(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.normalize = function
+        return function
+
+    def checks(self, function: Callable[..., None]) -> Callable[..., None]:
+        self.check_fn = function
+        return function
+
+    def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:
+        """Enrol a case: one shape per operand (None for one left out), with attributes."""
+        self.sample_specs.append({"shapes": operands, "attrs": attrs})
+
+    # --- the boundary -----------------------------------------------------------------------------------------------
+
+    def normalized(self, operands: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes in the one form that kernels see: what callers of `pack` pass them through first."""
+        return self.normalize(operands, dict(attrs)) if self.normalize else dict(attrs)
+
+    def pack(self, attrs: Mapping[str, Any]) -> AttrPack:
+        """Attributes with defaults filled in, each of its declared type; an unknown or mistyped one is refused."""
+        known = {a.name: a for a in self.attrs}
+        for name in attrs:
+            if name not in known:
+                raise AttrError(
+                    f"{self.name} has no attribute {name!r}",
+                    expected=", ".join(known) or "no attributes at all",
+                )
+        full = {}
+        for decl in self.attrs:
+            if decl.name not in attrs and decl.required:
+                raise AttrError(f"{self.name} needs attribute {decl.name!r}", expected=decl.type.__name__)
+            full[decl.name] = _coerce(self.name, decl, attrs.get(decl.name, decl.default))
+        return AttrPack(full)
+
+    def infer(
+        self, operands: Sequence[Any], attrs: Mapping[str, Any], device: str = "cpu"
+    ) -> tuple[TensorSpec, ...]:
+        """Verify operands and attributes and compute the result types; TypeInferenceError names what is wrong.
+
+        operands   TensorSpecs, or things with a `.spec` (their `.name` and `.where` then go into the message)
+        device     where the results of an op without operands live; other ops follow their operands
+        """
+        specs = [getattr(o, "spec", o) for o in operands]
+        attrs = {**{a.name: a.default for a in self.attrs if not a.required}, **attrs}
+        try:
+            self._check_declared(specs)
+            if self.check_fn is not None:
+                self.check_fn(*specs, **attrs)
+            results = self.rule(*specs, **attrs)
+        except ConstraintBroken as broken:
+            raise TypeInferenceError(
+                f"{self.name} {broken.constraint}: {broken.message}",
+                details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
+                hint=f"the constraints of {self.name} are in its docstring: aicf info {self.name}",
+            ) from None
+        results = results if isinstance(results, tuple) else (results,)
+        return results if self.operands else tuple(replace(r, device=device) for r in results)
+
+    def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:
+        required = sum(not d.optional for d in self.operands)
+        require(
+            required <= len(specs) <= len(self.operands),
+            "operands",
+            f"takes {', '.join(d.name + '?' * d.optional for d in self.operands)}; got {len(specs)} operands",
+        )
+        shared: tuple[str, DType] | None = None
+        for decl, spec in zip(self.operands, specs):
+            if spec is None:
+                require(decl.optional, "operands", f"{decl.name} can't be left out")
+                continue
+            require(
+                spec.dtype in decl.type.dtypes,
+                "types",
+                f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})",
+            )
+            if decl.type.shared:
+                shared = shared or (decl.name, spec.dtype)
+                require(
+                    spec.dtype is shared[1],
+                    "types",
+                    f"{decl.name} is {spec.dtype} but {shared[0]} is {shared[1]}; operands never promote, "
+                    f"convert one of them",
+                )
+        devices = {s.device for s in specs if s is not None}
+        require(len(devices) <= 1, "devices", f"operands live on {' and '.join(sorted(devices))}")
+
+    def call_reference(
+        self, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]
+    ) -> tuple[np.ndarray, ...]:
+        """The reference on NumPy arrays; always a tuple.
+
+        It sees f16 and bf16 as f32, and what it returns is rounded once, to the inferred types. With an f64 array among
+        the operands the results stay f64: an oracle for every float type.
+        """
+        if self.reference_fn is None:
+            raise RegistryError(f"op {self.name} has no reference")
+        exact = any(a is not None and a.dtype == np.float64 for a in arrays)
+        specs = [a if a is None else TensorSpec(a.shape, _spec_dtype(a.dtype)) for a in arrays]
+        wide = [
+            a.astype(np.float32) if a is not None and s is not None and s.dtype in _NARROW else a
+            for a, s in zip(arrays, specs)
+        ]
+        with np.errstate(all="ignore"):
+            out = self.reference_fn(*wide, **attrs)
+            out = out if isinstance(out, tuple) else (out,)
+            return tuple(
+                np.asarray(o, np.float64 if exact and s.dtype.kind == "float" else s.dtype.numpy)
+                for o, s in zip(out, self.infer(specs, attrs))
+            )
+
+
+_NARROW = frozenset({DType.f16, DType.bf16})
+
+
+def _spec_dtype(dtype: np.dtype) -> DType:
+    return DType.f32 if dtype == np.float64 else DType.of(dtype)
+
+
+def _coerce(op: str, decl: AttrDecl, value: Any) -> Any:
+    good = {
+        bool: isinstance(value, (bool, np.bool_)),
+        int: isinstance(value, (int, np.integer)) and not isinstance(value, bool),
+        float: isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool),
+        tuple: isinstance(value, (tuple, list)),
+    }[decl.type]
+    if isinstance(value, DType) and decl.type is int:
+        return value.id
+    if not good:
+        raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected=decl.type.__name__)
+    return decl.type(value)
+
+
+def _describe(decl: OperandDecl, operand: Any) -> str:
+    spec, name, where = (
+        getattr(operand, "spec", operand),
+        getattr(operand, "name", ""),
+        getattr(operand, "where", ""),
+    )
+    label = f"{decl.name} ({name})" if name and name != decl.name else decl.name
+    return f"{label}: {spec}" + (f"  at {where}" if where else "")
+
+
+# --- the table of ops -------------------------------------------------------------------------------------------------
+
+_SCHEMAS: dict[OpKind, OpSchema] = {}
+
+
+def load_more() -> None:
+    """Replaced by dispatch: loads the ops that other packages bring."""
+
+
+def register(schema: OpSchema) -> OpSchema:
+    known = _SCHEMAS.get(schema.kind)
+    if known is not None and known.rule is not schema.rule:
+        raise RegistryError(
+            f"op {schema.name!r} is already registered by {known.origin}",
+            hint="choose another name for the new op",
+        )
+    return _SCHEMAS.setdefault(schema.kind, schema)
+
+
+def unregister(name: str) -> None:
+    """Forget an op; for tests and notebooks that define one again."""
+    _SCHEMAS.pop(OpKind(name), None)
+
+
+def schema_of(kind: OpKind | str) -> OpSchema:
+    kind = OpKind(kind) if isinstance(kind, str) else kind
+    if kind not in _SCHEMAS:
+        load_more()
+    found = _SCHEMAS.get(kind)
+    if found is None:
+        raise RegistryError(
+            f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas())
+        )
+    return found
+
+
+def schemas() -> Iterator[OpSchema]:
+    """All ops, by name."""
+    return iter(sorted(_SCHEMAS.values(), key=lambda s: s.name))
