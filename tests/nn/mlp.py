@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def mlp(
 ) -> nn.Model:
     """Linear layers called 0, 2, 4, …, with activations between them."""
     model = nn.Model({"x": aicf.TensorSpec(("batch", sizes[0]))}, batch=batch, seed=seed)
-    for n, (i, o) in enumerate(zip(sizes, sizes[1:])):
+    for n, (i, o) in enumerate(pairwise(sizes)):
         if n:
             model.add(LAYERS[activation]())
         model.add(nn.Linear(i, o))

@@ -169,7 +169,7 @@ def test_linear_starts_as_pytorch_s_does():
 def test_an_initialiser_of_the_wrong_shape_is_named():
     wrong = nn.Linear(5, 3, weight_init=lambda shape, rng: np.zeros((3, 3)))
     model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=2).add(wrong)
-    with pytest.raises(StateError, match="the initializer of 0.weight made the wrong shape"):
+    with pytest.raises(StateError, match=r"the initializer of 0.weight made the wrong shape"):
         aicf.compile(model, device="cpu")
 
 

@@ -157,7 +157,7 @@ def test_a_schedule_in_the_graph_gives_the_textbook_rates(device, name):
     model = nn.Model({"x": aicf.TensorSpec(("batch", 1))}, batch=1).add(Slope())
     program = trainer(device, model, nn.SGD(schedule), "mse")
     rates = []
-    for step in range(1, 15):
+    for _ in range(1, 15):
         w = program.get("0.w")
         program.replay({"x": np.ones((1, 1), np.float32), "y": (w - 0.5).reshape(1, 1)})
         rates.append(float(w[0] - program.get("0.w")[0]))
@@ -275,9 +275,9 @@ def test_an_eager_inference_run_takes_other_parameters_for_once(device):
     got = program.run({"x": x, "0.weight": w})["output"].numpy()
     np.testing.assert_allclose(got, x @ w.T.astype(float) + program.get("0.bias"), rtol=1e-4, atol=1e-5)
     assert same(host(program.run({"x": x})), plain)
-    with pytest.raises(FeedError, match="0.weight is bound once for all replays"):
+    with pytest.raises(FeedError, match=r"0.weight is bound once for all replays"):
         program.replay({"x": x, "0.weight": w})
-    with pytest.raises(FeedError, match="the feed of 0.weight is wrong"):
+    with pytest.raises(FeedError, match=r"the feed of 0.weight is wrong"):
         program.run({"x": x, "0.weight": w.T})
 
 

@@ -1,0 +1,1 @@
+"""Tests of the graph: emission, verification, fusion, plans, feeding, running."""
