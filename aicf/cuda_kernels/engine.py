@@ -31,8 +31,6 @@ STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked
 def typed_scalar(fn: Callable[..., Any], compute: DType, **attrs: Any) -> Callable[..., Any]:
     """`fn` with literals, number globals and attributes in the compute type (see ops/scalar.py), attributes bound.
 
-    `float(i)` becomes a number of the compute type too, where numba would make it an f64.
-
     The attributes are trailing positional parameters whose defaults are the typed values: Python fills them in by
     itself, and `bodies.element.emit_call` as constants that the compiler folds. Equal requests return the identical
     function, so that kernels made of it are cached.
@@ -43,8 +41,7 @@ def typed_scalar(fn: Callable[..., Any], compute: DType, **attrs: Any) -> Callab
 @functools.cache
 def _bound(fn: Callable[..., Any], compute: DType, attrs: AttrPack) -> Callable[..., Any]:
     typed, constants = scalar.typed_scalar(fn, compute, attrs)
-    names = {**typed.__globals__, "float": np.float32} if compute.kind == "float" else typed.__globals__
-    return FunctionType(typed.__code__, names, typed.__name__, constants, typed.__closure__)
+    return FunctionType(typed.__code__, typed.__globals__, typed.__name__, constants, typed.__closure__)
 
 
 # --- compiling --------------------------------------------------------------------------------------------------------
@@ -129,9 +126,9 @@ def _arch(target: str) -> tuple[Any, ...]:
 def _compile(launch: Launch, signature: Any, target: str, output: str) -> Any:
     from numba import cuda
 
-    # "at least one block per multiprocessor" is what ptxas assumes anyway, but said aloud it stops it from spilling a
-    # few registers to reach two (seen on sm_100a)
-    bounds = (_threads(launch), 1)
+    # A body may say how many of its blocks a multiprocessor should hold: `body.blocks_per_sm`. Left to its own guess,
+    # ptxas takes registers that cost the second block, or spills to keep it (both seen with one GEMM tile).
+    bounds = (_threads(launch), *filter(None, [getattr(launch.body, "blocks_per_sm", 0)]))
     code, _ = cuda.compile(
         launch.body, signature, device=False, abi="numba", abi_info={"abi_name": kernel_name(launch)},
         cc=_arch(target), output=output, launch_bounds=bounds,

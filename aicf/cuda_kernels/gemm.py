@@ -136,7 +136,7 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
 
             p = _program(region)
             (a_m, a_k), (b_k, b_n) = _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b)
-            body = tiled(Tiling(m, n, k), a_m < a_k, b_n <= b_k, _epilogue(p))
+            body = tiled(Tiling(m, n, k, blocks_per_sm), a_m < a_k, b_n <= b_k, _epilogue(p))
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
             return [Launch(body, (blocks,), (THREADS,), _args(region, p))]
 

@@ -84,11 +84,15 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A block of `threads` x `threads` computes an m x n tile in steps of k; a thread holds m/threads x n/threads."""
+    """A block of `threads` x `threads` computes an m x n tile in steps of k; a thread holds m/threads x n/threads.
+
+    Registers are limited so that a multiprocessor holds `blocks` blocks.
+    """
 
     m: int
     n: int
     k: int
+    blocks: int
     threads: int = 16
 
     def __str__(self) -> str:
@@ -185,6 +189,7 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
 
     order = ("m" if a_rows_fast else "k") + ("n" if b_columns_fast else "k")
     kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
+    kernel.blocks_per_sm = tiling.blocks
     return kernel
 
 

@@ -1,0 +1,342 @@
+"""Every variant on a real GPU, launched directly, against the op's NumPy reference in float64.
+
+Results start as NaN (or -1), lie between guard bands that must stay untouched, and operands are fresh random numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_cases import (
+    FIRST, GEMMS, MORE, VARIANTS, Case, assert_close, desc, gemm, operands_for, reference, region,
+)  # fmt: skip
+
+from aicf.cuda_kernels import engine
+from aicf.device.spec import DeviceSpec, from_properties
+from aicf.ops.schema import schema_of
+from aicf.rows import RegionSpec
+from aicf.types import ActKind, bf16, f16, f32, i64
+
+pytestmark = pytest.mark.gpu
+
+GUARD = 512  # bytes before and after each allocation
+POISON = 0xFF  # as bytes: NaN in every float type, -1 in the integers
+
+
+@dataclass
+class Gpu:
+    """A device, a stream of ours, and copies to and from its memory. Buffers live as long as the test."""
+
+    device: Any
+    stream: Any
+    spec: DeviceSpec
+    buffers: list[Any] = field(default_factory=list)
+
+    def allocate(self, nbytes: int) -> int:
+        """Poisoned memory between poisoned guards; the pointer is to what lies between them."""
+        buffer = self.device.allocate(nbytes + 2 * GUARD, stream=self.stream)
+        self.buffers.append(buffer)
+        self.upload(int(buffer.handle), np.full(nbytes + 2 * GUARD, POISON, np.uint8))
+        return int(buffer.handle) + GUARD
+
+    def upload(self, pointer: int, array: np.ndarray) -> None:
+        if array.nbytes:
+            self._copy("cuMemcpyHtoD", pointer, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+
+    def download(self, pointer: int, nbytes: int) -> np.ndarray:
+        host = np.empty(nbytes, np.uint8)
+        if nbytes:
+            self._copy("cuMemcpyDtoH", host.ctypes.data, pointer, nbytes)
+        return host
+
+    def _copy(self, name: str, target: int, source: int, nbytes: int) -> None:
+        from cuda.bindings import driver
+
+        self.stream.sync()
+        (status,) = getattr(driver, name)(target, source, nbytes)
+        assert status == driver.CUresult.CUDA_SUCCESS, f"{name}: {status}"
+
+
+@pytest.fixture(scope="module")
+def opened() -> Gpu:
+    device = engine.current_device()
+    p = device.properties
+    spec = from_properties(
+        device.name, tuple(device.compute_capability), p.multiprocessor_count, p.l2_cache_size,
+        p.max_shared_memory_per_block_optin, 2**34, 1.5, 1000.0,
+    )  # fmt: skip
+    return Gpu(device, device.create_stream(), spec)
+
+
+@pytest.fixture
+def gpu(opened: Gpu):
+    yield opened
+    opened.stream.sync()
+    for buffer in opened.buffers:
+        buffer.close()
+    opened.buffers.clear()
+
+
+def launch_case(gpu: Gpu, case: Case, memory: Sequence[np.ndarray], shift: int = 0,
+                onto: dict[int, int] | None = None) -> list[np.ndarray]:  # fmt: skip
+    """Run the variant on this memory and return the results; guards of results and workspace are checked.
+
+    shift   elements by which every pointer is moved from its 256-byte boundary
+    onto    result -> operand whose memory it takes over
+    """
+    variant, r = VARIANTS[case.variant], case.region
+    reject = variant.supported(r, gpu.spec)
+    if reject is not None and reject.condition == "needs":
+        pytest.skip(str(reject))
+    assert reject is None, reject
+    ins = []
+    for t, m in zip(r.operands, memory):
+        ins.append(gpu.allocate(m.nbytes + shift * t.dtype.itemsize) + shift * t.dtype.itemsize)
+        gpu.upload(ins[-1], m)
+    outs = []
+    for i, t in enumerate(r.results):
+        moved = shift * t.dtype.itemsize
+        outs.append(ins[onto[i]] if onto and i in onto else gpu.allocate(t.nbytes + moved) + moved)
+    scratch = variant.query_workspace(r, gpu.spec)
+    workspace = gpu.allocate(scratch)
+    for launch in variant.build(r, gpu.spec):
+        engine.bind(launch, r, gpu.stream, ins, outs, workspace, variant.id)()
+    gpu.stream.sync()
+    for pointer, nbytes in [(p, t.nbytes) for p, t in zip(outs, r.results)] + [(workspace, scratch)]:
+        assert (gpu.download(pointer + nbytes, GUARD) == POISON).all(), f"{case}: written behind a buffer"
+        assert (gpu.download(pointer - GUARD, GUARD) == POISON).all(), f"{case}: written before a buffer"
+    return [gpu.download(p, t.nbytes).view(t.dtype.numpy).reshape(t.shape) for p, t in zip(outs, r.results)]
+
+
+def check(gpu: Gpu, case: Case, seed: int = 0, shift: int = 0) -> None:
+    operands = operands_for(case, seed)
+    assert_close(case, launch_case(gpu, case, operands.memory, shift), reference(case, operands.arrays))
+
+
+# --- every variant, many regions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("F2", "D5")
+@pytest.mark.parametrize("case", [*FIRST, *MORE], ids=str)
+def test_agrees_with_numpy(gpu, case):
+    seed = np.random.SeedSequence().entropy % 2**32  # in the failure's traceback
+    check(gpu, case, seed)
+
+
+@pytest.mark.parametrize("case", [c for c in FIRST if ".gemm_" not in c.variant], ids=str)
+def test_unaligned_pointers(gpu, case):
+    check(gpu, case, shift=1)
+
+
+@pytest.mark.parametrize("variant", GEMMS)
+def test_unaligned_gemm(gpu, variant):
+    check(gpu, Case(variant, gemm(37, 53, 29, c=True, bias=37, act=ActKind.relu, save_preact=True)), shift=1)
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("variant", GEMMS)
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_gemm_transposes_at_size(gpu, variant, trans_a, trans_b):
+    check(gpu, Case(variant, gemm(515, 389, 267, trans_a=trans_a, trans_b=trans_b), tolerance=2e-5))
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("variant", GEMMS)
+def test_gemm_leading_dimensions(gpu, variant):
+    """Rows of a and b lie further apart than they are long; a column-major a."""
+    plain = gemm(37, 53, 29)
+    for a, b in ((desc((37, 29), f32, (40, 1)), desc((29, 53), f32, (64, 1))), (desc((37, 29), f32, (1, 41)), None)):
+        tensors = (a, b or plain.tensors[1], plain.tensors[2])
+        check(gpu, Case(variant, dataclasses.replace(plain, tensors=tensors)))
+
+
+def fused(m: int, n: int, k: int, ops: Sequence[str], keep: int = 0) -> RegionSpec:
+    """gemm followed by ops, as fusion composes them; the last `keep` values before the result escape too."""
+    head = gemm(m, n, k)
+    tensors, regions_ops, value, inputs = list(head.tensors), list(head.ops), 2, [0, 1]
+    made = [value]
+    for name in ops:
+        ins = [value]
+        if name == "bias_add":
+            tensors.append(desc((n,)))
+            ins.append(len(tensors) - 1)
+            inputs.append(ins[-1])
+        tensors.append(desc((m, n)))
+        schema = schema_of(name)
+        regions_ops.append(type(head.anchor)(schema.kind, schema.pack({}), tuple(ins), (len(tensors) - 1,)))
+        value = len(tensors) - 1
+        made.append(value)
+    return RegionSpec(tuple(regions_ops), tuple(tensors), tuple(inputs), tuple(made[-1 - keep :]))
+
+
+@pytest.mark.spec("A4", "D7")
+@pytest.mark.parametrize("variant", GEMMS)
+@pytest.mark.parametrize("ops, keep", [
+    (["bias_add"], 0), (["relu"], 0), (["bias_add", "gelu"], 0), (["bias_add", "gelu"], 1), (["tanh"], 1), (["exp"], 0)])
+def test_fused_epilogues(gpu, variant, ops, keep):
+    r = fused(70, 45, 33, ops, keep)
+    case = Case(variant, r, tolerance=1e-4)
+    operands = operands_for(case)
+    values = [operands.arrays[0].astype(np.float64) @ operands.arrays[1].astype(np.float64)]
+    for name in ops:
+        bias = [operands.arrays[2].astype(np.float64)] if name == "bias_add" else []
+        values += schema_of(name).call_reference([values[-1], *bias], {})
+    by_tensor = dict(zip([o.outputs[0] for o in r.ops], values))
+    assert_close(case, launch_case(gpu, case, operands.memory), [by_tensor[i] for i in r.outputs])
+
+
+# --- special values ---------------------------------------------------------------------------------------------------
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-38, -1e30, 1.0, -2.5], np.float32)
+UNARY = "relu leaky_relu gelu gelu_erf sigmoid tanh exp log sqrt neg abs square copy".split()
+BINARY = "add sub mul div maximum minimum equal not_equal greater less relu_grad leaky_relu_grad".split()
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_special_values_one_operand(gpu, op):
+    case = Case("cuda.elementwise_flat.v1", region(op, SPECIAL.shape), tolerance=1e-6)
+    assert_close(case, launch_case(gpu, case, [SPECIAL]), reference(case, [SPECIAL], exact=False))
+
+
+@pytest.mark.parametrize("op", BINARY)
+def test_special_values_two_operands(gpu, op):
+    x, y = (np.ascontiguousarray(v).reshape(-1) for v in np.meshgrid(SPECIAL, SPECIAL))
+    case = Case("cuda.elementwise_flat.v1", region(op, x.shape, x.shape), tolerance=1e-6)
+    assert_close(case, launch_case(gpu, case, [x, y]), reference(case, [x, y], exact=False))
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_halves_round_to_nearest_even(gpu, dtype):
+    """Every pattern of 16 bits through f32 and back is itself; f32 is rounded as NumPy and ml_dtypes do."""
+    patterns = np.arange(2**16, dtype=np.uint16).view(dtype.numpy)
+    there = Case("cuda.elementwise_flat.v1", region("convert", desc(patterns.shape, dtype), dtype=f32.id))
+    (wide,) = launch_case(gpu, there, [patterns])
+    np.testing.assert_array_equal(wide, patterns.astype(np.float32))
+    rng = np.random.default_rng()
+    x = np.concatenate([wide, rng.normal(size=5000).astype(np.float32), SPECIAL, np.float32([65519, 65520, 3.3e38])])
+    back = Case("cuda.elementwise_flat.v1", region("convert", x.shape, dtype=dtype.id))
+    (narrow,) = launch_case(gpu, back, [x])
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(narrow.astype(np.float32), x.astype(dtype.numpy).astype(np.float32))
+
+
+@pytest.mark.parametrize("variant", GEMMS)
+def test_gemm_keeps_nan_and_inf_where_they_belong(gpu, variant):
+    """A NaN in row 3 of a spoils row 3 and nothing else; the padding of edge tiles spoils nothing."""
+    case = Case(variant, gemm(37, 53, 29))
+    a, b = operands_for(case).arrays
+    a[3, 5], b[7, 50] = np.nan, np.inf
+    (got,) = launch_case(gpu, case, [a, b])
+    (want,) = reference(case, [a, b])
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+
+
+@pytest.mark.parametrize("name, shape, axes", [
+    ("rows", (3, 1000), (1,)), ("rows", (2, 100000), (1,)), ("columns", (1000, 3), (0,)), ("columns", (50000, 3), (0,)),
+    ("naive", (30, 4, 3), (0, 2))])
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_reductions_propagate(gpu, name, shape, axes, op, value):
+    case = Case(f"cuda.reduce_{name}.v1", region(op, shape, axes=axes))
+    operands = operands_for(case)
+    operands.memory[0].reshape(-1)[operands.memory[0].size // 2] = value
+    assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+
+
+@pytest.mark.parametrize("classes", [1, 10, 1000])
+def test_labels_out_of_range_and_extreme_logits(gpu, classes):
+    """A label outside [0, classes) gives NaN in its own row; logits of 1e4 do not overflow."""
+    labels = np.array([0, -1, classes, classes - 1, 2**40, 0], np.int64)
+    n = len(labels)
+    rng = np.random.default_rng()
+    x, dloss = (rng.normal(size=(n, classes)) * 1e4).astype(np.float32), rng.normal(size=n).astype(np.float32)
+    bad = np.array([False, True, True, False, True, False])
+    forward = Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", x.shape, desc((n,), i64)))
+    (loss,) = got = launch_case(gpu, forward, [x, labels])
+    assert_close(forward, got, reference(forward, [x, labels]))
+    np.testing.assert_array_equal(np.isnan(loss), bad)
+    grad = Case("cuda.softmax_xent_grad_rows.v1", region("softmax_cross_entropy_grad", x.shape, desc((n,), i64), (n,)))
+    (dlogits,) = got = launch_case(gpu, grad, [x, labels, dloss])
+    assert_close(grad, got, reference(grad, [x, labels, dloss]))
+    np.testing.assert_array_equal(np.isnan(dlogits).all(1), bad)
+
+
+# --- in place, repeats, sizes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"])
+def test_a_result_may_take_over_an_operand(gpu, variant):
+    p = (37, 53)
+    case = Case(variant, region("adam_step", p, p, p, p, *[()] * 7), "rates")
+    operands = operands_for(case)
+    want = reference(case, operands.arrays)
+    assert_close(case, launch_case(gpu, case, operands.memory, onto={0: 0, 1: 2, 2: 3}), want)
+
+
+def test_a_tensor_taken_twice(gpu):
+    """The region lists a tensor once that the op takes as both operands."""
+    r = region("mul", (77,), (77,))
+    op = dataclasses.replace(r.anchor, inputs=(0, 0), outputs=(1,))
+    r = RegionSpec((op,), (r.tensors[0], r.tensors[2]), (0,), (1,))
+    for variant in ("cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"):
+        check(gpu, Case(variant, r))
+
+
+@pytest.mark.spec("C12")
+@pytest.mark.parametrize("case", [
+    *(Case(v, gemm(300, 200, 500)) for v in GEMMS),
+    Case("cuda.reduce_rows.v1", region("reduce_sum", (300001,), axes=(0,))),
+    Case("cuda.reduce_columns.v1", region("reduce_sum", (50000, 10), axes=(0,))),
+    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (100, 1000), desc((100,), i64)), "labels"),
+], ids=str)  # fmt: skip
+def test_repeats_bit_for_bit(gpu, case):
+    memory = operands_for(case).memory
+    first, second = (launch_case(gpu, case, memory) for _ in range(2))
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def test_lengths_around_a_block(gpu):
+    for n in (1, 2, 31, 32, 33, 255, 256, 257, 1_000_003):
+        check(gpu, Case("cuda.elementwise_flat.v1", region("add", (n,), (n,))))
+        check(gpu, Case("cuda.elementwise_strided.v1", region("add", (n, 1), (3,))))
+
+
+def test_a_grid_smaller_than_the_work(gpu):
+    """More elements than the largest grid has threads: the loops go round."""
+    tiny = dataclasses.replace(gpu, spec=dataclasses.replace(gpu.spec, sms=1), buffers=gpu.buffers)
+    n = 32 * 256 * 5 + 7
+    check(tiny, Case("cuda.elementwise_flat.v1", region("add", (n,), (n,))))
+    check(tiny, Case("cuda.reduce_rows.v1", region("reduce_sum", (n, 5), axes=(1,))))
+    check(tiny, Case("cuda.reduce_columns.v1", region("reduce_max", (100, 5, 33), axes=(1,))))
+    labels = desc((n,), i64)
+    check(tiny, Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, 5), labels), "labels"))
+
+
+Run = Callable[..., None]
+
+
+def test_a_bound_launch_can_be_captured(gpu):
+    """The same call launches into a graph builder; a replay computes with what the memory then holds."""
+    case = Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,)))
+    memory = operands_for(case).memory
+    ins, out = [gpu.allocate(m.nbytes) for m in memory], gpu.allocate(memory[0].nbytes)
+    (launch,) = VARIANTS[case.variant].build(case.region, gpu.spec)
+    run: Run = engine.bind(launch, case.region, gpu.stream, ins, [out])
+    builder = gpu.stream.create_graph_builder()
+    builder.begin_building()
+    run(builder)
+    graph = builder.end_building().complete()
+    for pointer, m in zip(ins, memory):
+        gpu.upload(pointer, m)
+    graph.launch(gpu.stream)
+    gpu.stream.sync()
+    got = gpu.download(out, memory[0].nbytes).view(np.float32)
+    np.testing.assert_array_equal(got, memory[0] + memory[1])
