@@ -59,7 +59,9 @@ def collapse(shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[tuple[
         else:
             dims.append((size, steps))
     dims = dims or [(1, (0,) * len(strides))]
-    return tuple(size for size, _ in dims), [tuple(steps[k] for _, steps in dims) for k in range(len(strides))]
+    return tuple(size for size, _ in dims), [
+        tuple(steps[k] for _, steps in dims) for k in range(len(strides))
+    ]
 
 
 def grid_for(n: int, device: DeviceSpec, threads: int = THREADS) -> tuple[int]:
@@ -153,10 +155,15 @@ class ElementwiseFlat:
         yield _dense_results(region)
         for i, t in enumerate(region.operands):
             if t.numel != 1 and t.shape != region.results[0].shape:
-                yield Reject("shape", f"operand {i} has shape {t.shape}, needs one element or {region.results[0].shape}")
+                yield Reject(
+                    "shape",
+                    f"operand {i} has shape {t.shape}, needs one element or {region.results[0].shape}",
+                )
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return roofline(device, bytes=region.nbytes, flops=_flops(region), efficiency=0.5, memory_efficiency=0.8)
+        return roofline(
+            device, bytes=region.nbytes, flops=_flops(region), efficiency=0.5, memory_efficiency=0.8
+        )
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         return [flat_launch(region.kind.name, _typed(region), region, device)]

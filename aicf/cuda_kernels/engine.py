@@ -198,7 +198,9 @@ def _load(device_id: int, compiled: CompiledKernel, dynamic_shared: int) -> Any:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (code,) = driver.cuKernelSetAttribute(attribute, dynamic_shared, kernel.handle, device_id)
         if code != driver.CUresult.CUDA_SUCCESS:
-            raise DeviceError(f"{compiled.name} can't have {dynamic_shared} bytes of shared memory", got=str(code))
+            raise DeviceError(
+                f"{compiled.name} can't have {dynamic_shared} bytes of shared memory", got=str(code)
+            )
     return kernel
 
 
@@ -248,7 +250,9 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
     from .bodies.element import SIMULATED
 
     if not SIMULATED:
-        raise DeviceError("the simulator is off", hint="set NUMBA_ENABLE_CUDASIM=1 before the first import of numba")
+        raise DeviceError(
+            "the simulator is off", hint="set NUMBA_ENABLE_CUDASIM=1 before the first import of numba"
+        )
     from numba import cuda
 
     def of(arg: Any) -> Any:
@@ -267,7 +271,9 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
 
 
 def _refuse(memory: np.ndarray) -> Any:
-    raise DeviceError("the simulator takes contiguous memory", got=f"strides {memory.strides} for {memory.shape}")
+    raise DeviceError(
+        "the simulator takes contiguous memory", got=f"strides {memory.strides} for {memory.shape}"
+    )
 
 
 __all__ = [

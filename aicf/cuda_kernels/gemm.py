@@ -102,7 +102,9 @@ class GemmNaive:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = _program(region)
         blocks = cdiv(p.m, 16) * cdiv(p.n, 16)
-        return roofline(device, bytes=region.nbytes, flops=p.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8)
+        return roofline(
+            device, bytes=region.nbytes, flops=p.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8
+        )
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.gemm import naive
@@ -135,7 +137,10 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
             from .bodies.gemm import Tiling, tiled
 
             p = _program(region)
-            (a_m, a_k), (b_k, b_n) = _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b)
+            (a_m, a_k), (b_k, b_n) = (
+                _steps(region.operands[p.a], p.trans_a),
+                _steps(region.operands[p.b], p.trans_b),
+            )
             body = tiled(Tiling(m, n, k, blocks_per_sm), a_m < a_k, b_n <= b_k, _epilogue(p))
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
             return [Launch(body, (blocks,), (THREADS,), _args(region, p))]

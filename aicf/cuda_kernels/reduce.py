@@ -116,7 +116,9 @@ class ReduceRows:
         yield _no_bool(region)
         yield contiguous(region)
         if [reduced for _, reduced in merged(region)] not in ([], [True], [False], [False, True]):
-            yield Reject("axes", f"axes {reduced_axes(region)} of {region.operands[0].shape} are not the last ones")
+            yield Reject(
+                "axes", f"axes {reduced_axes(region)} of {region.operands[0].shape} are not the last ones"
+            )
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         rows, length, lanes, parts = _rows(region, device)
@@ -174,7 +176,10 @@ class ReduceColumns:
         yield _no_bool(region)
         yield contiguous(region)
         if [reduced for _, reduced in merged(region)] not in ([True, False], [False, True, False]):
-            yield Reject("axes", f"axes {reduced_axes(region)} of {region.operands[0].shape} are not one run before others")
+            yield Reject(
+                "axes",
+                f"axes {reduced_axes(region)} of {region.operands[0].shape} are not one run before others",
+            )
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         outer, length, inner, width, parts = _columns(region, device)
@@ -198,7 +203,16 @@ class ReduceColumns:
         def launch(source: Arg, target: Arg, types: tuple[DType, DType], last: bool, length: int, splits: int,
                    chunk: int) -> Launch:  # fmt: skip
             kernel, tiles = body(op, *types, width, divide and last), outer * splits * across
-            args = (source, target, Num(tiles), Num(length), Num(inner), Num(splits), Num(chunk), _count(region))
+            args = (
+                source,
+                target,
+                Num(tiles),
+                Num(length),
+                Num(inner),
+                Num(splits),
+                Num(chunk),
+                _count(region),
+            )
             return Launch(kernel, grid_for(tiles * THREADS, device), (THREADS,), args)
 
         if parts == 1:

@@ -36,7 +36,9 @@ class Case:
 
 
 def desc(shape: Sequence[int], dtype: DType = f32, stride: Sequence[int] | None = None) -> TensorDesc:
-    return TensorDesc(dtype, tuple(shape), tuple(stride if stride is not None else row_major(tuple(shape))), "cuda", 4)
+    return TensorDesc(
+        dtype, tuple(shape), tuple(stride if stride is not None else row_major(tuple(shape))), "cuda", 4
+    )
 
 
 def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
@@ -91,9 +93,37 @@ def gemm_cases(variant: str) -> list[Case]:
 
 def _elementwise() -> list[Case]:
     flat, strided = "cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"
-    unary = "relu leaky_relu gelu gelu_erf sigmoid tanh exp sqrt log neg square abs copy".split()
-    binary = "sub mul div maximum minimum greater equal relu_grad leaky_relu_grad gelu_grad gelu_erf_grad".split()
-    cases = [Case(flat, region(op, (1025,)), "positive" if op in ("log", "sqrt") else "normal") for op in unary]
+    unary = [
+        "relu",
+        "leaky_relu",
+        "gelu",
+        "gelu_erf",
+        "sigmoid",
+        "tanh",
+        "exp",
+        "sqrt",
+        "log",
+        "neg",
+        "square",
+        "abs",
+        "copy",
+    ]
+    binary = [
+        "sub",
+        "mul",
+        "div",
+        "maximum",
+        "minimum",
+        "greater",
+        "equal",
+        "relu_grad",
+        "leaky_relu_grad",
+        "gelu_grad",
+        "gelu_erf_grad",
+    ]
+    cases = [
+        Case(flat, region(op, (1025,)), "positive" if op in ("log", "sqrt") else "normal") for op in unary
+    ]
     cases += [Case(flat, region(op, (1025,), (1025,))) for op in binary]
     cases += [Case(flat, region("scale", (33, 3), factor=-1.5)), Case(flat, region("mul", (1025,), (1,)))]
     cases += [Case(flat, region("add", *2 * [desc((77,), t)])) for t in (i32, i64)]
@@ -131,11 +161,20 @@ def _reductions() -> list[Case]:
         cases += [Case(columns, region(op, shape, axes=axes, keepdims=True)) for shape, axes in (
             ((1025, 3), (0,)), ((7, 1000), (0,)), ((2, 33, 5), (1,)), ((0, 3), (0,)), ((50000, 10), (0,)),
             ((3, 20000, 40), (1,)))]  # fmt: skip
-        cases += [Case(naive, region(op, x, axes=axes)) for x, axes in (
-            ((4, 5, 6, 7), (0, 2)), ((4, 5, 6, 7), (1, 3)), (desc((30, 20), f32, (1, 30)), (1,)), ((3, 0), (1,)))]
+        cases += [
+            Case(naive, region(op, x, axes=axes))
+            for x, axes in (
+                ((4, 5, 6, 7), (0, 2)),
+                ((4, 5, 6, 7), (1, 3)),
+                (desc((30, 20), f32, (1, 30)), (1,)),
+                ((3, 0), (1,)),
+            )
+        ]
     cases += [Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,))) for t in (i32, i64)]
     cases += [Case(columns, region("reduce_max", desc((100, 3), t), axes=(0,))) for t in (i32, i64)]
-    cases += [Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,)), tolerance=1e-2) for t in (f16, bf16)]
+    cases += [
+        Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,)), tolerance=1e-2) for t in (f16, bf16)
+    ]
     return cases
 
 
@@ -143,7 +182,9 @@ def _losses() -> list[Case]:
     cases = []
     for n, c, t in ((4, 7, i64), (1, 1, i32), (5, 1, i64), (3, 1025, i32), (100, 10, i64), (2, 50000, i64)):
         labels = desc((n,), t)
-        cases.append(Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, c), labels), "labels"))
+        cases.append(
+            Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, c), labels), "labels")
+        )
         grad = region("softmax_cross_entropy_grad", (n, c), labels, (n,))
         cases.append(Case("cuda.softmax_xent_grad_rows.v1", grad, "labels"))
     half = region("softmax_cross_entropy", desc((4, 7), f16), desc((4,), i64))
@@ -157,7 +198,9 @@ def _memory() -> list[Case]:
     cases += [Case(broadcast, region("broadcast_in_dim", x, shape=shape, dims=dims)) for x, shape, dims in (
         ((7,), (4, 7), (1,)), ((4,), (4, 7), (0,)), ((), (2, 3), ()), ((4, 1), (4, 3, 5), (0, 2)))]  # fmt: skip
     cases += [Case("cuda.fill.v1", region("fill", shape=(33, 5), value=2.0, dtype=t.id)) for t in DType]
-    cases += [Case("cuda.reshape.v1", region("reshape", desc((4, 7), t), shape=(28,))) for t in (f32, f16, i64)]
+    cases += [
+        Case("cuda.reshape.v1", region("reshape", desc((4, 7), t), shape=(28,))) for t in (f32, f16, i64)
+    ]
     return cases
 
 
@@ -217,7 +260,9 @@ def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarra
     if case.region.kind.name == "gemm":
         summed = max(1, case.region.operands[0].shape[0 if case.region.attrs["trans_a"] else 1])
     for i, (g, w, t) in enumerate(zip(got, want, case.region.results)):
-        assert g.shape == t.shape and w.shape == t.shape, f"result {i}: {g.shape} and {w.shape}, expected {t.shape}"
+        assert g.shape == t.shape and w.shape == t.shape, (
+            f"result {i}: {g.shape} and {w.shape}, expected {t.shape}"
+        )
         if t.dtype.kind != "float":
             np.testing.assert_array_equal(g, w.astype(t.dtype.numpy), err_msg=f"{case}, result {i}")
             continue

@@ -12,12 +12,12 @@ import traceback
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-import numpy as np  # noqa: E402
-from kernel_cases import VARIANTS, Case, assert_close, desc, gemm, operands_for, reference, region  # noqa: E402
+import numpy as np
+from kernel_cases import VARIANTS, Case, assert_close, desc, gemm, operands_for, reference, region
 
-from aicf.cuda_kernels import engine  # noqa: E402
-from aicf.device.spec import DeviceSpec  # noqa: E402
-from aicf.types import ActKind, DType, f16, f32, i32, i64  # noqa: E402
+from aicf.cuda_kernels import engine
+from aicf.device.spec import DeviceSpec
+from aicf.types import ActKind, DType, f16, f32, i32, i64
 
 TINY = DeviceSpec("tiny", "cuda", (9, 0), frozenset({"sm_90a"}), 2, 1000.0, {"f32": 20.0})
 TILED, NAIVE = "cuda.gemm_tiled_32x32.v1", "cuda.gemm_naive.v1"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from kernel_cases import FIRST, MORE, VARIANTS, Case
 
 from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec
 from aicf.types import DType
-from kernel_cases import FIRST, MORE, VARIANTS, Case
 
 DEVICES = [
     DeviceSpec("test", "cuda", (int(t[3:-1]), int(t[-1])), frozenset({t + "a"} if t in ("sm_90", "sm_100") else ()), 100,
@@ -38,7 +38,9 @@ def compile_case(case: Case, device: DeviceSpec, look_at_ptx: bool = False) -> N
         assert compiled.registers * launch.block[0] <= 65536
         assert compiled.shared_bytes <= engine.STATIC_SHARED_LIMIT
         if look_at_ptx:
-            wide = re.findall(r"^\s+\S*\.f64.*$", engine.ptx_of(launch, case.region, device.target), re.MULTILINE)
+            wide = re.findall(
+                r"^\s+\S*\.f64.*$", engine.ptx_of(launch, case.region, device.target), re.MULTILINE
+            )
             assert not wide, f"{compiled.name} computes in f64: {wide[:3]}"
 
 

@@ -25,7 +25,11 @@ ADD = region("add", (8,), (8,))
 
 def python(code: str) -> str:
     """Run code in a fresh interpreter that finds aicf and this folder."""
-    paths = [str(Path(aicf.__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(Path(aicf.__file__).parents[1]),
+        str(Path(__file__).parent),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -121,7 +125,9 @@ def test_a_kernel_that_does_not_compile_is_named():
         x[0] = n.no_such_thing
 
     launch = Launch(broken_kernel, (1,), (32,), (Out(0), Num(1)))
-    with pytest.raises(KernelCompileError, match="kernel cuda.broken.v1 did not compile for sm_90a") as caught:
+    with pytest.raises(
+        KernelCompileError, match=r"kernel cuda\.broken\.v1 did not compile for sm_90a"
+    ) as caught:
         engine.compile_launch(launch, ADD, "sm_90a", "cuda.broken.v1")
     text = str(caught.value)
     for part in ("aicf_broken_kernel", "no_such_thing", "add(f32[8], f32[8])", "next: aicf doctor"):

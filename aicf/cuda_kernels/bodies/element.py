@@ -65,7 +65,9 @@ def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any) -> None
         ctx.pack_value(b, _NUMBA[dtype], value, pointer)
 
 
-def emit_call(ctx: Any, b: Any, fn: Callable[..., Any], result: Any, arg_types: list[Any], args: list[Any]) -> Any:
+def emit_call(
+    ctx: Any, b: Any, fn: Callable[..., Any], result: Any, arg_types: list[Any], args: list[Any]
+) -> Any:
     """Call a plain Python function; it is inlined. Its defaults (see `typed_scalar`) are appended as constants."""
     for value in fn.__defaults__ or ():
         kind = types.boolean if isinstance(value, (bool, np.bool_)) else _NUMBA[DType.of(type(value))]

@@ -40,7 +40,9 @@ def finisher(epilogue: Epilogue) -> Any:
     """`finish(r, q, product, n, scales, operands)`: everything after the product, for element (r, q)."""
     act = caller(epilogue.act)
     has_c, has_bias, has_d, has_z = epilogue.has_c, epilogue.bias is not None, epilogue.has_d, epilogue.has_z
-    index = {None: _nowhere, "Scalar": _nowhere, "PerN": lambda r, q: q, "PerM": lambda r, q: r}[epilogue.bias]
+    index = {None: _nowhere, "Scalar": _nowhere, "PerN": lambda r, q: q, "PerM": lambda r, q: r}[
+        epilogue.bias
+    ]
     bias_index = device(index)
 
     def finish(r, q, product, n, scales, operands):
@@ -99,7 +101,9 @@ class Tiling:
         return f"{self.m}x{self.n}x{self.k}"
 
 
-ALIGNMENT = None if SIMULATED else 16  # bytes, of shared memory that is read in vectors; the simulator knows none
+ALIGNMENT = (
+    None if SIMULATED else 16
+)  # bytes, of shared memory that is read in vectors; the simulator knows none
 GROUP = 8  # block rows that are worked column by column together, so that their operands meet in L2
 
 
@@ -182,7 +186,9 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
             b_next = load_b((b, b_at, b_lines, np.int32(left - b_depth), b_steps[1], b_steps[0]))
             a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
             for i in range(step):
-                acc = multiply(acc, read_a(a_shared, a_get + i * a_line), read_b(b_shared, b_get + i * b_line))
+                acc = multiply(
+                    acc, read_a(a_shared, a_get + i * a_line), read_b(b_shared, b_get + i * b_line)
+                )
             buffer = 1 - buffer
         env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands)
         write(acc, env)

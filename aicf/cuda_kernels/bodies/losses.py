@@ -58,7 +58,12 @@ def _row_statistics(dtype: DType, lanes: int) -> Any:
 @functools.cache
 def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]:
     """loss[n] = log(sum exp(x - max)) + max - x[label]; NaN for a label outside [0, classes)."""
-    statistics, get, get_label, put = _row_statistics(dtype, lanes), getter(dtype), getter(labels), putter(f32)
+    statistics, get, get_label, put = (
+        _row_statistics(dtype, lanes),
+        getter(dtype),
+        getter(labels),
+        putter(f32),
+    )
     per_block = BLOCK // lanes
 
     def kernel(logits, labels, loss, rows, classes):

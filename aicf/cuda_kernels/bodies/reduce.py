@@ -158,7 +158,9 @@ def naive(op: str, dtype: DType, out: DType, kept: int, reduced: int, divide: bo
             start = kept_of(kept_at(r, kept_shape), kept_strides)
             total = identity
             for i in range(length):
-                total = combine(total, get(x, start + reduced_of(reduced_at(i, reduced_shape), reduced_strides)))
+                total = combine(
+                    total, get(x, start + reduced_of(reduced_at(i, reduced_shape), reduced_strides))
+                )
             if divide:
                 put(y, r, total / count)
             else:

@@ -60,7 +60,9 @@ def each(n: int, fn: Callable[..., None]) -> Any:
         def codegen(ctx, b, sig, args):
             for i in range(n):
                 value = b.extract_value(args[0], i)
-                emit_call(ctx, b, fn, types.none, [types.int32, types.float32, env], [_I32(i), value, args[1]])
+                emit_call(
+                    ctx, b, fn, types.none, [types.int32, types.float32, env], [_I32(i), value, args[1]]
+                )
             return ctx.get_dummy_value()
 
         return types.void(tile, env), codegen
