@@ -95,7 +95,11 @@ def test_functions_that_the_architecture_names_are_there():
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_that_are_named_exist(path, capsys):
     text = path.read_text()
-    for command in set(re.findall(r"(?:`|^|\$ |bin/)aicf ([a-z]+)", text, re.MULTILINE)):
+    shell = "".join(blocks(path, "sh"))
+    named = re.findall(r"(?:`|\$ |bin/)aicf ([a-z]+)", text) + re.findall(
+        r"^aicf ([a-z]+)", shell, re.MULTILINE
+    )
+    for command in set(named):
         with pytest.raises(SystemExit) as done:
             cli.main([command, "--help"])
         assert done.value.code == 0, f"aicf {command}"
