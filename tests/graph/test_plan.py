@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from registry.synthetic import kernel, registry_of
 
 import aicf
 from aicf import ExecPlan, nn
 from aicf.errors import AicfError, AliasError, MissingKernelError
 from aicf.ir import Role
-from registry.synthetic import kernel, registry_of
 
 from .chains import graph_of, model_of, planned, rows_of
 
@@ -344,7 +344,7 @@ def test_a_plan_whose_kernel_is_gone_is_refused_by_name():
     program = trainer()
     registry = program.registry.copy()
     registry.remove("cpu.gemm_blas.v1")
-    with pytest.raises(MissingKernelError, match="no kernel 'cpu.gemm_blas.v1' is registered"):
+    with pytest.raises(MissingKernelError, match=r"no kernel 'cpu.gemm_blas.v1' is registered"):
         ExecPlan.from_json(program.plan.to_json(), registry)
 
 

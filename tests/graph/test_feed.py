@@ -1,0 +1,253 @@
+"""Feeding (C7, C9-C11): what is wrong is one clear error before anything runs; what is strided is staged or refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nn.mlp import batch_of, host, mlp, on_each_device, same, trainer
+
+import aicf
+from aicf import nn
+from aicf.errors import FeedError
+
+from .chains import Fn
+
+X = batch_of(6)["x"]
+
+
+class OnAGpu:
+    """A tensor of another library on a GPU; its memory must never be touched."""
+
+    __cuda_array_interface__ = {
+        "shape": (6, 5),
+        "typestr": "<f4",
+        "data": (0x7F0000000000, False),
+        "version": 3,
+    }
+
+
+WRONG = {
+    "missing": (lambda f: f.pop("y"), "the feed of y is wrong", ["expected: tensor<6xi64>", "got: nothing"]),
+    "extra": (lambda f: f.update(z=X), "the feed of z is wrong", ["no such input; inputs are x, y"]),
+    "misnamed": (
+        lambda f: f.update(X=f.pop("x")), "2 tensors of the feed are wrong",
+        ["X: expected nothing: no such input", "x: expected tensor<6x5xf32>; got nothing"],
+    ),
+    "wide": (lambda f: f.update(x=X[:, :4]), "the feed of x is wrong", ["tensor<6x5xf32>", "tensor<6x4xf32>"]),
+    "rank": (lambda f: f.update(x=X[0]), "the feed of x is wrong", ["expected: tensor<6x5xf32>", "got: tensor<5xf32>"]),
+    "f16": (lambda f: f.update(x=X.astype(np.float16)), "the feed of x is wrong", ["tensor<6x5xf16>", "astype"]),
+    "f64": (lambda f: f.update(x=X.astype(float)), "the feed of x is wrong", ["x has element type float64"]),
+    "list": (lambda f: f.update(x=X.tolist()), "the feed of x is wrong", ["x is a list, not a tensor"]),
+    "labels": (lambda f: f.update(y=f["y"][:5]), "the feed of y is wrong", ["tensor<6xi64>", "tensor<5xi64>"]),
+    "label type": (lambda f: f.update(y=f["y"].astype(np.int32)), "the feed of y is wrong", ["tensor<6xi32>"]),
+    "many": (
+        lambda f: f.update(x=X.astype(float), y=3, z=X), "3 tensors of the feed are wrong",
+        ["x: expected tensor<6x5xf32>; got x has element type float64", "y: expected tensor<6xi64>; got y is a int",
+         "z: expected nothing"],
+    ),
+    "nothing": (lambda f: f.clear(), "2 tensors of the feed are wrong", ["x: expected tensor", "y: expected tensor"]),
+}  # fmt: skip
+
+
+@on_each_device
+@pytest.mark.spec("C7")
+@pytest.mark.parametrize("how", ["run", "replay"])
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_feed_is_one_error_and_nothing_has_run(device, how, what):
+    program = trainer(device)
+    program.run(batch_of(6))
+    before, plans = program.state_dict(), len(program._plans)
+    feed = batch_of(6)
+    breaks, summary, said = WRONG[what]
+    breaks(feed)
+    with pytest.raises(FeedError, match=summary) as error:
+        getattr(program, how)(feed)
+    for text in said:
+        assert text in str(error.value)
+    assert same(program.state_dict(), before)
+    assert (program.runs, len(program._plans)) == (1, plans)
+
+
+@pytest.mark.spec("C7")
+@pytest.mark.parametrize("how", ["run", "replay"])
+def test_a_gpu_tensor_fed_to_the_cpu_is_refused_untouched(how):
+    program = trainer("cpu")
+    with pytest.raises(FeedError, match="the feed of x is wrong") as error:
+        getattr(program, how)({**batch_of(6), "x": OnAGpu()})
+    assert "expected: a host array or a cpu tensor" in str(error.value)
+    assert "got: a cuda tensor" in str(error.value)
+    assert program.get("step") == 0
+
+
+@on_each_device
+@pytest.mark.spec("C7")
+def test_batch_sizes_that_disagree_are_named_with_both(device):
+    class Second(nn.Layer):
+        def emit(self, ctx, x):
+            return ctx.add(x, ctx.builder.find("u"))
+
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 5)), "u": aicf.TensorSpec(("batch", 5))}, batch=6)
+    program = aicf.compile(model.add(Second()), device=device)
+    np.testing.assert_array_equal(program.run({"x": X, "u": X})["output"].numpy(), X + X)
+    with pytest.raises(FeedError, match="the feed of u is wrong") as error:
+        program.run({"x": X, "u": X[:4]})
+    assert "batch = 6, as in x" in str(error.value)
+    assert "tensor<4x5xf32>" in str(error.value)
+
+
+# --- strided and misaligned feeds -------------------------------------------------------------------------------------
+
+
+def misaligned(x: np.ndarray) -> np.ndarray:
+    raw = np.empty(x.nbytes + 1, np.uint8)
+    view = raw[1:].view(x.dtype).reshape(x.shape)
+    view[...] = x
+    return view
+
+
+def padded(x: np.ndarray) -> np.ndarray:
+    wide = np.zeros((x.shape[0], x.shape[1] + 3), x.dtype)
+    wide[:, 2 : 2 + x.shape[1]] = x
+    return wide[:, 2 : 2 + x.shape[1]]
+
+
+AWKWARD = {
+    "transposed": lambda x: np.asfortranarray(x),
+    "every other row": lambda x: np.repeat(x, 2, 0)[::2],
+    "backwards": lambda x: x[::-1].copy()[::-1],
+    "a column block": padded,
+    "misaligned": misaligned,
+}
+LAYOUTS = {
+    **AWKWARD, "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+    "at an offset": lambda x: np.concatenate([x[:1], x])[1:], "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype)
+    .reshape(x.shape),
+}  # fmt: skip
+
+
+@on_each_device
+@pytest.mark.spec("C7", "A14")
+@pytest.mark.parametrize("how", ["run", "replay"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_strided_feed_gives_what_its_dense_copy_gives(device, how, layout):
+    program = aicf.compile(mlp("gelu"), device=device)
+    view = LAYOUTS[layout](X)
+    want = host(program.run({"x": np.ascontiguousarray(view).copy()}))
+    assert same(host(getattr(program, how)({"x": view})), want)
+
+
+@pytest.mark.spec("C7", "A14")
+@pytest.mark.parametrize("layout", AWKWARD)
+def test_staging_is_noted_or_refused_by_name(layout):
+    program = aicf.compile(mlp(), device="cpu")
+    view = AWKWARD[layout](X)
+    program.run({"x": view})
+    assert len(program.notes) == 1
+    assert program.notes[0].startswith("x was staged into a dense slot: it ")
+    with pytest.raises(FeedError, match="x can't be bound as it is: it ") as error:
+        program.run({"x": view}, contiguous="raise")
+    assert "contiguous='copy'" in str(error.value)
+    program.run({"x": X}, contiguous="raise")
+    assert program.notes == []
+    with pytest.raises(FeedError, match="contiguous='maybe'"):
+        program.run({"x": X}, contiguous="maybe")
+
+
+@on_each_device
+@pytest.mark.spec("C9")
+def test_contiguity_is_no_part_of_a_replay_s_key_and_the_feed_may_go_away(device):
+    program = aicf.compile(mlp(), device=device)
+    for view in (X, np.asfortranarray(X), misaligned(X)):
+        feed = view.copy("K")
+        program.replay({"x": feed})
+        feed[...] = np.nan
+    assert len(program._frozen) == 1
+    assert np.isfinite(program.replay({"x": X})["output"].numpy()).all()
+
+
+@on_each_device
+@pytest.mark.spec("C9")
+def test_each_feed_signature_is_frozen_once_and_the_cache_is_bounded(device):
+    from aicf.graph.run.program import MAX_ENTRIES
+
+    program = aicf.compile(mlp(sizes=(5, 3)), device=device)
+    for rows in (1, 2, 3, 2, 1):
+        assert program.replay({"x": batch_of(rows)["x"]})["output"].shape == (rows, 3)
+    assert len(program._frozen) == len(program._plans) - 1 == 3
+    for rows in range(4, MAX_ENTRIES + 8):
+        program.replay({"x": batch_of(rows)["x"]})
+    assert len(program._frozen) == len(program._plans) == MAX_ENTRIES
+    assert program.replay({"x": batch_of(1)["x"]})["output"].shape == (1, 3)
+
+
+@on_each_device
+@pytest.mark.spec("C10")
+def test_a_static_input_is_bound_once_and_another_is_refused(device):
+    program = aicf.compile(mlp(), device=device)
+    program.copy_roles, program.static_roles = frozenset(), program.static_roles | {aicf.ir.Role.input}
+    rt = aicf.runtime(device)
+    fixed, other = (rt.upload(x, aicf.TensorSpec(x.shape, device=device)) for x in (X, X + 1))
+    first = host(program.replay({"x": fixed}))
+    assert same(host(program.replay({"x": fixed})), first)
+    with pytest.raises(FeedError, match="x is a static input of this frozen plan"):
+        program.replay({"x": other})
+    rt.write(fixed, X + 1)
+    assert same(host(program.replay({"x": fixed})), host(program.run({"x": X + 1})))
+
+
+# --- other libraries' tensors -----------------------------------------------------------------------------------------
+
+
+@on_each_device
+@pytest.mark.spec("B1")
+@pytest.mark.parametrize("protocol", ["__dlpack", "__array_interface__"])
+def test_tensors_of_other_libraries_are_fed_by_protocol(device, protocol):
+    program = aicf.compile(mlp(), device=device)
+    want = host(program.run({"x": X}))
+    array = X.copy()
+    if protocol == "__array_interface__":
+        made = type("Exports", (), {"__array_interface__": array.__array_interface__, "kept": array})()
+    else:
+        made = type("Exports", (), {
+            "__dlpack__": lambda self, **k: array.__dlpack__(**k), "__dlpack_device__": lambda self: (1, 0)
+        })()  # fmt: skip
+    assert same(host(program.run({"x": made})), want)
+    assert same(host(program.replay({"x": made})), want)
+
+
+@on_each_device
+@pytest.mark.spec("B1")
+def test_torch_tensors_are_fed_and_results_go_back(device):
+    torch = pytest.importorskip("torch")
+    program = aicf.compile(mlp(), device=device)
+    want = host(program.run({"x": X}))
+    for tensor in (torch.from_numpy(X), torch.from_numpy(X).requires_grad_(), torch.from_numpy(X.T.copy()).T):
+        assert same(host(program.run({"x": tensor})), want)
+        assert same(host(program.replay({"x": tensor})), want)
+    if device == "cuda":
+        assert same(host(program.replay({"x": torch.from_numpy(X).cuda()})), want)
+    back = torch.as_tensor(program.run({"x": X})["output"].numpy())
+    np.testing.assert_array_equal(back.numpy(), want["output"])
+
+
+@pytest.mark.spec("B1")
+def test_a_result_speaks_dlpack_and_numpy():
+    got = aicf.compile(mlp(), device="cpu").run({"x": X})["output"]
+    np.testing.assert_array_equal(np.from_dlpack(got), got.numpy())
+    np.testing.assert_array_equal(np.asarray(got), got.numpy())
+    assert np.asarray(got, np.float64).dtype == np.float64
+
+
+@on_each_device
+def test_bf16_and_f16_models_run_in_their_own_type(device):
+    rng = np.random.default_rng(0)
+    for dtype in (aicf.f16, aicf.bf16):
+        model = nn.Model({"x": aicf.TensorSpec(("batch", 5), dtype)}, batch=3)
+        model.add(nn.Linear(5, 4)).add(nn.ReLU()).add(Fn(lambda ctx, x: ctx.scale(x, factor=2.0)))
+        program = aicf.compile(model, device=device)
+        x = rng.normal(size=(3, 5)).astype(dtype.numpy)
+        w, b = (program.get(n).astype(float) for n in ("0.weight", "0.bias"))
+        got = program.run({"x": x})["output"]
+        assert got.dtype is dtype
+        want = 2 * np.maximum(x.astype(float) @ w.T + b, 0)
+        np.testing.assert_allclose(got.numpy().astype(float), want, rtol=3e-2, atol=3e-2)
