@@ -6,7 +6,9 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from rich.text import Text
 
 from . import __version__
 from .errors import AicfError
+from .nn import Model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train an MLP on handwritten digits and show every kernel choice")
     demo.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
     demo.add_argument("--json", metavar="FILE", help="write accuracies, step times and selections there")
-    demo.add_argument("--epochs", type=int, default=None)
+    demo.add_argument("--epochs", type=_positive, default=None)
     demo.add_argument(
         "-v", "--verbose", action="store_true", help="every candidate and every rejected variant"
     )
@@ -65,9 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--device", default="cpu", help="a preset such as h200, a100, t4 or cpu")
     explain.add_argument("-v", "--verbose", action="store_true")
-    explain.add_argument("--json", action="store_true", help="print JSON, without times, paths or dates")
+    explain.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
     explain.set_defaults(run=_explain)
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -101,15 +111,35 @@ def load_model(path: str) -> Any:
     if not file.is_file():
         raise AicfError(f"there is no file {path!r}", hint="examples/mlp.py is one")
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise AicfError(f"{path} is no Python file", expected="a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    _call(path, partial(spec.loader.exec_module, module))
     if not callable(getattr(module, "build", None)):
         raise AicfError(
             f"{path} defines no build()", expected="def build() -> aicf.nn.Model", hint="see examples/mlp.py"
         )
-    return module.build()
+    model = _call(path, module.build)
+    if not isinstance(model, Model):
+        raise AicfError(f"{path}: build() returned a {type(model).__name__}", expected="an aicf.nn.Model")
+    return model
+
+
+def _call(path: str, function: Callable[[], Any]) -> Any:
+    """Run the user's code; what goes wrong in it becomes an error that names its file and line."""
+    try:
+        return function()
+    except AicfError:
+        raise
+    except Exception as error:
+        lines = [
+            f.lineno
+            for f in traceback.extract_tb(error.__traceback__)
+            if Path(f.filename).name == Path(path).name
+        ]
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
+        raise AicfError(f"{path} failed: {type(error).__name__}: {error}", where=f"{path}:{line}") from error
 
 
 def _info(args: argparse.Namespace) -> int:
