@@ -66,7 +66,7 @@ class Explanation:
         return render(self.__rich__())
 
     def to_json(self) -> dict[str, Any]:
-        """Without times, paths or dates: equal for equal ops, device and tuning data."""
+        """Predicted times, but no clock, path or date: equal for equal ops, device and tuning data."""
         return {
             "mode": self.plan.mode,
             "device": self.device,
