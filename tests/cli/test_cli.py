@@ -1,0 +1,148 @@
+"""`aicf info`, `aicf explain`, and how errors come out: one message, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aicf
+from aicf.cli import main
+from aicf.device.spec import PRESETS
+
+ROOT = Path(aicf.__file__).parents[1]
+EXAMPLE = str(ROOT / "examples" / "mlp.py")
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    """Tables are as wide as the terminal: a wide one, so that no id is cut."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def test_info_lists_every_op_variant_and_device(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    for schema in aicf.schemas():
+        assert f" {schema.name} " in out
+    for variant in aicf.default_registry():
+        assert variant.id in out
+    for name in PRESETS:
+        assert f" {name} " in out
+
+
+@pytest.mark.parametrize("op", ["gemm", "relu", "softmax_cross_entropy"])
+def test_info_of_an_op_has_its_signature_its_rules_and_its_variants(capsys, op):
+    assert main(["info", op]) == 0
+    out = capsys.readouterr().out
+    schema = aicf.schema_of(op)
+    assert out.startswith(f"{op}(")
+    for decl in (*schema.operands, *schema.attrs):
+        assert f"{decl.name}" in out.splitlines()[0]
+    for constraint in schema.constraints:
+        assert f"{constraint}  " in out
+    for variant in aicf.default_registry().variants(schema.kind):
+        assert variant.id in out
+
+
+@pytest.mark.spec("F6")
+@pytest.mark.parametrize("device", ["cpu", "h200", "H200", "RTX 4090"])
+def test_explain_needs_no_gpu(capsys, device):
+    assert main(["explain", EXAMPLE, "--device", device]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("infer plan ")
+    assert "gemm + bias_add + gelu" in out
+    assert main(["explain", EXAMPLE, "--device", device, "-v"]) == 0
+    verbose = capsys.readouterr().out
+    assert len(verbose) > len(out)
+
+
+@pytest.mark.spec("F5", "F6")
+def test_explain_as_json_is_nothing_but_json_and_always_the_same(capsys):
+    command = ["explain", EXAMPLE, "--device", "h200", "--json"]
+    outs = []
+    for _ in range(2):
+        assert main(command) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1]
+    data = json.loads(outs[0])
+    assert data["device"] == "h200"
+    assert all(r["chosen"].startswith("cuda.") for r in data["regions"])
+    assert sum(r["last"] - r["anchor"] + 1 for r in data["regions"]) == 8
+
+
+ERRORS = {
+    "no op": (["info", "no_such_op"], "RegistryError: no op is called 'no_such_op'"),
+    "a malformed op": (
+        ["info", "No Op"],
+        "RegistryError: op kind 'No Op' is not a lower_snake_case identifier",
+    ),
+    "no device": (
+        ["explain", EXAMPLE, "--device", "voodoo2"],
+        "DeviceError: no device preset is called 'voodoo2'",
+    ),
+    "no file": (["explain", "nowhere.py"], "AicfError: there is no file 'nowhere.py'"),
+    "no build": (["explain", str(ROOT / "aicf" / "config.py")], "defines no build()"),
+    "no Python": (["explain", str(ROOT / "pyproject.toml")], "pyproject.toml is no Python file"),
+    "no such device to run on": (["demo", "--device", "tpu"], "DeviceError: no device is called 'tpu'"),
+}
+
+
+@pytest.mark.parametrize("what", ERRORS)
+def test_an_error_is_one_message_and_exit_code_2(capsys, what):
+    command, said = ERRORS[what]
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+MODELS = {
+    "a shape that does not fit": (
+        "import aicf\nfrom aicf import nn\ndef build():\n"
+        "    return nn.Model({'x': aicf.TensorSpec((3, 4))}).add(nn.Linear(5, 2))\n", "TypeInferenceError: gemm C2",
+    ),
+    "no model": ("def build():\n    return 3\n", "build() returned a int"),
+    "an exception": ("def build():\n    return 1 / 0\n", "ZeroDivisionError"),
+    "a syntax error": ("def build(:\n", "SyntaxError"),
+    "an import error": ("import nowhere_to_be_found\n", "ModuleNotFoundError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_a_broken_model_file_is_one_message_that_names_the_file(capsys, tmp_path, monkeypatch, what):
+    text, said = MODELS[what]
+    (tmp_path / "broken_model.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", "broken_model.py"]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert said in err
+    assert "broken_model.py" in err if what == "no model" else re.search(r"broken_model.py:\d", err)
+    assert "Traceback" not in err
+
+
+def test_the_module_runs_as_the_command_does():
+    ran = subprocess.run(
+        [sys.executable, "-m", "aicf", "info", "nope"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("RegistryError: no op is called 'nope'")
+    version = subprocess.run(
+        [sys.executable, "-m", "aicf", "--version"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert version.stdout == f"aicf {aicf.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["nothing"], ["demo", "--epochs", "many"], ["demo", "--epochs", "0"]]
+)
+def test_a_wrong_command_line_is_explained(capsys, command):
+    with pytest.raises(SystemExit) as error:
+        main(command)
+    assert error.value.code == 2
+    assert "usage: aicf" in capsys.readouterr().err

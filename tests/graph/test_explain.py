@@ -1,0 +1,181 @@
+"""The story of a plan (B12, F5, F6): golden texts, JSON, log lines. AICF_ACCEPT=1 writes the golden files anew."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import aicf
+from aicf import nn
+from aicf.cli import load_model
+from aicf.device.spec import PRESETS, preset
+
+from .chains import rows_of
+
+ROOT = Path(aicf.__file__).parents[1]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def mlp() -> nn.Model:
+    return load_model(str(ROOT / "examples" / "mlp.py"))
+
+
+def story(device: str, mode: str) -> aicf.graph.run.explain.Explanation:
+    training = {"loss": nn.SoftmaxCrossEntropy(), "optimizer": nn.AdamW(1e-3)} if mode == "train" else {}
+    return aicf.explain_for(mlp(), preset(device), mode, **training)
+
+
+def accepted(name: str, text: str) -> str:
+    """The golden text of a name; AICF_ACCEPT=1 accepts this one."""
+    file = GOLDEN / name
+    if os.environ.get("AICF_ACCEPT") == "1":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    return file.read_text()
+
+
+@pytest.mark.spec("B12", "F5", "F6")
+@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_the_explanation_of_the_example_reads_as_it_did(device, mode):
+    text = str(story(device, mode)) + "\n"
+    assert text == accepted(f"mlp_{mode}_{device}.txt", text), "AICF_ACCEPT=1 accepts the new text"
+
+
+@pytest.mark.spec("B12", "F5")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_the_verbose_explanation_names_every_variant_that_was_asked(device):
+    explanation = story(device, "infer")
+    text = " ".join(str(explanation.verbose()).split())
+    for region in explanation.regions:
+        for candidate in region.selection.ranked:
+            assert candidate.variant.id in text
+        for rejection in region.selection.rejected:
+            assert f"{rejection.variant.id} {rejection.reject.reason}" in text
+
+
+@pytest.mark.spec("F5")
+def test_it_renders_itself_in_colour_and_as_html():
+    console = Console(file=io.StringIO(), force_terminal=True, width=118, record=True)
+    console.print(story("h200", "infer"))
+    assert "\x1b[" in console.file.getvalue()
+    assert "region 0" in console.export_html()
+    assert "\x1b[" not in str(story("h200", "infer"))
+
+
+@pytest.mark.spec("F5")
+def test_the_json_holds_regions_choices_and_reasons_and_is_the_same_each_time():
+    data = story("h200", "train").to_json()
+    assert json.dumps(data, sort_keys=True) == json.dumps(story("h200", "train").to_json(), sort_keys=True)
+    assert (data["mode"], data["device"]) == ("train", "h200")
+    position = 0
+    for region in data["regions"]:
+        assert region["anchor"] == position
+        position = region["last"] + 1
+        assert region["ended"]["trigger"] in ("end", "independent", "candidates", "cost", "limit")
+        assert region["chosen"] == region["candidates"][0]["id"]
+        scores = [c["score"] for c in region["candidates"]]
+        assert scores == sorted(scores, reverse=True)
+        assert all(c["us"] == pytest.approx(sum(c["terms"].values())) for c in region["candidates"])
+        assert all(r["reason"] for r in region["rejected"])
+    text = json.dumps(data)
+    assert str(ROOT) not in text
+    assert not re.search(r"20\d\d-\d\d", text)
+
+
+@pytest.mark.spec("F6")
+@pytest.mark.parametrize("device", sorted(PRESETS))
+def test_every_preset_is_explained_without_its_device_and_without_compiling(device):
+    data = story(device, "train").to_json()
+    assert data["device"] == device
+    assert {r["chosen"].split(".")[0] for r in data["regions"]} == {preset(device).kind}
+
+
+@pytest.mark.spec("F6")
+def test_explaining_for_a_gpu_imports_neither_numba_nor_cuda():
+    code = """
+import sys, aicf
+from aicf import nn
+from aicf.device.spec import preset
+model = nn.Model({"x": aicf.TensorSpec((8, 8))}).add(nn.Linear(8, 8)).add(nn.GELU())
+print(aicf.explain_for(model, preset("h200"), "train", loss=nn.MeanSquaredError(), optimizer=nn.Adam()))
+found = sorted({m.split(".")[0] for m in sys.modules} & {"numba", "llvmlite", "cuda", "torch", "jax"})
+sys.exit(", ".join(found) or None)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "cuda.gemm" in ran.stdout
+
+
+@pytest.mark.spec("B12")
+def test_a_program_explains_the_plan_it_runs():
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=3).add(nn.Linear(4, 2)).add(nn.ReLU())
+    program = aicf.compile(model, device="cpu")
+    assert program.plan.key in str(program.explain())
+    assert program.compiled({"batch": 7}).plan.key in str(program.explain({"batch": 7}))
+
+
+# --- log lines --------------------------------------------------------------------------------------------------------
+
+LINE = re.compile(
+    r"^gemm \+ bias_add \+ relu -> cpu\.gemm_blas\.v1 \S+ us f32\[3x4\], f32\[2x4\], f32\[2\] stream=0x0$"
+)
+
+
+@pytest.mark.spec("B12")
+def test_aicf_logs_select_logs_each_choice_once(caplog, monkeypatch):
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=3).add(nn.Linear(4, 2)).add(nn.ReLU())
+    aicf.compile(model, device="cpu")
+    assert not caplog.records
+    monkeypatch.setenv("AICF_LOGS", "other, select")
+    program = aicf.compile(model, device="cpu")
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "aicf.select"]
+    assert LINE.match(line), line
+    program.run({"x": rows_of()})
+    program.replay({"x": rows_of()})
+    assert len(caplog.records) == 1, "running chooses nothing"
+    program.replay({"x": rows_of(5)})
+    assert "f32[5x4]" in caplog.records[1].getMessage()
+
+
+@pytest.mark.spec("B12")
+def test_aicf_logs_select_writes_to_stderr_where_nothing_is_configured():
+    code = """
+import aicf
+from aicf import nn
+aicf.compile(nn.Model({"x": aicf.TensorSpec((3, 4))}).add(nn.Linear(4, 2)).add(nn.ReLU()), device="cpu")
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "AICF_LOGS": "select"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    (line,) = ran.stderr.splitlines()
+    assert LINE.match(line.removeprefix("[aicf.select] ")), line
+
+
+def test_logging_s_own_level_is_left_alone_when_it_is_low_enough(caplog, monkeypatch):
+    monkeypatch.setenv("AICF_LOGS", "select")
+    with caplog.at_level(logging.DEBUG, "aicf.select"):
+        aicf.compile(nn.Model({"x": aicf.TensorSpec((3, 4))}).add(nn.ReLU()), device="cpu")
+        assert logging.getLogger("aicf.select").level == logging.DEBUG
+    assert len(caplog.records) == 1
+
+
+def test_the_predicted_total_is_the_sum_of_what_runs():
+    explanation = story("h200", "infer")
+    total = sum(r.selection.chosen.us for r in explanation.regions)
+    assert f"predicted {total:.3g} us in {len(explanation.regions)} kernels" in str(explanation)
+    assert np.isfinite(total)
