@@ -54,8 +54,11 @@ class Runtime(ABC):
         """A tensor over foreign memory that this device can reach, strides and all."""
 
     @abstractmethod
-    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor) -> None:
-        """Copy into a dense tensor: from any host array, or from dense memory of this device."""
+    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
+        """Copy into a dense tensor: from any host array, or from dense memory of this device.
+
+        on  a graph builder: copies within the device then become part of its graph
+        """
 
     @abstractmethod
     def download(self, tensor: Tensor) -> np.ndarray: ...
@@ -93,7 +96,7 @@ class CpuRuntime(Runtime):
         d = foreign.desc
         return Tensor(TensorSpec(d.shape, d.dtype), foreign.ptr, self, foreign.owner, d.stride, foreign.array)
 
-    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor) -> None:
+    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
         assert target.array is not None
         target.array[...] = source if isinstance(source, np.ndarray) else source.array
 
@@ -137,7 +140,7 @@ class CudaRuntime(Runtime):
         d = foreign.desc
         return Tensor(TensorSpec(d.shape, d.dtype, "cuda"), foreign.ptr, self, foreign.owner, d.stride)
 
-    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor) -> None:
+    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
         if target.spec.nbytes == 0:
             return
         if isinstance(source, np.ndarray) or source.array is not None:
@@ -148,7 +151,7 @@ class CudaRuntime(Runtime):
         assert source.desc.contiguous, (
             "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
         )
-        self._copy(target.ptr, source.ptr, target.spec.nbytes)
+        self._copy(target.ptr, source.ptr, target.spec.nbytes, on)
 
     def download(self, tensor: Tensor) -> np.ndarray:
         host = np.empty(tensor.shape, tensor.dtype.numpy)
@@ -158,8 +161,9 @@ class CudaRuntime(Runtime):
         self.sync()
         return host
 
-    def _copy(self, target: int, source: int, nbytes: int) -> None:
-        self._check(self._driver.cuMemcpyAsync(target, source, nbytes, self.stream.handle))
+    def _copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
+        stream = self.stream if on is None else on.stream
+        self._check(self._driver.cuMemcpyAsync(target, source, nbytes, stream.handle))
 
     def _check(self, result: tuple[Any, ...]) -> None:
         if int(result[0]) != 0:

@@ -77,6 +77,8 @@ def gemm_program(region: RegionSpec) -> GemmProgram | Reject:
             d = z = op.outputs[0]
             continue
         schema = schema_of(op.kind)
+        if op.kind.name == "gemm":
+            return Reject("ops", "another product begins")
         if ELEMENTWISE not in schema.traits or len(op.inputs) != 1 or len(op.outputs) != 1:
             return Reject("epilogue", f"{op.kind} is no elementwise op of one operand")
         if act is not None:

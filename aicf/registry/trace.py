@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +13,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from .select import Candidate, Selection
+    from .variant import KernelVariant, Reject
 
 
 def render(renderable: RenderableType, width: int = 118) -> str:
@@ -101,16 +103,27 @@ def _line(label: str, style: str, text: str) -> Table:
     return table
 
 
-def rejected_line(selection: Selection, shown: int = 3) -> Table:
-    """`4 rejected: cuda.add_half2: length 1025 is odd · 3 need sm_90a`: equal reasons are counted, rare ones first."""
-    count = Counter(r.reject.reason for r in selection.rejected)
-    first = {r.reject.reason: r.variant.name for r in reversed(selection.rejected)}
+def rejected_line(selection: Selection) -> Table:
+    """`4: …`: how many were rejected, and why."""
+    return _line(
+        "  rejected",
+        "red",
+        f"{len(selection.rejected)}: " + counted_reasons([(r.variant, r.reject) for r in selection.rejected]),
+    )
+
+
+def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: int = 3) -> str:
+    """`add_half2: length 1025 is odd · 3 of them: needs sm_90a`: equal reasons are counted, rare ones first."""
+    count = Counter(reject.reason for _, reject in rejections)
+    first = {reject.reason: variant.name for variant, reject in reversed(rejections)}
+    all_agree = len(count) == 1
     parts = [
-        f"{first[reason]}: {reason}" if n == 1 else f"{n} of them: {reason}"
+        f"{first[reason]}: {reason}" if n == 1 else f"all {n}: {reason}" if all_agree else f"{n} of them: {reason}"
         for reason, n in sorted(count.items(), key=lambda item: (item[1], item[0]))
     ]
-    more = f" · and {len(parts) - shown} more reasons (-v)" if len(parts) > shown else ""
-    return _line("  rejected", "red", " · ".join(parts[:shown]) + more)
+    return " · ".join(parts[:shown]) + (
+        f" · and {len(parts) - shown} more reasons (-v)" if len(parts) > shown else ""
+    )
 
 
 def selection_json(selection: Selection) -> dict[str, Any]:

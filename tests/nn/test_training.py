@@ -157,11 +157,11 @@ def test_a_schedule_in_the_graph_gives_the_textbook_rates(device, name):
     model = nn.Model({"x": aicf.TensorSpec(("batch", 1))}, batch=1).add(Slope())
     program = trainer(device, model, nn.SGD(schedule), "mse")
     rates = []
-    for _ in range(1, 15):
+    for _ in range(14):
         w = program.get("0.w")
         program.replay({"x": np.ones((1, 1), np.float32), "y": (w - 0.5).reshape(1, 1)})
         rates.append(float(w[0] - program.get("0.w")[0]))
-    np.testing.assert_allclose(rates, [curve(t) for t in range(1, 15)], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(rates, [curve(t) for t in range(14)], rtol=1e-4, atol=1e-6)
     assert len(program._frozen) == 1
     program.set(lr=0.0)
     w = program.get("0.w")

@@ -14,6 +14,7 @@ from typing import Any
 from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp, Role
 from ...registry.select import Selection, Selector
+from ...registry.trace import counted_reasons
 from ...registry.variant import KernelVariant
 from ...rows import RegionOp, RegionSpec
 from ...types import TensorDesc
@@ -149,8 +150,9 @@ def _compose(schedule: _Schedule, state: _State, j: int, selector: Selector) -> 
     verdicts = [(v, v.continues(spec, selector.device)) for v in state.live]
     live = tuple(v for v, reject in verdicts if reject is None)
     if not live:
-        why = "; ".join(f"{v.name} refuses {op.kind}: {reject}" for v, reject in verdicts[:2])
-        return Ended("candidates", why + (f"; and {len(verdicts) - 2} more" if len(verdicts) > 2 else ""))
+        return Ended(
+            "candidates", f"{op.kind} fits none: {counted_reasons([(v, r) for v, r in verdicts if r])}"
+        )
     found = selector.ask(spec)
     return _State(
         state.anchor, j, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,20 +27,22 @@ class Bound:
     plan: ExecPlan
     tensors: dict[int, Tensor]
     calls: list[tuple[Step, Call]]
-    copies: list[Callable[[], None]]  # updates that are not written in place, after the last step
+    copies: list[Call]  # updates that are not written in place, after the last step
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def all_calls(self) -> list[Call]:
+        return [*(call for _, call in self.calls), *self.copies]
+
     def run(self, graph: CapturedGraph | None = None) -> list[str]:
-        """Run the steps in order, or a graph that was captured of them; the kernel ids that ran."""
+        """Run the steps in order, or the graph that was captured of them; the kernel ids that ran."""
         if config.check_enabled("nan"):
             self._run_checked()
         elif graph is not None:
             graph.launch()
         else:
-            for _, call in self.calls:
+            for call in self.all_calls:
                 call()
-        for copy in self.copies:
-            copy()
         return [step.kernel_id for step, _ in self.calls]
 
     def _run_checked(self) -> None:
@@ -57,6 +59,8 @@ class Bound:
                         got=f"{count} NaN of {slot.spec.numel} in {slot.name}: {slot.spec}",
                         details=["its inputs have none: " + ", ".join(inputs)],
                     )
+        for copy in self.copies:
+            copy()
 
     def _nans(self, vid: int) -> int:
         if self.plan.slots[vid].spec.dtype.kind != "float":
@@ -102,8 +106,8 @@ class Executor:
         return Bound(plan, tensors, calls, copies, notes)
 
 
-def _copier(runtime: Runtime, target: Tensor, source: Tensor) -> Callable[[], None]:
-    return lambda: runtime.write(target, source)
+def _copier(runtime: Runtime, target: Tensor, source: Tensor) -> Call:
+    return lambda *on: runtime.write(target, source, *on)
 
 
 class FrozenPlan:
@@ -127,7 +131,7 @@ class FrozenPlan:
         )
         self._inputs = plan.externals(Role.input)
         self._outputs = [(s.name, self.bound.tensors[s.vid]) for s in plan.outputs]
-        self.graph = capture(executor.runtime, [call for _, call in self.bound.calls])
+        self.graph = capture(executor.runtime, self.bound.all_calls)
         self.replays = 0
 
     def replay(self, feed: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
