@@ -72,14 +72,20 @@ def grid_for(n: int, device: DeviceSpec, threads: int = THREADS) -> tuple[int]:
 # --- launches, shared by several variants -----------------------------------------------------------------------------
 
 
-def flat_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec) -> Launch:
-    """Every operand dense, of the results' shape or of one element."""
-    from .bodies.elementwise import flat
+def flat_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec,
+                width: int = 1) -> Launch:  # fmt: skip
+    """Every operand dense, of the results' shape or of one element; `width` neighbours per thread and step."""
+    from .bodies.elementwise import flat, vector
 
     n, operands = region.results[0].numel, op_operands(region)
-    scalars = tuple(t.numel == 1 and n != 1 for t in operands)
-    body = flat(name, scalar, _dtypes(operands), _dtypes(region.results), scalars)
-    return Launch(body, grid_for(n, device), (THREADS,), (*_pointers(region), Num(n)))
+    what = name, scalar, _dtypes(operands), _dtypes(region.results), _scalars(region)
+    body = flat(*what) if width == 1 else vector(*what, width)
+    return Launch(body, grid_for(cdiv(n, width), device), (THREADS,), (*_pointers(region), Num(n)))
+
+
+def _scalars(region: RegionSpec) -> tuple[bool, ...]:
+    """Which operands have one element while the results have more, or fewer."""
+    return tuple(t.numel == 1 and region.results[0].numel != 1 for t in op_operands(region))
 
 
 def strided_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec,
@@ -135,11 +141,26 @@ def _walk_rank(region: RegionSpec, strides: Sequence[Strides]) -> Reject | None:
     return at_most("rank after collapsing", rank, MAX_RANK)
 
 
-def _flops(region: RegionSpec) -> int:
-    return schema_of(region.kind).flops * region.results[0].numel
-
-
 # --- elementwise ops --------------------------------------------------------------------------------------------------
+
+
+def _dense(region: RegionSpec) -> Checks:
+    yield one_op(region)
+    yield contiguous(region)
+    yield _dense_results(region)
+    shape = region.results[0].shape
+    for i, t in enumerate(region.operands):
+        if t.numel != 1 and t.shape != shape:
+            yield Reject("shape", f"operand {i} has shape {t.shape}, needs one element or {shape}")
+
+
+def _map_cost(region: RegionSpec, device: DeviceSpec, width: int, memory_efficiency: float,
+              index_flops: int = 0) -> Cost:  # fmt: skip
+    n = region.results[0].numel
+    return roofline(
+        device, bytes=region.nbytes, flops=(schema_of(region.kind).flops + index_flops) * n, efficiency=0.5,
+        memory_efficiency=memory_efficiency, blocks=cdiv(n, width * THREADS), blocks_per_sm=8,
+    )  # fmt: skip
 
 
 @variant(ELEMENTWISE, id="cuda.elementwise_flat.v1")
@@ -150,23 +171,38 @@ class ElementwiseFlat:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield contiguous(region)
-        yield _dense_results(region)
-        for i, t in enumerate(region.operands):
-            if t.numel != 1 and t.shape != region.results[0].shape:
-                yield Reject(
-                    "shape",
-                    f"operand {i} has shape {t.shape}, needs one element or {region.results[0].shape}",
-                )
+        yield from _dense(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return roofline(
-            device, bytes=region.nbytes, flops=_flops(region), efficiency=0.5, memory_efficiency=0.8
-        )
+        return _map_cost(region, device, 1, 0.8)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         return [flat_launch(region.kind.name, _typed(region), region, device)]
+
+
+WIDTH = 4  # elements per vector: 16 bytes of f32 or i32, 8 of a half type
+
+
+@variant(ELEMENTWISE, id="cuda.elementwise_vector.v1")
+class ElementwiseVector:
+    """Four neighbours per thread and step, in vector loads and stores; otherwise as elementwise_flat.
+
+    Parallel over groups of four elements, so short tensors do better with elementwise_flat. Limit: memory.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from _dense(region)
+        for what, tensors in (("operand", region.operands), ("result", region.results)):
+            for i, t in enumerate(tensors):
+                needed = min(16, WIDTH * t.dtype.itemsize)
+                if t.numel > 1 and t.alignment < needed:
+                    yield Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        return _map_cost(region, device, WIDTH, 0.9)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        return [flat_launch(region.kind.name, _typed(region), region, device, WIDTH)]
 
 
 @variant(ELEMENTWISE, id="cuda.elementwise_strided.v1")
@@ -183,8 +219,7 @@ class ElementwiseStrided:
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         rank = len(collapse(region.results[0].shape, _broadcasts(region))[0])
-        flops = _flops(region) + 20 * rank * region.results[0].numel
-        return roofline(device, bytes=region.nbytes, flops=flops, efficiency=0.5, memory_efficiency=0.6)
+        return _map_cost(region, device, 1, 0.6, index_flops=20 * rank)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         return [strided_launch(region.kind.name, _typed(region), region, device, _broadcasts(region))]

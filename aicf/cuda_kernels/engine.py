@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -23,6 +23,9 @@ from ..registry.variant import In, Launch, Num, Out, Work
 from ..rows import RegionSpec
 from ..types import AttrPack, DType
 
+BLOCKS_PER_SM = (
+    4  # at 256 threads a block: up to 64 registers; a body says otherwise with `body.blocks_per_sm`
+)
 STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked for kernel by kernel
 
 # --- scalar functions -------------------------------------------------------------------------------------------------
@@ -126,9 +129,9 @@ def _arch(target: str) -> tuple[Any, ...]:
 def _compile(launch: Launch, signature: Any, target: str, output: str) -> Any:
     from numba import cuda
 
-    # A body may say how many of its blocks a multiprocessor should hold: `body.blocks_per_sm`. Left to its own guess,
-    # ptxas takes registers that cost the second block, or spills to keep it (both seen with one GEMM tile).
-    bounds = (_threads(launch), *filter(None, [getattr(launch.body, "blocks_per_sm", 0)]))
+    # How many of its blocks a multiprocessor should hold is said aloud. Left to its own guess, ptxas takes registers that
+    # cost the second block of a GEMM tile, and spills elsewhere for one block more.
+    bounds = (_threads(launch), getattr(launch.body, "blocks_per_sm", BLOCKS_PER_SM))
     code, _ = cuda.compile(
         launch.body, signature, device=False, abi="numba", abi_info={"abi_name": kernel_name(launch)},
         cc=_arch(target), output=output, launch_bounds=bounds,
@@ -224,7 +227,7 @@ def bind(launch: Launch, region: RegionSpec, stream: Any, pointers_in: Sequence[
     return go
 
 
-def _pack(args: Sequence[Any], ins: Sequence[int], outs: Sequence[int], workspace: int):
+def _pack(args: Sequence[Any], ins: Sequence[int], outs: Sequence[int], workspace: int) -> Iterator[Any]:
     """Kernel parameters in order: pointers as int, numbers as NumPy scalars; tuples are flattened, as numba does."""
     for arg in args:
         if isinstance(arg, tuple):

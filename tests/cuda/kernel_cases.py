@@ -35,10 +35,10 @@ class Case:
         return f"{self.variant} {self.region} {attrs or ''}".strip()
 
 
-def desc(shape: Sequence[int], dtype: DType = f32, stride: Sequence[int] | None = None) -> TensorDesc:
-    return TensorDesc(
-        dtype, tuple(shape), tuple(stride if stride is not None else row_major(tuple(shape))), "cuda", 4
-    )
+def desc(shape: Sequence[int], dtype: DType = f32, stride: Sequence[int] | None = None,
+         alignment: int = 256) -> TensorDesc:  # fmt: skip
+    steps = tuple(stride) if stride is not None else row_major(tuple(shape))
+    return TensorDesc(dtype, tuple(shape), steps, "cuda", alignment)
 
 
 def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
@@ -63,6 +63,7 @@ GEMMS = [v for v in VARIANTS if ".gemm_" in v]
 # One region for each variant, compiled for every architecture.
 FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
+    Case("cuda.elementwise_vector.v1", region("div", (1001,), (1001,))),
     Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
     Case("cuda.bias_add.v1", region("bias_add", (30, 40), (40,))),
     Case("cuda.broadcast_in_dim.v1", region("broadcast_in_dim", (7, 1), shape=(7, 5, 9), dims=(0, 2))),
@@ -141,6 +142,9 @@ def _elementwise() -> list[Case]:
         Case(flat, region("adam_step", p, p, p, p, *[()] * 7, decoupled=True), "rates"),
         Case(flat, region("increment", desc((), i64))),
         Case(flat, region("adam_correction", desc((), i64), (), ()), "rates"),
+        Case(flat, region("schedule_cosine", desc((), i64), (), warmup=4, total=20)),
+        Case(flat, region("schedule_linear", desc((3,), i64), (), total=10)),
+        Case(flat, region("schedule_step", desc((3,), i64), (), every=2, gamma=0.5)),
         Case(strided, region("add", (5,), (3, 5))), Case(strided, region("mul", (4, 1), (3, 1, 7))),
         Case(strided, region("sub", (2, 1, 3, 1, 2, 1), (1, 2, 1, 3, 1, 2))),
         Case(strided, region("copy", desc((6, 5), f32, (1, 6)))), Case(strided, region("relu", (1025,))),

@@ -28,6 +28,7 @@ CASES = [
     Case(FLAT, region("adam_step", *[(40,)] * 4, *[()] * 7), "rates"),
     Case(FLAT, region("convert", desc((40,), f32), dtype=f16.id), tolerance=1e-3),
     Case(FLAT, region("greater", (40,), (40,))),
+    Case("cuda.elementwise_vector.v1", region("mul", (103,), (1,))),
     Case(STRIDED, region("add", (4, 1), (3, 1, 7))),
     Case(STRIDED, region("copy", desc((6, 5), f32, (1, 6)))),
     Case(TILED, gemm(20, 18, 9, bias=18, act=ActKind.relu, save_preact=True)),

@@ -138,7 +138,10 @@ def test_agrees_with_numpy(gpu, case):
     check(gpu, case, seed)
 
 
-@pytest.mark.parametrize("case", [c for c in FIRST if ".gemm_" not in c.variant], ids=str)
+SCALAR_LOADS = [c for c in FIRST if ".gemm_" not in c.variant and "vector" not in c.variant]
+
+
+@pytest.mark.parametrize("case", SCALAR_LOADS, ids=str)
 def test_unaligned_pointers(gpu, case):
     check(gpu, case, shift=1)
 
@@ -332,7 +335,7 @@ def test_labels_out_of_range_and_extreme_logits(gpu, classes):
 # --- in place, repeats, sizes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"])
+@pytest.mark.parametrize("variant", [f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided")])
 def test_a_result_may_take_over_an_operand(gpu, variant):
     p = (37, 53)
     case = Case(variant, region("adam_step", p, p, p, p, *[()] * 7), "rates")
@@ -346,7 +349,7 @@ def test_a_tensor_taken_twice(gpu):
     r = region("mul", (77,), (77,))
     op = dataclasses.replace(r.anchor, inputs=(0, 0), outputs=(1,))
     r = RegionSpec((op,), (r.tensors[0], r.tensors[2]), (0,), (1,))
-    for variant in ("cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"):
+    for variant in (f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided")):
         check(gpu, Case(variant, r))
 
 
@@ -366,6 +369,7 @@ def test_repeats_bit_for_bit(gpu, case):
 def test_lengths_around_a_block(gpu):
     for n in (1, 2, 31, 32, 33, 255, 256, 257, 1_000_003):
         check(gpu, Case("cuda.elementwise_flat.v1", region("add", (n,), (n,))))
+        check(gpu, Case("cuda.elementwise_vector.v1", region("add", (n,), (n,))))
         check(gpu, Case("cuda.elementwise_strided.v1", region("add", (n, 1), (3,))))
 
 
@@ -374,6 +378,7 @@ def test_a_grid_smaller_than_the_work(gpu):
     tiny = dataclasses.replace(gpu, spec=dataclasses.replace(gpu.spec, sms=1), buffers=gpu.buffers)
     n = 32 * 256 * 5 + 7
     check(tiny, Case("cuda.elementwise_flat.v1", region("add", (n,), (n,))))
+    check(tiny, Case("cuda.elementwise_vector.v1", region("add", (4 * n + 1,), (4 * n + 1,))))
     check(tiny, Case("cuda.reduce_rows.v1", region("reduce_sum", (n, 5), axes=(1,))))
     check(tiny, Case("cuda.reduce_columns.v1", region("reduce_max", (100, 5, 33), axes=(1,))))
     labels = desc((n,), i64)

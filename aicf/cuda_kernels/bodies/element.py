@@ -44,25 +44,53 @@ def storage_type(dtype: DType) -> Any:
 # --- loads and stores, at the level of LLVM ---------------------------------------------------------------------------
 
 
-def emit_load(ctx: Any, b: Any, dtype: DType, pointer: Any) -> Any:
+def decode(ctx: Any, b: Any, dtype: DType, raw: Any) -> Any:
+    """What lies in memory, as a number of the compute type."""
     if dtype is f16:
-        return b.fpext(b.bitcast(b.load(pointer), _F16), _F32)
+        return b.fpext(b.bitcast(raw, _F16), _F32)
     if dtype is bf16:  # the upper half of an f32
-        return b.bitcast(b.shl(b.zext(b.load(pointer), _I32), _I32(16)), _F32)
-    return ctx.unpack_value(b, _NUMBA[dtype], pointer)
+        return b.bitcast(b.shl(b.zext(raw, _I32), _I32(16)), _F32)
+    return ctx.data_model_manager[_NUMBA[dtype]].from_data(b, raw)
 
 
-def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any) -> None:
+def encode(ctx: Any, b: Any, dtype: DType, value: Any) -> Any:
+    """A number of the compute type as what lies in memory, rounded to nearest even."""
     if dtype is f16:
-        b.store(b.bitcast(b.fptrunc(value, _F16), _I16), pointer)
-    elif dtype is bf16:  # round to nearest even; a NaN would round to infinity, so it becomes the quiet NaN
+        return b.bitcast(b.fptrunc(value, _F16), _I16)
+    if dtype is bf16:
         bits = b.bitcast(value, _I32)
         odd = b.and_(b.lshr(bits, _I32(16)), _I32(1))
         rounded = b.lshr(b.add(bits, b.add(odd, _I32(0x7FFF))), _I32(16))
-        nan = b.fcmp_unordered("uno", value, value)
-        b.store(b.trunc(b.select(nan, _I32(0x7FC0), rounded), _I16), pointer)
-    else:
-        ctx.pack_value(b, _NUMBA[dtype], value, pointer)
+        nan = b.fcmp_unordered("uno", value, value)  # it would round to infinity, so it becomes the quiet NaN
+        return b.trunc(b.select(nan, _I32(0x7FC0), rounded), _I16)
+    return ctx.data_model_manager[_NUMBA[dtype]].as_data(b, value)
+
+
+def emit_load(ctx: Any, b: Any, dtype: DType, pointer: Any) -> Any:
+    return decode(ctx, b, dtype, b.load(pointer))
+
+
+def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any) -> None:
+    b.store(encode(ctx, b, dtype, value), pointer)
+
+
+def emit_load_vector(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
+    """`width` neighbours in one load; the pointer is aligned to all of them, or to 16 bytes."""
+    vector, align = _vector(pointer, width, dtype)
+    raw = b.load(b.bitcast(pointer, vector), align=align)
+    return [decode(ctx, b, dtype, b.extract_element(raw, _I32(i))) for i in range(width)]
+
+
+def emit_store_vector(ctx: Any, b: Any, dtype: DType, values: list[Any], pointer: Any) -> None:
+    vector, align = _vector(pointer, len(values), dtype)
+    raw = vector.pointee(ir.Undefined)
+    for i, value in enumerate(values):
+        raw = b.insert_element(raw, encode(ctx, b, dtype, value), _I32(i))
+    b.store(raw, b.bitcast(pointer, vector), align=align)
+
+
+def _vector(pointer: Any, width: int, dtype: DType) -> tuple[Any, int]:
+    return ir.VectorType(pointer.type.pointee, width).as_pointer(), min(16, width * dtype.itemsize)
 
 
 def emit_call(
@@ -86,35 +114,78 @@ def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType
     All operands are loaded before any result is stored, so a result may take over an operand's memory.
     """
     if SIMULATED:
-
-        def apply(ins_, outs_, offsets, i):
-            values = [d.compute.numpy.type(p[o]) for d, p, o in zip(ins, ins_, offsets)]
-            results = scalar(*values)
-            for p, r in zip(outs_, results if len(outs) > 1 else (results,)):
-                p[i] = r
-
-        return apply
-
-    compute = [_NUMBA[d.compute] for d in outs]
-    result = compute[0] if len(outs) == 1 else types.BaseTuple.from_types(compute)
+        return functools.partial(_apply, scalar, ins)
 
     @intrinsic
     def apply(typing, ins_, outs_, offsets, i):
         def codegen(ctx, b, sig, args):
-            pointers_in, pointers_out, at, to = args
-            values = []
-            for k, d in enumerate(ins):
-                pointer = b.gep(b.extract_value(pointers_in, k), [b.extract_value(at, k)])
-                values.append(emit_load(ctx, b, d, pointer))
-            r = emit_call(ctx, b, scalar, result, [_NUMBA[d.compute] for d in ins], values)
-            for k, d in enumerate(outs):
-                value = r if len(outs) == 1 else b.extract_value(r, k)
-                emit_store(ctx, b, d, value, b.gep(b.extract_value(pointers_out, k), [to]))
+            sources, targets, at, to = args
+            values = [
+                emit_load(ctx, b, d, b.gep(b.extract_value(sources, k), [b.extract_value(at, k)]))
+                for k, d in enumerate(ins)
+            ]
+            for k, (d, value) in enumerate(zip(outs, _emit_scalar(ctx, b, scalar, ins, outs, values))):
+                emit_store(ctx, b, d, value, b.gep(b.extract_value(targets, k), [to]))
             return ctx.get_dummy_value()
 
         return types.void(ins_, outs_, offsets, i), codegen
 
     return apply
+
+
+@functools.cache
+def vector_mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
+                  scalars: tuple[bool, ...], width: int) -> Any:  # fmt: skip
+    """`apply(ins, outs, i)`: the same for elements i to i + width of dense operands, with vector loads and stores.
+
+    Operands marked in `scalars` have one element. i is a multiple of width, and pointers are aligned.
+    """
+    if SIMULATED:
+
+        def apply_each(ins_, outs_, i):
+            for j in range(i, i + width):
+                _apply(scalar, ins, ins_, outs_, [0 if s else j for s in scalars], j)
+
+        return apply_each
+
+    @intrinsic
+    def apply(typing, ins_, outs_, i):
+        def codegen(ctx, b, sig, args):
+            sources, targets, at = args
+            lanes = []
+            for k, d in enumerate(ins):
+                pointer = b.extract_value(sources, k)
+                if scalars[k]:
+                    lanes.append([emit_load(ctx, b, d, pointer)] * width)
+                else:
+                    lanes.append(emit_load_vector(ctx, b, d, b.gep(pointer, [at]), width))
+            results = [_emit_scalar(ctx, b, scalar, ins, outs, list(values)) for values in zip(*lanes)]
+            for k, d in enumerate(outs):
+                pointer = b.gep(b.extract_value(targets, k), [at])
+                emit_store_vector(ctx, b, d, [lane[k] for lane in results], pointer)
+            return ctx.get_dummy_value()
+
+        return types.void(ins_, outs_, i), codegen
+
+    return apply
+
+
+def _emit_scalar(ctx: Any, b: Any, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
+                 values: list[Any]) -> list[Any]:  # fmt: skip
+    """scalar(*values), as a list with one value per result, each in its compute type."""
+    compute = [_NUMBA[d.compute] for d in outs]
+    result = compute[0] if len(outs) == 1 else types.BaseTuple.from_types(compute)
+    r = emit_call(ctx, b, scalar, result, [_NUMBA[d.compute] for d in ins], values)
+    return [r] if len(outs) == 1 else [b.extract_value(r, k) for k in range(len(outs))]
+
+
+def _apply(
+    scalar: Callable[..., Any], ins: tuple[DType, ...], sources: Any, targets: Any, at: Any, to: Any
+) -> None:
+    """The elementwise map in the simulator."""
+    r = scalar(*(d.compute.numpy.type(p[o]) for d, p, o in zip(ins, sources, at)))
+    for p, value in zip(targets, r if len(targets) > 1 else (r,)):
+        p[to] = value
 
 
 @functools.cache

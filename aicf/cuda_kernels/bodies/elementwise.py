@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from ...types import DType
-from .element import mapper
+from .element import mapper, vector_mapper
 from .index import coordinates, dense_offsets, offsets
 
 
@@ -33,6 +33,34 @@ def flat(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tu
             i += step
 
     return _named(kernel, f"elementwise_flat_{name}")
+
+
+@functools.cache
+def vector(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
+           scalars: tuple[bool, ...], width: int) -> Callable[..., None]:  # fmt: skip
+    """As flat, `width` neighbours per thread and step: 16-byte loads, so that fewer threads keep memory busy.
+
+    The last n % width elements go one by one.
+    """
+    apply, apply_one, of = (
+        vector_mapper(scalar, ins, outs, scalars, width),
+        mapper(scalar, ins, outs),
+        dense_offsets(scalars),
+    )
+
+    def kernel(ins, outs, n):
+        thread = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x * width
+        whole = n - n % width
+        i = thread * width
+        while i < whole:
+            apply(ins, outs, i)
+            i += step
+        i = whole + thread
+        if i < n:
+            apply_one(ins, outs, of(i), i)
+
+    return _named(kernel, f"elementwise_vector{width}_{name}")
 
 
 @functools.cache
