@@ -35,6 +35,7 @@ def _accepts(region: RegionSpec) -> Checks:
         yield program
         return
     yield dtype(region, f32)
+    yield at_most("greatest extent", max(program.m, program.n, program.k), 2**31 - 1)
     for what, i in (("c", program.c), ("bias", program.bias)):
         if i is not None and not region.operands[i].contiguous:
             yield Reject("contiguous", f"{what} is {region.operands[i]}, needs row-major")
