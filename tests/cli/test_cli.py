@@ -96,7 +96,7 @@ ERRORS = {
 def test_an_error_is_one_message_and_exit_code_2(capsys, what):
     command, said = ERRORS[what]
     assert main(command) == 2
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     assert said in " ".join(err.split())
     assert "Traceback" not in err
 

@@ -89,7 +89,7 @@ def test_the_last_prefix_that_a_kernel_accepts_is_emitted_and_the_rest_scanned_a
         ("relu + tanh", "cpu.pair.v1"), ("neg + sqrt", "cpu.pair.v1"),
     ]  # fmt: skip
     assert regions[0].ended.trigger == "candidates"
-    assert "long refuses sqrt: does not take relu + tanh + neg + sqrt" in regions[0].ended.detail
+    assert "sqrt fits none: long: does not take relu + tanh + neg + sqrt" in regions[0].ended.detail
     assert str(regions[1].ended) == "end"
 
 
