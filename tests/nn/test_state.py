@@ -93,6 +93,20 @@ def test_without_strict_what_is_common_is_loaded_and_the_missing_are_named():
     assert program.get("2.weight").tobytes() == before["2.weight"].tobytes()
 
 
+@on_each_device
+@pytest.mark.spec("D16")
+def test_an_inference_program_takes_a_training_checkpoint(device):
+    trained = trainer(device, mlp(seed=1), nn.AdamW(0.01, clip_norm=1.0))
+    for step in range(3):
+        trained.replay(batch_of(6, seed=step))
+    fresh = aicf.compile(mlp(seed=2), device=device)
+    state = trained.state_dict()
+    assert fresh.load_state_dict(state) == []
+    assert same(params(fresh), params(trained))
+    with pytest.raises(StateError, match=r"extra: 9.weight"):
+        fresh.load_state_dict({**state, "9.weight": state["0.weight"]})
+
+
 @pytest.mark.spec("C17")
 def test_optimizer_state_is_keyed_by_the_parameter_s_name():
     names = set(trainer("cpu", mlp(), nn.Adam()).state_dict())

@@ -127,6 +127,8 @@ def test_an_unknown_meta_parameter_is_refused_and_nothing_is_set():
     with pytest.raises(StateError, match="no meta-parameter is called 'beta1'") as error:
         program.set(lr=0.1, beta1=0.9)
     assert "lr, momentum, step, weight_decay" in str(error.value)
+    with pytest.raises(StateError, match=r"optimizer.momentum does not fit"):
+        program.set(lr=0.1, momentum=np.zeros(3, np.float32))
     assert program.get("lr") == np.float32(0.5)
     with pytest.raises(StateError, match="no variable is called"):
         program.get("nothing")

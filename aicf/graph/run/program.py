@@ -209,8 +209,7 @@ class Program:
                     f"no meta-parameter is called {name!r}",
                     expected=", ".join(sorted(known)) or "none at all",
                 )
-        for name, value in meta.items():
-            self.variables.assign(known[name], value)
+        self.variables.assign({known[name]: value for name, value in meta.items()})
 
     def get(self, name: str) -> np.ndarray:
         """A param, a state, or a meta-parameter by its short name, as a host array."""
@@ -224,11 +223,21 @@ class Program:
         return {**self.variables.state_dict(), RUNS: np.asarray(self.runs, np.int64)}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
-        """All or nothing; see Variables.load_state_dict. The run counter may be missing."""
+        """All or nothing; see Variables.load_state_dict. The run counter may be missing.
+
+        A program that does not train takes a training program's checkpoint: it leaves the optimizer's state aside.
+        """
         runs = int(np.asarray(state[RUNS])) if RUNS in state else self.runs
-        missing = self.variables.load_state_dict({k: v for k, v in state.items() if k != RUNS}, strict)
+        named = {k: v for k, v in state.items() if k != RUNS and not self._of_an_optimizer(k)}
+        missing = self.variables.load_state_dict(named, strict)
         self.runs = runs
         return missing
+
+    def _of_an_optimizer(self, name: str) -> bool:
+        """Whether a name that this program does not have is optimizer state: `optimizer.lr`, `0.weight.momentum`."""
+        if self.mode == "train" or name in self.variables:
+            return False
+        return name.startswith((META, *(f"{param}." for param in self.variables.names(Role.param))))
 
     def __repr__(self) -> str:
         return (

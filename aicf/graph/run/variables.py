@@ -70,10 +70,11 @@ class Variables:
     def role(self, name: str) -> Role:
         return self._roles[name]
 
-    def assign(self, name: str, value: Any) -> None:
-        """Write a new content into a variable, in place; its pointer never changes."""
-        target = self._tensors[name]
-        self.runtime.write(target, _fitting(name, value, target.spec))
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Write new contents into variables, all or none, in place; their pointers never change."""
+        ready = {n: _fitting(n, value, self._tensors[n].spec) for n, value in values.items()}
+        for name, array in ready.items():
+            self.runtime.write(self._tensors[name], array)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name; safetensors.numpy.save_file takes it as it is."""
@@ -95,9 +96,7 @@ class Variables:
                 ],
                 hint="load_state_dict(..., strict=False) loads what is common",
             )
-        ready = {n: _fitting(n, state[n], self._tensors[n].spec) for n in names if n in state}
-        for name, array in ready.items():
-            self.runtime.write(self._tensors[name], array)
+        self.assign({n: state[n] for n in names if n in state})
         return missing
 
 
