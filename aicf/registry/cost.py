@@ -46,7 +46,10 @@ def roofline(
     blocks             of the grid; fewer than the multiprocessors leave some idle, a ragged last wave leaves a tail
     """
     memory = bytes / (device.bandwidth * memory_efficiency) * 1e-3
-    compute = flops / (device.tflops.get(rate, 0.0) * efficiency) * 1e-6 if flops else 0.0
+    speed = (
+        device.tflops.get(rate, 0.0) * efficiency
+    )  # 0 where the device has no such unit: never the best choice
+    compute = (flops / speed * 1e-6 if speed else math.inf) if flops else 0.0
     terms = {"launch": device.launch_us * launches}
     terms["memory" if memory >= compute else "compute"] = max(memory, compute)
     if blocks is not None and device.kind == "cuda" and blocks > 0:

@@ -171,6 +171,19 @@ def test_no_kernel_lists_each_variant_with_its_reason():
         select(region("sigmoid", (7,)), CPU, registry)
 
 
+@pytest.mark.spec("B8")
+def test_a_kernel_for_a_unit_that_the_device_lacks_is_never_the_best():
+    from aicf.registry.cost import roofline
+
+    assert roofline(preset("t4"), bytes=1, flops=1e6, rate="tf32", blocks=7).us == float("inf")
+    never = kernel("cuda.a.v1", us=float("inf"), priority=5)
+    chosen = select(
+        region("relu", (7,), device="cuda"), preset("t4"), registry_of(never, kernel("cuda.b.v1"))
+    )
+    assert chosen.kernel_id == "cuda.b.v1"
+    assert chosen.ranked[1].score == 0.0
+
+
 # --- purity and tuning ------------------------------------------------------------------------------------------------
 
 
