@@ -118,7 +118,11 @@ def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: i
     first = {reject.reason: variant.name for variant, reject in reversed(rejections)}
     all_agree = len(count) == 1
     parts = [
-        f"{first[reason]}: {reason}" if n == 1 else f"all {n}: {reason}" if all_agree else f"{n} of them: {reason}"
+        f"{first[reason]}: {reason}"
+        if n == 1
+        else f"all {n}: {reason}"
+        if all_agree
+        else f"{n} of them: {reason}"
         for reason, n in sorted(count.items(), key=lambda item: (item[1], item[0]))
     ]
     return " · ".join(parts[:shown]) + (
