@@ -1,8 +1,8 @@
 """aicf: a pure-Python AI compiler framework that tells you why each kernel ran.
 
-    model = aicf.nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(aicf.nn.Linear(64, 10))
-    program = aicf.compile(model, mode="train", loss=..., optimizer=...)
-    program({"x": x, "y": y}); print(program.explain())
+model = aicf.nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(aicf.nn.Linear(64, 10))
+program = aicf.compile(model, mode="train", loss=..., optimizer=...)
+program({"x": x, "y": y}); print(program.explain())
 """
 
 __version__ = "0.1.0"

@@ -33,26 +33,34 @@ PACKAGES = {  # as in pyproject.toml: name -> (at least, below)
     "numba": ("0.61", None),
     "ml_dtypes": ("0.5", None),
 }
-CUDA_PACKAGES = {
-    "numba-cuda": ("0.30", None),
-    "cuda-core": ("1.0", None),
-    "cuda-bindings": ("12.9", None),
-}
+CUDA_PACKAGES = {"numba-cuda": ("0.30", None), "cuda-core": ("1.0", None), "cuda-bindings": ("12.9", None)}
 ALL_PACKAGES = PACKAGES | CUDA_PACKAGES
 OLDEST_GPU = (7, 5)
 # CUDA release -> the PTX version it brings; from 13.0 on the two count alike.
-PTX = {(12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2), (12, 3): (8, 3), (12, 4): (8, 4), (12, 5): (8, 5),
-       (12, 6): (8, 5), (12, 7): (8, 6), (12, 8): (8, 7), (12, 9): (8, 8)}  # fmt: skip
+PTX = {
+    (12, 0): (8, 0),
+    (12, 1): (8, 1),
+    (12, 2): (8, 2),
+    (12, 3): (8, 3),
+    (12, 4): (8, 4),
+    (12, 5): (8, 5),
+    (12, 6): (8, 5),
+    (12, 7): (8, 6),
+    (12, 8): (8, 7),
+    (12, 9): (8, 8),
+}
 # What cuInit can say, and what helps.
 CUDA_ERRORS = {
     34: ("the libcuda found is the toolkit's stub", "unset LD_LIBRARY_PATH"),
-    100: ("the driver sees no GPU", "nvidia-smi -L; echo \"CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\""),
-    802: ("the GPUs are not initialised (NVLink machines need the fabric manager)",
-          "sudo systemctl start nvidia-fabricmanager"),
+    100: ("the driver sees no GPU", 'nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES"'),
+    802: (
+        "the GPUs are not initialised (NVLink machines need the fabric manager)",
+        "sudo systemctl start nvidia-fabricmanager",
+    ),
     803: ("the driver's library and its kernel module have different versions", "sudo reboot"),
     804: ("a forward-compatibility libcuda is loaded, which this GPU does not take", "unset LD_LIBRARY_PATH"),
     999: ("the driver answers 'unknown error'", "sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm"),
-}  # fmt: skip
+}
 LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "cudart", "nvrtc")
 
 

@@ -1,7 +1,7 @@
 """A two-hidden-layer MLP, and the MODEL.py convention: `build() -> Model`.
 
-    aicf explain examples/mlp.py --device h200
-    python examples/mlp.py
+aicf explain examples/mlp.py --device h200
+python examples/mlp.py
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(64, 64)).astype(np.float32), rng.integers(0, 10, 64)
     program = aicf.compile(build(), "train", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.AdamW(lr=1e-3))
-    for step in range(100):
+    for _ in range(100):
         loss = program({"x": x, "y": y})["loss"]
     print(program.explain())
-    print(f"loss after {step + 1} steps on one batch: {float(loss):.4f}")
+    print(f"loss after 100 steps on one batch: {float(loss):.4f}")

@@ -8,7 +8,7 @@ in a replayed graph, about 1 us on Hopper.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import DeviceError
@@ -93,7 +93,8 @@ PRESETS: dict[str, DeviceSpec] = {
 }
 
 
-load_more: Callable[[], None] = lambda: None  # set by dispatch: loads the devices that other packages bring
+def load_more() -> None:
+    """Replaced by dispatch: loads the devices that other packages bring."""
 
 
 def preset(name: str) -> DeviceSpec:

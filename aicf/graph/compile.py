@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from ..device.runtime import Runtime, runtime
@@ -64,12 +65,14 @@ def compile(
     The plan for the model's own sizes is made here, so that whatever is wrong is said here. Plans for other sizes of the
     named dimensions (a last partial batch) are made when such a feed first comes.
     """
-    recipe = Recipe(model, mode, loss, optimizer, accumulate)
     rt = runtime(device)
     selector = Selector(registry or default_registry(), rt.spec, tuning)
     if isinstance(variables, Program):
         variables = variables.variables
     shared = variables if variables is not None else _variables_of(model, rt)
+    recipe = Recipe(
+        copy(model), mode, loss, optimizer, accumulate
+    )  # what is added to the model later is not of it
 
     def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
         compiled = compile_graph(recipe, sizes, selector, phase, shared)

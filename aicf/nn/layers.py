@@ -172,6 +172,12 @@ class Model:
         self.layers.append((name, layer))
         return self
 
+    def __copy__(self) -> Model:
+        """The layers of now; `add` to one does not change the other."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, layers=list(self.layers))
+        return other
+
     @property
     def graph(self) -> Graph:
         """The forward graph at the model's own sizes, as `add` emitted it."""

@@ -81,29 +81,45 @@ class RegionSpec:
         return sum(t.nbytes for t in self.operands) + sum(t.nbytes for t in self.results)
 
     def __str__(self) -> str:
-        return f"{self.signature}({', '.join(map(str, self.operands))}) -> {', '.join(map(str, self.results))}"
+        return (
+            f"{self.signature}({', '.join(map(str, self.operands))}) -> {', '.join(map(str, self.results))}"
+        )
 
     # --- JSON: plans are saved with their regions ---------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         return {
             "ops": [
-                {"kind": o.kind.name, "attrs": o.attrs.blob.hex(), "in": list(o.inputs), "out": list(o.outputs)}
+                {
+                    "kind": o.kind.name,
+                    "attrs": o.attrs.blob.hex(),
+                    "in": list(o.inputs),
+                    "out": list(o.outputs),
+                }
                 for o in self.ops
             ],
             "tensors": [
-                {"dtype": t.dtype.name, "shape": list(t.shape), "stride": list(t.stride), "device": t.device,
-                 "alignment": t.alignment} for t in self.tensors
+                {
+                    "dtype": t.dtype.name,
+                    "shape": list(t.shape),
+                    "stride": list(t.stride),
+                    "device": t.device,
+                    "alignment": t.alignment,
+                }
+                for t in self.tensors
             ],
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RegionSpec:
         ops = tuple(
             RegionOp(
-                OpKind(o["kind"]), AttrPack.from_blob(bytes.fromhex(o["attrs"])), tuple(o["in"]), tuple(o["out"])
+                OpKind(o["kind"]),
+                AttrPack.from_blob(bytes.fromhex(o["attrs"])),
+                tuple(o["in"]),
+                tuple(o["out"]),
             )
             for o in data["ops"]
         )

@@ -87,6 +87,24 @@ def test_compiling_and_freezing_leave_params_and_state_as_they_were(device):
     assert same(other.state_dict(), program.state_dict())
 
 
+@on_each_device
+@pytest.mark.spec("C4")
+def test_a_compiled_program_keeps_the_layers_it_was_compiled_with(device):
+    """Also in the plans that it makes later, for other batch sizes."""
+    model = mlp(sizes=(5, 3))
+    program = aicf.compile(model, device=device)
+    model.add(nn.Tanh())
+    feed = {"x": batch_of(6)["x"]}
+    want = oracle(program).forward(feed["x"])
+    assert abs(want).max() > 1
+    for rows in (6, 2):
+        got = program.run({"x": feed["x"][:rows]})["output"].numpy()
+        np.testing.assert_allclose(got, want[:rows], rtol=1e-4, atol=1e-5)
+    extended = aicf.compile(model, device=device)
+    assert extended.variables is program.variables
+    np.testing.assert_allclose(extended.run(feed)["output"].numpy(), np.tanh(want), rtol=1e-4, atol=1e-5)
+
+
 # --- meta-parameters --------------------------------------------------------------------------------------------------
 
 
