@@ -173,7 +173,7 @@ class Model:
         return self
 
     def __copy__(self) -> Model:
-        """The layers of now; `add` to one does not change the other."""
+        """The layers of now, to be emitted: what is added to the original later is not in the copy."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, layers=list(self.layers))
         return other

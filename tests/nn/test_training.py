@@ -96,7 +96,7 @@ def test_a_compiled_program_keeps_the_layers_it_was_compiled_with(device):
     model.add(nn.Tanh())
     feed = {"x": batch_of(6)["x"]}
     want = oracle(program).forward(feed["x"])
-    assert abs(want).max() > 1
+    assert abs(want).max() > 0.5, "tanh would show"
     for rows in (6, 2):
         got = program.run({"x": feed["x"][:rows]})["output"].numpy()
         np.testing.assert_allclose(got, want[:rows], rtol=1e-4, atol=1e-5)
