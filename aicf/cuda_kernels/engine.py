@@ -3,7 +3,7 @@
 Kernels are compiled from a Launch and the region it serves, for a named target such as `sm_90a`, with or without a GPU.
 The road is LTO-IR linked by nvJitLink, because its cubin is the same in every process, and because PTX that nvJitLink
 compiles comes out relocatable and ruins tensor-core kernels. numba is imported inside functions only, so that choosing,
-explaining and launching a stored cubin need not pay for it.
+explaining and launching a stored cubin need not pay for it; bodies name it through dsl.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..ops import scalar
 from ..registry.variant import In, Launch, Num, Out, Work
 from ..rows import RegionSpec
 from ..types import AttrPack, DType
+from .dsl import SIMULATED, materialise
 
 BLOCKS_PER_SM = (
     4  # at 256 threads a block: up to 64 registers; a body says otherwise with `body.blocks_per_sm`
@@ -133,7 +134,7 @@ def _compile(launch: Launch, signature: Any, target: str, output: str) -> Any:
     # cost the second block of a GEMM tile, and spills elsewhere for one block more.
     bounds = (_threads(launch), getattr(launch.body, "blocks_per_sm", BLOCKS_PER_SM))
     code, _ = cuda.compile(
-        launch.body, signature, device=False, abi="numba", abi_info={"abi_name": kernel_name(launch)},
+        materialise(launch.body), signature, device=False, abi="numba", abi_info={"abi_name": kernel_name(launch)},
         cc=_arch(target), output=output, launch_bounds=bounds,
     )  # fmt: skip
     return code
@@ -250,8 +251,6 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
     Each array is the memory behind a pointer: C-contiguous; results are written in place. `workspace` is of bytes.
     Indexing is checked, which a GPU does not do. Seconds per thousand threads: for tiny shapes only.
     """
-    from .bodies.element import SIMULATED
-
     if not SIMULATED:
         raise DeviceError(
             "the simulator is off", hint="set NUMBA_ENABLE_CUDASIM=1 before the first import of numba"
@@ -270,7 +269,7 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
         return memory.reshape(-1) if memory.flags.c_contiguous else _refuse(memory)
 
     with np.errstate(all="ignore"):
-        cuda.jit(launch.body)[launch.grid, launch.block, 0, launch.shared](*map(of, launch.args))
+        cuda.jit(materialise(launch.body))[launch.grid, launch.block, 0, launch.shared](*map(of, launch.args))
 
 
 def _refuse(memory: np.ndarray) -> Any:

@@ -159,16 +159,17 @@ def test_a_cubin_is_the_same_in_every_process():
 
 
 @pytest.mark.spec("F6")
-def test_choosing_and_predicting_need_no_numba():
+def test_choosing_predicting_and_building_need_no_numba():
     code = """
 import sys
-from kernel_cases import FIRST, VARIANTS
+from kernel_cases import FIRST, MORE, VARIANTS
 from aicf.device.spec import preset
-for case in FIRST:
+for case in [*FIRST, *MORE]:
     variant = VARIANTS[case.variant]
     assert variant.supported(case.region, preset("l4")) is None
     assert variant.cost(case.region, preset("l4")).us > 0
     variant.query_workspace(case.region, preset("l4"))
+    assert variant.build(case.region, preset("l4"))
 import aicf.cuda_kernels.engine
 print([name for name in sys.modules if name.split(".")[0] in ("numba", "llvmlite", "cuda")])
 """

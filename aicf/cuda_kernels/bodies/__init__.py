@@ -1,1 +1,1 @@
-"""Kernel bodies. They import numba at the top, so only a variant's `build` imports them."""
+"""Kernel bodies, and what they are made of. None imports numba: see aicf/cuda_kernels/dsl.py."""

@@ -11,34 +11,26 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import config, cuda
 
 from ...types import DType, bf16, f16, f32, i32, i64
-
-SIMULATED = bool(config.ENABLE_CUDASIM)
-
-if not SIMULATED:
-    from llvmlite import ir
-    from numba.cuda import types
-    from numba.cuda.extending import intrinsic
-
-    _NUMBA = {f32: types.float32, i32: types.int32, i64: types.int64, DType.bool: types.boolean}
-    _I16, _I32, _F16, _F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
+from ..dsl import SIMULATED, deferred, device, intrinsic, ir, types
 
 
-def device(fn: Callable[..., Any]) -> Any:
-    """A device function. Inlined in numba's own IR: any other kind asks for a current GPU while it is typed."""
-    return cuda.jit(device=True, inline="always")(fn)
-
-
+@functools.cache
 def numba_type(dtype: DType) -> Any:
     """The type that arithmetic on this dtype is done in."""
-    return _NUMBA[dtype.compute]
+    names = {f32: types.float32, i32: types.int32, i64: types.int64, DType.bool: types.boolean}
+    return names[dtype.compute]
 
 
 def storage_type(dtype: DType) -> Any:
     """What a pointer to it points at. Half types travel as their bits: CUDA C++ shims would be needed for more."""
-    return types.uint16 if dtype in (f16, bf16) else _NUMBA[dtype]
+    return types.uint16 if dtype in (f16, bf16) else numba_type(dtype)
+
+
+def const(value: int, bits: int = 32) -> Any:
+    """An integer constant of LLVM's."""
+    return ir.Constant(ir.IntType(bits), value)
 
 
 # --- loads and stores, at the level of LLVM ---------------------------------------------------------------------------
@@ -47,23 +39,23 @@ def storage_type(dtype: DType) -> Any:
 def decode(ctx: Any, b: Any, dtype: DType, raw: Any) -> Any:
     """What lies in memory, as a number of the compute type."""
     if dtype is f16:
-        return b.fpext(b.bitcast(raw, _F16), _F32)
+        return b.fpext(b.bitcast(raw, ir.HalfType()), ir.FloatType())
     if dtype is bf16:  # the upper half of an f32
-        return b.bitcast(b.shl(b.zext(raw, _I32), _I32(16)), _F32)
-    return ctx.data_model_manager[_NUMBA[dtype]].from_data(b, raw)
+        return b.bitcast(b.shl(b.zext(raw, ir.IntType(32)), const(16)), ir.FloatType())
+    return ctx.data_model_manager[numba_type(dtype)].from_data(b, raw)
 
 
 def encode(ctx: Any, b: Any, dtype: DType, value: Any) -> Any:
     """A number of the compute type as what lies in memory, rounded to nearest even."""
     if dtype is f16:
-        return b.bitcast(b.fptrunc(value, _F16), _I16)
+        return b.bitcast(b.fptrunc(value, ir.HalfType()), ir.IntType(16))
     if dtype is bf16:
-        bits = b.bitcast(value, _I32)
-        odd = b.and_(b.lshr(bits, _I32(16)), _I32(1))
-        rounded = b.lshr(b.add(bits, b.add(odd, _I32(0x7FFF))), _I32(16))
+        bits = b.bitcast(value, ir.IntType(32))
+        odd = b.and_(b.lshr(bits, const(16)), const(1))
+        rounded = b.lshr(b.add(bits, b.add(odd, const(0x7FFF))), const(16))
         nan = b.fcmp_unordered("uno", value, value)  # it would round to infinity, so it becomes the quiet NaN
-        return b.trunc(b.select(nan, _I32(0x7FC0), rounded), _I16)
-    return ctx.data_model_manager[_NUMBA[dtype]].as_data(b, value)
+        return b.trunc(b.select(nan, const(0x7FC0), rounded), ir.IntType(16))
+    return ctx.data_model_manager[numba_type(dtype)].as_data(b, value)
 
 
 def emit_load(ctx: Any, b: Any, dtype: DType, pointer: Any) -> Any:
@@ -78,14 +70,14 @@ def emit_load_vector(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -
     """`width` neighbours in one load; the pointer is aligned to all of them, or to 16 bytes."""
     vector, align = _vector(pointer, width, dtype)
     raw = b.load(b.bitcast(pointer, vector), align=align)
-    return [decode(ctx, b, dtype, b.extract_element(raw, _I32(i))) for i in range(width)]
+    return [decode(ctx, b, dtype, b.extract_element(raw, const(i))) for i in range(width)]
 
 
 def emit_store_vector(ctx: Any, b: Any, dtype: DType, values: list[Any], pointer: Any) -> None:
     vector, align = _vector(pointer, len(values), dtype)
     raw = vector.pointee(ir.Undefined)
     for i, value in enumerate(values):
-        raw = b.insert_element(raw, encode(ctx, b, dtype, value), _I32(i))
+        raw = b.insert_element(raw, encode(ctx, b, dtype, value), const(i))
     b.store(raw, b.bitcast(pointer, vector), align=align)
 
 
@@ -98,7 +90,7 @@ def emit_call(
 ) -> Any:
     """Call a plain Python function; it is inlined. Its defaults (see `typed_scalar`) are appended as constants."""
     for value in fn.__defaults__ or ():
-        kind = types.boolean if isinstance(value, (bool, np.bool_)) else _NUMBA[DType.of(type(value))]
+        kind = types.boolean if isinstance(value, (bool, np.bool_)) else numba_type(DType.of(type(value)))
         arg_types, args = [*arg_types, kind], [*args, ctx.get_constant(kind, value)]
     return ctx.compile_internal(b, fn, result(*arg_types), args)
 
@@ -106,7 +98,7 @@ def emit_call(
 # --- the elementwise map ----------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@deferred
 def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...]) -> Any:
     """`apply(ins, outs, offsets, i)`: outs[j][i] = scalar(ins[k][offsets[k]] for each k)[j].
 
@@ -133,7 +125,7 @@ def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType
     return apply
 
 
-@functools.cache
+@deferred
 def vector_mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
                   scalars: tuple[bool, ...], width: int) -> Any:  # fmt: skip
     """`apply(ins, outs, i)`: the same for elements i to i + width of dense operands, with vector loads and stores.
@@ -173,9 +165,9 @@ def vector_mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tupl
 def _emit_scalar(ctx: Any, b: Any, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
                  values: list[Any]) -> list[Any]:  # fmt: skip
     """scalar(*values), as a list with one value per result, each in its compute type."""
-    compute = [_NUMBA[d.compute] for d in outs]
+    compute = [numba_type(d) for d in outs]
     result = compute[0] if len(outs) == 1 else types.BaseTuple.from_types(compute)
-    r = emit_call(ctx, b, scalar, result, [_NUMBA[d.compute] for d in ins], values)
+    r = emit_call(ctx, b, scalar, result, [numba_type(d) for d in ins], values)
     return [r] if len(outs) == 1 else [b.extract_value(r, k) for k in range(len(outs))]
 
 
@@ -188,7 +180,7 @@ def _apply(
         p[to] = value
 
 
-@functools.cache
+@deferred
 def getter(dtype: DType) -> Any:
     """`get(pointer, i)`: load one number, in the compute type."""
     if SIMULATED:
@@ -199,12 +191,12 @@ def getter(dtype: DType) -> Any:
         def codegen(ctx, b, sig, args):
             return emit_load(ctx, b, dtype, b.gep(args[0], [args[1]]))
 
-        return _NUMBA[dtype.compute](pointer, i), codegen
+        return numba_type(dtype)(pointer, i), codegen
 
     return get
 
 
-@functools.cache
+@deferred
 def putter(dtype: DType) -> Any:
     """`put(pointer, i, value)`: store one number, converted to the storage type."""
     if SIMULATED:
@@ -217,7 +209,7 @@ def putter(dtype: DType) -> Any:
     @intrinsic
     def put(typing, pointer, i, value):
         def codegen(ctx, b, sig, args):
-            converted = ctx.cast(b, args[2], value, _NUMBA[dtype.compute])
+            converted = ctx.cast(b, args[2], value, numba_type(dtype))
             emit_store(ctx, b, dtype, converted, b.gep(args[0], [args[1]]))
             return ctx.get_dummy_value()
 
@@ -226,7 +218,7 @@ def putter(dtype: DType) -> Any:
     return put
 
 
-@functools.cache
+@deferred
 def caller(fn: Callable[..., Any] | None) -> Any:
     """`call(x)`: a scalar function of one f32, or the identity for None."""
     if fn is None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from ...types import DType
+from ..dsl import cuda
 from .element import mapper, vector_mapper
 from .index import coordinates, dense_offsets, offsets
 

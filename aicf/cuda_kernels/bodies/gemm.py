@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
-from .element import SIMULATED, caller, device
+from ..dsl import SIMULATED, cuda, device, float32
+from .element import caller
 from .tile import each, fragment, outer, tabulate, zeros
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .element import device
+from ..dsl import device
 
 
 @functools.cache

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
 from ...types import DType, f32
-from .element import SIMULATED, device, getter, putter
+from ..dsl import SIMULATED, cuda, device, float32
+from .element import getter, putter
 from .reduce import BLOCK, reducer, tree
 
 _exp = (lambda x: np.exp(x)) if SIMULATED else (lambda x: math.exp(x))

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numba import cuda
 
 from ...types import DType
+from ..dsl import cuda
 from .element import putter
 
 

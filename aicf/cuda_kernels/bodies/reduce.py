@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from ...types import DType
-from .element import device, getter, numba_type, putter
+from ..dsl import SIMULATED, cuda, deferred, device
+from .element import getter, numba_type, putter
 from .index import coordinates, offset
 
 BLOCK = 256  # threads; also the number of partial results in shared memory
@@ -58,9 +58,8 @@ def tree(combine: Any, extent: int, stride: int) -> Any:
     return device(fold)
 
 
+@deferred
 def _shared_type(dtype: DType) -> Any:
-    from .element import SIMULATED
-
     return dtype.compute.numpy.type if SIMULATED else numba_type(dtype)
 
 

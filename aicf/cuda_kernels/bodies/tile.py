@@ -9,23 +9,16 @@ An `env` is a tuple of whatever the function needs from the kernel: pointers, si
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .element import SIMULATED, emit_call
-
-if not SIMULATED:
-    from llvmlite import ir
-    from numba.cuda import types
-    from numba.cuda.extending import intrinsic
-
-    _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+from ..dsl import SIMULATED, deferred, intrinsic, ir, types
+from .element import const, emit_call
 
 
-@functools.cache
+@deferred
 def tabulate(n: int, fn: Callable[..., Any]) -> Any:
     """`make(env)`: the tile (fn(0, env), …, fn(n - 1, env))."""
     if SIMULATED:
@@ -35,7 +28,8 @@ def tabulate(n: int, fn: Callable[..., Any]) -> Any:
     def make(typing, env):
         def codegen(ctx, b, sig, args):
             values = [
-                emit_call(ctx, b, fn, types.float32, [types.int32, env], [_I32(i), args[0]]) for i in range(n)
+                emit_call(ctx, b, fn, types.float32, [types.int32, env], [const(i), args[0]])
+                for i in range(n)
             ]
             return ctx.make_tuple(b, sig.return_type, values)
 
@@ -44,7 +38,7 @@ def tabulate(n: int, fn: Callable[..., Any]) -> Any:
     return make
 
 
-@functools.cache
+@deferred
 def each(n: int, fn: Callable[..., None]) -> Any:
     """`run(tile, env)`: fn(i, tile[i], env) for each of its n elements."""
     if SIMULATED:
@@ -61,7 +55,7 @@ def each(n: int, fn: Callable[..., None]) -> Any:
             for i in range(n):
                 value = b.extract_value(args[0], i)
                 emit_call(
-                    ctx, b, fn, types.none, [types.int32, types.float32, env], [_I32(i), value, args[1]]
+                    ctx, b, fn, types.none, [types.int32, types.float32, env], [const(i), value, args[1]]
                 )
             return ctx.get_dummy_value()
 
@@ -70,7 +64,7 @@ def each(n: int, fn: Callable[..., None]) -> Any:
     return run
 
 
-@functools.cache
+@deferred
 def outer(rows: int, columns: int) -> Any:
     """`add(acc, a, b)`: acc + a bᵀ, row-major, one fused multiply-add per element."""
     n = rows * columns
@@ -97,7 +91,7 @@ def zeros(n: int) -> tuple[Any, ...]:
     return (np.float32(0),) * n
 
 
-@functools.cache
+@deferred
 def fragment(groups: int, width: int, apart: int) -> Any:
     """`read(shared, base)`: `groups` runs of `width` elements, `apart` elements between their starts.
 
@@ -112,12 +106,12 @@ def fragment(groups: int, width: int, apart: int) -> Any:
     def read(typing, shared, base):
         def codegen(ctx, b, sig, args):
             data = ctx.make_array(shared)(ctx, b, args[0]).data
-            vector = ir.VectorType(_F32, width).as_pointer(data.type.addrspace)
+            vector = ir.VectorType(ir.FloatType(), width).as_pointer(data.type.addrspace)
             values = []
             for g in range(groups):
                 at = b.add(args[1], ir.Constant(args[1].type, g * apart))
                 run = b.load(b.bitcast(b.gep(data, [at]), vector), align=4 * width)
-                values += [b.extract_element(run, _I32(i)) for i in range(width)]
+                values += [b.extract_element(run, const(i)) for i in range(width)]
             return ctx.make_tuple(b, sig.return_type, values)
 
         return types.UniTuple(types.float32, groups * width)(shared, base), codegen

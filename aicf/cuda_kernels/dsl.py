@@ -1,0 +1,144 @@
+"""What kernel bodies are written with: numba-cuda's names, and a way to defer, so that bodies are made without numba.
+
+Importing numba takes half a second, which a process that finds its kernels in the cache need not spend. So a body is data
+until it is compiled. In it `cuda` is a `Name`, which stands for the module `numba.cuda`; and `get = getter(f32)` is a
+`Deferred`, the factory `getter` and its arguments. Both compare by value. `materialise` rebuilds a function with the real
+objects in their places, in the globals and closure cells that it reads and, by way of arguments, in the functions that
+its device functions and intrinsics were made of. The engine calls it to compile or to simulate a body.
+
+    @deferred                             # a factory: what it does may need numba, so it is done later
+    def getter(dtype):
+        @intrinsic                        # names of this module work in factories as they do in numba
+        def get(typing, pointer, i): ...
+        return get
+
+    @functools.cache                      # a body: equal requests give the identical function
+    def double(dtype):
+        get, put = getter(dtype), putter(dtype)
+
+        def kernel(x, y, n):              # reads as numba.cuda Python, and is
+            i = cuda.grid(1)
+            if i < n:
+                put(y, i, get(x, i) * float32(2))
+
+        return kernel
+
+Bodies that import numba themselves work as well; they cost their process the import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+# numba's simulator has no intrinsics: each factory of one makes a plain Python function instead.
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0")
+
+
+class Name:
+    """A module, or an attribute of one, that is imported when something is asked of it."""
+
+    def __init__(self, module: str, attribute: str = "") -> None:
+        self.module, self.attribute = module, attribute
+
+    def resolve(self) -> Any:
+        module = importlib.import_module(self.module)
+        return getattr(module, self.attribute) if self.attribute else module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions, such as copy's, import nothing
+            raise AttributeError(name)
+        return getattr(self.resolve(), name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.resolve()(*args)
+
+    def __repr__(self) -> str:
+        return f"{self.module}.{self.attribute}" if self.attribute else self.module
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Name) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+cuda: Any = Name("numba.cuda")
+types: Any = Name("numba.cuda.types")
+float32, int32, int64, uint32 = (Name("numba.cuda.types", t) for t in ("float32", "int32", "int64", "uint32"))
+
+# for intrinsics
+intrinsic: Any = Name("numba.cuda.extending", "intrinsic")
+ir: Any = Name("llvmlite.ir")
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """`factory(*args)`, for when a kernel is compiled."""
+
+    factory: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def deferred(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """The factory, made to return a placeholder of what it would make. Its arguments are positional and hashable."""
+
+    @functools.wraps(factory)
+    def place(*args: Any) -> Deferred:
+        return Deferred(factory, args)
+
+    return place
+
+
+@deferred
+def device(fn: Callable[..., Any]) -> Any:
+    """A device function. Inlined in numba's own IR: any other kind asks for a current GPU while it is typed."""
+    return cuda.jit(device=True, inline="always")(fn)
+
+
+def materialise(value: Any) -> Any:
+    """The value with real objects in the place of names and placeholders; itself if it holds none."""
+    if isinstance(value, Name):
+        return value.resolve()
+    if isinstance(value, Deferred):
+        return _make(value)
+    if isinstance(value, FunctionType):
+        return _rebuild(value)
+    if type(value) is tuple:
+        made = tuple(map(materialise, value))
+        return value if all(m is v for m, v in zip(made, value)) else made
+    return value
+
+
+@functools.cache
+def _make(placeholder: Deferred) -> Any:
+    return materialise(placeholder.factory(*map(materialise, placeholder.args)))
+
+
+@functools.cache
+def _rebuild(fn: FunctionType) -> FunctionType:
+    read = {name: fn.__globals__[name] for name in global_names(fn.__code__) if name in fn.__globals__}
+    cells = [cell.cell_contents for cell in fn.__closure__ or ()]
+    # Functions stay as they are: numba calls none from a kernel, but device functions.
+    made = {name: materialise(v) for name, v in read.items() if not isinstance(v, FunctionType)}
+    kept = [v if isinstance(v, FunctionType) else materialise(v) for v in cells]
+    if all(v is read[name] for name, v in made.items()) and all(a is b for a, b in zip(kept, cells)):
+        return fn
+    closure = tuple(map(CellType, kept))
+    rebuilt = FunctionType(fn.__code__, {**fn.__globals__, **made}, fn.__name__, fn.__defaults__, closure)
+    rebuilt.__kwdefaults__, rebuilt.__qualname__ = fn.__kwdefaults__, fn.__qualname__
+    rebuilt.__dict__.update(fn.__dict__)
+    return rebuilt
+
+
+def global_names(code: CodeType) -> Iterator[str]:
+    """Names that the code, or a function inside it, may look up in its module; attributes' names are among them."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from global_names(constant)
