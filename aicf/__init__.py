@@ -11,7 +11,7 @@ from . import errors, nn
 from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
-from .dispatch import default_registry
+from .dispatch import default_registry, op_call
 from .errors import AicfError
 from .graph.compile import compile, explain_for
 from .graph.run.plan import ExecPlan
@@ -24,6 +24,6 @@ from .types import ActKind, AttrPack, DType, OpKind, TensorDesc, TensorSpec, bf1
 __all__ = [
     "ActKind", "AicfError", "AttrPack", "DType", "DeviceSpec", "ExecPlan", "KernelRegistry", "OpKey", "OpKind",
     "Program", "Selection", "Tensor", "TensorDesc", "TensorSpec", "__version__", "bf16", "bool_", "compile", "current",
-    "default_registry", "errors", "explain_for", "f16", "f32", "i32", "i64", "nn", "runtime", "schema_of", "schemas",
-    "select",
+    "default_registry", "errors", "explain_for", "f16", "f32", "i32", "i64", "nn", "op_call", "runtime", "schema_of",
+    "schemas", "select",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 AICF_LOGS    comma-separated log channels; `select` logs each kernel choice
 AICF_CHECK   comma-separated run-time checks; `nan` names the first op that makes a NaN
+AICF_NVTX    `0` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_DEVICE  the device used when none is named: `cpu`, `cuda` or `auto` (the default)
 """
 
@@ -20,6 +21,10 @@ def log_enabled(channel: str) -> bool:
 
 def check_enabled(check: str) -> bool:
     return check in _items("AICF_CHECK")
+
+
+def nvtx_enabled() -> bool:
+    return os.environ.get("AICF_NVTX") != "0"
 
 
 def default_device() -> str:

@@ -81,5 +81,9 @@ class KernelCompileError(AicfError):
     """A kernel body did not compile or link."""
 
 
+class CaptureError(AicfError):
+    """A call can't be part of a CUDA graph, or failed while it was captured."""
+
+
 class NanError(AicfError):
     """AICF_CHECK=nan found the first op that made a NaN."""

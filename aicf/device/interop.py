@@ -14,38 +14,85 @@ from ..errors import AttrError, FeedError
 from ..types import DType, TensorDesc, pointer_alignment, row_major
 from .tensor import Tensor
 
+# DLPack's device types. Pinned memory is the host's, managed memory the GPU's.
+_DLPACK_HOST, _DLPACK_CUDA = (1, 3), (2, 13)
+
+_TORCH_DTYPES = {
+    "torch.float32": DType.f32,
+    "torch.float16": DType.f16,
+    "torch.bfloat16": DType.bf16,
+    "torch.int32": DType.i32,
+    "torch.int64": DType.i64,
+    "torch.bool": DType.bool,
+}
+
 
 @dataclass(frozen=True)
 class Foreign:
-    """A tensor that came from outside: its descriptor and pointer, the host array if it has one, and its owner."""
+    """A tensor that came from outside: its descriptor and pointer, the host array if it has one, and its owner.
+
+    readonly     why it can't be written, or None
+    library      whose it is: "numpy", "torch", "cupy", "aicf", …
+    stream       the stream its owner orders work on, where the owner says so
+    handed_over  it came by DLPack, which orders streams once, when it is asked for
+    """
 
     desc: TensorDesc
     ptr: int
     array: np.ndarray | None
     owner: Any
+    ordinal: int = 0
+    readonly: str | None = None
+    library: str = ""
+    stream: int | None = None
+    handed_over: bool = False
 
     @property
     def device(self) -> str:
         return self.desc.device
 
+    @property
+    def place(self) -> str:
+        """`cpu`, or a CUDA device with its number."""
+        return "cpu" if self.device == "cpu" else f"{self.device}:{self.ordinal}"
 
-def adopt(obj: Any, name: str = "tensor") -> Foreign:
-    """Look at a tensor without copying it; FeedError if it is none."""
+
+def adopt(obj: Any, name: str = "tensor", stream: int | None = None) -> Foreign:
+    """Look at a tensor without copying it; FeedError if it is none.
+
+    stream  the stream that is going to use it: a library that orders streams by DLPack is told (JAX)
+    """
+    if isinstance(obj, Foreign):
+        return obj
     if isinstance(obj, Tensor):
-        return Foreign(obj.desc, obj.ptr, obj.array, obj)
+        ordinal = getattr(obj.runtime, "ordinal", 0)
+        return Foreign(
+            obj.desc, obj.ptr, obj.array, obj, ordinal, None, "aicf", obj.runtime.stream_id or None
+        )
     if isinstance(obj, (np.ndarray, np.generic)):
         return _host(np.asarray(obj), obj, name)
-    if hasattr(obj, "__cuda_array_interface__"):
-        return _cuda(obj.__cuda_array_interface__, obj, name)
+    library = library_of(obj)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(obj, torch.Tensor):
+        return _torch(torch, obj, name)
+    if library in ("jax", "jaxlib"):  # its __cuda_array_interface__ names no stream, its DLPack does
+        return _dlpack(obj, name, library, stream)
+    if (interface := getattr(obj, "__cuda_array_interface__", None)) is not None:
+        return _cuda(interface, obj, name, library)
     if hasattr(obj, "__dlpack__"):
-        return _dlpack(obj, name)
+        return _dlpack(obj, name, library, stream)
     if hasattr(obj, "__array_interface__"):
-        return _host(np.asarray(obj), obj, name)
+        return _host(np.asarray(obj), obj, name, library)
     raise FeedError(
         f"{name} is a {type(obj).__name__}, not a tensor",
         expected="a NumPy array, or anything that speaks DLPack or __cuda_array_interface__",
         hint="np.asarray(...) makes an array of lists and numbers",
     )
+
+
+def library_of(obj: Any) -> str:
+    """The top-level package of an object's type."""
+    return type(obj).__module__.partition(".")[0]
 
 
 def _dtype(name: str, dtype: Any) -> DType:
@@ -59,43 +106,132 @@ def _dtype(name: str, dtype: Any) -> DType:
         ) from None
 
 
-def _host(array: np.ndarray, owner: Any, name: str) -> Foreign:
+# --- the host ---------------------------------------------------------------------------------------------------------
+
+
+def _host(array: np.ndarray, owner: Any, name: str, library: str = "numpy") -> Foreign:
     dtype = _dtype(name, array.dtype)
-    if any(s % array.itemsize for s in array.strides):
-        array = np.ascontiguousarray(array)  # fields of records: strides that are no whole elements
+    readonly = None if array.flags.writeable else "the array is read-only"
+    if isinstance(owner, np.generic):
+        readonly = "a NumPy scalar is a value, not memory"
+    if library in ("jax", "jaxlib"):
+        readonly = "JAX arrays are immutable"
+    if any(s % array.itemsize for s in array.strides):  # fields of records
+        readonly = f"its strides of {array.strides} bytes are no whole elements"
+        array = np.ascontiguousarray(array)
     pointer = array.__array_interface__["data"][0]
     stride = tuple(s // array.itemsize for s in array.strides)
-    return Foreign(
-        TensorDesc(dtype, array.shape, stride, "cpu", pointer_alignment(pointer)), pointer, array, owner
-    )
+    desc = TensorDesc(dtype, array.shape, stride, "cpu", pointer_alignment(pointer))
+    return Foreign(desc, pointer, array, owner, readonly=readonly, library=library)
 
 
-def _cuda(interface: dict[str, Any], owner: Any, name: str) -> Foreign:
+# --- CUDA -------------------------------------------------------------------------------------------------------------
+
+
+def _device(
+    dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...], pointer: int, owner: Any, name: str, **more: Any
+) -> Foreign:  # fmt: skip
+    if any(s < 0 and d > 1 for s, d in zip(stride, shape)):
+        raise FeedError(
+            f"{name} runs backwards through device memory", expected="strides >= 0", got=f"strides {stride}",
+            hint="copy it first: x.copy()",
+        )  # fmt: skip
+    desc = TensorDesc(dtype, shape, stride, "cuda", pointer_alignment(pointer))
+    return Foreign(desc, pointer, None, owner, **more)
+
+
+def _cuda(interface: dict[str, Any], owner: Any, name: str, library: str) -> Foreign:
+    if interface.get("mask") is not None:
+        raise FeedError(f"{name} is a masked array", expected="an array without a mask")
     raw = np.dtype(interface["typestr"])
-    dtype, shape, pointer = _dtype(name, raw), tuple(interface["shape"]), int(interface["data"][0])
+    dtype, shape = _dtype(name, raw), tuple(interface["shape"])
+    pointer, readonly = int(interface["data"][0] or 0), interface["data"][1]
     strides = interface.get("strides")
+    if strides is not None and any(s % raw.itemsize for s in strides):
+        raise FeedError(
+            f"{name} has strides that are no whole elements", expected=f"multiples of {raw.itemsize}",
+            got=f"{tuple(strides)} bytes",
+        )  # fmt: skip
     stride = row_major(shape) if strides is None else tuple(s // raw.itemsize for s in strides)
-    return Foreign(TensorDesc(dtype, shape, stride, "cuda", pointer_alignment(pointer)), pointer, None, owner)
+    return _device(
+        dtype, shape, stride, pointer, owner, name, ordinal=_ordinal(owner, pointer), library=library,
+        readonly="its __cuda_array_interface__ says read-only" if readonly else None, stream=interface.get("stream"),
+    )  # fmt: skip
 
 
-def _dlpack(obj: Any, name: str) -> Foreign:
-    obj = obj.detach() if hasattr(obj, "detach") else obj
-    torch = sys.modules.get("torch")
-    bf16 = torch is not None and isinstance(obj, torch.Tensor) and obj.dtype == torch.bfloat16
-    view = (
-        obj.view(torch.int16) if bf16 and torch is not None else obj
-    )  # NumPy's DLPack knows no bf16: take its bits
-    if int(obj.__dlpack_device__()[0]) == 1:
-        array = np.from_dlpack(view)
-        return _host(array.view(ml_dtypes.bfloat16) if bf16 else array, obj, name)
-    if hasattr(view, "__cuda_array_interface__"):  # torch's bf16, seen as int16
-        found = _cuda(view.__cuda_array_interface__, obj, name)
-        d = found.desc
-        return Foreign(TensorDesc(DType.bf16, d.shape, d.stride, "cuda", d.alignment), found.ptr, None, obj)
+def _ordinal(obj: Any, pointer: int) -> int:
+    """Which CUDA device an array is on, as its owner says, or else the driver of its pointer."""
+    if hasattr(obj, "__dlpack_device__"):
+        return int(obj.__dlpack_device__()[1])
+    if pointer == 0:
+        return 0
+    try:
+        from cuda.bindings import driver
+
+        status, ordinal = driver.cuPointerGetAttribute(
+            driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer
+        )
+    except Exception:  # no bindings, or no driver: nothing will run on it either
+        return 0
+    return int(ordinal) if int(status) == 0 else 0
+
+
+def _torch(torch: Any, tensor: Any, name: str) -> Foreign:
+    """A torch tensor, read directly: its DLPack and __cuda_array_interface__ are slow, and refuse what needs gradients."""
+    if tensor.layout is not torch.strided:
+        raise FeedError(f"{name} is a {tensor.layout} tensor", expected="a strided one", hint="x.to_dense()")
+    if tensor.is_neg():
+        raise FeedError(f"{name} is a view that negates lazily", hint="x.resolve_neg() makes it plain")
+    if str(tensor.dtype) not in _TORCH_DTYPES:
+        _dtype(name, tensor.dtype)
+    dtype, device = _TORCH_DTYPES[str(tensor.dtype)], tensor.device
+    tensor = tensor.detach()
+    if device.type == "cpu":
+        array = (
+            tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+            if dtype is DType.bf16
+            else tensor.numpy()
+        )
+        return _host(array, tensor, name, "torch")
+    if device.type != "cuda" or getattr(torch.version, "hip", None):
+        raise FeedError(f"{name} is on {device}", expected="the host or a CUDA device")
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError as error:  # tensors of torch.compile, vmap, DTensor, …
+        raise FeedError(f"{name} has no memory of its own: {error}", expected="a plain tensor") from error
+    return _device(
+        dtype, tuple(tensor.shape), tensor.stride(), pointer, tensor, name, ordinal=device.index or 0, library="torch"
+    )  # fmt: skip
+
+
+# --- DLPack -----------------------------------------------------------------------------------------------------------
+
+
+def _dlpack(obj: Any, name: str, library: str, stream: int | None) -> Foreign:
+    kind, ordinal = map(int, obj.__dlpack_device__())
+    if kind in _DLPACK_HOST:
+        return _host(_host_array(obj, name), obj, name, library)
+    if kind not in _DLPACK_CUDA:
+        raise FeedError(f"{name} is on DLPack device {kind}", expected="the host (1) or a CUDA device (2)")
     from cuda.core.utils import StridedMemoryView
 
-    strided = StridedMemoryView.from_dlpack(obj, stream_ptr=-1)
-    dtype, shape = _dtype(name, strided.dtype), tuple(strided.shape)
-    stride = row_major(shape) if strided.strides is None else tuple(strided.strides)
-    desc = TensorDesc(dtype, shape, stride, "cuda", pointer_alignment(strided.ptr))
-    return Foreign(desc, strided.ptr, None, strided)
+    view = StridedMemoryView.from_dlpack(obj, stream_ptr=-1 if stream is None else stream or 1)
+    dtype, shape = _dtype(name, view.dtype), tuple(view.shape)
+    stride = row_major(shape) if view.strides is None else tuple(view.strides)
+    readonly = "its DLPack capsule says read-only" if view.readonly else None
+    if library in ("jax", "jaxlib"):
+        readonly = "JAX arrays are immutable"
+    return _device(
+        dtype, shape, stride, int(view.ptr), view, name, ordinal=ordinal, readonly=readonly, library=library,
+        handed_over=True,
+    )  # fmt: skip
+
+
+def _host_array(obj: Any, name: str) -> np.ndarray:
+    try:
+        return np.from_dlpack(obj)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # NumPy's DLPack has no bf16
+        try:
+            return np.asarray(obj, copy=False)
+        except (TypeError, ValueError) as error:
+            raise FeedError(f"{name} can't be seen by NumPy without a copy: {error}") from error

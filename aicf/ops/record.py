@@ -240,9 +240,16 @@ def register(schema: OpSchema) -> OpSchema:
     return _SCHEMAS.setdefault(schema.kind, schema)
 
 
+removals = (
+    0  # how often an op was forgotten: what was chosen for it before must not be used for its successor
+)
+
+
 def unregister(name: str) -> None:
     """Forget an op; for tests and notebooks that define one again."""
+    global removals
     _SCHEMAS.pop(OpKind(name), None)
+    removals += 1
 
 
 def schema_of(kind: OpKind | str) -> OpSchema:

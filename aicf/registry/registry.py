@@ -78,11 +78,15 @@ class OpKey:
 
 
 class KernelRegistry:
-    """A set of variants. Iteration and look-ups are ordered by id, never by registration (B8)."""
+    """A set of variants. Iteration and look-ups are ordered by id, never by registration (B8).
+
+    `generation` rises with every change, so that caches of choices can be keyed by it.
+    """
 
     def __init__(self, variants: Iterable[KernelVariant] = ()) -> None:
         self._by_id: dict[str, KernelVariant] = {}
         self._by_kind: dict[OpKind, tuple[KernelVariant, ...]] = {}
+        self.generation = 0
         for variant in variants:
             self.add(variant)
 
@@ -95,6 +99,7 @@ class KernelRegistry:
             )
         self._by_id[variant.id] = variant
         self._by_kind.clear()
+        self.generation += 1
         return variant
 
     def add_module(self, module: ModuleType, origin: str = "aicf") -> None:
@@ -106,6 +111,7 @@ class KernelRegistry:
     def remove(self, id: str) -> None:
         self._by_id.pop(id, None)
         self._by_kind.clear()
+        self.generation += 1
 
     def variants(self, kind: OpKind) -> tuple[KernelVariant, ...]:
         """The variants that may begin with this op: by its name, one of its traits, or `*`."""

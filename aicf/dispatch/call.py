@@ -1,0 +1,349 @@
+"""op_call (B1): one op on anybody's tensors, on the caller's stream.
+
+The choice for a call depends on the op, the attributes, and each tensor's type, strides, device and alignment. Two
+tables remember it. The first is keyed by what the libraries' own tensors say of themselves, read as cheaply as each
+allows; a call found there only checks overlaps, fills in the pointers and launches. The second is keyed by descriptors, so
+that equal tensors of any library share one answer. Both hold values, never tensors, and forget the oldest entries.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..device import runtime as runtimes
+from ..device import streams
+from ..device.interop import Foreign, adopt, library_of
+from ..device.runtime import Runtime
+from ..device.tensor import Tensor
+from ..errors import CaptureError, DeviceError, FeedError
+from ..ops import record
+from ..ops.schema import OpSchema, schema_of
+from ..registry.select import Selection, log, log_choice
+from ..types import ActKind, AttrPack, OpKind, pointer_alignment
+from . import annotate
+from .extensions import default_registry
+from .prepared import Prepared, prepare
+
+QUICK_LIMIT, PREPARED_LIMIT = 4096, 1024
+
+_quick: dict[
+    Any, tuple[Prepared, str]
+] = {}  # what the tensors say of themselves -> the answer, and whose they are
+_prepared: dict[Any, Prepared] = {}  # op, attributes, descriptors, device -> the answer
+
+
+def op_call(
+    kind: OpKind | str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, Any] | None = None,
+    stream: Any = None,
+) -> Selection:  # fmt: skip
+    """Run one op on tensors of PyTorch, CuPy, JAX, Numba, NumPy or aicf; `print` what it returns to see why that kernel.
+
+    kind      which op: `OpKind.add` or "add"; never which kernel
+    inputs    the op's operands, None for one that is left out
+    outputs   tensors of the op's result types, which are written; an elementwise op may be given an input again
+    attrs     the op's attributes by name
+    stream    any library's stream, or its handle; ordering it with other streams is then the caller's
+
+    Without `stream`, work runs on PyTorch's current stream if a tensor is PyTorch's, else on CuPy's if one is CuPy's, else
+    on aicf's own; the streams of all other tensors are waited for, and wait in turn. The host does not wait, except for
+    libraries that can't be told when memory is free again (JAX). Nothing here is seen by autograd.
+    """
+    if inputs.__class__ not in _LISTS or outputs.__class__ not in _LISTS:
+        inputs, outputs = _listed("inputs", inputs), _listed("outputs", outputs)
+    registry = default_registry()
+    parts: list[Any] = [kind, registry.generation, record.removals, len(inputs)]
+    if attrs:
+        parts.append(_attrs_key(attrs))
+    pointers = []
+    try:
+        for tensor in (*inputs, *outputs):
+            part, pointer = _READERS[tensor.__class__](tensor)
+            parts.append(part)
+            pointers.append(pointer)
+        key = tuple(parts)
+        found = _quick.get(key)
+    except (KeyError, TypeError, RuntimeError, NotImplementedError):  # another library's, or no plain tensor
+        key, found = None, None
+    if found is None:
+        return _call(kind, inputs, outputs, attrs or {}, stream, key)
+    prepared, library = found
+    prepared.check_overlap(pointers)
+    if prepared.ordinal is None:
+        _run(prepared, [t if t is None or library == "numpy" else t.array for t in (*inputs, *outputs)], 0)
+    else:
+        handle = _current(library, prepared.ordinal) if stream is None else streams.handle_of(stream)
+        _run(prepared, pointers, handle)
+    return prepared.selection
+
+
+def cache_clear() -> None:
+    """Forget every answer."""
+    _quick.clear()
+    _prepared.clear()
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+_LISTS = (list, tuple)
+_PLAIN = frozenset({bool, int, float, ActKind})
+_ALIGNMENT = tuple(pointer_alignment(p) for p in range(256))
+
+
+def _listed(what: str, tensors: Any) -> Sequence[Any]:
+    if isinstance(tensors, _LISTS):
+        return tensors
+    raise FeedError(f"{what} is a {type(tensors).__name__}", expected=f"a list of tensors: {what}=[x]")
+
+
+def _attrs_key(attrs: Mapping[str, Any]) -> Any:
+    """Equal for equal attributes only: True, 1 and 1.0 differ, and so do 0.0 and -0.0. Their order does not matter much."""
+    for value in attrs.values():
+        if value.__class__ not in _PLAIN and not (
+            value.__class__ is tuple and all(v.__class__ in _PLAIN for v in value)
+        ):
+            return AttrPack(attrs).blob
+    return repr(attrs)
+
+
+def _read_none(tensor: None) -> tuple[Any, int]:
+    return None, 0
+
+
+def _read_numpy(array: np.ndarray) -> tuple[Any, int]:
+    pointer, readonly = array.__array_interface__["data"]
+    return (array.dtype, array.shape, array.strides, readonly, _ALIGNMENT[pointer & 255]), pointer
+
+
+def _read_aicf(tensor: Tensor) -> tuple[Any, int]:
+    spec, pointer = tensor.spec, tensor.ptr
+    return (spec.dtype.id, spec.shape, tensor.stride, tensor.runtime, _ALIGNMENT[pointer & 255]), pointer
+
+
+def _read_torch(tensor: Any) -> tuple[Any, int]:
+    pointer = tensor.data_ptr()
+    alignment = _ALIGNMENT[pointer & 255]
+    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg(), alignment), pointer
+
+
+def _read_cupy(array: Any) -> tuple[Any, int]:
+    pointer = array.data.ptr
+    return (array.dtype, array.shape, array.strides, array.device.id, _ALIGNMENT[pointer & 255]), pointer
+
+
+# By exact class: subclasses may be anything. Other libraries' are added when one of their tensors is first seen.
+_READERS: dict[type, Callable[[Any], tuple[Any, int]]] = {
+    type(None): _read_none,
+    np.ndarray: _read_numpy,
+    Tensor: _read_aicf,
+}
+
+
+def _learn(tensor: Any, library: str) -> None:
+    module = sys.modules.get(library)
+    if library == "torch" and type(tensor) in (module.Tensor, module.nn.Parameter):  # type: ignore[union-attr]
+        _READERS[type(tensor)] = _read_torch
+    elif library == "cupy" and type(tensor) is module.ndarray:  # type: ignore[union-attr]
+        _READERS[type(tensor)] = _read_cupy
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def _run(prepared: Prepared, tensors: Sequence[Any], stream: int, first: bool = False) -> None:
+    """Start on pointers (arrays on the host), inside an NVTX range, and log the choice under AICF_LOGS=select (B12)."""
+    if first or log.isEnabledFor(logging.INFO):  # the setting is read where there is time
+        log_choice(prepared.selection, hex(stream))
+    ranges = annotate.domain()
+    if ranges is None:
+        prepared.run(tensors, stream)
+        return
+    text = annotate.label(prepared.selection.kernel_id, prepared.selection.region, stream)
+    annotate.annotated(prepared.run, text)(tensors, stream)
+
+
+def _current(library: str, ordinal: int) -> int:
+    """The stream that a library runs on now."""
+    if library == "torch":
+        return streams.torch_stream(ordinal)
+    if library == "cupy":
+        return streams.cupy_stream(ordinal)
+    return _runtime(f"cuda:{ordinal}").stream_id
+
+
+@cache
+def _runtime(place: str) -> Runtime:
+    """The runtime of a place; opening one leaves the thread's current device as it was."""
+    if place == "cpu":
+        return runtimes.runtime("cpu")
+    previous = streams.current_context()
+    try:
+        return runtimes.runtime(place)
+    finally:
+        streams.leave(previous)
+
+
+# --- the first time, and libraries that are asked by protocol ---------------------------------------------------------
+
+
+def _call(
+    kind: OpKind | str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, Any], stream: Any, key: Any
+) -> Selection:  # fmt: skip
+    schema = schema_of(kind)
+    names = _names(schema, inputs, outputs)
+    tensors = [
+        None if t is None else adopt(t, f"{schema.name}: {n}") for t, n in zip((*inputs, *outputs), names)
+    ]
+    operands, results = tensors[: len(inputs)], tensors[len(inputs) :]
+    _check_places(schema, names, tensors)
+    _check_results(schema, names[len(inputs) :], results)
+    place = next((t.place for t in tensors if t is not None), "cpu")
+    given = [t for t in tensors if t is not None]
+    if place == "cpu":
+        prepared = _find(schema, attrs, operands, results, place, None)
+        prepared.check_overlap([0 if t is None else t.ptr for t in tensors])
+        _run(prepared, [None if t is None else t.array for t in tensors], 0, first=True)
+    else:
+        ordinal = given[0].ordinal
+        work = _work_stream(given, ordinal) if stream is None else streams.handle_of(stream)
+        others = _other_streams(given, ordinal, work) if stream is None else []
+        prepared = _find(schema, attrs, operands, results, place, work)
+        pointers = [0 if t is None else t.ptr for t in tensors]
+        prepared.check_overlap(pointers)
+        _ordered(prepared, pointers, given, others, work)
+    for tensor in (*inputs, *outputs):
+        if tensor is not None:
+            _learn(tensor, library_of(tensor))
+    libraries = {t.library for t in given}
+    if key is not None and len(libraries) == 1 and (place != "cpu" or libraries <= {"numpy", "aicf"}):
+        _remember(_quick, key, (prepared, libraries.pop()), QUICK_LIMIT)
+    return prepared.selection
+
+
+def _names(schema: OpSchema, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[str]:
+    def named(known: Sequence[str], count: int, what: str) -> list[str]:
+        return [known[i] if i < len(known) else f"{what} {i}" for i in range(count)]
+
+    return named([d.name for d in schema.operands], len(inputs), "input") + named(
+        schema.results, len(outputs), "output"
+    )
+
+
+def _check_places(schema: OpSchema, names: Sequence[str], tensors: Sequence[Foreign | None]) -> None:
+    places = {t.place for t in tensors if t is not None}
+    if len(places) > 1:
+        raise DeviceError(
+            f"{schema.name}: tensors live on {' and '.join(sorted(places))}", expected="all on one device",
+            details=[f"{n}: {t.desc} on {t.place}" for n, t in zip(names, tensors) if t is not None],
+        )  # fmt: skip
+
+
+def _check_results(schema: OpSchema, names: Sequence[str], results: Sequence[Foreign | None]) -> None:
+    for name, result in zip(names, results):
+        if result is None:
+            raise FeedError(f"{schema.name}: result {name} is None", expected="a tensor to write to")
+        if result.readonly:
+            hint = (
+                "write to a tensor of another library, or compute with jax"
+                if "JAX" in result.readonly
+                else None
+            )
+            raise FeedError(
+                f"{schema.name}: result {name} can't be written: {result.readonly}", expected="a writable tensor",
+                hint=hint,
+            )  # fmt: skip
+
+
+def _find(
+    schema: OpSchema, attrs: Mapping[str, Any], operands: Sequence[Foreign | None], results: Sequence[Foreign | None],
+    place: str, stream: int | None,
+) -> Prepared:  # fmt: skip
+    registry = default_registry()
+    ins, outs = ([None if t is None else t.desc for t in tensors] for tensors in (operands, results))
+    key = (
+        schema.kind,
+        registry.generation,
+        record.removals,
+        AttrPack(attrs).blob,
+        tuple(ins),
+        tuple(outs),
+        place,
+    )
+    found = _prepared.pop(key, None)
+    if found is None:
+        if stream is not None and streams.is_capturing(stream):
+            raise CaptureError(
+                f"the first {schema.name} of this kind falls into a capture, where nothing can be compiled or loaded",
+                got=", ".join(str(d) for d in (*ins, *outs)), where=f"stream {stream:#x}",
+                hint="make the same call once before the capture begins",
+            )  # fmt: skip
+        runtime = _runtime(place)
+        previous = streams.enter(getattr(runtime, "ordinal", 0)) if place != "cpu" else None
+        try:
+            found = prepare(schema, attrs, ins, [d for d in outs if d is not None], runtime, registry)
+        finally:
+            streams.leave(previous)
+    _remember(_prepared, key, found, PREPARED_LIMIT)
+    return found
+
+
+def _remember(table: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
+    """Insert as the newest; the oldest entry goes when there are too many."""
+    table[key] = value
+    while len(table) > limit:
+        try:
+            del table[next(iter(table))]
+        except (KeyError, RuntimeError):  # another thread was faster
+            continue
+
+
+def _work_stream(given: Sequence[Foreign], ordinal: int) -> int:
+    libraries = {t.library for t in given}
+    return _current(next((name for name in ("torch", "cupy") if name in libraries), "aicf"), ordinal)
+
+
+def _other_streams(given: Sequence[Foreign], ordinal: int, work: int) -> list[int]:
+    """The streams on which tensors were made and will be used. A library that names none uses the default stream."""
+    found: list[int] = []
+    for t in given:
+        if t.handed_over:  # ordered by its DLPack
+            continue
+        if t.library in ("torch", "cupy", "aicf"):
+            home = _current(t.library, ordinal)
+        else:
+            home = streams.LEGACY if t.stream is None else t.stream
+        if not any(streams.same(home, known) for known in (work, *found)):
+            found.append(home)
+    return found
+
+
+def _ordered(
+    prepared: Prepared, pointers: Sequence[int], given: Sequence[Foreign], others: Sequence[int], work: int
+) -> None:
+    """Run after what the other streams have done, and let them go on after it."""
+    handed_over = [t for t in given if t.handed_over]
+    if (others or handed_over) and streams.is_capturing(work):
+        libraries = sorted({t.library for t in given})
+        raise CaptureError(
+            f"{prepared.schema.name} can't be captured: its tensors are ordered by several streams",
+            got=f"tensors of {', '.join(libraries)}", expected="tensors of the library whose stream is captured",
+        )  # fmt: skip
+    ordinal = given[0].ordinal
+    previous = streams.enter(ordinal)
+    try:
+        for t in handed_over:
+            adopt(t.owner.exporting_obj, t.library, stream=work)  # its producer makes the stream wait
+        for other in others:
+            streams.wait(ordinal, work, other)
+        _run(prepared, pointers, work, first=True)
+        for other in others:
+            streams.wait(ordinal, other, work)
+        if handed_over:
+            streams.stream_object(ordinal, work).sync()
+    finally:
+        streams.leave(previous)

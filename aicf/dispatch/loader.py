@@ -1,0 +1,99 @@
+"""A chosen kernel made into a call on given tensors: what plans and `run_op` start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..device.runtime import Runtime
+from ..device.tensor import Tensor
+from ..registry.registry import KernelRegistry
+from ..registry.select import Selection
+from ..registry.variant import HostCall, Launch
+from ..rows import RegionSpec
+from .annotate import annotated, label
+from .call import op_call
+
+# Runs a bound kernel; on CUDA it takes another stream, or a graph builder, if given one.
+Call = Callable[..., None]
+
+
+class KernelLoader:
+    """Builds and compiles chosen kernels for one runtime, each region once. Plans launch by id only (B14)."""
+
+    def __init__(self, registry: KernelRegistry, runtime: Runtime) -> None:
+        self.registry, self.runtime = registry, runtime
+        self._built: dict[tuple[str, RegionSpec], HostCall | list[Launch]] = {}
+
+    def build(self, kernel_id: str, region: RegionSpec) -> HostCall | list[Launch]:
+        key = (kernel_id, region)
+        if key not in self._built:
+            variant = self.registry.by_id(kernel_id)
+            self._built[key] = variant.build(region, self.runtime.spec)
+        return self._built[key]
+
+    def bind(
+        self,
+        kernel_id: str,
+        region: RegionSpec,
+        operands: Sequence[Tensor],
+        results: Sequence[Tensor],
+        workspace: Tensor | None = None,
+    ) -> Call:
+        """A call that runs the kernel on these tensors, in an NVTX range; it does nothing when every result is empty."""
+        if all(t.numel == 0 for t in region.results):
+            return _nothing
+        call = self._bound(kernel_id, region, operands, results, workspace)
+        return annotated(call, label(kernel_id, region, self.runtime.stream_id))
+
+    def _bound(
+        self,
+        kernel_id: str,
+        region: RegionSpec,
+        operands: Sequence[Tensor],
+        results: Sequence[Tensor],
+        workspace: Tensor | None,
+    ) -> Call:
+        built = self.build(kernel_id, region)
+        if isinstance(built, HostCall):
+            return _host_call(built, [t.array for t in operands], [t.array for t in results])
+        from ..cuda_kernels import engine
+
+        scratch = workspace.ptr if workspace is not None else 0
+        calls = [
+            engine.bind(
+                launch,
+                region,
+                self.runtime.stream,
+                [t.ptr for t in operands],
+                [t.ptr for t in results],
+                scratch,
+            )
+            for launch in built
+        ]
+        return calls[0] if len(calls) == 1 else partial(_all, calls)
+
+
+def _nothing(*on: Any) -> None:
+    pass
+
+
+def _host_call(built: HostCall, operands: list[Any], results: list[Any]) -> Call:
+    return lambda *on: built.function(operands, results)
+
+
+def _all(calls: list[Call], *on: Any) -> None:
+    for call in calls:
+        call(*on)
+
+
+def run_op(
+    kind: str,
+    operands: Sequence[Tensor | None],
+    results: Sequence[Tensor],
+    attrs: Mapping[str, Any],
+    runtime: Runtime,
+) -> Selection:
+    """`op_call` on aicf's tensors, on their runtime's own stream."""
+    return op_call(kind, operands, results, attrs, runtime.stream_id)

@@ -1,0 +1,305 @@
+"""A question of `op_call`, answered: the selection, and launches that lack nothing but pointers and a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..device.runtime import ALIGNMENT, Runtime
+from ..device.streams import enter, leave, stream_object
+from ..errors import AicfError, FeedError, NoKernelError
+from ..ops.record import OpSchema
+from ..ops.schema import ELEMENTWISE, schema_of
+from ..registry.registry import KernelRegistry
+from ..registry.select import Selection, select
+from ..registry.variant import Arg, HostCall, In, Launch, Num, Out, Work
+from ..rows import RegionSpec
+from ..types import TensorDesc, TensorSpec
+from .overlap import distances, overlaps_itself, share
+
+Descs = Sequence[TensorDesc | None]
+
+
+@dataclass(frozen=True)
+class StagedSelection(Selection):
+    """A choice for dense copies: no kernel took the tensors as they are. `staged` says which, and why."""
+
+    staged: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  staged    {line}" for line in self.staged)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "staged": list(self.staged)}
+
+
+@dataclass(frozen=True)
+class Start:
+    """One kernel launch. `fill`: (position among the arguments, which pointer, bytes to add)."""
+
+    kernel: Any
+    config: Any
+    args: list[Any]
+    fill: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A result and another tensor, by place among the call's tensors, and when their memory may overlap."""
+
+    result: int
+    other: int
+    low: int
+    high: int
+    in_place: bool  # exactly the same storage is allowed
+
+
+class Prepared:
+    """What is known of a call before its pointers are: shared by all calls that are equal up to those.
+
+    ordinal  of the CUDA device; None on the host
+    """
+
+    def __init__(
+        self, schema: OpSchema, selection: Selection, operands: Descs, results: Sequence[TensorDesc],
+        ordinal: int | None, host: HostCall | None, starts: Sequence[Start] = (), scratch: int = 0,
+    ) -> None:  # fmt: skip
+        self.schema, self.selection, self.ordinal = schema, selection, ordinal
+        self.host, self.starts, self.scratch = host, tuple(starts), scratch
+        self.tensors, self.operands = (*operands, *results), len(operands)
+        self.names = (*(d.name for d in schema.operands[: len(operands)]), *schema.results[: len(results)])
+        self.pairs = tuple(_pairs(schema, operands, results))
+
+    def check_overlap(self, pointers: Sequence[int]) -> None:
+        """FeedError if a result lies over another tensor, unless the op may be computed in place and is."""
+        for pair in self.pairs:
+            distance = pointers[pair.result] - pointers[pair.other]
+            if pair.low < distance < pair.high and not (distance == 0 and pair.in_place):
+                self._refuse_overlap(pair, distance)
+
+    def _refuse_overlap(self, pair: Pair, distance: int) -> None:
+        a, b = self.tensors[pair.result], self.tensors[pair.other]
+        assert a is not None and b is not None
+        if not share(a, b, distance):
+            return
+        name, other = self.names[pair.result], self.names[pair.other]
+        raise FeedError(
+            f"{self.schema.name}: {name} overlaps {other}",
+            expected="memory of its own" + f", or exactly that of {other}" * pair.in_place,
+            got=f"{name} {a} starts {distance:+d} bytes from {other} {b}",
+        )
+
+    def run(self, tensors: Sequence[Any], stream: int = 0) -> None:
+        """Compute on all of the call's tensors: pointers on CUDA, arrays on the host, anything for what was left out."""
+        if self.host is not None:
+            operands = [a for a, d in zip(tensors, self.tensors[: self.operands]) if d is not None]
+            self.host.function(operands, list(tensors[self.operands :]))
+        elif self.starts:
+            self._launch(tensors, stream)
+
+    def _launch(self, pointers: Sequence[int], handle: int) -> None:
+        from cuda.core import launch
+
+        assert self.ordinal is not None, "the host has no launches"
+        stream, scratch = stream_object(self.ordinal, handle), None
+        previous = enter(self.ordinal)
+        try:
+            if self.scratch:  # allocated and freed in the order of the stream, so it may be captured too
+                scratch = stream.device.allocate(self.scratch, stream=stream)
+                pointers = [*pointers, int(scratch.handle)]
+            for start in self.starts:
+                args = start.args.copy()
+                for at, which, offset in start.fill:
+                    args[at] = pointers[which] + offset
+                launch(stream, start.config, start.kernel, *args)
+            if scratch is not None:
+                scratch.close()
+        finally:
+            leave(previous)
+
+
+def _pairs(schema: OpSchema, operands: Descs, results: Sequence[TensorDesc]) -> Iterator[Pair]:
+    tensors = (*operands, *results)
+    for i, result in enumerate(results, len(operands)):
+        for j, other in enumerate(tensors[:i]):
+            if other is not None:
+                in_place = j < len(operands) and _in_place(schema, i - len(operands), j, result, other)
+                low, high = distances(result, other)
+                if low < high:
+                    yield Pair(i, j, low, high, in_place)
+
+
+def _in_place(schema: OpSchema, result: int, operand: int, y: TensorDesc, x: TensorDesc) -> bool:
+    """Each element of the result is made of the operand's element in the same place, or the op declares the alias."""
+    if (
+        schema.alias.get(result, (None,))[0] == operand
+        and x.contiguous
+        and y.contiguous
+        and x.nbytes == y.nbytes
+    ):
+        return True
+    layout = (x.dtype.itemsize, x.shape, x.stride) == (y.dtype.itemsize, y.shape, y.stride)
+    return layout and (ELEMENTWISE in schema.traits or schema.alias.get(result, (None,))[0] == operand)
+
+
+# --- preparing --------------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    schema: OpSchema, attrs: Mapping[str, Any], operands: Descs, results: Sequence[TensorDesc], runtime: Runtime,
+    registry: KernelRegistry,
+) -> Prepared:  # fmt: skip
+    """Infer, check the results, select, build, compile and load."""
+    specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in operands]
+    normal = schema.normalized(specs, attrs)
+    inferred = schema.infer(specs, normal, runtime.kind)
+    _check_results(schema, inferred, results)
+    region = RegionSpec.single(schema.kind, schema.pack(normal), list(operands), list(results))
+    ordinal = getattr(runtime, "ordinal", None)
+    staged: tuple[str, ...] = ()
+    try:
+        selection = select(region, runtime.spec, registry)
+    except NoKernelError as error:
+        dense = _dense(region)
+        if runtime.kind == "cpu" or dense == region:
+            raise
+        try:
+            selection = select(dense, runtime.spec, registry)
+        except NoKernelError:
+            raise error from None
+        staged = tuple(_why_staged(region, schema))
+        selection = StagedSelection(
+            dense, runtime.spec, selection.ranked, selection.rejected, (*staged, *error.details)
+        )
+    if all(r.numel == 0 for r in results):
+        return Prepared(schema, selection, operands, results, ordinal, None)
+    variant = selection.chosen.variant
+    if runtime.kind == "cpu":
+        built = variant.build(region, runtime.spec)
+        assert isinstance(built, HostCall), variant.id
+        return Prepared(schema, selection, operands, results, ordinal, built)
+    builder = _Builder(runtime, registry, len(operands) + len(results))
+    builder.run(region, selection, _places(operands, results))
+    return Prepared(schema, selection, operands, results, ordinal, None, builder.starts, builder.scratch)
+
+
+def _check_results(schema: OpSchema, inferred: Sequence[TensorSpec], results: Sequence[TensorDesc]) -> None:
+    names = ", ".join(schema.results[: len(inferred)])
+    if len(inferred) != len(results):
+        raise AicfError(
+            f"{schema.name} gives {len(inferred)} results: {names}", expected=f"{len(inferred)} outputs",
+            got=str(len(results)),
+        )  # fmt: skip
+    for name, want, got in zip(schema.results, inferred, results):
+        if (want.shape, want.dtype) != (got.shape, got.dtype):
+            spec = TensorSpec(got.shape, got.dtype, got.device)
+            raise AicfError(f"{schema.name}: result {name} does not fit", expected=str(want), got=str(spec))
+        if overlaps_itself(got):
+            raise FeedError(
+                f"{schema.name}: result {name} overlaps itself", expected="each element in memory of its own", got=str(got)
+            )  # fmt: skip
+
+
+# A place: which of the call's pointers (the scratch memory's comes after the tensors'), and bytes to add.
+Place = tuple[int, int]
+
+
+def _places(operands: Descs, results: Sequence[TensorDesc]) -> tuple[list[Place], list[Place]]:
+    """Places of the region's operands and results: an operand that was left out has none."""
+    ins = [(i, 0) for i, d in enumerate(operands) if d is not None]
+    return ins, [(len(operands) + i, 0) for i in range(len(results))]
+
+
+def _dense(region: RegionSpec) -> RegionSpec:
+    tensors = (
+        t if t.contiguous else TensorDesc.dense(TensorSpec(t.shape, t.dtype, t.device))
+        for t in region.tensors
+    )
+    return replace(region, tensors=tuple(tensors))
+
+
+def _why_staged(region: RegionSpec, schema: OpSchema) -> Iterator[str]:
+    given = [d.name for d, i in zip(schema.operands, region.anchor.inputs) if i >= 0]
+    for name, t in zip([*given, *schema.results], (*region.operands, *region.results)):
+        if not t.contiguous:
+            yield f"{name} {t} in a dense copy: no kernel takes these strides"
+
+
+class _Builder:
+    """Collects the launches of a call and lays out its scratch memory."""
+
+    def __init__(self, runtime: Runtime, registry: KernelRegistry, scratch_pointer: int) -> None:
+        self.runtime, self.registry, self.scratch_pointer = runtime, registry, scratch_pointer
+        self.starts: list[Start] = []
+        self.scratch = 0
+
+    def reserve(self, nbytes: int) -> Place:
+        place = self.scratch_pointer, self.scratch
+        self.scratch += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return place
+
+    def run(self, region: RegionSpec, selection: Selection, places: tuple[list[Place], list[Place]]) -> None:
+        """The chosen kernel; around it the copies of what it does not take as it is."""
+        dense, (ins, outs) = selection.region, places
+        after = []
+        for i, (given, wanted) in enumerate(zip(region.operands, dense.operands)):
+            if given != wanted:
+                place = self.reserve(wanted.nbytes)
+                self.copy(given, wanted, ins[i], place)
+                ins[i] = place
+        for i, (given, wanted) in enumerate(zip(region.results, dense.results)):
+            if given != wanted:
+                place = self.reserve(wanted.nbytes)
+                after.append((wanted, given, place, outs[i]))
+                outs[i] = place
+        self.start(selection, ins, outs)
+        for copy in after:
+            self.copy(*copy)
+
+    def copy(self, source: TensorDesc, target: TensorDesc, at: Place, to: Place) -> None:
+        schema = schema_of("copy")
+        region = RegionSpec.single(schema.kind, schema.pack({}), [source], [target])
+        if source.numel:
+            self.start(select(region, self.runtime.spec, self.registry), [at], [to])
+
+    def start(self, selection: Selection, ins: list[Place], outs: list[Place]) -> None:
+        variant, region, device = selection.chosen.variant, selection.region, self.runtime.spec
+        work = self.reserve(variant.query_workspace(region, device))
+        built = variant.build(region, device)
+        assert not isinstance(built, HostCall), variant.id
+        for launch in built:
+            self.starts.append(_start(launch, region, variant.id, ins, outs, work))
+
+
+def _start(
+    launch: Launch, region: RegionSpec, kernel_id: str, ins: list[Place], outs: list[Place], work: Place
+) -> Start:
+    from cuda.core import LaunchConfig
+
+    from ..cuda_kernels import engine
+
+    compiled = engine.compile_launch(launch, region, engine.target_of(engine.current_device()), kernel_id)
+    kernel = engine.load(compiled, launch.shared)
+    config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared)
+    args: list[Any] = []
+    fill = []
+    for arg in _flat(launch.args):
+        if isinstance(arg, Num):
+            args.append(arg.dtype.numpy.type(arg.value))
+            continue
+        which, offset = (
+            work if isinstance(arg, Work) else ins[arg.index] if isinstance(arg, In) else outs[arg.index]
+        )
+        fill.append((len(args), which, offset + (arg.offset if isinstance(arg, Work) else 0)))
+        args.append(0)
+    return Start(kernel, config, args, tuple(fill))
+
+
+def _flat(args: Sequence[Arg]) -> Iterator[In | Out | Work | Num]:
+    """Tuples of arguments become neighbours, as numba passes them."""
+    for arg in args:
+        if isinstance(arg, tuple):
+            yield from _flat(arg)
+        else:
+            yield arg
