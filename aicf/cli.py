@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return number
 
 

@@ -45,9 +45,15 @@ class ElementwiseLoop:
         size = region.results[0].numel
         ones = tuple(t.numel == 1 and size != 1 for t in given)
         loop = elementwise(scalar, constants, ones, len(region.results))
+        fixed = [p for p, one in zip(positions, ones) if one]
+        moving = [p for p, one in zip(positions, ones) if not one]
 
         def run(operands, results):
             flat = [a.reshape(-1) for a in operands]
-            loop(tuple(flat[p] for p in positions), tuple(a.reshape(-1) for a in results))
+            loop(
+                tuple(flat[p] for p in fixed),
+                tuple(flat[p] for p in moving),
+                tuple(a.reshape(-1) for a in results),
+            )
 
         return HostCall(run)

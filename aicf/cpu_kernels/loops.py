@@ -13,24 +13,29 @@ _jit = numba.njit(error_model="numpy", nogil=True)
 
 
 @cache
-def _load(scalars: tuple[bool, ...]) -> Callable[..., Any]:
-    """Element i of each operand as a tuple; operands marked scalar are read at 0. Recursive, so that it unrolls."""
-    k = len(scalars) - 1
-    one = scalars[k]
-    if k == 0:
-
-        @_jit
-        def first(arrays, i):
-            return (arrays[0][0 if one else i],)
-
-        return first
-    rest = _load(scalars[:k])
+def _load(count: int) -> Callable[..., Any]:
+    """Element i of each array as a tuple. Recursive, so that it unrolls."""
+    if count == 0:
+        return _jit(lambda arrays, i: ())
+    rest, k = _load(count - 1), count - 1
 
     @_jit
     def load(arrays, i):
-        return rest(arrays, i) + (arrays[k][0 if one else i],)
+        return rest(arrays, i) + (arrays[k][i],)
 
     return load
+
+
+@cache
+def _merge(scalars: tuple[bool, ...]) -> Callable[..., Any]:
+    """The operands of one element in order: from `fixed` where an operand is a single element, else from `moving`."""
+    if not scalars:
+        return _jit(lambda fixed, moving: ())
+    rest, one, k = _merge(scalars[:-1]), scalars[-1], scalars[:-1].count(scalars[-1])
+
+    if one:
+        return _jit(lambda fixed, moving: rest(fixed, moving) + (fixed[k],))
+    return _jit(lambda fixed, moving: rest(fixed, moving) + (moving[k],))
 
 
 @cache
@@ -57,14 +62,22 @@ def _store(count: int) -> Callable[..., Any]:
 def elementwise(
     scalar: Callable[..., Any], constants: tuple[Any, ...], scalars: tuple[bool, ...], results: int
 ):
-    """loop(operands, results): tuples of flat arrays. Every operand of an element is read before a result is written."""
-    body, load, store = _jit(scalar), _load(scalars), _store(results)
+    """loop(fixed, moving, results): tuples of flat arrays, single elements apart from those that are walked.
+
+    Single elements are read once, before the loop: the compiler can't, as results may alias operands. Every operand of an
+    element is read before a result is written.
+    """
+    body, merge, store = _jit(scalar), _merge(scalars), _store(results)
+    load_fixed, load_moving = _load(sum(scalars)), _load(len(scalars) - sum(scalars))
     several = results > 1
 
     @_jit
-    def loop(operands, targets):
+    def loop(fixed, moving, targets):
+        if targets[0].size == 0:
+            return
+        once = load_fixed(fixed, 0)
         for i in range(targets[0].size):
-            values = body(*(load(operands, i) + constants))
+            values = body(*(merge(once, load_moving(moving, i)) + constants))
             store(targets, i, values if several else (values,))
 
     return loop

@@ -55,10 +55,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
-        """Copy into a dense tensor: from any host array, or from dense memory of this device.
-
-        on  a graph builder: copies within the device then become part of its graph
-        """
+        """Copy into a dense tensor: from any host array, or from dense memory of this device. `on` is another stream."""
 
     @abstractmethod
     def download(self, tensor: Tensor) -> np.ndarray: ...
@@ -119,7 +116,7 @@ class CudaRuntime(Runtime):
         from cuda.bindings import driver
         from cuda.core import Device
 
-        self.ordinal, self._driver = ordinal, driver
+        self.ordinal, self.driver = ordinal, driver
         self.device = Device(ordinal)
         self.device.set_current()
         self.stream = self.device.create_stream()
@@ -146,8 +143,9 @@ class CudaRuntime(Runtime):
         if isinstance(source, np.ndarray) or source.array is not None:
             host = np.ascontiguousarray(source if isinstance(source, np.ndarray) else source.array)
             self._copy(target.ptr, host.ctypes.data, target.spec.nbytes)
-            self.sync()  # the host array may go away or change as soon as we return
-            return
+            if self._page_locked(host.ctypes.data):
+                self.sync()  # the engine reads it later, when the caller may have changed it
+            return  # pageable memory was staged by the driver before it answered
         assert source.desc.contiguous, (
             "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
         )
@@ -162,13 +160,19 @@ class CudaRuntime(Runtime):
         return host
 
     def _copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
-        stream = self.stream if on is None else on.stream
-        self._check(self._driver.cuMemcpyAsync(target, source, nbytes, stream.handle))
+        self.check(self.driver.cuMemcpyAsync(target, source, nbytes, (on or self.stream).handle))
 
-    def _check(self, result: tuple[Any, ...]) -> None:
+    def _page_locked(self, pointer: int) -> bool:
+        """Whether the driver knows this host memory, so that copies from it are truly asynchronous."""
+        kind = self.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        return int(self.driver.cuPointerGetAttribute(kind, pointer)[0]) == 0
+
+    def check(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values of a driver call, or DeviceError with the driver's words."""
         if int(result[0]) != 0:
-            _, text = self._driver.cuGetErrorString(result[0])
+            _, text = self.driver.cuGetErrorString(result[0])
             raise DeviceError(f"the CUDA driver answered {result[0].name}: {text.decode() if text else '?'}")
+        return result[1:]
 
     def sync(self) -> None:
         self.stream.sync()

@@ -7,9 +7,9 @@ in a replayed graph, about 1 us on Hopper.
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import DeviceError
 
@@ -125,10 +125,14 @@ def from_properties(
     bandwidth: float,
 ) -> DeviceSpec:
     """The spec of a GPU that was found: the preset of that name if there is one, else rates from its properties."""
-    folded = name.lower().replace("nvidia", "").replace("geforce", "").replace(" ", "").split("-")[0]
+    folded = re.sub(r"nvidia|geforce|tesla|\s", "", name.lower())
     for known in PRESETS.values():
-        if known.kind == "cuda" and known.arch == arch and folded.startswith(known.name):
-            return known
+        same = re.match(rf"{known.name}(?![a-z0-9])", folded) and "mig" not in folded
+        if known.kind == "cuda" and known.arch == arch and same:
+            share = sms / known.sms  # an H100 PCIe is an H100 with fewer multiprocessors
+            rates = {unit: rate * share for unit, rate in known.tflops.items()}
+            return replace(known, sms=sms, tflops=rates, l2_bytes=l2_bytes, shared_per_block=shared_per_block)
+    folded = folded.split("-")[0]
     lanes = 64 if arch in ((7, 5), (8, 0)) else 128  # f32 lanes of one multiprocessor
     f32 = sms * lanes * 2 * clock_ghz / 1e3
     tensor = 4.0 if arch < (8, 0) else 8.0  # dense f16 over f32, a cautious guess
@@ -144,8 +148,3 @@ def from_properties(
         shared_per_block,
         memory_bytes,
     )
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -44,6 +44,7 @@ class Value:
     role: Role
     init: Initializer | None = None  # params and states only
     constant: bool = False  # a state that nothing writes and no state dict carries
+    meta: str = ""  # short name of a meta-parameter: a 0-D state that `program.set` changes
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)
     where: str = ""  # the user's file:line

@@ -152,6 +152,7 @@ class Model:
         if unbound:
             raise VerifyError(f"no size for {', '.join(unbound)}", hint=f"Model(..., {unbound[0]}=32)")
         self.layers: list[tuple[str, Layer]] = []
+        self._lines: dict[str, str] = {}  # where each layer was added, for messages
         self._builder = Builder()
         self._ctx = GraphEmitter(self._builder, "cpu")
         self._values = {n: self._ctx.input(n, s.bind(sizes).shape, s.dtype) for n, s in self.inputs.items()}
@@ -170,12 +171,13 @@ class Model:
             self._builder.rewind(*before)  # a refused layer leaves no trace
             raise
         self.layers.append((name, layer))
+        self._lines[name] = user_line()
         return self
 
     def __copy__(self) -> Model:
         """The layers of now, to be emitted: what is added to the original later is not in the copy."""
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, layers=list(self.layers))
+        other.__dict__.update(self.__dict__, layers=list(self.layers), _lines=dict(self._lines))
         return other
 
     @property
@@ -191,7 +193,7 @@ class Model:
         """Emit the whole model again, for the sizes of these inputs."""
         x = next(iter(inputs.values()))
         for name, layer in self.layers:
-            with ctx.scope(name):
+            with ctx.scope(name, self._lines[name]):
                 x = layer.emit(ctx, x)
         return x
 

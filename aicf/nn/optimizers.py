@@ -22,6 +22,8 @@ class Optimizer:
     clip_norm  scale all gradients so that their joint L2 norm is at most this (torch.nn.utils.clip_grad_norm_)
     """
 
+    family = ""  # names the step counter: optimizers of one family share it
+
     def __init__(self, lr: Rate, clip_norm: float | None = None) -> None:
         if not isinstance(lr, Schedule) and lr < 0:
             raise VerifyError(f"lr={lr}", expected="a rate >= 0, or a schedule")
@@ -31,8 +33,10 @@ class Optimizer:
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
         with ctx.scope("optimizer"):
-            step = ctx.state("step", (), 0, i32)  # optimizer steps done
-            base = ctx.state("lr", (), self.lr.base if isinstance(self.lr, Schedule) else self.lr)
+            step = ctx.state(
+                f"{self.family}.step", (), 0, i32
+            )  # steps done; not shared with another kind of optimizer
+            base = ctx.meta("lr", self.lr.base if isinstance(self.lr, Schedule) else self.lr)
             lr = self.lr.emit(ctx, step, base) if isinstance(self.lr, Schedule) else base
             now = ctx.increment(step)
             ctx.update(step, now)
@@ -48,7 +52,7 @@ class Optimizer:
         for grad in grads:
             part = ctx.reduce_sum(ctx.square(grad))
             total = part if total is None else ctx.add(total, part)
-        scale = ctx.clip_scale(total, ctx.state("clip_norm", (), self.clip_norm))
+        scale = ctx.clip_scale(total, ctx.meta("clip_norm", self.clip_norm))
         return [ctx.mul(grad, scale) for grad in grads]
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
@@ -63,6 +67,8 @@ class Optimizer:
 class SGD(Optimizer):
     """v = momentum v + g + weight_decay p; p = p - lr v, or with Nesterov p - lr (g + momentum v). As torch.optim.SGD."""
 
+    family = "sgd"
+
     def __init__(
         self,
         lr: Rate,
@@ -76,8 +82,8 @@ class SGD(Optimizer):
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         return {
-            "momentum": ctx.state("momentum", (), self.momentum),
-            "weight_decay": ctx.state("weight_decay", (), self.weight_decay),
+            "momentum": ctx.meta("momentum", self.momentum),
+            "weight_decay": ctx.meta("weight_decay", self.weight_decay),
         }
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
@@ -92,6 +98,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam with bias correction (Kingma and Ba 2015), weight decay added to the gradient. As torch.optim.Adam."""
 
+    family = "adam"
     decoupled = False
 
     def __init__(
@@ -112,7 +119,7 @@ class Adam(Optimizer):
             "eps": self.eps,
             "weight_decay": self.weight_decay,
         }
-        meta = {name: ctx.state(name, (), value) for name, value in named.items()}
+        meta = {name: ctx.meta(name, value) for name, value in named.items()}
         meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
         return meta
 

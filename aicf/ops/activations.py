@@ -55,7 +55,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "relu", dy, x, y)
 
 
-@elementwise("relu_grad", alias="dy")
+@elementwise("relu_grad", results=("dx",), alias="dy")
 def relu_grad(dy, y):
     """dy where relu's result y is not 0, else 0. A NaN in y lets dy through."""
     return 0.0 if y <= 0.0 else dy
@@ -87,7 +87,7 @@ def _(emit, dy, x, y, slope):
     return activation_gradient(emit, "leaky_relu", dy, x, y, slope=slope)
 
 
-@elementwise("leaky_relu_grad", alias="dy")
+@elementwise("leaky_relu_grad", results=("dx",), alias="dy")
 def leaky_relu_grad(dy, x, *, slope: float = 0.01):
     """dy where x is positive, else slope * dy."""
     return dy if x > 0.0 else dy * slope
@@ -124,7 +124,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "gelu", dy, x, y)
 
 
-@elementwise("gelu_grad", alias="dy")
+@elementwise("gelu_grad", results=("dx",), alias="dy")
 def gelu_grad(dy, x):
     """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
     t = math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))
@@ -162,7 +162,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "gelu_erf", dy, x, y)
 
 
-@elementwise("gelu_erf_grad", alias="dy")
+@elementwise("gelu_erf_grad", results=("dx",), alias="dy")
 def gelu_erf_grad(dy, x):
     """dy * (Phi(x) + x phi(x)), with the normal distribution's Phi and phi. An infinite x gives NaN."""
     normal = 0.3989422804014327 * math.exp(-0.5 * x * x)
@@ -195,7 +195,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "sigmoid", dy, x, y)
 
 
-@elementwise("sigmoid_grad", alias="dy")
+@elementwise("sigmoid_grad", results=("dx",), alias="dy")
 def sigmoid_grad(dy, y):
     """dy * y * (1 - y), with sigmoid's result y."""
     return dy * y * (1.0 - y)
@@ -225,7 +225,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "tanh", dy, x, y)
 
 
-@elementwise("tanh_grad", alias="dy")
+@elementwise("tanh_grad", results=("dx",), alias="dy")
 def tanh_grad(dy, y):
     """dy * (1 - y^2), with tanh's result y."""
     return dy * (1.0 - y * y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import ActKind, TensorSpec
+from .activations import activation_gradient
 from .schema import Float, op, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
@@ -92,7 +93,7 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
         if z is None:  # not stashed: form the pre-activation again
             z = emit.gemm(a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
         attrs = {"slope": slope} if act == ActKind.leaky_relu else {}
-        gz = emit.activation_gradient(ActKind(act).name, dd, z, d, **attrs)
+        gz = activation_gradient(emit, ActKind(act).name, dd, z, d, **attrs)
     if dz is not None:
         gz = dz if gz is None else emit.add(gz, dz)
     # (op(a) op(b))' : each factor's gradient is the product with the other, transposed back into its own layout
@@ -106,7 +107,7 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
         if trans_b
         else emit.gemm(a, gz, alpha=alpha, trans_a=not trans_a)
     )
-    gc = None if c is None else gz if beta == 1.0 else emit.mul(gz, emit.constant(beta, gz.dtype))
+    gc = None if c is None else gz if beta == 1.0 else emit.scale(gz, factor=beta)
     return ga, gb, gc, None if bias is None else _bias_gradient(emit, gz, bias)
 
 

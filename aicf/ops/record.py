@@ -237,6 +237,15 @@ def register(schema: OpSchema) -> OpSchema:
             f"op {schema.name!r} is already registered by {known.origin}",
             hint="choose another name for the new op",
         )
+    names = [*(d.name for d in schema.operands), *(a.name for a in schema.attrs)]
+    names += [*schema.results, *(f"d{name}" for name in schema.results), "emit"]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RegistryError(
+            f"op {schema.name!r}: {', '.join(twice)} names two things",
+            expected="operands, attributes, results and d + result, each with a name of its own",
+            hint='name the result: results=("z",)',
+        )
     return _SCHEMAS.setdefault(schema.kind, schema)
 
 

@@ -84,14 +84,18 @@ class Selection:
 
 
 def select(
-    region: RegionSpec, device: DeviceSpec, registry: KernelRegistry, tuning: Tuning | None = None
+    region: RegionSpec,
+    device: DeviceSpec,
+    registry: KernelRegistry,
+    tuning: Tuning | None = None,
+    required: frozenset[str] = frozenset(),
 ) -> Selection:
     """Ask every variant of the region's first op; the highest score wins (B8). NoKernelError lists all reasons."""
     ranked, rejected = [], []
     for variant in registry.variants(region.kind):
         if variant.device != device.kind:
             continue
-        if reject := variant.supported(region, device):
+        if reject := _lacks(variant, required) or variant.supported(region, device):
             rejected.append(Rejection(variant, reject))
             continue
         measured = tuning.get((region.key, variant.id)) if tuning else None
@@ -108,11 +112,28 @@ def select(
     return Selection(region, device, tuple(ranked), tuple(rejected))
 
 
-class Selector:
-    """`select` with a memo: one registry, one device, one set of tuning data, each region decided once."""
+def _lacks(variant: KernelVariant, required: frozenset[str]) -> Reject | None:
+    """The first flag, of those asked for, that the variant has not set."""
+    for flag in sorted(required):
+        if not getattr(variant, flag):
+            return Reject(flag, f"is not {flag.replace('_', '-')}, which was asked for")
+    return None
 
-    def __init__(self, registry: KernelRegistry, device: DeviceSpec, tuning: Tuning | None = None) -> None:
-        self.registry, self.device, self.tuning = registry, device, tuning
+
+class Selector:
+    """`select` with a memo: one registry, one device, one set of tuning data, each region decided once.
+
+    required  flags of KernelVariant that a choice must have: `deterministic`, `capture_safe`
+    """
+
+    def __init__(
+        self,
+        registry: KernelRegistry,
+        device: DeviceSpec,
+        tuning: Tuning | None = None,
+        required: frozenset[str] = frozenset(),
+    ) -> None:
+        self.registry, self.device, self.tuning, self.required = registry, device, tuning, required
         self._memo: dict[RegionSpec, Selection | NoKernelError] = {}
 
     def __call__(self, region: RegionSpec) -> Selection:
@@ -125,7 +146,7 @@ class Selector:
         """The selection, or the error that says why there is none."""
         if region not in self._memo:
             try:
-                self._memo[region] = select(region, self.device, self.registry, self.tuning)
+                self._memo[region] = select(region, self.device, self.registry, self.tuning, self.required)
             except NoKernelError as error:
                 self._memo[region] = error
         return self._memo[region]

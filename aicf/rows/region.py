@@ -49,6 +49,13 @@ class RegionSpec:
         op = RegionOp(kind, attrs, tuple(ins), outs)
         return cls((op,), (*tensors, *outputs), tuple(range(first)), outs)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.ops, self.tensors, self.inputs, self.outputs))
+
     @property
     def anchor(self) -> RegionOp:
         """The first op: it decides which variants are asked."""

@@ -183,13 +183,12 @@ def test_each_feed_signature_is_frozen_once_and_the_cache_is_bounded(device):
 @on_each_device
 @pytest.mark.spec("C10")
 def test_a_static_input_is_bound_once_and_another_is_refused(device):
-    program = aicf.compile(mlp(), device=device)
-    program.copy_roles, program.static_roles = frozenset(), program.static_roles | {aicf.ir.Role.input}
+    program = aicf.compile(mlp(), device=device, copy_roles=(), capture="strict")
     rt = aicf.runtime(device)
     fixed, other = (rt.upload(x, aicf.TensorSpec(x.shape, device=device)) for x in (X, X + 1))
     first = host(program.replay({"x": fixed}))
     assert same(host(program.replay({"x": fixed})), first)
-    with pytest.raises(FeedError, match="x is a static input of this frozen plan"):
+    with pytest.raises(FeedError, match="a static input moved: x was captured at"):
         program.replay({"x": other})
     rt.write(fixed, X + 1)
     assert same(host(program.replay({"x": fixed})), host(program.run({"x": X + 1})))

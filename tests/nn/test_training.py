@@ -49,7 +49,7 @@ def test_fed_params_and_state_are_ignored_in_train_mode(device, how):
     fed, plain = trainer(device), trainer(device)
     zeros = {
         name: np.zeros_like(fed.get(name))
-        for name in ("0.weight", "2.bias", "0.weight.momentum", "optimizer.step")
+        for name in ("0.weight", "2.bias", "0.weight.momentum", "optimizer.sgd.step")
     }
     for step in range(4):
         feed = batch_of(6, seed=step)
@@ -144,7 +144,7 @@ def test_an_unknown_meta_parameter_is_refused_and_nothing_is_set():
     program = trainer("cpu", optimizer=nn.SGD(0.5))
     with pytest.raises(StateError, match="no meta-parameter is called 'beta1'") as error:
         program.set(lr=0.1, beta1=0.9)
-    assert "lr, momentum, step, weight_decay" in str(error.value)
+    assert "lr, momentum, weight_decay" in str(error.value)
     with pytest.raises(StateError, match=r"optimizer.momentum does not fit"):
         program.set(lr=0.1, momentum=np.zeros(3, np.float32))
     assert program.get("lr") == np.float32(0.5)

@@ -6,6 +6,7 @@ attr_schema, attr_blob.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +17,10 @@ import numpy as np
 
 from ...errors import VerifyError
 from ...ir import Graph, Initializer, Op, Role, Value
-from ...ops import activations
 from ...ops.schema import OpSchema, schema_of
 from ...types import DType, TensorSpec, f32
 
-_PACKAGE = str(Path(__file__).resolve().parents[2])
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def user_line() -> str:
@@ -39,10 +39,17 @@ class Builder:
 
     def __init__(self) -> None:
         self.graph = Graph()
+        self.line = ""  # where a layer was added, while it is emitted again; else the caller's line counts
         self._names: dict[str, Value] = {}
 
     def value(
-        self, name: str, spec: TensorSpec, role: Role, init: Initializer | None = None, constant: bool = False
+        self,
+        name: str,
+        spec: TensorSpec,
+        role: Role,
+        init: Initializer | None = None,
+        constant: bool = False,
+        meta: str = "",
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -52,7 +59,9 @@ class Builder:
             )
         if role in (Role.param, Role.state) and init is None:
             raise VerifyError(f"{role} {name} declares no initial value")
-        value = Value(len(self.graph.values), name, spec, role, init, constant, where=user_line())
+        value = Value(
+            len(self.graph.values), name, spec, role, init, constant, meta, where=self.line or user_line()
+        )
         if role is not Role.tmp:
             self._claim(name, value)
         self.graph.values.append(value)
@@ -85,7 +94,7 @@ class Builder:
             attrs,
             *call_spec,
             constraints=constraints,
-            where=user_line(),
+            where=self.line or user_line(),
         )
         for value in inputs:
             if value is not None:
@@ -99,6 +108,7 @@ class Builder:
         """Forget everything after the first `values` values and `ops` ops."""
         gone = self.graph.ops[ops:]
         del self.graph.values[values:], self.graph.ops[ops:]
+        self.graph.updates = {o: n for o, n in self.graph.updates.items() if o < values and n < values}
         self._names = {n: v for n, v in self._names.items() if v.vid < values}
         for value in self.graph.values:
             value.users = [op for op in value.users if op not in gone]
@@ -156,6 +166,8 @@ class GraphEmitter:
         slots = {d.name: v for d, v in zip(schema.operands, operands)}
         for decl in schema.operands:
             if decl.name in named:
+                if decl.name in slots:
+                    raise TypeError(f"{kind}() got operand {decl.name!r} by position and by name")
                 slots[decl.name] = named.pop(decl.name)
         values = (
             [slots.get(d.name) for d in schema.operands]
@@ -196,19 +208,19 @@ class GraphEmitter:
             name, TensorSpec((), dtype, self.device), Role.state, _Constant(value), constant=True
         )
 
-    def activation_gradient(self, name: str, dy: Value, x: Value, y: Value, **attrs: Any) -> Value:
-        return activations.activation_gradient(self, name, dy, x, y, **attrs)
-
     # --- what layers declare ----------------------------------------------------------------------------------------
 
     @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Names declared inside get `name.` in front."""
+    def scope(self, name: str, line: str = "") -> Iterator[None]:
+        """Names declared inside get `name.` in front; messages about what is emitted inside give `line`."""
+        before = self.builder.line
         self._scope.append(name)
+        self.builder.line = line or before
         try:
             yield
         finally:
             self._scope.pop()
+            self.builder.line = before
 
     def _name(self, name: str) -> str:
         return ".".join([*self._scope, name])
@@ -230,6 +242,12 @@ class GraphEmitter:
             return known
         start = init if callable(init) else _Constant(init)
         return self.builder.value(full, TensorSpec(shape, DType.of(dtype), self.device), Role.state, start)
+
+    def meta(self, name: str, value: float) -> Value:
+        """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan (C13)."""
+        spec = TensorSpec((), f32, self.device)
+        known = self.builder.find(self._name(name))
+        return known or self.builder.value(self._name(name), spec, Role.state, _Constant(value), meta=name)
 
     def update(self, old: Value, new: Value) -> None:
         self.builder.update(old, new)

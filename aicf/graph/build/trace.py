@@ -91,10 +91,16 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
         specs = recipe.loss.targets(replace(output.spec))
         targets = {name: inputs.get(name) or ctx.input(name, s.shape, s.dtype) for name, s in specs.items()}
         loss = recipe.loss.emit(ctx, output, targets)
+        shown = {
+            "loss": _own(ctx, loss),
+            "output": _own(ctx, output),
+        }  # before any parameter is written in place
         if recipe.mode != "infer":
             _backward(recipe, ctx, loss, params, phase)
-        _return(builder, ctx, "loss", loss)
-    _return(builder, ctx, "output", output)
+    else:
+        shown = {"output": _own(ctx, output)}
+    for name, value in shown.items():
+        _return(builder, ctx, name, value)
     return builder.graph
 
 
@@ -129,7 +135,12 @@ def _accumulate(
     return totals
 
 
+def _own(ctx: GraphEmitter, value: Value) -> Value:
+    """A value that the run itself makes: inputs, params and states are copied."""
+    return value if value.role is Role.tmp else ctx.copy(value)
+
+
 def _return(builder: Builder, ctx: GraphEmitter, name: str, value: Value) -> None:
-    """Mark an output; what is no result of an op, or is returned under two names, is copied."""
+    """Mark an output; what is returned under two names, or also becomes a state, is copied."""
     taken = value.role is not Role.tmp or value.vid in builder.graph.updates.values()
     builder.output(name, ctx.copy(value) if taken else value)

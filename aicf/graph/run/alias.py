@@ -24,11 +24,13 @@ def resolve_aliases(
     for i, region in enumerate(regions):
         for vid in region.in_vids:
             last_read[vid] = i
+    last_read.update(
+        dict.fromkeys(graph.updates.values(), len(regions))
+    )  # copied into their state after the last step
     root: dict[int, int] = {}
     sharers: dict[int, list[int]] = {}
     views: set[int] = set()
     notes: list[str] = []
-    new_values = {new: old for old, new in graph.updates.items()}
 
     def share(out: int, into: int, how: str) -> None:
         root[out] = into
@@ -45,32 +47,25 @@ def resolve_aliases(
                 group = sharers.get(into, [into])
                 late = [v for v in group if last_read.get(v, -1) > i]
                 if how == "must":
-                    _check_must(graph, regions, op, i, into, late)
+                    _check_must(graph, regions, i, op, out, into, group, late)
                     share(out, into, "written in place")
+                elif region.anchor != region.last:
+                    continue  # another op of the region may read the operand in another order
                 elif VIEW in schema_of(op.kind).traits:
-                    if values[out].role is Role.tmp and out not in new_values:
+                    if values[out].role is Role.tmp and out not in graph.updates.values():
                         views.add(i)
                         share(out, into, "a view")
-                elif _may(graph, region, out, into, group, late, new_values):
+                elif not late and _may(graph, region, out, into, group):
                     share(out, into, "takes over its storage")
     _check_updates(graph, root)
     return root, views, notes
 
 
-def _may(
-    graph: Graph,
-    region: Region,
-    out: int,
-    into: int,
-    group: list[int],
-    late: list[int],
-    new_values: dict[int, int],
-) -> bool:
+def _may(graph: Graph, region: Region, out: int, into: int, group: list[int]) -> bool:
     values = graph.values
     return (
-        not late
-        and values[out].role is Role.tmp
-        and out not in new_values
+        values[out].role is Role.tmp
+        and out not in graph.updates.values()
         and all(values[v].role is Role.tmp for v in group)
         and values[out].spec == values[into].spec
         and not any(v in region.out_vids for v in group)
@@ -78,22 +73,37 @@ def _may(
 
 
 def _check_must(
-    graph: Graph, regions: Sequence[Region], op: LoweredOp, i: int, into: int, late: list[int]
-) -> None:
+    graph: Graph, regions: Sequence[Region], i: int, op: LoweredOp, out: int, into: int, group: list[int],
+    late: list[int],
+) -> None:  # fmt: skip
+    target = graph.values[into]
     if late:
-        reader = next(r for r in regions[i + 1 :] if set(late).intersection(r.in_vids))
+        reader = next((r for r in regions[i + 1 :] if set(late).intersection(r.in_vids)), None)
+        who = reader.spec.signature if reader else "the update of a state"
         raise AliasError(
-            f"{op.kind} writes {graph.values[into].name} in place, and {reader.spec.signature} reads the old value later",
+            f"{op.kind} writes {target.name} in place, and {who} reads the old value later",
             where=op.where,
             expected=f"every read of %{late[0]} before op {op.oid}",
-            got=f"region {reader.anchor}..{reader.last} reads it",
-            hint="emit the update after the last reader",
+            got=f"ops {reader.anchor}..{reader.last} read it" if reader else "it is copied after the last op",
+            hint="emit the update after the last reader, or read a copy: emit.copy(value)",
         )
-    if graph.values[into].role is Role.input:
+    if target.role is Role.input or target.constant:
         raise AliasError(
-            f"{op.kind} would write over the input {graph.values[into].name}",
+            f"{op.kind} would write over the {'constant' if target.constant else 'input'} {target.name}",
             where=op.where,
             hint="make it a state, or copy it first",
+        )
+    if any(v in regions[i].out_vids for v in group):
+        raise AliasError(
+            f"{op.kind} would write two results over {target.name}",
+            where=op.where,
+            hint="give it two states, or a copy",
+        )
+    if target.role in (Role.param, Role.state) and graph.updates.get(into) != out:
+        raise AliasError(
+            f"{op.kind} writes {target.role} {target.name} in place, and nobody declared that as its update",
+            where=op.where,
+            hint=f"ctx.update({target.name}, result) declares it; emit.copy({target.name}) leaves it alone",
         )
 
 

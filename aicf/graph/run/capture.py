@@ -1,36 +1,159 @@
-"""Capture: the launches of a bound plan as one CUDA graph, through cuda-core (F3).
+"""Capture: the launches of a bound plan as CUDA graphs, through cuda-python (F3).
 
-Everything is compiled, loaded, allocated and packed when a plan is bound, so that nothing is left that could fail between
-the beginning and the end of a capture; nothing runs, so params, states and step are as they were. The graph does not own
-memory: who holds it holds the bound tensors too.
+Everything is compiled, loaded, allocated and packed when a plan is bound, so that between the beginning and the end of a
+capture there is nothing left but launches; none of them runs, so params, state and step stay as they are (C14). Steps that
+can't be captured run eagerly between graphs, and the report says which and why.
+
+The driver's own calls begin and end a capture: they bring the stream back whatever went wrong in between, where cuda-core's
+graph builder (before 1.3) takes the process down with a capture that was invalidated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from ...device.runtime import Runtime
+from ...device.runtime import CudaRuntime, Runtime
 from ...dispatch import Call
+from ...errors import CaptureError
+
+MODES = ("auto", "strict", "off")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of a bound plan. `refused` says why it can't be part of a graph."""
+
+    name: str
+    call: Call
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Calls first..last, replayed as one graph, or one by one for a reason."""
+
+    first: int
+    last: int
+    launch: Callable[[], None] = field(repr=False)
+    nodes: int = 0  # of the graph; 0 where there is none
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CaptureReport:
+    """What a frozen plan replays as graphs, what not, and why; and the memory that it keeps alive."""
+
+    device: str
+    segments: tuple[Segment, ...]
+    pinned_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def captured(self) -> int:
+        """Calls that are part of a graph."""
+        return sum(s.last - s.first + 1 for s in self.segments if s.nodes)
+
+    @property
+    def total(self) -> int:
+        return self.segments[-1].last + 1 if self.segments else 0
+
+    def __str__(self) -> str:
+        graphs = sum(1 for s in self.segments if s.nodes)
+        lines = [f"{self.captured} of {self.total} calls captured in {graphs} graphs on {self.device}, "
+                 f"{self.pinned_bytes:,} bytes pinned"]  # fmt: skip
+        for s in self.segments:
+            what = f"graph of {s.nodes} nodes" if s.nodes else f"one by one: {s.reason}"
+            lines.append(f"  calls {s.first}..{s.last}  {what}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def segments_of(runtime: Runtime, work: Sequence[Work], mode: str = "auto") -> tuple[Segment, ...]:
+    """Capture as much as can be. "strict" raises CaptureError for a call that can't be, "off" captures nothing."""
+    refusal = (
+        None
+        if isinstance(runtime, CudaRuntime)
+        else "the CPU device has no graphs: the plan is walked as it is bound"
+    )
+    if mode == "off":
+        refusal = "capture='off'"
+    elif mode == "strict" and refusal is None and (bad := [w for w in work if w.refused]):
+        raise CaptureError(
+            f"{len(bad)} of {len(work)} calls can't be captured", details=[f"{w.name}: {w.refused}" for w in bad],
+            hint="capture='auto' runs them between graphs",
+        )  # fmt: skip
+    segments, first = [], 0
+    for reason, group in groupby(work, key=lambda w: refusal or w.refused):
+        calls = list(group)
+        segments.append(_segment(runtime, first, calls, reason, mode))
+        first += len(calls)
+    return tuple(segments)
+
+
+def _segment(runtime: Runtime, first: int, work: list[Work], reason: str | None, mode: str) -> Segment:
+    last, calls = first + len(work) - 1, [w.call for w in work]
+    if reason is None:
+        try:
+            graph = capture(runtime, calls)  # type: ignore[arg-type]  # a reason is given on every other device
+            return Segment(first, last, graph.launch, graph.nodes)
+        except CaptureError as error:
+            if mode == "strict":
+                raise
+            reason = str(error).replace("\n", ";")
+    return Segment(first, last, lambda: _walk(calls), 0, reason)
+
+
+def _walk(calls: list[Call]) -> None:
+    for call in calls:
+        call()
 
 
 class CapturedGraph:
-    """An uploaded CUDA graph and the stream it is launched on."""
+    """An executable CUDA graph, uploaded. It does not own memory: who holds it holds the tensors it works on."""
 
-    def __init__(self, graph: Any, stream: Any) -> None:
-        self.graph, self.stream = graph, stream
+    def __init__(self, runtime: CudaRuntime, graph: Any) -> None:
+        driver, check = runtime.driver, runtime.check
+        self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
+        (self._exec,) = check(driver.cuGraphInstantiate(graph, 0))
+        self._driver, self._stream, self._check = driver, runtime.stream.handle, check
+        check(driver.cuGraphUpload(self._exec, self._stream))
+        weakref.finalize(self, driver.cuGraphExecDestroy, self._exec)
 
     def launch(self) -> None:
-        self.graph.launch(self.stream)
+        self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
 
 
-def capture(runtime: Runtime, calls: Sequence[Call]) -> CapturedGraph | None:
-    """Capture calls in order; None on the CPU device, which has nothing to capture, and for a plan without kernels."""
-    if runtime.kind != "cuda" or not calls:
-        return None
-    builder = runtime.stream.create_graph_builder().begin_building()
-    for call in calls:
-        call(builder)
-    graph = builder.end_building().complete()
-    graph.upload(runtime.stream)
-    return CapturedGraph(graph, runtime.stream)
+def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
+    """Capture calls on a stream of their own, so that other threads' work never gets into the graph. CaptureError if one
+    fails; nothing is left behind then."""
+    driver, side = runtime.driver, runtime.device.create_stream()
+    stream = side.handle
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    collecting = gc.isenabled()
+    gc.disable()  # memory that is freed on a capturing stream would become a node of its graph
+    failure: BaseException | None = None
+    runtime.check(driver.cuStreamBeginCapture(stream, mode))
+    try:
+        for call in calls:
+            call(side)
+    except BaseException as error:
+        failure = error
+    status, graph = driver.cuStreamEndCapture(stream)  # also ends a capture that was invalidated
+    if collecting:
+        gc.enable()
+    try:
+        if failure is not None or int(status) != 0:
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure  # KeyboardInterrupt goes on, with the stream in order
+            raise CaptureError(
+                "a call failed while it was captured", got=repr(failure) if failure else status.name,
+                hint="program.run(feed) runs it eagerly, where the error is whole",
+            ) from failure  # fmt: skip
+        return CapturedGraph(runtime, graph)
+    finally:
+        if int(status) == 0:
+            driver.cuGraphDestroy(graph)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ...device.interop import adopt
+from ... import config
+from ...device.interop import Foreign
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import KernelLoader
-from ...errors import FeedError, StateError
+from ...errors import FeedError, StateError, TypeInferenceError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ..build.trace import Recipe, trace
 from ..fuse import Region
-from .executor import Executor, FrozenPlan
+from .capture import CaptureReport
+from .executor import Executor
 from .explain import Explanation, explain
+from .frozen import FrozenPlan, ReplayPolicy
 from .plan import ExecPlan, Slot
-from .slots import check_feed, examine_feed, feed_error
+from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .variables import Variables
 
 MAX_ENTRIES = 32  # plans, and frozen plans, that a program keeps; the least recently used goes first
-META = "optimizer."  # states of this scope are the meta-parameters that `set` changes
+OPTIMIZER = "optimizer."  # scope of the optimizer's counters and meta-parameters
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,16 @@ class ReplayKey:
     plan_key: str
     static_roles: frozenset[Role]
     copy_roles: frozenset[Role]
-    feed_signature: tuple[tuple[str, tuple[int, ...], str, str], ...]
+    feed_signature: tuple[tuple[str, tuple], ...]
 
 
 class Program:
     """A compiled model on one device.
 
     run(feed)      eager: bind, alias, walk the plan
-    replay(feed)   the frozen plan: bound once for each feed signature, then inputs in, kernels, outputs out
+    replay(feed)   the frozen plan: bound once for each feed signature, on CUDA captured, then inputs in, kernels, outputs out
     program(feed)  is `replay`
+    capture(feed)  makes the frozen plan without running it, and reports
 
     Both return {"output": …, "loss": …} as tensors of their own, and agree bit for bit. In train mode params and state are
     bound once: feeding them has no effect, only inputs change from run to run (C11).
@@ -63,14 +67,15 @@ class Program:
         registry: KernelRegistry,
         variables: Variables,
         specialise: Callable[[Mapping[str, int], str], CompiledPlan],
+        policy: ReplayPolicy,
     ) -> None:
         self.recipe, self.runtime, self.registry, self.variables = recipe, runtime, registry, variables
         self._specialise = specialise
         self._executor = Executor(runtime, KernelLoader(registry, runtime))
         self._plans: OrderedDict[tuple, CompiledPlan] = OrderedDict()
         self._frozen: OrderedDict[ReplayKey, FrozenPlan] = OrderedDict()
-        self.static_roles = frozenset({Role.param, Role.state})
-        self.copy_roles = frozenset({Role.input})
+        self._keys: OrderedDict[tuple, ReplayKey] = OrderedDict()  # feeds that were checked
+        self.policy = policy
         self.runs = 0  # since the start or the last load; decides which runs of an accumulation step
         self.executed: list[str] = []  # kernel ids of the last run, in order
         self.notes: list[str] = []  # what the last eager run staged, and why
@@ -87,58 +92,72 @@ class Program:
 
     def run(self, feed: Mapping[str, Any], contiguous: str = "copy") -> dict[str, Tensor]:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
-        compiled = self.compiled(self._sizes(feed))
-        bound = self._executor.bind(
-            compiled.plan,
-            feed,
-            self._bindings(feed),
-            contiguous=contiguous,
-            ignored=frozenset(self.variables.names()),
-        )
+        compiled, found = self._checked(adopt_all(feed))
+        bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
         self.executed, self.notes = bound.run(), bound.notes
         self.runs += 1
         return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
-        compiled = self.compiled(self._sizes(feed))
-        inputs = compiled.plan.externals(Role.input)
-        self._refuse_static(feed)
-        ignored = frozenset(self.variables.names())  # in train mode they have no effect; else _refuse_static
-        found = check_feed(inputs, feed, self.runtime.kind, ignored)
-        signature = tuple(
-            (n, f.desc.shape, f.desc.dtype.name, f.desc.device) for n, f in sorted(found.items())
-        )
-        key = ReplayKey(self.mode, compiled.plan.key, self.static_roles, self.copy_roles, signature)
-        frozen = self._frozen.get(key)
-        if frozen is None:
-            frozen = FrozenPlan(
-                self._executor, compiled.plan, feed, self._bindings({}), self.copy_roles, ignored
-            )
-            _remember(self._frozen, key, frozen)
-        else:
-            self._frozen.move_to_end(key)
-        results, self.executed = frozen.replay(feed)
+        frozen, found = self._frozen_for(feed)
+        results = frozen.replay(found, self.variables, config.check_enabled("nan"))
+        self.executed = frozen.kernel_ids
         self.runs += 1
         return results
 
     __call__ = replay
 
-    def _refuse_static(self, feed: Mapping[str, Any]) -> None:
-        fed = [n for n in feed if n in self.variables]
-        if fed and self.mode != "train":
-            raise FeedError(
-                f"{fed[0]} is bound once for all replays",
-                hint="run(feed) takes other parameters for one run; "
-                "program.load_state_dict changes them for good",
-            )
+    def capture(self, feed: Mapping[str, Any]) -> CaptureReport:
+        """Make the frozen plan for a feed like this one without running it, and say what was captured, what not and why.
 
-    def _bindings(self, feed: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        return (
-            _Overlay(self.variables, feed, self.runtime)
-            if self.mode != "train" and feed
-            else _Overlay(self.variables)
-        )
+        Nothing changes but the cache: params, state, random state and step stay bit-identical (C14).
+        """
+        return self._frozen_for(feed)[0].report
+
+    def _frozen_for(self, feed: Mapping[str, Any]) -> tuple[FrozenPlan, dict[str, Foreign]]:
+        adopted = adopt_all(feed)
+        signature = tuple((n, f.signature if isinstance(f, Foreign) else None) for n, f in adopted.items())
+        key = self._keys.get((self._phase(), signature))
+        frozen = self._frozen.get(key) if key is not None else None
+        if frozen is not None and not frozen.stale(adopted):  # a feed like one that was checked before
+            assert key is not None
+            self._frozen.move_to_end(key)
+            return frozen, adopted  # type: ignore[return-value]  # a feed with an error in it has no key
+        compiled, found = self._checked(adopted)
+        self._refuse_static(feed)
+        policy, fed = self.policy, tuple((n, f.signature) for n, f in sorted(found.items()))
+        key = ReplayKey(self.mode, compiled.plan.key, policy.static_roles, policy.copy_roles, fed)
+        frozen = self._frozen.get(key)
+        if frozen is None or (
+            policy.capture == "auto" and frozen.stale(found)
+        ):  # never replay a stale pointer
+            frozen = FrozenPlan(self._executor, compiled.plan, found, self.variables, policy)
+            _remember(self._frozen, key, frozen)
+        _remember(self._keys, (self._phase(), signature), key)
+        return frozen, found
+
+    def _checked(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, dict[str, Foreign]]:
+        """The plan for a feed, and the fed tensors, all right; or one FeedError with everything that is wrong."""
+        compiled = self._compiled_for(adopted)
+        inputs = compiled.plan.externals(Role.input)
+        if self.mode != "train":  # then fed params and states take the variables' place for a run
+            inputs = [
+                *inputs,
+                *(s for s in compiled.plan.externals(Role.param, Role.state) if s.name in adopted),
+            ]
+        return compiled, check_feed(inputs, adopted, self.runtime.kind, frozenset(self.variables.names()))
+
+    def _refuse_static(self, feed: Mapping[str, Any]) -> None:
+        if self.mode == "train":
+            return  # what is bound once is ignored in a feed (C11)
+        for name in feed:
+            if name in self.variables and self.variables.role(name) in self.policy.static_roles:
+                raise FeedError(
+                    f"{name} is bound once for all replays",
+                    hint="run(feed) takes other parameters for one run; program.load_state_dict changes them for good; "
+                    "compile(..., copy_roles={'input', 'param'}) copies them for each replay",
+                )
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
@@ -167,18 +186,18 @@ class Program:
     def _phase(self) -> str:
         return "step" if (self.runs + 1) % self.recipe.accumulate == 0 else "accumulate"
 
-    def _sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
-        """Sizes of the named dimensions, read off the fed inputs. Where they don't fit the model, FeedError says all."""
+    def _compiled_for(self, adopted: Mapping[str, Foreign | FeedError]) -> CompiledPlan:
+        """The plan for the sizes of the fed inputs. Where they don't fit the model, FeedError says all."""
         sizes: dict[str, int] = {}
         first: dict[str, str] = {}
         expected: dict[str, str] = {}
         fits = True
         for name, spec in self.recipe.model.inputs.items():
-            shape = _shape_of(feed[name]) if name in feed else None
-            if shape is None or len(shape) != spec.rank:
+            fed = adopted.get(name)
+            if not isinstance(fed, Foreign) or fed.desc.rank != spec.rank:
                 fits = False
                 continue
-            for dim, size in zip(spec.shape, shape):
+            for dim, size in zip(spec.shape, fed.desc.shape):
                 if isinstance(dim, str):
                     first.setdefault(dim, name)
                     if sizes.setdefault(dim, size) != size:
@@ -186,23 +205,39 @@ class Program:
                 elif dim != size:
                     fits = False
         if expected or not fits:
-            self._refuse(feed, sizes, expected)
-        return sizes
+            self._refuse(adopted, sizes, expected)
+        try:
+            return self.compiled(sizes)
+        except TypeInferenceError as error:
+            chosen = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
+            fed_shapes = ", ".join(f"{n} {f.desc}" for n, f in adopted.items() if isinstance(f, Foreign))
+            raise FeedError(
+                f"the model does not work for {chosen}",
+                details=str(error).splitlines(),
+                expected=", ".join(f"{n} {s}" for n, s in self.recipe.model.inputs.items()),
+                got=fed_shapes,
+            ) from error
 
     def _refuse(
-        self, feed: Mapping[str, Any], sizes: Mapping[str, int], expected: Mapping[str, str]
+        self,
+        adopted: Mapping[str, Foreign | FeedError],
+        sizes: Mapping[str, int],
+        expected: Mapping[str, str],
     ) -> NoReturn:
         """FeedError with everything that is wrong with the feed; no plan is made for it."""
-        graph = trace(self.recipe, {**self.recipe.model.sizes, **sizes}, self.runtime.kind)
+        try:
+            graph = trace(self.recipe, {**self.recipe.model.sizes, **sizes}, self.runtime.kind)
+        except TypeInferenceError:  # these sizes fit no layer: say what the model's own would want
+            graph = trace(self.recipe, self.recipe.model.sizes, self.runtime.kind)
         slots = [Slot(v.vid, v.name, v.spec, v.role) for v in graph.externals(Role.input)]
-        _, problems = examine_feed(slots, feed, self.runtime.kind, frozenset(self.variables.names()))
+        _, problems = examine_feed(slots, adopted, self.runtime.kind, frozenset(self.variables.names()))
         raise feed_error([(name, expected.get(name, wanted), got) for name, wanted, got in problems])
 
     # --- variables ----------------------------------------------------------------------------------------------------
 
     def set(self, **meta: float) -> None:
         """Change meta-parameters, device state that no plan depends on (C13): program.set(lr=0.01)."""
-        known = {n.removeprefix(META): n for n in self.variables.names() if n.startswith(META)}
+        known = self.variables.meta
         for name in meta:
             if name not in known:
                 raise StateError(
@@ -212,15 +247,25 @@ class Program:
         self.variables.assign({known[name]: value for name, value in meta.items()})
 
     def get(self, name: str) -> np.ndarray:
-        """A param, a state, or a meta-parameter by its short name, as a host array."""
-        full = name if name in self.variables else META + name
-        if full not in self.variables:
-            raise StateError(f"no variable is called {name!r}", expected=", ".join(self.variables.names()))
-        return self.variables[full].numpy()
+        """A param or state, or by its short name what the optimizer keeps (`lr`, `step`), as a host array."""
+        names = (
+            [name]
+            if name in self.variables
+            else [n for n in self.variables.names() if n.startswith(OPTIMIZER) and n.endswith(f".{name}")]
+        )
+        if len(names) != 1:
+            raise StateError(
+                f"no variable is called {name!r}"
+                if not names
+                else f"{name!r} is short for {' and '.join(names)}",
+                expected=", ".join(self.variables.names()),
+            )
+        return self.variables[names[0]].numpy()
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Params and states by name, with the run counter; load it into any program of the same model."""
-        return {**self.variables.state_dict(), RUNS: np.asarray(self.runs, np.int64)}
+        runs = {RUNS: np.asarray(self.runs, np.int64)} if self.mode == "train" else {}
+        return {**self.variables.state_dict(), **runs}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
         """All or nothing; see Variables.load_state_dict. The run counter may be missing.
@@ -237,7 +282,7 @@ class Program:
         """Whether a name that this program does not have is optimizer state: `optimizer.lr`, `0.weight.momentum`."""
         if self.mode == "train" or name in self.variables:
             return False
-        return name.startswith((META, *(f"{param}." for param in self.variables.names(Role.param))))
+        return name.startswith((OPTIMIZER, *(f"{param}." for param in self.variables.names(Role.param))))
 
     def __repr__(self) -> str:
         return (
@@ -247,38 +292,6 @@ class Program:
 
 
 RUNS = "program.runs"
-
-
-def _shape_of(fed: Any) -> tuple[int, ...] | None:
-    try:
-        return adopt(fed).desc.shape
-    except FeedError:
-        return None
-
-
-class _Overlay(Mapping[str, Tensor]):
-    """The program's variables, with params of the feed in their place for one run."""
-
-    def __init__(
-        self, variables: Variables, feed: Mapping[str, Any] | None = None, runtime: Runtime | None = None
-    ) -> None:
-        self._variables = variables
-        self._fed: dict[str, Tensor] = {}
-        for name, given in (feed or {}).items():
-            if name in variables and runtime is not None:
-                slot = Slot(-1, name, variables[name].spec, Role.param)
-                foreign = check_feed([slot], {name: given}, runtime.kind)[name]
-                self._fed[name] = runtime.empty(variables[name].spec)
-                runtime.write(self._fed[name], foreign)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._fed[name] if name in self._fed else self._variables[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._variables.names())
-
-    def __len__(self) -> int:
-        return len(self._variables.names())
 
 
 def _remember(cache: OrderedDict, key: Any, value: Any) -> None:

@@ -16,6 +16,17 @@ from .plan import ExecPlan, Slot
 CONTIGUITY = ("copy", "raise")
 
 
+def adopt_all(feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
+    """Every fed tensor looked at once; what is no tensor, as the error that says so."""
+    found: dict[str, Foreign | FeedError] = {}
+    for name, given in feed.items():
+        try:
+            found[name] = adopt(given, name)
+        except FeedError as error:
+            found[name] = error
+    return found
+
+
 def check_feed(
     slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset()
 ) -> dict[str, Foreign]:
@@ -47,10 +58,13 @@ def examine_feed(
         if name not in feed:
             problems.append((name, str(slot.spec), "nothing"))
             continue
-        try:
-            foreign = adopt(feed[name], name)
-        except FeedError as error:
-            problems.append((name, str(slot.spec), error.what))
+        foreign = (
+            feed[name]
+            if isinstance(feed[name], (Foreign, FeedError))
+            else adopt_all({name: feed[name]})[name]
+        )
+        if isinstance(foreign, FeedError):
+            problems.append((name, str(slot.spec), foreign.what))
             continue
         desc = foreign.desc
         if (desc.shape, desc.dtype) != (slot.spec.shape, slot.spec.dtype):
@@ -82,20 +96,18 @@ def bind_and_alloc_slots(
     runtime: Runtime,
     variables: Mapping[str, Tensor] | None = None,
     contiguous: str = "copy",
-    static_inputs: bool = False,
-    ignored: frozenset[str] = frozenset(),
+    copied: frozenset[Role] = frozenset(),
 ) -> tuple[dict[int, Tensor], list[str]]:
     """A tensor for every slot of the plan, and notes on what was staged.
 
-    feed           inputs by name; without `variables`, params and states too
+    feed           inputs by name, and params and states that take the place of the variables
     contiguous     "copy" stages a strided or misaligned feed into a dense slot; "raise" refuses it by name
-    static_inputs  give every input a slot of its own and copy the feed in, as replay needs it
-    ignored        names that the feed may hold without effect (params and states in train mode)
+    copied         roles that get slots of their own, filled by each replay
     """
     if contiguous not in CONTIGUITY:
         raise FeedError(f"contiguous={contiguous!r}", expected=" or ".join(map(repr, CONTIGUITY)))
-    fed = [s for s in plan.externals() if variables is None or s.role is Role.input]
-    found = check_feed(fed, feed, runtime.kind, ignored)
+    fed = [s for s in plan.externals() if variables is None or s.role is Role.input or s.name in feed]
+    found = check_feed(fed, feed, runtime.kind)
     tensors: dict[int, Tensor] = {}
     notes: list[str] = []
     by_name = {s.name: s for s in fed}
@@ -109,7 +121,7 @@ def bind_and_alloc_slots(
                 got=str(foreign.desc),
                 hint="make it contiguous, or let aicf copy it: contiguous='copy'",
             )
-        if why or static_inputs or foreign.device != runtime.kind:
+        if why or slot.role in copied or foreign.device != runtime.kind:
             tensors[slot.vid] = runtime.empty(slot.spec)
             fill_slot(tensors[slot.vid], foreign, runtime)
             if why:
@@ -117,7 +129,9 @@ def bind_and_alloc_slots(
         else:
             tensors[slot.vid] = runtime.borrow(foreign)
     if variables is not None:
-        tensors.update({s.vid: variables[s.name] for s in plan.externals(Role.param, Role.state)})
+        for slot in plan.externals(Role.param, Role.state):
+            if slot.vid not in tensors:
+                tensors[slot.vid] = runtime.empty(slot.spec) if slot.role in copied else variables[slot.name]
     arena = runtime.allocate(max(plan.arena_bytes, 1))
     for slot in plan.slots.values():
         if slot.offset is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...errors import FeedError, StateError
 from ...ir import Graph, Role
-from ...types import TensorSpec
+from ...types import DType, TensorSpec
 
 
-class Variables:
+class Variables(Mapping[str, Tensor]):
     """Named tensors. Each is made once, by the first program that declares it, from its initializer and the seed.
 
     The random stream of a tensor comes from the model's seed and the tensor's name, so neither the order of declaration
@@ -28,9 +28,13 @@ class Variables:
         self._tensors: dict[str, Tensor] = {}
         self._roles: dict[str, Role] = {}
         self._constants: set[str] = set()
+        self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter
 
-    def declare(self, graph: Graph) -> None:
-        """Make the params and states of a graph that are not there yet; the others must have the same type."""
+    def declare(self, graph: Graph, renew: bool = False) -> None:
+        """Make the params and states of a graph that are not there yet; the others must have the same type.
+
+        renew  give meta-parameters that are there the values that this graph declares
+        """
         for value in graph.externals(Role.param, Role.state):
             known = self._tensors.get(value.name)
             if known is not None:
@@ -42,7 +46,8 @@ class Variables:
                         got=str(value.spec),
                         hint="one model has one parameter of a name",
                     )
-                continue
+                if not (renew and value.meta):
+                    continue
             assert value.init is not None
             rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
             start = np.asarray(value.init(value.spec.shape, rng))
@@ -52,16 +57,27 @@ class Variables:
                     expected=value.spec.shape,
                     got=start.shape,
                 )
+            if known is not None:
+                self.runtime.write(known, start.astype(value.dtype.numpy))
+                continue
             self._tensors[value.name] = self.runtime.upload(start, value.spec)
             self._roles[value.name] = value.role
             if value.constant:
                 self._constants.add(value.name)
+            if value.meta:
+                self.meta[value.meta] = value.name
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
 
     def names(self, role: Role | None = None) -> list[str]:
         """Without constants, sorted."""
@@ -102,6 +118,8 @@ class Variables:
 
 def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
     """A host array of the variable's type, or StateError. Python numbers take its element type."""
+    if isinstance(value, np.ndarray) and spec.dtype is DType.bf16 and value.dtype == np.dtype("V2"):
+        value = value.view(spec.dtype.numpy)  # what np.savez makes of bf16
     if isinstance(value, (bool, int, float)):
         array = np.asarray(value, spec.dtype.numpy)
     else:

@@ -1,0 +1,131 @@
+"""FrozenPlan: a plan bound once and replayed. On CUDA it replays captured graphs, on the CPU device it walks the bound plan:
+the same cache key, roles, errors and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...device.interop import Foreign
+from ...device.tensor import Tensor
+from ...errors import FeedError, VerifyError
+from ...ir import EXTERNAL, Role
+from . import capture
+from .executor import Executor
+from .plan import ExecPlan
+from .slots import fill_slot
+
+RoleSet = frozenset[Role]
+
+
+@dataclass(frozen=True)
+class ReplayPolicy:
+    """How the external tensors of a plan meet a replay (C10).
+
+    copy_roles    have a dense slot of the frozen plan, into which each replay copies what is fed
+    static_roles  are used where they are: their pointers belong to the frozen plan
+    capture       "auto" captures what can be; "strict" raises for what can't be; "off" captures nothing
+    """
+
+    static_roles: RoleSet
+    copy_roles: RoleSet
+    capture: str = "auto"
+
+    @classmethod
+    def of(
+        cls, mode: str, static: Iterable[Any] | None, copied: Iterable[Any] | None, capturing: str
+    ) -> ReplayPolicy:
+        """By default inputs are copied, params and states are static. Naming one of the two sets determines the other."""
+        if capturing not in capture.MODES:
+            raise VerifyError(f"capture={capturing!r}", expected=" or ".join(map(repr, capture.MODES)))
+        given = [None if roles is None else frozenset(map(_role, roles)) for roles in (static, copied)]
+        static_roles, copy_roles = given
+        if copy_roles is None:
+            copy_roles = frozenset({Role.input}) if static_roles is None else EXTERNAL - static_roles
+        if static_roles is None:
+            static_roles = EXTERNAL - copy_roles
+        if static_roles & copy_roles or static_roles | copy_roles != EXTERNAL:
+            raise VerifyError(
+                "every external role is either static or copied", expected="input, param and state, each in one of them",
+                got=f"static_roles={_names(static_roles)}, copy_roles={_names(copy_roles)}",
+            )  # fmt: skip
+        if mode == "train" and copy_roles - {Role.input}:
+            raise VerifyError(
+                f"copy_roles={_names(copy_roles)} in train mode", expected="only input",
+                hint="params and states are bound once and trained in place; copying them would reset the weights",
+            )  # fmt: skip
+        return cls(static_roles, copy_roles, capturing)
+
+
+def _role(role: Any) -> Role:
+    try:
+        return Role(role)
+    except ValueError:
+        raise VerifyError(f"{role!r} is no role", expected="input, param or state") from None
+
+
+def _names(roles: RoleSet) -> str:
+    return "{" + ", ".join(sorted(map(str, roles))) + "}"
+
+
+class FrozenPlan:
+    """A bound plan, its graphs, and the tensors that they work on, kept alive as long as it is."""
+
+    def __init__(
+        self, executor: Executor, plan: ExecPlan, found: Mapping[str, Foreign], variables: Mapping[str, Tensor],
+        policy: ReplayPolicy,
+    ) -> None:  # fmt: skip
+        self.runtime, self.policy = executor.runtime, policy
+        self.bound = executor.bind(plan, found, variables, copied=policy.copy_roles)
+        tensors = self.bound.tensors
+        self._copied = (
+            [(s.name, tensors[s.vid]) for s in plan.externals(*policy.copy_roles)]
+            if policy.copy_roles
+            else []
+        )
+        static = plan.externals(Role.input) if Role.input in policy.static_roles else []
+        self._static = {s.name: (tensors[s.vid], found[s.name].ptr) for s in static}
+        self._outputs = [(s.name, tensors[s.vid]) for s in plan.outputs]
+        self._kernels = [step.kernel_id for step, _ in self.bound.calls]
+        pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
+        self.report = capture.CaptureReport(
+            self.runtime.kind, capture.segments_of(self.runtime, self.bound.work(), policy.capture),
+            sum(pinned.values()), tuple(self.bound.notes),
+        )  # fmt: skip
+
+    def stale(self, found: Mapping[str, Any]) -> str | None:
+        """Which static input is another tensor than the one that was captured; None if all are the same."""
+        for name, (_, pointer) in self._static.items():
+            if found[name].ptr != pointer:
+                return f"{name} was captured at {pointer:#x} and is now at {found[name].ptr:#x}"
+        return None
+
+    def replay(
+        self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor], checked: bool
+    ) -> dict[str, Tensor]:
+        """Copy in, run, return fresh copies of the outputs. `checked` walks the steps and looks for NaN."""
+        if moved := self.stale(found):
+            raise FeedError(
+                f"a static input moved: {moved}",
+                hint="feed the captured tensor, or copy its role: compile(..., copy_roles={'input'})",
+            )
+        for name, slot in self._copied:
+            if name in found:
+                fill_slot(slot, found[name], self.runtime)
+            else:
+                self.runtime.write(slot, variables[name])
+        if checked:
+            self.bound.run()
+        else:
+            for segment in self.report.segments:
+                segment.launch()
+        results = {}
+        for name, tensor in self._outputs:
+            results[name] = self.runtime.empty(tensor.spec)
+            self.runtime.write(results[name], tensor)
+        return results
+
+    @property
+    def kernel_ids(self) -> list[str]:
+        return self._kernels
