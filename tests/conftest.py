@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from aicf.device.runtime import cuda_missing
 
+sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
 
 
@@ -30,6 +32,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
         with Path(ROWS_FILE).open("a") as out:
             out.write(json.dumps({"rows": rows, "test": item.nodeid, "outcome": report.outcome}) + "\n")
     return report
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Name the benchmark results that were measured with other kernels than today's; nothing fails of it."""
+    try:
+        from benchmarks.results import stale
+    except ImportError:
+        return  # a source distribution has no benchmarks
+    if lines := stale():
+        terminalreporter.section("benchmark results that are not of today's kernels", blue=True)
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

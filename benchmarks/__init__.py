@@ -1,0 +1,9 @@
+"""Benchmarks: every claim of speed, checked by whoever has the device.
+
+    python -m benchmarks list
+    python -m benchmarks elementwise mlp --device cuda
+    python -m benchmarks report
+
+A case is verified against a reference first and then timed, its sides in turn. Results are files in `benchmarks/results/`;
+docs/performance.md is written from them and from nothing else.
+"""

@@ -1,0 +1,216 @@
+"""Result files: what they hold, where they lie, and whether they still belong to today's kernels.
+
+    benchmarks/results/<gpu>/<suite>.json               {"meta": …, "cases": […], "left_out": […]}
+    benchmarks/results/<gpu>/<suite>.shard-1-of-4.json  one of four parts; readers take them together
+
+A case is {"case", "aicf", "peer", "peer_name", "unit", "ratio"} and, where there is something to say, "spread" (interquartile
+ranges as shares of the medians), "n" and "note". `ratio` is above 1 where aicf is better, whatever the unit. A case without
+a peer has None there. A case that went wrong has "failed", the reason, and no numbers. "left_out" names the cases that were
+not measured, and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .stats import Stats
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+HIGHER_IS_BETTER = {"GB/s", "TFLOP/s", "%"}
+KEYS = ("case", "aicf", "peer", "peer_name", "unit", "ratio")
+PACKAGES = (
+    "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "torch", "triton", "cupy-cuda13x", "scikit-learn",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def row(case: str, unit: str, aicf: Stats, peer_name: str | None = None, peer: Stats | None = None,
+        note: str = "") -> Row:  # fmt: skip
+    """One line of a table. The numbers are in `unit` already; the ratio is made here, so that it has one direction."""
+    made: Row = {"case": case, "aicf": _short(aicf.median), "peer": None, "peer_name": None, "unit": unit}
+    made["ratio"], spread = None, {"aicf": round(aicf.spread, 4)}
+    if peer is not None:
+        made.update(
+            peer=_short(peer.median), peer_name=peer_name, ratio=ratio(aicf.median, peer.median, unit)
+        )
+        spread["peer"] = round(peer.spread, 4)
+    made["spread"], made["n"] = spread, aicf.n
+    return {**made, "note": note} if note else made
+
+
+def ratio(aicf: float, peer: float, unit: str) -> float | None:
+    better, worse = (aicf, peer) if unit in HIGHER_IS_BETTER else (peer, aicf)
+    return float(f"{better / worse:.4g}") if worse else None
+
+
+def failed(case: str, reason: str) -> Row:
+    return {**dict.fromkeys(KEYS), "case": case, "failed": reason}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+# --- what the numbers belong to ---------------------------------------------------------------------------------------
+
+
+def kernels_hash(device: str = "cuda", root: Path = ROOT) -> str:
+    """A digest of the text of all kernels for a device: paths and contents, whatever the line ends."""
+    digest = hashlib.blake2s(digest_size=8)
+    folder = root / "aicf" / f"{device}_kernels"
+    for path in sorted(folder.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
+        text = path.read_text(encoding="utf-8")  # universal newlines: \r\n is read as \n
+        digest.update(f"{path.relative_to(root).as_posix()}\0{text}\0".encode())
+    return digest.hexdigest()
+
+
+def make_meta(device: str) -> dict[str, Any]:
+    """Where and with what it is measured. The commit is AICF_COMMIT's where there is no git history."""
+    on_gpu = device != "cpu"
+    return {
+        "gpu": _gpu_name() if on_gpu else _cpu_name(),
+        "device": "cuda" if on_gpu else "cpu",
+        "driver": _driver() if on_gpu else None,
+        "versions": _versions(),
+        "kernels_hash": kernels_hash("cuda" if on_gpu else "cpu"),
+        "commit": os.environ.get("AICF_COMMIT") or _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _versions() -> dict[str, str]:
+    import aicf
+
+    found = {"python": platform.python_version(), "aicf": aicf.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _gpu_name() -> str:
+    from aicf.device.runtime import runtime
+
+    return str(runtime("cuda").device.name)  # type: ignore[attr-defined]
+
+
+def _cpu_name() -> str:
+    try:
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return f"cpu {found.group(1) if found else platform.processor() or platform.machine()}"
+
+
+def _driver() -> str | None:
+    from cuda.bindings import driver
+
+    status, number = driver.cuDriverGetVersion()
+    cuda = f"CUDA {number // 1000}.{number % 1000 // 10}" if int(status) == 0 else None
+    name = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return f"{name.splitlines()[0]}, {cuda}" if name else cuda
+
+
+def _commit() -> str | None:
+    commit = _output("git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD")
+    changed = commit and _output(
+        "git", "-C", str(ROOT), "status", "--porcelain", "--", "aicf", "benchmarks/*.py"
+    )
+    return f"{commit}, changed" if changed else commit
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    path: Path
+    meta: Mapping[str, Any]
+    cases: tuple[Row, ...]
+    left_out: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def suite(self) -> str:
+        return self.path.name.split(".")[0]
+
+
+def folder_name(gpu: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+
+
+def file_name(suite: str, shard: tuple[int, int] = (1, 1)) -> str:
+    return f"{suite}.json" if shard[1] == 1 else f"{suite}.shard-{shard[0]}-of-{shard[1]}.json"
+
+
+def write(
+    path: Path, meta: Mapping[str, Any], cases: Iterable[Row], left_out: Iterable[Mapping[str, str]]
+) -> None:
+    """Whole or not at all, so that a run that is stopped leaves a file that can be read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"meta": meta, "cases": list(cases), "left_out": list(left_out)}, indent=1)
+    partial = path.with_suffix(".part")
+    partial.write_text(text + "\n", encoding="utf-8", newline="\n")
+    partial.replace(path)
+
+
+def drop_other_parts(path: Path) -> None:
+    """Remove what a run that was cut another way left of this suite; the parts of this cut stay."""
+    suite, cut = path.name.split(".")[0], re.search(r"-of-\d+", path.name)
+    for other in path.parent.glob(f"{suite}.*json"):
+        if re.search(r"-of-\d+", other.name) and cut and other.name.endswith(cut.group() + ".json"):
+            continue
+        if other != path:
+            other.unlink()
+
+
+def read(path: Path) -> ResultFile:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return ResultFile(path, data["meta"], tuple(data["cases"]), tuple(data.get("left_out", ())))
+
+
+def all_files(results: Path = RESULTS) -> Iterator[ResultFile]:
+    for path in sorted(results.glob("*/*.json")):
+        yield read(path)
+
+
+def stale(results: Path = RESULTS, root: Path = ROOT) -> list[str]:
+    """A line for each result file that was measured with other kernels than today's."""
+    lines = []
+    for path in sorted(results.glob("*/*.json")):
+        name = path.relative_to(results).as_posix()
+        try:
+            meta = read(path).meta
+            now = kernels_hash(meta.get("device", "cuda"), root)
+            if meta["kernels_hash"] != now:
+                lines.append(
+                    f"{name}: of kernels {meta['kernels_hash']} ({meta['date'][:10]}), today's are {now}"
+                )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            lines.append(f"{name}: can't be read: {error!r}")
+    return lines

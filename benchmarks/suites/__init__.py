@@ -1,0 +1,6 @@
+"""The suites, in the order in which they are listed, run and reported."""
+
+from ..harness import Suite
+from . import demo, elementwise, mlp, overhead, startup
+
+SUITES: dict[str, Suite] = {m.SUITE.name: m.SUITE for m in (overhead, elementwise, mlp, startup, demo)}

@@ -1,0 +1,40 @@
+"""What `aicf demo` says of itself: what it learns, and how long a step takes. There is no peer."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console
+
+import aicf.demo
+from aicf.errors import AicfError
+
+from ..harness import Bench, Case, NotHere, Suite, WrongResult
+from ..results import Row, row
+from ..stats import Stats
+
+LEAST_ACCURACY = 0.97
+
+
+def cases(bench: Bench) -> list[Case]:
+    return [Case("demo", _measure, seconds=0.0 if bench.tiny else 10.0)]
+
+
+def _measure(bench: Bench) -> Iterator[Row]:
+    epochs = 1 if bench.tiny else aicf.demo.EPOCHS
+    try:
+        aicf.demo.digits()
+    except AicfError as error:
+        raise NotHere(str(error)) from None
+    found = aicf.demo.run(bench.device, epochs=epochs, console=Console(file=io.StringIO()))
+    accuracy = found["test_accuracy"]
+    least = 0.3 if bench.tiny else LEAST_ACCURACY
+    if not accuracy >= least:
+        raise WrongResult(f"test accuracy is {accuracy:.2%}, expected at least {least:.0%}")
+    yield row(f"test accuracy after {epochs} epochs", "%", Stats(100 * accuracy))
+    for how, us in found["step_us"].items():
+        yield row(f"train step, batch {aicf.demo.BATCH}, {how}", "us", Stats(us))
+
+
+SUITE = Suite("demo", "the demo's own numbers: test accuracy and time of a step", 120, cases)

@@ -1,0 +1,102 @@
+"""A process of its own, for the startup suite: the first training step of the demo's network, with the time of each stage.
+
+python first_step.py {aicf,torch,torch.compile,numpy} {cpu,cuda}
+"""
+
+import time
+
+STARTED = time.perf_counter()
+
+import json  # noqa: E402
+import sys  # noqa: E402
+from itertools import pairwise  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+BATCH, SIZES = 64, (64, 512, 256, 10)
+
+
+def data() -> tuple[Any, Any]:
+    import numpy as np
+
+    rng = np.random.default_rng(7)
+    return rng.normal(size=(BATCH, SIZES[0])).astype(np.float32), rng.integers(0, SIZES[-1], BATCH)
+
+
+def stages(engine: str, device: str) -> dict[str, Any]:
+    """Seconds from the start of this file until the imports are done, the device is open, and the loss is known."""
+    moments = []
+
+    def reached() -> None:
+        moments.append(time.perf_counter() - STARTED)
+
+    loss = {"aicf": _aicf, "numpy": _numpy}.get(engine, _torch)(engine, device, reached)
+    reached()
+    imported, opened, done = moments
+    return {
+        "imported": imported,
+        "opened": opened,
+        "done": done,
+        "loss": loss,
+        "numba": "numba" in sys.modules,
+    }
+
+
+def _aicf(engine: str, device: str, reached: Any) -> float:
+    import aicf
+    from aicf import demo
+
+    if device != "cpu":
+        import cuda.bindings.driver
+        import cuda.core  # noqa: F401
+    reached()
+    aicf.runtime(device).sync()
+    reached()
+    program = aicf.compile(
+        demo.build_model(),
+        "train",
+        device=device,
+        loss=aicf.nn.SoftmaxCrossEntropy(),
+        optimizer=aicf.nn.AdamW(),
+    )
+    x, y = data()
+    return float(program({"x": x, "y": y})["loss"])
+
+
+def _numpy(engine: str, device: str, reached: Any) -> float:
+    from benchmarks.numpy_trainer import NumpyTrainer, np
+
+    reached()
+    reached()
+    rng = np.random.default_rng(0)
+    shapes = [s for i, o in pairwise(SIZES) for s in ((o, i), (o,))]
+    params = [rng.uniform(-1, 1, s).astype(np.float32) / s[-1] ** 0.5 for s in shapes]
+    return NumpyTrainer("adamw", 1e-3, params, np.float32).step(*data())
+
+
+def _torch(engine: str, device: str, reached: Any) -> float:
+    import torch
+
+    reached()
+    torch.zeros(1, device=device).item()
+    reached()
+    layers = [f for i, o in pairwise(SIZES) for f in (torch.nn.Linear(i, o), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*layers[:-1]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def forward(x: Any, y: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    if engine == "torch.compile":
+        forward = torch.compile(forward)
+    x, y = (torch.from_numpy(a).to(device) for a in data())
+    loss = forward(x, y)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+if __name__ == "__main__":
+    print(json.dumps(stages(*sys.argv[1:])))

@@ -1,0 +1,484 @@
+"""The benchmark harness: what it writes, what it refuses, when it stops. The numbers themselves are nobody's oracle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aicf.device.runtime import cuda_missing
+
+pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
+
+from benchmarks import harness, report, results
+from benchmarks.__main__ import main
+from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
+from benchmarks.stats import Stats, host, interleave
+from benchmarks.suites import SUITES
+
+ROOT = Path(__file__).parents[1]
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def suite(cases: list[Case], budget: float = 10.0) -> Suite:
+    return Suite("fake", "cases made up for a test", budget, lambda bench: cases)
+
+
+def good(name: str, seconds: float = 0.0, clock: Clock | None = None, takes: float = 0.0) -> Case:
+    def measure(bench):
+        if clock:
+            clock.time += takes
+        return [results.row(name, "us", Stats(2.0), "peer", Stats(3.0))]
+
+    return Case(name, measure, seconds)
+
+
+def bad(name: str, error: Exception) -> Case:
+    def measure(bench):
+        raise error
+        yield
+
+    return Case(name, measure)
+
+
+def silent(text: str) -> None:
+    pass
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def test_median_and_quartiles():
+    found = Stats.of([9.0, 1.0, 2.0, 3.0, 4.0])
+    assert (found.median, found.iqr, found.n) == (3.0, 2.0, 5)
+    assert found.spread == pytest.approx(2 / 3)
+    assert Stats.of([7.0]) == Stats(7.0, 0.0, 1)
+    assert Stats(2e-6, 1e-6).per(1e-6) == Stats(2.0, 1.0)
+    assert Stats(0.5, 0.1).rate(10.0).median == 20.0
+    assert Stats(0.5, 0.1).rate(10.0).spread == pytest.approx(0.2)
+
+
+def test_sides_are_taken_in_turn_and_warmed():
+    order: list[str] = []
+
+    def side(name: str, values: list[float]):
+        def sample() -> float:
+            order.append(name)
+            return values.pop(0)
+
+        return sample
+
+    found = interleave({"a": side("a", [50, 1, 2, 3]), "b": side("b", [50, 5, 6, 7])}, rounds=3)
+    assert order == ["a", "b"] * 4
+    assert (found["a"].median, found["b"].median) == (2, 6), "the first of each does not count"
+
+
+def test_a_comparison_stops_at_its_deadline_with_a_few_samples_of_each():
+    clock = Clock()
+
+    def sample() -> float:
+        clock.time += 1
+        return 1.0
+
+    found = interleave({"a": sample, "b": sample}, rounds=100, deadline=clock() + 12, now=clock)
+    assert found["a"].n == found["b"].n == 5
+    found = interleave({"a": sample, "b": sample}, rounds=100, deadline=clock() - 1, now=clock)
+    assert found["a"].n == found["b"].n == 3
+
+
+def test_host_time_leaves_the_wait_out():
+    waits = []
+    assert host(lambda: None, 10, lambda: waits.append(1))() < 0.1
+    assert len(waits) == 2, "before the clock starts and after it stops"
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit, aicf, peer, want", [
+    ("us", 2.0, 3.0, 1.5), ("us", 3.0, 1.5, 0.5), ("s", 1.0, 4.0, 4.0),
+    ("GB/s", 3.0, 2.0, 1.5), ("GB/s", 1.0, 2.0, 0.5), ("TFLOP/s", 6.0, 2.0, 3.0), ("%", 98.0, 49.0, 2.0),
+])  # fmt: skip
+def test_a_ratio_above_one_is_better_whatever_the_unit(unit, aicf, peer, want):
+    row = results.row("c", unit, Stats(aicf), "p", Stats(peer))
+    assert row["ratio"] == want
+    assert (row["aicf"], row["peer"], row["peer_name"]) == (aicf, peer, "p")
+
+
+def test_verify():
+    verify("x", [1.0, np.nan, -2.0], [1.0, np.nan, -2.0001], 1e-3)
+    for got, want in (
+        ([1.0], [1.1]),
+        ([np.nan], [1.0]),
+        ([1.0], [np.nan]),
+        ([[1.0]], [1.0]),
+        ([np.inf], [1.0]),
+    ):
+        with pytest.raises(WrongResult, match="x: "):
+            verify("x", got, want, 1e-3)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def check_schema(data: dict) -> None:
+    assert set(data) == {"meta", "cases", "left_out"}
+    assert {"gpu", "driver", "versions", "kernels_hash", "commit", "date"} <= set(data["meta"])
+    assert {"python", "aicf", "numpy"} <= set(data["meta"]["versions"])
+    for row in data["cases"]:
+        assert set(results.KEYS) <= set(row) <= {*results.KEYS, "spread", "n", "note", "failed"}
+        if "failed" in row:
+            continue
+        assert isinstance(row["case"], str) and isinstance(row["unit"], str)
+        assert row["aicf"] > 0
+        with_peer = row["peer_name"] is not None
+        assert (row["peer"] is not None) == (row["ratio"] is not None) == with_peer
+        assert set(row["spread"]) == ({"aicf", "peer"} if with_peer else {"aicf"})
+    for left in data["left_out"]:
+        assert set(left) == {"case", "why"}
+
+
+@pytest.mark.parametrize(
+    "name, peer", [("elementwise", "numpy.add(out=)"), ("mlp", "NumPy"), ("overhead", "numpy.add(out=)")]
+)
+def test_a_tiny_run_on_the_cpu(name, peer, tmp_path, monkeypatch):
+    monkeypatch.setenv("AICF_COMMIT", "abc123")
+    assert main([name, "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("cpu-*/*.json")
+    assert path.name == f"{name}.json"
+    data = json.loads(path.read_text())
+    check_schema(data)
+    assert data["cases"] and all(row["peer_name"] == peer for row in data["cases"])
+    assert data["meta"]["commit"] == "abc123"
+    assert data["meta"]["tiny"] is True
+    assert data["meta"]["driver"] is None
+    assert data["meta"]["kernels_hash"] == results.kernels_hash("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["overhead", "elementwise"])
+def test_a_tiny_run_on_a_gpu(name, tmp_path):
+    """In a process of its own: it changes PyTorch's current stream."""
+    pytest.importorskip("torch", reason="the peer is PyTorch")
+    command = [sys.executable, "-m", "benchmarks", name, "--device", "cuda", "--tiny", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(next(tmp_path.glob(f"*/{name}.json")).read_text())
+    check_schema(data)
+    assert data["cases"] and not data["left_out"]
+    assert data["meta"]["kernels_hash"] == results.kernels_hash("cuda")
+
+
+def test_what_fails_is_in_the_file_and_in_the_exit_code(tmp_path, capsys):
+    cases = [
+        bad("wrong", WrongResult("3 of 4 elements differ")),
+        bad("broken", ValueError("oh")),
+        good("fine"),
+    ]
+    assert harness.run([suite(cases)], "cpu", tmp_path) == 1
+    (path,) = tmp_path.glob("*/fake.json")
+    data = json.loads(path.read_text())
+    check_schema(data)
+    assert [row.get("failed") for row in data["cases"]] == [
+        "WrongResult: 3 of 4 elements differ",
+        "ValueError: oh",
+        None,
+    ]
+    assert data["cases"][0]["ratio"] is None
+    assert "wrong: FAILED" in capsys.readouterr().out
+
+
+def test_what_is_not_here_is_left_out_with_the_reason(tmp_path):
+    partly = Case(
+        "partly",
+        lambda bench: [{"case": "partly, f16", "why": "no f16"}, results.row("partly", "us", Stats(1.0))],
+    )
+    assert (
+        harness.run([suite([bad("absent", NotHere("no such thing")), partly])], "cpu", tmp_path, say=silent)
+        == 0
+    )
+    data = json.loads(next(tmp_path.glob("*/fake.json")).read_text())
+    check_schema(data)
+    assert [row["case"] for row in data["cases"]] == ["partly"]
+    assert data["left_out"] == [
+        {"case": "absent", "why": "no such thing"}, {"case": "partly, f16", "why": "no f16"},
+    ]  # fmt: skip
+
+
+def test_a_suite_stops_at_its_budget_and_says_what_it_left_out():
+    clock = Clock()
+    cases = [good(str(n), clock=clock, takes=4.0) for n in range(5)]
+    saved: list[harness.Outcome] = []
+    outcome = harness.run_suite(
+        suite(cases), Bench("cpu", budget=10.0, now=clock), save=saved.append, say=silent
+    )
+    assert [row["case"] for row in outcome.cases] == ["0", "1", "2"]
+    assert [left["case"] for left in outcome.left_out] == ["3", "4"]
+    assert all("10 s" in left["why"] for left in outcome.left_out)
+    assert len(saved) == 4, "after each case, so that a run that is killed leaves a file"
+    for state in saved:
+        assert len(state.cases) + len(state.left_out) == 5
+
+
+def test_a_long_case_is_not_begun_with_too_little_left_and_a_short_one_is():
+    clock = Clock()
+    cases = [good("first", clock=clock, takes=4.0), good("long", seconds=60.0), good("short")]
+    outcome = harness.run_suite(suite(cases), Bench("cpu", budget=10.0, now=clock), say=silent)
+    assert [row["case"] for row in outcome.cases] == ["first", "short"]
+    assert outcome.left_out == [{"case": "long", "why": "6 s were left of the budget of 10 s, it needs 60"}]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", SUITES)
+def test_shards_are_a_partition(name, device):
+    """Every case in exactly one shard; names are distinct. No GPU is needed to list cases."""
+    cases = [case.name for case in SUITES[name].cases(Bench(device))]
+    assert len(set(cases)) == len(cases) > 0
+    for n in (1, 2, 3, 7):
+        parts = [
+            [c.name for c in harness.part(SUITES[name].cases(Bench(device)), (i + 1, n))] for i in range(n)
+        ]
+        assert sorted(name for part in parts for name in part) == sorted(cases)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_new_cut_replaces_the_files_of_an_old_one(tmp_path):
+    def run(shard):
+        harness.run([suite([good("a"), good("b")])], "cpu", tmp_path, shard=shard, say=silent)
+        return sorted(path.name for path in tmp_path.glob("*/*"))
+
+    run((1, 1))
+    assert run((1, 2)) == ["fake.shard-1-of-2.json"]
+    assert run((2, 2)) == ["fake.shard-1-of-2.json", "fake.shard-2-of-2.json"]
+    (both,) = report.devices(results.all_files(tmp_path)).values()
+    assert sorted(row["case"] for file in both["fake"] for row in file.cases) == ["a", "b"]
+    assert run((1, 1)) == ["fake.json"]
+
+
+def test_only_prints(tmp_path, capsys):
+    assert harness.run([suite([good("aa"), good("ab"), good("c")])], "cpu", tmp_path, only="a") == 0
+    out = capsys.readouterr().out
+    assert "aa: 2 us, peer 3, ratio 1.5" in out and "ab: " in out and "c: " not in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("argv, said", [
+    (["nothing"], "no suite is called 'nothing'"), (["mlp", "--shard", "3/2"], "expected I/N"),
+    (["mlp", "--budget", "0"], "more than 0"), (["mlp", "--device", "tpu"], "no device is called"),
+    (["list", "mlp"], "stands alone"),
+])  # fmt: skip
+def test_wrong_arguments(argv, said, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(argv)
+    assert done.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(cuda_missing() is None, reason="there is a GPU")
+def test_without_a_gpu_it_says_so(capsys):
+    with pytest.raises(SystemExit):
+        main(["mlp"])
+    assert "cuda can't be used" in capsys.readouterr().err
+
+
+def test_no_peer_is_imported_before_a_suite_runs():
+    code = "import sys; sys.modules['torch'] = None; from benchmarks import suites, __main__; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_list_and_the_hash_are_printed(capsys):
+    assert main(["list"]) == main(["kernels-hash"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out[:-1]] == list(SUITES)
+    assert out[-1] == results.kernels_hash("cuda")
+
+
+# --- which kernels ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A small repository with kernels and documents."""
+    kernels = tmp_path / "aicf" / "cuda_kernels"
+    (kernels / "bodies").mkdir(parents=True)
+    (kernels / "gemm.py").write_bytes(b"A = 1\nB = 2\n")
+    (kernels / "bodies" / "tile.py").write_bytes(b"C = 3\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(f"# x\n\n{report.BEGIN}\n{report.END}\n\nmore\n")
+    return tmp_path
+
+
+def test_the_hash_depends_on_paths_and_text_and_on_nothing_else(tree):
+    kernels, before = tree / "aicf" / "cuda_kernels", results.kernels_hash(root=tree)
+    assert before == results.kernels_hash(root=tree)
+    (kernels / "gemm.py").write_bytes(b"A = 1\r\nB = 2\r\n")
+    (kernels / "notes.txt").write_text("no kernel")
+    (tree / "aicf" / "other.py").write_text("D = 4\n")
+    assert results.kernels_hash(root=tree) == before
+    shutil.copytree(tree / "aicf", tree / "elsewhere" / "aicf")
+    assert results.kernels_hash(root=tree / "elsewhere") == before
+    changes = [
+        lambda: (kernels / "gemm.py").write_text("A = 1\nB = 3\n"),
+        lambda: (kernels / "bodies" / "tile.py").rename(kernels / "tile.py"),
+        lambda: (kernels / "empty.py").write_text(""),
+        lambda: (kernels / "gemm.py").unlink(),
+    ]
+    seen = {before}
+    for change in changes:
+        change()
+        assert results.kernels_hash(root=tree) not in seen
+        seen.add(results.kernels_hash(root=tree))
+
+
+def fake_results(tree: Path) -> Path:
+    folder = tree / "benchmarks" / "results"
+    meta = {"gpu": "NVIDIA H200", "device": "cuda", "driver": "580.1, CUDA 13.0", "versions": {"python": "3.12.0", "torch": "2.11.0"},
+            "kernels_hash": results.kernels_hash(root=tree), "commit": "abc123", "date": "2030-01-02T03:04:05+00:00"}  # fmt: skip
+    fast = results.row(
+        "add, long", "GB/s", Stats(4400.0, 44.0, 9), "torch", Stats(4000.0, 200.0, 9), "cuda.add.v1"
+    )
+    slow = results.row("add, short", "us", Stats(2.5), "torch", Stats(2.0))
+    alone = results.row("accuracy", "%", Stats(98.25))
+    wrong = results.failed("add, odd", "WrongResult: 1 of 3\nelements differ")
+    gpu, cpu = folder / "nvidia-h200", folder / "cpu-x"
+    results.write(gpu / "elementwise.shard-1-of-2.json", meta, [fast], [])
+    results.write(
+        gpu / "elementwise.shard-2-of-2.json", meta, [slow, wrong], [{"case": "add, huge", "why": "no time"}]
+    )
+    results.write(cpu / "demo.json", {**meta, "gpu": "cpu x", "device": "cpu", "driver": None}, [alone], [])
+    results.write(cpu / "mlp.json", {**meta, "gpu": "cpu x", "device": "cpu", "tiny": True}, [alone], [])
+    return folder
+
+
+FAKES = {
+    "elementwise": Suite(
+        "elementwise", "adds", 9, lambda bench: [], headlines=(("add, short", "torch"), ("gone", "torch"))
+    ),
+    "demo": Suite("demo", "the demo", 9, lambda bench: [], headlines=(("accuracy", ""),)),
+}
+
+PAGE = """
+## NVIDIA H200
+
+### elementwise
+
+Adds.
+
+| case | aicf | peer | | unit | ratio | spread |
+|---|--:|--:|---|---|--:|--:|
+| add, long | 4,400 | 4,000 | torch | GB/s | 1.10 | 5% |
+| add, short | 2.5 | 2 | torch | us | 0.80 **slower** | 0% |
+
+- **Failed**: add, odd: WrongResult: 1 of 3 elements differ
+- Left out: add, huge: no time
+
+Measured 2030-01-02 at commit abc123, kernels HASH, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
+
+## cpu x
+
+### demo
+
+The demo.
+
+| case | aicf | peer | | unit | ratio | spread |
+|---|--:|--:|---|---|--:|--:|
+| accuracy | 98.25 | – |  | % | – | 0% |
+
+Measured 2030-01-02 at commit abc123, kernels HASH, python 3.12.0, torch 2.11.0.
+"""
+
+HEADLINES = f"""# x
+
+{report.BEGIN}
+
+## Measured
+
+On an NVIDIA H200:
+
+| what | aicf | peer | | ratio |
+|---|--:|--:|---|--:|
+| add, short | 2.5 us | 2 us | torch | 0.80 **slower** |
+
+A ratio above 1 means that aicf is better. [docs/performance.md](docs/performance.md) has everything measured.
+{report.END}
+
+more
+"""
+
+
+def test_the_report(tree):
+    """Losses stand there as wins do; tries, and what nobody named beforehand, don't reach the README."""
+    folder = fake_results(tree)
+    documents = report.written(folder, tree, FAKES)
+    assert documents[tree / "docs" / "performance.md"] == report.INTRO + PAGE.replace(
+        "HASH", results.kernels_hash(root=tree)
+    )
+    assert documents[tree / "README.md"] == HEADLINES
+    (tree / "README.md").write_text(HEADLINES)
+    assert report.written(folder, tree, FAKES)[tree / "README.md"] == HEADLINES, (
+        "written twice is written once"
+    )
+
+
+def test_the_report_of_nothing(tree):
+    before = (tree / "README.md").read_text()
+    documents = report.written(tree / "benchmarks" / "results", tree, FAKES)
+    assert "Nothing has been measured yet." in documents[tree / "docs" / "performance.md"]
+    assert documents[tree / "README.md"] == before
+    assert report.between_marks("no marks\n", "content") == "no marks\n"
+
+
+def test_stale_results_are_named(tree):
+    folder = fake_results(tree)
+    shutil.copytree(tree / "aicf" / "cuda_kernels", tree / "aicf" / "cpu_kernels")
+    cpu = [f"cpu-x/{name}.json" for name in ("demo", "mlp")]  # a CPU's results belong to the CPU's kernels
+    assert [line.split(":")[0] for line in results.stale(folder, tree)] == cpu
+    (tree / "aicf" / "cuda_kernels" / "gemm.py").write_text("A = 2\n")
+    (folder / "nvidia-h200" / "broken.json").write_text("{")
+    lines = results.stale(folder, tree)
+    gpu = [
+        f"nvidia-h200/{name}.json"
+        for name in ("broken", "elementwise.shard-1-of-2", "elementwise.shard-2-of-2")
+    ]
+    assert [line.split(":")[0] for line in lines] == cpu + gpu
+    assert "can't be read" in lines[2]
+    assert f"today's are {results.kernels_hash(root=tree)}" in lines[3]
+
+
+def test_the_test_run_names_stale_results_without_failing(monkeypatch):
+    import conftest
+
+    class Reporter:
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def section(self, title, **options):
+            self.said.append(title)
+
+        write_line = section
+
+    for lines in ([], ["nvidia-h200/mlp.json: of kernels 1, today's are 2"]):
+        monkeypatch.setattr(results, "stale", lambda lines=lines: lines)
+        reporter = Reporter()
+        conftest.pytest_terminal_summary(reporter)
+        assert reporter.said[1:] == lines
+        assert len(reporter.said) == (2 if lines else 0)
+
+
+def test_the_documents_are_what_the_result_files_say():
+    for path, text in report.written().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `python -m benchmarks report`"
