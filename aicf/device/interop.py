@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,11 @@ class Foreign:
     @property
     def device(self) -> str:
         return self.desc.device
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What a frozen plan is keyed by: shape, element type and place; neither layout nor pointer."""
+        return self.desc.shape, self.desc.dtype, self.desc.device, self.ordinal
 
     @property
     def place(self) -> str:
@@ -235,3 +241,56 @@ def _host_array(obj: Any, name: str) -> np.ndarray:
             return np.asarray(obj, copy=False)
         except (TypeError, ValueError) as error:
             raise FeedError(f"{name} can't be seen by NumPy without a copy: {error}") from error
+
+
+def export(tensor: Tensor, stream: int | None = None, **options: Any) -> Any:
+    """A tensor of ours as a DLPack capsule; `stream`, the consumer's, waits for the work on ours. `options` as DLPack's."""
+    options = {name: value for name, value in options.items() if value is not None}
+    narrow = tensor.dtype is DType.bf16  # neither NumPy's nor every cuda.core's DLPack has it
+    bits = np.dtype(np.int16) if narrow else tensor.dtype.numpy
+    if tensor.array is not None:
+        capsule = tensor.array.view(bits).__dlpack__(stream=stream, **options)
+    else:
+        capsule = _export_cuda(tensor, bits, stream, options)
+    return _as_bf16(capsule) if narrow else capsule
+
+
+def _export_cuda(tensor: Tensor, bits: np.dtype, stream: int | None, options: dict[str, Any]) -> Any:
+    from cuda.core import Buffer
+    from cuda.core.utils import StridedMemoryView
+
+    from . import streams
+
+    if stream != -1:  # DLPack's "do not synchronise"; none means the legacy default stream
+        streams.wait(
+            getattr(tensor.runtime, "ordinal", 0),
+            streams.LEGACY if stream is None else stream,
+            tensor.runtime.stream_id,
+        )
+    reach = 1 + sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride)) if tensor.spec.numel else 0
+    buffer = Buffer.from_handle(tensor.ptr, reach * bits.itemsize, owner=tensor)
+    view = StridedMemoryView.from_buffer(buffer, tensor.shape, tensor.stride, dtype=bits)
+    return view.__dlpack__(**options)
+
+
+class _DLTensor(ctypes.Structure):
+    """As far as the element type."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+    ]  # fmt: skip
+
+
+_CODE_BFLOAT = 4
+_VERSIONED_HEAD = 32  # version, context, deleter and flags come before the tensor
+
+
+def _as_bf16(capsule: Any) -> Any:
+    """A capsule of 16-bit integers, made one of bf16."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    versioned = "dltensor_versioned" in repr(capsule)
+    address = pointer_of(capsule, b"dltensor_versioned" if versioned else b"dltensor")
+    _DLTensor.from_address(address + _VERSIONED_HEAD * versioned).code = _CODE_BFLOAT
+    return capsule

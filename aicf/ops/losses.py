@@ -45,6 +45,16 @@ def _(logits, labels):
     return np.where(valid, loss, np.nan)
 
 
+@softmax_cross_entropy.nan_reason
+def _(logits, labels):
+    classes = logits.shape[1]
+    bad = np.flatnonzero((labels < 0) | (labels >= classes))
+    if bad.size:
+        return f"label {labels[bad[0]]} at row {bad[0]}, expected one of [0, {classes}); {bad.size} rows are like that"
+    rows = np.flatnonzero(np.isinf(logits).any(1))
+    return f"row {rows[0]} of the logits has an Inf; {rows.size} rows are like that" if rows.size else None
+
+
 @softmax_cross_entropy.gradient
 def _(emit, dloss, logits, labels):
     return emit.softmax_cross_entropy_grad(logits, labels, dloss), None

@@ -40,6 +40,7 @@ class OpSchema:
     check_fn: Callable[..., None] | None = (
         None  # (*operand specs, **attrs): more constraints, before the rule's
     )
+    nan_fn: Callable[..., str | None] | None = None
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -85,6 +86,14 @@ class OpSchema:
 
     def checks(self, function: Callable[..., None]) -> Callable[..., None]:
         self.check_fn = function
+        return function
+
+    def why_nan(self, operands: Sequence[np.ndarray]) -> str | None:
+        """What in these operands, none of which has a NaN, makes one; None if the op has nothing to say."""
+        return self.nan_fn(*operands) if self.nan_fn else None
+
+    def nan_reason(self, function: Callable[..., str | None]) -> Callable[..., str | None]:
+        self.nan_fn = function
         return function
 
     def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:

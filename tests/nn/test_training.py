@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -349,9 +351,86 @@ def test_the_first_nan_is_traced_to_its_op(device, how, monkeypatch):
 
 @on_each_device
 @pytest.mark.spec("D16")
-def test_a_nan_that_was_fed_is_no_op_s_fault(device, monkeypatch):
+@pytest.mark.parametrize("how", ["run", "replay"])
+def test_a_nan_that_comes_from_outside_is_named(device, how, monkeypatch):
     monkeypatch.setenv("AICF_CHECK", "nan")
     program = aicf.compile(mlp(), device=device)
     x = batch_of(6)["x"]
     x[0, 0] = np.nan
-    assert np.isnan(program.run({"x": x})["output"].numpy()).any()
+    with pytest.raises(NanError, match="input x has NaN before anything ran"):
+        getattr(program, how)({"x": x})
+    weight = program.get("2.weight")
+    weight[1, 1] = np.nan
+    program.load_state_dict({"2.weight": weight}, strict=False)
+    with pytest.raises(NanError, match=r"param 2.weight has NaN(.|\n)*load a state dict"):
+        getattr(program, how)({"x": batch_of(6)["x"]})
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+def test_a_label_that_is_no_class_is_named_by_row(device, monkeypatch):
+    monkeypatch.setenv("AICF_CHECK", "nan")
+    program, feed = trainer(device), batch_of(6)
+    feed["y"][4] = 3
+    with pytest.raises(NanError, match=r"label 3 at row 4, expected one of \[0, 3\)"):
+        program.run(feed)
+
+
+@pytest.mark.spec("D16")
+def test_threads_never_see_each_other_s_results():
+    program = aicf.compile(mlp(), device="cpu")
+    feeds = [batch_of(6, seed=n)["x"] for n in range(4)]
+    wanted = [program.run({"x": x})["output"].numpy() for x in feeds]
+    wrong = []
+
+    def work(n):
+        for _ in range(100):
+            if not np.array_equal(program({"x": feeds[n]})["output"].numpy(), wanted[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.spec("C11")
+def test_ctrl_c_never_tears_a_training_step(monkeypatch):
+    """An interrupt in the middle of a step arrives after it: the state is that of whole steps."""
+    program, plain = trainer("cpu"), trainer("cpu")
+    program(batch_of(6))
+    frozen = next(iter(program._frozen.values()))
+    step, call = frozen.bound.calls[3]
+
+    def interrupted(*on):
+        signal.raise_signal(signal.SIGINT)
+        call(*on)
+
+    frozen.bound.calls[3] = (step, interrupted)
+    monkeypatch.setenv("AICF_CHECK", "nan")  # walks the calls one by one
+    with pytest.raises(KeyboardInterrupt):
+        program(batch_of(6, seed=1))
+    for seed in range(2):
+        plain(batch_of(6, seed=seed))
+    assert same(program.state_dict(), plain.state_dict())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@on_each_device
+@pytest.mark.spec("C17", "D16")
+def test_a_second_optimizer_brings_its_own_rate_and_its_own_state(device):
+    model = mlp()
+    first = trainer(device, model, nn.SGD(0.5, momentum=0.9, clip_norm=1.0))
+    first(batch_of(6))
+    saved = first.state_dict()
+    second = trainer(device, model, nn.AdamW(1e-3, weight_decay=0.3))
+    assert (second.get("lr"), second.get("weight_decay"), second.get("step")) == (
+        np.float32(1e-3), np.float32(0.3), 0,
+    )  # fmt: skip
+    assert not [n for n in second.state_dict() if "momentum" in n or "clip" in n]
+    first.load_state_dict(
+        saved
+    )  # a checkpoint of a program fits it, whatever the model was compiled for since
+    assert first.get("step") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import Call, KernelLoader
 from ...errors import NanError
+from ...ir import Role
+from ...ops.schema import schema_of
 from ...types import TensorSpec
 from .capture import Work
 from .plan import ExecPlan, Step
@@ -47,24 +49,41 @@ class Bound:
         return [*steps, *(Work("update", copy) for copy in self.copies)]
 
     def _run_checked(self) -> None:
+        """Every float tensor is looked at: those that come from outside before the first step, results after theirs."""
+        for slot in self.plan.externals():
+            if slot.vid in self.tensors and (count := self._count(np.isnan, slot.vid)):
+                raise NanError(
+                    f"{slot.role} {slot.name} has NaN before anything ran",
+                    got=f"{count} NaN of {slot.spec.numel}: {slot.spec}",
+                    hint="mend the data"
+                    if slot.role is Role.input
+                    else "load a state dict from before it went wrong",
+                )
         for n, (step, call) in enumerate(self.calls):
-            clean = [self._nans(v) == 0 for v in step.in_vids]
             call()
             for vid in step.out_vids:
-                if (count := self._nans(vid)) and all(clean):
-                    slot = self.plan.slots[vid]
-                    inputs = [f"{self.plan.slots[v].name}: {self.plan.slots[v].spec}" for v in step.in_vids]
-                    raise NanError(
-                        f"step {n} made the first NaN: {step.region.signature}, by {step.kernel_id}",
-                        where=step.where or None,
-                        got=f"{count} NaN of {slot.spec.numel} in {slot.name}: {slot.spec}",
-                        details=["its inputs have none: " + ", ".join(inputs)],
-                    )
+                if count := self._count(np.isnan, vid):
+                    raise self._nan_error(n, step, vid, count)
 
-    def _nans(self, vid: int) -> int:
+    def _nan_error(self, n: int, step: Step, vid: int, count: int) -> NanError:
+        slots = self.plan.slots
+        seen = []
+        for v in step.in_vids:
+            infinite = self._count(np.isinf, v)
+            seen.append(f"{slots[v].name}: {slots[v].spec}" + (f" with {infinite} Inf" if infinite else ""))
+        operands = [self.tensors[v].numpy() for v in step.in_vids]
+        reason = schema_of(step.region.kind).why_nan(operands)
+        return NanError(
+            f"step {n} made the first NaN: {step.region.signature}, by {step.kernel_id}",
+            where=step.where or None,
+            got=f"{count} NaN of {slots[vid].spec.numel} in {slots[vid].name}: {slots[vid].spec}",
+            details=["its inputs have none: " + ", ".join(seen), *([reason] if reason else [])],
+        )
+
+    def _count(self, test: Callable[[np.ndarray], np.ndarray], vid: int) -> int:
         if self.plan.slots[vid].spec.dtype.kind != "float":
             return 0
-        return int(np.isnan(self.tensors[vid].numpy().astype(np.float32)).sum())
+        return int(test(self.tensors[vid].numpy().astype(np.float32)).sum())
 
 
 class Executor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from .capture import CaptureReport
 from .executor import Executor
 from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
+from .interrupt import uninterrupted
 from .plan import ExecPlan, Slot
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .variables import Variables
@@ -74,6 +76,7 @@ class Program:
         self._executor = Executor(runtime, KernelLoader(registry, runtime))
         self._plans: OrderedDict[tuple, CompiledPlan] = OrderedDict()
         self._frozen: OrderedDict[ReplayKey, FrozenPlan] = OrderedDict()
+        self._names: set[str] = set()  # variables that this program's plans use: what its state dict holds
         self._keys: OrderedDict[tuple, ReplayKey] = OrderedDict()  # feeds that were checked
         self.policy = policy
         self.runs = 0  # since the start or the last load; decides which runs of an accumulation step
@@ -92,19 +95,27 @@ class Program:
 
     def run(self, feed: Mapping[str, Any], contiguous: str = "copy") -> dict[str, Tensor]:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
-        compiled, found = self._checked(adopt_all(feed))
-        bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
-        self.executed, self.notes = bound.run(), bound.notes
-        self.runs += 1
-        return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
+        with self.variables.lock:
+            compiled, found = self._checked(adopt_all(feed))
+            bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
+            with self._whole_step():
+                self.executed, self.notes = bound.run(), bound.notes
+                self.runs += 1
+            return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
-        frozen, found = self._frozen_for(feed)
-        results = frozen.replay(found, self.variables, config.check_enabled("nan"))
-        self.executed = frozen.kernel_ids
-        self.runs += 1
-        return results
+        with self.variables.lock:
+            frozen, found = self._frozen_for(feed)
+            with self._whole_step():
+                results = frozen.replay(found, self.variables, config.check_enabled("nan"))
+                self.executed = frozen.kernel_ids
+                self.runs += 1
+            return results
+
+    def _whole_step(self) -> AbstractContextManager[None]:
+        """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
+        return uninterrupted() if self.mode == "train" else nullcontext()
 
     __call__ = replay
 
@@ -113,7 +124,8 @@ class Program:
 
         Nothing changes but the cache: params, state, random state and step stay bit-identical (C14).
         """
-        return self._frozen_for(feed)[0].report
+        with self.variables.lock:
+            return self._frozen_for(feed)[0].report
 
     def _frozen_for(self, feed: Mapping[str, Any]) -> tuple[FrozenPlan, dict[str, Foreign]]:
         adopted = adopt_all(feed)
@@ -139,14 +151,17 @@ class Program:
 
     def _checked(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, dict[str, Foreign]]:
         """The plan for a feed, and the fed tensors, all right; or one FeedError with everything that is wrong."""
-        compiled = self._compiled_for(adopted)
+        compiled, sizes = self._compiled_for(adopted)
         inputs = compiled.plan.externals(Role.input)
         if self.mode != "train":  # then fed params and states take the variables' place for a run
             inputs = [
                 *inputs,
                 *(s for s in compiled.plan.externals(Role.param, Role.state) if s.name in adopted),
             ]
-        return compiled, check_feed(inputs, adopted, self.runtime.kind, frozenset(self.variables.names()))
+        because = f" with {sizes}" if sizes else ""
+        return compiled, check_feed(
+            inputs, adopted, self.runtime.kind, frozenset(self.variables.names()), because
+        )
 
     def _refuse_static(self, feed: Mapping[str, Any]) -> None:
         if self.mode == "train":
@@ -169,6 +184,7 @@ class Program:
         found = self._plans.get(key)
         if found is None:
             found = self._specialise(sizes, phase)
+            self._names.update(s.name for s in found.plan.externals(Role.param, Role.state))
             _remember(self._plans, key, found)
         else:
             self._plans.move_to_end(key)
@@ -186,8 +202,8 @@ class Program:
     def _phase(self) -> str:
         return "step" if (self.runs + 1) % self.recipe.accumulate == 0 else "accumulate"
 
-    def _compiled_for(self, adopted: Mapping[str, Foreign | FeedError]) -> CompiledPlan:
-        """The plan for the sizes of the fed inputs. Where they don't fit the model, FeedError says all."""
+    def _compiled_for(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, str]:
+        """The plan for the sizes of the fed inputs, and those in words. Where they don't fit the model, FeedError."""
         sizes: dict[str, int] = {}
         first: dict[str, str] = {}
         expected: dict[str, str] = {}
@@ -206,10 +222,10 @@ class Program:
                     fits = False
         if expected or not fits:
             self._refuse(adopted, sizes, expected)
+        chosen = ", ".join(f"{dim} = {size} from {first[dim]}" for dim, size in sizes.items())
         try:
-            return self.compiled(sizes)
+            return self.compiled(sizes), chosen
         except TypeInferenceError as error:
-            chosen = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
             fed_shapes = ", ".join(f"{n} {f.desc}" for n, f in adopted.items() if isinstance(f, Foreign))
             raise FeedError(
                 f"the model does not work for {chosen}",
@@ -251,7 +267,7 @@ class Program:
         names = (
             [name]
             if name in self.variables
-            else [n for n in self.variables.names() if n.startswith(OPTIMIZER) and n.endswith(f".{name}")]
+            else [n for n in sorted(self._names) if n.startswith(OPTIMIZER) and n.endswith(f".{name}")]
         )
         if len(names) != 1:
             raise StateError(
@@ -265,7 +281,7 @@ class Program:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Params and states by name, with the run counter; load it into any program of the same model."""
         runs = {RUNS: np.asarray(self.runs, np.int64)} if self.mode == "train" else {}
-        return {**self.variables.state_dict(), **runs}
+        return {**self.variables.state_dict(self._names), **runs}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
         """All or nothing; see Variables.load_state_dict. The run counter may be missing.
@@ -274,13 +290,13 @@ class Program:
         """
         runs = int(np.asarray(state[RUNS])) if RUNS in state else self.runs
         named = {k: v for k, v in state.items() if k != RUNS and not self._of_an_optimizer(k)}
-        missing = self.variables.load_state_dict(named, strict)
+        missing = self.variables.load_state_dict(named, strict, self._names)
         self.runs = runs
         return missing
 
     def _of_an_optimizer(self, name: str) -> bool:
         """Whether a name that this program does not have is optimizer state: `optimizer.lr`, `0.weight.momentum`."""
-        if self.mode == "train" or name in self.variables:
+        if self.mode == "train" or name in self._names:
             return False
         return name.startswith((OPTIMIZER, *(f"{param}." for param in self.variables.names(Role.param))))
 

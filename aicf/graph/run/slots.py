@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,27 +17,44 @@ from .plan import ExecPlan, Slot
 CONTIGUITY = ("copy", "raise")
 
 
-def adopt_all(feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
+def adopt_all(feed: Any) -> dict[str, Foreign | FeedError]:
     """Every fed tensor looked at once; what is no tensor, as the error that says so."""
+    if not isinstance(feed, Mapping):
+        raise FeedError(
+            f"the feed is a {type(feed).__name__}", expected="a dict from input names to tensors",
+            hint='program({"x": x, "y": y})',
+        )  # fmt: skip
     found: dict[str, Foreign | FeedError] = {}
     for name, given in feed.items():
         try:
             found[name] = adopt(given, name)
         except FeedError as error:
             found[name] = error
+        except (
+            BufferError,
+            ValueError,
+            TypeError,
+            RuntimeError,
+        ) as error:  # what a library says of sparse or meta tensors
+            found[name] = FeedError(f"{name} is a {type(given).__name__} that hands over no memory: {error}")
     return found
 
 
 def check_feed(
-    slots: Sequence[Slot], feed: Mapping[str, Any], device: str, ignored: frozenset[str] = frozenset()
+    slots: Sequence[Slot],
+    feed: Mapping[str, Any],
+    device: str,
+    ignored: frozenset[str] = frozenset(),
+    because: str = "",
 ) -> dict[str, Foreign]:
     """Every named slot is fed, nothing else is, and each tensor has the slot's type and a place it can come from.
 
     All that is wrong is reported in one FeedError. A host array may be fed to any device; a CUDA tensor only to its own.
+    `because` says where sizes come from, for the message.
     """
     found, problems = examine_feed(slots, feed, device, ignored)
     if problems:
-        raise feed_error(problems)
+        raise feed_error([(n, e + because if "tensor<" in g else e, g) for n, e, g in problems])
     return found
 
 
@@ -80,13 +98,35 @@ def examine_feed(
 def feed_error(problems: Sequence[Problem]) -> FeedError:
     name, expected, got = problems[0]
     if len(problems) == 1:
-        hint = (
-            "arrays are never converted silently: x.astype(np.float32) does it" if "tensor<" in got else None
+        return FeedError(
+            f"the feed of {name} is wrong", expected=expected, got=got, hint=_mend(name, expected, got)
         )
-        return FeedError(f"the feed of {name} is wrong", expected=expected, got=got, hint=hint)
     return FeedError(
         f"{len(problems)} tensors of the feed are wrong",
         details=[f"{n}: expected {e}; got {g}" for n, e, g in problems],
+    )
+
+
+def _mend(name: str, expected: str, got: str) -> str | None:
+    """What to do about one wrong tensor, from how the two types differ."""
+    want, have = (re.search(r"tensor<(?:(.*)x)?(\w+)>", text) for text in (expected, got))
+    if want is None:
+        return None
+    if have is None:
+        odd = re.search(r"element type (\S+)", got)
+        return (
+            f"arrays are never converted silently: np.asarray({name}, np.{_numpy(want[2])})" if odd else None
+        )
+    if want[1] == have[1]:
+        return f"arrays are never converted silently: np.asarray({name}, np.{_numpy(want[2])})"
+    if have[1] == f"{want[1]}x1":
+        return f"{name}[:, 0] drops the last dimension"
+    return None
+
+
+def _numpy(dtype: str) -> str:
+    return {"f32": "float32", "f16": "float16", "i32": "int32", "i64": "int64", "bool": "bool_"}.get(
+        dtype, dtype
     )
 
 

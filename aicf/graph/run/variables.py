@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class Variables(Mapping[str, Tensor]):
         self._tensors: dict[str, Tensor] = {}
         self._roles: dict[str, Role] = {}
         self._constants: set[str] = set()
+        self.lock = threading.RLock()  # held by a run: programs of one model share these tensors
         self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter
 
     def declare(self, graph: Graph, renew: bool = False) -> None:
@@ -92,16 +94,20 @@ class Variables(Mapping[str, Tensor]):
         for name, array in ready.items():
             self.runtime.write(self._tensors[name], array)
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Params and states as host arrays, by name; safetensors.numpy.save_file takes it as it is."""
-        return {name: self._tensors[name].numpy() for name in self.names()}
+    def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
+        with self.lock:
+            return {n: self._tensors[n].numpy() for n in self.names() if names is None or n in names}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
+    def load_state_dict(
+        self, state: Mapping[str, Any], strict: bool = True, names: Collection[str] | None = None
+    ) -> list[str]:
         """Check everything, then write everything; nothing is half loaded. Returns the names that were not in `state`.
 
+        names   what to load; all if none are given
         strict  every name of the program, and no other, must be there; else what is common is loaded
         """
-        names = self.names()
+        names = [n for n in self.names() if names is None or n in names]
         missing, extra = [n for n in names if n not in state], sorted(set(state) - set(names))
         if strict and (missing or extra):
             raise StateError(

@@ -1,0 +1,233 @@
+"""Frozen plans and capture (C9, C10, C12, C14, F3): what is captured, what not, and that nothing goes stale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf import nn
+from aicf.errors import FeedError, NoKernelError, VerifyError
+from aicf.ir import Role
+
+from .mlp import batch_of, host, mlp, on_each_device, same, trainer
+
+X = batch_of(6)["x"]
+ON_GPU = pytest.mark.gpu
+
+
+def registry_with(id: str, **flags) -> aicf.KernelRegistry:
+    """The default registry with other flags on one variant."""
+    registry = aicf.default_registry().copy()
+    variant = registry.by_id(id)
+    registry.remove(id)
+    registry.add(replace(variant, **flags))
+    return registry
+
+
+@on_each_device
+@pytest.mark.spec("C9", "C14")
+def test_capturing_changes_nothing_but_the_cache(device):
+    program, plain = trainer(device), trainer(device)
+    before = program.state_dict()
+    report = program.capture(batch_of(6))
+    assert same(program.state_dict(), before)
+    assert report.total >= len(program.compiled().plan.kernel_ids)
+    for step in range(3):
+        assert same(host(program.replay(batch_of(6, seed=step))), host(plain.run(batch_of(6, seed=step))))
+    assert same(program.state_dict(), plain.state_dict())
+    assert len(program._frozen) == 1
+
+
+@pytest.mark.spec("C9")
+def test_the_cpu_device_says_that_it_has_no_graphs():
+    report = aicf.compile(mlp(), device="cpu").capture({"x": X})
+    assert report.captured == 0
+    assert "one by one: the CPU device has no graphs" in str(report)
+
+
+@ON_GPU
+@pytest.mark.spec("F3")
+def test_a_plan_is_one_graph():
+    report = trainer("cuda").capture(batch_of(6))
+    assert report.captured == report.total
+    assert len(report.segments) == 1
+    assert report.segments[0].nodes >= report.total
+    assert report.pinned_bytes > 0
+
+
+@ON_GPU
+@pytest.mark.spec("F3", "C9")
+def test_off_captures_nothing_and_computes_the_same():
+    graphs, none = aicf.compile(mlp(), device="cuda"), aicf.compile(mlp(), device="cuda", capture="off")
+    assert none.capture({"x": X}).captured == 0
+    assert same(host(graphs.replay({"x": X})), host(none.replay({"x": X})))
+
+
+@ON_GPU
+@pytest.mark.spec("F3")
+def test_what_is_not_capture_safe_runs_between_graphs():
+    registry = registry_with("cuda.softmax_xent_rows.v1", capture_safe=False)
+    program, plain = trainer("cuda", registry=registry), trainer("cuda")
+    report = program.capture(batch_of(6))
+    assert 0 < report.captured < report.total
+    assert [bool(s.nodes) for s in report.segments] == [True, False, True]
+    assert "the variant is not capture-safe" in str(report)
+    for step in range(3):
+        assert same(host(program.replay(batch_of(6, seed=step))), host(plain.replay(batch_of(6, seed=step))))
+
+
+@ON_GPU
+@pytest.mark.spec("F3", "B7")
+def test_strict_capture_chooses_among_capture_safe_variants():
+    registry = registry_with("cuda.softmax_xent_rows.v1", capture_safe=False)
+    with pytest.raises(
+        NoKernelError, match=r"softmax_xent_rows.v1: is not capture-safe, which was asked for"
+    ):
+        trainer("cuda", registry=registry, capture="strict")
+
+
+@pytest.mark.spec("C12", "B7")
+def test_deterministic_mode_chooses_among_deterministic_variants():
+    registry = registry_with("cpu.gemm_blas.v1", deterministic=False)
+    feed = {"x": X}
+    free = aicf.compile(mlp(), device="cpu", registry=registry)
+    fixed = aicf.compile(mlp(), device="cpu", registry=registry, deterministic=True)
+    assert "cpu.gemm_blas.v1" in free.plan.kernel_ids
+    assert "cpu.gemm_blas.v1" not in fixed.plan.kernel_ids
+    assert "is not deterministic, which was asked for" in str(fixed.explain().verbose())
+    np.testing.assert_allclose(
+        free.run(feed)["output"].numpy(), fixed.run(feed)["output"].numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def break_one_call(program: aicf.Program, feed: dict, monkeypatch: pytest.MonkeyPatch, breaks) -> None:
+    """Make the second call of the next bound plan fail, on the stream of a capture only."""
+    bind = program._executor.bind
+
+    def broken(*args, **more):
+        bound = bind(*args, **more)
+        step, call = bound.calls[1]
+
+        def fails(*on):
+            if on:
+                breaks(program.runtime, on[0])
+            call(*on)
+
+        bound.calls[1] = (step, fails)
+        return bound
+
+    monkeypatch.setattr(program._executor, "bind", broken)
+
+
+def raise_in_python(runtime, stream):
+    raise RuntimeError("a bug in a launcher")
+
+
+def invalidate(runtime, stream):
+    runtime.check(runtime.driver.cuStreamSynchronize(stream.handle))  # not allowed while capturing
+
+
+@ON_GPU
+@pytest.mark.spec("F3", "C9")
+@pytest.mark.parametrize("breaks, seen", [(raise_in_python, "a bug in a launcher"), (invalidate, "CAPTURE")])
+def test_a_failure_inside_capture_leaves_everything_usable(breaks, seen, monkeypatch):
+    program, plain = trainer("cuda"), trainer("cuda")
+    with monkeypatch.context() as patch:
+        break_one_call(program, batch_of(6), patch, breaks)
+        report = program.capture(batch_of(6))
+    assert report.captured == 0
+    assert seen in str(report)
+    for step in range(3):  # it replays one by one, and eager runs work
+        feed = batch_of(6, seed=step)
+        assert same(host((program.replay, program.run)[step % 2](feed)), host(plain.run(feed)))
+    assert program.capture(batch_of(5)).captured > 0  # and the next capture works
+
+
+@ON_GPU
+@pytest.mark.spec("F3")
+def test_strict_capture_raises_what_failed(monkeypatch):
+    program = trainer("cuda", capture="strict")
+    break_one_call(program, batch_of(6), monkeypatch, raise_in_python)
+    with pytest.raises(
+        aicf.errors.CaptureError, match=r"failed while it was captured(.|\n)*a bug in a launcher"
+    ):
+        program.capture(batch_of(6))
+    assert np.isfinite(float(program.run(batch_of(6))["loss"]))
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+@on_each_device
+@pytest.mark.spec("C10")
+def test_a_moved_static_input_is_frozen_anew_or_refused(device):
+    rt = aicf.runtime(device)
+    fixed, other = (rt.upload(x, aicf.TensorSpec(x.shape, device=device)) for x in (X, X + 1))
+    program = aicf.compile(mlp(), device=device, copy_roles=())
+    want = [host(program.run({"x": t})) for t in (fixed, other)]
+    for _ in range(2):
+        assert same(host(program.replay({"x": fixed})), want[0])
+        assert same(host(program.replay({"x": other})), want[1])
+    strict = aicf.compile(
+        mlp(), device=device, copy_roles=(), capture="strict" if device == "cuda" else "off"
+    )
+    strict.replay({"x": fixed})
+    with pytest.raises(FeedError, match="a static input moved: x was captured at 0x"):
+        strict.replay({"x": other})
+
+
+@on_each_device
+@pytest.mark.spec("C9", "C10")
+def test_a_tensor_that_is_freed_after_capture_corrupts_nothing(device):
+    rt = aicf.runtime(device)
+    program = aicf.compile(mlp(), device=device, copy_roles=())
+    fed = rt.upload(X, aicf.TensorSpec(X.shape, device=device))
+    want = host(program.replay({"x": fed}))
+    again = aicf.device.interop.adopt(fed)
+    del fed
+    garbage = [rt.upload(X * np.nan, aicf.TensorSpec(X.shape, device=device)) for _ in range(20)]
+    assert same(host(program.replay({"x": again})), want)
+    assert len(garbage) == 20
+
+
+@on_each_device
+@pytest.mark.spec("C10")
+def test_copied_params_follow_the_feed_and_else_the_variables(device):
+    program = aicf.compile(mlp(), device=device, copy_roles=("input", "param"))
+    other = {"2.bias": program.get("2.bias") + 1}
+    plain = host(program.replay({"x": X}))["output"]
+    moved = host(program.replay({"x": X, **other}))["output"]
+    np.testing.assert_allclose(moved, plain + 1, rtol=1e-5, atol=1e-6)
+    assert same(host(program.replay({"x": X}))["output"], plain)
+
+
+@pytest.mark.spec("C10")
+@pytest.mark.parametrize(
+    "mode, more, message",
+    [
+        ("infer", {"copy_roles": ("inputs",)}, "'inputs' is no role"),
+        (
+            "infer",
+            {"copy_roles": ("input",), "static_roles": ("input", "param", "state")},
+            "either static or copied",
+        ),
+        ("infer", {"copy_roles": (), "static_roles": ("param",)}, "either static or copied"),
+        ("train", {"copy_roles": ("input", "param")}, r"copy_roles=\{input, param\} in train mode"),
+        ("infer", {"capture": "maybe"}, "capture='maybe'"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(mode, more, message):
+    loss = {"loss": nn.SoftmaxCrossEntropy(), "optimizer": nn.SGD(0.1)} if mode == "train" else {}
+    with pytest.raises(VerifyError, match=message):
+        aicf.compile(mlp(), mode, device="cpu", **loss, **more)
+
+
+def test_naming_one_set_of_roles_determines_the_other():
+    program = aicf.compile(mlp(), device="cpu", static_roles=("param", "state"))
+    assert program.policy.copy_roles == {Role.input}
