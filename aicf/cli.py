@@ -1,4 +1,4 @@
-"""The command line: `aicf demo`, `aicf doctor`, `aicf info`, `aicf explain`."""
+"""The command line: `aicf demo`, `aicf doctor`, `aicf info`, `aicf explain`, `aicf cache`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("-v", "--verbose", action="store_true")
     explain.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
     explain.set_defaults(run=_explain)
+
+    cache = commands.add_parser("cache", help="where compiled kernels are kept, how many and how large")
+    cache.add_argument("--clear", action="store_true", help="remove them")
+    cache.set_defaults(run=_cache)
     return parser
 
 
@@ -102,6 +106,20 @@ def _explain(args: argparse.Namespace) -> int:
         print(json.dumps(explanation.to_json(), indent=1, sort_keys=True))
     else:
         Console().print(explanation.verbose() if args.verbose else explanation)
+    return 0
+
+
+def _cache(args: argparse.Namespace) -> int:
+    from .cuda_kernels import cache
+
+    folder = cache.folder()
+    if folder is None:
+        print("AICF_CACHE=off: no compiled kernels are kept")
+        return 0
+    count, size = cache.size(folder)
+    print(f"{folder}: {count} kernels, {size / 1e6:.1f} MB")
+    if args.clear:
+        print(f"removed {cache.clear(folder)} files")
     return 0
 
 

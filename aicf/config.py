@@ -1,14 +1,17 @@
 """Settings from the environment, read when they are asked for, so that tests and notebooks can change them.
 
-AICF_LOGS    comma-separated log channels; `select` logs each kernel choice
-AICF_CHECK   comma-separated run-time checks; `nan` names the first op that makes a NaN
-AICF_NVTX    `0` turns off the ranges that profilers show where the package `nvtx` is installed
-AICF_DEVICE  the device used when none is named: `cpu`, `cuda` or `auto` (the default)
+AICF_LOGS       comma-separated log channels; `select` logs each kernel choice
+AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN
+AICF_NVTX       `0` turns off the ranges that profilers show where the package `nvtx` is installed
+AICF_CACHE      `off` keeps no compiled kernels on disk and takes none from there
+AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
+AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def _items(variable: str) -> frozenset[str]:
@@ -25,6 +28,17 @@ def check_enabled(check: str) -> bool:
 
 def nvtx_enabled() -> bool:
     return os.environ.get("AICF_NVTX") != "0"
+
+
+def cache_dir() -> Path | None:
+    """The folder of what aicf keeps from process to process; None if it keeps nothing."""
+    if os.environ.get("AICF_CACHE", "").lower() in ("off", "0"):
+        return None
+    if chosen := os.environ.get("AICF_CACHE_DIR"):
+        return Path(chosen)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("aicf", appauthor=False)
 
 
 def default_device() -> str:

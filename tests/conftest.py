@@ -14,6 +14,9 @@ from aicf.device.runtime import cuda_missing
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
 
+# What is tested is compiled. Tests of the cache turn it on, in folders of their own.
+os.environ["AICF_CACHE"] = "off"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = None

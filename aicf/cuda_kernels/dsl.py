@@ -31,8 +31,9 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from dis import opmap
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -122,7 +123,7 @@ def _make(placeholder: Deferred) -> Any:
 
 @functools.cache
 def _rebuild(fn: FunctionType) -> FunctionType:
-    read = {name: fn.__globals__[name] for name in global_names(fn.__code__) if name in fn.__globals__}
+    read = {name: fn.__globals__[name] for name in globals_read(fn.__code__) if name in fn.__globals__}
     cells = [cell.cell_contents for cell in fn.__closure__ or ()]
     # Functions stay as they are: numba calls none from a kernel, but device functions.
     made = {name: materialise(v) for name, v in read.items() if not isinstance(v, FunctionType)}
@@ -136,9 +137,21 @@ def _rebuild(fn: FunctionType) -> FunctionType:
     return rebuilt
 
 
-def global_names(code: CodeType) -> Iterator[str]:
-    """Names that the code, or a function inside it, may look up in its module; attributes' names are among them."""
-    yield from code.co_names
+_LOAD_GLOBAL, _EXTENDED_ARG = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]
+
+
+@functools.cache
+def globals_read(code: CodeType) -> tuple[str, ...]:
+    """The names that the code, or a function inside it, looks up in its module."""
+    names: dict[str, None] = {}
+    arg = 0
+    for op, byte in zip(code.co_code[::2], code.co_code[1::2]):
+        arg = arg << 8 | byte
+        if op == _LOAD_GLOBAL:
+            names[code.co_names[arg >> 1]] = None  # the lowest bit is Python's own
+        if op != _EXTENDED_ARG:
+            arg = 0
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from global_names(constant)
+            names.update(dict.fromkeys(globals_read(constant)))
+    return tuple(names)

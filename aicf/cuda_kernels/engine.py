@@ -1,32 +1,25 @@
-"""The one door to numba-cuda: retype scalar functions, compile kernels, load them, launch them, simulate them.
+"""Kernels made ready and started: scalar functions retyped, machine code found or compiled, loaded, packed, launched.
 
-Kernels are compiled from a Launch and the region it serves, for a named target such as `sm_90a`, with or without a GPU.
-The road is LTO-IR linked by nvJitLink, because its cubin is the same in every process, and because PTX that nvJitLink
-compiles comes out relocatable and ruins tensor-core kernels. numba is imported inside functions only, so that choosing,
-explaining and launching a stored cubin need not pay for it; bodies name it through dsl.py.
+Compiled kernels are kept in memory by their key (keys.py) and on disk (cache.py); compile.py makes what is not there yet.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-
-from ..errors import DeviceError, KernelCompileError
+from ..errors import DeviceError
 from ..ops import scalar
-from ..registry.variant import In, Launch, Num, Out, Work
+from ..registry.variant import In, Launch, Num, Work
 from ..rows import RegionSpec
 from ..types import AttrPack, DType
-from .dsl import SIMULATED, materialise
+from . import cache, workers
+from .compile import CompiledKernel, compile_kernel, kernel_name, launch_bounds, ptx_of, signature_of
+from .keys import kernel_key
+from .simulate import simulate
 
-BLOCKS_PER_SM = (
-    4  # at 256 threads a block: up to 64 registers; a body says otherwise with `body.blocks_per_sm`
-)
 STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked for kernel by kernel
 
 # --- scalar functions -------------------------------------------------------------------------------------------------
@@ -50,115 +43,79 @@ def _bound(fn: Callable[..., Any], compute: DType, attrs: AttrPack) -> Callable[
 
 # --- compiling --------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class CompiledKernel:
-    """Machine code for one target, with what ptxas said of it. Loads without numba."""
-
-    name: str
-    target: str
-    cubin: bytes = field(repr=False)
-    log: str = field(repr=False)
-    registers: int = 0
-    spill_bytes: int = 0
-    stack_bytes: int = 0
-    shared_bytes: int = 0
-    barriers: int = 0
-
-
-def kernel_name(launch: Launch) -> str:
-    """The symbol of a kernel: of its body's name alone, so that a cubin is the same in every process.
-
-    The prefix matters: nvJitLink takes a kernel called `pow` for the C function and compiles it to nothing.
-    """
-    return "aicf_" + re.sub(r"\W", "_", launch.body.__name__)
-
-
-def signature_of(launch: Launch, region: RegionSpec) -> Any:
-    """The kernel's numba signature. f16 and bf16 are passed as uint16 pointers, bool as a pointer to bytes."""
-    from numba.cuda import types
-
-    from .bodies.element import numba_type, storage_type
-
-    def of(arg: Any) -> Any:
-        if isinstance(arg, tuple):
-            return types.BaseTuple.from_types([of(a) for a in arg])
-        if isinstance(arg, Num):
-            return numba_type(arg.dtype)
-        tensors = {In: region.operands, Out: region.results}
-        dtype = arg.dtype if isinstance(arg, Work) else tensors[type(arg)][arg.index].dtype
-        return types.CPointer(storage_type(dtype))
-
-    return types.void(*map(of, launch.args))
-
-
 _COMPILED: dict[Any, CompiledKernel] = {}
 
 
 def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: str = "") -> CompiledKernel:
-    """Compile and link one kernel; cached in this process. Needs no GPU. `kernel_id` goes into error messages."""
-    name, signature = kernel_name(launch), signature_of(launch, region)
-    key = (launch.body, signature, target, _threads(launch))
-    if key not in _COMPILED:
-        try:
-            _COMPILED[key] = _link(name, target, _compile(launch, signature, target, "ltoir"))
-        except Exception as error:
-            raise KernelCompileError(
-                f"kernel {kernel_id or name} did not compile for {target}",
-                where=f"{name}{signature.args}",
-                got=f"{type(error).__name__}: {error}",
-                hint="aicf doctor",
-                details=[f"region: {region}"],
-            ) from error
-    return _COMPILED[key]
+    """One kernel, from this process's memory, from the disk, or compiled. Needs no GPU, and numba only to compile.
+
+    `kernel_id` goes into error messages.
+    """
+    key = _key(launch, region, target)
+    if (found := _cached(key)) is None:
+        found = _COMPILED[key] = compile_kernel(launch, region, target, kernel_id)
+        if isinstance(key, str):
+            cache.store(key, found)
+    return found
 
 
-def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:
-    """The kernel as PTX, to look at: device code is never made from it."""
-    return _compile(launch, signature_of(launch, region), target, "ptx")
+def _key(launch: Launch, region: RegionSpec, target: str) -> Any:
+    """What the kernel is kept by: text, or the body itself if that can't be described."""
+    signature = signature_of(launch, region)
+    return kernel_key(launch, signature, target) or (launch.body, signature, target, launch_bounds(launch))
 
 
-def _threads(launch: Launch) -> int:
-    return int(np.prod(launch.block))
+def _cached(key: Any) -> CompiledKernel | None:
+    if key not in _COMPILED and isinstance(key, str) and (found := cache.load(key)):
+        _COMPILED[key] = found
+    return _COMPILED.get(key)
 
 
-def _arch(target: str) -> tuple[Any, ...]:
-    major, minor, feature = re.fullmatch(r"sm_(\d+)(\d)(a?)", target).groups()  # type: ignore[union-attr]
-    return (int(major), int(minor), feature) if feature else (int(major), int(minor))
+def precompile(
+    kernels: Sequence[tuple[str, RegionSpec, list[Launch]]],
+    target: str,
+    build: Callable[[str, RegionSpec], list[Launch]],
+) -> None:
+    """Compile what of (kernel id, region, launches) is nowhere yet, in several processes if there is much of it.
+
+    build   what makes the launches of an id and a region; it is pickled, and called in other processes
+    What can't be compiled there, such as a variant that only this process knows, is left to `compile_launch`.
+    """
+    jobs: list[tuple[str, RegionSpec, list[Launch]]] = []
+    claimed: set[Any] = set()
+    for job in kernels:
+        keys = {_key(launch, job[1], target) for launch in job[2]}
+        missing = {key for key in keys if _cached(key) is None} - claimed
+        if missing:
+            jobs.append(job)
+            claimed |= missing
+    helpers = workers.helpers_for(len(jobs))
+    if helpers == 0:
+        return
+
+    def here(i: int) -> None:
+        _compile_all(*jobs[i], target)
+
+    calls = [
+        functools.partial(_build_and_compile, build, kernel_id, region, target)
+        for kernel_id, region, _ in jobs
+    ]
+    for made in workers.share(calls, here, helpers):
+        _COMPILED.update(made)
 
 
-def _compile(launch: Launch, signature: Any, target: str, output: str) -> Any:
-    from numba import cuda
-
-    # How many of its blocks a multiprocessor should hold is said aloud. Left to its own guess, ptxas takes registers that
-    # cost the second block of a GEMM tile, and spills elsewhere for one block more.
-    bounds = (_threads(launch), getattr(launch.body, "blocks_per_sm", BLOCKS_PER_SM))
-    code, _ = cuda.compile(
-        materialise(launch.body), signature, device=False, abi="numba", abi_info={"abi_name": kernel_name(launch)},
-        cc=_arch(target), output=output, launch_bounds=bounds,
-    )  # fmt: skip
-    return code
+def _build_and_compile(
+    build: Callable[[str, RegionSpec], list[Launch]], kernel_id: str, region: RegionSpec, target: str
+) -> dict[Any, CompiledKernel]:
+    return _compile_all(kernel_id, region, build(kernel_id, region), target)
 
 
-def _link(name: str, target: str, ltoir: bytes) -> CompiledKernel:
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-
-    options = LinkerOptions(arch=target, link_time_optimization=True, ptxas_options=["-v"])
-    linker = Linker(ObjectCode.from_ltoir(ltoir), options=options)
-    cubin = linker.link("cubin").code
-    log = linker.get_info_log() + linker.get_error_log()
-
-    def total(pattern: str) -> int:
-        return sum(map(int, re.findall(pattern, log)))
-
-    return CompiledKernel(
-        name, target, bytes(cubin), log,
-        registers=total(r"Used (\d+) registers"),
-        spill_bytes=total(r"(\d+) bytes spill stores") + total(r"(\d+) bytes spill loads"),
-        stack_bytes=total(r"(\d+) bytes stack frame"),
-        shared_bytes=total(r"(\d+) bytes smem"),
-        barriers=total(r"used (\d+) barriers"),
-    )  # fmt: skip
+def _compile_all(
+    kernel_id: str, region: RegionSpec, launches: list[Launch], target: str
+) -> dict[str, CompiledKernel]:
+    keys = [_key(launch, region, target) for launch in launches]
+    made = [compile_launch(launch, region, target, kernel_id) for launch in launches]
+    return {key: kernel for key, kernel in zip(keys, made) if isinstance(key, str)}
 
 
 # --- launching --------------------------------------------------------------------------------------------------------
@@ -239,43 +196,6 @@ def _pack(args: Sequence[Any], ins: Sequence[int], outs: Sequence[int], workspac
             yield int(workspace) + arg.offset
         else:
             yield int(ins[arg.index] if isinstance(arg, In) else outs[arg.index])
-
-
-# --- simulating -------------------------------------------------------------------------------------------------------
-
-
-def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequence[np.ndarray],
-             workspace: np.ndarray | None = None) -> None:  # fmt: skip
-    """Run a launch in numba's simulator; needs NUMBA_ENABLE_CUDASIM=1 from the start of the process.
-
-    Each array is the memory behind a pointer: C-contiguous; results are written in place. `workspace` is of bytes.
-    Indexing is checked, which a GPU does not do. Seconds per thousand threads: for tiny shapes only.
-    """
-    if not SIMULATED:
-        raise DeviceError(
-            "the simulator is off", hint="set NUMBA_ENABLE_CUDASIM=1 before the first import of numba"
-        )
-    from numba import cuda
-
-    def of(arg: Any) -> Any:
-        if isinstance(arg, tuple):
-            return tuple(map(of, arg))
-        if isinstance(arg, Num):
-            return arg.dtype.numpy.type(arg.value)
-        if isinstance(arg, Work):
-            assert workspace is not None, "this launch uses a workspace"
-            return workspace[arg.offset :].view(arg.dtype.numpy)
-        memory = (arrays_in if isinstance(arg, In) else arrays_out)[arg.index]
-        return memory.reshape(-1) if memory.flags.c_contiguous else _refuse(memory)
-
-    with np.errstate(all="ignore"):
-        cuda.jit(materialise(launch.body))[launch.grid, launch.block, 0, launch.shared](*map(of, launch.args))
-
-
-def _refuse(memory: np.ndarray) -> Any:
-    raise DeviceError(
-        "the simulator takes contiguous memory", got=f"strides {memory.strides} for {memory.shape}"
-    )
 
 
 __all__ = [

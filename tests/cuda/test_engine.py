@@ -14,6 +14,7 @@ from kernel_cases import VARIANTS, desc, gemm, region
 
 import aicf
 from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compile import numba_signature
 from aicf.device.spec import preset
 from aicf.errors import DeviceError, KernelCompileError
 from aicf.registry.variant import In, Launch, Num, Out, Work
@@ -94,8 +95,17 @@ def test_the_signature_follows_the_arguments():
     mixed = region("select", desc((8,), DType.bool), desc((8,), bf16), desc((8,), bf16))
     args = (In(0), (In(1), Out(0)), Work(16, i32), Num(2), Num(0.5, f32), (Num(1, i32), Num(1, i64)), ())
     signature = engine.signature_of(Launch(body, (1,), (32,), args), mixed)
+    assert signature == (
+        "*boolean",
+        ("*uint16", "*uint16"),
+        "*int32",
+        "int64",
+        "float32",
+        ("int32", "int64"),
+        (),
+    )
     bits = types.CPointer(types.uint16)
-    assert signature.args == (
+    assert numba_signature(signature).args == (
         types.CPointer(types.boolean), types.UniTuple(bits, 2), types.CPointer(types.int32), types.int64, types.float32,
         types.Tuple((types.int32, types.int64)), types.Tuple(()),
     )  # fmt: skip

@@ -23,11 +23,6 @@ def numba_type(dtype: DType) -> Any:
     return names[dtype.compute]
 
 
-def storage_type(dtype: DType) -> Any:
-    """What a pointer to it points at. Half types travel as their bits: CUDA C++ shims would be needed for more."""
-    return types.uint16 if dtype in (f16, bf16) else numba_type(dtype)
-
-
 def const(value: int, bits: int = 32) -> Any:
     """An integer constant of LLVM's."""
     return ir.Constant(ir.IntType(bits), value)

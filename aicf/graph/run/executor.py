@@ -103,6 +103,7 @@ class Executor:
             scratch = self.runtime.view(
                 memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind)
             )
+        self.loader.prepare([(step.kernel_id, step.region) for step in plan.steps if step.kernel_id])
         calls = [
             (
                 step,

@@ -1,0 +1,147 @@
+"""From a launch to machine code, for a named target such as `sm_90a`, with or without a GPU. Nothing is cached here.
+
+The road is LTO-IR linked by nvJitLink, because its cubin is the same in every process, and because PTX that nvJitLink
+compiles comes out relocatable and ruins tensor-core kernels. numba is imported inside functions only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from ..errors import KernelCompileError
+from ..registry.variant import In, Launch, Num, Out, Work
+from ..rows import RegionSpec
+from ..types import DType, bf16, f16, f32, i32, i64
+from .dsl import materialise
+
+BLOCKS_PER_SM = 4  # at 256 threads a block: up to 64 registers; a body says otherwise by `body.blocks_per_sm`
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """Machine code for one target, with what ptxas said of it. Loads without numba."""
+
+    name: str
+    target: str
+    cubin: bytes = field(repr=False)
+    log: str = field(repr=False)
+    registers: int = 0
+    spill_bytes: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    barriers: int = 0
+
+
+# --- what a kernel is compiled for, as data -----------------------------------------------------------------------------
+
+
+def kernel_name(launch: Launch) -> str:
+    """The symbol of a kernel: of its body's name alone, so that a cubin is the same in every process.
+
+    The prefix matters: nvJitLink takes a kernel called `pow` for the C function and compiles it to nothing.
+    """
+    return "aicf_" + re.sub(r"\W", "_", launch.body.__name__)
+
+
+# What a pointer points at, or a number is. Half types travel as their bits: CUDA C++ shims would be needed for more.
+_NUMBERS = {f32: "float32", i32: "int32", i64: "int64", f16: "uint16", bf16: "uint16", DType.bool: "boolean"}
+
+Signature = tuple[Any, ...]  # names of numba's types, `*` for a pointer; tuples for tuple arguments
+
+
+def signature_of(launch: Launch, region: RegionSpec) -> Signature:
+    """The kernel's parameter types, as numba names them."""
+
+    def of(arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            return tuple(map(of, arg))
+        if isinstance(arg, Num):
+            return _NUMBERS[arg.dtype]
+        if isinstance(arg, Work):
+            return "*" + _NUMBERS[arg.dtype]
+        return "*" + _NUMBERS[{In: region.operands, Out: region.results}[type(arg)][arg.index].dtype]
+
+    return tuple(map(of, launch.args))
+
+
+def launch_bounds(launch: Launch) -> tuple[int, int]:
+    """Threads per block, and how many blocks a multiprocessor should hold.
+
+    The latter is said aloud. Left to its own guess, ptxas takes registers that cost the second block of a GEMM tile, and
+    spills elsewhere for one block more.
+    """
+    return prod(launch.block), getattr(launch.body, "blocks_per_sm", BLOCKS_PER_SM)
+
+
+# --- compiling ----------------------------------------------------------------------------------------------------------
+
+
+def compile_kernel(launch: Launch, region: RegionSpec, target: str, kernel_id: str = "") -> CompiledKernel:
+    """Compile and link one kernel. `kernel_id` goes into error messages."""
+    name = kernel_name(launch)
+    try:
+        return _link(name, target, _compile(launch, region, target, "ltoir"))
+    except Exception as error:
+        raise KernelCompileError(
+            f"kernel {kernel_id or name} did not compile for {target}",
+            where=f"{name}({', '.join(map(str, signature_of(launch, region)))})",
+            got=f"{type(error).__name__}: {error}",
+            hint="aicf doctor",
+            details=[f"region: {region}"],
+        ) from error
+
+
+def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:
+    """The kernel as PTX, to look at: device code is never made from it."""
+    return _compile(launch, region, target, "ptx")
+
+
+def numba_signature(signature: Signature) -> Any:
+    from numba.cuda import types
+
+    def of(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return types.BaseTuple.from_types([of(p) for p in part])
+        return types.CPointer(of(part[1:])) if part.startswith("*") else getattr(types, part)
+
+    return types.void(*map(of, signature))
+
+
+def _compile(launch: Launch, region: RegionSpec, target: str, output: str) -> Any:
+    from numba import cuda
+
+    code, _ = cuda.compile(
+        materialise(launch.body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
+        abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output=output,
+        launch_bounds=launch_bounds(launch),
+    )  # fmt: skip
+    return code
+
+
+def _arch(target: str) -> tuple[Any, ...]:
+    major, minor, feature = re.fullmatch(r"sm_(\d+)(\d)(a?)", target).groups()  # type: ignore[union-attr]
+    return (int(major), int(minor), feature) if feature else (int(major), int(minor))
+
+
+def _link(name: str, target: str, ltoir: bytes) -> CompiledKernel:
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(arch=target, link_time_optimization=True, ptxas_options=["-v"])
+    linker = Linker(ObjectCode.from_ltoir(ltoir), options=options)
+    cubin = linker.link("cubin").code
+    log = linker.get_info_log() + linker.get_error_log()
+
+    def total(pattern: str) -> int:
+        return sum(map(int, re.findall(pattern, log)))
+
+    return CompiledKernel(
+        name, target, bytes(cubin), log,
+        registers=total(r"Used (\d+) registers"),
+        spill_bytes=total(r"(\d+) bytes spill stores") + total(r"(\d+) bytes spill loads"),
+        stack_bytes=total(r"(\d+) bytes stack frame"),
+        shared_bytes=total(r"(\d+) bytes smem"),
+        barriers=total(r"used (\d+) barriers"),
+    )  # fmt: skip
