@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,6 +17,7 @@ from .. import config
 from ..errors import DeviceError
 from ..types import TensorSpec
 from . import spec as specs
+from . import streams
 from .interop import Foreign
 from .spec import DeviceSpec
 from .tensor import Tensor
@@ -63,6 +66,11 @@ class Runtime(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Wait for all work on this runtime's stream."""
+
+    @contextmanager
+    def ordered(self, fed: Iterable[Foreign]) -> Iterator[None]:
+        """Work inside runs after what the owners of these tensors have done, and they go on after it."""
+        yield
 
     def empty(self, spec: TensorSpec) -> Tensor:
         return self.view(self.allocate(max(spec.nbytes, 1)), 0, spec)
@@ -136,6 +144,17 @@ class CudaRuntime(Runtime):
     def borrow(self, foreign: Foreign) -> Tensor:
         d = foreign.desc
         return Tensor(TensorSpec(d.shape, d.dtype, "cuda"), foreign.ptr, self, foreign.owner, d.stride)
+
+    @contextmanager
+    def ordered(self, fed: Iterable[Foreign]) -> Iterator[None]:
+        homes = {streams.home_of(f) for f in fed if f.device == self.kind}
+        for home in homes:
+            streams.wait(self.ordinal, self.stream_id, home)
+        try:
+            yield
+        finally:  # a tensor that is freed after the run is not given away while the run may still read it
+            for home in homes:
+                streams.wait(self.ordinal, home, self.stream_id)
 
     def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
         if target.spec.nbytes == 0:

@@ -58,6 +58,15 @@ def stream_object(ordinal: int, handle: int) -> Any:
     return PER_THREAD_DEFAULT_STREAM if handle == PER_THREAD else Stream.from_handle(handle)
 
 
+def home_of(foreign: Any) -> int:
+    """The stream that a CUDA tensor was made on and will be used on. A library that names none uses the default stream."""
+    if foreign.library == "torch":
+        return torch_stream(foreign.ordinal)
+    if foreign.library == "cupy":
+        return cupy_stream(foreign.ordinal)
+    return LEGACY if foreign.stream is None else foreign.stream
+
+
 def wait(ordinal: int, waiter: int, on: int) -> None:
     """Later work of one stream waits for the work that another has now; nothing waits on the host."""
     if not same(waiter, on):

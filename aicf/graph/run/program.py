@@ -96,9 +96,9 @@ class Program:
     def run(self, feed: Mapping[str, Any], contiguous: str = "copy") -> dict[str, Tensor]:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
         with self.variables.lock:
-            compiled, found = self._checked(adopt_all(feed))
-            bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
-            with self._whole_step():
+            compiled, found = self._checked(self._adopt(feed))
+            with self._whole_step(), self.runtime.ordered(found.values()):
+                bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
                 self.executed, self.notes = bound.run(), bound.notes
                 self.runs += 1
             return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
@@ -107,7 +107,7 @@ class Program:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
         with self.variables.lock:
             frozen, found = self._frozen_for(feed)
-            with self._whole_step():
+            with self._whole_step(), self.runtime.ordered(found.values()):
                 results = frozen.replay(found, self.variables, config.check_enabled("nan"))
                 self.executed = frozen.kernel_ids
                 self.runs += 1
@@ -127,8 +127,11 @@ class Program:
         with self.variables.lock:
             return self._frozen_for(feed)[0].report
 
+    def _adopt(self, feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
+        return adopt_all(feed, self.runtime.stream_id or None)
+
     def _frozen_for(self, feed: Mapping[str, Any]) -> tuple[FrozenPlan, dict[str, Foreign]]:
-        adopted = adopt_all(feed)
+        adopted = self._adopt(feed)
         signature = tuple((n, f.signature if isinstance(f, Foreign) else None) for n, f in adopted.items())
         key = self._keys.get((self._phase(), signature))
         frozen = self._frozen.get(key) if key is not None else None

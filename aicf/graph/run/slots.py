@@ -17,8 +17,8 @@ from .plan import ExecPlan, Slot
 CONTIGUITY = ("copy", "raise")
 
 
-def adopt_all(feed: Any) -> dict[str, Foreign | FeedError]:
-    """Every fed tensor looked at once; what is no tensor, as the error that says so."""
+def adopt_all(feed: Any, stream: int | None = None) -> dict[str, Foreign | FeedError]:
+    """Every fed tensor looked at once; what is no tensor, as the error that says so. `stream` is going to use them."""
     if not isinstance(feed, Mapping):
         raise FeedError(
             f"the feed is a {type(feed).__name__}", expected="a dict from input names to tensors",
@@ -27,7 +27,7 @@ def adopt_all(feed: Any) -> dict[str, Foreign | FeedError]:
     found: dict[str, Foreign | FeedError] = {}
     for name, given in feed.items():
         try:
-            found[name] = adopt(given, name)
+            found[name] = adopt(given, name, stream)
         except FeedError as error:
             found[name] = error
         except (
