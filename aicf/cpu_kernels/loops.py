@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numba
+import numpy as np
 
 # error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something
 _jit = numba.njit(error_model="numpy", nogil=True)
@@ -58,7 +59,20 @@ def _store(count: int) -> Callable[..., Any]:
     return store
 
 
-@lru_cache(maxsize=512)
+def _cached(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what is made for (scalar, constants, …). Constants count by their bits: 0.0 == -0.0, but their loops differ."""
+
+    @lru_cache(maxsize=512)
+    def kept(bits: tuple[bytes, ...], *what: Any) -> Any:
+        return make(*what)
+
+    def find(scalar: Callable[..., Any] | None, constants: tuple[Any, ...], *more: Any) -> Any:
+        return kept(tuple(np.asarray(c).tobytes() for c in constants), scalar, constants, *more)
+
+    return find
+
+
+@_cached
 def elementwise(
     scalar: Callable[..., Any], constants: tuple[Any, ...], scalars: tuple[bool, ...], results: int
 ):
@@ -83,7 +97,7 @@ def elementwise(
     return loop
 
 
-@lru_cache(maxsize=512)
+@_cached
 def gemm_epilogue(scalar: Callable[..., Any] | None, constants: tuple[Any, ...], keep_z: bool, per_m: bool):
     """loop(d, bias, z): d = act(d + bias) in place, with the sum kept in z if asked. bias has length N, M or 1."""
     body = _jit(scalar) if scalar is not None else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.variant import Checks, Launch, Num, Out, contiguous, one_op, variant
+from ..registry.variant import Checks, In, Launch, Num, Out, at_most, contiguous, one_op, variant
 from ..rows import RegionSpec
 from ..types import DType, f32, i32, i64
-from .elementwise import THREADS, flat_launch, grid_for, identity
+from .elementwise import MAX_RANK, THREADS, collapse, flat_launch, grid_for, identity
 
 
 @variant("fill", id="cuda.fill.v1")
@@ -50,3 +50,35 @@ class Reshape:
 
         scalar = typed_scalar(identity, region.results[0].dtype.compute)
         return [flat_launch("reshape", scalar, region, device)]
+
+
+@variant("copy", id="cuda.copy_strided.v1", priority=-1)
+class CopyStrided:
+    """One element per thread and step between any strides, of the operand and of the result, up to rank 6. Any dtype.
+
+    Parallel over elements. Bytes: each element once, at worst a 32-byte sector for each; then index arithmetic.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield one_op(region)
+        yield at_most("rank after collapsing", len(_walk(region)[0]), MAX_RANK)
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        flops = 20 * len(_walk(region)[0]) * region.results[0].numel
+        return roofline(device, bytes=region.nbytes, flops=flops, efficiency=0.5, memory_efficiency=0.5)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .bodies.memory import copy_strided
+        from .engine import typed_scalar
+
+        (y,), (shape, steps) = region.results, _walk(region)
+        narrow = y.numel < 2**31
+        body = copy_strided(typed_scalar(identity, y.dtype.compute), y.dtype, len(shape), narrow)
+        sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
+        args = ((In(0),), (Out(0),), sizes, tuple(tuple(map(Num, walk)) for walk in steps), Num(y.numel))
+        return [Launch(body, grid_for(y.numel, device), (THREADS,), args)]
+
+
+def _walk(region: RegionSpec) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    (x,), (y,) = region.operands, region.results
+    return collapse(y.shape, [x.stride, y.stride])

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Tensor:
     """A view of device memory: spec, strides (in elements), pointer, and whatever keeps the memory alive.
 
-    `numpy()` copies to the host; on the CPU device `array` is the memory itself. A CUDA tensor goes to PyTorch or CuPy
-    through `__cuda_array_interface__`, a CPU tensor through DLPack or `__array__`.
+    `numpy()` copies to the host; on the CPU device `array` is the memory itself. Other libraries take either by DLPack,
+    without a copy: `torch.from_dlpack(t)`; a CUDA tensor speaks `__cuda_array_interface__` too, a CPU tensor `__array__`.
     """
 
     __slots__ = ("array", "owner", "ptr", "runtime", "spec", "stride")
@@ -68,11 +68,9 @@ class Tensor:
         return host if dtype is None else host.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        if self.array is None:
-            raise BufferError(
-                "a CUDA tensor is handed over through __cuda_array_interface__: torch.as_tensor(t)"
-            )
-        return self.array.__dlpack__(**options)
+        from .interop import export
+
+        return export(self, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0) if self.array is not None else (2, getattr(self.runtime, "ordinal", 0))

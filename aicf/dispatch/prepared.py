@@ -152,10 +152,9 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Infer, check the results, select, build, compile and load."""
     specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in operands]
-    normal = schema.normalized(specs, attrs)
-    inferred = schema.infer(specs, normal, runtime.kind)
-    _check_results(schema, inferred, results)
-    region = RegionSpec.single(schema.kind, schema.pack(normal), list(operands), list(results))
+    packed = schema.pack(schema.normalized(specs, attrs))
+    _check_results(schema, schema.infer(specs, packed, runtime.kind), results)
+    region = RegionSpec.single(schema.kind, packed, list(operands), list(results))
     ordinal = getattr(runtime, "ordinal", None)
     staged: tuple[str, ...] = ()
     try:

@@ -76,6 +76,7 @@ FIRST = [
          region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,)), "labels"),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
+    Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
 ]  # fmt: skip
 
 

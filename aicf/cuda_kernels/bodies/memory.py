@@ -1,15 +1,17 @@
-"""Writing memory without reading any."""
+"""Writing memory without arithmetic."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ...types import DType
 from ..dsl import cuda
-from .element import putter
+from .element import mapper, putter
+from .index import coordinates, offsets
 
 
 @functools.cache
@@ -25,4 +27,25 @@ def fill(dtype: DType) -> Callable[..., None]:
             i += step
 
     kernel.__name__ = f"fill_{dtype}"
+    return kernel
+
+
+@functools.cache
+def copy_strided(same: Callable[..., Any], dtype: DType, rank: int, narrow: bool) -> Callable[..., None]:
+    """out[i] = in[i] where both have strides; `same` is the identity on the compute type.
+
+    shape, strides   of both, and of operand and result in elements, collapsed to `rank` dimensions
+    narrow           coordinates in 32 bits, whose division is five times as quick
+    """
+    apply, at, of = mapper(same, (dtype,), (dtype,)), coordinates(rank, narrow), offsets(2, rank)
+
+    def kernel(ins, outs, shape, strides, n):
+        i = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x
+        while i < n:
+            both = of(at(i, shape), strides)
+            apply(ins, outs, (both[0],), both[1])
+            i += step
+
+    kernel.__name__ = f"copy_strided{rank}{'' if narrow else '_wide'}_{dtype}"
     return kernel

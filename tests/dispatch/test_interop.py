@@ -1,0 +1,161 @@
+"""Other libraries' tensors, by protocol: what is read off them, what is refused, and how ours are handed over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf.device.interop import adopt
+from aicf.errors import FeedError
+from aicf.types import DType, TensorSpec
+
+
+class Speaks:
+    """An array of some library on a CUDA device."""
+
+    def __init__(self, ordinal=1, **interface):
+        self.ordinal = ordinal
+        self.__cuda_array_interface__ = {
+            "shape": (4, 3), "typestr": "<f2", "data": (4096 + 16, False), "version": 3, **interface,
+        }  # fmt: skip
+
+    def __dlpack_device__(self):
+        return 2, self.ordinal
+
+
+@pytest.mark.spec("B1", "B3", "D12")
+def test_a_cuda_array_interface_is_read_whole():
+    found = adopt(Speaks(strides=(16, 4), stream=7, data=(4096 + 16, True)))
+    assert (found.desc.dtype, found.desc.shape, found.desc.stride) == (DType.f16, (4, 3), (8, 2))
+    assert (found.desc.device, found.place, found.ptr, found.desc.alignment) == ("cuda", "cuda:1", 4112, 16)
+    assert found.stream == 7 and "read-only" in found.readonly
+    plain = adopt(Speaks())
+    assert plain.desc.stride == (3, 1) and plain.readonly is None and plain.stream is None
+    empty = adopt(Speaks(shape=(0, 3), data=(0, False)))
+    assert empty.desc.numel == 0 and empty.desc.contiguous
+
+
+@pytest.mark.parametrize(
+    "interface, said",
+    [
+        ({"mask": np.ones(3)}, "weights is a masked array"),
+        ({"strides": (-6, 2)}, "weights runs backwards through device memory"),
+        ({"strides": (7, 2)}, "weights has strides that are no whole elements"),
+        ({"typestr": "<f8"}, "weights has element type float64"),
+        ({"typestr": ">f4"}, "weights has element type >f4"),
+        ({"typestr": "<c8"}, "weights has element type complex64"),
+    ],
+)
+def test_what_kernels_can_t_walk_is_refused_by_name(interface, said):
+    with pytest.raises(FeedError, match=said):
+        adopt(Speaks(**interface), "weights")
+
+
+def test_an_axis_of_one_may_have_any_stride():
+    assert adopt(Speaks(shape=(1, 3), strides=(-6, 2))).desc.contiguous
+
+
+def test_the_host_s_arrays_may_run_backwards_and_be_read_only():
+    x = np.arange(6, dtype=np.float32)[::-1]
+    found = adopt(x)
+    assert found.desc.stride == (-1,) and found.array is x and found.readonly is None
+    assert "read-only" in adopt(np.broadcast_to(x, (2, 6))).readonly
+    records = np.zeros(3, [("a", "f4"), ("b", "i1")])
+    assert "no whole elements" in adopt(records["a"]).readonly
+
+
+class Packed:
+    def __init__(self, kind, array=None):
+        self.kind, self.array = kind, array
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+def test_dlpack_says_where():
+    x = np.arange(3, dtype=np.int64)
+    assert adopt(Packed(1, x)).ptr == x.__array_interface__["data"][0]
+    for kind in (8, 10):  # Metal, ROCm
+        with pytest.raises(FeedError, match=rf"x is on DLPack device {kind}"):
+            adopt(Packed(kind, x), "x")
+
+
+def test_adopting_twice_changes_nothing():
+    once = adopt(np.ones(3, np.float32))
+    assert adopt(once) is once
+
+
+@pytest.mark.parametrize("dtype", DType, ids=str)
+def test_ours_are_handed_over_by_dlpack(dtype):
+    """NumPy's own DLPack has no bf16: ours says so itself."""
+    t = aicf.runtime("cpu").upload(np.arange(6).reshape(2, 3), TensorSpec((2, 3), dtype))
+    assert t.__dlpack_device__() == (1, 0)
+    if dtype is DType.bf16:
+        assert repr(t.__dlpack__()).startswith('<capsule object "dltensor"')
+        assert repr(t.__dlpack__(max_version=(1, 0))).startswith('<capsule object "dltensor_versioned"')
+        return
+    taken = np.from_dlpack(t)
+    np.testing.assert_array_equal(taken, t.array)
+    assert np.shares_memory(taken, t.array)
+
+
+# --- real libraries, on the host --------------------------------------------------------------------------------------
+
+
+TORCH = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "bool",
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch(name):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(12).reshape(3, 4).to(getattr(torch, name))
+    y = torch.zeros(4, 3, dtype=x.dtype)
+    for _ in range(2):
+        aicf.op_call("copy", [x.t()], [y])
+    assert torch.equal(x.t(), y)
+    ours = aicf.runtime("cpu").upload(np.arange(6), TensorSpec((6,), TORCH[name]))
+    taken = torch.from_dlpack(ours)
+    assert taken.dtype == x.dtype and taken.tolist() == torch.arange(6).to(x.dtype).tolist()
+
+
+def test_torch_tensors_that_need_gradients_are_written_behind_autograd_s_back():
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Parameter(torch.ones(5))
+    aicf.op_call("scale", [w], [w], {"factor": 2.0})
+    assert w.tolist() == [2.0] * 5 and w.requires_grad and w.grad_fn is None
+
+
+def test_torch_tensors_that_are_no_plain_memory_are_refused():
+    torch = pytest.importorskip("torch")
+    y = torch.ones(3)
+    for x, said in (
+        (torch.eye(3).to_sparse(), "x is a torch.sparse_coo tensor"),
+        (torch.complex(y, y).conj().imag, "x is a view that negates lazily"),
+        (torch.ones(3, device="meta"), "x is on meta"),
+        (torch.ones(3, dtype=torch.float64), "x has element type torch.float64"),
+    ):
+        for _ in range(2):
+            with pytest.raises(FeedError, match=said):
+                aicf.op_call("relu", [x], [y])
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    for dtype in (jax.numpy.float32, jax.numpy.bfloat16, jax.numpy.int32):
+        x = jax.device_put(jax.numpy.arange(5, dtype=dtype), jax.devices("cpu")[0])
+        y = np.empty(5, x.dtype)
+        aicf.op_call("neg", [x], [y])
+        np.testing.assert_array_equal(y, -np.arange(5).astype(x.dtype))
+        with pytest.raises(FeedError, match="JAX arrays are immutable"):
+            aicf.op_call("neg", [y], [x])

@@ -1,0 +1,169 @@
+"""Whose stream a call runs on, and who waits for whom; with libraries and a driver that only write down what is asked."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import aicf
+from aicf.device import streams
+from aicf.dispatch import call
+from aicf.errors import CaptureError, DeviceError
+
+OURS, TORCH, CUPY, NAMED = 0x11, 0x22, 0x33, 0x44
+
+
+class Array:
+    def __init__(self, pointer, stream=None):
+        self.pointer = pointer
+        self.__cuda_array_interface__ = {
+            "shape": (8,), "typestr": "<f4", "data": (pointer, False), "version": 3, "stream": stream,
+        }  # fmt: skip
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """`world.log` lists what happened, in order; `world.tensor(library, pointer)` makes tensors."""
+    log: list = []
+    capturing: set = set()
+
+    class Prepared:
+        ordinal, starts = 0, (None,)
+        selection = SimpleNamespace(kernel_id="cuda.fake.v1")
+        schema = SimpleNamespace(name="relu")
+
+        def check_overlap(self, pointers):
+            pass
+
+        def run(self, pointers, stream):
+            log.append(("run", pointers, stream))
+
+    class TorchTensor:
+        dtype, shape = "torch.float32", (8,)
+        layout = "strided"
+
+        def __init__(self, pointer):
+            self.pointer = pointer
+            self.device = SimpleNamespace(type="cuda", index=0)
+
+        def data_ptr(self):
+            return self.pointer
+
+        def stride(self):
+            return (1,)
+
+        def is_neg(self):
+            return False
+
+        def detach(self):
+            return self
+
+    torch = ModuleType("torch")
+    torch.Tensor, torch.strided, torch.version = TorchTensor, "strided", SimpleNamespace(hip=None)
+    torch.nn = SimpleNamespace(Parameter=None)
+    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: TORCH)
+    TorchTensor.__module__ = "torch"
+    cupy = ModuleType("cupy")
+    cupy.ndarray = type("ndarray", (Array,), {"__module__": "cupy"})
+    cupy.cuda = SimpleNamespace(get_current_stream=lambda ordinal: SimpleNamespace(ptr=CUPY))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(call, "_READERS", dict(call._READERS))
+    monkeypatch.setattr(call, "_learn", lambda tensor, library: None)
+    monkeypatch.setattr(call, "_find", lambda *arguments: Prepared())
+    monkeypatch.setattr(call, "log_choice", lambda *arguments: None)
+    monkeypatch.setattr(call, "_runtime", lambda place: SimpleNamespace(stream_id=OURS))
+    monkeypatch.setattr(streams, "wait", lambda ordinal, waiter, on: log.append((waiter, "waits for", on)))
+    monkeypatch.setattr(streams, "enter", lambda ordinal: None)
+    monkeypatch.setattr(streams, "is_capturing", lambda stream: stream in capturing)
+    makers = {"torch": TorchTensor, "cupy": cupy.ndarray, "numba": Array}
+    return SimpleNamespace(log=log, capturing=capturing, tensor=lambda library, *a: makers[library](*a))
+
+
+def relu(world, x, y, **more):
+    aicf.op_call("relu", [world.tensor(*x)], [world.tensor(*y)], **more)
+    return world.log
+
+
+@pytest.mark.spec("B5")
+def test_torch_s_current_stream_is_taken_and_nobody_waits(world):
+    assert relu(world, ("torch", 512), ("torch", 1024)) == [("run", [512, 1024], TORCH)]
+
+
+@pytest.mark.spec("B5")
+def test_cupy_s_current_stream_is_taken(world):
+    assert relu(world, ("cupy", 512, CUPY), ("cupy", 1024, CUPY)) == [("run", [512, 1024], CUPY)]
+
+
+@pytest.mark.spec("B5", "D12")
+def test_torch_goes_first_and_the_others_wait_in_turn(world):
+    assert relu(world, ("cupy", 512), ("torch", 1024)) == [
+        (TORCH, "waits for", CUPY), ("run", [512, 1024], TORCH), (CUPY, "waits for", TORCH),
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("B5", "D12")
+def test_arrays_of_other_libraries_run_on_ours_between_two_waits(world):
+    """The stream that an interface names, once; the default stream where it names none."""
+    assert relu(world, ("numba", 512, 0x77), ("numba", 1024, 0x77)) == [
+        (OURS, "waits for", 0x77), ("run", [512, 1024], OURS), (0x77, "waits for", OURS),
+    ]  # fmt: skip
+    world.log.clear()
+    assert relu(world, ("numba", 512), ("numba", 1024)) == [
+        (OURS, "waits for", streams.LEGACY), ("run", [512, 1024], OURS), (streams.LEGACY, "waits for", OURS),
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("B5")
+def test_a_named_stream_is_used_as_it_is(world):
+    class Torch:
+        cuda_stream = NAMED
+
+    class Cupy:
+        ptr = NAMED
+
+    class Protocol:
+        def __cuda_stream__(self):
+            return 0, NAMED
+
+    class Property:
+        __cuda_stream__ = (0, NAMED)
+
+    for stream in (Torch(), Cupy(), Protocol(), Property(), NAMED):
+        world.log.clear()
+        assert relu(world, ("torch", 512), ("cupy", 1024), stream=stream) == [("run", [512, 1024], NAMED)]
+    for wrong in ("0", object(), True):
+        with pytest.raises(DeviceError, match="is no stream"):
+            relu(world, ("torch", 512), ("torch", 1024), stream=wrong)
+
+
+@pytest.mark.spec("B13")
+def test_a_capture_takes_tensors_of_one_stream_only(world):
+    world.capturing.add(TORCH)
+    assert relu(world, ("torch", 512), ("torch", 1024))[-1] == ("run", [512, 1024], TORCH)
+    world.log.clear()
+    with pytest.raises(CaptureError, match="ordered by several streams"):
+        relu(world, ("cupy", 512), ("torch", 1024))
+    assert not world.log
+
+
+@pytest.mark.spec("B13")
+def test_the_first_call_under_capture_is_refused_before_anything_is_touched(monkeypatch):
+    """No runtime is opened, nothing is compiled, nothing is remembered."""
+    call.cache_clear()
+    monkeypatch.setattr(streams, "is_capturing", lambda stream: stream == NAMED)
+    monkeypatch.setattr(call, "_runtime", lambda place: pytest.fail("opened"))
+    monkeypatch.setattr(call, "prepare", lambda *arguments: pytest.fail("prepared"))
+    with pytest.raises(CaptureError, match="the first relu of this kind falls into a capture") as error:
+        aicf.op_call("relu", [Array(512)], [Array(1024)], stream=NAMED)
+    assert "before the capture begins" in str(error.value)
+    assert not call._prepared and not call._quick
+
+
+def test_the_default_stream_has_two_handles():
+    assert streams.same(0, 1) and streams.same(5, 5) and not streams.same(1, 2)
