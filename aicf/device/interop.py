@@ -75,6 +75,10 @@ def adopt(obj: Any, name: str = "tensor", stream: int | None = None) -> Foreign:
         return Foreign(
             obj.desc, obj.ptr, obj.array, obj, ordinal, None, "aicf", obj.runtime.stream_id or None
         )
+    if isinstance(obj, np.ma.MaskedArray):
+        raise FeedError(
+            f"{name} is a masked array", expected="an array without a mask", hint=f"{name}.filled(value)"
+        )
     if isinstance(obj, (np.ndarray, np.generic)):
         return _host(np.asarray(obj), obj, name)
     library = library_of(obj)

@@ -248,10 +248,14 @@ def _open(kind: str, ordinal: int) -> Runtime:
 
 def runtime(device: str | None = None) -> Runtime:
     """The runtime of a device: `cpu`, `cuda`, `cuda:1`, or `auto` (CUDA if there is one). One for each device."""
-    name = device or config.default_device()
-    kind, _, ordinal = name.partition(":")
+    name = config.default_device() if device is None else device
+    kind, _, ordinal = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind not in ("cpu", "cuda", "auto") or (ordinal and not ordinal.isdigit()):
-        raise DeviceError(f"no device is called {name!r}", expected="cpu, cuda, cuda:N or auto")
+        raise DeviceError(
+            f"no device is called {name!r}",
+            expected="cpu, cuda, cuda:N or auto",
+            where="the environment variable AICF_DEVICE" if device is None else None,
+        )
     if kind == "cpu":
         return _open("cpu", 0)
     if reason := cuda_missing():

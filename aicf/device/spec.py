@@ -99,7 +99,7 @@ def load_more() -> None:
 
 def preset(name: str) -> DeviceSpec:
     """A preset by name, however it is spelled: `h200`, `H200`, `RTX 4090`."""
-    folded = name.lower().replace(" ", "").replace("-", "").replace("_", "")
+    folded = name.lower().replace(" ", "").replace("-", "").replace("_", "") if isinstance(name, str) else ""
     if folded not in PRESETS:
         load_more()
     if folded not in PRESETS:

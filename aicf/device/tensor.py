@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,9 @@ class Tensor:
 
     `numpy()` copies to the host; on the CPU device `array` is the memory itself. Other libraries take either by DLPack,
     without a copy: `torch.from_dlpack(t)`; a CUDA tensor speaks `__cuda_array_interface__` too, a CPU tensor `__array__`.
+
+    A 0-D tensor, such as a loss, can be formatted, ordered and taken for a float, an int or a bool. `t[i]` and iteration
+    give NumPy's copies. There is no arithmetic; `==` asks whether it is the same object.
     """
 
     __slots__ = ("array", "owner", "ptr", "runtime", "spec", "stride")
@@ -63,6 +67,43 @@ class Tensor:
     def __int__(self) -> int:
         return int(self.item())
 
+    def __bool__(self) -> bool:
+        if self.spec.rank:
+            raise ValueError(f"{self.spec} has no one truth value: `t.numpy().any()`, or `t is not None`")
+        return bool(self.item())
+
+    def __format__(self, how: str) -> str:
+        """A 0-D tensor as its number: f"{loss:.4f}"."""
+        return format(str(self) if self.spec.rank else self.item(), how)
+
+    def __lt__(self, other: Any) -> bool:
+        return self._number() < _number(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self._number() <= _number(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._number() > _number(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._number() >= _number(other)
+
+    def _number(self) -> float:
+        if self.spec.rank:
+            raise TypeError(f"{self.spec} is not ordered: compare `t.numpy()`")
+        return self.item()
+
+    def __len__(self) -> int:
+        if not self.spec.rank:
+            raise TypeError("a 0-D tensor has no len()")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.numpy()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.numpy())
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         host = self.numpy()
         return host if dtype is None else host.astype(dtype)
@@ -92,3 +133,7 @@ class Tensor:
     def __repr__(self) -> str:
         body = np.array2string(self.numpy(), threshold=20, precision=4)
         return f"aicf.Tensor({body}, {self.spec}, device={self.device!r})"
+
+
+def _number(value: Any) -> float:
+    return value._number() if isinstance(value, Tensor) else value

@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any
 
 from ..device.runtime import Runtime, runtime
-from ..device.spec import DeviceSpec
+from ..device.spec import DeviceSpec, preset
 from ..dispatch import default_registry
 from ..errors import DeviceError
 from ..registry.registry import KernelRegistry
@@ -80,6 +80,8 @@ def compile(
     The plan for the model's own sizes is made here, so that whatever is wrong is said here. Plans for other sizes of the
     named dimensions (a last partial batch) are made when such a feed first comes.
     """
+    # copies: what is changed in the model, loss or optimizer later is not part of this program
+    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate)
     policy = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
     rt = runtime(device)
     required = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
@@ -97,8 +99,6 @@ def compile(
             "these variables live on another device", expected=rt.spec.name, got=shared.runtime.spec.name,
             hint="state_dict() and load_state_dict() carry them over",
         )  # fmt: skip
-    # copies: what is changed in the model, loss or optimizer later is not part of this program
-    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate)
     starting = True
 
     def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
@@ -116,16 +116,20 @@ def compile(
 
 def explain_for(
     model: ModelLike,
-    device: DeviceSpec,
+    device: DeviceSpec | str,
     mode: str = "infer",
     *,
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
     registry: KernelRegistry | None = None,
 ) -> Explanation:
-    """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing."""
-    selector = Selector(registry or default_registry(), device)
-    compiled = compile_graph(Recipe(model, mode, loss, optimizer), model.sizes, selector)
+    """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing.
+
+    device  a DeviceSpec, or the name of a preset, such as "h200"
+    """
+    recipe = Recipe(model, mode, loss, optimizer)
+    spec = device if isinstance(device, DeviceSpec) else preset(device)
+    compiled = compile_graph(recipe, model.sizes, Selector(registry or default_registry(), spec))
     return explain(compiled.plan, compiled.regions)
 
 

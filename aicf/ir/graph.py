@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import VerifyError
 from ..types import AttrPack, DType, OpKind, TensorSpec
 
 
@@ -34,6 +35,19 @@ class Initializer(Protocol):
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray: ...
 
 
+def _no_operator(symbol: str, op: str) -> Callable[..., Any]:
+    """A method for `x * 2` and the like, which says which op is meant: nothing is emitted behind a layer's back."""
+
+    def refuse(self: Value, *other: object) -> Any:
+        written = f"{symbol}x" if not other else f"x {symbol} y"
+        raise VerifyError(
+            f"{written} means nothing on the Values of a graph", got=repr(self),
+            hint=f"ctx.{op}({'x' if not other else 'x, y'}) emits the op",
+        )  # fmt: skip
+
+    return refuse
+
+
 @dataclass(eq=False)
 class Value:
     """One tensor of the graph. `vid` is also the index of its slot."""
@@ -45,6 +59,7 @@ class Value:
     init: Initializer | None = None  # params and states only
     constant: bool = False  # a state that nothing writes and no state dict carries
     meta: str = ""  # short name of a meta-parameter: a 0-D state that `program.set` changes
+    check: Callable[[str, Any], float] | None = None  # (name, value) -> what a meta-parameter may be set to
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)
     where: str = ""  # the user's file:line
@@ -60,6 +75,14 @@ class Value:
     @property
     def rank(self) -> int:
         return self.spec.rank
+
+    __add__ = __radd__ = _no_operator("+", "add")
+    __sub__ = __rsub__ = _no_operator("-", "sub")
+    __mul__ = __rmul__ = _no_operator("*", "mul")
+    __truediv__ = __rtruediv__ = _no_operator("/", "div")
+    __matmul__ = __rmatmul__ = _no_operator("@", "gemm")
+    __neg__ = _no_operator("-", "neg")
+    __array_ufunc__ = None  # so that `np.ones(8) * x` comes here, too
 
     def __repr__(self) -> str:
         return f"%{self.vid} {self.name}: {self.spec} ({self.role})"

@@ -1,8 +1,9 @@
 """Models, layers, losses, optimizers, initialisers and learning-rate schedules."""
 
 from . import init, schedules
-from .layers import GELU, BiasAdd, Layer, LeakyReLU, Linear, Model, ReLU, Residual, Sequential, Sigmoid, Tanh
+from .layers import GELU, BiasAdd, Layer, LeakyReLU, Linear, ReLU, Residual, Sequential, Sigmoid, Tanh
 from .losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+from .model import Model
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
 __all__ = [

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..errors import VerifyError
 from ..ir import Value
-from ..types import DType, TensorSpec
+from ..types import DType, TensorSpec, i32, i64
 
 
 class Loss:
-    """`targets` declares the fed tensors by name; `emit` computes a 0-D loss."""
+    """`targets` declares the fed tensors by name; `emit` computes a 0-D loss.
+
+    A target may be an input of the model, as in an autoencoder, if it has the input's type.
+    """
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         raise NotImplementedError
@@ -28,7 +32,13 @@ class SoftmaxCrossEntropy(Loss):
     """
 
     target: str = "y"
-    dtype: DType = DType.i64
+    dtype: DType = i64
+
+    def __post_init__(self) -> None:
+        _check_target(self.target)
+        object.__setattr__(self, "dtype", DType.of(self.dtype))
+        if self.dtype not in (i32, i64):
+            raise VerifyError(f"SoftmaxCrossEntropy: labels of {self.dtype}", expected="i64 or i32")
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         return {self.target: TensorSpec(output.shape[:1], self.dtype, output.device)}
@@ -43,8 +53,18 @@ class MeanSquaredError(Loss):
 
     target: str = "y"
 
+    def __post_init__(self) -> None:
+        _check_target(self.target)
+
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         return {self.target: replace(output)}
 
     def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value:
         return ctx.reduce_mean(ctx.squared_error(output, targets[self.target]))
+
+
+def _check_target(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise VerifyError(
+            f"target={name!r}", expected="the name that the target is fed under, such as 'y'"
+        )

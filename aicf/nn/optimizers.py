@@ -10,9 +10,20 @@ from typing import Any
 from ..errors import VerifyError
 from ..ir import Value
 from ..types import i32
+from . import checks
 from .schedules import Schedule
 
 Rate = float | Schedule
+_DECAY = checks.Range(low=0, high=1, open_high=True)
+CHECKS = {  # of each meta-parameter: in constructors and in `program.set`
+    "lr": checks.not_negative,
+    "clip_norm": checks.positive,
+    "momentum": checks.Range(low=0, high=1),
+    "weight_decay": checks.not_negative,
+    "beta1": _DECAY,
+    "beta2": _DECAY,
+    "eps": checks.not_negative,
+}
 
 
 class Optimizer:
@@ -25,18 +36,15 @@ class Optimizer:
     family = ""  # names the step counter: optimizers of one family share it
 
     def __init__(self, lr: Rate, clip_norm: float | None = None) -> None:
-        if not isinstance(lr, Schedule) and lr < 0:
-            raise VerifyError(f"lr={lr}", expected="a rate >= 0, or a schedule")
-        if clip_norm is not None and clip_norm <= 0:
-            raise VerifyError(f"clip_norm={clip_norm}", expected="a norm > 0, or None")
-        self.lr, self.clip_norm = lr, clip_norm
+        self.lr = lr if isinstance(lr, Schedule) else _checked("lr", lr)
+        self.clip_norm = None if clip_norm is None else _checked("clip_norm", clip_norm)
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
         with ctx.scope("optimizer"):
             step = ctx.state(
                 f"{self.family}.step", (), 0, i32
             )  # steps done; not shared with another kind of optimizer
-            base = ctx.meta("lr", self.lr.base if isinstance(self.lr, Schedule) else self.lr)
+            base = _meta(ctx, "lr", self.lr.base if isinstance(self.lr, Schedule) else self.lr)
             lr = self.lr.emit(ctx, step, base) if isinstance(self.lr, Schedule) else base
             now = ctx.increment(step)
             ctx.update(step, now)
@@ -52,7 +60,7 @@ class Optimizer:
         for grad in grads:
             part = ctx.reduce_sum(ctx.square(grad))
             total = part if total is None else ctx.add(total, part)
-        scale = ctx.clip_scale(total, ctx.meta("clip_norm", self.clip_norm))
+        scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
         return [ctx.mul(grad, scale) for grad in grads]
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
@@ -78,12 +86,16 @@ class SGD(Optimizer):
         clip_norm: float | None = None,
     ) -> None:
         super().__init__(lr, clip_norm)
-        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.momentum, self.weight_decay = (
+            _checked("momentum", momentum),
+            _checked("weight_decay", weight_decay),
+        )
+        self.nesterov = checks.yes_or_no("nesterov", nesterov)
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         return {
-            "momentum": ctx.meta("momentum", self.momentum),
-            "weight_decay": ctx.meta("weight_decay", self.weight_decay),
+            "momentum": _meta(ctx, "momentum", self.momentum),
+            "weight_decay": _meta(ctx, "weight_decay", self.weight_decay),
         }
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
@@ -110,7 +122,10 @@ class Adam(Optimizer):
         clip_norm: float | None = None,
     ) -> None:
         super().__init__(lr, clip_norm)
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise VerifyError(f"betas={betas!r}", expected="two numbers", hint="betas=(0.9, 0.999)")
+        self.betas = _checked("beta1", betas[0]), _checked("beta2", betas[1])
+        self.eps, self.weight_decay = _checked("eps", eps), _checked("weight_decay", weight_decay)
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         named = {
@@ -119,7 +134,7 @@ class Adam(Optimizer):
             "eps": self.eps,
             "weight_decay": self.weight_decay,
         }
-        meta = {name: ctx.meta(name, value) for name, value in named.items()}
+        meta = {name: _meta(ctx, name, value) for name, value in named.items()}
         meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
         return meta
 
@@ -158,3 +173,11 @@ class AdamW(Adam):
         clip_norm: float | None = None,
     ) -> None:
         super().__init__(lr, betas, eps, weight_decay, clip_norm)
+
+
+def _checked(name: str, value: Any) -> float:
+    return CHECKS[name](name, value)
+
+
+def _meta(ctx: Any, name: str, value: float) -> Value:
+    return ctx.meta(name, value, CHECKS[name])

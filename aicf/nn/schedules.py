@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir import Value
+from . import checks
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,9 @@ class Schedule:
     """base is the learning rate that the schedule scales."""
 
     base: float
+
+    def __post_init__(self) -> None:
+        checks.not_negative(f"{type(self).__name__}: base", self.base)
 
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
         """The 0-D rate of this step."""
@@ -30,6 +34,10 @@ class Cosine(Schedule):
     warmup: int = 0
     floor: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_decay(self)
+
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
         return ctx.schedule_cosine(step, base, warmup=self.warmup, total=self.total, floor=self.floor)
 
@@ -42,6 +50,10 @@ class Linear(Schedule):
     warmup: int = 0
     floor: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_decay(self)
+
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
         return ctx.schedule_linear(step, base, warmup=self.warmup, total=self.total, floor=self.floor)
 
@@ -53,5 +65,17 @@ class StepDecay(Schedule):
     every: int
     gamma: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("StepDecay: every", self.every, 1)
+        checks.not_negative("StepDecay: gamma", self.gamma)
+
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
         return ctx.schedule_step(step, base, every=self.every, gamma=self.gamma)
+
+
+def _check_decay(schedule: Cosine | Linear) -> None:
+    name = type(schedule).__name__
+    checks.whole(f"{name}: total", schedule.total, 1)
+    checks.whole(f"{name}: warmup", schedule.warmup)
+    checks.not_negative(f"{name}: floor", schedule.floor)

@@ -11,7 +11,7 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.errors import FeedError, NanError, StateError
+from aicf.errors import FeedError, NanError, StateError, VerifyError
 
 from . import oracle as exact
 from .mlp import batch_of, host, mlp, on_each_device, oracle, params, same, trainer
@@ -147,7 +147,7 @@ def test_an_unknown_meta_parameter_is_refused_and_nothing_is_set():
     with pytest.raises(StateError, match="no meta-parameter is called 'beta1'") as error:
         program.set(lr=0.1, beta1=0.9)
     assert "lr, momentum, weight_decay" in str(error.value)
-    with pytest.raises(StateError, match=r"optimizer.momentum does not fit"):
+    with pytest.raises(VerifyError, match=r"momentum=array"):
         program.set(lr=0.1, momentum=np.zeros(3, np.float32))
     assert program.get("lr") == np.float32(0.5)
     with pytest.raises(StateError, match="no variable is called"):

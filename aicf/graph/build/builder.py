@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Builder:
         self.graph = Graph()
         self.line = ""  # where a layer was added, while it is emitted again; else the caller's line counts
         self._names: dict[str, Value] = {}
+        self.layers: dict[int, tuple[Any, tuple[str, ...]]] = {}  # by id: each emitted layer and its scope
 
     def value(
         self,
@@ -50,6 +52,7 @@ class Builder:
         init: Initializer | None = None,
         constant: bool = False,
         meta: str = "",
+        check: Callable[[str, Any], float] | None = None,
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -60,7 +63,7 @@ class Builder:
         if role in (Role.param, Role.state) and init is None:
             raise VerifyError(f"{role} {name} declares no initial value")
         value = Value(
-            len(self.graph.values), name, spec, role, init, constant, meta, where=self.line or user_line()
+            len(self.graph.values), name, spec, role, init, constant, meta, check, where=self.here()
         )
         if role is not Role.tmp:
             self._claim(name, value)
@@ -74,6 +77,13 @@ class Builder:
 
     def find(self, name: str) -> Value | None:
         return self._names.get(name)
+
+    def here(self) -> str:
+        """The user's line that messages give."""
+        return self.line or user_line()
+
+    def owns(self, value: Value) -> bool:
+        return value.vid < len(self.graph.values) and self.graph.values[value.vid] is value
 
     def emit(
         self,
@@ -94,7 +104,7 @@ class Builder:
             attrs,
             *call_spec,
             constraints=constraints,
-            where=self.line or user_line(),
+            where=self.here(),
         )
         for value in inputs:
             if value is not None:
@@ -104,8 +114,13 @@ class Builder:
         self.graph.ops.append(op)
         return outputs
 
-    def rewind(self, values: int, ops: int) -> None:
-        """Forget everything after the first `values` values and `ops` ops."""
+    def mark(self) -> tuple[int, int, dict]:
+        """Where the graph stands, for `rewind`."""
+        return len(self.graph.values), len(self.graph.ops), dict(self.layers)
+
+    def rewind(self, mark: tuple[int, int, dict]) -> None:
+        """Forget everything that came after a mark."""
+        values, ops, self.layers = mark
         gone = self.graph.ops[ops:]
         del self.graph.values[values:], self.graph.ops[ops:]
         self.graph.updates = {o: n for o, n in self.graph.updates.items() if o < values and n < values}
@@ -136,9 +151,9 @@ class Builder:
         self.graph.updates[old.vid] = new.vid
 
 
+@dataclass(frozen=True)
 class _Constant:
-    def __init__(self, value: float) -> None:
-        self.value = value
+    value: float
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         return np.full(shape, self.value)
@@ -152,7 +167,8 @@ class GraphEmitter:
 
     def __init__(self, builder: Builder, device: str) -> None:
         self.builder, self.device = builder, device
-        self._scope: list[str] = []
+        self._scope: tuple[str, ...] = ()
+        self._again = False  # inside a layer that was emitted before: its names mean the same weights
 
     def __getattr__(self, kind: str) -> Any:
         if kind.startswith("_"):
@@ -192,8 +208,11 @@ class GraphEmitter:
         )
         dtype = next(shared, f32)
         given: list[Value | None] = []
-        for decl, value in zip(decls, values):
-            if value is not None and not isinstance(value, Value):
+        for n, (decl, value) in enumerate(zip(decls, values)):
+            if isinstance(value, Value):
+                self._check_owned(value, f"ctx.{schema.name}: {decl.name if decl else f'operand {n}'}")
+            elif value is not None:
+                _check_number(value, f"ctx.{schema.name}: {decl.name if decl else f'operand {n}'}")
                 own = decl is not None and not decl.type.shared and len(decl.type.dtypes) == 1
                 value = self.constant(value, next(iter(decl.type.dtypes)) if own and decl else dtype)
             given.append(value)
@@ -201,7 +220,9 @@ class GraphEmitter:
 
     def constant(self, value: float, dtype: Any = f32) -> Value:
         """A 0-D constant: set once, shared, in no state dict."""
+        _check_number(value, "ctx.constant")
         dtype = DType.of(dtype)
+        value = value.item() if isinstance(value, np.generic) else value
         name = f"const.{dtype}.{value!r}"
         known = self.builder.find(name)
         return known or self.builder.value(
@@ -213,26 +234,57 @@ class GraphEmitter:
     @contextmanager
     def scope(self, name: str, line: str = "") -> Iterator[None]:
         """Names declared inside get `name.` in front; messages about what is emitted inside give `line`."""
-        before = self.builder.line
-        self._scope.append(name)
-        self.builder.line = line or before
+        with self._within((*self._scope, name), line):
+            yield
+
+    @contextmanager
+    def _within(self, scope: tuple[str, ...], line: str, again: bool = False) -> Iterator[None]:
+        before = self._scope, self._again, self.builder.line
+        self._scope, self._again, self.builder.line = scope, again or self._again, line or self.builder.line
         try:
             yield
         finally:
-            self._scope.pop()
-            self.builder.line = before
+            self._scope, self._again, self.builder.line = before
+
+    def layer(self, layer: Any, name: str, x: Value, line: str = "") -> Value:
+        """Emit a layer after x, its weights called `<name>.…`. One that was emitted before shares the weights it has."""
+        known = self.builder.layers.get(id(layer))
+        _, scope = known or (layer, (*self._scope, name))
+        self.builder.layers[id(layer)] = layer, scope
+        with self._within(scope, line, again=known is not None):
+            y = layer.emit(self, x)
+            self._check_owned(y, f"{type(layer).__name__}.emit's result")
+        return y
+
+    def _check_owned(self, value: Any, what: str) -> None:
+        """A Value of this graph, not of another emission of the same layers."""
+        if not isinstance(value, Value):
+            got = "nothing" if value is None else f"a {type(value).__name__}"
+            raise VerifyError(
+                f"{what} is {got}", expected="a Value", hint="return ctx.relu(x)", where=self.builder.here()
+            )
+        if not self.builder.owns(value):
+            raise VerifyError(
+                f"{what} belongs to another graph", got=repr(value), where=self.builder.here(),
+                hint="a layer is emitted anew for each size: keep no Value from one emit to the next",
+            )  # fmt: skip
 
     def _name(self, name: str) -> str:
-        return ".".join([*self._scope, name])
+        return ".".join((*self._scope, name))
 
     def input(self, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
         return self.builder.value(name, TensorSpec(shape, DType.of(dtype), self.device), Role.input)
 
     def param(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
         """A trained tensor, called `<scope>.<name>`."""
-        return self.builder.value(
-            self._name(name), TensorSpec(shape, DType.of(dtype), self.device), Role.param, init
-        )
+        full, spec = self._name(name), TensorSpec(shape, DType.of(dtype), self.device)
+        known = self.builder.find(full) if self._again else None
+        if known is not None and known.spec != spec:
+            raise VerifyError(
+                f"a shared layer has one {full}", expected=str(known.spec), got=str(spec),
+                where=self.builder.here(), hint="add a layer of its own there",
+            )  # fmt: skip
+        return known or self.builder.value(full, spec, Role.param, init)
 
     def state(self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32) -> Value:
         """A tensor kept between runs; the same name gives the same value. `init` may be a number."""
@@ -243,11 +295,22 @@ class GraphEmitter:
         start = init if callable(init) else _Constant(init)
         return self.builder.value(full, TensorSpec(shape, DType.of(dtype), self.device), Role.state, start)
 
-    def meta(self, name: str, value: float) -> Value:
-        """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan (C13)."""
-        spec = TensorSpec((), f32, self.device)
-        known = self.builder.find(self._name(name))
-        return known or self.builder.value(self._name(name), spec, Role.state, _Constant(value), meta=name)
+    def meta(self, name: str, value: float, check: Callable[[str, Any], float] | None = None) -> Value:
+        """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan (C13).
+
+        check  of (name, value) -> value; raises for what the parameter can't be
+        """
+        full, spec = self._name(name), TensorSpec((), f32, self.device)
+        known = self.builder.find(full)
+        return known or self.builder.value(full, spec, Role.state, _Constant(value), meta=name, check=check)
 
     def update(self, old: Value, new: Value) -> None:
         self.builder.update(old, new)
+
+
+def _check_number(value: Any, what: str) -> None:
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        raise VerifyError(
+            f"{what} is a {type(value).__name__}", expected="a Value or a number",
+            hint='ctx.state("name", shape, lambda shape, rng: array) keeps an array; ctx.param also trains it',
+        )  # fmt: skip

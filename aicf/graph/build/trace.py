@@ -61,6 +61,13 @@ class Recipe:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
+        _check_part("model", self.model, ("inputs", "emit"), "an nn.Model", "compile(model, ...)")
+        if self.loss is not None:
+            _check_part("loss", self.loss, ("targets", "emit"), "an nn.Loss", "loss=nn.MeanSquaredError()")
+        if self.optimizer is not None:
+            _check_part(
+                "optimizer", self.optimizer, ("emit",), "an nn.Optimizer", "optimizer=nn.Adam(lr=1e-3)"
+            )
         if self.mode not in MODES:
             raise VerifyError(f"mode {self.mode!r} is unknown", expected=", ".join(MODES))
         if self.mode != "infer" and self.loss is None:
@@ -71,10 +78,23 @@ class Recipe:
             raise VerifyError(
                 "mode 'train' needs an optimizer", hint="compile(..., optimizer=nn.Adam(lr=1e-3))"
             )
-        if self.accumulate < 1 or (self.accumulate > 1 and self.mode != "train"):
+        runs = self.accumulate
+        if type(runs) is not int or runs < 1 or (runs > 1 and self.mode != "train"):
             raise VerifyError(
-                f"accumulate={self.accumulate} in mode {self.mode!r}", expected="1, or more in mode 'train'"
+                f"accumulate={runs!r} in mode {self.mode!r}",
+                expected="the whole number 1, or more in mode 'train'",
             )
+
+
+def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hint: str) -> None:
+    """An object with these attributes; a class or a name in its place is a slip of the pen."""
+    if isinstance(value, type):
+        raise VerifyError(
+            f"{name} is the class {value.__name__}", expected=f"{expected}, an instance",
+            hint=f"{name}={value.__name__}(...)",
+        )  # fmt: skip
+    if not all(hasattr(value, need) for need in needs):
+        raise VerifyError(f"{name} is {value!r}", expected=expected, hint=hint)
 
 
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
@@ -89,7 +109,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     params = builder.graph.externals(Role.param)
     if recipe.loss is not None:
         specs = recipe.loss.targets(replace(output.spec))
-        targets = {name: inputs.get(name) or ctx.input(name, s.shape, s.dtype) for name, s in specs.items()}
+        targets = {name: _target(ctx, inputs, name, spec) for name, spec in specs.items()}
         loss = recipe.loss.emit(ctx, output, targets)
         shown = {
             "loss": _own(ctx, loss),
@@ -102,6 +122,19 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     for name, value in shown.items():
         _return(builder, ctx, name, value)
     return builder.graph
+
+
+def _target(ctx: GraphEmitter, inputs: Mapping[str, Value], name: str, spec: TensorSpec) -> Value:
+    """What a loss is fed; an input of the model may be a target as well, if it has the target's type."""
+    known = inputs.get(name)
+    if known is None:
+        return ctx.input(name, spec.shape, spec.dtype)
+    if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+        raise VerifyError(
+            f"the loss's target {name!r} has the name of an input of the model", expected=f"{name}: {spec}",
+            got=f"{name}: {known.spec}", hint=f"feed the target under another name: target={name + '_target'!r}",
+        )  # fmt: skip
+    return known
 
 
 def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str) -> None:

@@ -15,7 +15,7 @@ from ...device.interop import Foreign
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import KernelLoader
-from ...errors import FeedError, StateError, TypeInferenceError
+from ...errors import FeedError, StateError, TypeInferenceError, VerifyError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ..build.trace import Recipe, trace
@@ -181,7 +181,13 @@ class Program:
 
     def compiled(self, sizes: Mapping[str, int] | None = None, phase: str | None = None) -> CompiledPlan:
         """The plan for some sizes of the named dimensions; the model's own sizes if none are given."""
-        sizes = {**self.recipe.model.sizes, **(sizes or {})}
+        known = self.recipe.model.sizes
+        if unknown := sorted(set(sizes or {}) - set(known)):
+            raise VerifyError(
+                f"no input has a dimension called {unknown[0]!r}",
+                expected=", ".join(sorted(known)) or "no sizes",
+            )
+        sizes = {**known, **(sizes or {})}
         phase = phase or self._phase()
         key = (phase, *sorted(sizes.items()))
         found = self._plans.get(key)
@@ -263,7 +269,8 @@ class Program:
                     f"no meta-parameter is called {name!r}",
                     expected=", ".join(sorted(known)) or "none at all",
                 )
-        self.variables.assign({known[name]: value for name, value in meta.items()})
+        checks = self.variables.checks
+        self.variables.assign({known[name]: checks[name](name, value) for name, value in meta.items()})
 
     def get(self, name: str) -> np.ndarray:
         """A param or state, or by its short name what the optimizer keeps (`lr`, `step`), as a host array."""
@@ -291,6 +298,10 @@ class Program:
 
         A program that does not train takes a training program's checkpoint: it leaves the optimizer's state aside.
         """
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(np.load('model.npz'))"
+            )  # fmt: skip
         runs = int(np.asarray(state[RUNS])) if RUNS in state else self.runs
         named = {k: v for k, v in state.items() if k != RUNS and not self._of_an_optimizer(k)}
         missing = self.variables.load_state_dict(named, strict, self._names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Variables(Mapping[str, Tensor]):
         self._constants: set[str] = set()
         self.lock = threading.RLock()  # held by a run: programs of one model share these tensors
         self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter
+        self.checks: dict[str, Callable[[str, Any], float]] = {}  # short name -> what it may be set to
 
     def declare(self, graph: Graph, renew: bool = False) -> None:
         """Make the params and states of a graph that are not there yet; the others must have the same type.
@@ -68,6 +69,7 @@ class Variables(Mapping[str, Tensor]):
                 self._constants.add(value.name)
             if value.meta:
                 self.meta[value.meta] = value.name
+                self.checks[value.meta] = value.check or _as_it_is
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -141,6 +143,10 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
             got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}",
         )
     return array
+
+
+def _as_it_is(name: str, value: Any) -> Any:
+    return value
 
 
 def _download(value: Any) -> np.ndarray:

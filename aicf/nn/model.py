@@ -1,0 +1,167 @@
+"""Model: a chain of layers over its first input, emitted as it grows and again for each size that is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import VerifyError
+from ..graph.build.builder import Builder, GraphEmitter, user_line
+from ..ir import Graph, Value
+from ..types import TensorSpec
+from . import checks
+from .layers import Layer
+
+# First parts of names that mean something else: results, the optimizer's state, the run counter, constants.
+RESERVED_LAYERS = frozenset({"const", "grad", "optimizer", "program"})
+RESERVED_INPUTS = frozenset({"loss", "output"})
+_EMITTED = ("_builder", "_ctx", "_last", "_variables")  # what a copy or a pickle makes anew
+
+
+class Model:
+    """A chain of layers over the first input.
+
+    inputs  specs by name, or the spec of the one input "x"; a shape alone is of f32. Dimensions may be names, such as
+            "batch", whose sizes follow each feed
+    sizes   a size for each named dimension: the one that `add` checks types with and `compile` plans for first
+    seed    of the initialisers
+
+        model = Model({"x": TensorSpec(("batch", 64))}, batch=32)
+        model.add(Linear(64, 10)).add(ReLU())
+
+    A copy or a pickle of a model is its layers: they start from the seed again. `state_dict` carries trained weights.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, TensorSpec] | TensorSpec | tuple, *, seed: int = 0, **sizes: int
+    ) -> None:
+        self.inputs = _specs(inputs)
+        self.seed = checks.whole("seed", seed)
+        named = sorted({d for spec in self.inputs.values() for d in spec.dims})
+        if unknown := sorted(set(sizes) - set(named)):
+            raise VerifyError(
+                f"no input has a dimension called {unknown[0]!r}",
+                expected=f"a size for {', '.join(named)}" if named else "no sizes: no dimension has a name",
+                got=f"{unknown[0]}={sizes[unknown[0]]!r}",
+            )
+        if unbound := [d for d in named if d not in sizes]:
+            raise VerifyError(f"no size for {', '.join(unbound)}", hint=f"Model(..., {unbound[0]}=32)")
+        self.sizes = {name: checks.whole(name, size) for name, size in sizes.items()}
+        self.layers: list[tuple[str, Layer]] = []
+        self._lines: dict[str, str] = {}  # where each layer was added, for messages
+        self._start()
+
+    def _start(self) -> None:
+        """Emit the layers there are into a graph of the model's own."""
+        self._builder = Builder()
+        self._ctx = GraphEmitter(self._builder, "cpu")
+        self._last = self.emit(self._ctx, self._inputs(self._ctx))
+
+    def _inputs(self, ctx: GraphEmitter) -> dict[str, Value]:
+        bound = {name: spec.bind(self.sizes) for name, spec in self.inputs.items()}
+        return {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound.items()}
+
+    def add(self, layer: Layer, name: str | None = None) -> Model:
+        """Emit a layer after those there are (C1). A shape that does not fit is an error here, at the caller's line.
+
+        name  of the layer, in front of its weights' names; its number if there is none. A layer object that is added
+              again shares its weights, under the name it had first
+        """
+        line = user_line()
+        checks.layer(layer)
+        name = self._name(name)
+        before = self._builder.mark()
+        try:
+            self._last = self._ctx.layer(layer, name, self._last)
+        except Exception:
+            self._builder.rewind(before)  # a refused layer leaves no trace
+            raise
+        self.layers.append((name, layer))
+        self._lines[name] = line
+        return self
+
+    def _name(self, name: str | None) -> str:
+        if name is None:
+            name = str(len(self.layers))
+        if not isinstance(name, str) or not name or "." in name or name in RESERVED_LAYERS:
+            raise VerifyError(
+                f"{name!r} can't be the name of a layer",
+                expected=f"text without dots, other than {', '.join(sorted(RESERVED_LAYERS))}",
+                where=user_line(),
+            )
+        if name in dict(self.layers):
+            raise VerifyError(f"two layers are called {name!r}", where=user_line())
+        return name
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {k: v for k, v in vars(self).items() if k not in _EMITTED}
+        return state | {"layers": list(self.layers), "_lines": dict(self._lines)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._start()
+
+    def __copy__(self) -> Model:
+        """The layers of now: what is added to the original later is not in the copy, nor the other way round."""
+        other = object.__new__(type(self))
+        other.__setstate__(self.__getstate__())
+        return other
+
+    @property
+    def graph(self) -> Graph:
+        """The forward graph at the model's own sizes, as `add` emitted it."""
+        return self._builder.graph
+
+    @property
+    def output(self) -> TensorSpec:
+        return self._last.spec
+
+    def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value:
+        """Emit the whole model again, for the sizes of these inputs."""
+        x = next(iter(inputs.values()))
+        for name, layer in self.layers:
+            x = ctx.layer(layer, name, x, self._lines[name])
+        return x
+
+    def summary(self) -> list[tuple[str, str, str, int]]:
+        """(name, layer, output type, parameters) for each layer; shared parameters count where they come first."""
+        rows = []
+        builder = Builder()
+        ctx = GraphEmitter(builder, "cpu")
+        x = next(iter(self._inputs(ctx).values()))
+        for name, layer in self.layers:
+            before = _parameters(builder.graph)
+            x = ctx.layer(layer, name, x, self._lines[name])
+            rows.append((name, repr(layer), str(x.spec), _parameters(builder.graph) - before))
+        return rows
+
+    def __repr__(self) -> str:
+        body = "".join(f"\n  {name}: {layer!r}" for name, layer in self.layers)
+        return f"Model({', '.join(f'{n}: {s}' for n, s in self.inputs.items())}){body}"
+
+
+def _specs(inputs: Any) -> dict[str, TensorSpec]:
+    if isinstance(inputs, (TensorSpec, tuple)):
+        inputs = {"x": inputs}
+    example = 'Model({"x": TensorSpec(("batch", 64))}, batch=32)'
+    if not isinstance(inputs, Mapping):
+        raise VerifyError(f"the inputs are {inputs!r}", expected="specs by name", hint=example)
+    if not inputs:
+        raise VerifyError("a model needs an input", hint=example)
+    specs = {}
+    for name, spec in inputs.items():
+        if not isinstance(name, str) or not name or name in RESERVED_INPUTS:
+            raise VerifyError(
+                f"{name!r} can't be the name of an input",
+                expected="text other than " + " and ".join(sorted(RESERVED_INPUTS)),
+            )
+        if not isinstance(spec, (TensorSpec, tuple, list)):
+            raise VerifyError(
+                f"input {name} is declared as {spec!r}", expected="a TensorSpec or a shape", hint=example
+            )
+        specs[name] = spec if isinstance(spec, TensorSpec) else TensorSpec(tuple(spec))
+    return specs
+
+
+def _parameters(graph: Graph) -> int:
+    return sum(v.spec.numel for v in graph.values if v.role.value == "param")

@@ -1,0 +1,55 @@
+"""aicf's Tensor as results are read: 0-D ones like numbers, the others like NumPy's, and never an unclear truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf.types import TensorSpec
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def tensor(array, device="cpu") -> aicf.Tensor:
+    array = np.asarray(array, np.float32)
+    return aicf.runtime(device).upload(array, TensorSpec(array.shape, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_0d_tensor_is_formatted_ordered_and_tested_like_its_number(device):
+    loss = tensor(0.25, device)
+    assert f"{loss:.3f}" == "0.250"
+    assert f"{loss}" == "0.25"
+    assert loss < 0.5 and loss <= 0.25 and loss > 0.1 and loss >= tensor(0.25, device)
+    assert not loss > 0.5 and 0.5 > loss  # noqa: SIM300
+    assert min([tensor(3, device), loss], key=float) is loss and max(loss, tensor(3, device)) is not loss
+    assert bool(loss) and not bool(tensor(0.0, device))
+    assert f"{tensor(2.0, device):5.1f}|" == "  2.0|"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_nd_tensor_has_a_length_elements_and_no_truth_value(device):
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    t = tensor(values, device)
+    assert len(t) == 2
+    np.testing.assert_array_equal(t[1], values[1])
+    assert t[1, 2] == 5 and isinstance(t[:, 1], np.ndarray)
+    np.testing.assert_array_equal(np.stack(list(t)), values)
+    np.testing.assert_array_equal(np.asarray(t), values)
+    assert f"{t}" == repr(t)
+    with pytest.raises(ValueError, match="no one truth value"):
+        bool(t)
+    with pytest.raises(ValueError, match="no one truth value"):
+        bool(tensor(np.ones(1), device))  # length 1: still no number
+    with pytest.raises(TypeError, match="not ordered"):
+        t < 1  # noqa: B015
+    with pytest.raises(TypeError, match="0-D"):
+        len(tensor(1.0, device))
+    with pytest.raises(IndexError):
+        t[2]
+
+
+def test_equality_and_hash_are_the_object_s():
+    t = tensor(1.0)
+    assert t == t and t != tensor(1.0) and len({t, t}) == 1
