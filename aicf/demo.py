@@ -112,6 +112,8 @@ def run(
 ) -> dict[str, Any]:
     """The whole demo; returns, and writes to `json_path`, what it measured."""
     console = console or Console()
+    if json_path:
+        _check_writable(Path(json_path))
     x, y, x_test, y_test = digits()
     model = build_model()
     program = compile(
@@ -150,12 +152,25 @@ def run(
     return result
 
 
+def _check_writable(path: Path) -> None:
+    """Asked before the training, whose results would be lost."""
+    there = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise AicfError(
+            f"{path} can't be written: {error.strerror}", expected="a file in a folder that exists"
+        ) from None
+    if not there:
+        path.unlink()
+
+
 def model_table(model: nn.Model) -> Table:
     table = Table(title="model", title_justify="left", show_edge=False)
-    for column, justify in (("layer", "left"), ("", "left"), ("output", "left"), ("parameters", "right")):
+    for column, justify in (("name", "left"), ("layer", "left"), ("output", "left"), ("parameters", "right")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     rows = model.summary()
     for name, layer, output, count in rows:
         table.add_row(name, layer, output, f"{count:,}" if count else "")
-    table.add_row("", "", "", f"[bold]{sum(r[3] for r in rows):,}")
+    table.add_row("[bold]total", "", "", f"[bold]{sum(r[3] for r in rows):,}")
     return table

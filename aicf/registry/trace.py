@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -51,33 +51,42 @@ def why_next_lost(selection: Selection) -> str:
     return f"+{gap:.3g} us: {', '.join(parts)}"
 
 
-def selection_table(selection: Selection, verbose: bool = False) -> Table:
-    """Chosen and runner-up. Verbose: a row per candidate and per rejected variant."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for options in (
-        {"min_width": 10},
-        {"min_width": 26, "no_wrap": True},
-        {"justify": "right", "no_wrap": True},
-        {},
-    ):
-        table.add_column(**options)
-    best = selection.chosen
-    table.add_row(
-        Text("  chosen", style="green"),
-        Text(_named(best), style="bold"),
-        microseconds(best.us),
-        f"= {best.cost}; score {best.score:,.0f}",
-    )
-    others = selection.ranked[1:] if verbose else selection.ranked[1:2]
-    for n, other in enumerate(others):
-        note = why_next_lost(selection) if n == 0 else f"= {other.cost}; score {other.score:,.0f}"
-        table.add_row("  next" if n == 0 else "", _named(other), microseconds(other.us), note)
+def selection_lines(selection: Selection, verbose: bool = False, ended: str | None = None) -> RenderableType:
+    """Labelled lines: chosen, next, rejected, ended. Verbose: every candidate, and every rejected variant with its reason."""
+    lines: list[tuple[str, str, str]] = []  # label, its style, text
+    shown = selection.ranked if verbose else selection.ranked[:2]
+    width = max(len(_named(c)) for c in shown)
+    for n, candidate in enumerate(shown):
+        text = f"{_named(candidate):<{width}}  {microseconds(candidate.us)}"
+        if n == 1:
+            text += f"\n{why_next_lost(selection)}"
+        else:
+            text += f", score {candidate.score:,.0f}\n= {candidate.cost}"
+        lines.append((("chosen", "next")[n] if n < 2 else "", "green" if n == 0 else "", text))
     if verbose:
         for n, r in enumerate(selection.rejected):
-            table.add_row(
-                Text("  rejected" if n == 0 else "", style="red"), r.variant.id, "", r.reject.reason
-            )
+            lines.append(("rejected" if n == 0 else "", "red", f"{r.variant.id}  {r.reject.reason}"))
+    elif selection.rejected:
+        reasons = counted_reasons([(r.variant, r.reject) for r in selection.rejected])
+        lines.append(("rejected", "red", f"{len(selection.rejected)}: {reasons}"))
+    if ended is not None:
+        lines.append(("ended", "yellow", ended))
+    return labelled(lines)
+
+
+def labelled(lines: Sequence[tuple[str, str, str]]) -> Table:
+    """(label, its style, text): the texts one below the other, however narrow the terminal."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=10, no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, style, text in lines:
+        table.add_row(Text(f"  {label}", style=style), _first_bold(text) if label == "chosen" else Text(text))
     return table
+
+
+def _first_bold(text: str) -> Text:
+    head, space, rest = text.partition(" ")
+    return Text(head, style="bold").append(space + rest, style="not bold")
 
 
 def _named(candidate: Candidate) -> str:
@@ -85,31 +94,18 @@ def _named(candidate: Candidate) -> str:
     return variant.id if variant.origin == "aicf" else f"{variant.id} [{variant.origin}]"
 
 
-def selection_lines(selection: Selection, verbose: bool = False, ended: str | None = None) -> RenderableType:
-    """The table, then, in short form, one line for all rejected variants, and why the region ended."""
-    parts: list[RenderableType] = [selection_table(selection, verbose)]
-    if selection.rejected and not verbose:
-        parts.append(rejected_line(selection))
-    if ended is not None:
-        parts.append(_line("  ended", "yellow", ended))
-    return Group(*parts)
-
-
-def _line(label: str, style: str, text: str) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(min_width=10)
-    table.add_column()
-    table.add_row(Text(label, style=style), Text(text))
-    return table
-
-
-def rejected_line(selection: Selection) -> Table:
-    """`4: …`: how many were rejected, and why."""
-    return _line(
-        "  rejected",
-        "red",
-        f"{len(selection.rejected)}: " + counted_reasons([(r.variant, r.reject) for r in selection.rejected]),
-    )
+def why_not_taken(kind: str, rejections: Sequence[tuple[KernelVariant, Reject]]) -> str:
+    """Why a region ended before an op of this kind, as a sentence: what each kernel said against it."""
+    reasons = list(dict.fromkeys(reject.reason for _, reject in rejections))
+    names = [variant.name for variant, _ in rejections]
+    if all(reason.startswith("takes one op") for reason in reasons):
+        several = f"{names[0]} and {len(names) - 1} more take" if len(names) > 1 else f"{names[0]} takes"
+        return f"the next op, {kind}, needs a kernel of its own: {several} one op"
+    if reasons == ["another product begins"]:
+        return f"the next op, {kind}, begins another product"
+    if len(reasons) == 1 and reasons[0].startswith(f"{kind} "):
+        return f"the next op, {kind}, {reasons[0].removeprefix(f'{kind} ')}"
+    return f"the next op, {kind}, does not fit: {counted_reasons(rejections)}"
 
 
 def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: int = 3) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import aicf
 from aicf import nn
 from aicf.cli import load_model
 from aicf.device.spec import PRESETS, preset
+from aicf.registry.trace import render
 
 from .chains import rows_of
 
@@ -62,6 +64,54 @@ def test_the_verbose_explanation_names_every_variant_that_was_asked(device):
             assert candidate.variant.id in text
         for rejection in region.selection.rejected:
             assert f"{rejection.variant.id} {rejection.reject.reason}" in text
+
+
+@pytest.mark.spec("F5")
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("everything", [False, True], ids=["short", "verbose"])
+def test_it_is_told_in_full_at_any_width(width, everything):
+    """No line is too long, nothing is cut, and no line begins in a gutter further right than the labels' column."""
+    explanation = replace(story("h200", "train"), everything=everything)
+    text = render(explanation, width)
+    for line in text.splitlines():
+        assert len(line) <= width, line
+        assert len(line) - len(line.lstrip()) <= 12, line
+    assert "…" not in text.replace(", …;", "")
+    wide = "".join(render(explanation, 1000).split())
+    assert "".join(text.split()) == wide
+    if width >= 80:  # an id is never broken where there is room for one
+        for region in explanation.regions:
+            assert any(region.kernel_id in line for line in text.splitlines())
+
+
+@pytest.mark.spec("F5")
+def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
+    explanation = story("h200", "train")
+    text, times = str(explanation), [r.selection.chosen.us for r in explanation.regions]
+    steps = [n for n, r in enumerate(explanation.regions) if r.spec.signature == "adam_step"]
+    told = [int(n) for n in re.findall(r"^region (\d+) +adam_step +op", text, re.MULTILINE)]
+    assert told == steps[:2], "one for each kernel chosen"
+    rest = steps[2:]
+    line = (
+        f"regions {rest[0]}..{rest[-1]}  adam_step ×{len(rest)}   as regions {told[0]}, {told[1]}: "
+        + ", ".join(f"{times[n]:.3g} us" for n in rest)
+        + f"; together {sum(times[n] for n in rest):.3g} us"
+    )
+    assert line in " ".join(text.splitlines())
+    verbose = str(explanation.verbose())
+    assert len(re.findall(r"^region \d+ +adam_step +op", verbose, re.MULTILINE)) == len(steps)
+
+
+@pytest.mark.spec("A9", "F5")
+def test_why_a_region_ended_is_said_in_a_sentence_and_kept_as_data():
+    regions = story("h200", "train").regions
+    said = {r.ended.sentence for r in regions}
+    assert "the next op, gemm, begins another product" in said
+    assert "the next op, reduce_mean, needs a kernel of its own: softmax_xent_rows takes one op" in said
+    assert "the next op, softmax_cross_entropy, is no elementwise op of one operand" in said
+    assert "the next op, scale, reads nothing that this one makes" in said
+    assert regions[-1].ended.sentence == "it is the last one"
+    assert regions[0].ended.detail == "gemm fits none: all 4: another product begins"
 
 
 @pytest.mark.spec("F5")

@@ -8,13 +8,13 @@ and what came after it is scanned again. Which op ended a region, and why, is re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp, Role
 from ...registry.select import Selection, Selector
-from ...registry.trace import counted_reasons
+from ...registry.trace import counted_reasons, why_not_taken
 from ...registry.variant import KernelVariant
 from ...rows import RegionOp, RegionSpec
 from ...types import TensorDesc
@@ -24,10 +24,11 @@ LENGTH_LIMIT = 16
 
 @dataclass(frozen=True)
 class Ended:
-    """Why a region ended: the trigger, and the values it saw."""
+    """Why a region ended: the trigger, the values it saw, and the same as a sentence for people."""
 
     trigger: str  # end | independent | candidates | cost | limit
     detail: str = ""
+    sentence: str = field(default="it is the last one", compare=False)
 
     def __str__(self) -> str:
         return f"{self.trigger}: {self.detail}" if self.detail else self.trigger
@@ -142,17 +143,22 @@ def _start(schedule: _Schedule, i: int, selector: Selector) -> _State:
 def _compose(schedule: _Schedule, state: _State, j: int, selector: Selector) -> _State | Ended:
     op = schedule.ops[j]
     if j - state.anchor >= LENGTH_LIMIT:
-        return Ended("limit", f"a region has at most {LENGTH_LIMIT} ops")
+        most = f"a region has at most {LENGTH_LIMIT} ops"
+        return Ended("limit", most, most)
     made = {v for i in range(state.anchor, j) for v in schedule.ops[i].out_vids}
     if not made.intersection(op.in_vids):
-        return Ended("independent", f"{op.kind} reads nothing that {state.spec.signature} makes")
+        return Ended(
+            "independent", f"{op.kind} reads nothing that {state.spec.signature} makes",
+            f"the next op, {op.kind}, reads nothing that this one makes",
+        )  # fmt: skip
     spec, in_vids, out_vids = schedule.region(state.anchor, j)
     verdicts = [(v, v.continues(spec, selector.device)) for v in state.live]
     live = tuple(v for v, reject in verdicts if reject is None)
     if not live:
+        against = [(v, r) for v, r in verdicts if r]
         return Ended(
-            "candidates", f"{op.kind} fits none: {counted_reasons([(v, r) for v, r in verdicts if r])}"
-        )
+            "candidates", f"{op.kind} fits none: {counted_reasons(against)}", why_not_taken(op.kind.name, against)
+        )  # fmt: skip
     found = selector.ask(spec)
     return _State(
         state.anchor, j, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found
@@ -169,4 +175,10 @@ def _loses(schedule: _Schedule, best: _State, following: _State, selector: Selec
             return None
         split += single.chosen.us
     fused = following.best.chosen.us
-    return Ended("cost", f"fused {fused:.3g} us against {split:.3g} us split") if fused > split else None
+    if fused <= split:
+        return None
+    kind = schedule.ops[following.last].kind
+    return Ended(
+        "cost", f"fused {fused:.3g} us against {split:.3g} us split",
+        f"with the next op, {kind}, it would take {fused:.3g} us, apart {split:.3g} us",
+    )  # fmt: skip
