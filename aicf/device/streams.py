@@ -74,7 +74,7 @@ def wait(ordinal: int, waiter: int, on: int) -> None:
 
 
 def is_capturing(handle: int) -> bool:
-    """Whether a stream is being captured into a graph, or can't be asked because another one is."""
+    """Whether a stream of the current device is being captured, or can't be asked because another one is."""
     from cuda.bindings import driver
 
     status, state = driver.cuStreamIsCapturing(handle)
@@ -90,6 +90,7 @@ _here = threading.local()
 def _devices() -> int:
     from cuda.bindings import driver
 
+    driver.cuInit(0)
     return int(driver.cuDeviceGetCount()[1])
 
 

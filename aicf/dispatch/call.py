@@ -211,7 +211,7 @@ def _call(
     else:
         ordinal = given[0].ordinal
         work = _work_stream(given, ordinal) if stream is None else streams.handle_of(stream)
-        others = _other_streams(given, ordinal, work) if stream is None else []
+        others = _other_streams(given, work) if stream is None else []
         prepared = _find(schema, attrs, operands, results, place, work)
         pointers = [0 if t is None else t.ptr for t in tensors]
         prepared.check_overlap(pointers)
@@ -275,17 +275,19 @@ def _find(
         place,
     )
     found = _prepared.pop(key, None)
-    if found is None:
-        if stream is not None and streams.is_capturing(stream):
-            raise CaptureError(
-                f"the first {schema.name} of this kind falls into a capture, where nothing can be compiled or loaded",
-                got=", ".join(str(d) for d in (*ins, *outs)), where=f"stream {stream:#x}",
-                hint="make the same call once before the capture begins",
-            )  # fmt: skip
-        runtime = _runtime(place)
-        previous = streams.enter(getattr(runtime, "ordinal", 0)) if place != "cpu" else None
+    if found is None and place == "cpu":
+        found = prepare(schema, attrs, ins, [d for d in outs if d is not None], _runtime(place), registry)
+    elif found is None:
+        assert stream is not None
+        previous = streams.enter(int(place.partition(":")[2]))
         try:
-            found = prepare(schema, attrs, ins, [d for d in outs if d is not None], runtime, registry)
+            if streams.is_capturing(stream):
+                raise CaptureError(
+                    f"the first {schema.name} of this kind falls into a capture, where nothing can be compiled or loaded",
+                    got=", ".join(str(d) for d in (*ins, *outs)), where=f"stream {stream:#x}",
+                    hint="make the same call once before the capture begins",
+                )  # fmt: skip
+            found = prepare(schema, attrs, ins, [d for d in outs if d is not None], _runtime(place), registry)
         finally:
             streams.leave(previous)
     _remember(_prepared, key, found, PREPARED_LIMIT)
@@ -307,16 +309,10 @@ def _work_stream(given: Sequence[Foreign], ordinal: int) -> int:
     return _current(next((name for name in ("torch", "cupy") if name in libraries), "aicf"), ordinal)
 
 
-def _other_streams(given: Sequence[Foreign], ordinal: int, work: int) -> list[int]:
-    """The streams on which tensors were made and will be used. A library that names none uses the default stream."""
+def _other_streams(given: Sequence[Foreign], work: int) -> list[int]:
+    """The streams on which tensors were made and will be used; what came by DLPack was ordered when it was handed over."""
     found: list[int] = []
-    for t in given:
-        if t.handed_over:  # ordered by its DLPack
-            continue
-        if t.library in ("torch", "cupy", "aicf"):
-            home = _current(t.library, ordinal)
-        else:
-            home = streams.LEGACY if t.stream is None else t.stream
+    for home in (streams.home_of(t) for t in given if not t.handed_over):
         if not any(streams.same(home, known) for known in (work, *found)):
             found.append(home)
     return found
@@ -327,15 +323,15 @@ def _ordered(
 ) -> None:
     """Run after what the other streams have done, and let them go on after it."""
     handed_over = [t for t in given if t.handed_over]
-    if (others or handed_over) and streams.is_capturing(work):
-        libraries = sorted({t.library for t in given})
-        raise CaptureError(
-            f"{prepared.schema.name} can't be captured: its tensors are ordered by several streams",
-            got=f"tensors of {', '.join(libraries)}", expected="tensors of the library whose stream is captured",
-        )  # fmt: skip
     ordinal = given[0].ordinal
     previous = streams.enter(ordinal)
     try:
+        if (others or handed_over) and streams.is_capturing(work):
+            raise CaptureError(
+                f"{prepared.schema.name} can't be captured: its tensors are ordered by several streams",
+                got=f"tensors of {', '.join(sorted({t.library for t in given}))}",
+                expected="tensors of the library whose stream is captured",
+            )
         for t in handed_over:
             adopt(t.owner.exporting_obj, t.library, stream=work)  # its producer makes the stream wait
         for other in others:

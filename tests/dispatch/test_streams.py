@@ -77,6 +77,7 @@ def world(monkeypatch):
     monkeypatch.setattr(call, "_learn", lambda tensor, library: None)
     monkeypatch.setattr(call, "_find", lambda *arguments: Prepared())
     monkeypatch.setattr(call, "log_choice", lambda *arguments: None)
+    monkeypatch.setattr(call.annotate, "domain", lambda: None)
     monkeypatch.setattr(call, "_runtime", lambda place: SimpleNamespace(stream_id=OURS))
     monkeypatch.setattr(streams, "wait", lambda ordinal, waiter, on: log.append((waiter, "waits for", on)))
     monkeypatch.setattr(streams, "enter", lambda ordinal: None)
@@ -157,6 +158,7 @@ def test_the_first_call_under_capture_is_refused_before_anything_is_touched(monk
     """No runtime is opened, nothing is compiled, nothing is remembered."""
     call.cache_clear()
     monkeypatch.setattr(streams, "is_capturing", lambda stream: stream == NAMED)
+    monkeypatch.setattr(streams, "enter", lambda ordinal: None)
     monkeypatch.setattr(call, "_runtime", lambda place: pytest.fail("opened"))
     monkeypatch.setattr(call, "prepare", lambda *arguments: pytest.fail("prepared"))
     with pytest.raises(CaptureError, match="the first relu of this kind falls into a capture") as error:
