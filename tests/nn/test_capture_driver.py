@@ -1,0 +1,164 @@
+"""How a capture treats the driver (F3), against a stand-in that keeps count: every way out ends the capture."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from aicf.device.runtime import CudaRuntime
+from aicf.errors import CaptureError
+from aicf.graph.run.capture import Work, capture, segments_of
+
+
+class Status(int):
+    name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
+
+
+class Driver:
+    """Streams are captured or not, graphs exist or not; wrong use raises."""
+
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+
+    def __init__(self) -> None:
+        self.capturing: set[str] = set()
+        self.invalid = False
+        self.recorded: list[str] = []
+        self.graphs = self.executables = 0
+        self.launched: list[str] = []
+
+    def cuStreamBeginCapture(self, stream, mode):
+        assert not self.capturing
+        self.capturing.add(stream)
+        self.recorded, self.invalid = [], False
+        return (Status(0),)
+
+    def cuStreamEndCapture(self, stream):
+        self.capturing.remove(stream)
+        if self.invalid:
+            return Status(901), None
+        self.graphs += 1
+        return Status(0), list(self.recorded)
+
+    def cuGraphGetNodes(self, graph):
+        return Status(0), [], len(graph)
+
+    def cuGraphInstantiate(self, graph, flags):
+        self.executables += 1
+        return Status(0), graph
+
+    def cuGraphUpload(self, graph, stream):
+        return (Status(0),)
+
+    def cuGraphLaunch(self, graph, stream):
+        self.launched += [f"{call} on {stream}" for call in graph]
+        return (Status(0),)
+
+    def cuGraphDestroy(self, graph):
+        self.graphs -= 1
+        return (Status(0),)
+
+    def cuGraphExecDestroy(self, graph):
+        self.executables -= 1
+        return (Status(0),)
+
+
+class Runtime(CudaRuntime):
+    def __init__(self) -> None:
+        self.driver = Driver()
+        self.stream = SimpleNamespace(handle="own")
+        self.device = SimpleNamespace(create_stream=lambda: SimpleNamespace(handle="side"))
+
+    def check(self, result):
+        assert int(result[0]) == 0
+        return result[1:]
+
+
+def call(runtime: Runtime, name: str):
+    """A launch: recorded on a stream that is captured, else done."""
+
+    def launch(*on):
+        stream = on[0].handle if on else "own"
+        if stream in runtime.driver.capturing:
+            runtime.driver.recorded.append(name)
+        else:
+            runtime.driver.launched.append(f"{name} on {stream}")
+
+    return launch
+
+
+def clean(runtime: Runtime) -> bool:
+    return not runtime.driver.capturing and runtime.driver.graphs == 0 and gc.isenabled()
+
+
+@pytest.mark.spec("F3", "C14")
+def test_a_capture_runs_nothing_and_a_replay_everything_in_order():
+    runtime = Runtime()
+    graph = capture(runtime, [call(runtime, n) for n in "abc"])
+    assert (graph.nodes, runtime.driver.launched, clean(runtime)) == (3, [], True)
+    graph.launch()
+    assert runtime.driver.launched == ["a on own", "b on own", "c on own"]
+    del graph
+    gc.collect()
+    assert runtime.driver.executables == 0
+
+
+@pytest.mark.spec("F3")
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_an_exception_inside_a_capture_ends_it(error):
+    runtime = Runtime()
+
+    def broken(*on):
+        raise error
+
+    with pytest.raises(CaptureError if isinstance(error, Exception) else KeyboardInterrupt):
+        capture(runtime, [call(runtime, "a"), broken])
+    assert clean(runtime)
+    assert runtime.driver.executables == 0
+    assert capture(runtime, [call(runtime, "a")]).nodes == 1  # the next capture works
+
+
+@pytest.mark.spec("F3")
+def test_an_invalidated_capture_is_ended_and_named():
+    runtime = Runtime()
+
+    def invalidates(*on):
+        runtime.driver.invalid = True
+
+    with pytest.raises(CaptureError, match=r"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"):
+        capture(runtime, [invalidates])
+    assert clean(runtime)
+
+
+@pytest.mark.spec("F3", "C9")
+def test_what_can_t_be_captured_runs_between_graphs_or_is_refused_when_strict():
+    runtime = Runtime()
+    work = [
+        Work(n, call(runtime, n), "the variant is not capture-safe" if n in "bc" else None) for n in "abcde"
+    ]
+    segments = segments_of(runtime, work)
+    assert [(s.first, s.last, s.nodes) for s in segments] == [(0, 0, 1), (1, 2, 0), (3, 4, 2)]
+    for segment in segments:
+        segment.launch()
+    assert runtime.driver.launched == [f"{n} on own" for n in "abcde"]
+    with pytest.raises(CaptureError, match=r"2 of 5 calls can't be captured(.|\n)*b: the variant is not"):
+        segments_of(runtime, work, "strict")
+    assert [s.nodes for s in segments_of(runtime, work, "off")] == [0]
+
+
+@pytest.mark.spec("F3", "C9")
+def test_a_call_that_fails_while_captured_is_replayed_one_by_one():
+    runtime = Runtime()
+
+    def only_outside(*on):
+        if on:
+            raise RuntimeError("not while capturing")
+        runtime.driver.launched.append("b on own")
+
+    segments = segments_of(runtime, [Work("a", call(runtime, "a")), Work("b", only_outside)])
+    assert [s.nodes for s in segments] == [0]
+    assert "not while capturing" in segments[0].reason
+    segments[0].launch()
+    assert runtime.driver.launched == ["a on own", "b on own"]
+    assert clean(runtime)
