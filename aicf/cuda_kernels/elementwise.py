@@ -84,8 +84,8 @@ def flat_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, devic
 
 
 def _scalars(region: RegionSpec) -> tuple[bool, ...]:
-    """Which operands have one element while the results have more, or fewer."""
-    return tuple(t.numel == 1 and region.results[0].numel != 1 for t in op_operands(region))
+    """Which operands have one element."""
+    return tuple(t.numel == 1 for t in op_operands(region))
 
 
 def strided_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec,
@@ -180,29 +180,38 @@ class ElementwiseFlat:
         return [flat_launch(region.kind.name, _typed(region), region, device)]
 
 
-WIDTH = 4  # elements per vector: 16 bytes of f32 or i32, 8 of a half type
+VECTOR = 16  # bytes: the most that one load takes
+
+
+def vector_width(region: RegionSpec) -> int:
+    """Neighbours per step: 16 bytes of the widest element type (8 halves, 4 numbers of f32), but at least 4."""
+    return max(
+        4, VECTOR // max(t.dtype.itemsize for t in region.tensors if t.numel > 1 or t in region.results)
+    )
 
 
 @variant(ELEMENTWISE, id="cuda.elementwise_vector.v1")
 class ElementwiseVector:
-    """Four neighbours per thread and step, in vector loads and stores; otherwise as elementwise_flat.
+    """As many neighbours per thread and step as 16 bytes hold, in vector loads and stores; otherwise as elementwise_flat.
 
-    Parallel over groups of four elements, so short tensors do better with elementwise_flat. Limit: memory.
+    One-element operands, such as a learning rate, are read once per step and spread. The end of a ragged length goes one by
+    one. Parallel over vectors, so short tensors do better with elementwise_flat. Limit: memory.
     """
 
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
+        width = vector_width(region)
         for what, tensors in (("operand", region.operands), ("result", region.results)):
             for i, t in enumerate(tensors):
-                needed = min(16, WIDTH * t.dtype.itemsize)
+                needed = min(VECTOR, width * t.dtype.itemsize)
                 if t.numel > 1 and t.alignment < needed:
                     yield Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _map_cost(region, device, WIDTH, 0.9)
+        return _map_cost(region, device, vector_width(region), 0.9)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return [flat_launch(region.kind.name, _typed(region), region, device, WIDTH)]
+        return [flat_launch(region.kind.name, _typed(region), region, device, vector_width(region))]
 
 
 @variant(ELEMENTWISE, id="cuda.elementwise_strided.v1")

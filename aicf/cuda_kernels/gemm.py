@@ -1,6 +1,7 @@
-"""Variants for matrix products in f32 and what follows them: C, bias, one activation, and the saved pre-activation.
+"""Variants for matrix products and what follows them: C, bias, one activation, and the saved pre-activation.
 
-Exact f32 arithmetic on the ordinary cores, on every architecture. Regions are read by registry/epilogue.py.
+Tensors are f32, f16 or bf16, all alike; arithmetic is exact f32 on the ordinary cores, on every architecture. Half types
+are widened when loaded and rounded once when stored. Regions are read by registry/epilogue.py.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
-from ..types import TensorDesc, f32, i32
+from ..types import TensorDesc, bf16, f16, f32, i32
 from .elementwise import THREADS
 
 GRID_Y_LIMIT = 65535
+STORED = f32, f16, bf16
+RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 
 
 def _accepts(region: RegionSpec) -> Checks:
-    """What every GEMM here takes: f32, an epilogue that can be read, and row-major c, bias and results."""
+    """What every GEMM here takes: floats, an epilogue that can be read, and row-major c, bias and results."""
     program = gemm_program(region)
     if isinstance(program, Reject):
         yield program
         return
-    yield dtype(region, f32)
+    yield dtype(region, *STORED)
     yield at_most("greatest extent", max(program.m, program.n, program.k), 2**31 - 1)
     for what, i in (("c", program.c), ("bias", program.bias)):
         if i is not None and not region.operands[i].contiguous:
@@ -52,7 +55,7 @@ def _viable(region: RegionSpec) -> Checks:
     if isinstance(program, Reject):
         yield program
         return
-    yield dtype(region, f32)
+    yield dtype(region, *STORED)
 
 
 def _program(region: RegionSpec) -> GemmProgram:
@@ -61,13 +64,14 @@ def _program(region: RegionSpec) -> GemmProgram:
     return program
 
 
-def _epilogue(program: GemmProgram):
+def _epilogue(region: RegionSpec, program: GemmProgram):
     from .bodies.gemm import Epilogue
     from .engine import typed_scalar
 
     act = typed_scalar(program.scalar, f32, **dict(program.act_attrs)) if program.scalar else None
     return Epilogue(
-        program.act or "", act, program.bias_kind, program.c is not None, program.d is not None, program.z is not None
+        program.act or "", act, program.bias_kind, program.c is not None, program.d is not None, program.z is not None,
+        region.results[0].dtype,
     )  # fmt: skip
 
 
@@ -75,6 +79,21 @@ def _steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
     """Strides of op(matrix): a transpose is the strides swapped."""
     outer, inner = matrix.stride
     return (inner, outer) if transposed else (outer, inner)
+
+
+def _slices(region: RegionSpec, p: GemmProgram):
+    """How each operand comes in: along its contiguous index, in vector loads if every run of it is whole and aligned."""
+    from .bodies.gemm import Slices
+
+    def of(matrix: TensorDesc, line_step: int, k_step: int, lines: int, lines_fast: bool) -> Slices:
+        fast, slow, extent = (line_step, k_step, lines) if lines_fast else (k_step, line_step, p.k)
+        whole = fast == 1 and slow % RUN == 0 and extent % RUN == 0
+        aligned = matrix.alignment >= RUN * matrix.dtype.itemsize
+        return Slices(lines_fast, RUN if whole and aligned else 1)
+
+    a, b = region.operands[p.a], region.operands[p.b]
+    (a_m, a_k), (b_k, b_n) = _steps(a, p.trans_a), _steps(b, p.trans_b)
+    return of(a, a_m, a_k, p.m, a_m < a_k), of(b, b_n, b_k, p.n, b_n <= b_k)
 
 
 def _args(region: RegionSpec, p: GemmProgram) -> tuple:
@@ -113,7 +132,7 @@ class GemmNaive:
 
         p = _program(region)
         grid = max(1, cdiv(p.n, 16)), max(1, cdiv(p.m, 16))
-        return [Launch(naive(_epilogue(p)), grid, (16, 16), _args(region, p))]
+        return [Launch(naive(_epilogue(region, p)), grid, (16, 16), _args(region, p))]
 
 
 def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
@@ -124,7 +143,8 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
         __doc__ = f"""A block of 256 threads per {m} x {n} tile, {k} deep slices of both operands in shared memory.
 
         Parallel over tiles; a thread holds {m // 16} x {n // 16} of one in registers. 2MNK flops, edges padded to whole tiles.
-        Bytes: both operands once per tile they meet. Limit: the f32 rate, and reads of shared memory beside it.
+        Bytes: both operands once per tile they meet, four neighbours per load where runs of four are whole and aligned.
+        Limit: the f32 rate, and reads of shared memory beside it.
         """
 
         def accepts(region: RegionSpec) -> Checks:
@@ -145,17 +165,13 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
             from .bodies.gemm import Tiling, tiled
 
             p = _program(region)
-            (a_m, a_k), (b_k, b_n) = (
-                _steps(region.operands[p.a], p.trans_a),
-                _steps(region.operands[p.b], p.trans_b),
-            )
-            body = tiled(Tiling(m, n, k, blocks_per_sm), a_m < a_k, b_n <= b_k, _epilogue(p))
+            body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region, p), _epilogue(region, p))
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
             return [Launch(body, (blocks,), (THREADS,), _args(region, p))]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-gemm_tiled_32x32 = _tiled(32, 32, 32, 0.3, 4)
+gemm_tiled_32x32 = _tiled(32, 32, 32, 0.3, 3)
 gemm_tiled_64x64 = _tiled(64, 64, 16, 0.5, 3)
 gemm_tiled_128x128 = _tiled(128, 128, 8, 0.7, 2)

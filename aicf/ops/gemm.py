@@ -48,7 +48,8 @@ def gemm(
     """d = act(z), z = alpha * op(a) @ op(b) + beta * c + bias, where op transposes if asked.
 
     Shapes: op(a) (M, K), op(b) (K, N), c (M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are (M, N).
-    Arithmetic is exact f32 with f32 accumulation. act is an ActKind; slope belongs to leaky_relu.
+    Arithmetic is exact f32 with f32 accumulation; half types are widened when read, and d and z rounded once.
+    act is an ActKind; slope belongs to leaky_relu.
 
     C1  a and b have rank 2                                (aicf's rule; XLA's DotGeneral without batch dimensions)
     C2  the contracted extents agree                       (StableHLO dot_general C10)

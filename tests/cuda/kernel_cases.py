@@ -52,22 +52,29 @@ def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
 
 
 def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, trans_a: bool = False,
-         trans_b: bool = False, **attrs: Any) -> RegionSpec:  # fmt: skip
+         trans_b: bool = False, dtype: DType = f32, alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
     a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
     more = {"trans_a": trans_a, "trans_b": trans_b, **attrs}
-    return region("gemm", a, b, (m, n) if c else None, None if bias is None else (bias,), **more)
+    shapes = a, b, (m, n) if c else None, None if bias is None else (bias,)
+    return region("gemm", *(s and desc(s, dtype, alignment=alignment) for s in shapes), **more)
 
 
+HALVES = {f16: 2e-3, bf16: 1.6e-2}  # and what their rounding allows, relative
 GEMMS = [v for v in VARIANTS if ".gemm_" in v]
 
 # One region for each variant, compiled for every architecture.
 FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
     Case("cuda.elementwise_vector.v1", region("div", (1001,), (1001,))),
+    Case("cuda.elementwise_vector.v1", region("add", *2 * [desc((1001,), f16)]), tolerance=1e-3),
+    Case("cuda.elementwise_vector.v1", region("adam_step", *4 * [desc((1001,), f16)], *7 * [()]), "rates", 5e-3),
     Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
+    Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)]), tolerance=1e-3),
     Case("cuda.bias_add.v1", region("bias_add", (30, 40), (40,))),
     Case("cuda.broadcast_in_dim.v1", region("broadcast_in_dim", (7, 1), shape=(7, 5, 9), dims=(0, 2))),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
+    *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
+      for v in GEMMS for t, e in HALVES.items()),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
@@ -80,17 +87,27 @@ FIRST = [
 ]  # fmt: skip
 
 
-def gemm_cases(variant: str) -> list[Case]:
-    """Every transpose, bias kind, activation and output of one GEMM variant, at ragged sizes."""
-    made = [gemm(37, 53, 29, trans_a=ta, trans_b=tb) for ta in (False, True) for tb in (False, True)]
-    made += [gemm(37, 53, 29, bias=length) for length in (1, 53, 37)]
-    made += [gemm(20, 20, 20, bias=20, act=act, slope=0.2, save_preact=True) for act in ActKind]
+def gemm_cases(variant: str, dtype: DType = f32, tolerance: float = 2e-5) -> list[Case]:
+    """Every transpose, bias kind, activation and output of one GEMM variant, at ragged sizes and at even ones."""
+
+    def of(*sizes: int, **more: Any) -> RegionSpec:
+        return gemm(*sizes, dtype=dtype, **more)
+
+    transposes = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
+    made = [of(*sizes, **t) for t in transposes for sizes in ((37, 53, 29), (36, 52, 28))]
+    made += [of(37, 53, 29, bias=length) for length in (1, 53, 37)]
     made += [
-        gemm(1, 1, 1), gemm(1, 200, 3), gemm(200, 1, 3), gemm(5, 6, 0, bias=6, act=ActKind.sigmoid),
-        gemm(33, 65, 17, c=True, alpha=0.5, beta=-1.5), gemm(33, 65, 17, c=True, bias=33, trans_b=True, beta=2.0),
-        gemm(130, 129, 257, trans_a=True), gemm(257, 300, 100, trans_b=True, act=ActKind.tanh, bias=1),
+        of(20, 24, 20, bias=length, act=act, slope=0.2, save_preact=True)
+        for act in ActKind
+        for length in (1, 24, 20)
+    ]
+    made += [
+        of(1, 1, 1), of(1, 200, 3), of(200, 1, 3), of(5, 6, 0, bias=6, act=ActKind.sigmoid), of(0, 5, 3), of(5, 0, 3),
+        of(33, 65, 17, c=True, alpha=0.5, beta=-1.5), of(33, 65, 17, c=True, bias=33, trans_b=True, beta=2.0),
+        of(130, 129, 257, trans_a=True), of(257, 300, 100, trans_b=True, act=ActKind.tanh, bias=1),
+        of(128, 132, 260), of(128, 132, 260, alignment=dtype.itemsize),
     ]  # fmt: skip
-    return [Case(variant, r, tolerance=2e-5) for r in made]
+    return [Case(variant, r, tolerance=tolerance) for r in made]
 
 
 def _elementwise() -> list[Case]:
@@ -153,6 +170,21 @@ def _elementwise() -> list[Case]:
         Case(strided, region("select", desc((4, 1), DType.bool), (1, 7), ())),
         Case(strided, region("div", desc((40, 50), f32, (200, 3)), (50,))),
     ]  # fmt: skip
+    vector, half2 = "cuda.elementwise_vector.v1", "cuda.add_f16_half2.v1"
+    for t, tolerance in ((f32, 1e-5), (f16, 5e-3), (bf16, 3e-2)):
+        for n in (1, 7, 1024, 1025):
+            cases += [
+                Case(vector, region("mul", *2 * [desc((n,), t)]), tolerance=tolerance),
+                Case(vector, region("sgd_step", *3 * [desc((n,), t)], *3 * [()]), "rates", tolerance),
+                Case(
+                    vector,
+                    region("adam_step", *4 * [desc((n,), t)], *7 * [()], decoupled=True),
+                    "rates",
+                    tolerance,
+                ),
+            ]
+    for shape in ((2,), (1024,), (4, 7), (3, 0), (2, 3, 5, 7)):
+        cases.append(Case(half2, region("add", *2 * [desc(shape, f16)]), tolerance=1e-3))
     return cases
 
 
@@ -209,7 +241,13 @@ def _memory() -> list[Case]:
     return cases
 
 
-MORE = [c for v in GEMMS for c in gemm_cases(v)] + _elementwise() + _reductions() + _losses() + _memory()
+MORE = (
+    [c for v in GEMMS for t, e in ((f32, 2e-5), *HALVES.items()) for c in gemm_cases(v, t, e)]
+    + _elementwise()
+    + _reductions()
+    + _losses()
+    + _memory()
+)
 
 # --- operands and references ------------------------------------------------------------------------------------------
 

@@ -58,8 +58,12 @@ def test_compiles_for_every_architecture(case, device):
     compile_case(case, device)
 
 
-# The largest tile stands for all GEMMs: it is the one that is short of registers.
-ON_HOPPER = [*FIRST, *(c for c in MORE if ".gemm_" not in c.variant or "128x128" in c.variant)]
+def _largest(case: Case) -> bool:
+    return "128x128" in case.variant and case.region.results[0].dtype is DType.f32
+
+
+# The largest tile stands for all GEMMs: it is the one that is short of registers. Its f32 stands for the half types.
+ON_HOPPER = [*FIRST, *(c for c in MORE if ".gemm_" not in c.variant or _largest(c))]
 
 
 @pytest.mark.spec("F2")

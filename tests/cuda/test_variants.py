@@ -11,7 +11,7 @@ from aicf.cuda_kernels.elementwise import broadcast_strides, collapse
 from aicf.cuda_kernels.reduce import Split, merged, split
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
-from aicf.types import f16
+from aicf.types import bf16, f16, f32
 
 H200 = preset("h200")
 
@@ -20,8 +20,9 @@ H200 = preset("h200")
     ("elementwise_flat", region("add", (4, 1), (4, 7)), "operand 0 has shape (4, 1), needs one element or (4, 7)"),
     ("elementwise_flat", region("relu", desc((6, 5), stride=(1, 6))), "operand 0 has strides (1, 6) for shape (6, 5)"),
     ("elementwise_vector", region("relu", desc((8,), alignment=4)), "operand 0 is aligned to 4 bytes, needs 16"),
-    ("elementwise_vector", region("relu", desc((8,), f16, alignment=4)), "operand 0 is aligned to 4 bytes, needs 8"),
-    ("gemm_tiled_64x64", region("gemm", desc((8, 8), f16), desc((8, 8), f16), None, None), "operand 0 is f16, needs f32"),
+    ("elementwise_vector", region("relu", desc((8,), f16, alignment=4)), "operand 0 is aligned to 4 bytes, needs 16"),
+    ("elementwise_vector", region("convert", desc((8,), f16, alignment=4), dtype=f32.id),
+     "operand 0 is aligned to 4 bytes, needs 8"),
     ("reduce_rows", region("reduce_sum", (3, 4), axes=(0,)), "axes (0,) of (3, 4) are not the last ones"),
     ("reduce_columns", region("reduce_sum", (3, 4), axes=(1,)), "axes (1,) of (3, 4) are not one run before others"),
 ])  # fmt: skip
@@ -46,6 +47,74 @@ def test_the_score_picks_by_size():
     assert best(gemm(64, 64, 64)) == "gemm_tiled_32x32"
     assert best(region("reduce_sum", (4096, 4096), axes=(1,))) == "reduce_rows"
     assert best(region("reduce_sum", (4096, 4096), axes=(0,))) == "reduce_columns"
+
+
+def halves(*shape, stride=None, alignment=256, dtype=f16):
+    """One operand of an `add` in halves."""
+    return desc(shape, dtype, stride, alignment)
+
+
+def taken_twice(r):
+    op = dataclasses.replace(r.anchor, inputs=(0, 0), outputs=(1,))
+    return type(r)((op,), (r.tensors[0], r.tensors[2]), (0,), (1,))
+
+
+@pytest.mark.spec("B9")
+@pytest.mark.parametrize("r, condition, reason", [
+    (region("add", halves(1024), halves(1024)), None, None),
+    (region("add", halves(4, 7), halves(4, 7)), None, None),  # collapses to rank 1
+    (region("add", halves(0), halves(0)), None, None),
+    (region("add", halves(1024, alignment=4), halves(1024)), None, None),
+    (taken_twice(region("add", halves(8), halves(8))), "arity", "takes 2 operands and 1 results, got 1 and 1"),
+    (region("add", (1024,), (1024,)), "dtype", "operand 0 is f32, needs f16"),
+    (region("add", halves(8, dtype=bf16), halves(8, dtype=bf16)), "dtype", "operand 0 is bf16, needs f16"),
+    (region("add", halves(4, 6), halves(4, 6, stride=(8, 1))), "rank",
+     "tensor 1 of shape (4, 6), strides (8, 1) collapses to rank 2, needs 1"),
+    (region("add", halves(8, stride=(2,)), halves(8)), "contiguous",
+     "operand 0 has strides (2,) for shape (8,), needs row-major"),
+    (region("add", halves(4, 6), halves(1, 6)), "same_shape", "operand 1 has shape (1, 6), result 0 has (4, 6)"),
+    (region("add", halves(1025), halves(1025)), "even", "length 1025 is odd"),
+    (region("add", halves(3, 5), halves(3, 5)), "even", "length 15 is odd"),
+    (region("add", halves(1024, alignment=2), halves(1024)), "aligned", "operand 0 is aligned to 2 bytes, needs 4"),
+    (region("add", halves(1024), halves(1024, alignment=2)), "aligned", "operand 1 is aligned to 2 bytes, needs 4"),
+])  # fmt: skip
+def test_half2_takes_exactly_what_it_may(r, condition, reason):
+    reject = VARIANTS["cuda.add_f16_half2.v1"].supported(r, H200)
+    assert (reject and (reject.condition, reject.reason)) == (condition and (condition, reason))
+
+
+@pytest.mark.spec("B8", "B9")
+@pytest.mark.parametrize("n, alignment, name", [
+    (2**24, 256, "elementwise_vector"), (2**24, 8, "add_f16_half2"), (2**24, 4, "add_f16_half2"),
+    (2**24, 2, "elementwise_flat"), (2**24 + 1, 8, "elementwise_flat"), (2**24 + 1, 256, "elementwise_vector"),
+    (4096, 4, "elementwise_flat"), (4096, 256, "elementwise_flat"),
+])  # fmt: skip
+def test_alignment_and_size_choose_how_halves_are_added(n, alignment, name):
+    assert best(region("add", halves(n, alignment=alignment), halves(n))) == name
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+def test_optimizer_steps_go_in_vectors(dtype):
+    """0-D rates beside the parameters do not stand in the way."""
+    p = desc((2**24,), dtype)
+    for steps in (region("sgd_step", p, p, p, *[()] * 3), region("adam_step", p, p, p, p, *[()] * 7)):
+        assert best(steps) == "elementwise_vector"
+        shifted = dataclasses.replace(p, alignment=dtype.itemsize)
+        ragged = dataclasses.replace(steps, tensors=(shifted, *steps.tensors[1:]))
+        assert best(ragged) == "elementwise_flat"
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+@pytest.mark.parametrize("sizes, more, widths", [
+    ((36, 52, 28), {}, "k4_n4"), ((36, 52, 28), {"trans_a": True, "trans_b": True}, "m4_k4"),
+    ((37, 52, 28), {"trans_a": True}, "m1_n4"), ((36, 53, 29), {}, "k1_n1"), ((36, 53, 29), {"trans_b": True}, "k1_k1"),
+    ((36, 52, 28), {"alignment": 4}, "k{0}_n{0}"), ((36, 52, 28), {"alignment": 8}, "k{1}_n{1}"),
+])  # fmt: skip
+def test_matrices_come_in_runs_of_four_where_they_can(dtype, sizes, more, widths):
+    (launch,) = VARIANTS["cuda.gemm_tiled_64x64.v1"].build(gemm(*sizes, dtype=dtype, **more), H200)
+    wide = [4 if alignment >= 4 * dtype.itemsize else 1 for alignment in (4, 8)]
+    assert launch.body.__name__.startswith(f"gemm_tiled_64x64x16_{widths.format(*wide)}")
 
 
 @pytest.mark.parametrize("shape, strides, expected", [

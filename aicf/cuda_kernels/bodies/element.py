@@ -62,22 +62,35 @@ def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any) -> None
 
 
 def emit_load_vector(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
-    """`width` neighbours in one load; the pointer is aligned to all of them, or to 16 bytes."""
-    vector, align = _vector(pointer, width, dtype)
-    raw = b.load(b.bitcast(pointer, vector), align=align)
-    return [decode(ctx, b, dtype, b.extract_element(raw, const(i))) for i in range(width)]
+    """`width` neighbours in one load, or in 16-byte loads; the pointer is aligned to all of them, or to 16 bytes."""
+    vector, align, paired = _vector(pointer, width, dtype)
+    raw = b.load(b.bitcast(pointer, vector.as_pointer()), align=align)
+    parts = [b.extract_element(raw, const(i)) for i in range(vector.count)]
+    if paired:
+        parts = [b.trunc(b.lshr(p, const(16 * half)), ir.IntType(16)) for p in parts for half in range(2)]
+    return [decode(ctx, b, dtype, part) for part in parts]
 
 
 def emit_store_vector(ctx: Any, b: Any, dtype: DType, values: list[Any], pointer: Any) -> None:
-    vector, align = _vector(pointer, len(values), dtype)
-    raw = vector.pointee(ir.Undefined)
-    for i, value in enumerate(values):
-        raw = b.insert_element(raw, encode(ctx, b, dtype, value), const(i))
-    b.store(raw, b.bitcast(pointer, vector), align=align)
+    vector, align, paired = _vector(pointer, len(values), dtype)
+    parts = [encode(ctx, b, dtype, value) for value in values]
+    if paired:
+        wide = [b.zext(part, ir.IntType(32)) for part in parts]
+        parts = [b.or_(low, b.shl(high, const(16))) for low, high in zip(wide[::2], wide[1::2])]
+    raw = vector(ir.Undefined)
+    for i, part in enumerate(parts):
+        raw = b.insert_element(raw, part, const(i))
+    b.store(raw, b.bitcast(pointer, vector.as_pointer()), align=align)
 
 
-def _vector(pointer: Any, width: int, dtype: DType) -> tuple[Any, int]:
-    return ir.VectorType(pointer.type.pointee, width).as_pointer(), min(16, width * dtype.itemsize)
+def _vector(pointer: Any, width: int, dtype: DType) -> tuple[Any, int, bool]:
+    """(vector type, its alignment, whether an element of it is a pair). Half types go in pairs, as 32-bit words: LLVM
+    would split a load of many halves into loads of two."""
+    paired = dtype.itemsize == 2 and width % 2 == 0
+    vector = (
+        ir.VectorType(ir.IntType(32), width // 2) if paired else ir.VectorType(pointer.type.pointee, width)
+    )
+    return vector, min(16, width * dtype.itemsize), paired
 
 
 def emit_call(
@@ -209,6 +222,43 @@ def putter(dtype: DType) -> Any:
             return ctx.get_dummy_value()
 
         return types.void(pointer, i, value), codegen
+
+    return put
+
+
+@deferred
+def word_getter() -> Any:
+    """`get(pointer, i)`: 32 bits of a tensor of halves, the i-th pair. Aligned to 4 bytes."""
+    if SIMULATED:
+        return lambda pointer, i: pointer.view(np.uint32)[i]
+
+    @intrinsic
+    def get(typing, pointer, i):
+        def codegen(ctx, b, sig, args):
+            return b.load(b.gep(b.bitcast(args[0], ir.IntType(32).as_pointer()), [args[1]]))
+
+        return types.uint32(pointer, i), codegen
+
+    return get
+
+
+@deferred
+def word_putter() -> Any:
+    """`put(pointer, i, bits)`: the other way round."""
+    if SIMULATED:
+
+        def put_word(pointer, i, bits):
+            pointer.view(np.uint32)[i] = bits
+
+        return put_word
+
+    @intrinsic
+    def put(typing, pointer, i, bits):
+        def codegen(ctx, b, sig, args):
+            b.store(args[2], b.gep(b.bitcast(args[0], ir.IntType(32).as_pointer()), [args[1]]))
+            return ctx.get_dummy_value()
+
+        return types.void(pointer, i, types.uint32), codegen
 
     return put
 

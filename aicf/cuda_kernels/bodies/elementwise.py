@@ -60,6 +60,8 @@ def vector(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: 
         if i < n:
             apply_one(ins, outs, of(i), i)
 
+    if width > 4:
+        kernel.blocks_per_sm = 2  # seven tensors of eight lanes take more than 64 registers
     return _named(kernel, f"elementwise_vector{width}_{name}")
 
 

@@ -1,6 +1,7 @@
-"""Matrix products in f32: naive first, then tiled through shared memory and registers.
+"""Matrix products with f32 arithmetic: naive first, then tiled through shared memory and registers.
 
-Both compute z = alpha * op(a) @ op(b) + beta * c + bias and d = act(z), and end in the same epilogue. Transposes are
+Both compute z = alpha * op(a) @ op(b) + beta * c + bias and d = act(z), and end in the same epilogue. Tensors are f32, f16
+or bf16, all alike: half types are widened to f32 when they are loaded and rounded once when they are stored. Transposes are
 strides: element (r, k) of op(a) is a[r * a_steps[0] + k * a_steps[1]], element (k, q) of op(b) is
 b[k * b_steps[0] + q * b_steps[1]]. c, d and z are row-major.
 """
@@ -14,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from ...types import DType, f32
 from ..dsl import SIMULATED, cuda, device, float32
-from .element import caller
-from .tile import each, fragment, outer, tabulate, zeros
+from .element import caller, getter, putter
+from .tile import each, fragment, outer, put_runs, runs, zeros
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What a kernel does with the product; operands it has not are passed as empty tuples."""
+    """What a kernel does with the product; operands it has not are passed as empty tuples. `dtype` is every tensor's."""
 
     name: str  # of the activation, for the kernel's name
     act: Callable[..., Any] | None
@@ -29,16 +31,26 @@ class Epilogue:
     has_c: bool
     has_d: bool
     has_z: bool
+    dtype: DType = f32
 
     def __str__(self) -> str:
-        parts = ("c", self.has_c), (f"bias{self.bias}", self.bias), (self.name, self.act), ("z", self.has_z)
+        parts = (
+            (self.dtype.name, self.dtype is not f32),
+            ("c", self.has_c),
+            (f"bias{self.bias}", self.bias),
+            (self.name, self.act),
+            ("z", self.has_z),
+        )
         return "".join(f"_{name}" for name, on in parts if on)
 
 
 @functools.cache
 def finisher(epilogue: Epilogue) -> Any:
-    """`finish(r, q, product, n, scales, operands)`: everything after the product, for element (r, q)."""
-    act = caller(epilogue.act)
+    """`finish(r, q, product, n, scales, operands)`: everything after the product, for element (r, q).
+
+    The activation reads z as it is stored: rounded, so that d is act(z) for whoever has z.
+    """
+    act, get, put = caller(epilogue.act), getter(epilogue.dtype), putter(epilogue.dtype)
     has_c, has_bias, has_d, has_z = epilogue.has_c, epilogue.bias is not None, epilogue.has_d, epilogue.has_z
     index = {None: _nowhere, "Scalar": _nowhere, "PerN": lambda r, q: q, "PerM": lambda r, q: r}[
         epilogue.bias
@@ -50,13 +62,14 @@ def finisher(epilogue: Epilogue) -> Any:
         at = np.int64(r) * n + q
         value = scales[0] * product
         if has_c:
-            value += scales[1] * c[0][at]
+            value += scales[1] * get(c[0], at)
         if has_bias:
-            value += bias[0][bias_index(r, q)]
+            value += get(bias[0], bias_index(r, q))
         if has_z:
-            z[0][at] = value
+            put(z[0], at, value)
+            value = get(z[0], at)  # never reaches memory: the compiler knows what was put there
         if has_d:
-            d[0][at] = act(value)
+            put(d[0], at, act(value))
 
     return device(finish)
 
@@ -68,7 +81,7 @@ def _nowhere(r, q):
 @functools.cache
 def naive(epilogue: Epilogue) -> Callable[..., None]:
     """One thread per element of the result, blocks of 16 x 16. Reads each operand 16 times less than it uses it."""
-    finish = finisher(epilogue)
+    finish, get = finisher(epilogue), getter(epilogue.dtype)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n, k = sizes
@@ -77,7 +90,7 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
         if r < m and q < n:
             total = float32(0)
             for i in range(k):
-                total += a[r * a_steps[0] + i * a_steps[1]] * b[i * b_steps[0] + q * b_steps[1]]
+                total += get(a, r * a_steps[0] + i * a_steps[1]) * get(b, i * b_steps[0] + q * b_steps[1])
             finish(r, q, total, n, scales, operands)
 
     kernel.__name__ = f"gemm_naive{epilogue}"
@@ -101,6 +114,15 @@ class Tiling:
         return f"{self.m}x{self.n}x{self.k}"
 
 
+@dataclass(frozen=True)
+class Slices:
+    """How slices of an operand come in: which index neighbouring threads walk, the lines' or k's: the contiguous one; and
+    how many neighbours one load takes."""
+
+    lines_fast: bool
+    width: int = 1
+
+
 ALIGNMENT = (
     None if SIMULATED else 16
 )  # bytes, of shared memory that is read in vectors; the simulator knows none
@@ -108,7 +130,7 @@ GROUP = 8  # block rows that are worked column by column together, so that their
 
 
 @functools.cache
-def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epilogue) -> Callable[..., None]:
+def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue) -> Callable[..., None]:
     """A block per tile of the result.
 
     Each step along k brings a slice of both operands to shared memory, k-major, so that a thread reads its rows and
@@ -116,7 +138,7 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
     per step is enough. A thread's tile is split into groups of four rows and columns, threads side by side, so that the
     vector reads of a warp hit all banks once. Edges: what is outside is read as 0 and not written.
 
-    a_rows_fast, b_columns_fast   which index of an operand neighbouring threads walk when they load: the contiguous one
+    a_slices, b_slices   how an operand is brought in: a by rows and k, b by columns and k
     Per step and thread: (m/16 + n/16) k / 4 vector reads, m n k / 256 multiply-adds.
     """
     threads = tiling.threads
@@ -131,8 +153,8 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
     start = zeros(rows * columns)
     finish = finisher(epilogue)
 
-    a_walk, b_walk = Walk(tile_m, step, block, a_rows_fast), Walk(tile_n, step, block, b_columns_fast)
-    load_a, load_b = _loader(a_walk), _loader(b_walk)
+    a_walk, b_walk = Walk(tile_m, step, block, a_slices), Walk(tile_n, step, block, b_slices)
+    load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.dtype)
     store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
     a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
     read_a = fragment(rows // row_width, row_width, row_width * threads)
@@ -171,19 +193,19 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
         a_lines, b_lines = np.int32(m - row0 - a_line0), np.int32(n - column0 - b_line0)
 
         acc = start
-        a_next = load_a((a, a_at, a_lines, np.int32(k - a_depth), a_steps[0], a_steps[1]))
-        b_next = load_b((b, b_at, b_lines, np.int32(k - b_depth), b_steps[1], b_steps[0]))
+        a_next = load_a(a, (a_at, a_lines, np.int32(k - a_depth), a_steps[0], a_steps[1]))
+        b_next = load_b(b, (b_at, b_lines, np.int32(k - b_depth), b_steps[1], b_steps[0]))
         buffer = 0
         left = k
         while left > 0:
-            store_a(a_next, (a_shared, buffer * a_size + a_put))
-            store_b(b_next, (b_shared, buffer * b_size + b_put))
+            store_a(a_shared, buffer * a_size + a_put, a_next)
+            store_b(b_shared, buffer * b_size + b_put, b_next)
             cuda.syncthreads()
             left -= step
             a_at += step * a_steps[1]
             b_at += step * b_steps[0]
-            a_next = load_a((a, a_at, a_lines, np.int32(left - a_depth), a_steps[0], a_steps[1]))
-            b_next = load_b((b, b_at, b_lines, np.int32(left - b_depth), b_steps[1], b_steps[0]))
+            a_next = load_a(a, (a_at, a_lines, np.int32(left - a_depth), a_steps[0], a_steps[1]))
+            b_next = load_b(b, (b_at, b_lines, np.int32(left - b_depth), b_steps[1], b_steps[0]))
             a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
             for i in range(step):
                 acc = multiply(
@@ -193,42 +215,46 @@ def tiled(tiling: Tiling, a_rows_fast: bool, b_columns_fast: bool, epilogue: Epi
         env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands)
         write(acc, env)
 
-    order = ("m" if a_rows_fast else "k") + ("n" if b_columns_fast else "k")
+    order = "_".join(
+        f"{'k' if not s.lines_fast else line}{s.width}" for s, line in ((a_slices, "m"), (b_slices, "n"))
+    )
     kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
     kernel.blocks_per_sm = tiling.blocks
     return kernel
 
 
 class Walk:
-    """How a block brings a slice of `lines` x `step` elements: element i of a thread lies i strides from its first."""
+    """How a block brings a slice of `lines` x `step` elements, in runs of neighbours: run i of a thread lies i strides from
+    its first."""
 
-    def __init__(self, lines: int, step: int, block: int, lines_fast: bool) -> None:
-        self.count = lines * step // block
-        fast = lines if lines_fast else step
-        self.line_stride, self.depth_stride = (0, block // fast) if lines_fast else (block // fast, 0)
-        fast_index, slow_index = device(lambda thread: thread % fast), device(lambda thread: thread // fast)
-        self.across, self.along = (fast_index, slow_index) if lines_fast else (slow_index, fast_index)
+    def __init__(self, lines: int, step: int, block: int, slices: Slices) -> None:
+        self.width, self.count = slices.width, lines * step // (block * slices.width)
+        self.lines_fast, width = slices.lines_fast, slices.width
+        fast = (lines if slices.lines_fast else step) // width
+        apart = block // fast
+        self.line_stride, self.depth_stride = (0, apart) if slices.lines_fast else (apart, 0)
+        fast_index = device(lambda thread: thread % fast * width)
+        slow_index = device(lambda thread: thread // fast)
+        self.across, self.along = (fast_index, slow_index) if slices.lines_fast else (slow_index, fast_index)
 
 
-def _loader(walk: Walk) -> Any:
-    """`load(env)`: a thread's elements of the next slice; 0 for those outside the operand."""
+def _loader(walk: Walk, dtype: DType) -> Any:
+    """`load(pointer, env)`: a thread's elements of the next slice; 0 for those outside the operand.
+
+    A run is inside or outside as a whole: extents that are walked in runs are multiples of them.
+    """
     lines, depth = walk.line_stride, walk.depth_stride
 
-    def element(i, env):
-        pointer, at, lines_left, depth_left, line_step, k_step = env
+    def place(i, env):
+        at, lines_left, depth_left, line_step, k_step = env
         if i * lines < lines_left and i * depth < depth_left:
-            return pointer[at + i * lines * line_step + i * depth * k_step]
-        return float32(0)
+            return at + i * lines * line_step + i * depth * k_step
+        return np.int64(-1)
 
-    return tabulate(walk.count, element)
+    return runs(dtype, walk.count, walk.width, place)
 
 
 def _storer(walk: Walk, line_length: int) -> Any:
-    """`store(tile, env)`: those elements into shared memory, k-major."""
-    stride = walk.depth_stride * line_length + walk.line_stride
-
-    def element(i, value, env):
-        shared, at = env
-        shared[at + i * stride] = value
-
-    return each(walk.count, element)
+    """`store(shared, base, tile)`: those elements into shared memory, k-major."""
+    apart = walk.depth_stride * line_length + walk.line_stride
+    return put_runs(walk.count, walk.width, apart, 1 if walk.lines_fast else line_length)

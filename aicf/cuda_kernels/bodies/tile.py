@@ -14,28 +14,94 @@ from typing import Any
 
 import numpy as np
 
+from ...types import DType
 from ..dsl import SIMULATED, deferred, intrinsic, ir, types
-from .element import const, emit_call
+from .element import const, emit_call, emit_load, emit_load_vector
 
 
 @deferred
-def tabulate(n: int, fn: Callable[..., Any]) -> Any:
-    """`make(env)`: the tile (fn(0, env), …, fn(n - 1, env))."""
+def runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any:
+    """`load(pointer, env)`: a tile of `count` runs of `width` neighbours in memory, widened to f32; one load per run.
+
+    Run i starts at element place(i, env), or is all 0 where that is negative. Starts are aligned to a run.
+    """
     if SIMULATED:
-        return lambda env: tuple(fn(i, env) for i in range(n))
+
+        def load_each(pointer, env):
+            starts = [place(i, env) for i in range(count)]
+            return tuple(np.float32(pointer[s + j] if s >= 0 else 0) for s in starts for j in range(width))
+
+        return load_each
 
     @intrinsic
-    def make(typing, env):
+    def load(typing, pointer, env):
         def codegen(ctx, b, sig, args):
-            values = [
-                emit_call(ctx, b, fn, types.float32, [types.int32, env], [const(i), args[0]])
-                for i in range(n)
-            ]
+            zero, values = ir.Constant(ir.FloatType(), 0.0), []
+            for i in range(count):
+                start = emit_call(ctx, b, place, types.int64, [types.int32, env], [const(i), args[1]])
+                outside = b.basic_block
+                with b.if_then(b.icmp_signed(">=", start, const(0, 64))):
+                    at = b.gep(args[0], [start])
+                    one = emit_load_vector if width > 1 else _emit_load_one
+                    loaded = one(ctx, b, dtype, at, width)
+                    inside = b.basic_block
+                for value in loaded:
+                    merged = b.phi(ir.FloatType())
+                    merged.add_incoming(zero, outside)
+                    merged.add_incoming(value, inside)
+                    values.append(merged)
             return ctx.make_tuple(b, sig.return_type, values)
 
-        return types.UniTuple(types.float32, n)(env), codegen
+        return types.UniTuple(types.float32, count * width)(pointer, env), codegen
 
-    return make
+    return load
+
+
+def _emit_load_one(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
+    return [emit_load(ctx, b, dtype, pointer)]
+
+
+@deferred
+def put_runs(count: int, width: int, apart: int, step: int) -> Any:
+    """`store(shared, base, tile)`: run i of the tile to base + i * apart, its elements `step` apart.
+
+    With a step of 1 a run is one store: base and apart are multiples of width, the array is aligned to it.
+    """
+    if SIMULATED:
+
+        def store_each(shared, base, tile):
+            for i in range(count):
+                for j in range(width):
+                    shared[base + i * apart + j * step] = tile[i * width + j]
+
+        return store_each
+
+    @intrinsic
+    def store(typing, shared, base, tile):
+        def codegen(ctx, b, sig, args):
+            data = ctx.make_array(shared)(ctx, b, args[0]).data
+            vector = ir.VectorType(ir.FloatType(), width)
+
+            def at(offset):
+                return b.gep(data, [b.add(args[1], ir.Constant(args[1].type, offset))])
+
+            for i in range(count):
+                values = [b.extract_value(args[2], i * width + j) for j in range(width)]
+                if width > 1 and step == 1:
+                    run = vector(ir.Undefined)
+                    for j, value in enumerate(values):
+                        run = b.insert_element(run, value, const(j))
+                    b.store(
+                        run, b.bitcast(at(i * apart), vector.as_pointer(data.type.addrspace)), align=4 * width
+                    )
+                else:
+                    for j, value in enumerate(values):
+                        b.store(value, at(i * apart + j * step))
+            return ctx.get_dummy_value()
+
+        return types.void(shared, base, tile), codegen
+
+    return store
 
 
 @deferred
