@@ -9,9 +9,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from os import devnull, dup2
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,10 +27,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run a command; errors aicf raises on purpose become one message and exit code 2."""
     args = _parser().parse_args(argv)
     try:
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
+    except (
+        BrokenPipeError
+    ):  # `aicf info | head`: who read has read enough; nothing more is written, not even at exit
+        with open(devnull, "w") as nowhere:
+            dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 1
     except AicfError as error:
         Console(stderr=True).print(
-            Text(f"{type(error).__name__}: ", style="bold red").append(str(error), style="none")
+            Text(f"{type(error).__name__}: ", style="bold red").append(str(error), style="none"),
+            soft_wrap=True,
         )
         return 2
 
@@ -66,7 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "model", metavar="MODEL.py", help="a file that defines build() -> Model, as examples/mlp.py"
     )
-    explain.add_argument("--device", default="cpu", help="a preset such as h200, a100, t4 or cpu")
+    explain.add_argument(
+        "--device",
+        default="cpu",
+        help="a preset such as h200, a100, t4 or cpu; or cuda, the GPU that is here",
+    )
     explain.add_argument("-v", "--verbose", action="store_true")
     explain.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
     explain.set_defaults(run=_explain)
@@ -78,9 +93,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return number
 
 
@@ -98,10 +116,9 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from .device.spec import preset
     from .graph.compile import explain_for
 
-    explanation = explain_for(load_model(args.model), preset(args.device))
+    explanation = explain_for(load_model(args.model), _spec(args.device))
     if args.json:
         print(json.dumps(explanation.to_json(), indent=1, sort_keys=True))
     else:
@@ -121,6 +138,22 @@ def _cache(args: argparse.Namespace) -> int:
     if args.clear:
         print(f"removed {cache.clear(folder)} files")
     return 0
+
+
+def _spec(name: str) -> Any:
+    """A preset, or by `cuda`, `cuda:N` or `auto` a device of this machine."""
+    from .device.runtime import cuda_missing, runtime
+    from .device.spec import PRESETS, preset
+
+    if name.partition(":")[0] not in ("cuda", "auto"):
+        return preset(name)
+    if name != "auto" and (missing := cuda_missing()):
+        gpus = ", ".join(sorted(n for n, spec in PRESETS.items() if spec.kind == "cuda"))
+        raise AicfError(
+            f"--device {name} stands for a GPU of this machine, and {missing}",
+            expected=f"a preset, which needs no GPU: {gpus}", hint="--device h200",
+        )  # fmt: skip
+    return runtime(name).spec
 
 
 def load_model(path: str) -> Any:
@@ -169,24 +202,24 @@ def _info(args: argparse.Namespace) -> int:
     registry = default_registry()
     if args.op:
         return _info_op(console, schema_of(args.op), registry)
-    table = Table(
-        "op", "operands", "attributes", "results", "what", "variants", title="ops", title_justify="left"
-    )
+    table = _table("op", "takes, and what it is", "kernels")
     for s in schemas():
-        table.add_row(
-            s.name,
-            ", ".join(d.name + ("?" if d.optional else "") for d in s.operands),
-            ", ".join(a.name for a in s.attrs),
-            ", ".join(s.results),
-            s.summary,
-            str(len(registry.variants(s.kind))),
-        )
+        takes = [
+            *(d.name + ("?" if d.optional else "") for d in s.operands),
+            *(f"{a.name}=" for a in s.attrs),
+        ]
+        what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
+        table.add_row(s.name, what, str(len(registry.variants(s.kind))))
     console.print(table)
-    table = Table("id", "begins with", "needs", "what", "origin", title="variants", title_justify="left")
-    for v in registry:
-        table.add_row(v.id, ", ".join(v.kinds), ", ".join(v.needs), v.doc.split("\n")[0], v.origin)
+    variants = list(registry)
+    foreign = any(v.origin != "aicf" for v in variants)
+    table = _table("variant", "begins with, and how it works", *(["origin"] if foreign else []))
+    for v in variants:
+        how = v.doc.split("\n")[0] + (f" Needs {', '.join(v.needs)}." if v.needs else "")
+        text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(how, style="not dim")
+        table.add_row(v.id, text, *([v.origin] if foreign else []))
     console.print(table)
-    table = Table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16", title="devices")
+    table = _table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16")
     for d in PRESETS.values():
         table.add_row(
             d.name,
@@ -200,13 +233,25 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
+def _table(name: str, *columns: str) -> Table:
+    """Names are never cut or broken; what else there is folds."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(name, no_wrap=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def _info_op(console: Console, schema: Any, registry: Any) -> int:
-    signature = ", ".join(f"{d.name}{'?' if d.optional else ''}: {d.type}" for d in schema.operands)
-    attrs = ", ".join(
+    takes = [f"{d.name}{'?' if d.optional else ''}: {d.type}" for d in schema.operands]
+    takes += ["*"] if schema.attrs else []  # as in Python: attributes are given by name
+    takes += [
         f"{a.name}: {a.type.__name__}" + ("" if a.required else f" = {a.default}") for a in schema.attrs
-    )
-    console.print(Text(f"{schema.name}({signature}; {attrs}) -> {', '.join(schema.results)}", style="bold"))
+    ]
+    signature = f"{schema.name}({', '.join(takes)}) -> {', '.join(schema.results)}"
+    console.print(Text(signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)
     for v in registry.variants(schema.kind):
-        console.print(f"  {v.id}  {v.doc.splitlines()[0] if v.doc else ''}", markup=False, highlight=False)
+        text = f"  {v.id}\n      {v.doc.splitlines()[0] if v.doc else ''}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0

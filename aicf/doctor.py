@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,7 @@ class Driver:
     gpus: tuple[Mapping[str, Any], ...] = ()
     error: str | None = None
     fix: str | None = None
+    absent: bool = False  # the PCI bus was looked at, and there is no NVIDIA GPU on it
 
 
 # --- the report ---------------------------------------------------------------------------------------------
@@ -115,7 +116,10 @@ def diagnose(device: str | None = None) -> list[Check]:
     if sys.platform == "darwin":
         return [*checks, Check("CUDA", "skip", "NVIDIA publishes no CUDA for macOS; use the CPU device")]
     driver = find_driver()
+    if not driver.gpus and pci_gpus() == 0:  # no driver would help: nothing is said of how to install one
+        driver = replace(driver, absent=True, error=None, fix=None)
     extra = cuda_extra(driver) or "cu13"
+    checks += _check_gpus(driver, wanted=device == "cuda")
     packages = [_check_package(name, "cuda", extra) for name in CUDA_PACKAGES]
     target = _target(driver.gpus[0]["arch"]) if driver.gpus else "sm_90a"
     compiled = probe("compile", target)
@@ -123,13 +127,12 @@ def diagnose(device: str | None = None) -> list[Check]:
     checks += _check_libraries(probe("libraries"), extra)
     checks.append(_check_driver(driver, wanted=device == "cuda"))
     checks.append(_check_ptx(compiled.get("ptx"), driver))
-    checks += _check_gpus(driver)
     checks.append(_check_compile(compiled, target, extra))
     checks.append(_check_launch(compiled, driver, extra, wanted=device == "cuda"))
     if driver.gpus or device == "cuda":
         return checks
     # Without a GPU nothing here stops anyone from working: what is missing is worth a mention, not an error.
-    return [c if c.needed_by == "cpu" or c.status != "fail" else _replaced(c, "warn") for c in checks]
+    return [c if c.needed_by == "cpu" or c.status != "fail" else replace(c, status="warn") for c in checks]
 
 
 def works(checks: list[Check], device: str) -> bool:
@@ -246,6 +249,9 @@ def _check_libraries(answer: Mapping[str, Any], extra: str) -> list[Check]:
 def _check_driver(driver: Driver, wanted: bool) -> Check:
     if driver.error:
         return Check("driver", "fail", driver.error, driver.fix)
+    if driver.absent:
+        found = "none, and none is needed" if driver.cuda is None else f"CUDA {_dots(driver.cuda)}"
+        return Check("driver", "skip", found)
     if driver.cuda is None:
         if driver.release:
             found = f"{driver.release}, but no libcuda: a container that was started without its GPUs"
@@ -284,7 +290,10 @@ def _check_ptx(emitted: Sequence[int] | None, driver: Driver) -> Check:
     )
 
 
-def _check_gpus(driver: Driver) -> list[Check]:
+def _check_gpus(driver: Driver, wanted: bool) -> list[Check]:
+    if driver.absent:
+        found = "there is no NVIDIA GPU in this machine (none on its PCI bus)"
+        return [Check("GPU", "fail" if wanted else "skip", found)]
     if not driver.gpus:
         return [Check("GPU", "skip", "none")]
     checks = []
@@ -307,7 +316,7 @@ def _check_compile(answer: Mapping[str, Any], target: str, extra: str) -> Check:
 def _check_launch(compiled: Mapping[str, Any], driver: Driver, extra: str, wanted: bool) -> Check:
     if not driver.gpus:
         found = "no GPU to run a kernel on"
-        fix = driver.fix or _install_driver()
+        fix = None if driver.absent else driver.fix or _install_driver()
         return Check("launch", "fail", found, fix) if wanted else Check("launch", "skip", found)
     if "error" in compiled:
         return Check("launch", "fail", "nothing compiled that could run", _pip(f"aicf[{extra}]"))
@@ -350,6 +359,20 @@ def highest_ptx(cuda: tuple[int, int]) -> tuple[int, int]:
     if cuda >= (13, 0):
         return cuda[0] - 4, cuda[1]
     return PTX.get(cuda, (7, 8))
+
+
+def pci_gpus(devices: str = "/sys/bus/pci/devices") -> int | None:
+    """How many display controllers of NVIDIA's the PCI bus has; None where it can't be looked at, as under WSL."""
+    if not os.path.isdir(devices) or os.path.exists("/dev/dxg"):
+        return None
+    count = 0
+    for device in Path(devices).iterdir():
+        try:
+            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+        except OSError:
+            continue
+        count += vendor.strip() == "0x10de" and kind.startswith("0x03")
+    return count
 
 
 def _driver_release() -> str | None:
@@ -537,10 +560,6 @@ def installed(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _replaced(check: Check, status: str) -> Check:
-    return Check(check.name, status, check.found, check.fix, check.needed_by)
 
 
 def _pip(*arguments: str) -> str:

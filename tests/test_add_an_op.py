@@ -73,7 +73,7 @@ def test_the_commands_of_the_recipe(tree, command):
     if "pytest" in command:
         assert re.search(r"\d+ passed", printed), printed
     else:
-        assert "squash(x: float; sharpness: float = 1.0) -> y" in printed
+        assert "squash(x: float, *, sharpness: float = 1.0) -> y" in printed
         assert "cuda.elementwise_flat.v1" in printed
 
 

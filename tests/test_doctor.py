@@ -24,7 +24,7 @@ LIBRARIES = {name: ("/lib/" + name, "site-packages") for name in doctor.LIBRARIE
 def machine(monkeypatch):
     """A pretended machine: its driver, and what each probe answers there."""
 
-    def set_up(driver=NO_GPU, **answers):
+    def set_up(driver=NO_GPU, pci=None, **answers):
         answers = {
             "cpu": {"seconds": 0.1},
             "compile": COMPILED,
@@ -35,6 +35,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(doctor, "find_driver", lambda: driver)
         monkeypatch.setattr(doctor, "probe", lambda name, *arguments, **options: answers[name])
         monkeypatch.setattr(doctor, "installed", lambda name: doctor.ALL_PACKAGES[name][0])
+        monkeypatch.setattr(doctor, "pci_gpus", lambda: pci)
         monkeypatch.setattr(sys, "platform", "linux")
 
     return set_up
@@ -57,6 +58,7 @@ def has_gpu() -> bool:
     return bool(doctor.find_driver().gpus)
 
 
+@pytest.mark.spec("F1")
 def test_this_machine_works(capsys):
     assert doctor.run(as_json=True) == 0
     report = json.loads(capsys.readouterr().out)
@@ -94,6 +96,7 @@ def test_all_well(machine):
     assert "to mend" not in printed()
 
 
+@pytest.mark.spec("F1")
 def test_without_a_gpu_what_is_missing_is_no_error(machine, monkeypatch):
     gone = dict.fromkeys(doctor.LIBRARIES, (None, "no such library"))
     machine(NO_GPU, compile={"error": "libnvvm not found"}, libraries=gone)
@@ -101,6 +104,43 @@ def test_without_a_gpu_what_is_missing_is_no_error(machine, monkeypatch):
     assert row(None, "compile").status == "warn"
     assert "'aicf[cu13]'" in printed()
     assert doctor.run("cuda") == 1
+
+
+@pytest.mark.spec("F1")
+@pytest.mark.parametrize("device", [None, "cuda"])
+@pytest.mark.parametrize(
+    "driver",
+    [NO_GPU, Driver(cuda=(13, 0), error="the driver sees no GPU", fix="nvidia-smi -L")],
+    ids=["none", "idle"],
+)
+def test_a_machine_without_a_gpu_on_its_bus_is_told_that_first_and_to_install_no_driver(
+    machine, driver, device
+):
+    machine(driver, pci=0)
+    checks = doctor.diagnose(device)
+    cuda = [check for check in checks if check.needed_by == "cuda"]
+    assert cuda[0].name == "GPU" and "no NVIDIA GPU in this machine" in cuda[0].found
+    assert not any(check.fix for check in checks)
+    assert "to mend" not in printed(device)
+    assert doctor.run(device) == (1 if device else 0)
+
+
+def test_where_the_bus_has_a_gpu_or_can_t_be_seen_a_driver_is_advised(machine):
+    for pci in (None, 1):
+        machine(NO_GPU, pci=pci)
+        assert row("cuda", "driver").status == "fail" and row("cuda", "driver").fix
+
+
+def test_the_pci_bus_is_read(tmp_path):
+    assert doctor.pci_gpus(str(tmp_path / "nothing")) is None
+    for n, (vendor, kind) in enumerate(
+        [("0x10de", "0x030200"), ("0x10de", "0x040300"), ("0x8086", "0x030000"), ("0x10de", "0x030000")]
+    ):
+        (tmp_path / str(n)).mkdir()
+        (tmp_path / str(n) / "vendor").write_text(vendor + "\n")
+        (tmp_path / str(n) / "class").write_text(kind + "\n")
+    (tmp_path / "unreadable").mkdir()
+    assert doctor.pci_gpus(str(tmp_path)) == (None if Path("/dev/dxg").exists() else 2)
 
 
 def test_a_gpu_that_can_not_be_used_is_an_error(machine):
@@ -126,6 +166,7 @@ def test_no_extra_without_a_driver_or_for_an_old_one(machine):
     assert row(None, "driver").status == "fail" and row(None, "driver").fix
 
 
+@pytest.mark.spec("F1")
 def test_a_missing_package_is_reported_with_its_command(machine, monkeypatch):
     machine()
     monkeypatch.setattr(doctor, "installed", lambda name: None if name == "numba" else "99")

@@ -50,12 +50,14 @@ def without_toolkit(*command: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, **options)
 
 
+@pytest.mark.spec("F1")
 def test_the_cpu_device_imports_nothing_of_nvidias():
     done = subprocess.run([sys.executable, "-c", CPU_PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.spec("F1")
 def test_wheels_compile_without_the_systems_toolkit():
     from aicf import doctor
 
@@ -71,6 +73,7 @@ def test_wheels_compile_without_the_systems_toolkit():
         assert rows[library]["found"].startswith(sys.prefix), rows[library]
 
 
+@pytest.mark.spec("F1")
 def test_extras():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(project["optional-dependencies"]) >= {"cu12", "cu13", "torch", "demo", "dev"}
@@ -79,6 +82,16 @@ def test_extras():
             assert requirement.endswith("; sys_platform != 'darwin'")
 
 
+@pytest.mark.spec("F7")
+def test_the_tree_has_the_folders_that_people_look_for():
+    for folder in ("aicf/ops", "aicf/cuda_kernels", "aicf/registry", "aicf/graph"):
+        assert (ROOT / folder / "__init__.py").is_file(), folder
+    assert (ROOT / "tests").is_dir()
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"]["packages"] == ["aicf"]
+
+
+@pytest.mark.spec("F1")
 @pytest.mark.slow
 @pytest.mark.skipif(
     not os.environ.get("AICF_TEST_INSTALL"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 import aicf
+from aicf import nn
+from aicf.errors import DeviceError
 from aicf.types import TensorSpec
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -53,3 +58,40 @@ def test_an_nd_tensor_has_a_length_elements_and_no_truth_value(device):
 def test_equality_and_hash_are_the_object_s():
     t = tensor(1.0)
     assert t == t and t != tensor(1.0) and len({t, t}) == 1
+
+
+# --- who owns what ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("D12")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_tensor_names_its_runtime_and_keeps_its_memory(device):
+    runtime = aicf.runtime(device)
+    assert aicf.runtime(device) is runtime, "one for each device"
+    memory = runtime.allocate(1024)
+    alive = weakref.ref(memory.owner)
+    views = [runtime.view(memory, offset, TensorSpec((4,), device=device)) for offset in (0, 256)]
+    assert all(v.runtime is runtime and v.device == device for v in views)
+    assert views[1].ptr == views[0].ptr + 256
+    del memory, views[0]
+    gc.collect()
+    assert alive() is not None, "the second view still owns it"
+    views.clear()
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.spec("D12")
+def test_a_fed_array_stays_the_caller_s_and_is_kept_while_it_is_used():
+    x = np.ones((2, 3), np.float32)
+    borrowed = aicf.runtime("cpu").borrow(aicf.device.interop.adopt(x))
+    assert borrowed.array is x or np.shares_memory(borrowed.array, x)
+    assert borrowed.owner is x
+
+
+@pytest.mark.spec("D12")
+@pytest.mark.gpu
+def test_variables_of_one_device_are_not_taken_for_another_s():
+    model = nn.Model((2, 3)).add(nn.Linear(3, 1))
+    with pytest.raises(DeviceError, match="these variables live on another device"):
+        aicf.compile(model, device="cuda", variables=aicf.compile(model, device="cpu"))

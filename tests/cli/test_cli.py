@@ -12,6 +12,7 @@ import pytest
 
 import aicf
 from aicf.cli import main
+from aicf.device.runtime import cuda_missing
 from aicf.device.spec import PRESETS
 
 ROOT = Path(aicf.__file__).parents[1]
@@ -33,6 +34,24 @@ def test_info_lists_every_op_variant_and_device(capsys):
         assert variant.id in out
     for name in PRESETS:
         assert f" {name} " in out
+
+
+def test_info_fits_80_columns_and_cuts_no_name(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    firsts = [line.split()[0] for line in out.splitlines() if line.split()]
+    for name in (*(s.name for s in aicf.schemas()), *(v.id for v in aicf.default_registry()), *PRESETS):
+        assert name in firsts
+
+
+def test_a_signature_is_python_s(capsys):
+    assert main(["info", "relu"]) == 0
+    assert capsys.readouterr().out.startswith("relu(x: float) -> y\n")
+    assert main(["info", "leaky_relu"]) == 0
+    assert capsys.readouterr().out.startswith("leaky_relu(x: float, *, slope: float = 0.01) -> y\n")
 
 
 @pytest.mark.parametrize("op", ["gemm", "relu", "softmax_cross_entropy"])
@@ -88,6 +107,11 @@ ERRORS = {
     "no file": (["explain", "nowhere.py"], "AicfError: there is no file 'nowhere.py'"),
     "no build": (["explain", str(ROOT / "aicf" / "config.py")], "defines no build()"),
     "no Python": (["explain", str(ROOT / "pyproject.toml")], "pyproject.toml is no Python file"),
+    "a file that can't be written": (
+        ["demo", "--json", "/nonexistent/o.json"],
+        "/nonexistent/o.json can't be written: No such file or directory",
+    ),
+    "a folder": (["demo", "--json", str(ROOT)], "can't be written: Is a directory"),
     "no such device to run on": (["demo", "--device", "tpu"], "DeviceError: no device is called 'tpu'"),
 }
 
@@ -160,4 +184,27 @@ def test_a_wrong_command_line_is_explained(capsys, command):
     with pytest.raises(SystemExit) as error:
         main(command)
     assert error.value.code == 2
-    assert "usage: aicf" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: aicf" in err
+    if "--epochs" in command:
+        assert f"argument --epochs: {command[-1]!r} is not a whole number of 1 or more" in err
+
+
+def test_explain_for_cuda_means_the_gpu_that_is_here_or_says_what_it_wants(capsys):
+    missing = cuda_missing()
+    assert main(["explain", EXAMPLE, "--device", "cuda"]) == (2 if missing else 0)
+    captured = capsys.readouterr()
+    if missing:
+        assert f"--device cuda stands for a GPU of this machine, and {missing}" in captured.err
+        assert "expected: a preset, which needs no GPU: a100, b200" in captured.err
+    else:
+        assert f"on {aicf.runtime('cuda').spec.name}" in captured.out
+
+
+@pytest.mark.parametrize("command", ["info", f"explain {EXAMPLE} --json", "--help", f"explain {EXAMPLE}"])
+def test_a_reader_that_leaves_early_is_no_error(command):
+    """As `aicf info | true`: nothing on stderr, however much there was to say."""
+    ran = subprocess.run(
+        f"{sys.executable} -m aicf {command} | true", shell=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.stderr == ""
