@@ -112,7 +112,10 @@ def numba_signature(signature: Signature) -> Any:
 
 def _compile(launch: Launch, region: RegionSpec, target: str, output: str) -> Any:
     from numba import cuda
+    from numba.cuda.descriptor import cuda_target
 
+    # numba remembers functions that intrinsics call by their bytecode, not by the globals that they read.
+    cuda_target.target_context.cached_internal_func.clear()
     code, _ = cuda.compile(
         materialise(launch.body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
         abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output=output,

@@ -103,38 +103,49 @@ def device(fn: Callable[..., Any]) -> Any:
 
 
 def materialise(value: Any) -> Any:
-    """The value with real objects in the place of names and placeholders; itself if it holds none."""
-    if isinstance(value, Name):
-        return value.resolve()
-    if isinstance(value, Deferred):
-        return _make(value)
-    if isinstance(value, FunctionType):
-        return _rebuild(value)
-    if type(value) is tuple:
-        made = tuple(map(materialise, value))
-        return value if all(m is v for m, v in zip(made, value)) else made
-    return value
+    """The value with real objects in the place of names and placeholders; itself if it holds none.
+
+    Nothing is kept from one call to the next: in a notebook, what a function reads may have changed in between.
+    """
+    return _Materials().of(value)
 
 
-@functools.cache
-def _make(placeholder: Deferred) -> Any:
-    return materialise(placeholder.factory(*map(materialise, placeholder.args)))
+class _Materials:
+    """The real objects of one kernel; equal placeholders share theirs."""
 
+    def __init__(self) -> None:
+        self.made: dict[Deferred, Any] = {}
+        self.rebuilt: dict[FunctionType, FunctionType] = {}
 
-@functools.cache
-def _rebuild(fn: FunctionType) -> FunctionType:
-    read = {name: fn.__globals__[name] for name in globals_read(fn.__code__) if name in fn.__globals__}
-    cells = [cell.cell_contents for cell in fn.__closure__ or ()]
-    # Functions stay as they are: numba calls none from a kernel, but device functions.
-    made = {name: materialise(v) for name, v in read.items() if not isinstance(v, FunctionType)}
-    kept = [v if isinstance(v, FunctionType) else materialise(v) for v in cells]
-    if all(v is read[name] for name, v in made.items()) and all(a is b for a, b in zip(kept, cells)):
-        return fn
-    closure = tuple(map(CellType, kept))
-    rebuilt = FunctionType(fn.__code__, {**fn.__globals__, **made}, fn.__name__, fn.__defaults__, closure)
-    rebuilt.__kwdefaults__, rebuilt.__qualname__ = fn.__kwdefaults__, fn.__qualname__
-    rebuilt.__dict__.update(fn.__dict__)
-    return rebuilt
+    def of(self, value: Any) -> Any:
+        if isinstance(value, Name):
+            return value.resolve()
+        if isinstance(value, Deferred):
+            if value not in self.made:
+                self.made[value] = self.of(value.factory(*map(self.of, value.args)))
+            return self.made[value]
+        if isinstance(value, FunctionType):
+            if value not in self.rebuilt:
+                self.rebuilt[value] = self._rebuild(value)
+            return self.rebuilt[value]
+        if type(value) is tuple:
+            made = tuple(map(self.of, value))
+            return value if all(m is v for m, v in zip(made, value)) else made
+        return value
+
+    def _rebuild(self, fn: FunctionType) -> FunctionType:
+        read = {name: fn.__globals__[name] for name in globals_read(fn.__code__) if name in fn.__globals__}
+        cells = [cell.cell_contents for cell in fn.__closure__ or ()]
+        # Functions stay as they are: numba calls none from a kernel, but device functions.
+        made = {name: self.of(v) for name, v in read.items() if not isinstance(v, FunctionType)}
+        kept = [v if isinstance(v, FunctionType) else self.of(v) for v in cells]
+        if all(v is read[name] for name, v in made.items()) and all(a is b for a, b in zip(kept, cells)):
+            return fn
+        names, closure = {**fn.__globals__, **made}, tuple(map(CellType, kept))
+        copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, closure)
+        copy.__kwdefaults__, copy.__qualname__ = fn.__kwdefaults__, fn.__qualname__
+        copy.__dict__.update(fn.__dict__)
+        return copy
 
 
 _LOAD_GLOBAL, _EXTENDED_ARG = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]

@@ -121,6 +121,9 @@ def _code(code: CodeType) -> bytes:
     return _digest(_pack("code", repr(shape).encode(), code.co_code, code.co_exceptiontable, constants))
 
 
+_JITTED: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
+
+
 class _Description:
     """One walk over what a function reaches."""
 
@@ -168,18 +171,22 @@ class _Description:
             return _pack("method", self.of(value.__func__), self.of(value.__self__))
         if isinstance(value, functools.partial):
             return _pack("partial", self.of(value.func), self.of(value.args), self.of(value.keywords))
-        library = type(value).__module__.split(".")[0]
-        if library in ("numba", "numba_cuda"):  # what a body holds that was written with numba itself
-            if hasattr(value, "py_func"):
-                return _pack(
-                    "jit", self.of(value.py_func), repr(sorted(value.targetoptions.items())).encode()
-                )
-            if hasattr(value, "_defn"):
-                return _pack("intrinsic", self.of(value._defn))
-            return _pack("numba", _qualified(type(value)), str(value).encode())
+        if type(value).__module__.split(".")[0] in ("numba", "numba_cuda"):
+            return self.numba(value)
         if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
             return self.of(value.__wrapped__)
         raise Undescribable(f"{type(value).__module__}.{type(value).__qualname__}")
+
+    def numba(self, value: Any) -> bytes:
+        """What a body holds that was made with numba itself. numba may go on using what a function's globals once were."""
+        made_of = getattr(value, "py_func", None) or getattr(value, "_defn", None)
+        if made_of is None:
+            return _pack("numba", _qualified(type(value)), str(value).encode())
+        options = repr(sorted(getattr(value, "targetoptions", {}).items()))
+        now = _pack("jitted", self.of(made_of), options.encode())
+        if _JITTED.setdefault(value, now) != now:
+            raise Undescribable(f"{value} reads globals that have changed")
+        return now
 
     def function(self, fn: FunctionType) -> bytes:
         if (fn.__module__ or "").split(".")[0] in LIBRARIES:

@@ -21,17 +21,19 @@ from typing import Any
 
 from . import dsl
 
-MOST = 8  # helpers
-CALLS_EACH = 3  # fewer do not pay for a helper's start
+# Importing numba takes each process about a second, in which this one compiles some ten small kernels, or two large ones.
+MOST, CALLS_EACH, FEWEST_CALLS = 8, 3, 6
 
 Call = Callable[[], Any]
 
 
 def helpers_for(calls: int) -> int:
-    """How many helpers pay for themselves."""
+    """How many helpers pay for themselves: up to half of the other cores, which may be busy with something else."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     frozen = getattr(sys, "frozen", False) or not sys.executable  # there is no interpreter to start
-    return 0 if frozen else min(MOST, cores - 1, calls // CALLS_EACH)
+    if frozen or calls < FEWEST_CALLS:
+        return 0
+    return min(MOST, (cores - 1) // 2, calls // CALLS_EACH)
 
 
 def share(calls: Sequence[Call], here: Callable[[int], object], helpers: int) -> list[Any]:

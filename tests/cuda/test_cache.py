@@ -7,6 +7,9 @@ import dis
 import functools
 import json
 import os
+import pickle
+import re
+import struct
 import subprocess
 import sys
 import textwrap
@@ -17,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kernel_cases import FIRST, VARIANTS, region
 
@@ -24,6 +28,7 @@ import aicf
 from aicf.cuda_kernels import cache, dsl, engine, keys, workers
 from aicf.cuda_kernels.compile import CompiledKernel
 from aicf.device.spec import preset
+from aicf.dispatch import KernelLoader
 from aicf.errors import KernelCompileError
 from aicf.registry.variant import In, Launch, Num, Out
 from aicf.types import f32, i32
@@ -82,8 +87,8 @@ def launch_of(body: Callable[..., None], block: tuple[int, ...] = (32,), number:
     return Launch(body, (1,), block, (In(0), Out(0), number))
 
 
-def key_of(launch: Launch, target: str = TARGET) -> str | None:
-    return keys.kernel_key(launch, engine.signature_of(launch, ADD), target)
+def key_of(launch: Launch, target: str = TARGET, r: Any = ADD) -> str | None:
+    return keys.kernel_key(launch, engine.signature_of(launch, r), target)
 
 
 # --- keys: bodies -------------------------------------------------------------------------------------------------------
@@ -181,6 +186,52 @@ def test_a_key_does_not_change_with_comments_lines_and_what_is_not_read(old, new
 
 def test_a_key_does_not_depend_on_the_file():
     assert key_of(launch_of(notebook())) == key_of(launch_of(notebook(file="/elsewhere/cell.py")))
+
+
+FACTORS = """
+from numba import cuda as numba_cuda
+from aicf.cuda_kernels.dsl import cuda, device
+from aicf.cuda_kernels.bodies.element import caller
+
+@device
+def scaled(x):
+    return x * A
+
+def shifted(x):
+    return x + B
+
+@numba_cuda.jit(device=True, inline="always")
+def raised(x):
+    return x * C
+"""
+KERNEL = """
+def make():
+    call = caller(shifted)
+    def kernel(x, y, n):
+        y[0] = raised(call(scaled(x[0])))
+    return kernel
+body = make()
+"""
+
+
+def test_what_changes_in_a_notebook_changes_key_and_code_alike():
+    """Cells that are run again after a global changed. What numba jitted itself may keep it: then nothing is cached."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(FACTORS, names)
+
+    def run(**changed: float) -> tuple[str | None, set[float]]:
+        names.update({name: np.float32(v) for name, v in {"A": 3, "B": 5, "C": 7, **changed}.items()})
+        exec(KERNEL, names)
+        key = key_of(launch_of(names["body"]))
+        ptx = engine.ptx_of(launch_of(names["body"]), ADD, "sm_80")
+        return key, {struct.unpack("!f", bytes.fromhex(n))[0] for n in re.findall(r"0f([0-9A-F]{8})", ptx)}
+
+    first = run()
+    assert first[1] == {3, 5, 7} and run() == first
+    for changed, numbers in (({"A": 13}, {13, 5, 7}), ({"B": 15}, {3, 15, 7})):
+        key, found = run(**changed)
+        assert found == numbers and key != first[0]
+    assert run(C=17)[0] is None
 
 
 def test_bodies_that_depend_on_more_than_data_and_code_have_no_key(folder, compiled):
@@ -424,6 +475,28 @@ def test_processes_compile_into_one_cache_and_later_ones_import_no_numba(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == entries
 
 
+TRAIN = """
+import json, sys, time
+import numpy as np
+import aicf
+
+model = aicf.nn.Model({"x": aicf.TensorSpec(("batch", 6))}, batch=8)
+model.add(aicf.nn.Linear(6, 5)).add(aicf.nn.ReLU()).add(aicf.nn.Linear(5, 3))
+loss, optimizer = aicf.nn.SoftmaxCrossEntropy(), aicf.nn.AdamW(0.01)
+program = aicf.compile(model, mode="train", device="cuda", loss=loss, optimizer=optimizer)
+feed = {"x": np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32), "y": np.arange(8, dtype=np.int64) % 3}
+losses = [float(program(feed)["loss"].numpy()) for _ in range(5)]
+print(json.dumps([losses, "numba" in sys.modules or "llvmlite" in sys.modules]))
+"""
+
+
+@pytest.mark.gpu
+def test_a_second_process_trains_without_numba(folder):
+    first, second = (finish(start(TRAIN)) for _ in range(2))
+    assert first[1] and not second[1]
+    assert first[0] == second[0]
+
+
 # --- helper processes ---------------------------------------------------------------------------------------------------
 
 KERNELS = [(c.variant, c.region, VARIANTS[c.variant].build(c.region, H200)) for c in FIRST[:4]]
@@ -489,6 +562,21 @@ def test_a_helper_that_dies_or_can_not_start_does_no_harm(monkeypatch):
     assert workers.share(calls, here, 1) == [] and len(done) == 4
 
 
+def test_a_plans_kernels_are_compiled_before_they_are_bound(monkeypatch):
+    """Those that run; and a helper that is handed the loader's function makes the same ones."""
+    asked: list[Any] = []
+    monkeypatch.setattr(engine, "precompile", lambda *args: asked.append(args))
+    loader = KernelLoader(aicf.default_registry(), types.SimpleNamespace(kind="cuda", spec=H200))
+    empty = ("cuda.elementwise_flat.v1", region("relu", (0, 3)))
+    for _ in range(2):
+        loader.prepare([*((kernel_id, r) for kernel_id, r, _ in KERNELS), empty])
+    (kernels, target, build), (nothing, *_) = asked
+    assert (kernels, target, nothing) == (KERNELS, TARGET, [])
+    build = pickle.loads(pickle.dumps(build))
+    for kernel_id, r, launches in KERNELS:
+        assert [key_of(made, r=r) for made in build(kernel_id, r)] == [key_of(made, r=r) for made in launches]
+
+
 def test_an_error_here_ends_the_helpers():
     def fail(i: int) -> None:
         raise KernelCompileError("no")
@@ -497,8 +585,8 @@ def test_an_error_here_ends_the_helpers():
         workers.share([functools.partial(time.sleep, 60)] * 2, fail, 1)
 
 
-def test_few_kernels_or_one_core_need_no_helpers(monkeypatch):
+def test_few_kernels_or_few_cores_get_no_helpers(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(16), raising=False)
-    assert [workers.helpers_for(n) for n in (0, 2, 6, 100)] == [0, 0, 2, workers.MOST]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(1), raising=False)
+    assert [workers.helpers_for(n) for n in (0, 5, 6, 100)] == [0, 0, 2, 7]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(2), raising=False)
     assert workers.helpers_for(100) == 0
