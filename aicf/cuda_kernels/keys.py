@@ -3,7 +3,7 @@
 That is the body's bytecode, constants, defaults and closure, and the functions and factories it calls, recursively, so that
 a kernel written in a notebook counts as much as aicf's own; its parameter types, target and launch bounds; the route from
 body to cubin (`compile.py`, read in the same way); and the versions of the compilers. Line numbers, file names and comments
-don't count. What belongs to Python, NumPy, numba and the rest of `LIBRARIES` is known by its name.
+don't count. Classes, and all that belongs to Python, NumPy, numba and the rest of `LIBRARIES`, are known by their names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIBRARIES = frozenset(
     sys.stdlib_module_names | {"cuda", "llvmlite", "ml_dtypes", "numba", "numba_cuda", "numpy"}
 )
 
-COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-core", "numpy")
+PACKAGES = ("aicf", "numba-cuda", "numba", "llvmlite", "cuda-core", "numpy")
 # Each by the name of its wheel for CUDA 13 and for CUDA 12; a machine without a wheel takes the system's.
 TOOLKIT = (("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"), ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"))
 
@@ -62,7 +62,7 @@ def body_digest(body: Any) -> bytes | None:
 @functools.cache
 def toolchain() -> bytes:
     """What compiles: the route, the versions of its packages, and settings of numba's that change code."""
-    versions = [(name, _version(name)) for name in COMPILERS]
+    versions = [(name, _version(name)) for name in PACKAGES]
     wheels = [(name, _version(name)) for names in TOOLKIT for name in names]
     settings = sorted(
         v for v in os.environ.items() if v[0].startswith(("NUMBA_CUDA_", "NUMBA_DEBUG", "NUMBA_OPT"))

@@ -301,7 +301,7 @@ def test_a_key_changes_with_name_signature_target_block_and_registers():
     assert key_of(launch_of(made(), number=Num(9))) == found[0]  # the value is an argument
 
 
-@pytest.mark.parametrize("package", [*keys.COMPILERS, "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"])
+@pytest.mark.parametrize("package", [*keys.PACKAGES, "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"])
 def test_a_key_changes_with_the_versions_of_what_compiles(package, monkeypatch):
     before, version = keys.toolchain.__wrapped__(), keys._version
     assert keys.toolchain.__wrapped__() == before
