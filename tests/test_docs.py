@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aicf import cli
+from aicf import cli, config
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guide.md"
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TRACE = re.compile(r"(?<=```text\n)\$ aicf (explain [^\n]*)\n(.*?)(?=```)", re.DOTALL)
 
@@ -35,6 +36,32 @@ def test_the_readmes_example_runs(mode, tmp_path, monkeypatch, capsys):
     assert names["train"].device == names["infer"].device == mode
     assert "gemm + bias_add + relu" in printed
     np.testing.assert_array_equal(np.load("model.npz")["0.weight"], names["train"].get("0.weight"))
+
+
+@pytest.mark.parametrize("mode", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_guide_runs_from_top_to_bottom_and_prints_what_it_shows(mode, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AICF_DEVICE", mode)
+    names: dict = {"__name__": "guide"}
+    for n, code in enumerate(blocks(GUIDE, "python")):
+        exec(compile(code, f"docs/guide.md, block {n}", "exec"), names)
+    assert names["train"].device == mode
+    printed = capsys.readouterr().out
+    for shown in blocks(GUIDE, "text"):
+        assert shown in printed
+    assert "NaN" in printed, "AICF_CHECK named the op"
+    with pytest.MonkeyPatch.context() as patch:  # an empty batch, as the guide says
+        patch.setenv("AICF_DEVICE", mode)
+        model, nn, aicf = names["model"], names["nn"], names["aicf"]
+        grad = aicf.compile(model, "grad", loss=nn.SoftmaxCrossEntropy())
+        got = grad({"x": names["x"][:0], "y": names["y"][:0]})
+    assert np.isnan(got["loss"].numpy())
+    assert not any(t.numpy().any() for name, t in got.items() if name.startswith("grad."))
+
+
+def test_the_guide_names_every_environment_variable_that_there_is():
+    named = set(re.findall(r"^\| `(AICF_\w+)`", GUIDE.read_text(), re.MULTILINE))
+    assert named == set(re.findall(r"^(AICF_\w+)", config.__doc__, re.MULTILINE))
 
 
 @pytest.mark.spec("F6")
