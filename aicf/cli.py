@@ -82,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         default="cpu",
         help="a preset such as h200, a100, t4 or cpu; or cuda, the GPU that is here",
     )
-    explain.add_argument("-v", "--verbose", action="store_true")
+    explain.add_argument(
+        "-v", "--verbose", action="store_true", help="all regions and candidates, and each rejected kernel"
+    )
     explain.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
     explain.set_defaults(run=_explain)
 

@@ -43,6 +43,16 @@ def test_the_data_is_split_without_overlap_and_seeded():
     assert set(map(bytes, x)).isdisjoint(map(bytes, x_test))
 
 
+def test_the_model_s_table_names_its_columns_and_its_total():
+    from aicf.demo import build_model, model_table
+    from aicf.registry.trace import render
+
+    lines = render(model_table(build_model()), 80).splitlines()
+    assert lines[1].split() == ["name", "│", "layer", "│", "output", "│", "parameters"]
+    assert lines[-1].split("│")[0].strip() == "total"
+    assert lines[-1].split()[-1] == f"{64 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10:,}"
+
+
 def test_timing_steps_leaves_the_weights_as_they_were():
     from nn.mlp import batch_of, same, trainer
 
