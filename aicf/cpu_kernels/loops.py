@@ -9,6 +9,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from ..ops.dropout import philox4x32
+
 # error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something
 _jit = numba.njit(error_model="numpy", nogil=True)
 
@@ -114,5 +116,25 @@ def gemm_epilogue(scalar: Callable[..., Any] | None, constants: tuple[Any, ...],
                 if body is not None:
                     v = body(*((v,) + constants))
                 d[i, j] = v
+
+    return loop
+
+
+@cache
+def dropout() -> Callable[..., Any]:
+    """loop(x, rng, y, threshold, scale, layer): y[i] = x[i] * scale where its random word is at least the threshold."""
+    philox, word = _jit(philox4x32), np.uint64(32)
+
+    @_jit
+    def loop(x, rng, y, threshold, scale, layer):
+        key, step = np.uint64(rng[0]), np.uint32(rng[1])
+        for group in range((x.size + 3) // 4):
+            high = np.uint32(np.uint64(group) >> word)
+            words = philox(
+                np.uint32(group), high, step, np.uint32(layer), np.uint32(key), np.uint32(key >> word)
+            )
+            for j in range(min(4, x.size - 4 * group)):
+                i = 4 * group + j
+                y[i] = x[i] * scale if np.int64(words[j]) >= threshold else np.float32(0)
 
     return loop

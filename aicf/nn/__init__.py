@@ -1,7 +1,19 @@
 """Models, layers, losses, optimizers, initialisers and learning-rate schedules."""
 
 from . import init, schedules
-from .layers import GELU, BiasAdd, Layer, LeakyReLU, Linear, ReLU, Residual, Sequential, Sigmoid, Tanh
+from .layers import (
+    GELU,
+    BiasAdd,
+    Dropout,
+    Layer,
+    LeakyReLU,
+    Linear,
+    ReLU,
+    Residual,
+    Sequential,
+    Sigmoid,
+    Tanh,
+)
 from .losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
 from .model import Model
 from .optimizers import SGD, Adam, AdamW, Optimizer
@@ -12,6 +24,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "BiasAdd",
+    "Dropout",
     "Layer",
     "LeakyReLU",
     "Linear",

@@ -107,6 +107,22 @@ class Tanh(Layer):
         return ctx.tanh(x)
 
 
+class Dropout(Layer):
+    """In training, each element is 0 with probability `rate`, and those kept are scaled by 1 / (1 - rate); else x.
+
+    The masks come from the model's seed and the number of the step: `state_dict` has both, as "rng".
+    """
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.rate = checks.Range(low=0, high=1)("Dropout: rate", rate)
+
+    def emit(self, ctx: Any, x: Value) -> Value:
+        if not ctx.training or self.rate == 0:
+            return x
+        state, number = ctx.random()
+        return ctx.dropout(x, state, rate=self.rate, layer=number)
+
+
 class Sequential(Layer):
     """Layers one after the other; their weights are called `<position>.<name>`."""
 

@@ -1,12 +1,13 @@
 """What the ops are: one file per op or small family. Importing this package registers all of them."""
 
-from . import activations, arithmetic, gemm, losses, memory, optimizers, reductions
+from . import activations, arithmetic, dropout, gemm, losses, memory, optimizers, reductions
 from .schema import OpSchema, schema_of, schemas
 
 __all__ = [
     "OpSchema",
     "activations",
     "arithmetic",
+    "dropout",
     "gemm",
     "losses",
     "memory",

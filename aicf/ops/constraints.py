@@ -34,6 +34,8 @@ Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
 AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
 F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32
 
+I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random states
+
 VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all
 ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
 ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}

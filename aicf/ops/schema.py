@@ -30,6 +30,7 @@ from .constraints import (
     ATTR_TYPES,
     ELEMENTWISE,
     F32,
+    I64,
     VIEW,
     Any_,
     AnyOwn,
@@ -50,6 +51,7 @@ from .record import OpSchema, register, schema_of, schemas, unregister
 __all__ = [
     "ELEMENTWISE",
     "F32",
+    "I64",
     "VIEW",
     "AnyOwn",
     "Any_",

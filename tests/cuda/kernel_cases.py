@@ -75,6 +75,8 @@ FIRST = [
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
       for v in GEMMS for t, e in HALVES.items()),
+    Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
+    Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
@@ -241,9 +243,26 @@ def _memory() -> list[Case]:
     return cases
 
 
+def _dropouts() -> list[Case]:
+    """Bit for bit the reference's masks: anything else would differ by far more than the tolerance."""
+    cases = []
+    for t in (f32, f16, bf16):
+        for n in (0, 1, 3, 4, 1026):
+            for alignment in (256, t.itemsize):
+                r = region("dropout", desc((n,), t, alignment=alignment), desc((2,), i64), rate=0.4, layer=1)
+                cases.append(
+                    Case("cuda.dropout_philox.v1", r, tolerance={f32: 1e-6, f16: 1e-3, bf16: 8e-3}[t])
+                )
+    for rate in (0.0, 1.0):
+        r = region("dropout", (4, 7), desc((2,), i64), rate=rate, layer=2**32 - 1)
+        cases.append(Case("cuda.dropout_philox.v1", r))
+    return cases
+
+
 MORE = (
     [c for v in GEMMS for t, e in ((f32, 2e-5), *HALVES.items()) for c in gemm_cases(v, t, e)]
     + _elementwise()
+    + _dropouts()
     + _reductions()
     + _losses()
     + _memory()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import SIMULATED, deferred, intrinsic, ir, types
-from .element import const, emit_call, emit_load, emit_load_vector
+from .element import const, emit_call, emit_load, emit_load_vector, emit_store_vector
 
 
 @deferred
@@ -59,6 +59,28 @@ def runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any
 
 def _emit_load_one(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
     return [emit_load(ctx, b, dtype, pointer)]
+
+
+@deferred
+def put_run(dtype: DType, width: int) -> Any:
+    """`store(pointer, i, tile)`: the tile's `width` elements to memory from element i, in one store; i is aligned to it."""
+    if SIMULATED:
+
+        def store_run(pointer, i, tile):
+            pointer[i : i + width] = tile
+
+        return store_run
+
+    @intrinsic
+    def store(typing, pointer, i, tile):
+        def codegen(ctx, b, sig, args):
+            values = [b.extract_value(args[2], j) for j in range(width)]
+            emit_store_vector(ctx, b, dtype, values, b.gep(args[0], [args[1]]))
+            return ctx.get_dummy_value()
+
+        return types.void(pointer, i, tile), codegen
+
+    return store
 
 
 @deferred

@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import VerifyError
 from ...ir import Graph, Initializer, Op, Role, Value
 from ...ops.schema import OpSchema, schema_of
-from ...types import DType, TensorSpec, f32
+from ...types import DType, TensorSpec, f32, i64
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
@@ -163,10 +163,13 @@ class GraphEmitter:
     """`emit.relu(x)`, `emit.gemm(a, b, bias=c, trans_b=True)`: any registered op by its name.
 
     Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.
+
+    training  whether a loss will be differentiated: what layers such as dropout do only then
     """
 
-    def __init__(self, builder: Builder, device: str) -> None:
-        self.builder, self.device = builder, device
+    def __init__(self, builder: Builder, device: str, training: bool = False) -> None:
+        self.builder, self.device, self.training = builder, device, training
+        self._draws = 0
         self._scope: tuple[str, ...] = ()
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
 
@@ -304,8 +307,28 @@ class GraphEmitter:
         known = self.builder.find(full)
         return known or self.builder.value(full, spec, Role.state, _Constant(value), meta=name, check=check)
 
+    def random(self) -> tuple[Value, int]:
+        """(the graph's random state, the number of this use of it). `advance` goes on to the next step."""
+        known = self.builder.find("rng")
+        if known is None or known.role is not Role.state:
+            known = self.builder.value("rng", TensorSpec((2,), i64, self.device), Role.state, _random_start)
+        self._draws += 1
+        return known, self._draws - 1
+
+    def advance(self) -> None:
+        """After everything that reads the random state: the next run draws other numbers."""
+        if self._draws:
+            state = self.builder.find("rng")
+            assert state is not None
+            self.update(state, self.op("rng_advance", state))
+
     def update(self, old: Value, new: Value) -> None:
         self.builder.update(old, new)
+
+
+def _random_start(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """A key drawn from the model's seed, and step 0."""
+    return np.array([rng.integers(2**63), 0])
 
 
 def _check_number(value: Any, what: str) -> None:

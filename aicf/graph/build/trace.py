@@ -100,7 +100,7 @@ def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hi
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
     """Emit a recipe for given sizes. `phase` is "step", or "accumulate" for the runs between two steps."""
     builder = Builder()
-    ctx = GraphEmitter(builder, device)
+    ctx = GraphEmitter(builder, device, training=recipe.mode != "infer")
     inputs = {
         name: ctx.input(name, bound.shape, bound.dtype)
         for name, bound in ((n, s.bind(sizes)) for n, s in recipe.model.inputs.items())
@@ -121,6 +121,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
         shown = {"output": _own(ctx, output)}
     for name, value in shown.items():
         _return(builder, ctx, name, value)
+    ctx.advance()
     return builder.graph
 
 

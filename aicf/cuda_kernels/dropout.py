@@ -1,0 +1,65 @@
+"""Variants for dropout and its random state."""
+
+from __future__ import annotations
+
+from ..device.spec import DeviceSpec
+from ..ops.dropout import dropout_numbers
+from ..registry.cost import Cost, roofline
+from ..registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
+from ..rows import RegionSpec
+from ..types import f32
+from .elementwise import THREADS, grid_for
+
+RUN = 4  # elements of one Philox counter
+
+
+def _vector(region: RegionSpec) -> bool:
+    x, y = region.tensors[region.anchor.inputs[0]], region.results[0]
+    return min(x.alignment, y.alignment) >= RUN * x.dtype.itemsize
+
+
+@variant("dropout", id="cuda.dropout_philox.v1")
+class Dropout:
+    """Four elements per thread and step, from one Philox4x32-10 counter; in vector loads and stores where aligned.
+
+    Parallel over groups of four. Bytes: x read once, y written once, no mask. Limit: memory, or for half types the
+    integer multiplies: four a group and round.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield one_op(region)
+        yield contiguous(region)
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        n = region.results[0].numel
+        return roofline(
+            device, bytes=region.nbytes, flops=40 * n, efficiency=0.5, memory_efficiency=0.9 if _vector(region) else 0.7,
+            blocks=cdiv(n, RUN * THREADS), blocks_per_sm=8,
+        )  # fmt: skip
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .bodies.dropout import dropout
+
+        (y,) = region.results
+        threshold, scale = dropout_numbers(region.attrs["rate"])
+        x, rng = (In(region.inputs.index(i)) for i in region.anchor.inputs)
+        args = (x, rng, Out(0), Num(y.numel), Num(threshold), Num(scale, f32), Num(region.attrs["layer"]))
+        body = dropout(y.dtype, _vector(region))
+        return [Launch(body, grid_for(cdiv(y.numel, RUN), device), (THREADS,), args)]
+
+
+@variant("rng_advance", id="cuda.rng_advance.v1")
+class RngAdvance:
+    """One thread adds one to a step."""
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield one_op(region)
+        yield contiguous(region)
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        return roofline(device, bytes=region.nbytes)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .bodies.dropout import rng_advance
+
+        return [Launch(rng_advance, (1,), (1,), (In(0), Out(0)))]

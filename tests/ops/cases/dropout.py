@@ -1,0 +1,22 @@
+from . import f16, f32, i64
+
+
+def state(rng, shape, shapes):
+    return [rng.integers(2**63), rng.integers(2**31)]
+
+
+VALUES = {("dropout", "rng"): state, ("rng_advance", "rng"): state}
+
+NEGATIVE = {
+    ("dropout", "C1"): ([f32(3), i64(2)], {"rate": 1.5, "layer": 0}, r"rate is 1\.5, expected 0 to 1"),
+    ("dropout", "C2"): (
+        [f32(3), i64(3)], {"rate": 0.5, "layer": 0}, r"rng has shape \(3,\), expected \(2,\): a key and a step",
+    ),
+    ("dropout", "C3"): ([f32(3), i64(2)], {"rate": 0.5, "layer": -1}, r"layer is -1, expected 0 to 2\^32 - 1"),
+    ("rng_advance", "C1"): ([i64()], {}, r"rng has shape \(\), expected \(2,\): a key and a step"),
+}  # fmt: skip
+
+EXACT = {
+    "dropout": ([f16(4, 7), i64(2)], {"rate": 0.5, "layer": 3}, [f16(4, 7)]),
+    "rng_advance": ([i64(2)], {}, [i64(2)]),
+}
