@@ -48,7 +48,7 @@ def test_the_model_s_table_names_its_columns_and_its_total():
     from aicf.registry.trace import render
 
     lines = render(model_table(build_model()), 80).splitlines()
-    assert lines[1].split() == ["name", "│", "layer", "│", "output", "│", "parameters"]
+    assert lines[1].split()[::2] == ["name", "layer", "output", "parameters"]
     assert lines[-1].split("│")[0].strip() == "total"
     assert lines[-1].split()[-1] == f"{64 * 512 + 512 + 512 * 256 + 256 + 256 * 10 + 10:,}"
 
