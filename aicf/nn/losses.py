@@ -65,6 +65,4 @@ class MeanSquaredError(Loss):
 
 def _check_target(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise VerifyError(
-            f"target={name!r}", expected="the name that the target is fed under, such as 'y'"
-        )
+        raise VerifyError(f"target={name!r}", expected="the name that the target is fed under, such as 'y'")
