@@ -1,18 +1,13 @@
-"""Compiled kernels on disk: what a key depends on, damaged entries, several writers, processes without numba."""
+"""Compiled kernels on disk: damaged entries, several writers, processes without numba; helper processes."""
 
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
-import json
 import os
 import pickle
-import re
-import struct
 import subprocess
 import sys
-import textwrap
 import time
 import types
 from collections.abc import Callable
@@ -20,42 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from cache_support import ADD, TARGET, finish, key_of, launch_of, start
 from kernel_cases import FIRST, VARIANTS, region
 
 import aicf
-from aicf.cuda_kernels import cache, dsl, engine, keys, workers
+from aicf.cuda_kernels import cache, engine, workers
 from aicf.cuda_kernels.compile import CompiledKernel
 from aicf.device.spec import preset
 from aicf.dispatch import KernelLoader
 from aicf.errors import KernelCompileError
-from aicf.registry.variant import In, Launch, Num, Out
-from aicf.types import f32, i32
+from aicf.registry.variant import Launch
 
 H200 = preset("h200")
-TARGET = "sm_90a"
-ADD = region("add", (8,), (8,))
 FAKE = CompiledKernel("aicf_fake", TARGET, b"\x7fELF" + bytes(range(256)), "Used 8 registers\n", registers=8)
-PATHS = [str(Path(aicf.__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-
-
-def start(code: str, **env: str) -> subprocess.Popen:
-    """Python in a process of its own that finds aicf and this folder."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), **env}
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-    )
-
-
-def finish(process: subprocess.Popen) -> Any:
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return json.loads(out.splitlines()[-1])
 
 
 @pytest.fixture
@@ -78,271 +51,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(engine, "compile_kernel", pretend)
     return names
-
-
-EIGHT = Num(8)
-
-
-def launch_of(body: Callable[..., None], block: tuple[int, ...] = (32,), number: Num = EIGHT) -> Launch:
-    return Launch(body, (1,), block, (In(0), Out(0), number))
-
-
-def key_of(launch: Launch, target: str = TARGET, r: Any = ADD) -> str | None:
-    return keys.kernel_key(launch, engine.signature_of(launch, r), target)
-
-
-# --- keys: bodies -------------------------------------------------------------------------------------------------------
-
-HELPERS = """
-def third(x):
-    return x / 3
-"""
-NOTEBOOK = """
-import functools
-import numpy as np
-from numba import cuda as numba_cuda
-from aicf.cuda_kernels.dsl import cuda, deferred, device, float32, intrinsic, types
-import notebook_helpers
-
-FACTOR = 2
-TABLE = np.array([1.0, 2.0])
-
-@device
-def twice(x):
-    return x + x
-
-@numba_cuda.jit(device=True)
-def jitted(x):
-    return x - 1
-
-def emit(b, x):
-    return b.fneg(x)
-
-@deferred
-def negate(times):
-    @intrinsic
-    def neg(typing, x):
-        def codegen(ctx, b, sig, args):
-            return emit(b, args[0])
-        return x(x), codegen
-    return neg
-
-@functools.cache
-def make(offset, negative):
-    def kernel(x, y, n, limit=100):
-        i = cuda.grid(1)
-        if i < n and i < limit:
-            v = twice(x[i]) * float32(FACTOR) + float32(offset)  # a comment
-            y[i] = negative(v) + jitted(v) + notebook_helpers.third(v) + TABLE[0]
-    return kernel
-
-body = make(1.5, negate(2))
-"""
-
-
-def notebook(old: str = "", new: str = "", file: str = "<cell 1>") -> Callable[..., None]:
-    """The body that a notebook would make, with one piece of it replaced."""
-    assert old in NOTEBOOK + HELPERS
-    helpers = types.ModuleType("notebook_helpers")
-    exec(compile(HELPERS.replace(old, new) if old else HELPERS, "helpers.py", "exec"), vars(helpers))
-    names: dict[str, Any] = {"__name__": "__main__"}
-    sys.modules["notebook_helpers"] = helpers
-    try:
-        exec(compile(NOTEBOOK.replace(old, new) if old else NOTEBOOK, file, "exec"), names)
-    finally:
-        del sys.modules["notebook_helpers"]
-    return names["body"]
-
-
-@pytest.mark.parametrize("old, new", [
-    ("FACTOR = 2", "FACTOR = 3"), ("FACTOR = 2", "FACTOR = 2.0"),
-    ("[1.0, 2.0]", "[1.0, 3.0]"),
-    ("return x + x", "return x * x"),
-    ("return x - 1", "return x - 2"),
-    ("b.fneg(x)", "b.fadd(x, x)"),
-    ("x(x), codegen", "x(types.float32), codegen"),
-    ("negate(2)", "negate(3)"),
-    ("make(1.5", "make(2.5"),
-    ("make(1.5", "make(-1.5"),
-    ("limit=100", "limit=200"),
-    ("i < n and", "i < n or"),
-    ("x / 3", "x / 4"),
-    ("jit(device=True)", "jit(device=True, fastmath=True)"),
-    ("TABLE[0]", "TABLE[1]"),
-])  # fmt: skip
-def test_a_key_changes_with_all_that_a_body_is_made_of(old, new):
-    assert key_of(launch_of(notebook())) != key_of(launch_of(notebook(old, new)))
-
-
-@pytest.mark.parametrize("old, new", [
-    ("  # a comment", ""),
-    ("FACTOR = 2\n", "\n\n\nFACTOR = 2\n"),
-    ("x[i]) * float32(FACTOR) +", "x[\n i\n]) * float32(FACTOR) +"),
-    ("import functools", "import functools, json"),
-])  # fmt: skip
-def test_a_key_does_not_change_with_comments_lines_and_what_is_not_read(old, new):
-    assert key_of(launch_of(notebook())) == key_of(launch_of(notebook(old, new)))
-
-
-def test_a_key_does_not_depend_on_the_file():
-    assert key_of(launch_of(notebook())) == key_of(launch_of(notebook(file="/elsewhere/cell.py")))
-
-
-FACTORS = """
-from numba import cuda as numba_cuda
-from aicf.cuda_kernels.dsl import cuda, device
-from aicf.cuda_kernels.bodies.element import caller
-
-@device
-def scaled(x):
-    return x * A
-
-def shifted(x):
-    return x + B
-
-@numba_cuda.jit(device=True, inline="always")
-def raised(x):
-    return x * C
-"""
-KERNEL = """
-def make():
-    call = caller(shifted)
-    def kernel(x, y, n):
-        y[0] = raised(call(scaled(x[0])))
-    return kernel
-body = make()
-"""
-
-
-def test_what_changes_in_a_notebook_changes_key_and_code_alike():
-    """Cells that are run again after a global changed. What numba jitted itself may keep it: then nothing is cached."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(FACTORS, names)
-
-    def run(**changed: float) -> tuple[str | None, set[float]]:
-        names.update({name: np.float32(v) for name, v in {"A": 3, "B": 5, "C": 7, **changed}.items()})
-        exec(KERNEL, names)
-        key = key_of(launch_of(names["body"]))
-        ptx = engine.ptx_of(launch_of(names["body"]), ADD, "sm_80")
-        return key, {struct.unpack("!f", bytes.fromhex(n))[0] for n in re.findall(r"0f([0-9A-F]{8})", ptx)}
-
-    first = run()
-    assert first[1] == {3, 5, 7} and run() == first
-    for changed, numbers in (({"A": 13}, {13, 5, 7}), ({"B": 15}, {3, 15, 7})):
-        key, found = run(**changed)
-        assert found == numbers and key != first[0]
-    assert run(C=17)[0] is None
-
-
-def test_bodies_that_depend_on_more_than_data_and_code_have_no_key(folder, compiled):
-    thing = object()
-
-    def body(x, y, n):
-        y[0] = thing
-
-    assert key_of(launch_of(body)) is None
-    engine.compile_launch(launch_of(body), ADD, TARGET)
-    engine.compile_launch(launch_of(body), ADD, TARGET)
-    assert compiled == ["body"] and not folder.exists()  # kept in memory, by the body itself
-
-
-def test_functions_that_call_themselves_or_each_other_have_keys():
-    def make(step):
-        def even(n):
-            return n == 0 or odd(n - step)
-
-        def odd(n):
-            return n != 0 and even(n - step)
-
-        return even, odd
-
-    (even, odd), (other, _) = make(1), make(2)
-    digests = {keys.body_digest(fn) for fn in (even, odd, other)}
-    assert len(digests) == 3 and None not in digests
-    assert keys.body_digest(make(1)[0]) == keys.body_digest(even)
-
-
-def test_globals_that_are_read_are_found_as_python_finds_them():
-    def expected(code):
-        names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-        return names.union(*(expected(c) for c in code.co_consts if isinstance(c, types.CodeType)))
-
-    functions = [
-        f for m in (keys, cache, engine, dsl) for f in vars(m).values() if isinstance(f, types.FunctionType)
-    ]
-    many = "def long():\n" + "".join(f"    g{i}\n" for i in range(300))  # indices that take two bytes
-    names: dict[str, Any] = {}
-    exec(many, names)
-    for fn in [*functions, names["long"]]:
-        assert set(dsl.globals_read(fn.__code__)) == expected(fn.__code__), fn
-
-
-# --- keys: everything else ----------------------------------------------------------------------------------------------
-
-
-def test_a_key_changes_with_name_signature_target_block_and_registers():
-    def made(name="k", blocks=None):
-        def body(x, y, n):
-            y[0] = x[0]
-
-        body.__name__ = name
-        if blocks:
-            body.blocks_per_sm = blocks
-        return body
-
-    launches = [
-        launch_of(made()), launch_of(made("j")), launch_of(made(blocks=2)), launch_of(made(), block=(64,)),
-        launch_of(made(), number=Num(8, i32)), launch_of(made(), number=Num(8, f32)),
-    ]  # fmt: skip
-    found = [key_of(launch) for launch in launches] + [key_of(launches[0], "sm_90")]
-    assert len(set(found)) == len(found)
-    assert key_of(launch_of(made())) == found[0]
-    assert key_of(launch_of(made(), block=(8, 4))) == found[0]  # as many threads
-    assert key_of(launch_of(made(), number=Num(9))) == found[0]  # the value is an argument
-
-
-@pytest.mark.parametrize("package", [*keys.PACKAGES, "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"])
-def test_a_key_changes_with_the_versions_of_what_compiles(package, monkeypatch):
-    before, version = keys.toolchain.__wrapped__(), keys._version
-    assert keys.toolchain.__wrapped__() == before
-    monkeypatch.setattr(keys, "_version", lambda name: "99" if name == package else version(name))
-    assert keys.toolchain.__wrapped__() != before
-
-
-def test_without_wheels_the_systems_libraries_count(tmp_path, monkeypatch):
-    version = keys._version
-    monkeypatch.setattr(keys, "_version", lambda name: None if "nvjitlink" in name else version(name))
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    before = keys.toolchain.__wrapped__()
-    (tmp_path / "lib64").mkdir()
-    (tmp_path / "lib64" / "libnvJitLink.so.12.8.93").touch()
-    assert str(tmp_path / "lib64" / "libnvJitLink.so.12.8.93") in keys.system_toolkit()
-    assert keys.toolchain.__wrapped__() != before
-
-
-KEYS = """
-import json
-from kernel_cases import FIRST, MORE, VARIANTS
-from aicf.cuda_kernels import engine, keys
-from aicf.device.spec import preset
-
-found = {{}}
-for n, case in {order}(list(enumerate([*FIRST, *MORE]))):
-    for i, l in enumerate(VARIANTS[case.variant].build(case.region, preset("h200"))):
-        found[f"{{n}} {{case}} {{i}}"] = keys.kernel_key(l, engine.signature_of(l, case.region), "sm_90a")
-print(json.dumps(found))
-"""
-
-
-def test_keys_are_the_same_in_every_process_and_order():
-    """And every kernel of aicf's has one."""
-    runs = [
-        start(KEYS.format(order="list"), PYTHONHASHSEED="1"),
-        start(KEYS.format(order="reversed"), PYTHONHASHSEED="2"),
-    ]
-    one, other = map(finish, runs)
-    assert one == other and len(one) > 200
-    assert all(one.values()) and len(set(one.values())) > 100
 
 
 # --- entries ------------------------------------------------------------------------------------------------------------
@@ -416,6 +124,18 @@ def test_a_folder_without_permission(tmp_path, compiled, monkeypatch, caplog):
     assert len(caplog.records) == 1
 
 
+def test_bodies_that_depend_on_more_than_data_and_code_have_no_key(folder, compiled):
+    thing = object()
+
+    def body(x, y, n):
+        y[0] = thing
+
+    assert key_of(launch_of(body)) is None
+    engine.compile_launch(launch_of(body), ADD, TARGET)
+    engine.compile_launch(launch_of(body), ADD, TARGET)
+    assert compiled == ["body"] and not folder.exists()  # kept in memory, by the body itself
+
+
 def test_off(folder, compiled, monkeypatch):
     monkeypatch.setenv("AICF_CACHE", "off")
     engine.compile_launch(add_launch(), ADD, TARGET)
@@ -457,20 +177,31 @@ work = []
 for case in FIRST[:4]:
     for launch in VARIANTS[case.variant].build(case.region, preset("h200")):
         work.append((launch, case.region))
+{barrier}
 made = [engine.compile_launch(launch, region, "sm_90a") for launch, region in work]
-brought = sorted({name.split(".")[0] for name in sys.modules} & {"numba", "llvmlite", "cuda", "numba_cuda"})
+brought = sorted({{name.split(".")[0] for name in sys.modules}} & {{"numba", "llvmlite", "cuda", "numba_cuda"}})
 print(json.dumps([brought, [[k.name, k.registers, k.cubin.hex()] for k in made]]))
+"""
+
+
+BARRIER = """
+import os, time
+from pathlib import Path
+meeting = Path(os.environ["AICF_CACHE_DIR"])
+(meeting / str(os.getpid())).touch()
+while len(list(meeting.iterdir())) < 2:
+    time.sleep(0.001)
 """
 
 
 def test_processes_compile_into_one_cache_and_later_ones_import_no_numba(folder):
     """Two that begin at once with nothing, then one that finds everything."""
-    both = [start(COMPILE, AICF_CACHE_DIR=str(folder.parent)) for _ in range(2)]
+    both = [start(COMPILE.format(barrier=BARRIER)) for _ in range(2)]
     (brought, first), (_, second) = map(finish, both)
     assert first == second and "numba" in brought
     entries = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert len(entries) == len(first) and all(name.endswith(".kernel") for name in entries)
-    brought, third = finish(start(COMPILE))
+    brought, third = finish(start(COMPILE.format(barrier="")))
     assert brought == [] and third == first
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == entries
 
