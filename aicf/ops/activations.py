@@ -14,10 +14,10 @@ def activation_gradient(emit, name, dy, x, y, **attrs):
 
     Emits `<name>_grad(dy, x or y)`; only the one it reads must be there, the other may be None.
     """
-    return emit.op(f"{name}_grad", dy, y if name in _FROM_RESULT else x, **attrs)
+    return emit.op(f"{name}_grad", dy, y if name in FROM_RESULT else x, **attrs)
 
 
-_FROM_RESULT = frozenset({"relu", "sigmoid", "tanh"})  # the others need the operand
+FROM_RESULT = frozenset({"relu", "sigmoid", "tanh"})  # the others need the operand
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import ActKind, TensorSpec
-from .activations import activation_gradient
+from .activations import FROM_RESULT, activation_gradient
 from .schema import Float, op, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
@@ -89,9 +89,15 @@ def _(a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, sav
 
 @gemm.gradient
 def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope):
+    """gA, gB, gC and gBias from A, B, C, gY and Z (D6): gZ is one elementwise op of gY and Z (or of D, where act's
+    derivative is a function of it), then two products, and a reduction if there is a bias.
+
+    They stay ops of their own: gZ is read by both products and the reduction, which share no loop; a kernel that formed it
+    in each would compute the derivative K / tile times over and read two tensors instead of one.
+    """
     gz = dd
     if act != ActKind.none and dd is not None:
-        if z is None:  # not stashed: form the pre-activation again
+        if z is None and ActKind(act).name not in FROM_RESULT:  # not stashed: form the pre-activation again
             z = emit.gemm(a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
         attrs = {"slope": slope} if act == ActKind.leaky_relu else {}
         gz = activation_gradient(emit, ActKind(act).name, dd, z, d, **attrs)
