@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import VerifyError
 from ..ir import Value
 from . import checks
 
@@ -77,5 +78,6 @@ class StepDecay(Schedule):
 def _check_decay(schedule: Cosine | Linear) -> None:
     name = type(schedule).__name__
     checks.whole(f"{name}: total", schedule.total, 1)
-    checks.whole(f"{name}: warmup", schedule.warmup)
+    if checks.whole(f"{name}: warmup", schedule.warmup) > schedule.total:
+        raise VerifyError(f"{name}: warmup={schedule.warmup}", expected=f"at most total={schedule.total}")
     checks.not_negative(f"{name}: floor", schedule.floor)

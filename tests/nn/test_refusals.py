@@ -85,6 +85,7 @@ CONSTRUCTORS = {
     "a class in a container": (lambda: nn.Residual(nn.ReLU), "ReLU is a class", "ReLU(...)"),
     "a schedule's base": (lambda: nn.schedules.Cosine(-1, total=5), "Cosine: base=-1"),
     "a schedule's end": (lambda: nn.schedules.Linear(1, total=0), "Linear: total=0"),
+    "a warm-up without end": (lambda: nn.schedules.Cosine(1, total=5, warmup=6), "Cosine: warmup=6", "at most total=5"),
     "a schedule's stride": (lambda: nn.schedules.StepDecay(1, every=0.5), "StepDecay: every=0.5"),
     "float labels": (lambda: nn.SoftmaxCrossEntropy(dtype=aicf.f32), "labels of f32", "i64 or i32"),
     "a target's name": (lambda: nn.MeanSquaredError(target=None), "target=None"),
