@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from ..errors import DeviceError
 from ..ops import scalar
-from ..registry.variant import In, Launch, Num, Work
+from ..registry.variant import In, Launch, Num, Out, Work
 from ..rows import RegionSpec
 from ..types import AttrPack, DType
 from . import cache, workers
@@ -150,12 +151,14 @@ def load(compiled: CompiledKernel, dynamic_shared: int = 0) -> Any:
 
 @functools.cache
 def _load(device_id: int, compiled: CompiledKernel, dynamic_shared: int) -> Any:
+    from cuda.bindings import driver
     from cuda.core import ObjectCode
 
     kernel = ObjectCode.from_cubin(compiled.cubin).get_kernel(compiled.name)
+    driver.cuKernelGetFunction(
+        kernel.handle
+    )  # loads it now: the driver would at its first launch, maybe inside a capture
     if dynamic_shared > STATIC_SHARED_LIMIT:
-        from cuda.bindings import driver
-
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (code,) = driver.cuKernelSetAttribute(attribute, dynamic_shared, kernel.handle, device_id)
         if code != driver.CUresult.CUDA_SUCCESS:
@@ -165,40 +168,68 @@ def _load(device_id: int, compiled: CompiledKernel, dynamic_shared: int) -> Any:
     return kernel
 
 
-def bind(launch: Launch, region: RegionSpec, stream: Any, pointers_in: Sequence[int], pointers_out: Sequence[int],
-         workspace_pointer: int = 0, kernel_id: str = "") -> Callable[..., None]:  # fmt: skip
-    """A call that launches the kernel on these pointers. Compiled, loaded and packed here, so that a call only launches.
+@dataclass(frozen=True)
+class Start:
+    """A kernel ready to be launched: only its pointers are missing. `pointers`: their places among the arguments."""
 
-    The call takes another stream, or a graph builder while capturing, as its one optional argument.
-    """
+    kernel: Any
+    config: Any
+    args: tuple[Any, ...]
+    pointers: tuple[tuple[int, In | Out | Work], ...]
+
+    def packed(self, ins: Sequence[int], outs: Sequence[int], workspace: int = 0) -> list[Any]:
+        """The kernel's parameters: pointers as int, numbers as NumPy scalars."""
+        args = list(self.args)
+        for at, arg in self.pointers:
+            if isinstance(arg, Work):
+                args[at] = workspace + arg.offset
+            else:
+                args[at] = ins[arg.index] if isinstance(arg, In) else outs[arg.index]
+        return args
+
+
+def prepare(launch: Launch, region: RegionSpec, kernel_id: str = "") -> Start:
+    """Compile, or find, and load a kernel for the current device."""
     from cuda.core import LaunchConfig
-    from cuda.core import launch as start
 
     compiled = compile_launch(launch, region, target_of(current_device()), kernel_id)
     kernel = load(compiled, launch.shared)
     config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared)
-    args = tuple(_pack(launch.args, pointers_in, pointers_out, workspace_pointer))
+    return Start(kernel, config, *parameters(launch.args))
+
+
+def parameters(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[tuple[int, In | Out | Work], ...]]:
+    """The numbers of a kernel's arguments, with 0 for each pointer, and where the pointers go."""
+    flat = list(_flat(args))
+    numbers = tuple(a.dtype.numpy.type(a.value) if isinstance(a, Num) else 0 for a in flat)
+    return numbers, tuple((i, a) for i, a in enumerate(flat) if not isinstance(a, Num))
+
+
+def _flat(args: Sequence[Any]) -> Iterator[Any]:
+    """Tuples of arguments become neighbours, as numba passes them."""
+    for arg in args:
+        if isinstance(arg, tuple):
+            yield from _flat(arg)
+        else:
+            yield arg
+
+
+def bind(
+    start: Start, stream: Any, ins: Sequence[int], outs: Sequence[int], workspace: int = 0
+) -> Callable[..., None]:
+    """A call that launches a kernel on these pointers; another stream is its one optional argument."""
+    from cuda.core import launch
+
+    kernel, config, args = start.kernel, start.config, start.packed(ins, outs, workspace)
 
     def go(on: Any = stream) -> None:
-        start(on, config, kernel, *args)
+        launch(on, config, kernel, *args)
 
     return go
 
 
-def _pack(args: Sequence[Any], ins: Sequence[int], outs: Sequence[int], workspace: int) -> Iterator[Any]:
-    """Kernel parameters in order: pointers as int, numbers as NumPy scalars; tuples are flattened, as numba does."""
-    for arg in args:
-        if isinstance(arg, tuple):
-            yield from _pack(arg, ins, outs, workspace)
-        elif isinstance(arg, Num):
-            yield arg.dtype.numpy.type(arg.value)
-        elif isinstance(arg, Work):
-            yield int(workspace) + arg.offset
-        else:
-            yield int(ins[arg.index] if isinstance(arg, In) else outs[arg.index])
-
-
 __all__ = [
-    "CompiledKernel", "bind", "compile_launch", "current_device", "kernel_name", "load", "ptx_of", "signature_of",
-    "simulate", "target_of", "typed_scalar",
+    "CompiledKernel", "Start", "bind", "compile_launch", "current_device", "kernel_name", "load", "parameters", "prepare",
+    "ptx_of",
+    "signature_of", "simulate", "target_of", "typed_scalar",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ class KernelLoader:
     def __init__(self, registry: KernelRegistry, runtime: Runtime) -> None:
         self.registry, self.runtime = registry, runtime
         self._built: dict[tuple[str, RegionSpec], HostCall | list[Launch]] = {}
+        self._starts: dict[tuple[str, RegionSpec], list[Any]] = {}  # loaded kernels that lack only pointers
 
     def build(self, kernel_id: str, region: RegionSpec) -> HostCall | list[Launch]:
         key = (kernel_id, region)
@@ -73,18 +74,12 @@ class KernelLoader:
             return _host_call(built, [t.array for t in operands], [t.array for t in results])
         from ..cuda_kernels import engine
 
+        key = (kernel_id, region)
+        if key not in self._starts:
+            self._starts[key] = [engine.prepare(launch, region, kernel_id) for launch in built]
+        ins, outs = [t.ptr for t in operands], [t.ptr for t in results]
         scratch = workspace.ptr if workspace is not None else 0
-        calls = [
-            engine.bind(
-                launch,
-                region,
-                self.runtime.stream,
-                [t.ptr for t in operands],
-                [t.ptr for t in results],
-                scratch,
-            )
-            for launch in built
-        ]
+        calls = [engine.bind(start, self.runtime.stream, ins, outs, scratch) for start in self._starts[key]]
         return calls[0] if len(calls) == 1 else partial(_all, calls)
 
 

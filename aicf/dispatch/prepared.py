@@ -13,7 +13,7 @@ from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection, select
-from ..registry.variant import Arg, HostCall, In, Launch, Num, Out, Work
+from ..registry.variant import HostCall, In, Launch, Work
 from ..rows import RegionSpec
 from ..types import TensorDesc, TensorSpec
 from .overlap import distances, overlaps_itself, share
@@ -274,31 +274,14 @@ class _Builder:
 def _start(
     launch: Launch, region: RegionSpec, kernel_id: str, ins: list[Place], outs: list[Place], work: Place
 ) -> Start:
-    from cuda.core import LaunchConfig
-
     from ..cuda_kernels import engine
 
-    compiled = engine.compile_launch(launch, region, engine.target_of(engine.current_device()), kernel_id)
-    kernel = engine.load(compiled, launch.shared)
-    config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared)
-    args: list[Any] = []
+    start = engine.prepare(launch, region, kernel_id)
     fill = []
-    for arg in _flat(launch.args):
-        if isinstance(arg, Num):
-            args.append(arg.dtype.numpy.type(arg.value))
-            continue
-        which, offset = (
-            work if isinstance(arg, Work) else ins[arg.index] if isinstance(arg, In) else outs[arg.index]
-        )
-        fill.append((len(args), which, offset + (arg.offset if isinstance(arg, Work) else 0)))
-        args.append(0)
-    return Start(kernel, config, args, tuple(fill))
-
-
-def _flat(args: Sequence[Arg]) -> Iterator[In | Out | Work | Num]:
-    """Tuples of arguments become neighbours, as numba passes them."""
-    for arg in args:
-        if isinstance(arg, tuple):
-            yield from _flat(arg)
+    for at, arg in start.pointers:
+        if isinstance(arg, Work):
+            fill.append((at, work[0], work[1] + arg.offset))
         else:
-            yield arg
+            which, offset = ins[arg.index] if isinstance(arg, In) else outs[arg.index]
+            fill.append((at, which, offset))
+    return Start(start.kernel, start.config, list(start.args), tuple(fill))

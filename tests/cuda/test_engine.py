@@ -196,11 +196,11 @@ def test_without_a_driver_the_device_is_missed_by_name():
         pytest.skip("there is a GPU")
     (launch,) = VARIANTS["cuda.elementwise_flat.v1"].build(ADD, H200)
     with pytest.raises(DeviceError, match="no usable CUDA device"):
-        engine.bind(launch, ADD, None, [0, 0], [0])
+        engine.prepare(launch, ADD)
 
 
 def test_arguments_are_packed_in_order_and_typed():
     args = ((In(1), Out(0)), Work(512, f16), Num(3), Num(0.5, f32), ((Num(1, i32),), ()))
-    packed = list(engine._pack(args, [10, 20], [30], 1000))
+    packed = engine.Start(None, None, *engine.parameters(args)).packed([10, 20], [30], 1000)
     assert packed == [20, 30, 1512, 3, 0.5, 1]
     assert [type(p) for p in packed] == [int, int, int, np.int64, np.float32, np.int32]

@@ -115,7 +115,7 @@ def launch_case(gpu: Gpu, case: Case, memory: Sequence[np.ndarray], shift: int =
     scratch = variant.query_workspace(r, gpu.spec)
     workspace = gpu.allocate(scratch)
     for launch in variant.build(r, gpu.spec):
-        engine.bind(launch, r, gpu.stream, ins, outs, workspace, variant.id)()
+        engine.bind(engine.prepare(launch, r, variant.id), gpu.stream, ins, outs, workspace)()
     gpu.stream.sync()
     for pointer, nbytes in [(p, t.nbytes) for p, t in zip(outs, r.results)] + [(workspace, scratch)]:
         assert (gpu.download(pointer + nbytes, GUARD) == POISON).all(), f"{case}: written behind a buffer"
@@ -391,7 +391,7 @@ def test_a_bound_launch_can_be_captured(gpu):
     memory = operands_for(case).memory
     ins, out = [gpu.allocate(m.nbytes) for m in memory], gpu.allocate(memory[0].nbytes)
     (launch,) = VARIANTS[case.variant].build(case.region, gpu.spec)
-    run = engine.bind(launch, case.region, gpu.stream, ins, [out])
+    run = engine.bind(engine.prepare(launch, case.region), gpu.stream, ins, [out])
     builder = gpu.stream.create_graph_builder()
     builder.begin_building()
     run(builder)
