@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..device.spec import DeviceSpec
 from ..errors import MissingKernelError, NoKernelError, RegistryError
-from ..ops.schema import schema_of
+from ..ops.schema import ELEMENTWISE, schema_of
 from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 from .variant import KernelVariant
@@ -47,10 +47,13 @@ class OpKey:
         )
 
     def region(self, m: int, n: int, k: int) -> RegionSpec:
-        """A region that has this key: a gemm of (m, n, k), or any other op over (m, n) operands."""
+        """A region that has this key: a gemm of (m, n, k), or an elementwise op over (m, n) operands.
 
-        def desc(*shape: int) -> TensorDesc:
-            dense = TensorDesc.dense(TensorSpec(shape, self.dtype, self.device))
+        Other ops need more than a key says (axes, labels, shapes): RegistryError.
+        """
+
+        def desc(*shape: int, dtype: DType = self.dtype) -> TensorDesc:
+            dense = TensorDesc.dense(TensorSpec(shape, dtype, self.device))
             return (
                 dense
                 if self.layout == "row_major"
@@ -59,9 +62,20 @@ class OpKey:
 
         if self.kind.name != "gemm":
             schema = schema_of(self.kind)
-            return RegionSpec.single(
-                self.kind, schema.pack({}), [desc(m, n)] * len(schema.operands), [desc(m, n)]
-            )
+            if ELEMENTWISE not in schema.traits or any(a.required for a in schema.attrs):
+                raise RegistryError(
+                    f"an OpKey says too little of {self.kind}",
+                    expected="gemm, or an elementwise op without required attributes",
+                    hint="select(RegionSpec.single(...), device, registry) takes the whole question",
+                )
+            attrs = schema.pack({})
+            own = [
+                self.dtype if d.type.shared else min(d.type.dtypes, key=lambda t: t.id)
+                for d in schema.operands
+            ]
+            operands = [desc(m, n, dtype=t) for t in own]
+            made = schema.infer([TensorSpec((m, n), t, self.device) for t in own], attrs, self.device)
+            return RegionSpec.single(self.kind, attrs, [*operands], [desc(m, n, dtype=r.dtype) for r in made])
         attrs = schema_of(self.kind).pack(
             {
                 "act": int(self.act),
@@ -103,10 +117,12 @@ class KernelRegistry:
         return variant
 
     def add_module(self, module: ModuleType, origin: str = "aicf") -> None:
-        """Register every KernelVariant that a module holds."""
+        """Register every KernelVariant that a module holds, but for those it imported from a registered one."""
         for value in vars(module).values():
             if isinstance(value, KernelVariant):
-                self.add(value if value.origin == origin else replace(value, origin=origin))
+                known = self._by_id.get(value.id)
+                if known is None or replace(known, origin=value.origin) != value:
+                    self.add(value if value.origin == origin else replace(value, origin=origin))
 
     def remove(self, id: str) -> None:
         self._by_id.pop(id, None)

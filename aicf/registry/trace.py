@@ -68,7 +68,7 @@ def selection_lines(selection: Selection, verbose: bool = False, ended: str | No
             lines.append(("rejected" if n == 0 else "", "red", f"{r.variant.id}  {r.reject.reason}"))
     elif selection.rejected:
         reasons = counted_reasons([(r.variant, r.reject) for r in selection.rejected])
-        lines.append(("rejected", "red", f"{len(selection.rejected)}: {reasons}"))
+        lines.append(("rejected", "red", reasons))
     if ended is not None:
         lines.append(("ended", "yellow", ended))
     return labelled(lines)

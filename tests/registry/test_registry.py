@@ -164,3 +164,25 @@ def test_find_best_says_why_there_is_none():
         registry.find_best(OpKey(OpKind.gemm, "cuda", DType.f32), preset("cpu"))
     with pytest.raises(NoKernelError, match="no kernel takes gemm"):
         registry_of(kernel("cpu.a.v1", "relu")).find_best(OpKey(OpKind.gemm, "cpu", DType.f32), preset("cpu"))
+
+
+@pytest.mark.spec("D2")
+def test_an_op_that_a_key_says_too_little_of_is_refused():
+    for kind in ("reduce_sum", "bias_add", "convert", "reshape"):
+        with pytest.raises(RegistryError, match=f"an OpKey says too little of {kind}"):
+            default_registry().find_best(OpKey(OpKind(kind), "cpu", DType.f32), preset("cpu"))
+    region = OpKey(OpKind("greater"), "cpu", DType.f32).region(3, 4, 1)
+    assert [t.dtype for t in region.results] == [DType.bool]
+
+
+@pytest.mark.spec("B11")
+def test_a_module_registers_what_it_makes_and_not_what_it_imports():
+    from types import ModuleType
+
+    from aicf.cpu_kernels.gemm import GemmBlas
+
+    module = ModuleType("other_package")
+    module.GemmBlas = GemmBlas
+    registry = registry_of(GemmBlas)
+    registry.add_module(module, origin="other_package")
+    assert [v.origin for v in registry] == ["aicf"]
