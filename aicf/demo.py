@@ -135,11 +135,16 @@ def run(
         times = step_times(program, {"x": x[:BATCH], "y": y[:BATCH]})
     train_accuracy = train(program, x, y, epochs, console)
     test_accuracy = accuracy(compile(model, device=device), x_test, y_test)
-    replayed = "the frozen plan replayed"
+    replayed = "its captured graph replayed" if program.device == "cuda" else "the frozen plan replayed"
     console.print(
         f"test accuracy [bold green]{test_accuracy:.2%}[/] · training accuracy {train_accuracy:.2%}\n"
         f"time per step of {BATCH}: eager {times['eager']:.0f} us · {replayed} {times['replay']:.0f} us"
     )
+    if program.device == "cpu" and times["replay"] > 10 * explanation.predicted_us:
+        console.print(
+            "That is far above the prediction: on a busy machine BLAS's threads wait for one another. "
+            "OPENBLAS_NUM_THREADS=1 avoids it."
+        )
     result = {
         "test_accuracy": test_accuracy,
         "train_accuracy": train_accuracy,

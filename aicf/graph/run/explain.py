@@ -98,11 +98,17 @@ class Explanation:
         more = f" and {len(operands) - SHOWN} more" if len(operands) > SHOWN else ""
         return labelled([("on", "dim", ", ".join(operands[:SHOWN]) + more)])
 
+    @property
+    def predicted_us(self) -> float:
+        """Of all kernels together, in microseconds."""
+        return sum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
+
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)
-        total = sum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
         parts = [f"{n} × {id}" for id, n in sorted(count.items(), key=lambda item: (-item[1], item[0]))]
-        return Text(f"\npredicted {microseconds(total)} in {count.total()} kernels: " + " · ".join(parts))
+        return Text(
+            f"\npredicted {microseconds(self.predicted_us)} in {count.total()} kernels: " + " · ".join(parts)
+        )
 
     def __str__(self) -> str:
         return render(self.__rich__())
