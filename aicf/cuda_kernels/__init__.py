@@ -1,7 +1,7 @@
 """CUDA kernels: variants beside the bodies they launch. Importing this package imports no numba."""
 
-from . import add, dropout, elementwise, gemm, losses, memory, reduce
+from . import add, dropout, elementwise, gemm, gemm_mma, losses, memory, reduce
 
-MODULES = (add, dropout, elementwise, gemm, losses, memory, reduce)
+MODULES = (add, dropout, elementwise, gemm, gemm_mma, losses, memory, reduce)
 
-__all__ = ["MODULES", "add", "dropout", "elementwise", "gemm", "losses", "memory", "reduce"]
+__all__ = ["MODULES", "add", "dropout", "elementwise", "gemm", "gemm_mma", "losses", "memory", "reduce"]

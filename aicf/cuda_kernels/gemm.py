@@ -31,7 +31,7 @@ STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 
 
-def _accepts(region: RegionSpec) -> Checks:
+def takes(region: RegionSpec) -> Checks:
     """What every GEMM here takes: floats, an epilogue that can be read, and row-major c, bias and results."""
     program = gemm_program(region)
     if isinstance(program, Reject):
@@ -49,7 +49,7 @@ def _accepts(region: RegionSpec) -> Checks:
         yield Reject("results", "neither the product nor its activation leaves the region")
 
 
-def _viable(region: RegionSpec) -> Checks:
+def continues(region: RegionSpec) -> Checks:
     """A prefix is viable as long as it reads as a product with an epilogue: bias, then at most one activation."""
     program = gemm_program(region)
     if isinstance(program, Reject):
@@ -58,13 +58,13 @@ def _viable(region: RegionSpec) -> Checks:
     yield dtype(region, *STORED)
 
 
-def _program(region: RegionSpec) -> GemmProgram:
+def program(region: RegionSpec) -> GemmProgram:
     program = gemm_program(region)
     assert isinstance(program, GemmProgram)
     return program
 
 
-def _epilogue(region: RegionSpec, program: GemmProgram):
+def epilogue(region: RegionSpec, program: GemmProgram):
     from .bodies.gemm import Epilogue
     from .engine import typed_scalar
 
@@ -75,7 +75,7 @@ def _epilogue(region: RegionSpec, program: GemmProgram):
     )  # fmt: skip
 
 
-def _steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
+def steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
     """Strides of op(matrix): a transpose is the strides swapped."""
     outer, inner = matrix.stride
     return (inner, outer) if transposed else (outer, inner)
@@ -92,19 +92,19 @@ def _slices(region: RegionSpec, p: GemmProgram):
         return Slices(lines_fast, RUN if whole and aligned else 1)
 
     a, b = region.operands[p.a], region.operands[p.b]
-    (a_m, a_k), (b_k, b_n) = _steps(a, p.trans_a), _steps(b, p.trans_b)
+    (a_m, a_k), (b_k, b_n) = steps(a, p.trans_a), steps(b, p.trans_b)
     return of(a, a_m, a_k, p.m, a_m < a_k), of(b, b_n, b_k, p.n, b_n <= b_k)
 
 
-def _args(region: RegionSpec, p: GemmProgram) -> tuple:
+def arguments(region: RegionSpec, p: GemmProgram) -> tuple:
     def maybe(kind, index):
         return () if index is None else (kind(index),)
 
     operands = (maybe(In, p.c), maybe(In, p.bias), maybe(Out, p.d), maybe(Out, p.z))
-    steps = _steps(region.operands[p.a], p.trans_a), _steps(region.operands[p.b], p.trans_b)
+    walks = steps(region.operands[p.a], p.trans_a), steps(region.operands[p.b], p.trans_b)
     scales = (Num(p.alpha, f32), Num(p.beta, f32))
     sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k))
-    return (In(p.a), In(p.b), operands, sizes, *(tuple(map(Num, pair)) for pair in steps), scales)
+    return (In(p.a), In(p.b), operands, sizes, *(tuple(map(Num, pair)) for pair in walks), scales)
 
 
 @variant("gemm", id="cuda.gemm_naive.v1")
@@ -115,13 +115,13 @@ class GemmNaive:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _accepts(region)
-        yield at_most("rows", _program(region).m, GRID_Y_LIMIT * 16)
+        yield from takes(region)
+        yield at_most("rows", program(region).m, GRID_Y_LIMIT * 16)
 
-    viable = _viable
+    viable = continues
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p = _program(region)
+        p = program(region)
         blocks = cdiv(p.m, 16) * cdiv(p.n, 16)
         return roofline(
             device, bytes=region.nbytes, flops=p.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8
@@ -130,9 +130,9 @@ class GemmNaive:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.gemm import naive
 
-        p = _program(region)
+        p = program(region)
         grid = max(1, cdiv(p.n, 16)), max(1, cdiv(p.m, 16))
-        return [Launch(naive(_epilogue(region, p)), grid, (16, 16), _args(region, p))]
+        return [Launch(naive(epilogue(region, p)), grid, (16, 16), arguments(region, p))]
 
 
 def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
@@ -148,12 +148,12 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from _accepts(region)
+            yield from takes(region)
 
-        viable = _viable
+        viable = continues
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            p = _program(region)
+            p = program(region)
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
             padded = 2.0 * blocks * m * n * p.k  # a ragged edge costs as much as a full tile
             return roofline(
@@ -164,10 +164,10 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             from .bodies.gemm import Tiling, tiled
 
-            p = _program(region)
-            body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region, p), _epilogue(region, p))
+            p = program(region)
+            body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region, p), epilogue(region, p))
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            return [Launch(body, (blocks,), (THREADS,), _args(region, p))]
+            return [Launch(body, (blocks,), (THREADS,), arguments(region, p))]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 

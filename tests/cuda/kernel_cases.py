@@ -60,7 +60,8 @@ def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, tr
 
 
 HALVES = {f16: 2e-3, bf16: 1.6e-2}  # and what their rounding allows, relative
-GEMMS = [v for v in VARIANTS if ".gemm_" in v]
+MMAS = [v for v in VARIANTS if ".gemm_mma_" in v]
+GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in MMAS]
 
 # One region for each variant, compiled for every architecture.
 FIRST = [
@@ -74,7 +75,9 @@ FIRST = [
     Case("cuda.broadcast_in_dim.v1", region("broadcast_in_dim", (7, 1), shape=(7, 5, 9), dims=(0, 2))),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
-      for v in GEMMS for t, e in HALVES.items()),
+      for v in GEMMS for t, e in HALVES.items() if t is f16 or "64x64" in v),
+    *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), tolerance=2e-3)
+      for v in MMAS),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
@@ -110,6 +113,31 @@ def gemm_cases(variant: str, dtype: DType = f32, tolerance: float = 2e-5) -> lis
         of(128, 132, 260), of(128, 132, 260, alignment=dtype.itemsize),
     ]  # fmt: skip
     return [Case(variant, r, tolerance=tolerance) for r in made]
+
+
+def mma_cases(variant: str, dtype: DType) -> list[Case]:
+    """The same for one on tensor cores: rows are multiples of eight numbers, how many rows there are is free."""
+
+    def of(*sizes: int, **more: Any) -> RegionSpec:
+        return gemm(*sizes, dtype=dtype, **more)
+
+    transposes = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
+    made = [of(*sizes, **t) for t in transposes for sizes in ((40, 56, 24), (264, 136, 520))]
+    made += [
+        of(37, 56, 24),
+        of(37, 53, 24, trans_b=True),
+        of(40, 56, 29, trans_a=True),
+        of(1, 8, 8),
+        of(1, 1, 8, trans_b=True),
+    ]
+    made += [
+        of(40, 56, 24, bias=length, act=act, slope=0.2, save_preact=True)
+        for act in ActKind
+        for length in (1, 56, 40)
+    ]
+    made += [of(5, 8, 0, bias=8, act=ActKind.sigmoid), of(0, 8, 8), of(8, 0, 8), of(40, 24, 32, c=True, alpha=0.5, beta=-1.5),
+             of(130, 128, 8), of(257, 304, 104, trans_b=True, act=ActKind.tanh, bias=1)]  # fmt: skip
+    return [Case(variant, r, tolerance=HALVES[dtype]) for r in made]
 
 
 def _elementwise() -> list[Case]:
@@ -260,7 +288,10 @@ def _dropouts() -> list[Case]:
 
 
 MORE = (
-    [c for v in GEMMS for t, e in ((f32, 2e-5), *HALVES.items()) for c in gemm_cases(v, t, e)]
+    [c for v in GEMMS for c in gemm_cases(v)]
+    # what a half type changes, it changes alike in all tiles
+    + [c for v in GEMMS for t, e in HALVES.items() for c in gemm_cases(v, t, e)[:: 1 if "64x64" in v else 5]]
+    + [c for v in MMAS for t in HALVES for c in mma_cases(v, t)[:: 1 if t is f16 else 5]]
     + _elementwise()
     + _dropouts()
     + _reductions()

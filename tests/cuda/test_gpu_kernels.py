@@ -15,6 +15,7 @@ import pytest
 from kernel_cases import (
     FIRST,
     GEMMS,
+    MMAS,
     MORE,
     VARIANTS,
     Case,
@@ -170,6 +171,22 @@ def test_gemm_leading_dimensions(gpu, variant):
     ):
         tensors = (a, b or plain.tensors[1], plain.tensors[2])
         check(gpu, Case(variant, dataclasses.replace(plain, tensors=tensors)))
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("variant", MMAS)
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_tensor_cores_with_leading_dimensions_and_special_values(gpu, variant, dtype):
+    """Rows further apart than they are long; a NaN in row 3 of a spoils row 3 and nothing else, nor does the padding."""
+    plain = gemm(37, 56, 72, dtype=dtype)
+    a, b = desc((37, 72), dtype, (80, 1)), desc((72, 56), dtype, (64, 1))
+    case = Case(variant, dataclasses.replace(plain, tensors=(a, b, plain.tensors[2])), tolerance=2e-2)
+    operands = operands_for(case)
+    assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+    operands.arrays[0][3, 5], operands.arrays[1][7, 50] = np.nan, np.inf
+    (got,), (want,) = launch_case(gpu, case, operands.memory), reference(case, operands.arrays)
+    np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got.astype(np.float32)), np.isinf(want))
 
 
 def fused(m: int, n: int, k: int, ops: Sequence[str], keep: int = 0) -> RegionSpec:
@@ -344,6 +361,39 @@ def test_a_result_may_take_over_an_operand(gpu, variant):
     assert_close(case, launch_case(gpu, case, operands.memory, onto={0: 0, 1: 2, 2: 3}), want)
 
 
+@pytest.mark.spec("C15")
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+@pytest.mark.parametrize("n", [1, 1023, 1_000_002])
+def test_dropout_is_the_reference_bit_for_bit(gpu, dtype, n):
+    """The mask and the product; a NaN that is dropped is 0; the state goes on in place; y may take over x's memory."""
+    for alignment in (256, dtype.itemsize):
+        x = desc((n,), dtype, alignment=alignment)
+        case = Case("cuda.dropout_philox.v1", region("dropout", x, desc((2,), i64), rate=0.3, layer=5))
+        values = operands_for(case).memory[0]
+        values[::7] = np.nan
+        memory = [values, np.array([2**62 + 99, 2**31 + 3])]
+        (want,) = schema_of("dropout").call_reference(memory, case.region.attrs)
+        for onto in (None, {0: 0}):
+            (got,) = launch_case(gpu, case, memory, onto=onto)
+            np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+    advance = Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64)))
+    (next_,) = launch_case(gpu, advance, [memory[1]], onto={0: 0})
+    np.testing.assert_array_equal(next_, memory[1] + [0, 1])
+
+
+@pytest.mark.spec("B9")
+def test_half2_sums_are_the_rounded_sums(gpu):
+    """Every sum of these pairs, infinities and NaN among them, as f32 would round it; and from a pointer on 4 bytes."""
+    rng = np.random.default_rng()
+    x, y = (rng.integers(0, 2**16, 200_000, dtype=np.uint16).view(np.float16) for _ in range(2))
+    case = Case("cuda.add_f16_half2.v1", region("add", desc(x.shape, f16), desc(y.shape, f16)))
+    with np.errstate(all="ignore"):
+        want = (x.astype(np.float32) + y.astype(np.float32)).astype(np.float16)
+    for shift in (0, 2):
+        (got,) = launch_case(gpu, case, [x, y], shift)
+        np.testing.assert_array_equal(got, want)
+
+
 def test_a_tensor_taken_twice(gpu):
     """The region lists a tensor once that the op takes as both operands."""
     r = region("mul", (77,), (77,))
@@ -356,6 +406,8 @@ def test_a_tensor_taken_twice(gpu):
 @pytest.mark.spec("C12")
 @pytest.mark.parametrize("case", [
     *(Case(v, gemm(300, 200, 500)) for v in GEMMS),
+    *(Case(v, gemm(300, 200, 504, dtype=f16)) for v in MMAS),
+    Case("cuda.dropout_philox.v1", region("dropout", (100_001,), desc((2,), i64), rate=0.5, layer=1)),
     Case("cuda.reduce_rows.v1", region("reduce_sum", (300001,), axes=(0,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (50000, 10), axes=(0,))),
     Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (100, 1000), desc((100,), i64)), "labels"),

@@ -117,6 +117,33 @@ def test_matrices_come_in_runs_of_four_where_they_can(dtype, sizes, more, widths
     assert launch.body.__name__.startswith(f"gemm_tiled_64x64x16_{widths.format(*wide)}")
 
 
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("r, condition, reason", [
+    (gemm(37, 56, 24, dtype=f16), None, None),
+    (gemm(40, 53, 24, dtype=bf16, trans_b=True), None, None),
+    (gemm(40, 56, 24), "dtype", "operand 0 is f32, needs f16 or bf16"),
+    (gemm(40, 56, 20, dtype=f16), "chunks", "a has rows of 20, 20 apart; both must be multiples of 8"),
+    (gemm(40, 53, 24, dtype=f16), "chunks", "b has rows of 53, 53 apart; both must be multiples of 8"),
+    (gemm(40, 56, 24, dtype=f16, alignment=8), "aligned", "a is aligned to 8 bytes, needs 16"),
+    (region("gemm", desc((8, 8), f16, (16, 2)), desc((8, 8), f16), None, None), "contiguous",
+     "a has strides (16, 2), needs a contiguous dimension"),
+    (region("gemm", desc((8, 8), f16, (12, 1)), desc((8, 8), f16), None, None), "chunks",
+     "a has rows of 8, 12 apart; both must be multiples of 8"),
+])  # fmt: skip
+def test_tensor_cores_take_rows_of_whole_chunks(r, condition, reason):
+    reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(r, H200)
+    assert (reject and (reject.condition, reject.reason)) == (condition and (condition, reason))
+
+
+@pytest.mark.spec("D10", "B8")
+def test_tensor_cores_where_there_are_some():
+    assert best(gemm(8192, 8192, 8192, dtype=f16)) == "gemm_mma_128x128"
+    assert best(gemm(128, 512, 512, dtype=bf16)) in ("gemm_mma_32x32", "gemm_mma_64x64")
+    assert best(gemm(8192, 8191, 8192, dtype=f16)) == "gemm_tiled_128x128"
+    reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))
+    assert str(reject) == "needs sm_80 or newer; t4 is sm_75"
+
+
 @pytest.mark.parametrize("shape, strides, expected", [
     ((4, 7), [(7, 1)], ((28,), [(1,)])),
     ((4, 7), [(7, 1), (0, 1)], ((4, 7), [(7, 1), (0, 1)])),

@@ -1,0 +1,96 @@
+"""Variants for matrix products of half types on tensor cores; operands, epilogues and results are those of gemm.py."""
+
+from __future__ import annotations
+
+from ..device.spec import DeviceSpec
+from ..registry.cost import Cost, roofline
+from ..registry.epilogue import GemmProgram
+from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, dtype, variant
+from ..rows import RegionSpec
+from ..types import bf16, f16
+from . import gemm
+
+CHUNK = 8  # halves in the 16 bytes that one copy to shared memory takes
+
+
+def _layout(region: RegionSpec, p: GemmProgram) -> list[tuple[str, int, int, int, bool]]:
+    """(name, contiguous extent, contiguous step, leading dimension, whether lines are contiguous) of a and of b."""
+    (a_m, a_k), (b_k, b_n) = (
+        gemm.steps(region.operands[p.a], p.trans_a),
+        gemm.steps(region.operands[p.b], p.trans_b),
+    )
+    made = []
+    for name, lines, line_step, k_step, lines_fast in (
+        ("a", p.m, a_m, a_k, a_m < a_k),
+        ("b", p.n, b_n, b_k, b_n <= b_k),
+    ):
+        made.append(
+            (name, *((lines, line_step, k_step) if lines_fast else (p.k, k_step, line_step)), lines_fast)
+        )
+    return made
+
+
+def _accepts(region: RegionSpec) -> Checks:
+    yield from gemm.takes(region)
+    yield dtype(region, f16, bf16)
+    p = gemm.program(region)
+    for (name, extent, step, leading, _), i in zip(_layout(region, p), (p.a, p.b)):
+        if step != 1:
+            yield Reject(
+                "contiguous", f"{name} has strides {region.operands[i].stride}, needs a contiguous dimension"
+            )
+        if extent % CHUNK or leading % CHUNK:
+            yield Reject(
+                "chunks", f"{name} has rows of {extent}, {leading} apart; both must be multiples of {CHUNK}"
+            )
+        if region.operands[i].alignment < 2 * CHUNK:
+            yield Reject(
+                "aligned", f"{name} is aligned to {region.operands[i].alignment} bytes, needs {2 * CHUNK}"
+            )
+
+
+def _viable(region: RegionSpec) -> Checks:
+    yield from gemm.continues(region)
+    yield dtype(region, f16, bf16)
+
+
+def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
+    """A tile size as a variant. `efficiency`: share of the tensor cores' rate with the chip full; a guess until measured:
+    mma.sync tops out near 0.65 on Hopper, and these keep only two slices in flight."""
+
+    @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", needs=("sm_80",))
+    class Mma:
+        __doc__ = f"""A block of {warps_m} x {warps_n} warps per {m} x {n} tile, by mma.sync m16n8k16; f16 or bf16, f32 sums.
+
+        Slices 32 deep, two in shared memory, brought by cp.async: 16 bytes at a time, so contiguous extents and leading
+        dimensions are multiples of 8. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, latency of a slice.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield from _accepts(region)
+
+        viable = _viable
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            p = gemm.program(region)
+            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
+            return roofline(
+                device, bytes=region.nbytes, flops=2.0 * blocks * m * n * p.k, rate=region.results[0].dtype.name,
+                efficiency=efficiency, blocks=blocks, blocks_per_sm=blocks_per_sm,
+            )  # fmt: skip
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            from .bodies.gemm_mma import Warps, mma
+
+            p, warps = gemm.program(region), Warps(m, n, warps_m, warps_n, blocks_per_sm)
+            a_lines_fast, b_lines_fast = (fast for *_, fast in _layout(region, p))
+            body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, p))
+            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
+            return [Launch(body, (blocks,), (warps.threads,), gemm.arguments(region, p))]
+
+    return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+gemm_mma_32x32 = _mma(32, 32, 2, 2, 0.12, 6)
+gemm_mma_64x64 = _mma(64, 64, 2, 2, 0.25, 4)
+gemm_mma_128x128 = _mma(128, 128, 2, 4, 0.45, 2)
