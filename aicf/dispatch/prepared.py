@@ -21,7 +21,7 @@ from .overlap import distances, overlaps_itself, share
 Descs = Sequence[TensorDesc | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StagedSelection(Selection):
     """A choice for dense copies: no kernel took the tensors as they are. `staged` says which, and why."""
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rich.jupyter import JupyterMixin
+
 from .. import config
 from ..device.spec import DeviceSpec
 from ..errors import NoKernelError
@@ -50,8 +52,8 @@ class Rejection:
     reject: Reject
 
 
-@dataclass(frozen=True)
-class Selection:
+@dataclass(frozen=True, repr=False)
+class Selection(JupyterMixin):
     """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`)."""
 
     region: RegionSpec
@@ -66,6 +68,9 @@ class Selection:
     @property
     def kernel_id(self) -> str:
         return self.chosen.variant.id
+
+    def __repr__(self) -> str:
+        return f"<{self.region.signature} on {self.device.name}: {self.kernel_id}; print it>"
 
     def __str__(self) -> str:
         from .trace import render

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.jupyter import JupyterMixin
 from rich.text import Text
 
 from ...registry.trace import describe_bias, labelled, microseconds, render, selection_json, selection_lines
@@ -18,8 +19,8 @@ from .plan import ExecPlan
 SHOWN = 4  # operands of a region, times of regions that are told in one line
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(JupyterMixin):
     """`print(e)` is plain text, `rich.print(e)` has colour, `e.verbose()` has every candidate, `e.to_json()` is data.
 
     The text tells of each (ops, element types, chosen kernel) once, and of the regions like it in one line.
@@ -109,6 +110,9 @@ class Explanation:
         return Text(
             f"\npredicted {microseconds(self.predicted_us)} in {count.total()} kernels: " + " · ".join(parts)
         )
+
+    def __repr__(self) -> str:
+        return f"<{self.plan.mode} plan {self.plan.key} on {self.device}: {len(self.regions)} regions; print it>"
 
     def __str__(self) -> str:
         return render(self.__rich__())
