@@ -135,7 +135,7 @@ def mma_cases(variant: str, dtype: DType) -> list[Case]:
         for act in ActKind
         for length in (1, 56, 40)
     ]
-    made += [of(5, 8, 0, bias=8, act=ActKind.sigmoid), of(0, 8, 8), of(8, 0, 8), of(40, 24, 32, c=True, alpha=0.5, beta=-1.5),
+    made += [of(8, 8, 0, trans_a=True, bias=8, act=ActKind.sigmoid), of(0, 8, 8), of(8, 0, 8, trans_b=True), of(40, 24, 32, c=True, alpha=0.5, beta=-1.5),
              of(130, 128, 8), of(257, 304, 104, trans_b=True, act=ActKind.tanh, bias=1)]  # fmt: skip
     return [Case(variant, r, tolerance=HALVES[dtype]) for r in made]
 
