@@ -35,6 +35,8 @@ CASES = [
     Case(TILED, gemm(33, 18, 40, c=True, trans_a=True, trans_b=True, alpha=0.5, beta=2.0)),
     Case(TILED, gemm(36, 20, 40, bias=36, trans_b=True, dtype=f16, save_preact=True, act=ActKind.tanh), tolerance=2e-3),
     Case(TILED, gemm(20, 36, 8, trans_a=True), tolerance=2e-5),
+    Case(TILED, gemm(0, 5, 3)),
+    Case(TILED, gemm(5, 0, 3)),
     Case("cuda.elementwise_vector.v1", region("mul", *2 * [desc((103,), f16)]), tolerance=1e-3),
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((4, 7), f16)]), tolerance=1e-3),
     Case(NAIVE, gemm(5, 6, 7, bias=5, act=ActKind.sigmoid)),

@@ -177,7 +177,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
         b_shared = cuda.shared.array(b_buffers, float32, ALIGNMENT)
         thread = cuda.threadIdx.x
         tx, ty = thread % threads, thread // threads
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        tiles_m, tiles_n = max(1, (m + tile_m - 1) // tile_m), max(1, (n + tile_n - 1) // tile_n)
         id = np.int64(cuda.blockIdx.x)
         above = id // (group * tiles_n) * group
         height = min(tiles_m - above, group)

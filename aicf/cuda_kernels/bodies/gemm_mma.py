@@ -141,7 +141,7 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
         b_shared = cuda.shared.array(b_both, uint32, ALIGNMENT)
         thread = int32(cuda.threadIdx.x)
         lane, warp = thread % 32, thread // 32
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        tiles_m, tiles_n = max(1, (m + tile_m - 1) // tile_m), max(1, (n + tile_n - 1) // tile_n)
         id = np.int64(cuda.blockIdx.x)
         above = id // (group * tiles_n) * group
         height = min(tiles_m - above, group)
