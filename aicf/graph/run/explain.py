@@ -112,7 +112,9 @@ class Explanation(JupyterMixin):
         )
 
     def __repr__(self) -> str:
-        return f"<{self.plan.mode} plan {self.plan.key} on {self.device}: {len(self.regions)} regions; print it>"
+        return (
+            f"<{self.plan.mode} plan {self.plan.key} on {self.device}: {len(self.regions)} regions; print it>"
+        )
 
     def __str__(self) -> str:
         return render(self.__rich__())
