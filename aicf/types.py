@@ -96,8 +96,27 @@ def row_major(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+class _Sized:
+    """What follows from a shape and an element type."""
+
+    shape: tuple[Any, ...]
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return numel(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
 @dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(_Sized):
     """What a value is: shape, element type, device kind (`cpu` or `cuda`). Dimensions may be names until bound."""
 
     shape: tuple[Any, ...]  # of Dim: sizes, or names until they are bound
@@ -119,18 +138,6 @@ class TensorSpec:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
     @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def numel(self) -> int:
-        return numel(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
-
-    @property
     def dims(self) -> frozenset[str]:
         """Names of the dimensions that are not bound yet."""
         return frozenset(d for d in self.shape if isinstance(d, str))
@@ -144,7 +151,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class TensorDesc:
+class TensorDesc(_Sized):
     """What selection sees of a tensor (B3): no pointer, only its alignment. Strides are in elements."""
 
     dtype: DType
@@ -157,18 +164,6 @@ class TensorDesc:
     def dense(cls, spec: TensorSpec, alignment: int = 256) -> TensorDesc:
         """The descriptor of a plan's slot: row-major and aligned like the arena."""
         return cls(spec.dtype, spec.shape, row_major(spec.shape), spec.device, alignment)
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def numel(self) -> int:
-        return numel(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
 
     @property
     def contiguous(self) -> bool:

@@ -28,35 +28,38 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class _Decay(Schedule):
+    """A linear warm-up over `warmup` steps, then down to the rate `floor` at step `total`."""
+
+    total: int
+    warmup: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        checks.whole(f"{name}: total", self.total, 1)
+        if checks.whole(f"{name}: warmup", self.warmup) > self.total:
+            raise VerifyError(f"{name}: warmup={self.warmup}", expected=f"at most total={self.total}")
+        checks.not_negative(f"{name}: floor", self.floor)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        return {"warmup": self.warmup, "total": self.total, "floor": self.floor}
+
+
+class Cosine(_Decay):
     """Linear warm-up over `warmup` steps, then half a cosine down to the rate `floor` at step `total` (Loshchilov 2017)."""
 
-    total: int
-    warmup: int = 0
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_decay(self)
-
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
-        return ctx.schedule_cosine(step, base, warmup=self.warmup, total=self.total, floor=self.floor)
+        return ctx.schedule_cosine(step, base, **self.shape)
 
 
-@dataclass(frozen=True)
-class Linear(Schedule):
+class Linear(_Decay):
     """Linear warm-up, then a straight line down to the rate `floor` at step `total`."""
 
-    total: int
-    warmup: int = 0
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_decay(self)
-
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
-        return ctx.schedule_linear(step, base, warmup=self.warmup, total=self.total, floor=self.floor)
+        return ctx.schedule_linear(step, base, **self.shape)
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,3 @@ class StepDecay(Schedule):
 
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
         return ctx.schedule_step(step, base, every=self.every, gamma=self.gamma)
-
-
-def _check_decay(schedule: Cosine | Linear) -> None:
-    name = type(schedule).__name__
-    checks.whole(f"{name}: total", schedule.total, 1)
-    if checks.whole(f"{name}: warmup", schedule.warmup) > schedule.total:
-        raise VerifyError(f"{name}: warmup={schedule.warmup}", expected=f"at most total={schedule.total}")
-    checks.not_negative(f"{name}: floor", schedule.floor)
