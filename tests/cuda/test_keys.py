@@ -104,7 +104,7 @@ def test_a_key_changes_with_all_that_a_body_is_made_of(old, new):
 @pytest.mark.parametrize("old, new", [
     ("  # a comment", ""),
     ("FACTOR = 2\n", "\n\n\nFACTOR = 2\n"),
-    ("x[i]) * float32(FACTOR) +", "x[\n i\n]) * float32(FACTOR) +"),
+    ("        i = cuda.grid(1)\n", "        i = cuda.grid(1)\n\n        # a line further down\n\n"),
     ("import functools", "import functools, json"),
 ])  # fmt: skip
 def test_a_key_does_not_change_with_comments_lines_and_what_is_not_read(old, new):
