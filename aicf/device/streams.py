@@ -69,8 +69,13 @@ def home_of(foreign: Any) -> int:
 
 def wait(ordinal: int, waiter: int, on: int) -> None:
     """Later work of one stream waits for the work that another has now; nothing waits on the host."""
-    if not same(waiter, on):
+    if same(waiter, on):
+        return
+    previous = enter(ordinal)  # events belong to a context, and so does what the default stream means
+    try:
         stream_object(ordinal, waiter).wait(stream_object(ordinal, on))
+    finally:
+        leave(previous)
 
 
 def is_capturing(handle: int) -> bool:
@@ -79,6 +84,26 @@ def is_capturing(handle: int) -> bool:
 
     status, state = driver.cuStreamIsCapturing(handle)
     return int(status) != 0 or int(state) != 0
+
+
+def allocate(handle: int, nbytes: int) -> int:
+    """Memory of the current device for work on a stream. Under a capture it becomes a part of the graph, which
+    cuda.core's allocations refuse to."""
+    from cuda.bindings import driver
+
+    status, pointer = driver.cuMemAllocAsync(nbytes, handle)
+    if int(status) != 0:
+        raise DeviceError(
+            f"the CUDA driver answered {status.name}", where=f"{nbytes:,} bytes of scratch memory"
+        )
+    return int(pointer)
+
+
+def free(handle: int, pointer: int) -> None:
+    """Give it back once the work that is on the stream by now is done."""
+    from cuda.bindings import driver
+
+    driver.cuMemFreeAsync(pointer, handle)
 
 
 # --- the current device -----------------------------------------------------------------------------------------------

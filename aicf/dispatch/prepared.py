@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..device import streams
 from ..device.runtime import ALIGNMENT, Runtime
-from ..device.streams import enter, leave, stream_object
 from ..errors import AicfError, FeedError, NoKernelError
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
@@ -102,21 +102,21 @@ class Prepared:
         from cuda.core import launch
 
         assert self.ordinal is not None, "the host has no launches"
-        stream, scratch = stream_object(self.ordinal, handle), None
-        previous = enter(self.ordinal)
+        stream, scratch = streams.stream_object(self.ordinal, handle), 0
+        previous = streams.enter(self.ordinal)
         try:
-            if self.scratch:  # allocated and freed in the order of the stream, so it may be captured too
-                scratch = stream.device.allocate(self.scratch, stream=stream)
-                pointers = [*pointers, int(scratch.handle)]
+            if self.scratch:
+                scratch = streams.allocate(handle, self.scratch)
+                pointers = [*pointers, scratch]
             for start in self.starts:
                 args = start.args.copy()
                 for at, which, offset in start.fill:
                     args[at] = pointers[which] + offset
                 launch(stream, start.config, start.kernel, *args)
-            if scratch is not None:
-                scratch.close()
         finally:
-            leave(previous)
+            if scratch:
+                streams.free(handle, scratch)
+            streams.leave(previous)
 
 
 def _pairs(schema: OpSchema, operands: Descs, results: Sequence[TensorDesc]) -> Iterator[Pair]:

@@ -130,7 +130,9 @@ def test_a_stream_may_be_named_in_every_way(torch):
 
     x, y = torch.ones(1000, device="cuda"), torch.empty(1000, device="cuda")
     torch.cuda.synchronize()
-    side, own = torch.cuda.Stream(), Device().create_stream()
+    device = Device()
+    device.set_current()
+    side, own = torch.cuda.Stream(), device.create_stream()
     for stream in (side, side.cuda_stream, own, int(own.handle), 0):
         y.zero_()
         torch.cuda.synchronize()

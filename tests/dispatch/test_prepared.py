@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import aicf
+from aicf.device import streams
 from aicf.device.spec import preset
 from aicf.dispatch import overlap, prepared
 from aicf.dispatch.prepared import StagedSelection, prepare
@@ -104,6 +105,31 @@ def test_a_workspace_lies_in_scratch_of_its_own(recording):
     assert [s.work for s in made.starts] == [(2, 0)] * 2 and made.scratch % 256 == 0 and made.scratch > 0
     plain = ready("relu", [desc((100,))], [desc((100,))])
     assert plain.scratch == 0 and not isinstance(plain.selection, StagedSelection)
+
+
+@pytest.mark.spec("B10", "B13")
+def test_scratch_comes_and_goes_in_the_order_of_the_stream(recording, monkeypatch):
+    """By the driver's own calls, which a capture takes as nodes; it is given back when a launch fails, too."""
+    core = pytest.importorskip("cuda.core")
+    made = ready("reduce_sum", [desc((2, 100000))], [desc((2,))], axes=(1,))
+    made.starts = (prepared.Start("kernel", "config", [0, 0], ((0, 0, 0), (1, 2, 8))),)
+    log = []
+
+    def launch(stream, config, kernel, *args):
+        log.append((stream, *args))
+        if args[0] < 0:
+            raise RuntimeError("no launch")
+
+    monkeypatch.setattr(core, "launch", launch)
+    monkeypatch.setattr(streams, "stream_object", lambda ordinal, handle: handle)
+    monkeypatch.setattr(streams, "enter", lambda ordinal: None)
+    monkeypatch.setattr(streams, "allocate", lambda handle, nbytes: log.append((handle, nbytes)) or 4096)
+    monkeypatch.setattr(streams, "free", lambda handle, pointer: log.append((handle, "free", pointer)))
+    made.run([256, 512], 7)
+    assert log == [(7, made.scratch), (7, 256, 4104), (7, "free", 4096)]
+    with pytest.raises(RuntimeError, match="no launch"):
+        made.run([-1, 512], 7)
+    assert log[-1] == (7, "free", 4096)
 
 
 def test_an_operand_that_is_left_out_shifts_no_pointer(recording):
