@@ -135,7 +135,11 @@ class CudaRuntime(Runtime):
         return int(self.stream.handle)
 
     def allocate(self, nbytes: int) -> Memory:
-        buffer = self.device.allocate(nbytes, stream=self.stream)
+        previous = streams.enter(self.ordinal)
+        try:
+            buffer = self.device.allocate(nbytes, stream=self.stream)
+        finally:
+            streams.leave(previous)
         return Memory(int(buffer.handle), nbytes, buffer)
 
     def view(self, memory: Memory, offset: int, spec: TensorSpec) -> Tensor:
@@ -147,14 +151,21 @@ class CudaRuntime(Runtime):
 
     @contextmanager
     def ordered(self, fed: Iterable[Foreign]) -> Iterator[None]:
-        homes = {streams.home_of(f) for f in fed if f.device == self.kind}
-        for home in homes:
-            streams.wait(self.ordinal, self.stream_id, home)
+        given = [f for f in fed if f.device == self.kind]
+        homes = {streams.home_of(f) for f in given if not f.handed_over}  # DLPack has ordered the others
+        previous = streams.enter(self.ordinal)
         try:
-            yield
-        finally:  # a tensor that is freed after the run is not given away while the run may still read it
             for home in homes:
-                streams.wait(self.ordinal, home, self.stream_id)
+                streams.wait(self.ordinal, self.stream_id, home)
+            try:
+                yield
+            finally:  # a tensor that is freed after the run is not given away while the run may still read it
+                for home in homes:
+                    streams.wait(self.ordinal, home, self.stream_id)
+                if any(f.handed_over for f in given):
+                    self.sync()  # nobody can be told when it is free again
+        finally:
+            streams.leave(previous)
 
     def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
         if target.spec.nbytes == 0:
@@ -179,7 +190,11 @@ class CudaRuntime(Runtime):
         return host
 
     def _copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
-        self.check(self.driver.cuMemcpyAsync(target, source, nbytes, (on or self.stream).handle))
+        previous = streams.enter(self.ordinal)  # this thread may never have met the device
+        try:
+            self.check(self.driver.cuMemcpyAsync(target, source, nbytes, (on or self.stream).handle))
+        finally:
+            streams.leave(previous)
 
     def _page_locked(self, pointer: int) -> bool:
         """Whether the driver knows this host memory, so that copies from it are truly asynchronous."""

@@ -376,9 +376,10 @@ def test_a_label_that_is_no_class_is_named_by_row(device, monkeypatch):
         program.run(feed)
 
 
+@on_each_device
 @pytest.mark.spec("D16")
-def test_threads_never_see_each_other_s_results():
-    program = aicf.compile(mlp(), device="cpu")
+def test_threads_never_see_each_other_s_results(device):
+    program = aicf.compile(mlp(), device=device)
     feeds = [batch_of(6, seed=n)["x"] for n in range(4)]
     wanted = [program.run({"x": x})["output"].numpy() for x in feeds]
     wrong = []
