@@ -133,10 +133,10 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
     driver, side = runtime.driver, runtime.device.create_stream()
     stream = side.handle
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    collecting = gc.isenabled()
-    gc.disable()  # memory that is freed on a capturing stream would become a node of its graph
     failure: BaseException | None = None
     runtime.check(driver.cuStreamBeginCapture(stream, mode))
+    collecting = gc.isenabled()
+    gc.disable()  # memory that is freed on a capturing stream would become a node of its graph
     try:
         for call in calls:
             call(side)
