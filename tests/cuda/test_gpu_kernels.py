@@ -57,20 +57,22 @@ class Gpu:
 
     def upload(self, pointer: int, array: np.ndarray) -> None:
         if array.nbytes:
-            self._copy("cuMemcpyHtoD", pointer, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+            host = np.ascontiguousarray(array)
+            self._copy(pointer, host.ctypes.data, host.nbytes)
 
     def download(self, pointer: int, nbytes: int) -> np.ndarray:
         host = np.empty(nbytes, np.uint8)
         if nbytes:
-            self._copy("cuMemcpyDtoH", host.ctypes.data, pointer, nbytes)
+            self._copy(host.ctypes.data, pointer, nbytes)
         return host
 
-    def _copy(self, name: str, target: int, source: int, nbytes: int) -> None:
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        """On our stream: a copy on the default stream may return before it is done, and ours does not wait for it."""
         from cuda.bindings import driver
 
+        (status,) = driver.cuMemcpyAsync(target, source, nbytes, self.stream.handle)
+        assert status == driver.CUresult.CUDA_SUCCESS, str(status)
         self.stream.sync()
-        (status,) = getattr(driver, name)(target, source, nbytes)
-        assert status == driver.CUresult.CUDA_SUCCESS, f"{name}: {status}"
 
 
 @pytest.fixture(scope="module")
