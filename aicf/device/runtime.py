@@ -128,6 +128,7 @@ class CudaRuntime(Runtime):
         self.device = Device(ordinal)
         self.device.set_current()
         self.stream = self.device.create_stream()
+        self.pool = self.device.memory_resource  # made now: its pool keeps what is freed, scratch too
         self.spec = _spec_of(self.device)
 
     @property
