@@ -67,6 +67,16 @@ class Runtime(ABC):
     def sync(self) -> None:
         """Wait for all work on this runtime's stream."""
 
+    @property
+    def place(self) -> str:
+        """`cpu`, or a CUDA device with its number: where tensors must be that this device is to reach."""
+        return "cpu"
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The device is the thread's current one inside: what is compiled and loaded is for it."""
+        yield
+
     @contextmanager
     def ordered(self, fed: Iterable[Foreign]) -> Iterator[None]:
         """Work inside runs after what the owners of these tensors have done, and they go on after it."""
@@ -113,10 +123,7 @@ class CpuRuntime(Runtime):
 
 
 class CudaRuntime(Runtime):
-    """One CUDA device, through cuda-core. Makes the device current and a stream of its own.
-
-    The order with other libraries' streams is the caller's: `sync()` first, or feed host arrays.
-    """
+    """One CUDA device, through cuda-core, with a stream of its own. `ordered` keeps it in order with other libraries'."""
 
     kind = "cuda"
 
@@ -134,6 +141,18 @@ class CudaRuntime(Runtime):
     @property
     def stream_id(self) -> int:
         return int(self.stream.handle)
+
+    @property
+    def place(self) -> str:
+        return f"cuda:{self.ordinal}"
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        previous = streams.enter(self.ordinal)
+        try:
+            yield
+        finally:
+            streams.leave(previous)
 
     def allocate(self, nbytes: int) -> Memory:
         previous = streams.enter(self.ordinal)

@@ -8,6 +8,7 @@ from nn.mlp import batch_of, host, mlp, on_each_device, same, trainer
 
 import aicf
 from aicf import nn
+from aicf.device.interop import Foreign
 from aicf.errors import FeedError
 
 from .chains import Fn
@@ -74,8 +75,8 @@ def test_a_gpu_tensor_fed_to_the_cpu_is_refused_untouched(how):
     program = trainer("cpu")
     with pytest.raises(FeedError, match="the feed of x is wrong") as error:
         getattr(program, how)({**batch_of(6), "x": OnAGpu()})
-    assert "expected: a host array or a cpu tensor" in str(error.value)
-    assert "got: a cuda tensor" in str(error.value)
+    assert "expected: a host array" in str(error.value)
+    assert "got: a cuda:0 tensor" in str(error.value)
     assert program.get("step") == 0
 
 
@@ -168,7 +169,9 @@ def test_contiguity_is_no_part_of_a_replay_s_key_and_the_feed_may_go_away(device
 @on_each_device
 @pytest.mark.spec("C9")
 def test_each_feed_signature_is_frozen_once_and_the_cache_is_bounded(device):
-    from aicf.graph.run.program import MAX_ENTRIES
+    from aicf.graph.run.plan import Slot
+from aicf.graph.run.slots import check_feed
+from aicf.graph.run.program import MAX_ENTRIES
 
     program = aicf.compile(mlp(sizes=(5, 3)), device=device)
     for rows in (1, 2, 3, 2, 1):
@@ -250,3 +253,13 @@ def test_bf16_and_f16_models_run_in_their_own_type(device):
         assert got.dtype is dtype
         want = 2 * np.maximum(x.astype(float) @ w.T + b, 0)
         np.testing.assert_allclose(got.numpy().astype(float), want, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.spec("C7")
+def test_a_tensor_of_another_gpu_is_refused_by_its_number():
+    desc = aicf.TensorDesc.dense(aicf.TensorSpec((3,), device="cuda"))
+    slot = Slot(0, "x", aicf.TensorSpec((3,), device="cuda"), aicf.ir.Role.input)
+    feed = {"x": Foreign(desc, 4096, None, None, ordinal=1)}
+    assert check_feed([slot], feed, "cuda:1") == feed
+    with pytest.raises(FeedError, match=r"a host array or a cuda:0 tensor(.|\n)*got: a cuda:1 tensor"):
+        check_feed([slot], feed, "cuda:0")

@@ -95,7 +95,7 @@ class Program:
 
     def run(self, feed: Mapping[str, Any], contiguous: str = "copy") -> dict[str, Tensor]:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
-        with self.variables.lock:
+        with self.variables.lock, self.runtime.current():
             compiled, found = self._checked(self._adopt(feed))
             with self._whole_step(), self.runtime.ordered(found.values()):
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
@@ -105,7 +105,7 @@ class Program:
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
-        with self.variables.lock:
+        with self.variables.lock, self.runtime.current():
             frozen, found = self._frozen_for(feed)
             with self._whole_step(), self.runtime.ordered(found.values()):
                 results = frozen.replay(found, self.variables, config.check_enabled("nan"))
@@ -124,7 +124,7 @@ class Program:
 
         Nothing changes but the cache: params, state, random state and step stay bit-identical (C14).
         """
-        with self.variables.lock:
+        with self.variables.lock, self.runtime.current():
             return self._frozen_for(feed)[0].report
 
     def _adopt(self, feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
@@ -163,7 +163,7 @@ class Program:
             ]
         because = f" with {sizes}" if sizes else ""
         return compiled, check_feed(
-            inputs, adopted, self.runtime.kind, frozenset(self.variables.names()), because
+            inputs, adopted, self.runtime.place, frozenset(self.variables.names()), because
         )
 
     def _refuse_static(self, feed: Mapping[str, Any]) -> None:
@@ -255,7 +255,7 @@ class Program:
         except TypeInferenceError:  # these sizes fit no layer: say what the model's own would want
             graph = trace(self.recipe, self.recipe.model.sizes, self.runtime.kind)
         slots = [Slot(v.vid, v.name, v.spec, v.role) for v in graph.externals(Role.input)]
-        _, problems = examine_feed(slots, adopted, self.runtime.kind, frozenset(self.variables.names()))
+        _, problems = examine_feed(slots, adopted, self.runtime.place, frozenset(self.variables.names()))
         raise feed_error([(name, expected.get(name, wanted), got) for name, wanted, got in problems])
 
     # --- variables ----------------------------------------------------------------------------------------------------

@@ -89,8 +89,14 @@ def examine_feed(
             problems.append(
                 (name, str(slot.spec), f"tensor<{'x'.join(map(str, (*desc.shape, desc.dtype)))}>")
             )
-        elif desc.device not in ("cpu", device):
-            problems.append((name, f"a host array or a {device} tensor", f"a {desc.device} tensor"))
+        elif foreign.place not in ("cpu", device):
+            problems.append(
+                (
+                    name,
+                    "a host array" + f" or a {device} tensor" * (device != "cpu"),
+                    f"a {foreign.place} tensor",
+                )
+            )
         found[name] = foreign
     return found, problems
 
@@ -147,7 +153,7 @@ def bind_and_alloc_slots(
     if contiguous not in CONTIGUITY:
         raise FeedError(f"contiguous={contiguous!r}", expected=" or ".join(map(repr, CONTIGUITY)))
     fed = [s for s in plan.externals() if variables is None or s.role is Role.input or s.name in feed]
-    found = check_feed(fed, feed, runtime.kind)
+    found = check_feed(fed, feed, runtime.place)
     tensors: dict[int, Tensor] = {}
     notes: list[str] = []
     by_name = {s.name: s for s in fed}
