@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -265,16 +266,29 @@ def _export_cuda(tensor: Tensor, bits: np.dtype, stream: int | None, options: di
 
     from . import streams
 
+    ordinal, ours = getattr(tensor.runtime, "ordinal", 0), tensor.runtime.stream_id
+    theirs = streams.LEGACY if stream is None else stream
     if stream != -1:  # DLPack's "do not synchronise"; none means the legacy default stream
-        streams.wait(
-            getattr(tensor.runtime, "ordinal", 0),
-            streams.LEGACY if stream is None else stream,
-            tensor.runtime.stream_id,
-        )
+        streams.wait(ordinal, theirs, ours)
     reach = 1 + sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride)) if tensor.spec.numel else 0
-    buffer = Buffer.from_handle(tensor.ptr, reach * bits.itemsize, owner=tensor)
+    buffer = Buffer.from_handle(tensor.ptr, reach * bits.itemsize, owner=_Lent(tensor, ordinal, ours, theirs))
     view = StridedMemoryView.from_buffer(buffer, tensor.shape, tensor.stride, dtype=bits)
     return view.__dlpack__(**options)
+
+
+class _Lent:
+    """A tensor of ours that another library holds. When it lets go, our stream waits for theirs: the memory is freed, and
+    given to another tensor, in the order of ours."""
+
+    def __init__(self, tensor: Tensor, ordinal: int, ours: int, theirs: int) -> None:
+        self.tensor, self.wait = tensor, (ordinal, ours, theirs)
+
+    def __del__(self) -> None:
+        from . import streams
+
+        if self.wait[2] != -1:
+            with suppress(Exception):  # their stream, or the interpreter, may be gone
+                streams.wait(*self.wait)
 
 
 class _DLTensor(ctypes.Structure):
