@@ -39,7 +39,7 @@ def _enrol(forward, backward, **attrs):
 # --- relu ---------------------------------------------------------------------------------------------------
 
 
-@elementwise("relu", alias="x")
+@elementwise("relu", alias="x", continuous=True)
 def relu(x):
     """max(x, 0). NaN stays NaN."""
     return x if x > 0.0 or x != x else 0.0
@@ -71,7 +71,7 @@ _enrol(relu, relu_grad)
 # --- leaky_relu ---------------------------------------------------------------------------------------------
 
 
-@elementwise("leaky_relu", alias="x")
+@elementwise("leaky_relu", alias="x", continuous=True)
 def leaky_relu(x, *, slope: float = 0.01):
     """x where it is positive, else slope * x. NaN stays NaN."""
     return x if x > 0.0 else x * slope
@@ -124,7 +124,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "gelu", dy, x, y)
 
 
-@elementwise("gelu_grad", results=("dx",), alias="dy")
+@elementwise("gelu_grad", results=("dx",), alias="dy", continuous=True)
 def gelu_grad(dy, x):
     """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
     t = math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))

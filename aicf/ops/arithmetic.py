@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ..types import DType
-from .schema import Any_, AnyOwn, Bool, Float, Number, elementwise, require
+from .schema import LINEAR, Any_, AnyOwn, Bool, Float, Number, elementwise, require
 
 
 def unbroadcast(emit, g, like):
@@ -48,7 +48,7 @@ def _enrol_unary(schema, **attrs):
 # --- binary -------------------------------------------------------------------------------------------------
 
 
-@elementwise("add", types=Number, alias="a")
+@elementwise("add", types=Number, alias="a", traits=(LINEAR,))
 def add(a, b):
     """a + b."""
     return a + b
@@ -62,7 +62,7 @@ def _(emit, dy, a, b):
     return unbroadcast(emit, dy, a), unbroadcast(emit, dy, b)
 
 
-@elementwise("sub", types=Number, alias="a")
+@elementwise("sub", types=Number, alias="a", traits=(LINEAR,))
 def sub(a, b):
     """a - b."""
     return a - b
@@ -105,7 +105,7 @@ def _(emit, dy, a, b, y):
     return unbroadcast(emit, da, a), unbroadcast(emit, emit.neg(emit.mul(da, y)), b)
 
 
-@elementwise("maximum", types=Number, alias="a")
+@elementwise("maximum", types=Number, alias="a", continuous=True)
 def maximum(a, b):
     """The greater of a and b; NaN if either is NaN. Where they are equal the gradient goes half to each."""
     return a if a >= b or a != a else b
@@ -119,7 +119,7 @@ def _(emit, dy, a, b):
     return _larger_gradient(emit, dy, a, b, emit.greater)
 
 
-@elementwise("minimum", types=Number, alias="a")
+@elementwise("minimum", types=Number, alias="a", continuous=True)
 def minimum(a, b):
     """The less of a and b; NaN if either is NaN. Where they are equal the gradient goes half to each."""
     return a if a <= b or a != a else b
@@ -145,7 +145,7 @@ for _schema in (add, sub, mul, div, maximum, minimum):
 # --- unary --------------------------------------------------------------------------------------------------
 
 
-@elementwise("neg", types=Number, alias="x")
+@elementwise("neg", types=Number, alias="x", traits=(LINEAR,))
 def neg(x):
     """-x."""
     return -x
@@ -159,7 +159,7 @@ def _(emit, dy):
     return emit.neg(dy)
 
 
-@elementwise("scale", alias="x")
+@elementwise("scale", alias="x", traits=(LINEAR,))
 def scale(x, *, factor: float):
     """factor * x, with the factor in the compute type: a constant that no operand's narrow type rounds."""
     return x * factor
@@ -337,7 +337,7 @@ select.samples((1025,), (1025,), ())
 _BOOL = DType.bool.id
 
 
-@elementwise("convert", dtype_attr="dtype")
+@elementwise("convert", dtype_attr="dtype", traits=(LINEAR,), continuous=True)
 def convert(x: AnyOwn, *, dtype: int):
     """x in another element type, rounded to nearest even; the gradient passes between floats and stops elsewhere.
 

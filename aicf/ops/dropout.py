@@ -10,11 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import TensorSpec
-from .schema import I64, Float, op, require
+from .schema import I64, Access, Float, op, require
 
 _MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _WORD = np.uint64(32)  # bits
+_ZERO, _ONE, _TWO, _THREE = map(np.int64, range(4))
+_NOTHING = np.float32(0)
 
 
 def philox4x32(c0, c1, c2, c3, k0, k1):
@@ -71,6 +73,33 @@ def dropout(x: Float, rng: I64, *, rate: float, layer: int):
     _check_state(rng, "C2")
     require(0 <= layer < 2**32, "C3", f"layer is {layer}, expected 0 to 2^32 - 1")
     return x
+
+
+def _dropout_access(x, rng, **_):
+    axes = tuple(range(len(x)))
+    return Access(0, axes), Access(None, axes), Access(1, (-1,)), Access(1, (-1,), element=1)
+
+
+def _dropout_constants(attrs):
+    threshold, scale = dropout_numbers(attrs["rate"])
+    return {"threshold": np.int64(threshold), "scale": np.float32(scale), "layer": np.uint32(attrs["layer"])}
+
+
+@dropout.maps(_dropout_access, _dropout_constants)
+def _(x, i, key, step, *, threshold, scale, layer):
+    """Element i alone; kernels that hold four neighbours need one Philox counter for all of them."""
+    group, key = np.uint64(i >> _TWO), np.uint64(key)
+    w0, w1, w2, w3 = philox4x32(
+        np.uint32(group),
+        np.uint32(group >> _WORD),
+        np.uint32(step),
+        layer,
+        np.uint32(key),
+        np.uint32(key >> _WORD),
+    )
+    place = i & _THREE
+    word = w0 if place == _ZERO else w1 if place == _ONE else w2 if place == _TWO else w3
+    return x * scale if np.int64(word) >= threshold else _NOTHING
 
 
 @dropout.reference

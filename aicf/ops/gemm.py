@@ -6,7 +6,7 @@ import numpy as np
 
 from ..types import ActKind, TensorSpec
 from .activations import FROM_RESULT, activation_gradient
-from .schema import Float, op, require, schema_of
+from .schema import LINEAR, Access, Float, op, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
@@ -30,7 +30,7 @@ def _check_bias(bias: TensorSpec, m: int, n: int, constraint: str) -> None:
     )
 
 
-@op("gemm", results=("d", "z"))
+@op("gemm", results=("d", "z"), traits=(LINEAR,), core="gemm")
 def gemm(
     a: Float,
     b: Float,
@@ -136,7 +136,7 @@ gemm.samples((3, 0), (0, 4), None, (4,), act=ActKind.sigmoid)
 gemm.samples((0, 3), (3, 4), None, None, act=ActKind.gelu_erf)
 
 
-@op("bias_add", alias={0: (0, "may")})
+@op("bias_add", alias={0: (0, "may")}, traits=(LINEAR,))
 def bias_add(x: Float, bias: Float):
     """y = x + bias, with the bias as Scalar, PerN or PerM by its length (D4).
 
@@ -149,6 +149,16 @@ def bias_add(x: Float, bias: Float):
     m, n = x.shape
     _check_bias(bias, m, n, "C2")
     return x
+
+
+def _bias_access(x, bias):
+    axis = {BIAS_SCALAR: -1, BIAS_PER_N: 1, BIAS_PER_M: 0}[bias_kind(bias[0], *x)]
+    return Access(0, (0, 1)), Access(1, (axis,))
+
+
+@bias_add.maps(_bias_access)
+def _(x, bias):
+    return x + bias
 
 
 @bias_add.reference

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..types import DType, TensorSpec, numel
 from .arithmetic import check_dtype
-from .schema import VIEW, Any_, elementwise, is_integer, op, require
+from .schema import LINEAR, VIEW, Access, Any_, elementwise, is_integer, op, require
 
 
-@elementwise("copy", types=Any_)
+@elementwise("copy", types=Any_, traits=(LINEAR,))
 def copy(x):
     """x in storage of its own."""
     return x
@@ -61,7 +61,7 @@ fill.samples(shape=(), value=-2.5, dtype=DType.f32.id)
 fill.samples(shape=(0, 3), value=1.0, dtype=DType.f32.id)
 
 
-@op("reshape", alias={0: (0, "may")}, traits=(VIEW,))
+@op("reshape", alias={0: (0, "may")}, traits=(VIEW, LINEAR))
 def reshape(x: Any_, *, shape: tuple):
     """The elements of x, in row-major order, in another shape.
 
@@ -89,7 +89,7 @@ reshape.samples((), shape=(1, 1))
 reshape.samples((0, 3), shape=(5, 0))
 
 
-@op("broadcast_in_dim")
+@op("broadcast_in_dim", traits=(LINEAR,))
 def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
     """x repeated to a shape: axis i of x becomes axis dims[i] of the result.
 
@@ -112,6 +112,11 @@ def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
             f"axis {i} of x has size {x.shape[i]}, axis {d} of the result {shape[d]}",
         )
     return TensorSpec(shape, x.dtype, x.device)
+
+
+@broadcast_in_dim.maps(lambda x, shape, dims: [Access(0, dims)])
+def _(x):
+    return x
 
 
 @broadcast_in_dim.reference

@@ -130,7 +130,7 @@ adam_step.samples(*[(4, 7)] * 4, *[()] * 7, decoupled=True)
 # --- gradient clipping --------------------------------------------------------------------------------------
 
 
-@elementwise("clip_scale")
+@elementwise("clip_scale", continuous=True)
 def clip_scale(norm2: F32, max_norm: F32):
     """min(1, max_norm / (sqrt(norm2) + 1e-6)): what gradients are multiplied by, norm2 being their sum of squares.
 

@@ -13,7 +13,24 @@ import numpy as np
 
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import AttrPack, DType, OpKind, TensorSpec
-from .constraints import AttrDecl, ConstraintBroken, OperandDecl, require
+from .constraints import ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
+
+# --- how a map op reads its operands ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one argument of a map op's scalar function is, at a point of the result.
+
+    operand  which operand of the op; None for the point itself, as a row-major index (i64)
+    axes     for each axis of the operand, the axis of the result that it follows, or -1: it stays where it is
+    element  where the walk starts, in elements
+    """
+
+    operand: int | None
+    axes: tuple[int, ...] = ()
+    element: int = 0
+
 
 # --- the record -------------------------------------------------------------------------------------------------------
 
@@ -29,7 +46,8 @@ class OpSchema:
     rule: Callable[..., Any]  # (*operand specs, **attrs) -> result specs
     doc: str
     traits: frozenset[str] = frozenset()
-    scalar: Callable[..., Any] | None = None  # elementwise ops: the op on one element of each operand
+    scalar: Callable[..., Any] | None = None  # map ops: the op on one element of each operand
+    core: str = ""  # what a kernel is built around: "map", "gemm", "reduce"; an op's own name if nothing else fuses to it
     alias: Mapping[int, tuple[int, str]] = field(default_factory=dict)  # result -> (operand, "may" or "must")
     flops: int = 1  # per element of the result, for the cost model
     version: int = 1
@@ -41,7 +59,22 @@ class OpSchema:
         None  # (*operand specs, **attrs): more constraints, before the rule's
     )
     nan_fn: Callable[..., str | None] | None = None
+    access_fn: Callable[..., Sequence[Access]] | None = (
+        None  # (*operand shapes, **attrs); elementwise ops need none
+    )
+    constants_fn: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = (
+        None  # attrs as the scalar function takes them
+    )
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if ELEMENTWISE in self.traits:
+            self.traits |= {MAP}
+        self.core = self.core or (MAP if self.is_map else self.name)
+
+    @property
+    def is_map(self) -> bool:
+        return MAP in self.traits
 
     @property
     def kind(self) -> OpKind:
@@ -99,6 +132,37 @@ class OpSchema:
     def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:
         """Enrol a case: one shape per operand (None for one left out), with attributes."""
         self.sample_specs.append({"shapes": operands, "attrs": attrs})
+
+    def maps(
+        self,
+        access: Callable[..., Sequence[Access]],
+        constants: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> Callable[[Callable[..., Any]], OpSchema]:
+        """Decorates the scalar function of an op that is a map, but not elementwise: `access` says what it is called with.
+
+        access     (*operand shapes, **attrs) -> one Access per argument; the result has one shape, that of `infer`
+        constants  attrs -> the keyword arguments, NumPy scalars of the types they have in the kernel; by default the
+                   attributes themselves, in the compute type
+        """
+
+        def register_scalar(scalar: Callable[..., Any]) -> OpSchema:
+            self.scalar, self.access_fn, self.constants_fn, self.core = scalar, access, constants, MAP
+            self.traits |= {MAP}
+            return self
+
+        return register_scalar
+
+    def accesses(
+        self, shapes: Sequence[tuple[int, ...] | None], rank: int, attrs: Mapping[str, Any]
+    ) -> tuple[Access, ...]:
+        """What a map op's scalar function is called with; operands of these shapes, a result of this rank."""
+        if self.access_fn is not None:
+            return tuple(self.access_fn(*shapes, **attrs))
+        return tuple(
+            Access(n, tuple(range(rank - len(shape), rank)))  # aligned at the right, as NumPy broadcasts
+            for n, shape in enumerate(shapes)
+            if shape is not None
+        )
 
     # --- the boundary -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import TensorSpec, numel
-from .schema import Float, Number, OpSchema, is_integer, op, require
+from .schema import LINEAR, Float, Number, OpSchema, is_integer, op, require
 
 
 def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def _enrol(schema: OpSchema) -> None:
     schema.samples(())
 
 
-@op("reduce_sum")
+@op("reduce_sum", traits=(LINEAR,), core="reduce")
 def reduce_sum(x: Number, *, axes: tuple = (), keepdims: bool = False):
     """The sum over axes; () means all axes. An empty sum is 0.
 
@@ -80,7 +80,7 @@ def _(emit, dy, x, axes, keepdims):
     return _expand(emit, dy, x, axes, keepdims)
 
 
-@op("reduce_mean")
+@op("reduce_mean", traits=(LINEAR,), core="reduce")
 def reduce_mean(x: Float, *, axes: tuple = (), keepdims: bool = False):
     """The mean over axes; () means all axes. An empty mean is NaN.
 
@@ -107,7 +107,7 @@ def _count(x, axes):
     return numel(tuple(x.shape[a] for a in axes or range(len(x.shape))))
 
 
-@op("reduce_max")
+@op("reduce_max", core="reduce")
 def reduce_max(x: Number, *, axes: tuple = (), keepdims: bool = False):
     """The maximum over axes; () means all axes. A NaN anywhere gives NaN; an empty maximum is the type's least value.
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..types import DType
+from ..types import AttrPack, DType
+from .record import OpSchema
 
 
 def typed_scalar(
@@ -28,6 +29,23 @@ def typed_scalar(
     """
     typed, names = _typed(function, compute)
     return typed, tuple(_convert((attrs or {})[name], compute) for name in names)
+
+
+def bound_scalar(schema: OpSchema, compute: DType, attrs: AttrPack) -> FunctionType:
+    """A map op's scalar function, typed, with its attributes bound as the defaults of trailing positional parameters.
+
+    Equal requests give the identical function. Python fills defaults in by itself, numba as constants.
+    """
+    assert schema.scalar is not None
+    return _bound(schema.scalar, schema.constants_fn, compute, attrs)
+
+
+@lru_cache(maxsize=4096)
+def _bound(
+    function: FunctionType, constants: Callable[..., Any] | None, compute: DType, attrs: AttrPack
+) -> FunctionType:
+    typed, values = typed_scalar(function, compute, constants(attrs) if constants else attrs)
+    return FunctionType(typed.__code__, typed.__globals__, typed.__name__, values, typed.__closure__)
 
 
 def _convert(value: Any, compute: DType) -> Any:

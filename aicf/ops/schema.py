@@ -28,9 +28,12 @@ from ..errors import RegistryError
 from ..types import DType, TensorSpec
 from .constraints import (
     ATTR_TYPES,
+    DISCONTINUOUS,
     ELEMENTWISE,
     F32,
     I64,
+    LINEAR,
+    MAP,
     VIEW,
     Any_,
     AnyOwn,
@@ -46,13 +49,17 @@ from .constraints import (
     is_integer,
     require,
 )
-from .record import OpSchema, register, schema_of, schemas, unregister
+from .record import Access, OpSchema, register, schema_of, schemas, unregister
 
 __all__ = [
+    "DISCONTINUOUS",
     "ELEMENTWISE",
     "F32",
     "I64",
+    "LINEAR",
+    "MAP",
     "VIEW",
+    "Access",
     "AnyOwn",
     "Any_",
     "Bool",
@@ -102,10 +109,14 @@ def op(
     results: Sequence[str] = ("y",),
     alias: Mapping[int, tuple[int, str]] | None = None,
     traits: Sequence[str] = (),
+    core: str = "",
     flops: int = 1,
     version: int = 1,
 ) -> Callable[[Callable[..., Any]], OpSchema]:
-    """Declare an op by its type rule: `def softmax(x: Float, *, axis: int = -1)` returning the result specs."""
+    """Declare an op by its type rule: `def softmax(x: Float, *, axis: int = -1)` returning the result specs.
+
+    core   the sort of kernel it needs, if it shares one with other ops: reductions say "reduce"
+    """
 
     def make(rule: Callable[..., Any]) -> OpSchema:
         operands, attrs = _declare(rule, None)
@@ -118,6 +129,7 @@ def op(
             inspect.getdoc(rule) or "",
             frozenset(traits),
             alias=dict(alias or {}),
+            core=core,
             flops=flops,
             version=version,
             origin=_origin(rule),
@@ -136,6 +148,8 @@ def elementwise(
     alias: str | None = None,
     must: Mapping[str, str] | None = None,
     dtype_attr: str | None = None,
+    traits: Sequence[str] = (),
+    continuous: bool | None = None,
     flops: int | None = None,
     version: int = 1,
 ) -> Callable[[Callable[..., Any]], OpSchema]:
@@ -146,6 +160,9 @@ def elementwise(
     alias       operand whose storage the result may take over
     must        result -> operand it is written over, in place (optimizer steps); that operand is not broadcast
     dtype_attr  attribute that names the result's element type (convert)
+    traits      LINEAR where it is, in its first operand
+    continuous  whether a rounding error in an operand changes the result by no more than a rounding error. By default a
+                function that compares is taken for one that jumps, and gets its operands rounded as they would be in memory
 
     In the scalar function a number literal has the compute type of the operands (f32 for floats). It may call `math`
     functions and use `if`/`else` expressions; it writes `float(i)` where an integer becomes a number of the compute
@@ -179,6 +196,8 @@ def elementwise(
             if must:
                 implied.append("C2  what is written in place has the broadcast shape")
         doc = _with_constraints(inspect.getdoc(scalar) or "", implied)
+        smooth = not _compares(scalar) if continuous is None else continuous
+        jumps = () if smooth else (DISCONTINUOUS,)
         schema = OpSchema(
             name,
             operands,
@@ -186,12 +205,12 @@ def elementwise(
             tuple(results),
             rule,
             doc,
-            frozenset({ELEMENTWISE}),
+            frozenset({ELEMENTWISE, *traits, *jumps}),
             scalar,
-            aliases,
-            flops or _count_flops(scalar),
-            version,
-            _origin(scalar),
+            alias=aliases,
+            flops=flops or _count_flops(scalar),
+            version=version,
+            origin=_origin(scalar),
         )
         return register(schema)
 
@@ -210,6 +229,10 @@ def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, 
     except ValueError:
         shapes = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
         raise ConstraintBroken("C1", f"shapes do not broadcast: {shapes}") from None
+
+
+def _compares(scalar: Callable[..., Any]) -> bool:
+    return any(i.opname in ("COMPARE_OP", "CONTAINS_OP", "IS_OP") for i in dis.get_instructions(scalar))
 
 
 def _count_flops(scalar: Callable[..., Any]) -> int:

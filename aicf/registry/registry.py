@@ -132,7 +132,8 @@ class KernelRegistry:
     def variants(self, kind: OpKind) -> tuple[KernelVariant, ...]:
         """The variants that may begin with this op: by its name, one of its traits, or `*`."""
         if kind not in self._by_kind:
-            names = {kind.name, "*", *schema_of(kind).traits}
+            schema = schema_of(kind)
+            names = {kind.name, "*", schema.core, *schema.traits}
             self._by_kind[kind] = tuple(v for v in self if names.intersection(v.kinds))
         return self._by_kind[kind]
 

@@ -6,6 +6,7 @@ kernel body, so that choosing and explaining need neither numba nor a GPU.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..errors import RegistryError
+from ..ops.schema import MAP, schema_of
 from ..rows import RegionSpec
 from ..types import DType, OpKind
 from .cost import Cost
@@ -95,7 +97,10 @@ _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
 class KernelVariant:
     """One kernel. `id` is stable and versioned (B14): its version rises when the kernel's numerics change.
 
-    `kinds` are op names, or trait names such as `elementwise`, or `*`: the ops that may begin a region it takes.
+    kinds    op names, or traits such as `elementwise`, or cores such as `reduce`, or `*`: the ops that may begin a region
+    takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
+    dtypes   element types that tensors of a region may have
+    viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
 
     id: str
@@ -104,7 +109,9 @@ class KernelVariant:
     accepts: Callable[[RegionSpec], Checks]
     cost: Callable[[RegionSpec, DeviceSpec], Cost]
     build: Callable[[RegionSpec, DeviceSpec], list[Launch] | HostCall]
-    viable: Callable[[RegionSpec], Checks]
+    viable: Callable[[RegionSpec], Checks] | None = None
+    takes: tuple[str, ...] = ()
+    dtypes: frozenset[DType] = frozenset(DType)
     workspace: Callable[[RegionSpec, DeviceSpec], int] = field(default=lambda region, device: 0)
     needs: tuple[str, ...] = ()
     priority: int = 0
@@ -120,11 +127,13 @@ class KernelVariant:
 
     def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None, or the first condition that fails with the value seen."""
-        return self._admits(device) or _first(self.accepts(region))
+        return self._admits(device) or self._takes(region) or _first(self.accepts(region))
 
     def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
-        return self._admits(device) or _first(self.viable(region))
+        if self.viable is not None:
+            return self._admits(device) or _first(self.viable(region))
+        return self._admits(device) or self._continues(region)
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Negative if unsupported; else runs per second, as predicted: the higher the better (B8)."""
@@ -133,6 +142,27 @@ class KernelVariant:
     def query_workspace(self, region: RegionSpec, device: DeviceSpec) -> int:
         """Bytes of scratch memory that `build`'s launches use; the plan reserves them, 256-byte aligned."""
         return self.workspace(region, device)
+
+    def _takes(self, region: RegionSpec) -> Reject | None:
+        """Whether structure and element types are right for this very region."""
+        if not self.takes and self.viable is None:
+            return one_op(region) or self._has_dtypes(region)
+        if self.takes and (shape := structure(region)) not in self.takes:
+            return Reject("structure", f"takes {' or '.join(self.takes)}, {region.signature} is {shape}")
+        return self._has_dtypes(region)
+
+    def _continues(self, region: RegionSpec) -> Reject | None:
+        if not self.takes:
+            return one_op(region) or self._has_dtypes(region)
+        shape = structure(region)
+        if not any(shape in prefixes(taken) for taken in self.takes):
+            return Reject("structure", f"takes {' or '.join(self.takes)}, {region.signature} is {shape}")
+        return self._has_dtypes(region)
+
+    def _has_dtypes(self, region: RegionSpec) -> Reject | None:
+        if any(t.dtype not in self.dtypes for t in region.tensors):
+            return dtype(region, *sorted(self.dtypes, key=lambda d: d.id))
+        return None
 
     def _admits(self, device: DeviceSpec) -> Reject | None:
         if device.kind != self.device:
@@ -147,9 +177,44 @@ def _first(checks: Checks) -> Reject | None:
     return next((reject for reject in checks if reject is not None), None)
 
 
+def structure(region: RegionSpec) -> str:
+    """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
+
+    Independent ops of one kind with equal attributes, over domains of their own, are `maps` (A13).
+    """
+    if len(region.ops) == 1:
+        return schema_of(region.kind).core
+    parts: list[str] = []
+    for op in region.ops:
+        core = schema_of(op.kind).core
+        if core != MAP or parts[-1:] != [MAP]:
+            parts.append(core)
+    return "maps" if parts == [MAP] and _horizontal(region) else "+".join(parts)
+
+
+def _horizontal(region: RegionSpec) -> bool:
+    first = region.ops[0]
+    if any((op.kind, op.attrs) != (first.kind, first.attrs) for op in region.ops):
+        return False
+    shapes = {region.tensors[op.outputs[0]].shape for op in region.ops}
+    made = {t for op in region.ops for t in op.outputs}
+    return len(shapes) > 1 and not any(made.intersection(op.inputs) for op in region.ops)
+
+
+@functools.cache
+def prefixes(taken: str) -> frozenset[str]:
+    """The structures that a region of this structure goes through as it grows."""
+    if taken == "maps":
+        return frozenset({MAP, "maps"})
+    parts = taken.split("+")
+    return frozenset("+".join(parts[: n + 1]) for n in range(len(parts)))
+
+
 def variant(
     *kinds: str,
     id: str,
+    takes: tuple[str, ...] = (),
+    dtypes: Iterable[DType] = DType,
     needs: tuple[str, ...] = (),
     priority: int = 0,
     capture_safe: bool = True,
@@ -157,8 +222,8 @@ def variant(
 ) -> Callable[[type], KernelVariant]:
     """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable` and `workspace`.
 
-    The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without a
-    `viable`, a variant takes regions of one op only.
+    The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without
+    `takes` or a `viable`, a variant takes regions of one op only.
     """
     if not _ID.match(id):
         raise RegistryError(
@@ -173,11 +238,12 @@ def variant(
         unknown = set(functions) - {"accepts", "cost", "build", "viable", "workspace"}
         if unknown:
             raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
-        functions.setdefault("viable", _one_op)
         return KernelVariant(
             id,
             kinds,
             id.split(".")[0],
+            takes=takes,
+            dtypes=frozenset(dtypes),
             needs=needs,
             priority=priority,
             capture_safe=capture_safe,
@@ -187,10 +253,6 @@ def variant(
         )
 
     return make
-
-
-def _one_op(region: RegionSpec) -> Iterator[Reject | None]:
-    yield one_op(region)
 
 
 # --- checks that accepts() yields -----------------------------------------------------------------------------------
@@ -283,6 +345,8 @@ __all__ = [
     "dtype",
     "multiple",
     "one_op",
+    "prefixes",
     "same_shape",
+    "structure",
     "variant",
 ]

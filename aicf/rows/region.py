@@ -26,12 +26,16 @@ class RegionOp:
 
 @dataclass(frozen=True)
 class RegionSpec:
-    """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region."""
+    """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region.
+
+    strict  values are rounded at every op boundary, and no multiplication is contracted with an addition (A15)
+    """
 
     ops: tuple[RegionOp, ...]
     tensors: tuple[TensorDesc, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    strict: bool = False
 
     @classmethod
     def single(
@@ -54,7 +58,7 @@ class RegionSpec:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.ops, self.tensors, self.inputs, self.outputs))
+        return hash((self.ops, self.tensors, self.inputs, self.outputs, self.strict))
 
     @property
     def anchor(self) -> RegionOp:
@@ -117,6 +121,7 @@ class RegionSpec:
             ],
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
+            **({"strict": True} if self.strict else {}),
         }
 
     @classmethod
@@ -134,7 +139,7 @@ class RegionSpec:
             TensorDesc(DType[t["dtype"]], tuple(t["shape"]), tuple(t["stride"]), t["device"], t["alignment"])
             for t in data["tensors"]
         )
-        return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]))
+        return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]), data.get("strict", False))
 
     @cached_property
     def key(self) -> str:
