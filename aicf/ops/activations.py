@@ -66,6 +66,7 @@ def _(dy, y):
     return np.where(y <= 0, 0, dy)
 
 
+relu_grad.draws(y=lambda rng, shape, shapes: np.maximum(rng.normal(size=shape), 0))
 _enrol(relu, relu_grad)
 
 # --- leaky_relu ---------------------------------------------------------------------------------------------
@@ -206,6 +207,7 @@ def _(dy, y):
     return dy * y * (1 - y)
 
 
+sigmoid_grad.draws(y=(0, 1))
 _enrol(sigmoid, sigmoid_grad)
 
 
@@ -236,4 +238,5 @@ def _(dy, y):
     return dy * (1 - y * y)
 
 
+tanh_grad.draws(y=(-1, 1))
 _enrol(tanh, tanh_grad)

@@ -139,6 +139,11 @@ def _larger_gradient(emit, dy, a, b, wins):
     return unbroadcast(emit, da, a), unbroadcast(emit, db, b)
 
 
+def _away_from_zero(rng, shape, shapes):
+    return rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape)
+
+
+div.draws(b=_away_from_zero)
 for _schema in (add, sub, mul, div, maximum, minimum):
     _enrol_binary(_schema)
 
@@ -245,6 +250,8 @@ def _(emit, dy, x):
     return emit.select(emit.greater(x, 0), dy, emit.select(emit.less(x, 0), emit.neg(dy), 0))
 
 
+log.draws(x=(0.1, 3))
+sqrt.draws(x=(0.1, 3))
 for _schema in (neg, exp, log, sqrt, square, abs_):
     _enrol_unary(_schema)
 _enrol_unary(scale, factor=-1.5)

@@ -113,6 +113,11 @@ def _(emit, dy, rng, rate, layer):
     return emit.dropout(dy, rng, rate=rate, layer=layer), None
 
 
+def _random_state(rng, shape, shapes):
+    return [rng.integers(2**63), rng.integers(2**31)]
+
+
+dropout.draws(rng=_random_state)
 for _shape in ((4, 7), (1025,), (0, 3), ()):
     dropout.samples(_shape, (2,), rate=0.3, layer=1)
 dropout.samples((4, 7), (2,), rate=0.0, layer=0)
@@ -134,4 +139,5 @@ def _(rng):
     return rng + np.array([0, 1], np.int64)
 
 
+rng_advance.draws(rng=_random_state)
 rng_advance.samples((2,))

@@ -80,6 +80,11 @@ def _(step, beta1, beta2):
     return tuple(1 - np.power(beta.astype(np.float64), wide) for beta in (beta1, beta2))
 
 
+def _steps(rng, shape, shapes):
+    return rng.integers(1, 30, shape)
+
+
+adam_correction.draws(step=_steps)
 adam_correction.samples((), (), ())
 
 
@@ -123,6 +128,7 @@ def _(p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, decoupled):
     return p - lr / c1 * m / (np.sqrt(v / c2) + eps), m, v
 
 
+adam_step.draws(v=(0, 1), eps=(1e-8, 1e-6))
 for _s in _SHAPES:
     adam_step.samples(_s, _s, _s, _s, *[()] * 7)
 adam_step.samples(*[(4, 7)] * 4, *[()] * 7, decoupled=True)
@@ -145,6 +151,7 @@ def _(norm2, max_norm):
     return np.minimum(1, max_norm / (np.sqrt(norm2) + norm2.dtype.type(1e-6)))
 
 
+clip_scale.draws(norm2=(0, 4))
 clip_scale.samples((), ())
 
 # --- learning-rate schedules --------------------------------------------------------------------------------
@@ -171,6 +178,7 @@ def _(step, base, every, gamma):
     return base * np.power(float(gamma), step // every)
 
 
+schedule_step.draws(step=_steps)
 schedule_step.samples((), (), every=3, gamma=0.5)
 
 
@@ -220,6 +228,7 @@ def _(step, base, warmup, total, floor):
 
 for _schema in (schedule_cosine, schedule_linear):
     _schema.checks(_check_warmup)
+    _schema.draws(step=_steps)
     _schema.samples((), (), total=10)
     _schema.samples((), (), warmup=4, total=20, floor=0.001)
     _schema.samples((0,), (), warmup=4, total=20, floor=0.001)

@@ -66,6 +66,7 @@ class OpSchema:
         None  # attrs as the scalar function takes them
     )
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
+    domains: dict[str, Any] = field(default_factory=dict)  # operand -> where random values of it come from
 
     def __post_init__(self) -> None:
         if ELEMENTWISE in self.traits:
@@ -132,6 +133,16 @@ class OpSchema:
     def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:
         """Enrol a case: one shape per operand (None for one left out), with attributes."""
         self.sample_specs.append({"shapes": operands, "attrs": attrs})
+
+    def draws(self, **operands: Any) -> None:
+        """Where random values of operands come from, if plain ones would leave the op's domain (see `ops/draw.py`).
+
+        Each is (low, high), or a function (rng, shape, shapes of all operands) -> values.
+        """
+        unknown = set(operands) - {d.name for d in self.operands}
+        if unknown:
+            raise RegistryError(f"op {self.name} has no operand {', '.join(sorted(unknown))}")
+        self.domains.update(operands)
 
     def maps(
         self,

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from aicf.ops.draw import draw
 from aicf.ops.schema import ELEMENTWISE, OperandDecl, OpSchema, schemas
 from aicf.types import AttrPack, DType, TensorSpec
 
-from .cases import VALUES, admitted
+from .cases import admitted
 
 
 def types_of(schema: OpSchema) -> list[DType]:
@@ -50,22 +51,14 @@ def operands(
     return [
         None
         if shape is None
-        else _values(schema, decl, operand_type(decl, dtype), shape, sample["shapes"], rng, exact)
+        else _values(schema, decl, operand_type(decl, dtype), sample["shapes"], rng, exact)
         for decl, shape in zip(schema.operands, sample["shapes"])
     ]
 
 
-def _values(schema, decl, dtype, shape, shapes, rng, exact) -> np.ndarray:
-    values = VALUES.get((schema.name, decl.name), (0.1, 0.9) if decl.type.name == "f32" else None)
-    if callable(values):
-        made = values(rng, shape, shapes)
-    elif values is not None:
-        made = rng.uniform(*values, shape)
-    elif dtype.kind == "float":
-        made = rng.normal(size=shape)
-    else:
-        made = rng.integers(0, 2, shape) if dtype is DType.bool else rng.integers(-5, 6, shape)
-    return np.asarray(made).astype(np.float64 if exact and dtype.kind == "float" else dtype.numpy)
+def _values(schema, decl, dtype, shapes, rng, exact) -> np.ndarray:
+    made = draw(schema, decl, dtype, shapes, rng)
+    return made.astype(np.float64 if exact and dtype.kind == "float" else dtype.numpy)
 
 
 def spec(array: np.ndarray | None) -> TensorSpec | None:

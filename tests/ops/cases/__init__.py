@@ -2,8 +2,6 @@
 
 Each module may define
 
-    VALUES     {(op, operand): (low, high), or a function (rng, shape, shapes of all operands) -> array}
-               where default random values would leave the operand's domain
     NEGATIVE   {(op, constraint): (operands, attributes, regex of the whole message)}
                one for each numbered constraint; those an elementwise declaration implies are filled in here
     EXACT      {op: (operands, attributes, results)}, written out by hand, for each op that is not elementwise
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
 
 from aicf.ops.schema import ELEMENTWISE, OpSchema, schemas
 from aicf.types import DType, TensorSpec
@@ -56,7 +53,6 @@ def _implied(schema: OpSchema) -> dict[tuple[str, str], tuple]:
     return cases
 
 
-VALUES: dict[tuple[str, str], Any] = {}
 NEGATIVE: dict[tuple[str, str], tuple] = {}
 EXACT: dict[str, tuple] = {}
 
@@ -65,6 +61,5 @@ for _schema in schemas():
         NEGATIVE.update(_implied(_schema))
 for _found in pkgutil.iter_modules(__path__):
     _module = importlib.import_module(f"{__name__}.{_found.name}")
-    VALUES.update(getattr(_module, "VALUES", {}))
     NEGATIVE.update(getattr(_module, "NEGATIVE", {}))
     EXACT.update(getattr(_module, "EXACT", {}))

@@ -1,12 +1,5 @@
 from . import f16, f32, i64
 
-
-def state(rng, shape, shapes):
-    return [rng.integers(2**63), rng.integers(2**31)]
-
-
-VALUES = {("dropout", "rng"): state, ("rng_advance", "rng"): state}
-
 NEGATIVE = {
     ("dropout", "C1"): ([f32(3), i64(2)], {"rate": 1.5, "layer": 0}, r"rate is 1\.5, expected 0 to 1"),
     ("dropout", "C2"): (

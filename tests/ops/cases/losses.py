@@ -1,12 +1,5 @@
 from . import bf16, f16, f32, i32, i64
 
-
-def labels(rng, shape, shapes):
-    return rng.integers(0, max(shapes[0][1], 1), shape)
-
-
-VALUES = {("softmax_cross_entropy", "labels"): labels, ("softmax_cross_entropy_grad", "labels"): labels}
-
 NEGATIVE = {
     ("softmax_cross_entropy", "C1"): ([f32(4), i64(4)], {}, r"logits have rank 1, expected 2"),
     ("softmax_cross_entropy", "C2"): (

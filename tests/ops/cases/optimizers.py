@@ -1,20 +1,5 @@
 from . import f32, i64
 
-
-def steps(rng, shape, shapes):
-    return rng.integers(1, 30, shape)
-
-
-VALUES = {
-    ("adam_correction", "step"): steps,
-    ("adam_step", "v"): (0, 1),
-    ("adam_step", "eps"): (1e-8, 1e-6),
-    ("schedule_step", "step"): steps,
-    ("schedule_cosine", "step"): steps,
-    ("schedule_linear", "step"): steps,
-    ("clip_scale", "norm2"): (0, 4),
-}
-
 _scalars = [i64(), f32()]
 NEGATIVE = {
     ("schedule_step", "C2"): (

@@ -1,0 +1,40 @@
+"""Random operands: values within an op's domain, for whoever has to run ops on data that nobody gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..types import DType, Shape
+from .constraints import OperandDecl
+from .record import OpSchema
+
+
+def draw(
+    schema: OpSchema,
+    decl: OperandDecl,
+    dtype: DType,
+    shapes: Sequence[Shape | None],
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Values for one operand of an op whose operands have these shapes, before they are rounded to `dtype`.
+
+    Floats are normal and integers from -5 to 5, unless the op says otherwise with `draws`; meta-parameters, which are
+    always f32, lie between 0.1 and 0.9.
+    """
+    shape = shapes[schema.operands.index(decl)]
+    assert shape is not None, decl.name
+    domain = schema.domains.get(decl.name, (0.1, 0.9) if decl.type.name == "f32" else None)
+    if callable(domain):
+        return np.asarray(domain(rng, shape, shapes))
+    if domain is not None:
+        return np.asarray(rng.uniform(*domain, shape))
+    return plain(dtype, shape, rng)
+
+
+def plain(dtype: DType, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """Values for a tensor of which only the type is known."""
+    if dtype.kind == "float":
+        return np.asarray(rng.normal(size=shape))
+    return np.asarray(rng.integers(0, 2, shape) if dtype is DType.bool else rng.integers(-5, 6, shape))
