@@ -425,3 +425,17 @@ class _Reader:
 
 def _significant(shape: Shape, strides: Shape) -> Shape:
     return tuple(s for s, size in zip(strides, shape) if size != 1)
+
+
+def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
+    """The same walk with fewer axes: sizes of 1 go, and neighbours that every operand walks as one are merged."""
+    axes: list[tuple[int, Shape]] = []
+    for size, steps in zip(shape, zip(*strides) if strides else [()] * len(shape)):
+        if size == 1:
+            continue
+        if axes and all(outer == inner * size for outer, inner in zip(axes[-1][1], steps)):
+            axes[-1] = (axes[-1][0] * size, steps)
+        else:
+            axes.append((size, steps))
+    axes = axes or [(1, (0,) * len(strides))]
+    return tuple(size for size, _ in axes), [tuple(steps[k] for _, steps in axes) for k in range(len(strides))]
