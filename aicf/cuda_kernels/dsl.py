@@ -31,11 +31,17 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from dis import opmap
 from types import CellType, CodeType, FunctionType
 from typing import Any
+
+# Packages whose functions are what they are: no part of a kernel's source.
+LIBRARIES = frozenset(
+    sys.stdlib_module_names | {"cuda", "llvmlite", "ml_dtypes", "numba", "numba_cuda", "numpy"}
+)
 
 # numba's simulator has no intrinsics: each factory of one makes a plain Python function instead.
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0")
@@ -141,11 +147,35 @@ class _Materials:
         kept = [v if isinstance(v, FunctionType) else self.of(v) for v in cells]
         if all(v is read[name] for name, v in made.items()) and all(a is b for a, b in zip(kept, cells)):
             return fn
-        names, closure = {**fn.__globals__, **made}, tuple(map(CellType, kept))
-        copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, closure)
-        copy.__kwdefaults__, copy.__qualname__ = fn.__kwdefaults__, fn.__qualname__
-        copy.__dict__.update(fn.__dict__)
-        return copy
+        return _rebuilt(fn, made, kept)
+
+
+def _rebuilt(fn: FunctionType, names: dict[str, Any], cells: list[Any]) -> FunctionType:
+    """The function with these objects behind some of its global names, and in its closure cells."""
+    names, closure = {**fn.__globals__, **names}, tuple(map(CellType, cells))
+    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, closure)
+    copy.__kwdefaults__, copy.__qualname__ = fn.__kwdefaults__, fn.__qualname__
+    copy.__dict__.update(fn.__dict__)
+    return copy
+
+
+def device_calls(fn: Any) -> Any:
+    """A plain function, calling as device functions the plain functions that it finds in its module or closure.
+
+    Those of libraries stay: what numba knows of them, it knows by themselves.
+    """
+
+    def of(value: Any) -> Any:
+        if not isinstance(value, FunctionType) or (value.__module__ or "").split(".")[0] in LIBRARIES:
+            return value
+        return cuda.jit(device=True, inline="always")(device_calls(value))
+
+    read = {name: fn.__globals__[name] for name in globals_read(fn.__code__) if name in fn.__globals__}
+    cells = [cell.cell_contents for cell in fn.__closure__ or ()]
+    made, kept = {name: of(v) for name, v in read.items()}, [of(v) for v in cells]
+    if all(v is read[name] for name, v in made.items()) and all(a is b for a, b in zip(kept, cells)):
+        return fn
+    return _rebuilt(fn, made, kept)
 
 
 _LOAD_GLOBAL, _EXTENDED_ARG = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]

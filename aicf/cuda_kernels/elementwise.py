@@ -1,51 +1,29 @@
-"""Variants for elementwise ops, and for what moves elements without changing them: broadcasts and bias_add.
+"""Variants for maps: regions of ops that work element by element, with any operands broadcast (see bodies/elementwise.py).
 
-The kernels are maps over one scalar function; see bodies/elementwise.py.
+A map is read from the region (registry/program.py); its scalar functions are inlined into one kernel, whatever the ops are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ..device.spec import DeviceSpec
-from ..ops.gemm import BIAS_PER_M, BIAS_SCALAR, bias_kind
-from ..ops.schema import ELEMENTWISE, schema_of
+from ..ops.schema import MAP
 from ..registry.cost import Cost, roofline
-from ..registry.variant import (
-    Checks,
-    In,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    at_most,
-    cdiv,
-    contiguous,
-    one_op,
-    variant,
-)  # fmt: skip
+from ..registry.program import Map, Program, read
+from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
-from ..types import DType, TensorDesc, f32, i32, i64
+from ..types import DType, TensorDesc, i32, i64
 
 THREADS = 256
 MAX_RANK = 6
+MAX_POINTERS = 64  # with six strides of 8 bytes each they fit the 4 KB that a kernel's parameters may take
+VECTOR = 16  # bytes: the most that one load takes
 
 Strides = tuple[int, ...]
 
 
-def identity(x: Any) -> Any:
-    return x
-
-
 # --- layout: pure functions -------------------------------------------------------------------------------------------
-
-
-def broadcast_strides(operand: TensorDesc, shape: tuple[int, ...]) -> Strides:
-    """The operand's strides as seen from a result of this shape, aligned at the right as NumPy does: 0 if repeated."""
-    missing = len(shape) - operand.rank
-    kept = (0 if d != n else s for d, n, s in zip(operand.shape, shape[missing:], operand.stride))
-    return (0,) * missing + tuple(kept)
 
 
 def collapse(shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[tuple[int, ...], list[Strides]]:
@@ -69,101 +47,136 @@ def grid_for(n: int, device: DeviceSpec, threads: int = THREADS) -> tuple[int]:
     return (max(1, min(cdiv(n, threads), 32 * device.sms)),)
 
 
-# --- launches, shared by several variants -----------------------------------------------------------------------------
+# --- a map as a kernel's constants and arguments ------------------------------------------------------------------------
 
 
-def flat_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec,
-                width: int = 1) -> Launch:  # fmt: skip
-    """Every operand dense, of the results' shape or of one element; `width` neighbours per thread and step."""
-    from .bodies.elementwise import flat, vector
-
-    n, operands = region.results[0].numel, op_operands(region)
-    what = name, scalar, _dtypes(operands), _dtypes(region.results), _scalars(region)
-    body = flat(*what) if width == 1 else vector(*what, width)
-    return Launch(body, grid_for(cdiv(n, width), device), (THREADS,), (*_pointers(region), Num(n)))
+def load_types(m: Map) -> tuple[DType | None, ...]:
+    """Of each load, for bodies/element.py."""
+    return tuple(None if load.operand is None else load.dtype for load in m.loads)
 
 
-def _scalars(region: RegionSpec) -> tuple[bool, ...]:
-    """Which operands have one element."""
-    return tuple(t.numel == 1 for t in op_operands(region))
+def store_types(m: Map) -> tuple[DType, ...]:
+    return tuple(m.dtypes[slot] for slot, _ in m.stores)
 
 
-def strided_launch(name: str, scalar: Callable[..., Any], region: RegionSpec, device: DeviceSpec,
-                   strides: Sequence[Strides]) -> Launch:  # fmt: skip
-    """Operands with these strides over the results' shape; results dense."""
+def pointers(m: Map) -> tuple[tuple[In, ...], tuple[Out, ...]]:
+    ins = tuple(In(load.operand) for load in m.loads if load.operand is not None)
+    return ins, tuple(Out(position) for _, position in m.stores)
+
+
+def collapsed(m: Map) -> tuple[tuple[int, ...], list[Strides]]:
+    """The domain, and how each load walks it; results are dense, so they merge with anything."""
+    return collapse(m.shape, [load.strides for load in m.loads])
+
+
+def flat_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
+    """Every load walks the domain as the results do, or stays; `width` neighbours per thread and step."""
+    from .bodies.elementwise import strided, vector
+
+    walks = tuple(((int(any(load.strides)),), load.offset) for load in m.loads)
+    what = m.expression, load_types(m), store_types(m), walks
+    grid, n = grid_for(cdiv(m.numel, width), device), Num(m.numel)
+    if width == 1:
+        body = strided(f"elementwise_flat_{m.expression.name}", *what, True)
+        return Launch(body, grid, (THREADS,), (*pointers(m), (n,), (), n))
+    body = vector(f"elementwise_vector{width}_{m.expression.name}", *what, width)
+    return Launch(body, grid, (THREADS,), (*pointers(m), n))
+
+
+def strided_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
+    """Loads with any strides; `width` neighbours per thread and step, a divisor of the last dimension."""
     from .bodies.elementwise import strided
+    from .bodies.index import walk_of
 
-    n = region.results[0].numel
-    shape, steps = collapse(region.results[0].shape, strides)
-    narrow = n < 2**31
-    body = strided(name, scalar, _dtypes(op_operands(region)), _dtypes(region.results), len(shape), narrow)
+    (shape, strides), narrow = collapsed(m), m.numel < 2**31
+    walks = tuple((walk_of(steps), load.offset) for steps, load in zip(strides, m.loads))
+    given = tuple(Num(s) for steps in strides for s in steps if s not in (0, 1))
+    kind = f"strided{len(shape)}{'' if narrow else '_wide'}" if width == 1 else f"rows{len(shape)}_{width}"
+    body = strided(f"elementwise_{kind}_{m.expression.name}", m.expression, load_types(m), store_types(m), walks,
+                   narrow, width)  # fmt: skip
     sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
-    walks = tuple(tuple(Num(s) for s in walk) for walk in steps)
-    return Launch(body, grid_for(n, device), (THREADS,), (*_pointers(region), sizes, walks, Num(n)))
+    grid = grid_for(cdiv(m.numel, width), device)
+    return Launch(body, grid, (THREADS,), (*pointers(m), sizes, given, Num(m.numel)))
 
 
-def op_operands(region: RegionSpec) -> list[TensorDesc]:
-    """The one op's operands in its own order; the region may list a tensor once that the op takes twice."""
-    return [region.tensors[i] for i in region.anchor.inputs]
+# --- what the variants ask ----------------------------------------------------------------------------------------------
 
 
-def _dtypes(tensors: Sequence[TensorDesc]) -> tuple[DType, ...]:
-    return tuple(t.dtype for t in tensors)
+def _map(region: RegionSpec) -> Map:
+    """Of a region that was accepted."""
+    program = read(region)
+    assert isinstance(program, Program)
+    return program.after
 
 
-def _pointers(region: RegionSpec) -> tuple[tuple[In, ...], tuple[Out, ...]]:
-    op = region.anchor
-    ins = tuple(In(region.inputs.index(i)) for i in op.inputs)
-    return ins, tuple(Out(region.outputs.index(i)) for i in op.outputs)
-
-
-def _typed(region: RegionSpec) -> Callable[..., Any]:
-    """The region's one op as a scalar function typed by its shared operands; f32 if it has none."""
-    from .engine import typed_scalar
-
-    schema, operands = schema_of(region.kind), op_operands(region)
-    shared = (t.dtype for d, t in zip(schema.operands, operands) if d.type.shared)
-    return typed_scalar(schema.scalar, next(shared, f32).compute, **region.attrs)
-
-
-def _dense_results(region: RegionSpec) -> Reject | None:
-    """Every result leaves the region, row-major, and all have one shape."""
-    if set(region.anchor.outputs) != set(region.outputs):
-        return Reject("results", f"results {region.anchor.outputs} of the op, {region.outputs} of the region")
+def _readable(region: RegionSpec) -> Checks:
+    program = read(region)
+    if isinstance(program, Reject):
+        yield program
+        return
     for i, t in enumerate(region.results):
-        if not t.contiguous or t.shape != region.results[0].shape:
-            return Reject("results", f"result {i} is {t}, needs row-major of shape {region.results[0].shape}")
-    return None
-
-
-def _walk_rank(region: RegionSpec, strides: Sequence[Strides]) -> Reject | None:
-    rank = len(collapse(region.results[0].shape, strides)[0])
-    return at_most("rank after collapsing", rank, MAX_RANK)
-
-
-# --- elementwise ops --------------------------------------------------------------------------------------------------
+        if not t.contiguous:
+            yield Reject("results", f"result {i} is {t}, needs row-major")
+    yield at_most("loads and results", len(program.loads) + len(program.after.stores), MAX_POINTERS)
 
 
 def _dense(region: RegionSpec) -> Checks:
-    yield one_op(region)
-    yield contiguous(region)
-    yield _dense_results(region)
-    shape = region.results[0].shape
-    for i, t in enumerate(region.operands):
-        if t.numel != 1 and t.shape != shape:
-            yield Reject("shape", f"operand {i} has shape {t.shape}, needs one element or {shape}")
+    yield from _readable(region)
+    m = _map(region)
+    for load in m.loads if not m.flat else ():
+        if load.operand is None or not any(load.strides):
+            continue
+        t = region.operands[load.operand]
+        if t.numel != 1 and t.shape != m.shape:
+            yield Reject(
+                "shape", f"operand {load.operand} has shape {t.shape}, needs one element or {m.shape}"
+            )
+        if not t.contiguous:
+            yield Reject(
+                "contiguous",
+                f"operand {load.operand} has strides {t.stride} for shape {t.shape}, needs row-major",
+            )
+    if not m.flat:
+        yield Reject("access", f"an operand is not read in the order of the results, {m.shape}")
 
 
-def _map_cost(region: RegionSpec, device: DeviceSpec, width: int, memory_efficiency: float,
-              index_flops: int = 0) -> Cost:  # fmt: skip
-    n = region.results[0].numel
+def vector_width(m: Map) -> int:
+    """Neighbours per step: 16 bytes of the widest type that moves (8 halves, 4 numbers of f32), but at least 4."""
+    moving = [load.dtype for load in m.loads if load.operand is not None and any(load.strides)]
+    return max(4, VECTOR // max(d.itemsize for d in (*moving, *store_types(m))))
+
+
+def _aligned(region: RegionSpec, m: Map, width: int) -> Checks:
+    """Whatever moves starts where a vector may, for each run of `width` neighbours."""
+    for what, i, t in _moving(region, m):
+        needed = min(VECTOR, width * t.dtype.itemsize)
+        if t.alignment < needed:
+            yield Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
+    for load in m.loads:
+        if any(load.strides):
+            yield multiple("start of a vector", load.offset, width)
+
+
+def _moving(region: RegionSpec, m: Map) -> Iterator[tuple[str, int, TensorDesc]]:
+    operands = sorted({load.operand for load in m.loads if load.operand is not None and any(load.strides)})
+    yield from (("operand", i, region.operands[i]) for i in operands)
+    yield from (("result", i, t) for i, t in enumerate(region.results))
+
+
+def map_cost(region: RegionSpec, device: DeviceSpec, width: int, memory_efficiency: float,
+             index_flops: float = 0) -> Cost:  # fmt: skip
+    """Each operand read once, each result written once; `index_flops` per element beside the ops' own."""
+    m = _map(region)
     return roofline(
-        device, bytes=region.nbytes, flops=(schema_of(region.kind).flops + index_flops) * n, efficiency=0.5,
-        memory_efficiency=memory_efficiency, blocks=cdiv(n, width * THREADS), blocks_per_sm=8,
+        device, bytes=region.nbytes, flops=m.flops + index_flops * m.numel, efficiency=0.5,
+        memory_efficiency=memory_efficiency, blocks=cdiv(m.numel, width * THREADS), blocks_per_sm=8,
     )  # fmt: skip
 
 
-@variant(ELEMENTWISE, id="cuda.elementwise_flat.v1")
+# --- variants -----------------------------------------------------------------------------------------------------------
+
+
+@variant(MAP, id="cuda.elementwise_flat.v1", takes=(MAP,))
 class ElementwiseFlat:
     """One element per thread and step, all operands dense (or of one element). Any dtype; half types compute in f32.
 
@@ -174,23 +187,13 @@ class ElementwiseFlat:
         yield from _dense(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _map_cost(region, device, 1, 0.8)
+        return map_cost(region, device, 1, 0.8)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return [flat_launch(region.kind.name, _typed(region), region, device)]
+        return [flat_launch(_map(region), device)]
 
 
-VECTOR = 16  # bytes: the most that one load takes
-
-
-def vector_width(region: RegionSpec) -> int:
-    """Neighbours per step: 16 bytes of the widest element type (8 halves, 4 numbers of f32), but at least 4."""
-    return max(
-        4, VECTOR // max(t.dtype.itemsize for t in region.tensors if t.numel > 1 or t in region.results)
-    )
-
-
-@variant(ELEMENTWISE, id="cuda.elementwise_vector.v1")
+@variant(MAP, id="cuda.elementwise_vector.v1", takes=(MAP,))
 class ElementwiseVector:
     """As many neighbours per thread and step as 16 bytes hold, in vector loads and stores; otherwise as elementwise_flat.
 
@@ -200,21 +203,18 @@ class ElementwiseVector:
 
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
-        width = vector_width(region)
-        for what, tensors in (("operand", region.operands), ("result", region.results)):
-            for i, t in enumerate(tensors):
-                needed = min(VECTOR, width * t.dtype.itemsize)
-                if t.numel > 1 and t.alignment < needed:
-                    yield Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
+        m = _map(region)
+        yield from _aligned(region, m, vector_width(m))
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _map_cost(region, device, vector_width(region), 0.9)
+        return map_cost(region, device, vector_width(_map(region)), 0.9)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return [flat_launch(region.kind.name, _typed(region), region, device, vector_width(region))]
+        m = _map(region)
+        return [flat_launch(m, device, vector_width(m))]
 
 
-@variant(ELEMENTWISE, id="cuda.elementwise_strided.v1")
+@variant(MAP, id="cuda.elementwise_strided.v1", takes=(MAP,))
 class ElementwiseStrided:
     """One element per thread and step; operands broadcast or strided, up to rank 6 once neighbours are merged.
 
@@ -222,72 +222,45 @@ class ElementwiseStrided:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield _dense_results(region)
-        yield _walk_rank(region, _broadcasts(region))
+        yield from _readable(region)
+        yield at_most("rank after collapsing", len(collapsed(_map(region))[0]), MAX_RANK)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        rank = len(collapse(region.results[0].shape, _broadcasts(region))[0])
-        return _map_cost(region, device, 1, 0.6, index_flops=20 * rank)
+        return map_cost(region, device, 1, 0.6, index_flops=20 * len(collapsed(_map(region))[0]))
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return [strided_launch(region.kind.name, _typed(region), region, device, _broadcasts(region))]
+        return [strided_launch(_map(region), device)]
 
 
-def _broadcasts(region: RegionSpec) -> list[Strides]:
-    return [broadcast_strides(t, region.results[0].shape) for t in op_operands(region)]
+@variant(MAP, id="cuda.elementwise_rows.v1", takes=(MAP,))
+class ElementwiseRows:
+    """elementwise_strided with 16-byte vectors along the last dimension, in which each operand goes on by one, or stays.
 
-
-# --- the same map, with other strides ---------------------------------------------------------------------------------
-
-
-@variant("bias_add", id="cuda.bias_add.v1")
-class BiasAdd:
-    """x + bias as a strided map: the bias has stride 0 along the dimension it is repeated over. Any float dtype."""
+    What models broadcast is so: a bias per column or per row, a residual beside it. Coordinates are divided out once per
+    vector. Parallel over vectors. Limit: memory.
+    """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield _dense_results(region)
+        yield from _readable(region)
+        m = _map(region)
+        width, (shape, strides) = vector_width(m), collapsed(m)
+        yield at_most("rank after collapsing", len(shape), MAX_RANK)
+        yield multiple("last dimension after collapsing", shape[-1], width)
+        for load, steps in zip(m.loads, strides):
+            if steps[-1] not in (0, 1):
+                yield Reject(
+                    "stride", f"operand {load.operand} has stride {steps[-1]} along rows, needs 0 or 1"
+                )
+            if steps[-1] == 1:
+                for s in steps[:-1]:
+                    yield multiple(f"row stride of operand {load.operand}", s, width)
+        yield from _aligned(region, m, width)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return roofline(device, bytes=region.nbytes, memory_efficiency=0.6)
+        m = _map(region)
+        width, rank = vector_width(m), len(collapsed(m)[0])
+        return map_cost(region, device, width, 0.85, index_flops=20 * rank / width)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .engine import typed_scalar
-
-        x, bias = op_operands(region)
-        kind, step = bias_kind(bias.shape[0], *x.shape), bias.stride[0]
-        walk = (0, 0) if kind == BIAS_SCALAR else (step, 0) if kind == BIAS_PER_M else (0, step)
-        add = typed_scalar(_add, x.dtype.compute)
-        return [strided_launch("bias_add", add, region, device, [broadcast_strides(x, x.shape), walk])]
-
-
-def _add(x: Any, y: Any) -> Any:
-    return x + y
-
-
-@variant("broadcast_in_dim", id="cuda.broadcast_in_dim.v1")
-class BroadcastInDim:
-    """Operand dimension i is result dimension dims[i]; everything else is repeated, with stride 0. Any dtype."""
-
-    def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield _dense_results(region)
-        yield _walk_rank(region, [_placed(region)])
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return roofline(device, bytes=region.nbytes, memory_efficiency=0.6)
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .engine import typed_scalar
-
-        copy = typed_scalar(identity, region.results[0].dtype.compute)
-        return [strided_launch("broadcast", copy, region, device, [_placed(region)])]
-
-
-def _placed(region: RegionSpec) -> Strides:
-    (x,), (y,) = region.operands, region.results
-    steps = [0] * y.rank
-    for size, stride, dim in zip(x.shape, x.stride, region.attrs["dims"]):
-        steps[dim] = stride if size == y.shape[dim] else 0
-    return tuple(steps)
+        m = _map(region)
+        return [strided_launch(m, device, vector_width(m))]

@@ -25,13 +25,9 @@ import numpy as np
 
 from ..registry.variant import Launch
 from .compile import Signature, compile_kernel, kernel_name, launch_bounds
-from .dsl import Deferred, Name, globals_read
+from .dsl import LIBRARIES, Deferred, Name, globals_read
 
 FORMAT = 1  # of keys; a change of what is hashed changes it
-
-LIBRARIES = frozenset(
-    sys.stdlib_module_names | {"cuda", "llvmlite", "ml_dtypes", "numba", "numba_cuda", "numpy"}
-)
 
 PACKAGES = ("aicf", "numba-cuda", "numba", "llvmlite", "cuda-core", "numpy")
 # Each by the name of its wheel for CUDA 13 and for CUDA 12; a machine without a wheel takes the system's.

@@ -6,8 +6,14 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
 from ..registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ..rows import RegionSpec
-from .elementwise import THREADS, grid_for, op_operands
+from ..types import TensorDesc
+from .elementwise import THREADS, grid_for
 from .reduce import lanes_for
+
+
+def op_operands(region: RegionSpec) -> list[TensorDesc]:
+    """The op's operands in its own order; the region may list a tensor once that the op takes twice."""
+    return [region.tensors[i] for i in region.anchor.inputs]
 
 
 def _cost(region: RegionSpec, device: DeviceSpec, reads: int) -> Cost:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
+from ..registry.program import Load, Map
 from ..registry.variant import Checks, In, Launch, Num, Out, at_most, contiguous, one_op, variant
 from ..rows import RegionSpec
-from ..types import DType, f32, i32, i64
-from .elementwise import MAX_RANK, THREADS, collapse, flat_launch, grid_for, identity
+from ..types import DType, f32, i32, i64, row_major
+from .elementwise import MAX_RANK, THREADS, collapse, flat_launch, grid_for
 
 
 @variant("fill", id="cuda.fill.v1")
@@ -46,10 +47,8 @@ class Reshape:
         return roofline(device, bytes=region.nbytes, memory_efficiency=0.8)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .engine import typed_scalar
-
-        scalar = typed_scalar(identity, region.results[0].dtype.compute)
-        return [flat_launch("reshape", scalar, region, device)]
+        (y,) = region.results
+        return [flat_launch(_copy(y.dtype, (y.numel,)), device)]
 
 
 @variant("copy", id="cuda.copy_strided.v1", priority=-1)
@@ -68,15 +67,22 @@ class CopyStrided:
         return roofline(device, bytes=region.nbytes, flops=flops, efficiency=0.5, memory_efficiency=0.5)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .bodies.index import walk_of
         from .bodies.memory import copy_strided
-        from .engine import typed_scalar
 
-        (y,), (shape, steps) = region.results, _walk(region)
+        (y,), (shape, (source, target)) = region.results, _walk(region)
         narrow = y.numel < 2**31
-        body = copy_strided(typed_scalar(identity, y.dtype.compute), y.dtype, len(shape), narrow)
+        walks = (walk_of(source), 0), (walk_of(target), 0)
+        body = copy_strided(_copy(y.dtype, shape).expression, y.dtype, walks, narrow)
         sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
-        args = ((In(0),), (Out(0),), sizes, tuple(tuple(map(Num, walk)) for walk in steps), Num(y.numel))
+        given = tuple(Num(s) for s in (*source, *target) if s not in (0, 1))
+        args = ((In(0),), (Out(0),), sizes, given, Num(y.numel))
         return [Launch(body, grid_for(y.numel, device), (THREADS,), args)]
+
+
+def _copy(dtype: DType, shape: tuple[int, ...]) -> Map:
+    """The only operand as the only result; no arithmetic."""
+    return Map(shape, 0, (Load(0, dtype, row_major(shape)),), (), (dtype,), frozenset(), ((0, 0),))
 
 
 def _walk(region: RegionSpec) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

@@ -1,4 +1,4 @@
-"""One element of memory: its storage and compute types, loading, storing, and a scalar function applied to it.
+"""One element of memory: its storage and compute types, loading, storing, and maps of scalar functions over it.
 
 Everything here is an intrinsic around a plain Python function. numba's simulator has no intrinsics, so beside each
 stands the same thing in plain Python, on NumPy arrays.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...registry.program import Expression
 from ...types import DType, bf16, f16, f32, i32, i64
-from ..dsl import SIMULATED, deferred, device, intrinsic, ir, types
+from ..dsl import SIMULATED, deferred, device, device_calls, intrinsic, ir, types
 
 
 @functools.cache
@@ -40,12 +42,14 @@ def decode(ctx: Any, b: Any, dtype: DType, raw: Any) -> Any:
     return ctx.data_model_manager[numba_type(dtype)].from_data(b, raw)
 
 
-def encode(ctx: Any, b: Any, dtype: DType, value: Any) -> Any:
-    """A number of the compute type as what lies in memory, rounded to nearest even."""
+def encode(ctx: Any, b: Any, dtype: DType, value: Any, exact: bool = False) -> Any:
+    """A number of the compute type as what lies in memory, rounded to nearest even; `exact`: it was rounded before."""
     if dtype is f16:
         return b.bitcast(b.fptrunc(value, ir.HalfType()), ir.IntType(16))
     if dtype is bf16:
         bits = b.bitcast(value, ir.IntType(32))
+        if exact:
+            return b.trunc(b.lshr(bits, const(16)), ir.IntType(16))
         odd = b.and_(b.lshr(bits, const(16)), const(1))
         rounded = b.lshr(b.add(bits, b.add(odd, const(0x7FFF))), const(16))
         nan = b.fcmp_unordered("uno", value, value)  # it would round to infinity, so it becomes the quiet NaN
@@ -57,8 +61,8 @@ def emit_load(ctx: Any, b: Any, dtype: DType, pointer: Any) -> Any:
     return decode(ctx, b, dtype, b.load(pointer))
 
 
-def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any) -> None:
-    b.store(encode(ctx, b, dtype, value), pointer)
+def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any, exact: bool = False) -> None:
+    b.store(encode(ctx, b, dtype, value, exact), pointer)
 
 
 def emit_load_vector(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
@@ -71,9 +75,11 @@ def emit_load_vector(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -
     return [decode(ctx, b, dtype, part) for part in parts]
 
 
-def emit_store_vector(ctx: Any, b: Any, dtype: DType, values: list[Any], pointer: Any) -> None:
+def emit_store_vector(
+    ctx: Any, b: Any, dtype: DType, values: list[Any], pointer: Any, exact: bool = False
+) -> None:
     vector, align, paired = _vector(pointer, len(values), dtype)
-    parts = [encode(ctx, b, dtype, value) for value in values]
+    parts = [encode(ctx, b, dtype, value, exact) for value in values]
     if paired:
         wide = [b.zext(part, ir.IntType(32)) for part in parts]
         parts = [b.or_(low, b.shl(high, const(16))) for low, high in zip(wide[::2], wide[1::2])]
@@ -96,36 +102,123 @@ def _vector(pointer: Any, width: int, dtype: DType) -> tuple[Any, int, bool]:
 def emit_call(
     ctx: Any, b: Any, fn: Callable[..., Any], result: Any, arg_types: list[Any], args: list[Any]
 ) -> Any:
-    """Call a plain Python function; it is inlined. Its defaults (see `typed_scalar`) are appended as constants."""
+    """Call a plain Python function; it is inlined. Its defaults (see ops/scalar.py) are appended as constants."""
     for value in fn.__defaults__ or ():
-        kind = types.boolean if isinstance(value, (bool, np.bool_)) else numba_type(DType.of(type(value)))
+        kind = (
+            types.boolean
+            if isinstance(value, (bool, np.bool_))
+            else getattr(types, np.dtype(type(value)).name)
+        )
         arg_types, args = [*arg_types, kind], [*args, ctx.get_constant(kind, value)]
     return ctx.compile_internal(b, fn, result(*arg_types), args)
 
 
-# --- the elementwise map ----------------------------------------------------------------------------------------------
+# --- maps -------------------------------------------------------------------------------------------------------------
+#
+# An Expression holds a map's arithmetic (registry/program.py). Its arguments are, in order, what a core hands over (if
+# anything) and the map's loads; `ins` has the dtype of each load, or None where the load is the offset itself, as i64.
+# Kernels pass pointers for the other loads only, and an offset in elements for each load. `outs` has the dtype of each
+# store. All loads come before any store, so a result may take over an operand's memory.
+
+Loads = tuple[DType | None, ...]
+Stores = tuple[DType, ...]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A map of `width` neighbours at once; loads marked in `moves` walk along, the others are read once for all lanes.
+
+    `width` is a power of two, and offsets of what walks are multiples of it: pointers are aligned for vectors.
+    """
+
+    expr: Expression
+    ins: Loads
+    outs: Stores
+    moves: tuple[bool, ...]
+    width: int
 
 
 @deferred
-def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...]) -> Any:
-    """`apply(ins, outs, offsets, i)`: outs[j][i] = scalar(ins[k][offsets[k]] for each k)[j].
+def mapper(expr: Expression, ins: Loads, outs: Stores) -> Any:
+    """`apply(ins, outs, offsets, i)`: outs[j][i] = expr(ins[k][offsets[k]] for each k)[j]."""
+    return _map(_single(expr, ins, outs))
 
-    ins, outs   tuples of pointers; offsets  one per operand, in elements
-    All operands are loaded before any result is stored, so a result may take over an operand's memory.
-    """
+
+@deferred
+def vector_mapper(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int) -> Any:
+    """The same `apply` for `width` neighbours: see Lanes."""
+    return _map(Lanes(expr, ins, outs, moves, width))
+
+
+@deferred
+def feeder(expr: Expression, ins: Loads, outs: Stores) -> Any:
+    """`feed(ins, outs, offsets, i)`: as mapper's apply, with one result more than there are stores: it is returned."""
+    lanes = _single(expr, ins, outs)
     if SIMULATED:
-        return functools.partial(_apply, scalar, ins)
+        return lambda *args: _run(lanes, [()], *args)[0]
+
+    @intrinsic
+    def feed(typing, ins_, outs_, offsets, i):
+        def codegen(ctx, b, sig, args):
+            return _emit(ctx, b, lanes, [()], *args)[0]
+
+        return numba_type(expr.dtypes[expr.results[-1]])(ins_, outs_, offsets, i), codegen
+
+    return feed
+
+
+@deferred
+def applier(expr: Expression, ins: Loads, outs: Stores) -> Any:
+    """`apply(carried, ins, outs, offsets, i)`: as mapper's; the first argument is a number that a core made."""
+    lanes = _single(expr, ins, outs)
+    if SIMULATED:
+        return lambda carried, *args: _run(lanes, [(carried,)], *args)
+
+    @intrinsic
+    def apply(typing, carried, ins_, outs_, offsets, i):
+        def codegen(ctx, b, sig, args):
+            number = ctx.cast(b, args[0], carried, numba_type(expr.dtypes[0]))
+            _emit(ctx, b, lanes, [(number,)], *args[1:])
+            return ctx.get_dummy_value()
+
+        return types.void(carried, ins_, outs_, offsets, i), codegen
+
+    return apply
+
+
+@deferred
+def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int) -> Any:
+    """The same for `width` neighbours: see Lanes. `carried` is a tuple with a number for each."""
+    lanes = Lanes(expr, ins, outs, moves, width)
+    if SIMULATED:
+        return lambda carried, *args: _run(lanes, [(c,) for c in carried], *args)
+
+    @intrinsic
+    def apply(typing, carried, ins_, outs_, offsets, i):
+        def codegen(ctx, b, sig, args):
+            each, kind = [b.extract_value(args[0], j) for j in range(width)], numba_type(expr.dtypes[0])
+            numbers = [(ctx.cast(b, number, carried.dtype, kind),) for number in each]
+            _emit(ctx, b, lanes, numbers, *args[1:])
+            return ctx.get_dummy_value()
+
+        return types.void(carried, ins_, outs_, offsets, i), codegen
+
+    return apply
+
+
+def _single(expr: Expression, ins: Loads, outs: Stores) -> Lanes:
+    return Lanes(expr, ins, outs, (False,) * len(ins), 1)
+
+
+def _map(lanes: Lanes) -> Any:
+    nothing: list[tuple[Any, ...]] = [()] * lanes.width
+    if SIMULATED:
+        return lambda *args: _run(lanes, nothing, *args)
 
     @intrinsic
     def apply(typing, ins_, outs_, offsets, i):
         def codegen(ctx, b, sig, args):
-            sources, targets, at, to = args
-            values = [
-                emit_load(ctx, b, d, b.gep(b.extract_value(sources, k), [b.extract_value(at, k)]))
-                for k, d in enumerate(ins)
-            ]
-            for k, (d, value) in enumerate(zip(outs, _emit_scalar(ctx, b, scalar, ins, outs, values))):
-                emit_store(ctx, b, d, value, b.gep(b.extract_value(targets, k), [to]))
+            _emit(ctx, b, lanes, nothing, *args)
             return ctx.get_dummy_value()
 
         return types.void(ins_, outs_, offsets, i), codegen
@@ -133,59 +226,87 @@ def mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType
     return apply
 
 
-@deferred
-def vector_mapper(scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
-                  scalars: tuple[bool, ...], width: int) -> Any:  # fmt: skip
-    """`apply(ins, outs, i)`: the same for elements i to i + width of dense operands, with vector loads and stores.
-
-    Operands marked in `scalars` have one element. i is a multiple of width, and pointers are aligned.
-    """
-    if SIMULATED:
-
-        def apply_each(ins_, outs_, i):
-            for j in range(i, i + width):
-                _apply(scalar, ins, ins_, outs_, [0 if s else j for s in scalars], j)
-
-        return apply_each
-
-    @intrinsic
-    def apply(typing, ins_, outs_, i):
-        def codegen(ctx, b, sig, args):
-            sources, targets, at = args
-            lanes = []
-            for k, d in enumerate(ins):
-                pointer = b.extract_value(sources, k)
-                if scalars[k]:
-                    lanes.append([emit_load(ctx, b, d, pointer)] * width)
-                else:
-                    lanes.append(emit_load_vector(ctx, b, d, b.gep(pointer, [at]), width))
-            results = [_emit_scalar(ctx, b, scalar, ins, outs, list(values)) for values in zip(*lanes)]
-            for k, d in enumerate(outs):
-                pointer = b.gep(b.extract_value(targets, k), [at])
-                emit_store_vector(ctx, b, d, [lane[k] for lane in results], pointer)
-            return ctx.get_dummy_value()
-
-        return types.void(ins_, outs_, i), codegen
-
-    return apply
+def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
+          to: Any) -> list[Any]:  # fmt: skip
+    """Loads, steps and stores; returns of each lane the result that is not stored, if there is one."""
+    expr, width = lanes.expr, lanes.width
+    arguments, pointer = carried, 0
+    for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
+        at = b.extract_value(offsets, k)
+        if dtype is None:
+            # a multiple of the width: said so, lanes share what depends on its upper bits only, such as Philox's counter
+            start = b.and_(at, at.type(-width)) if moves else at
+            column = [b.or_(start, at.type(j)) if moves else at for j in range(width)]
+        else:
+            source = b.gep(b.extract_value(sources, pointer), [at])
+            pointer += 1
+            if moves and width > 1:
+                column = emit_load_vector(ctx, b, dtype, source, width)
+            else:
+                column = [emit_load(ctx, b, dtype, source)] * width
+        arguments = [(*given, value) for given, value in zip(arguments, column)]
+    made = [emit_expression(ctx, b, expr, list(values)) for values in arguments]
+    for k, dtype in enumerate(lanes.outs):
+        target, values = b.gep(b.extract_value(targets, k), [to]), [results[k] for results in made]
+        exact = expr.results[k] in expr.rounded
+        if width > 1:
+            emit_store_vector(ctx, b, dtype, values, target, exact)
+        else:
+            emit_store(ctx, b, dtype, values[0], target, exact)
+    return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 
-def _emit_scalar(ctx: Any, b: Any, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
-                 values: list[Any]) -> list[Any]:  # fmt: skip
-    """scalar(*values), as a list with one value per result, each in its compute type."""
-    compute = [numba_type(d) for d in outs]
-    result = compute[0] if len(outs) == 1 else types.BaseTuple.from_types(compute)
-    r = emit_call(ctx, b, scalar, result, [numba_type(d) for d in ins], values)
-    return [r] if len(outs) == 1 else [b.extract_value(r, k) for k in range(len(outs))]
+def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> list[Any]:
+    """Arguments to results, each in its slot's compute type."""
+    slots: dict[int, Any] = {}
+
+    def put(slot: int, value: Any) -> None:
+        dtype = expr.dtypes[slot]
+        slots[slot] = decode(ctx, b, dtype, encode(ctx, b, dtype, value)) if slot in expr.rounded else value
+
+    for slot, value in enumerate(values):
+        put(slot, value)
+    for fn, arguments, made in expr.steps:
+        kinds = [numba_type(expr.dtypes[s]) for s in made]
+        result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
+        given = [numba_type(expr.dtypes[s]) for s in arguments]
+        r = emit_call(ctx, b, device_calls(fn), result, given, [slots[s] for s in arguments])
+        for k, slot in enumerate(made):
+            put(slot, r if len(made) == 1 else b.extract_value(r, k))
+    return [slots[s] for s in expr.results]
 
 
-def _apply(
-    scalar: Callable[..., Any], ins: tuple[DType, ...], sources: Any, targets: Any, at: Any, to: Any
-) -> None:
-    """The elementwise map in the simulator."""
-    r = scalar(*(d.compute.numpy.type(p[o]) for d, p, o in zip(ins, sources, at)))
-    for p, value in zip(targets, r if len(targets) > 1 else (r,)):
-        p[to] = value
+def _run(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
+         to: Any) -> list[Any]:  # fmt: skip
+    """As _emit, in the simulator."""
+    arguments, pointers = carried, iter(sources)
+    for dtype, moves, at in zip(lanes.ins, lanes.moves, offsets):
+        places = [at + j if moves else at for j in range(lanes.width)]
+        column = places if dtype is None else [*map(next(pointers).__getitem__, places)]
+        arguments = [(*given, value) for given, value in zip(arguments, column)]
+    made = [run_expression(lanes.expr, list(values)) for values in arguments]
+    for j, results in enumerate(made):
+        for target, value in zip(targets, results):
+            target[to + j] = value
+    return [results[-1] for results in made if len(results) > len(lanes.outs)]
+
+
+def run_expression(expr: Expression, values: list[Any]) -> list[Any]:
+    """As emit_expression, in Python."""
+    slots: dict[int, Any] = {}
+
+    def put(slot: int, value: Any) -> None:
+        dtype = expr.dtypes[slot]
+        value = dtype.numpy.type(value) if slot in expr.rounded else value
+        slots[slot] = dtype.compute.numpy.type(value)
+
+    for slot, value in enumerate(values):
+        put(slot, value)
+    for fn, arguments, made in expr.steps:
+        r = fn(*(slots[s] for s in arguments))
+        for slot, value in zip(made, r if len(made) > 1 else (r,)):
+            put(slot, value)
+    return [slots[s] for s in expr.results]
 
 
 @deferred

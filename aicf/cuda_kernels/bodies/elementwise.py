@@ -1,52 +1,63 @@
-"""Elementwise maps: one thread per element, in a grid-stride loop, so that any grid covers any length.
+"""Maps: one thread per element or per few neighbours, in a grid-stride loop, so that any grid covers any length.
 
-Limit: memory bandwidth. Consecutive threads touch consecutive elements of the result, so its stores coalesce always, and
-loads wherever an operand's last stride is 1 (or 0: one broadcast load for the warp).
+Limit: memory bandwidth. Consecutive threads touch consecutive elements of the results, so their stores coalesce always,
+and loads wherever an operand's last stride is 1 (or 0: one broadcast load for the warp).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from ...types import DType
+from ...registry.program import Expression
 from ..dsl import cuda
-from .element import mapper, vector_mapper
-from .index import coordinates, dense_offsets, offsets
+from .element import Loads, Stores, mapper, vector_mapper
+from .index import Walk, coordinates, offsets
+
+
+def blocks_per_sm(values: int) -> int:
+    """How many blocks of 256 threads find registers for so many numbers each, and as many again for what is in between."""
+    return 4 if values <= 28 else 2 if values <= 60 else 1
 
 
 @functools.cache
-def flat(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
-         scalars: tuple[bool, ...]) -> Callable[..., None]:  # fmt: skip
-    """out[i] = scalar(in[i], …) over n elements; operands marked in `scalars` have one element, read at 0."""
-    apply = mapper(scalar, ins, outs)
-    of = dense_offsets(scalars)
+def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...], narrow: bool,
+            width: int = 1) -> Callable[..., None]:  # fmt: skip
+    """Loads walk a row-major domain with strides (0 where broadcast); results are dense.
 
-    def kernel(ins, outs, n):
-        i = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x
+    walks            of each load, over the domain's dimensions, collapsed; one dimension needs no division
+    shape, strides   the domain's, and those strides that the walks leave open, in elements
+    narrow           coordinates in 32 bits: a 64-bit division takes some hundred instructions, a 32-bit one twenty
+    width            neighbours per thread and step, which the last dimension is a multiple of; all loads aligned to them
+    """
+    rank = len(walks[0][0]) if walks else 1
+    at, of = coordinates(rank, narrow), offsets(walks)
+    if width == 1:
+        apply = mapper(expr, ins, outs)
+    else:
+        apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
+
+    def kernel(ins, outs, shape, strides, n):
+        i = (np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x) * width
+        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x * width
         while i < n:
-            apply(ins, outs, of(i), i)
+            apply(ins, outs, of(at(i, shape), strides), i)
             i += step
 
-    return _named(kernel, f"elementwise_flat_{name}")
+    kernel.blocks_per_sm = blocks_per_sm(width * (len(ins) + len(outs)))
+    kernel.__name__ = name
+    return kernel
 
 
 @functools.cache
-def vector(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...],
-           scalars: tuple[bool, ...], width: int) -> Callable[..., None]:  # fmt: skip
-    """As flat, `width` neighbours per thread and step: 16-byte loads, so that fewer threads keep memory busy.
-
-    The last n % width elements go one by one.
-    """
-    apply, apply_one, of = (
-        vector_mapper(scalar, ins, outs, scalars, width),
-        mapper(scalar, ins, outs),
-        dense_offsets(scalars),
-    )
+def vector(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...],
+           width: int) -> Callable[..., None]:  # fmt: skip
+    """A domain of one dimension, `width` neighbours per thread and step: 16-byte loads, so that fewer threads keep memory
+    busy. The last n % width elements go one by one."""
+    apply_one, of = mapper(expr, ins, outs), offsets(walks)
+    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
 
     def kernel(ins, outs, n):
         thread = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -54,38 +65,12 @@ def vector(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: 
         whole = n - n % width
         i = thread * width
         while i < whole:
-            apply(ins, outs, i)
+            apply(ins, outs, of((i,), ()), i)
             i += step
         i = whole + thread
         if i < n:
-            apply_one(ins, outs, of(i), i)
+            apply_one(ins, outs, of((i,), ()), i)
 
-    if width > 4:
-        kernel.blocks_per_sm = 2  # seven tensors of eight lanes take more than 64 registers
-    return _named(kernel, f"elementwise_vector{width}_{name}")
-
-
-@functools.cache
-def strided(name: str, scalar: Callable[..., Any], ins: tuple[DType, ...], outs: tuple[DType, ...], rank: int,
-            narrow: bool) -> Callable[..., None]:  # fmt: skip
-    """The same over operands with strides (0 where broadcast); results are dense.
-
-    shape, strides   of the result, and of each operand in elements, collapsed to `rank` dimensions
-    narrow           coordinates in 32 bits: a 64-bit division takes some hundred instructions, a 32-bit one twenty
-    """
-    apply = mapper(scalar, ins, outs)
-    at, of = coordinates(rank, narrow), offsets(len(ins), rank)
-
-    def kernel(ins, outs, shape, strides, n):
-        i = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x
-        while i < n:
-            apply(ins, outs, of(at(i, shape), strides), i)
-            i += step
-
-    return _named(kernel, f"elementwise_strided{rank}{'' if narrow else '_wide'}_{name}")
-
-
-def _named(kernel: Callable[..., None], name: str) -> Callable[..., None]:
-    kernel.__name__ = kernel.__qualname__ = name
+    kernel.blocks_per_sm = blocks_per_sm(width * (len(ins) + len(outs)))
+    kernel.__name__ = name
     return kernel

@@ -1,4 +1,4 @@
-"""Index arithmetic over dimensions known when a kernel is made: tuples built by recursion, which numba inlines."""
+"""Index arithmetic over dimensions known when a kernel is made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from ..dsl import device
+from ..dsl import SIMULATED, deferred, device, intrinsic, ir, types
+
+# How a load walks some dimensions, when a kernel is made: for each dimension 0 (stays), 1 (neighbours) or GIVEN (a stride
+# that is an argument of the kernel); and the element where it starts.
+GIVEN = -1
+Steps = tuple[int, ...]
+Walk = tuple[Steps, int]
+
+
+def walk_of(strides: tuple[int, ...]) -> Steps:
+    """Strides, as far as a kernel is made for them."""
+    return tuple(s if s in (0, 1) else GIVEN for s in strides)
 
 
 @functools.cache
@@ -25,31 +36,42 @@ def coordinates(rank: int, narrow: bool) -> Any:
     return device(split)
 
 
-@functools.cache
-def offset(rank: int) -> Any:
-    """`of(at, strides)`: coordinates to an offset."""
-    d = rank - 1
-    if rank == 1:
-        return device(lambda at, strides: at[0] * strides[0])
-    rest = offset(rank - 1)
-    return device(lambda at, strides: rest(at, strides) + at[d] * strides[d])
+@deferred
+def offsets(walks: tuple[Walk, ...]) -> Any:
+    """`of(at, strides)`: coordinates to one offset for each walk, in elements.
+
+    strides  those of all walks that are GIVEN, in order; what stays or goes on by one costs no multiplication
+    """
+    if SIMULATED:
+        return functools.partial(_offsets, walks)
+
+    @intrinsic
+    def of(typing, at, strides):
+        def codegen(ctx, b, sig, args):
+            wide, given, made = ir.IntType(64), 0, []
+            for steps, start in walks:
+                total = wide(start)
+                for d, step in enumerate(steps):
+                    if step == 0:
+                        continue
+                    term = b.extract_value(args[0], d)
+                    if step == GIVEN:
+                        term = b.mul(term, b.extract_value(args[1], given))
+                        given += 1
+                    total = b.add(total, term)
+                made.append(total)
+            return ctx.make_tuple(b, sig.return_type, made)
+
+        return types.UniTuple(types.int64, len(walks))(at, strides), codegen
+
+    return of
 
 
-@functools.cache
-def offsets(count: int, rank: int) -> Any:
-    """`of(at, strides)`: coordinates to one offset per operand."""
-    if count == 0:
-        return device(lambda at, strides: ())
-    one, rest, k = offset(rank), offsets(count - 1, rank), count - 1
-    return device(lambda at, strides: rest(at, strides) + (one(at, strides[k]),))
-
-
-@functools.cache
-def dense_offsets(scalars: tuple[bool, ...]) -> Any:
-    """`of(i)`: one offset per operand: i, or 0 for a one-element operand."""
-    if not scalars:
-        return device(lambda i: ())
-    rest = dense_offsets(scalars[:-1])
-    if scalars[-1]:
-        return device(lambda i: rest(i) + (np.int64(0),))
-    return device(lambda i: rest(i) + (i,))
+def _offsets(walks: tuple[Walk, ...], at: Any, strides: Any) -> tuple[Any, ...]:
+    given = iter(strides)
+    return tuple(
+        np.int64(
+            start + sum(x * (next(given) if step == GIVEN else step) for x, step in zip(at, steps) if step)
+        )
+        for steps, start in walks
+    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ...registry.program import Expression
 from ...types import DType
 from ..dsl import cuda
 from .element import mapper, putter
-from .index import coordinates, offsets
+from .index import Walk, coordinates, offsets
 
 
 @functools.cache
@@ -31,13 +31,17 @@ def fill(dtype: DType) -> Callable[..., None]:
 
 
 @functools.cache
-def copy_strided(same: Callable[..., Any], dtype: DType, rank: int, narrow: bool) -> Callable[..., None]:
-    """out[i] = in[i] where both have strides; `same` is the identity on the compute type.
+def copy_strided(
+    expr: Expression, dtype: DType, walks: tuple[Walk, Walk], narrow: bool
+) -> Callable[..., None]:
+    """out[i] = in[i] where both have strides; `expr` is the identity.
 
-    shape, strides   of both, and of operand and result in elements, collapsed to `rank` dimensions
+    walks            of operand and result, collapsed
+    shape, strides   of both, and those strides that the walks leave open, in elements
     narrow           coordinates in 32 bits, whose division is five times as quick
     """
-    apply, at, of = mapper(same, (dtype,), (dtype,)), coordinates(rank, narrow), offsets(2, rank)
+    rank = len(walks[0][0])
+    apply, at, of = mapper(expr, (dtype,), (dtype,)), coordinates(rank, narrow), offsets(walks)
 
     def kernel(ins, outs, shape, strides, n):
         i = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x

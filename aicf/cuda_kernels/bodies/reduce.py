@@ -15,7 +15,7 @@ import numpy as np
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device
 from .element import getter, numba_type, putter
-from .index import coordinates, offset
+from .index import GIVEN, coordinates, offsets
 
 BLOCK = 256  # threads; also the number of partial results in shared memory
 
@@ -148,17 +148,17 @@ def naive(op: str, dtype: DType, out: DType, kept: int, reduced: int, divide: bo
     """One thread per result, walking `reduced` dimensions one element after another: any axes, any strides."""
     combine, identity = reducer(op, dtype)
     get, put = getter(dtype), putter(out)
-    kept_at, kept_of = coordinates(kept, False), offset(kept)
-    reduced_at, reduced_of = coordinates(reduced, False), offset(reduced)
+    kept_at, kept_of = coordinates(kept, False), offsets((((GIVEN,) * kept, 0),))
+    reduced_at, reduced_of = coordinates(reduced, False), offsets((((GIVEN,) * reduced, 0),))
 
     def kernel(x, y, kept_shape, kept_strides, reduced_shape, reduced_strides, results, length, count):
         r = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         while r < results:
-            start = kept_of(kept_at(r, kept_shape), kept_strides)
+            start = kept_of(kept_at(r, kept_shape), kept_strides)[0]
             total = identity
             for i in range(length):
                 total = combine(
-                    total, get(x, start + reduced_of(reduced_at(i, reduced_shape), reduced_strides))
+                    total, get(x, start + reduced_of(reduced_at(i, reduced_shape), reduced_strides)[0])
                 )
             if divide:
                 put(y, r, total / count)
