@@ -14,6 +14,7 @@ class Cost:
     """Terms add up to `us`. Built by `roofline`, or by hand: Cost({"launch": 1.0, "compute": 12.0})."""
 
     terms: Mapping[str, float] = field(default_factory=dict)
+    predicted: float | None = None  # of a measured time: what the model would have said
 
     @property
     def us(self) -> float:
@@ -21,6 +22,10 @@ class Cost:
 
     def plus(self, **terms: float) -> Cost:
         return Cost({**self.terms, **{k: self.terms.get(k, 0.0) + v for k, v in terms.items()}})
+
+    def measured(self, us: float) -> Cost:
+        """A measured time in the place of this prediction, which stays to be compared with."""
+        return Cost({"measured": us}, predicted=self.us)
 
     def __str__(self) -> str:
         return " + ".join(f"{name} {us:.3g}" for name, us in self.terms.items() if us)

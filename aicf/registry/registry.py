@@ -11,6 +11,7 @@ from ..errors import MissingKernelError, NoKernelError, RegistryError
 from ..ops.schema import ELEMENTWISE, schema_of
 from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
+from .index import KernelIndex
 from .variant import KernelVariant
 
 
@@ -100,6 +101,7 @@ class KernelRegistry:
     def __init__(self, variants: Iterable[KernelVariant] = ()) -> None:
         self._by_id: dict[str, KernelVariant] = {}
         self._by_kind: dict[OpKind, tuple[KernelVariant, ...]] = {}
+        self._indices: dict[tuple[DeviceSpec, frozenset[str]], KernelIndex] = {}
         self.generation = 0
         for variant in variants:
             self.add(variant)
@@ -112,9 +114,13 @@ class KernelRegistry:
                 hint="raise the version: ids are never reused",
             )
         self._by_id[variant.id] = variant
-        self._by_kind.clear()
-        self.generation += 1
+        self._changed()
         return variant
+
+    def _changed(self) -> None:
+        self._by_kind.clear()
+        self._indices.clear()
+        self.generation += 1
 
     def add_module(self, module: ModuleType, origin: str = "aicf") -> None:
         """Register every KernelVariant that a module holds, but for those it imported from a registered one."""
@@ -126,8 +132,7 @@ class KernelRegistry:
 
     def remove(self, id: str) -> None:
         self._by_id.pop(id, None)
-        self._by_kind.clear()
-        self.generation += 1
+        self._changed()
 
     def variants(self, kind: OpKind) -> tuple[KernelVariant, ...]:
         """The variants that may begin with this op: by its name, one of its traits, or `*`."""
@@ -156,6 +161,13 @@ class KernelRegistry:
         if key.device != device.kind:
             raise NoKernelError(f"the key asks for {key.device}, {device.name} is a {device.kind} device")
         return select(key.region(m, n, k), device, self).chosen.variant
+
+    def index(self, device: DeviceSpec, required: frozenset[str] = frozenset()) -> KernelIndex:
+        """The variants of a device, by what they declare (A8); kept until the registry changes."""
+        key = (device, required)
+        if key not in self._indices:
+            self._indices[key] = KernelIndex(self, device, required)
+        return self._indices[key]
 
     def copy(self) -> KernelRegistry:
         return KernelRegistry(self)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rich.jupyter import JupyterMixin
@@ -13,10 +14,12 @@ from rich.jupyter import JupyterMixin
 from .. import config
 from ..device.spec import DeviceSpec
 from ..errors import NoKernelError
+from ..ops.schema import schema_of
 from ..rows import RegionSpec
 from .cost import Cost
+from .index import Bits, lacks
 from .registry import KernelRegistry
-from .variant import KernelVariant, Reject
+from .variant import KernelVariant, Reject, structure
 
 Tuning = Mapping[
     tuple[str, str], float
@@ -54,12 +57,20 @@ class Rejection:
 
 @dataclass(frozen=True, repr=False)
 class Selection(JupyterMixin):
-    """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`)."""
+    """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`).
+
+    refusals   gives `rejected`; called when somebody asks, since a registry may hold thousands of variants
+    """
 
     region: RegionSpec
     device: DeviceSpec
     ranked: tuple[Candidate, ...]
-    rejected: tuple[Rejection, ...]
+    refusals: Callable[[], tuple[Rejection, ...]] = field(compare=False)
+
+    @cached_property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """Every other variant that may begin with the region's first op, with the first condition that failed."""
+        return self.refusals()
 
     @property
     def chosen(self) -> Candidate:
@@ -96,39 +107,14 @@ def select(
     required: frozenset[str] = frozenset(),
 ) -> Selection:
     """Ask every variant of the region's first op; the highest score wins (B8). NoKernelError lists all reasons."""
-    ranked, rejected = [], []
-    for variant in registry.variants(region.kind):
-        if variant.device != device.kind:
-            continue
-        if reject := _lacks(variant, required) or variant.supported(region, device):
-            rejected.append(Rejection(variant, reject))
-            continue
-        measured = tuning.get((region.key, variant.id)) if tuning else None
-        cost = variant.cost(region, device) if measured is None else Cost({"measured": measured})
-        ranked.append(Candidate(variant, cost))
-    ranked.sort(key=lambda c: c.order)
-    if not ranked:
-        raise NoKernelError(
-            f"no kernel takes {region} on {device.name}",
-            details=[f"{r.variant.id}: {r.reject.reason}" for r in rejected]
-            or [f"no variant for {region.kind} on {device.kind} is registered"],
-            hint="`aicf info` lists the ops and their variants; docs/add-an-op.md shows how to add one",
-        )
-    return Selection(region, device, tuple(ranked), tuple(rejected))
-
-
-def _lacks(variant: KernelVariant, required: frozenset[str]) -> Reject | None:
-    """The first flag, of those asked for, that the variant has not set."""
-    for flag in sorted(required):
-        if not getattr(variant, flag):
-            return Reject(flag, f"is not {flag.replace('_', '-')}, which was asked for")
-    return None
+    return Selector(registry, device, tuning, required)(region)
 
 
 class Selector:
-    """`select` with a memo: one registry, one device, one set of tuning data, each region decided once.
+    """Selection with a memo: one registry, one device, one set of tuning data, each region decided once.
 
     required  flags of KernelVariant that a choice must have: `deterministic`, `capture_safe`
+    strict    regions are formed with strict numerics (A15)
     """
 
     def __init__(
@@ -137,9 +123,13 @@ class Selector:
         device: DeviceSpec,
         tuning: Tuning | None = None,
         required: frozenset[str] = frozenset(),
+        strict: bool = False,
     ) -> None:
         self.registry, self.device, self.tuning, self.required = registry, device, tuning, required
+        self.strict = strict
+        self.index = registry.index(device, required)
         self._memo: dict[RegionSpec, Selection | NoKernelError] = {}
+        self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
 
     def __call__(self, region: RegionSpec) -> Selection:
         found = self.ask(region)
@@ -150,11 +140,58 @@ class Selector:
     def ask(self, region: RegionSpec) -> Selection | NoKernelError:
         """The selection, or the error that says why there is none."""
         if region not in self._memo:
-            try:
-                self._memo[region] = select(region, self.device, self.registry, self.tuning, self.required)
-            except NoKernelError as error:
-                self._memo[region] = error
+            shape, length = structure(region), len(region.ops)
+            bits = self.index.begins(schema_of(region.kind)) & self.index.accepting(shape, length)
+            self.decide(region, self.rank(region, bits))
         return self._memo[region]
+
+    def decide(self, region: RegionSpec, ranked: tuple[Candidate, ...]) -> None:
+        """Remember what `rank` said of a region."""
+        self._memo[region] = (
+            Selection(region, self.device, ranked, lambda: self._rejected(region, ranked))
+            if ranked
+            else self._none(region)
+        )
+
+    def rank(self, region: RegionSpec, bits: Bits) -> tuple[Candidate, ...]:
+        """Those of these variants that take the region, best first."""
+        order = self._summing_order(region)
+        key = region.key if self.tuning else ""
+        ranked = []
+        for variant in self.index.members(bits):
+            if variant.refuses(region) or (order is not None and variant.id != order):
+                continue
+            measured = self.tuning.get((key, variant.id)) if self.tuning else None
+            cost = variant.cost(region, self.device)
+            ranked.append(Candidate(variant, cost if measured is None else cost.measured(measured)))
+        return tuple(sorted(ranked, key=lambda c: c.order))
+
+    def _summing_order(self, region: RegionSpec) -> str | None:
+        """Strict numerics: the one variant that sums as the core op alone would be summed."""
+        if not region.strict or len(region.ops) == 1:
+            return None
+        cores = [op for op in region.ops if not schema_of(op.kind).is_map]
+        alone = self.ask(region.only(cores[0])) if cores else None
+        return alone.kernel_id if isinstance(alone, Selection) else None
+
+    def _rejected(self, region: RegionSpec, ranked: tuple[Candidate, ...]) -> tuple[Rejection, ...]:
+        taken, order = {c.variant.id for c in ranked}, self._summing_order(region)
+        found = []
+        for variant in self.registry.variants(region.kind):
+            if variant.device != self.device.kind or variant.id in taken:
+                continue
+            reject = lacks(variant, self.required) or variant.supported(region, self.device)
+            strict = Reject("strict", f"sums in another order than {order}, which the op alone would run")
+            found.append(Rejection(variant, reject or strict))
+        return tuple(found)
+
+    def _none(self, region: RegionSpec) -> NoKernelError:
+        return NoKernelError(
+            f"no kernel takes {region} on {self.device.name}",
+            details=[f"{r.variant.id}: {r.reject.reason}" for r in self._rejected(region, ())]
+            or [f"no variant for {region.kind} on {self.device.kind} is registered"],
+            hint="`aicf info` lists the ops and their variants; docs/add-an-op.md shows how to add one",
+        )
 
 
 def log_choice(selection: Selection, stream: object = "-", where: str = "") -> None:

@@ -100,6 +100,7 @@ class KernelVariant:
     kinds    op names, or traits such as `elementwise`, or cores such as `reduce`, or `*`: the ops that may begin a region
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
     dtypes   element types that tensors of a region may have
+    alignment   bytes that every pointer must be aligned to
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
 
@@ -112,6 +113,7 @@ class KernelVariant:
     viable: Callable[[RegionSpec], Checks] | None = None
     takes: tuple[str, ...] = ()
     dtypes: frozenset[DType] = frozenset(DType)
+    alignment: int = 1
     workspace: Callable[[RegionSpec, DeviceSpec], int] = field(default=lambda region, device: 0)
     needs: tuple[str, ...] = ()
     priority: int = 0
@@ -127,13 +129,17 @@ class KernelVariant:
 
     def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None, or the first condition that fails with the value seen."""
-        return self._admits(device) or self._takes(region) or _first(self.accepts(region))
+        return self.admits(device) or self._takes(region) or _first(self.accepts(region))
 
     def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
         if self.viable is not None:
-            return self._admits(device) or _first(self.viable(region))
-        return self._admits(device) or self._continues(region)
+            return self.admits(device) or _first(self.viable(region))
+        return self.admits(device) or self._continues(region)
+
+    def refuses(self, region: RegionSpec) -> Reject | None:
+        """As `supported`, of a region whose device, structure and element types an index has found right."""
+        return _first(self.accepts(region))
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Negative if unsupported; else runs per second, as predicted: the higher the better (B8)."""
@@ -164,7 +170,8 @@ class KernelVariant:
             return dtype(region, *sorted(self.dtypes, key=lambda d: d.id))
         return None
 
-    def _admits(self, device: DeviceSpec) -> Reject | None:
+    def admits(self, device: DeviceSpec) -> Reject | None:
+        """Why it can't run on a device, whatever the region."""
         if device.kind != self.device:
             return Reject("device", f"runs on {self.device}, not on {device.kind}")
         for need in self.needs:
@@ -215,6 +222,7 @@ def variant(
     id: str,
     takes: tuple[str, ...] = (),
     dtypes: Iterable[DType] = DType,
+    alignment: int = 1,
     needs: tuple[str, ...] = (),
     priority: int = 0,
     capture_safe: bool = True,
@@ -244,6 +252,7 @@ def variant(
             id.split(".")[0],
             takes=takes,
             dtypes=frozenset(dtypes),
+            alignment=alignment,
             needs=needs,
             priority=priority,
             capture_safe=capture_safe,

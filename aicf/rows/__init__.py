@@ -1,5 +1,7 @@
-"""What selection reads of a fused region. One op is a region of length 1."""
+"""What selection reads of a fused region: its ops (RegionSpec), and its attribute rows. One op is a region of length 1."""
 
 from .region import RegionOp, RegionSpec
+from .rows import LENGTH_LIMIT, Attributes, Conflict
+from .state import AttributeState
 
-__all__ = ["RegionOp", "RegionSpec"]
+__all__ = ["LENGTH_LIMIT", "AttributeState", "Attributes", "Conflict", "RegionOp", "RegionSpec"]

@@ -91,6 +91,19 @@ class RegionSpec:
         """Fewest bytes of device memory the region can move: each operand read once, each result written once."""
         return sum(t.nbytes for t in self.operands) + sum(t.nbytes for t in self.results)
 
+    def only(self, op: RegionOp) -> RegionSpec:
+        """One of its ops as a region of its own."""
+        ins = tuple(dict.fromkeys(i for i in op.inputs if i >= 0))
+        tensors = tuple(dict.fromkeys((*ins, *op.outputs)))
+        local = {-1: -1, **{t: n for n, t in enumerate(tensors)}}
+
+        def renumbered(indices: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(local[i] for i in indices)
+
+        alone = RegionOp(op.kind, op.attrs, renumbered(op.inputs), renumbered(op.outputs))
+        descs = tuple(self.tensors[t] for t in tensors)
+        return RegionSpec((alone,), descs, renumbered(ins), renumbered(op.outputs), self.strict)
+
     def __str__(self) -> str:
         return (
             f"{self.signature}({', '.join(map(str, self.operands))}) -> {', '.join(map(str, self.results))}"
@@ -142,6 +155,13 @@ class RegionSpec:
         return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]), data.get("strict", False))
 
     @cached_property
+    def canonical(self) -> RegionSpec:
+        """The same region in the one order that all orders of its ops share (A4)."""
+        from .canonical import canonical
+
+        return canonical(self)
+
+    @cached_property
     def key(self) -> str:
-        """The region as canonical JSON: what tuning data and caches are keyed by."""
-        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        """The canonical region as JSON: what tuning data is keyed by."""
+        return json.dumps(self.canonical.to_json(), sort_keys=True, separators=(",", ":"))

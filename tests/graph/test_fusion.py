@@ -13,7 +13,7 @@ import aicf
 from aicf import nn
 from aicf.device.spec import preset
 from aicf.errors import NoKernelError
-from aicf.graph.fuse.online import LENGTH_LIMIT
+from aicf.rows import LENGTH_LIMIT
 from aicf.registry.variant import Reject
 
 from .chains import graph_of, model_of, planned, rows_of, run

@@ -1,37 +1,46 @@
-"""The online loop (A6, A7): walk the lowered ops once, compose or else flush and start anew.
+"""The online loop and flush (A5-A7, A9): walk the lowered ops once; compose, or else flush and start anew.
 
-A first form of online selection. A state is the ordered ops of the open region with the variants that can still take it;
-composing an op asks each of those again, so candidates only shrink. A flush emits the last prefix that a kernel accepts,
-and what came after it is scanned again. Which op ended a region, and why, is recorded with the values.
+A flush emits the last prefix that a kernel accepts, with the cheapest such kernel, and is never revoked; what came after that
+prefix is scanned again. What ended a region is recorded with its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ...errors import NoKernelError
-from ...ir import Graph, LoweredOp, Role
+from ...ir import Graph, LoweredOp
 from ...registry.select import Selection, Selector
 from ...registry.trace import counted_reasons, why_not_taken
-from ...registry.variant import KernelVariant
-from ...rows import RegionOp, RegionSpec
-from ...types import TensorDesc
-
-LENGTH_LIMIT = 16
+from ...rows import AttributeState, RegionSpec
+from .compose import Composer, Open, Schedule, Stop
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Why a region ended: the trigger, the values it saw, and the same as a sentence for people."""
+    """Why a region ended: the trigger, the row and its two values if it was one, and the same as a sentence for people."""
 
-    trigger: str  # end | independent | candidates | cost | limit
+    trigger: str  # end | conflict | candidates | barrier | limit | sync | cost | beam
     detail: str = ""
     sentence: str = field(default="it is the last one", compare=False)
+    row: str = ""
+    left: str = ""
+    right: str = ""
 
     def __str__(self) -> str:
         return f"{self.trigger}: {self.detail}" if self.detail else self.trigger
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One step of a region's story: the op, the rows it changed, how many candidates it left, the best of them so far."""
+
+    op: str
+    changed: dict[str, str]
+    candidates: int
+    best: str | None  # kernel id
+    us: float | None
 
 
 @dataclass(frozen=True)
@@ -45,140 +54,123 @@ class Region:
     out_vids: tuple[int, ...]
     selection: Selection
     ended: Ended
+    state: AttributeState
+    steps: tuple[Composed, ...] = ()
 
     @property
     def kernel_id(self) -> str:
         return self.selection.kernel_id
 
 
-@dataclass(frozen=True)
-class _State:
-    anchor: int
-    last: int
-    spec: RegionSpec
-    in_vids: tuple[int, ...]
-    out_vids: tuple[int, ...]
-    live: tuple[KernelVariant, ...]
-    best: Selection | None
+def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector, beam: int = 1) -> list[Region]:
+    """Partition the schedule into regions with one chosen kernel each; NoKernelError names an op no kernel takes.
 
+    beam  hypotheses that are kept at each op; 1 is the greedy loop below, `LENGTH_LIMIT` the optimum over intervals
+    """
+    composer = Composer(selector, Schedule.of(ops, graph))
+    if beam > 1:
+        from .beam import search
 
-class _Schedule:
-    """The lowered ops with who reads what, so that a region knows which of its values outlive it."""
-
-    def __init__(self, ops: Sequence[LoweredOp], graph: Graph) -> None:
-        self.ops, self.values = ops, graph.values
-        self.last_read: dict[int, int] = {}
-        for i, op in enumerate(ops):
-            for vid in op.in_vids:
-                self.last_read[vid] = i
-        kept = {v.vid for v in graph.values if v.role is Role.output} | set(graph.updates.values())
-        self.last_read.update(dict.fromkeys(kept, len(ops)))
-        self.attrs: Mapping[int, Any] = {i: op.attrs for i, op in enumerate(ops)}
-
-    def region(self, anchor: int, last: int) -> tuple[RegionSpec, tuple[int, ...], tuple[int, ...]]:
-        """Ops anchor..last as a RegionSpec, with the vids of its operands and results."""
-        index: dict[int, int] = {}
-        made: dict[int, None] = {}
-        region_ops = []
-        for i in range(anchor, last + 1):
-            op = self.ops[i]
-            for vid in (*op.in_vids, *op.out_vids):
-                if vid >= 0:
-                    index.setdefault(vid, len(index))
-            made.update(dict.fromkeys(op.out_vids))
-            ins, outs = (
-                tuple(index[v] if v >= 0 else -1 for v in vids) for vids in (op.in_vids, op.out_vids)
-            )
-            region_ops.append(RegionOp(op.kind, self.attrs[i], ins, outs))
-        in_vids = tuple(v for v in index if v not in made)
-        out_vids = tuple(v for v in made if self.last_read.get(v, -1) > last)
-        if anchor == last or not out_vids:  # a kernel of one op writes all its results, whoever reads them
-            out_vids = tuple(self.ops[last].out_vids)
-        tensors = tuple(TensorDesc.dense(self.values[v].spec) for v in index)
-        spec = RegionSpec(
-            tuple(region_ops), tensors, tuple(index[v] for v in in_vids), tuple(index[v] for v in out_vids)
-        )
-        return spec, in_vids, out_vids
-
-
-def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector) -> list[Region]:
-    """Partition the schedule into regions with one chosen kernel each; NoKernelError names an op no kernel takes."""
-    schedule, regions, i = _Schedule(ops, graph), [], 0
+        cut = search(composer, len(ops), beam)
+        return [flush(composer, region, _cut_short(composer, region, len(ops))) for region in cut]
+    regions, i = [], 0
     while i < len(ops):
-        state, ended = _start(schedule, i, selector), Ended("end")
-        best = state if state.best else None
-        for j in range(i + 1, len(ops)):
-            following = _compose(schedule, state, j, selector)
-            if isinstance(following, Ended):
-                ended = following
-                break
-            if best and following.best and (lost := _loses(schedule, best, following, selector)):
-                ended = lost
-                break
-            state = following
-            best = state if state.best else best
-        if best is None:
-            selector(state.spec)  # raises, with every variant's reason
-            raise NoKernelError(f"no kernel takes {state.spec}")
-        assert best.best is not None
-        regions.append(
-            Region(best.anchor, best.last, best.spec, best.in_vids, best.out_vids, best.best, ended)
-        )
-        i = best.last + 1
+        region, ended = grow(composer, i, len(ops))
+        regions.append(flush(composer, region, ended))
+        i = region.last + 1
     return regions
 
 
-def _start(schedule: _Schedule, i: int, selector: Selector) -> _State:
-    spec, in_vids, out_vids = schedule.region(i, i)
-    live = tuple(
-        v for v in selector.registry.variants(spec.kind) if v.continues(spec, selector.device) is None
-    )
-    found = selector.ask(spec)
-    if isinstance(found, NoKernelError) and not live:
-        found.where = schedule.ops[i].where or None
-        raise found
-    return _State(i, i, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found)
+def grow(composer: Composer, i: int, n: int) -> tuple[Open, Ended]:
+    """The region that begins at op i: the last prefix that a kernel accepts before something ends it."""
+    region = composer.start(i)
+    best, ended = region if region.us is not None else None, Ended("end")
+    while region.last + 1 < n:
+        following = composer.compose(region)
+        if isinstance(following, Stop):
+            ended = stopped(composer, region, following)
+            break
+        if best and following.us is not None and (lost := _loses(composer, best, following)):
+            ended = lost
+            break
+        region = following
+        best = region if region.us is not None else best
+    if best is None:
+        raise refusal(composer, i)
+    return best, ended
 
 
-def _compose(schedule: _Schedule, state: _State, j: int, selector: Selector) -> _State | Ended:
-    op = schedule.ops[j]
-    if j - state.anchor >= LENGTH_LIMIT:
-        most = f"a region has at most {LENGTH_LIMIT} ops"
-        return Ended("limit", most, most)
-    made = {v for i in range(state.anchor, j) for v in schedule.ops[i].out_vids}
-    if not made.intersection(op.in_vids):
-        return Ended(
-            "independent", f"{op.kind} reads nothing that {state.spec.signature} makes",
-            f"the next op, {op.kind}, reads nothing that this one makes",
+def refusal(composer: Composer, i: int) -> NoKernelError:
+    """No kernel takes op i, alone or with what follows: with every variant's reason."""
+    error = composer.selector.ask(composer.start(i).node.spec)
+    assert isinstance(error, NoKernelError)
+    error.where = composer.schedule.ops[i].where or None
+    return error
+
+
+def flush(composer: Composer, region: Open, ended: Ended) -> Region:
+    """The region with its kernel: argmin cost over the candidates that take exactly this."""
+    spec, at = region.node.spec, {n: vid for vid, n in region.index.items()}
+    in_vids, out_vids = (tuple(at[n] for n in tensors) for tensors in (spec.inputs, spec.outputs))
+    state = replace(region.node.state, anchor=region.anchor, last=region.last)
+    steps, before = [], None
+    for node, op in zip(region.steps, spec.ops):
+        best = node.best
+        steps.append(
+            Composed(
+                op.kind.name, node.state.changed(before), node.state.candidates.bit_count(),
+                best.variant.id if best else None, best.us if best else None,
+            )
         )  # fmt: skip
-    spec, in_vids, out_vids = schedule.region(state.anchor, j)
-    verdicts = [(v, v.continues(spec, selector.device)) for v in state.live]
-    live = tuple(v for v, reject in verdicts if reject is None)
-    if not live:
-        against = [(v, r) for v, r in verdicts if r]
-        return Ended(
-            "candidates", f"{op.kind} fits none: {counted_reasons(against)}", why_not_taken(op.kind.name, against)
-        )  # fmt: skip
-    found = selector.ask(spec)
-    return _State(
-        state.anchor, j, spec, in_vids, out_vids, live, None if isinstance(found, NoKernelError) else found
-    )
+        before = node.state
+    selection = composer.selector(spec)
+    return Region(region.anchor, region.last, spec, in_vids, out_vids, selection, ended, state, tuple(steps))
 
 
-def _loses(schedule: _Schedule, best: _State, following: _State, selector: Selector) -> Ended | None:
+# --- why a region ends ------------------------------------------------------------------------------------------------
+
+
+def stopped(composer: Composer, region: Open, stop: Stop) -> Ended:
+    kind = composer.schedule.kinds[region.last + 1].name
+    if stop.conflict is None:
+        against = list(stop.against)
+        detail = f"{kind} fits none: {counted_reasons(against)}"
+        return Ended("candidates", detail, why_not_taken(kind, against))
+    c = stop.conflict
+    if c.trigger == "limit":
+        most = f"a region has at most {c.right.removeprefix('the limit of ')} ops"
+        return Ended("limit", most, most, c.row, c.left, c.right)
+    return Ended(
+        c.trigger, f"{kind}: {c}", f"the next op, {kind}: {c.row}: {c.left} meets {c.right}", c.row, c.left, c.right
+    )  # fmt: skip
+
+
+def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     """Legal is not profitable: stop when the fused prediction is worse than the split one (A9)."""
-    assert best.best is not None and following.best is not None
-    split = best.best.chosen.us
-    for k in range(best.last + 1, following.last + 1):
-        single = selector.ask(schedule.region(k, k)[0])
-        if isinstance(single, NoKernelError):
+    assert best.us is not None and following.us is not None
+    split = best.us
+    for i in range(best.last + 1, following.last + 1):
+        alone = composer.start(i)
+        if alone.us is None:
             return None
-        split += single.chosen.us
-    fused = following.best.chosen.us
-    if fused <= split:
+        split += alone.us
+    if following.us <= split:
         return None
-    kind = schedule.ops[following.last].kind
+    kind, fused = composer.schedule.kinds[following.last].name, following.us
     return Ended(
         "cost", f"fused {fused:.3g} us against {split:.3g} us split",
         f"with the next op, {kind}, it would take {fused:.3g} us, apart {split:.3g} us",
+        "cost", f"{fused:.3g} us", f"{split:.3g} us",
     )  # fmt: skip
+
+
+def _cut_short(composer: Composer, region: Open, n: int) -> Ended:
+    """Why a region of a beam's partition ends where it does: what stops it, or that the whole is cheaper so."""
+    if region.last + 1 == n:
+        return Ended("end")
+    following = composer.compose(region)
+    if isinstance(following, Stop):
+        return stopped(composer, region, following)
+    kind = composer.schedule.kinds[region.last + 1].name
+    text = f"with {kind} in the next region the whole schedule is predicted to take less"
+    return Ended("beam", text, text)

@@ -1,0 +1,218 @@
+"""Composition: an open region and one more op (A1-A4, A8). Equal questions are answered once, whatever their place.
+
+An `Open` is a region on its way through the schedule; its `Node` is all that does not depend on where it stands. Nodes
+are found again by what is composed: the op, which of the region's tensors it takes, and which values something outside reads.
+A model's layers repeat, so most steps are one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...errors import NoKernelError
+from ...ir import Graph, LoweredOp, Role
+from ...ops.schema import schema_of
+from ...registry.contribution import contribution
+from ...registry.select import Candidate, Selector
+from ...registry.variant import KernelVariant, Reject
+from ...rows import AttributeState, Conflict, RegionOp, RegionSpec
+from ...types import AttrPack, OpKind, TensorDesc, TensorSpec, numel
+
+
+@dataclass(frozen=True)
+class Node:
+    """A region and what selection knows of it."""
+
+    id: int
+    spec: RegionSpec
+    state: AttributeState
+    made: frozenset[int]
+    best: Candidate | None
+    own_flops: int  # of its maps, each over its own result
+    point_flops: int  # of its maps, at one point
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why an op does not join a region: the rows' conflict, or what the last candidates have against it."""
+
+    conflict: Conflict | None
+    against: tuple[tuple[KernelVariant, Reject], ...] = ()
+
+
+@dataclass(frozen=True)
+class Open:
+    """Ops anchor..last as one region."""
+
+    anchor: int
+    last: int
+    node: Node
+    index: dict[int, int]  # vid -> place in the region's tensors
+    made: tuple[int, ...]  # vids
+    steps: tuple[Node, ...]  # of its prefixes, the last is its own
+
+    @property
+    def us(self) -> float | None:
+        """Predicted or measured time of the best kernel; None if none takes exactly this."""
+        return self.node.best.us if self.node.best else None
+
+
+@dataclass
+class Schedule:
+    """The lowered ops as small numbers, with who reads what last."""
+
+    ops: Sequence[LoweredOp]
+    kinds: list[OpKind] = field(default_factory=list)
+    attrs: list[AttrPack] = field(default_factory=list)
+    descs: list[TensorDesc] = field(default_factory=list)  # by vid
+    last_read: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> Schedule:
+        schedule = cls(ops)
+        packs: dict[tuple[int, bytes], tuple[OpKind, AttrPack]] = {}
+        for i, op in enumerate(ops):
+            call = (op.kind_id, op.attr_blob)
+            if call not in packs:
+                packs[call] = op.kind, op.attrs
+            kind, attrs = packs[call]
+            schedule.kinds.append(kind)
+            schedule.attrs.append(attrs)
+            for vid in op.in_vids:
+                schedule.last_read[vid] = i
+        kept = {v.vid for v in graph.values if v.role is Role.output} | set(graph.updates.values())
+        schedule.last_read.update(dict.fromkeys(kept, len(ops)))
+        dense: dict[TensorSpec, TensorDesc] = {}
+        for value in graph.values:
+            if value.spec not in dense:
+                dense[value.spec] = TensorDesc.dense(value.spec)
+            schedule.descs.append(dense[value.spec])
+        return schedule
+
+
+class Composer:
+    """Starts regions and extends them, for one selector."""
+
+    def __init__(self, selector: Selector, schedule: Schedule) -> None:
+        self.selector, self.schedule = selector, schedule
+        memo = selector.compositions
+        self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})
+        self._numbers: dict[Any, int] = memo.setdefault("numbers", {})
+        self._descs = [self._number(d) for d in schedule.descs]
+        self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
+
+    def start(self, i: int) -> Open:
+        """Op i as a region; NoKernelError if no variant may begin with it."""
+        found = self._extended(None, i)
+        assert isinstance(found, Open)
+        if not found.node.state.candidates:
+            error = self.selector.ask(found.node.spec)
+            assert isinstance(error, NoKernelError)
+            error.where = self.schedule.ops[i].where or None
+            raise error
+        return found
+
+    def compose(self, region: Open) -> Open | Stop:
+        """The region with the next op of the schedule."""
+        return self._extended(region, region.last + 1)
+
+    def _number(self, value: Any) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def _extended(self, region: Open | None, i: int) -> Open | Stop:
+        op, descs = self.schedule.ops[i], self._descs
+        index = dict(region.index) if region else {}
+        known = len(index)
+        for vid in (*op.in_vids, *op.out_vids):
+            if vid >= 0 and vid not in index:
+                index[vid] = len(index)
+        ins = tuple(index[v] if v >= 0 else -1 for v in op.in_vids)
+        outs = tuple(index[v] for v in op.out_vids)
+        made = (*(region.made if region else ()), *op.out_vids)
+        read = self.schedule.last_read
+        leaving = tuple(index[v] for v in made if read.get(v, -1) > i)
+        if region is None or not leaving:  # a kernel of one op writes all its results, whoever reads them
+            leaving = outs
+        fresh = tuple(descs[v] for v, n in index.items() if n >= known)
+        sync = bool(op.constraints.get("sync"))
+        key = (region.node.id if region else -1, self._calls[i], ins, outs, fresh, leaving, sync)
+        found = self._nodes.get(key)
+        if found is None:
+            new = tuple(self.schedule.descs[v] for v, n in index.items() if n >= known)
+            found = self._nodes[key] = self._node(
+                region.node if region else None, i, ins, outs, new, leaving, sync
+            )
+        if isinstance(found, Stop):
+            return found
+        steps = (*(region.steps if region else ()), found)
+        return Open(region.anchor if region else i, i, found, index, made, steps)
+
+    def _node(
+        self, before: Node | None, i: int, ins: tuple[int, ...], outs: tuple[int, ...], new: tuple[TensorDesc, ...],
+        leaving: tuple[int, ...], sync: bool,
+    ) -> Node | Stop:  # fmt: skip
+        op = RegionOp(self.schedule.kinds[i], self.schedule.attrs[i], ins, outs)
+        schema, index, strict = schema_of(op.kind), self.selector.index, self.selector.strict
+        known = before.spec if before else RegionSpec((), (), (), (), strict)
+        tensors = known.tensors + new
+        made = before.made if before else frozenset()
+        inputs = known.inputs + tuple(t for t in dict.fromkeys(ins) if t >= len(known.tensors))
+        spec = RegionSpec((*known.ops, op), tensors, inputs, leaving, strict)
+        inner = len(leaving) - sum(t in leaving for t in outs)
+        rows = contribution(op, tensors, made, inner, sync and before is not None, strict)
+        point = schema.flops if schema.is_map else 0
+        own = point * numel(tensors[outs[0]].shape)
+        if before is None:
+            state = AttributeState(0, 0, rows)
+        else:
+            state = before.state.compose(rows)
+            point, own = before.point_flops + point, before.own_flops + own
+            if state.invalid_reason is not None and state.invalid_reason.trigger != "conflict":
+                return Stop(state.invalid_reason)
+            state = _with_recomputed(state, own, point)
+        live = self._narrowed(before, state, spec, schema)
+        if before is not None and not live:
+            return Stop(
+                state.invalid_reason, self._against(before, spec) if state.invalid_reason is None else ()
+            )
+        length = len(spec.ops)
+        ranked = self.selector.rank(spec, live & index.accepting(_structure(state), length))
+        if ranked:
+            self.selector.decide(spec, ranked)
+        best = ranked[0] if ranked else None
+        state = replace(state, candidates=live, score_hint=best.score if best else None)
+        return Node(len(self._nodes), spec, state, made | set(outs), best, own, point)
+
+    def _narrowed(self, before: Node | None, state: AttributeState, spec: RegionSpec, schema: Any) -> int:
+        """The candidates that are left: those of the prefix, by the masks of the rows that changed. Never more."""
+        index, attrs, length = self.selector.index, state.attrs, len(spec.ops)
+        live = before.state.candidates if before else index.begins(schema)
+        live &= index.viable(_structure(state), length) & index.alignment(attrs["avail"])
+        for dtype in {t.dtype for t in spec.tensors[len(before.spec.tensors) if before else 0 :]}:
+            live &= index.dtype(dtype)
+        if state.invalid_reason is not None:
+            live &= index.custom  # variants that judge regions by themselves
+        for variant in index.members(live & index.custom):
+            if variant.continues(spec, self.selector.device) is not None:
+                live &= ~index.bit(variant)
+        return live
+
+    def _against(self, before: Node, spec: RegionSpec) -> tuple[tuple[KernelVariant, Reject], ...]:
+        survivors = list(self.selector.index.members(before.state.candidates))[:64]
+        verdicts = ((v, v.continues(spec, self.selector.device)) for v in survivors)
+        return tuple((v, reject) for v, reject in verdicts if reject is not None)
+
+
+def _structure(state: AttributeState) -> str:
+    domain = state.attrs["domain"]
+    return "maps" if domain.parts > 1 else state.attrs["slot"]
+
+
+def _with_recomputed(state: AttributeState, own: int, point: int) -> AttributeState:
+    """Flops that a greater domain repeats. Before a core only: what comes after one has its domain."""
+    domain = state.attrs["domain"]
+    if domain.phase or domain.parts > 1 or (again := point * numel(domain.shape) - own) <= 0:
+        return state
+    return replace(state, attrs={**state.attrs, "recompute": again})

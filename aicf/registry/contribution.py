@@ -1,0 +1,88 @@
+"""What an op brings to the attribute rows of a region: derived from its schema, so that a new op fills them by itself (A2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ..ops.schema import DISCONTINUOUS, LINEAR, MAP, OpSchema, schema_of
+from ..rows import Attributes, RegionOp
+from ..rows.rows import Domain, Effect
+from ..types import DType, TensorDesc, f32
+
+
+def contribution(
+    op: RegionOp,
+    tensors: tuple[TensorDesc, ...],
+    made: Collection[int],
+    escaping: int = 0,
+    sync: bool = False,
+    strict: bool = False,
+) -> Attributes:
+    """The rows of one op. Tensors are known by their place in the region's `tensors`.
+
+    made      those that earlier ops of the region make
+    escaping  how many values of the region outlive it, were it to end here
+    sync      nothing may be fused across the point before this op
+    """
+    schema = schema_of(op.kind)
+    given = [t for t in op.inputs if t >= 0]
+    shape = tensors[op.outputs[0]].shape
+    reads = any(t in made for t in given)
+    jumps = strict or op.kind.name == "convert" or DISCONTINUOUS in schema.traits
+    scattered, access = _reads(schema, op, tensors)
+    rows: dict[str, Any] = {
+        "program": (op.kind.name,),
+        "slot": schema.core,
+        "linearity": "linear" if LINEAR in schema.traits else "nonlinear",
+        "domain": _domain(schema, op, tensors, reads),
+        "access": access,
+        "dtype": (_compute(schema, op, tensors), reads),
+        "round": "must" if jumps else "free",
+        "avail": min((tensors[t].alignment for t in (*given, *op.outputs) if t not in made), default=256),
+        "escape": escaping,
+    }
+    if schema.core != MAP:
+        rows["core"] = op.kind.name
+    writes = frozenset(op.inputs[operand] for operand, how in schema.alias.values() if how == "must")
+    rng = any(d.name == "rng" for d in schema.operands)
+    if writes or scattered or rng or sync:
+        rows["effects"] = Effect(writes, scattered, rng, sync)
+    return rows
+
+
+def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], reads: bool) -> Domain:
+    shape = tensors[op.outputs[0]].shape
+    if schema.core == "reduce":
+        return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape)
+    if schema.core != MAP:
+        return Domain(shape, 1, reads=reads)
+    types = tuple(tensors[t].dtype for t in (*op.inputs, *op.outputs) if t >= 0)
+    return Domain(shape, reads=reads, alike=(op.kind, op.attrs, types))
+
+
+def _reads(
+    schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """(operands that are read elsewhere than where the result is written, how operands are read)."""
+    given = frozenset(t for t in op.inputs if t >= 0)
+    if not schema.is_map:
+        return given, frozenset({schema.core})
+    result = tensors[op.outputs[0]]
+    shapes = [tensors[t].shape if t >= 0 else None for t in op.inputs]
+    scattered, ways = set(), set()
+    for access in schema.accesses(shapes, result.rank, op.attrs):
+        if access.operand is None:
+            ways.add("index")
+            continue
+        t = op.inputs[access.operand]
+        in_place = tensors[t].shape == result.shape and access.axes == tuple(range(result.rank))
+        ways.add("in place" if in_place else "broadcast")
+        if not in_place:
+            scattered.add(t)
+    return frozenset(scattered), frozenset(ways)
+
+
+def _compute(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> DType:
+    shared = (tensors[t].dtype for d, t in zip(schema.operands, op.inputs) if t >= 0 and d.type.shared)
+    return next(shared, f32).compute

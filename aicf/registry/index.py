@@ -1,0 +1,115 @@
+"""KernelIndex (A8): the variants that may run on a device, found by what they declare. Candidate sets are bitsets.
+
+Bit i stands for `variants[i]`, in the order of ids, so no set depends on the order of registration. Each attribute row has
+masks here: which variants may begin with an op, hold a structure, have an element type, live with an alignment. Composing an
+op intersects the candidates with the masks of the rows that changed; nothing ever adds one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from ..device.spec import DeviceSpec
+from ..ops.schema import OpSchema
+from ..types import DType
+from .variant import KernelVariant, Reject, prefixes
+
+Bits = int
+
+
+class KernelIndex:
+    """Variants of one device, without those it can't run or that lack a flag asked for."""
+
+    def __init__(
+        self, variants: Iterable[KernelVariant], device: DeviceSpec, required: frozenset[str] = frozenset()
+    ) -> None:
+        self.device, self.required = device, required
+        self.variants: tuple[KernelVariant, ...] = tuple(
+            sorted((v for v in variants if self.refuses(v) is None), key=lambda v: v.id)
+        )
+        self.all: Bits = (1 << len(self.variants)) - 1
+        begins, viable, accepting = (defaultdict[str, list[int]](list) for _ in range(3))
+        without, needing = defaultdict[DType, list[int]](list), defaultdict[int, list[int]](list)
+        one, custom = [], []
+        for i, v in enumerate(self.variants):
+            for name in v.kinds:
+                begins[name].append(i)
+            if v.viable is not None:
+                custom.append(i)
+            elif not v.takes:
+                one.append(i)
+            for taken in v.takes:
+                accepting[taken].append(i)
+            for prefix in {p for taken in v.takes for p in prefixes(taken)}:
+                viable[prefix].append(i)
+            for dtype in set(DType) - v.dtypes:
+                without[dtype].append(i)
+            if v.alignment > 1:
+                needing[v.alignment].append(i)
+        self.one, self.custom = self._bits(one), self._bits(custom)
+        self._begins, self._viable, self._accepting = map(self._masks, (begins, viable, accepting))
+        self._without, self._needing = self._masks(without), self._masks(needing)
+        self._kinds: dict[str, Bits] = {}
+        self._place = {v.id: i for i, v in enumerate(self.variants)}
+
+    def refuses(self, variant: KernelVariant) -> Reject | None:
+        """Why a variant is in no candidate set of this device."""
+        return variant.admits(self.device) or lacks(variant, self.required)
+
+    # --- masks, one for each row that narrows the candidates ------------------------------------------------------------
+
+    def begins(self, schema: OpSchema) -> Bits:
+        """Variants whose regions may begin with the op: by its name, core, or a trait."""
+        if schema.name not in self._kinds:
+            names = {schema.name, "*", schema.core, *schema.traits}
+            mask = 0
+            for name in names:
+                mask |= self._begins.get(name, 0)
+            self._kinds[schema.name] = mask
+        return self._kinds[schema.name]
+
+    def viable(self, structure: str, length: int) -> Bits:
+        """Variants that take this structure, or one that it can grow into."""
+        return self._viable.get(structure, 0) | self.custom | (self.one if length == 1 else 0)
+
+    def accepting(self, structure: str, length: int) -> Bits:
+        """Variants that take this very structure; `accepts` still tests them exactly."""
+        return self._accepting.get(structure, 0) | self.custom | (self.one if length == 1 else 0)
+
+    def dtype(self, dtype: DType) -> Bits:
+        return self.all & ~self._without.get(dtype, 0)
+
+    def alignment(self, nbytes: int) -> Bits:
+        """Variants that live with pointers aligned to so many bytes."""
+        mask = self.all
+        for needed, variants in self._needing.items():
+            if needed > nbytes:
+                mask &= ~variants
+        return mask
+
+    def bit(self, variant: KernelVariant) -> Bits:
+        return 1 << self._place[variant.id]
+
+    def members(self, bits: Bits) -> Iterator[KernelVariant]:
+        while bits:
+            lowest = bits & -bits
+            yield self.variants[lowest.bit_length() - 1]
+            bits ^= lowest
+
+    def _masks(self, found: dict) -> dict:
+        return {key: self._bits(members) for key, members in found.items()}
+
+    def _bits(self, members: list[int]) -> Bits:
+        digits = bytearray(b"0" * max(len(self.variants), 1))
+        for i in members:
+            digits[-1 - i] = 49  # "1"
+        return int(digits, 2)
+
+
+def lacks(variant: KernelVariant, required: frozenset[str]) -> Reject | None:
+    """The first flag, of those asked for, that the variant has not set."""
+    for flag in sorted(required):
+        if not getattr(variant, flag):
+            return Reject(flag, f"is not {flag.replace('_', '-')}, which was asked for")
+    return None

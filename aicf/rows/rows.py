@@ -1,0 +1,251 @@
+"""The attribute rows (A2, A3): one small lattice each. An op fills the rows it has something to say about; composing joins.
+
+`join(mine, theirs)` gives the row of the longer region, or a Conflict, which is data: the row and both values. Rows that are
+absent are neutral. Numeric and set rows are join-semilattices; `program` is a word, and words only grow at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from ..types import DType
+
+LENGTH_LIMIT = 16
+MAP = "map"  # the core of ops that are none: see ops/constraints.py
+
+Attributes = Mapping[str, Any]
+EMPTY: Attributes = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Why two values of a row have no join. `trigger` is what A9 calls it: conflict, barrier, limit or sync."""
+
+    row: str
+    left: str
+    right: str
+    trigger: str = "conflict"
+
+    def __str__(self) -> str:
+        return f"{self.row}: {self.left} meets {self.right}"
+
+
+class Row:
+    """A row that has no opinion but the union of both sides: sets of names. Subclasses say what else joining means."""
+
+    name = ""
+
+    def join(self, mine: Any, theirs: Any) -> Any:
+        return mine | theirs
+
+    def text(self, value: Any) -> str:
+        return " ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)
+
+
+class Program(Row):
+    """The ops in order. It is the meaning; the other rows only index it."""
+
+    name = "program"
+
+    def join(self, mine: tuple[str, ...], theirs: tuple[str, ...]) -> Any:
+        if len(mine) + len(theirs) > LENGTH_LIMIT:
+            return Conflict(self.name, f"{len(mine)} ops", f"the limit of {LENGTH_LIMIT}", "limit")
+        return mine + theirs
+
+    def text(self, value: tuple[str, ...]) -> str:
+        return " + ".join(value)
+
+
+class Core(Row):
+    """The op that a kernel is built around, if any: a product, a reduction, or one that nothing else fuses to."""
+
+    name = "core"
+
+    def join(self, mine: str, theirs: str) -> Any:
+        return Conflict(self.name, mine, theirs)
+
+
+class Linearity(Row):
+    """Nonlinear absorbs linear (4.2 of the source): what may no longer be moved across a product."""
+
+    name = "linearity"
+
+    def join(self, mine: str, theirs: str) -> str:
+        return "nonlinear" if "nonlinear" in (mine, theirs) else mine
+
+
+class Slot(Row):
+    """Where the region stands in the schemas of kernels: its structure. What is dead for all candidates ends the region."""
+
+    name = "slot"
+
+    def join(self, mine: str, theirs: str) -> str:
+        return mine if theirs == MAP and mine.endswith(MAP) else f"{mine}+{theirs}"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The points that the region's last part is computed at.
+
+    shape    its extents; of a horizontal region, those of the last part
+    phase    how many cores lie behind
+    parts    independent domains, side by side
+    reads    of an op: whether it reads a value of the region
+    source   of a core: the extents of its operand, if it is made elementwise from others in the same place
+    alike    of an op: what must be equal for it to stand beside others in one launch; None if it can't
+    """
+
+    shape: tuple[int, ...]
+    phase: int = 0
+    parts: int = 1
+    reads: bool = True
+    source: tuple[int, ...] | None = None
+    alike: Any = None
+
+    def __str__(self) -> str:
+        text = f"({', '.join(map(str, self.shape))})" if self.parts == 1 else f"{self.parts} domains"
+        return text + (" after the core" if self.phase and not self.source else "")
+
+
+class DomainRow(Row):
+    """Extents unify through the ways operands are read: equal, or, before any core, broadcast to greater ones."""
+
+    name = "domain"
+
+    def join(self, mine: Domain, theirs: Domain) -> Any:
+        alike = (
+            mine.alike if mine.alike is not None and mine.alike == theirs.alike and not theirs.reads else None
+        )
+        if theirs.source is not None:
+            if mine.parts == 1 and mine.shape == theirs.source:
+                return Domain(theirs.shape, mine.phase + 1)
+            return self._conflict(mine, f"({', '.join(map(str, theirs.source))}) of the core's operand")
+        if mine.parts == 1 and mine.shape == theirs.shape:
+            return Domain(mine.shape, mine.phase, alike=alike)
+        if alike is not None and not mine.phase:  # domains of their own, side by side
+            return Domain(theirs.shape, 0, mine.parts + 1, alike=alike)
+        grows = mine.parts == 1 and theirs.reads and not mine.phase and prod(theirs.shape) >= prod(mine.shape)
+        return Domain(theirs.shape) if grows else self._conflict(mine, str(theirs))
+
+    def _conflict(self, mine: Domain, theirs: str) -> Conflict:
+        return Conflict(self.name, str(mine), theirs)
+
+
+class Dtype(Row):
+    """The compute type, promoted; operand types never promote. Numbers of two sorts need a convert between them."""
+
+    name = "dtype"
+
+    def join(self, mine: tuple[DType, bool], theirs: tuple[DType, bool]) -> Any:
+        (a, _), (b, linked) = mine, theirs
+        if not linked and {a.kind, b.kind} == {"int", "float"}:
+            return Conflict(self.name, str(a), f"{b} without a convert")
+        order = (DType.bool, DType.i32, DType.i64, DType.f32)
+        return max(a, b, key=order.index), True
+
+    def text(self, value: tuple[DType, bool]) -> str:
+        return str(value[0])
+
+
+class Effects(Row):
+    """Side effects are sticky. A write in place conflicts with reads of the same storage from other places."""
+
+    name = "effects"
+
+    def join(self, mine: Effect, theirs: Effect) -> Any:
+        if theirs.sync:
+            return Conflict(self.name, "the ops before", "an explicit sync point", "sync")
+        for writer, reader in ((mine, theirs), (theirs, mine)):
+            if hazard := sorted(writer.writes & reader.scattered):
+                names = ", ".join(f"%{v}" for v in hazard)
+                return Conflict(
+                    self.name, f"a write of {names} in place", f"a read of {names} from elsewhere", "barrier"
+                )
+        if mine.writes & theirs.writes:
+            return Conflict(self.name, "a write in place", "another of the same storage", "barrier")
+        return Effect(mine.writes | theirs.writes, mine.scattered | theirs.scattered, mine.rng | theirs.rng)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """writes: values written in place; scattered: values read elsewhere than in the place of the result; rng: random state."""
+
+    writes: frozenset[int] = frozenset()
+    scattered: frozenset[int] = frozenset()
+    rng: bool = False
+    sync: bool = False
+
+    def __str__(self) -> str:
+        words = [f"writes {len(self.writes)} in place"] * bool(self.writes) + ["random"] * self.rng
+        return ", ".join(words) or "none"
+
+
+class Round(Row):
+    """Whether some value inside is rounded, though the compute type would hold more: stored, converted, or compared."""
+
+    name = "round"
+
+    def join(self, mine: str, theirs: str) -> str:
+        return "must" if "must" in (mine, theirs) else "free"
+
+
+class Avail(Row):
+    """Alignment in bytes that every pointer has; what vector widths are had from."""
+
+    name = "avail"
+
+    def join(self, mine: int, theirs: int) -> int:
+        return min(mine, theirs)
+
+
+class Recompute(Row):
+    """Flops done again because a value is repeated across a greater domain. A cost, never a conflict."""
+
+    name = "recompute"
+
+    def join(self, mine: int, theirs: int) -> int:
+        return mine + theirs
+
+
+class Access(Row):
+    """How operands are read: in place, broadcast, by index."""
+
+    name = "access"
+
+
+class Escape(Row):
+    """Intermediates that something outside reads too. Exact at the flush only: a later op may be the last reader."""
+
+    name = "escape"
+
+    def join(self, mine: int, theirs: int) -> int:
+        return theirs
+
+
+ROWS: tuple[Row, ...] = (
+    Effects(), Program(), Core(), Linearity(), Slot(), DomainRow(), Access(), Dtype(), Round(), Avail(), Escape(),
+    Recompute(),
+)  # fmt: skip
+HARD = frozenset({"effects", "program"})  # whatever a kernel takes, a region ends at a conflict of these
+
+
+def join(mine: Attributes, theirs: Attributes) -> tuple[Attributes, Conflict | None]:
+    """All rows, in a fixed order; the first hard Conflict, else the first Conflict, comes with what could be joined."""
+    joined, conflict = dict(mine), None
+    for row in ROWS:
+        if row.name not in theirs:
+            continue
+        value = theirs[row.name]
+        if row.name in mine:
+            value = row.join(mine[row.name], value)
+            if isinstance(value, Conflict):
+                if row.name in HARD:
+                    return mine, value
+                conflict = conflict or value
+                continue
+        joined[row.name] = value
+    return MappingProxyType(joined), conflict

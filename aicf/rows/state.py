@@ -1,0 +1,38 @@
+"""AttributeState (A1): what is known of the ops anchor..last as one region. A new one for each step; nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from .rows import EMPTY, ROWS, Attributes, Conflict, join
+
+
+@dataclass(frozen=True)
+class AttributeState:
+    """anchor, last     positions in the schedule; the only positions there are (A5)
+    attrs            the sparse rows; see rows.py
+    candidates       bits of a KernelIndex: variants that take this region or some continuation of it; they only shrink
+    invalid_reason   the conflict that this state stands for; then its candidates are those that take no rows' word
+    score_hint       runs per second of the best variant that takes this very region, as predicted; None if none does
+    """
+
+    anchor: int
+    last: int
+    attrs: Attributes = field(default_factory=lambda: EMPTY)
+    candidates: int = 0
+    invalid_reason: Conflict | None = None
+    score_hint: float | None = None
+
+    def compose(self, theirs: Attributes) -> AttributeState:
+        """With the rows of one more op. Candidates are narrowed by whoever has the index."""
+        attrs, conflict = join(self.attrs, theirs)
+        return replace(self, last=self.last + 1, attrs=attrs, invalid_reason=conflict, score_hint=None)
+
+    def changed(self, before: AttributeState | None) -> dict[str, str]:
+        """Rows, as text, that differ from an earlier state's."""
+        old = before.attrs if before else EMPTY
+        return {
+            row.name: row.text(self.attrs[row.name])
+            for row in ROWS
+            if row.name in self.attrs and self.attrs[row.name] != old.get(row.name)
+        }
