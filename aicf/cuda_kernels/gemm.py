@@ -1,78 +1,104 @@
-"""Variants for matrix products and what follows them: C, bias, one activation, and the saved pre-activation.
+"""Variants for matrix products and any map that follows them: biases, activations and their gradients, residuals, dropout.
 
-Tensors are f32, f16 or bf16, all alike; arithmetic is exact f32 on the ordinary cores, on every architecture. Half types
-are widened when loaded and rounded once when stored. Regions are read by registry/epilogue.py.
+a, b and c are f32, f16 or bf16, all alike; arithmetic is exact f32 on the ordinary cores, on every architecture. Half types
+are widened when loaded. What the map loads and stores may have any element type. Regions are read by registry/program.py.
 """
 
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.epilogue import GemmProgram, gemm_program
-from ..registry.variant import (
-    Checks,
-    In,
-    KernelVariant,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    at_most,
-    cdiv,
-    dtype,
-    variant,
-)
+from ..registry.program import Gemm, Map, Program, read
+from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f16, f32, i32
 from .elementwise import THREADS
 
+TAKES = "gemm", "gemm+map"
 GRID_Y_LIMIT = 65535
 STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
+TENSORS = 16  # that an epilogue loads and stores: their pointers and strides take registers beside the sums
+EPILOGUE_EFFICIENCY = 0.25  # of the f32 rate, that scalar functions reach; a guess until measured
 
 
-def takes(region: RegionSpec) -> Checks:
-    """What every GEMM here takes: floats, an epilogue that can be read, and row-major c, bias and results."""
-    program = gemm_program(region)
+def checks(region: RegionSpec) -> Checks:
+    """What every GEMM here takes: floats, row-major c and results, and as many tensors as there are registers for."""
+    program = read(region)
     if isinstance(program, Reject):
         yield program
         return
-    yield dtype(region, *STORED)
-    yield at_most("greatest extent", max(program.m, program.n, program.k), 2**31 - 1)
-    for what, i in (("c", program.c), ("bias", program.bias)):
-        if i is not None and not region.operands[i].contiguous:
-            yield Reject("contiguous", f"{what} is {region.operands[i]}, needs row-major")
+    gemm, after = parts(region)
+    yield at_most("greatest extent", max(gemm.m, gemm.n, gemm.k), 2**31 - 1)
+    for what, i in (("a", gemm.a), ("b", gemm.b), ("c", gemm.c)):
+        if i is not None and (region.operands[i].dtype is not gemm.dtype or gemm.dtype not in STORED):
+            found = region.operands[i].dtype
+            yield Reject(
+                "dtype", f"{what} is {found} for a product in {gemm.dtype}, needs f32, f16 or bf16 in both"
+            )
+    if gemm.c is not None and not region.operands[gemm.c].contiguous:
+        yield Reject("contiguous", f"c is {region.operands[gemm.c]}, needs row-major")
     for i, t in enumerate(region.results):
         if not t.contiguous:
             yield Reject("contiguous", f"result {i} is {t}, needs row-major")
-    if program.d is None and program.z is None:
-        yield Reject("results", "neither the product nor its activation leaves the region")
+    yield at_most("loads and results after the product", len(after.loads) + len(after.stores), TENSORS)
 
 
-def continues(region: RegionSpec) -> Checks:
-    """A prefix is viable as long as it reads as a product with an epilogue: bias, then at most one activation."""
-    program = gemm_program(region)
-    if isinstance(program, Reject):
-        yield program
-        return
-    yield dtype(region, *STORED)
+def parts(region: RegionSpec) -> tuple[Gemm, Map]:
+    """A region that is taken, as the product and what follows it."""
+    program = read(region)
+    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    return program.core, program.after
 
 
-def program(region: RegionSpec) -> GemmProgram:
-    program = gemm_program(region)
-    assert isinstance(program, GemmProgram)
-    return program
+# --- the epilogue -----------------------------------------------------------------------------------------------------
 
 
-def epilogue(region: RegionSpec, program: GemmProgram):
-    from .bodies.gemm import Epilogue
-    from .engine import typed_scalar
+def epilogue(region: RegionSpec, run: int):
+    """The epilogue for threads that hold runs of `run` neighbouring columns."""
+    from .bodies.epilogue import Epilogue, Read
 
-    act = typed_scalar(program.scalar, f32, **dict(program.act_attrs)) if program.scalar else None
-    return Epilogue(
-        program.act or "", act, program.bias_kind, program.c is not None, program.d is not None, program.z is not None,
-        region.results[0].dtype,
-    )  # fmt: skip
+    gemm, after = parts(region)
+    reads = []
+    for load in after.loads:
+        row, column = (_known(s, gemm.n) for s in load.strides)
+        reads.append(Read(None if load.operand is None else load.dtype, row, column, load.offset))
+    stores = tuple(region.results[p].dtype for _, p in after.stores)
+    width = next((w for w in (4, 2) if w <= run and _in_runs(region, w)), 1)
+    return Epilogue(after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width)
+
+
+def _known(stride: int, n: int) -> int | str:
+    """A stride as kernels are made for it."""
+    from .bodies.epilogue import GIVEN, LEADING
+
+    return stride if stride in (0, 1) else LEADING if stride == n else GIVEN
+
+
+def _in_runs(region: RegionSpec, width: int) -> bool:
+    """Whether runs of `width` columns are whole, and every tensor that walks along them is aligned to them."""
+    gemm, after = parts(region)
+    if gemm.n % width:
+        return False
+    walking = list(region.results) + ([] if gemm.c is None else [region.operands[gemm.c]])
+    for load in after.loads:
+        row, column = load.strides
+        if column not in (0, 1):
+            return False
+        if column == 1 and load.operand is not None:
+            if row % width or load.offset % width:
+                return False
+            walking.append(region.operands[load.operand])
+    return all(t.alignment >= min(16, width * t.dtype.itemsize) for t in walking)
+
+
+def with_epilogue(cost: Cost, region: RegionSpec, device: DeviceSpec) -> Cost:
+    """The cost of a product, and of the arithmetic after it, which runs when the product's is done."""
+    flops, rate = parts(region)[1].flops, device.tflops.get("f32", 0.0) * EPILOGUE_EFFICIENCY
+    return cost.plus(epilogue=flops / rate * 1e-6) if flops and rate else cost
+
+
+# --- operands ---------------------------------------------------------------------------------------------------------
 
 
 def steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
@@ -81,33 +107,37 @@ def steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
     return (inner, outer) if transposed else (outer, inner)
 
 
-def _slices(region: RegionSpec, p: GemmProgram):
+def _slices(region: RegionSpec):
     """How each operand comes in: along its contiguous index, in vector loads if every run of it is whole and aligned."""
     from .bodies.gemm import Slices
 
+    gemm, _ = parts(region)
+
     def of(matrix: TensorDesc, line_step: int, k_step: int, lines: int, lines_fast: bool) -> Slices:
-        fast, slow, extent = (line_step, k_step, lines) if lines_fast else (k_step, line_step, p.k)
+        fast, slow, extent = (line_step, k_step, lines) if lines_fast else (k_step, line_step, gemm.k)
         whole = fast == 1 and slow % RUN == 0 and extent % RUN == 0
         aligned = matrix.alignment >= RUN * matrix.dtype.itemsize
         return Slices(lines_fast, RUN if whole and aligned else 1)
 
-    a, b = region.operands[p.a], region.operands[p.b]
-    (a_m, a_k), (b_k, b_n) = steps(a, p.trans_a), steps(b, p.trans_b)
-    return of(a, a_m, a_k, p.m, a_m < a_k), of(b, b_n, b_k, p.n, b_n <= b_k)
+    a, b = region.operands[gemm.a], region.operands[gemm.b]
+    (a_m, a_k), (b_k, b_n) = steps(a, gemm.trans_a), steps(b, gemm.trans_b)
+    return of(a, a_m, a_k, gemm.m, a_m < a_k), of(b, b_n, b_k, gemm.n, b_n <= b_k)
 
 
-def arguments(region: RegionSpec, p: GemmProgram) -> tuple:
-    def maybe(kind, index):
-        return () if index is None else (kind(index),)
+def arguments(region: RegionSpec) -> tuple:
+    gemm, after = parts(region)
+    c = () if gemm.c is None else (In(gemm.c),)
+    ins = tuple(In(load.operand) for load in after.loads if load.operand is not None)
+    given = tuple(Num(s) for load in after.loads for s in load.strides if s not in (0, 1, gemm.n))
+    outs = tuple(Out(p) for _, p in after.stores)
+    sizes = tuple(Num(size, i32) for size in (gemm.m, gemm.n, gemm.k))
+    walks = (steps(region.operands[gemm.a], gemm.trans_a), steps(region.operands[gemm.b], gemm.trans_b))
+    scales = (Num(gemm.alpha, f32), Num(gemm.beta, f32))
+    operands = (c, ins, given, outs)
+    return (In(gemm.a), In(gemm.b), operands, sizes, *(tuple(map(Num, pair)) for pair in walks), scales)
 
-    operands = (maybe(In, p.c), maybe(In, p.bias), maybe(Out, p.d), maybe(Out, p.z))
-    walks = steps(region.operands[p.a], p.trans_a), steps(region.operands[p.b], p.trans_b)
-    scales = (Num(p.alpha, f32), Num(p.beta, f32))
-    sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k))
-    return (In(p.a), In(p.b), operands, sizes, *(tuple(map(Num, pair)) for pair in walks), scales)
 
-
-@variant("gemm", id="cuda.gemm_naive.v1")
+@variant("gemm", id="cuda.gemm_naive.v1", takes=TAKES)
 class GemmNaive:
     """One thread per element of the result. Parallel over elements; limit: 2 loads per multiply-add, from L1 and L2.
 
@@ -115,30 +145,29 @@ class GemmNaive:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from takes(region)
-        yield at_most("rows", program(region).m, GRID_Y_LIMIT * 16)
-
-    viable = continues
+        yield from checks(region)
+        yield at_most("rows", parts(region)[0].m, GRID_Y_LIMIT * 16)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p = program(region)
-        blocks = cdiv(p.m, 16) * cdiv(p.n, 16)
-        return roofline(
-            device, bytes=region.nbytes, flops=p.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8
+        gemm, _ = parts(region)
+        blocks = cdiv(gemm.m, 16) * cdiv(gemm.n, 16)
+        cost = roofline(
+            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8
         )
+        return with_epilogue(cost, region, device)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.gemm import naive
 
-        p = program(region)
-        grid = max(1, cdiv(p.n, 16)), max(1, cdiv(p.m, 16))
-        return [Launch(naive(epilogue(region, p)), grid, (16, 16), arguments(region, p))]
+        gemm, _ = parts(region)
+        grid = max(1, cdiv(gemm.n, 16)), max(1, cdiv(gemm.m, 16))
+        return [Launch(naive(epilogue(region, 1)), grid, (16, 16), arguments(region))]
 
 
 def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
     """A tile size as a variant. `efficiency`: share of the f32 rate its inner loop reaches with the chip full."""
 
-    @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1")
+    @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES)
     class Tiled:
         __doc__ = f"""A block of 256 threads per {m} x {n} tile, {k} deep slices of both operands in shared memory.
 
@@ -148,26 +177,26 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from takes(region)
-
-        viable = continues
+            yield from checks(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            p = program(region)
-            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            padded = 2.0 * blocks * m * n * p.k  # a ragged edge costs as much as a full tile
-            return roofline(
+            gemm, _ = parts(region)
+            blocks = max(1, cdiv(gemm.m, m) * cdiv(gemm.n, n))
+            padded = 2.0 * blocks * m * n * gemm.k  # a ragged edge costs as much as a full tile
+            cost = roofline(
                 device, bytes=region.nbytes, flops=padded, efficiency=efficiency, blocks=blocks,
                 blocks_per_sm=blocks_per_sm,
             )  # fmt: skip
+            return with_epilogue(cost, region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             from .bodies.gemm import Tiling, tiled
 
-            p = program(region)
-            body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region, p), epilogue(region, p))
-            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            return [Launch(body, (blocks,), (THREADS,), arguments(region, p))]
+            gemm, _ = parts(region)
+            finish = epilogue(region, min(n // 16, 4))
+            body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region), finish)
+            blocks = max(1, cdiv(gemm.m, m) * cdiv(gemm.n, n))
+            return [Launch(body, (blocks,), (THREADS,), arguments(region))]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.epilogue import GemmProgram
-from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, dtype, variant
+from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
 from ..rows import RegionSpec
 from ..types import bf16, f16
 from . import gemm
@@ -13,8 +12,9 @@ from . import gemm
 CHUNK = 8  # halves in the 16 bytes that one copy to shared memory takes
 
 
-def _layout(region: RegionSpec, p: GemmProgram) -> list[tuple[str, int, int, int, bool]]:
+def _layout(region: RegionSpec) -> list[tuple[str, int, int, int, bool]]:
     """(name, contiguous extent, contiguous step, leading dimension, whether lines are contiguous) of a and of b."""
+    p, _ = gemm.parts(region)
     (a_m, a_k), (b_k, b_n) = (
         gemm.steps(region.operands[p.a], p.trans_a),
         gemm.steps(region.operands[p.b], p.trans_b),
@@ -30,11 +30,12 @@ def _layout(region: RegionSpec, p: GemmProgram) -> list[tuple[str, int, int, int
     return made
 
 
-def _accepts(region: RegionSpec) -> Checks:
-    yield from gemm.takes(region)
-    yield dtype(region, f16, bf16)
-    p = gemm.program(region)
-    for (name, extent, step, leading, _), i in zip(_layout(region, p), (p.a, p.b)):
+def _checks(region: RegionSpec) -> Checks:
+    yield from gemm.checks(region)
+    p, _ = gemm.parts(region)
+    if p.dtype not in (f16, bf16):
+        yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
+    for (name, extent, step, leading, _), i in zip(_layout(region), (p.a, p.b)):
         if step != 1:
             yield Reject(
                 "contiguous", f"{name} has strides {region.operands[i].stride}, needs a contiguous dimension"
@@ -49,16 +50,11 @@ def _accepts(region: RegionSpec) -> Checks:
             )
 
 
-def _viable(region: RegionSpec) -> Checks:
-    yield from gemm.continues(region)
-    yield dtype(region, f16, bf16)
-
-
 def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
     """A tile size as a variant. `efficiency`: share of the tensor cores' rate with the chip full; a guess until measured:
     mma.sync tops out near 0.65 on Hopper, and these keep only two slices in flight."""
 
-    @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", needs=("sm_80",))
+    @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", takes=gemm.TAKES, needs=("sm_80",))
     class Mma:
         __doc__ = f"""A block of {warps_m} x {warps_n} warps per {m} x {n} tile, by mma.sync m16n8k16; f16 or bf16, f32 sums.
 
@@ -67,26 +63,26 @@ def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_p
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from _accepts(region)
-
-        viable = _viable
+            yield from _checks(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            p = gemm.program(region)
+            p, _ = gemm.parts(region)
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            return roofline(
-                device, bytes=region.nbytes, flops=2.0 * blocks * m * n * p.k, rate=region.results[0].dtype.name,
+            cost = roofline(
+                device, bytes=region.nbytes, flops=2.0 * blocks * m * n * p.k, rate=p.dtype.name,
                 efficiency=efficiency, blocks=blocks, blocks_per_sm=blocks_per_sm,
             )  # fmt: skip
+            return gemm.with_epilogue(cost, region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            from .bodies.gemm_mma import Warps, mma
+            from .bodies.gemm_mma import PAIR, Warps, mma
 
-            p, warps = gemm.program(region), Warps(m, n, warps_m, warps_n, blocks_per_sm)
-            a_lines_fast, b_lines_fast = (fast for *_, fast in _layout(region, p))
-            body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, p))
+            p, _ = gemm.parts(region)
+            warps = Warps(m, n, warps_m, warps_n, blocks_per_sm)
+            a_lines_fast, b_lines_fast = (fast for *_, fast in _layout(region))
+            body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, PAIR))
             blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            return [Launch(body, (blocks,), (warps.threads,), gemm.arguments(region, p))]
+            return [Launch(body, (blocks,), (warps.threads,), gemm.arguments(region))]
 
     return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
 

@@ -11,6 +11,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..ops.gemm import bias_kind
+from ..types import ActKind
+from .program import Gemm, Program, read
+
 if TYPE_CHECKING:
     from .select import Candidate, Selection
     from .variant import KernelVariant, Reject
@@ -29,13 +33,22 @@ def microseconds(us: float) -> str:
 
 
 def describe_bias(selection: Selection) -> str:
-    """` · bias PerN` where a GEMM region has one (D4)."""
-    from .epilogue import GemmProgram, gemm_program
-
-    program = gemm_program(selection.region) if selection.region.kind.name == "gemm" else None
-    if not isinstance(program, GemmProgram) or not program.bias_kind:
+    """` · bias PerN · z kept` where a product's region has a bias (D4), and keeps what its activation reads."""
+    program = read(region := selection.region)
+    if not isinstance(program, Program) or not isinstance(program.core, Gemm):
         return ""
-    return f" · bias {program.bias_kind}" + (" · z kept" if program.z is not None else "")
+    gemm, after = program.core, program.after
+    kinds, kept = [], False
+    for apply in after.applies:
+        if apply.kind.name == "bias_add" and 0 < (slot := apply.ins[1]) <= len(after.loads):
+            load = after.loads[slot - 1]  # slot 0 is the product
+            if load.operand is not None:
+                kinds.append(bias_kind(region.operands[load.operand].shape[0], gemm.m, gemm.n))
+        elif apply.kind.name in ActKind.__members__:
+            kept |= apply.ins[0] in {slot for slot, _ in after.stores}
+    if not kinds:
+        return ""
+    return f" · bias {', '.join(map(str, kinds))}" + (" · z kept" if kept else "")
 
 
 def why_next_lost(selection: Selection) -> str:

@@ -1,9 +1,10 @@
 """Matrix products with f32 arithmetic: naive first, then tiled through shared memory and registers.
 
-Both compute z = alpha * op(a) @ op(b) + beta * c + bias and d = act(z), and end in the same epilogue. Tensors are f32, f16
-or bf16, all alike: half types are widened to f32 when they are loaded and rounded once when they are stored. Transposes are
-strides: element (r, k) of op(a) is a[r * a_steps[0] + k * a_steps[1]], element (k, q) of op(b) is
-b[k * b_steps[0] + q * b_steps[1]]. c, d and z are row-major.
+Both compute alpha * op(a) @ op(b) + beta * c and end in the same epilogue (epilogue.py), which takes any map from there to
+the results. a, b and c are f32, f16 or bf16, all alike: half types are widened to f32 when they are loaded. Sums are of
+explicit fused multiply-adds, so that they are the same numbers where contraction is forbidden. Transposes are strides:
+element (r, k) of op(a) is a[r * a_steps[0] + k * a_steps[1]], element (k, q) of op(b) is
+b[k * b_steps[0] + q * b_steps[1]]. c and results are row-major.
 """
 
 from __future__ import annotations
@@ -15,67 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ...types import DType, f32
+from ...types import DType
 from ..dsl import SIMULATED, cuda, device, float32
-from .element import caller, getter, putter
+from .element import getter
+from .epilogue import Epilogue, finisher
 from .tile import each, fragment, outer, put_runs, runs, zeros
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What a kernel does with the product; operands it has not are passed as empty tuples. `dtype` is every tensor's."""
-
-    name: str  # of the activation, for the kernel's name
-    act: Callable[..., Any] | None
-    bias: str | None  # its kind: Scalar, PerN or PerM
-    has_c: bool
-    has_d: bool
-    has_z: bool
-    dtype: DType = f32
-
-    def __str__(self) -> str:
-        parts = (
-            (self.dtype.name, self.dtype is not f32),
-            ("c", self.has_c),
-            (f"bias{self.bias}", self.bias),
-            (self.name, self.act),
-            ("z", self.has_z),
-        )
-        return "".join(f"_{name}" for name, on in parts if on)
-
-
-@functools.cache
-def finisher(epilogue: Epilogue) -> Any:
-    """`finish(r, q, product, n, scales, operands)`: everything after the product, for element (r, q).
-
-    The activation reads z as it is stored: rounded, so that d is act(z) for whoever has z.
-    """
-    act, get, put = caller(epilogue.act), getter(epilogue.dtype), putter(epilogue.dtype)
-    has_c, has_bias, has_d, has_z = epilogue.has_c, epilogue.bias is not None, epilogue.has_d, epilogue.has_z
-    index = {None: _nowhere, "Scalar": _nowhere, "PerN": lambda r, q: q, "PerM": lambda r, q: r}[
-        epilogue.bias
-    ]
-    bias_index = device(index)
-
-    def finish(r, q, product, n, scales, operands):
-        c, bias, d, z = operands
-        at = np.int64(r) * n + q
-        value = scales[0] * product
-        if has_c:
-            value += scales[1] * get(c[0], at)
-        if has_bias:
-            value += get(bias[0], bias_index(r, q))
-        if has_z:
-            put(z[0], at, value)
-            value = get(z[0], at)  # never reaches memory: the compiler knows what was put there
-        if has_d:
-            put(d[0], at, act(value))
-
-    return device(finish)
-
-
-def _nowhere(r, q):
-    return 0
 
 
 @functools.cache
@@ -90,8 +35,9 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
         if r < m and q < n:
             total = float32(0)
             for i in range(k):
-                total += get(a, r * a_steps[0] + i * a_steps[1]) * get(b, i * b_steps[0] + q * b_steps[1])
-            finish(r, q, total, n, scales, operands)
+                x, y = get(a, r * a_steps[0] + i * a_steps[1]), get(b, i * b_steps[0] + q * b_steps[1])
+                total = cuda.fma(x, y, total)
+            finish(r, q, (total,), n, scales, operands)
 
     kernel.__name__ = f"gemm_naive{epilogue}"
     return kernel
@@ -161,15 +107,15 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     read_b = fragment(columns // column_width, column_width, column_width * threads)
     multiply = outer(rows, columns)
 
-    def element(i, product, env):
+    def write_run(i, products, env):
         row, column, m, n, scales, operands = env
         x, y = i // columns, i % columns
         r = row + (x // row_width) * (row_width * threads) + x % row_width
         q = column + (y // column_width) * (column_width * threads) + y % column_width
         if r < m and q < n:
-            finish(r, q, product, n, scales, operands)
+            finish(r, q, products, n, scales, operands)
 
-    write = each(rows * columns, element)
+    write = each(rows * columns, epilogue.width, write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n, k = sizes

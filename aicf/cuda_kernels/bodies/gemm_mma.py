@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from ..dsl import cuda, device, int32, uint32
-from .gemm import ALIGNMENT, GROUP, Epilogue, finisher
+from .epilogue import Epilogue, finisher
+from .gemm import ALIGNMENT, GROUP
 from .ptx import Places, copy_async, multiply_tiles, shared_address, wait_copies
 from .tile import each, zeros
 
 CHUNK = 8  # halves in 16 bytes: what one cp.async copies
 DEPTH = 32  # k in shared memory at a time
+PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,14 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
     multiply = multiply_tiles(epilogue.dtype, a_part.places, b_part.places, a_lines_fast, b_lines_fast)
     start, finish, depth, group = zeros(accumulators), finisher(epilogue), DEPTH, GROUP
 
-    def element(i, product, env):
+    def write_run(i, products, env):
         row0, column0, lane, m, n, scales, operands = env
         x, y = place(i, lane)
         r, q = row0 + x, column0 + y
         if r < m and q < n:
-            finish(r, q, product, n, scales, operands)
+            finish(r, q, products, n, scales, operands)
 
-    write = each(accumulators, element)
+    write = each(accumulators, epilogue.width, write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n, k = sizes

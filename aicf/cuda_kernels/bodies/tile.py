@@ -127,24 +127,26 @@ def put_runs(count: int, width: int, apart: int, step: int) -> Any:
 
 
 @deferred
-def each(n: int, fn: Callable[..., None]) -> Any:
-    """`run(tile, env)`: fn(i, tile[i], env) for each of its n elements."""
+def each(n: int, width: int, fn: Callable[..., None]) -> Any:
+    """`run(tile, env)`: fn(i, run, env) for each run of `width` elements of its n, a tuple; i is the first one's index."""
     if SIMULATED:
 
         def run(tile, env):
-            for i in range(n):
-                fn(i, tile[i], env)
+            for i in range(0, n, width):
+                fn(i, tile[i : i + width], env)
 
         return run
 
     @intrinsic
     def run(typing, tile, env):
+        neighbours = types.UniTuple(types.float32, width)
+
         def codegen(ctx, b, sig, args):
-            for i in range(n):
-                value = b.extract_value(args[0], i)
-                emit_call(
-                    ctx, b, fn, types.none, [types.int32, types.float32, env], [const(i), value, args[1]]
+            for i in range(0, n, width):
+                values = ctx.make_tuple(
+                    b, neighbours, [b.extract_value(args[0], i + j) for j in range(width)]
                 )
+                emit_call(ctx, b, fn, types.none, [types.int32, neighbours, env], [const(i), values, args[1]])
             return ctx.get_dummy_value()
 
         return types.void(tile, env), codegen

@@ -1,0 +1,148 @@
+"""What follows a product before it is written: any map over (m, n), for a run of neighbouring columns at a time.
+
+The map's arithmetic and its loads and stores are element.py's; here it gets the product to start from and the places to
+read at.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...registry.program import Expression
+from ...types import DType, f32
+from ..dsl import SIMULATED, deferred, device, intrinsic, types
+from .element import emit_load, emit_load_vector, vector_applier
+
+GIVEN, LEADING = "given", "n"  # strides that a kernel is told when it starts, or that are the results' own
+
+
+@dataclass(frozen=True)
+class Read:
+    """A load at element (r, q) of the results: element offset + r * row + q * column.
+
+    dtype        None for that number itself
+    row, column  0 or 1 where a stride is that; LEADING where it is n; else GIVEN
+    """
+
+    dtype: DType | None
+    row: int | str
+    column: int | str
+    offset: int = 0
+
+    @property
+    def given(self) -> int:
+        """How many of its strides are arguments."""
+        return (self.row, self.column).count(GIVEN)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """alpha * product + beta * c, and a map over that, which a kernel does to `width` neighbours of a row together.
+
+    dtype  of a, b and c
+    width  over 1: runs are whole, what walks along them is aligned, and no column stride is GIVEN
+    """
+
+    expression: Expression
+    dtype: DType
+    has_c: bool
+    reads: tuple[Read, ...]
+    stores: tuple[DType, ...]
+    width: int = 1
+
+    def __str__(self) -> str:
+        parts = (
+            (self.dtype.name, self.dtype is not f32),
+            ("c", self.has_c),
+            (self.expression.name, self.expression.steps),
+            (str(len(self.stores)), len(self.stores) > 1),
+        )
+        return "".join(f"_{name}" for name, on in parts if on)
+
+
+@functools.cache
+def finisher(epilogue: Epilogue) -> Any:
+    """`finish(r, q, products, n, scales, operands)`: from sums of products of row r, columns q and on, to stored results.
+
+    products  `width` f32
+    scales    (alpha, beta)
+    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results)
+    """
+    reads = epilogue.reads
+    start = starter(epilogue.dtype, epilogue.has_c, epilogue.width)
+    at = places(reads)
+    moves = tuple(read.column != 0 for read in reads)
+    dtypes = tuple(read.dtype for read in reads)
+    apply = vector_applier(epilogue.expression, dtypes, epilogue.stores, moves, epilogue.width)
+
+    def finish(r, q, products, n, scales, operands):
+        c, ins, strides, outs = operands
+        to = np.int64(r) * n + q
+        values = start(products, scales, c, to)
+        apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides), to)
+
+    return device(finish)
+
+
+@functools.cache
+def places(reads: tuple[Read, ...]) -> Any:
+    """`at(r, q, n, strides)`: for each read, its element."""
+    if not reads:
+        return device(lambda r, q, n, strides: ())
+    others, read, given = places(reads[:-1]), reads[-1], sum(read.given for read in reads[:-1])
+    row = stride(read.row, given)
+    column = stride(read.column, given + (read.row == GIVEN))
+    offset = np.int64(read.offset)
+
+    def at(r, q, n, strides):
+        return others(r, q, n, strides) + (offset + r * row(n, strides) + q * column(n, strides),)
+
+    return device(at)
+
+
+@functools.cache
+def stride(known: int | str, position: int) -> Any:
+    """`of(n, strides)`: a stride of a read; `position` is among those that are GIVEN."""
+    if known == LEADING:
+        return device(lambda n, strides: n)
+    if known == GIVEN:
+        return device(lambda n, strides: strides[position])
+    constant = np.int64(known)
+    return device(lambda n, strides: constant)
+
+
+@deferred
+def starter(dtype: DType, has_c: bool, width: int) -> Any:
+    """`start(products, scales, c, i)`: alpha * product + beta * c for `width` neighbours, in f32 and with one fused
+    multiply-add for c whether or not contraction is allowed elsewhere: fused or not, a product is the same number."""
+    if SIMULATED:
+
+        def start_each(products, scales, c, i):
+            scaled = [np.float32(scales[0] * x) for x in products]
+            if not has_c:
+                return tuple(scaled)
+            return tuple(np.float32(scales[1] * np.float32(c[0][i + j]) + x) for j, x in enumerate(scaled))
+
+        return start_each
+
+    @intrinsic
+    def start(typing, products, scales, c, i):
+        def codegen(ctx, b, sig, args):
+            alpha, beta = (b.extract_value(args[1], j) for j in range(2))
+            values = [b.fmul(alpha, b.extract_value(args[0], j)) for j in range(width)]
+            if has_c:
+                pointer = b.gep(b.extract_value(args[2], 0), [args[3]])
+                if width > 1:
+                    added = emit_load_vector(ctx, b, dtype, pointer, width)
+                else:
+                    added = [emit_load(ctx, b, dtype, pointer)]
+                values = [b.fma(beta, x, value) for x, value in zip(added, values)]
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(types.float32, width)(products, scales, c, i), codegen
+
+    return start
