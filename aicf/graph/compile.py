@@ -9,7 +9,7 @@ from typing import Any
 from ..device.runtime import Runtime, runtime
 from ..device.spec import DeviceSpec, preset
 from ..dispatch import default_registry
-from ..errors import DeviceError
+from ..errors import DeviceError, VerifyError
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector, Tuning, log_choice
 from .build.passes import lower, optimize, verify
@@ -29,10 +29,12 @@ def compile_graph(
     phase: str = "step",
     variables: Variables | None = None,
     renew: bool = False,
+    beam: int = 1,
 ) -> CompiledPlan:
     """A recipe at given sizes, for a device that need not be there: model to graph to lowered ops to regions to plan.
 
     variables   where params and states are made; `renew` sets those meta-parameters anew that are there already
+    beam        hypotheses that region forming keeps at each op
     """
     device = selector.device
     graph = trace(recipe, sizes, device.kind, phase)
@@ -41,7 +43,7 @@ def compile_graph(
     if variables is not None:
         variables.declare(graph, renew)
     lowered = lower(graph)
-    regions = form_regions(lowered, graph, selector)
+    regions = form_regions(lowered, graph, selector, beam)
     plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
     return CompiledPlan(plan, tuple(regions))
 
@@ -58,6 +60,8 @@ def compile(
     static_roles: Iterable[str] | None = None,
     copy_roles: Iterable[str] | None = None,
     deterministic: bool = False,
+    numerics: str = "fused",
+    beam: int = 1,
     variables: Variables | Program | None = None,
     registry: KernelRegistry | None = None,
     tuning: Tuning | None = None,
@@ -74,6 +78,10 @@ def compile(
     static_roles, copy_roles   which of input, param, state are used where they are, and which are copied for each replay;
                 by default inputs are copied (C10)
     deterministic   admit only variants whose results repeat bit for bit (C12)
+    numerics    "fused": a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
+                converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
+                contracted, so that fused kernels give the bits of unfused ones (A15)
+    beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses (A10); 16 is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
 
@@ -90,6 +98,7 @@ def compile(
         rt.spec,
         tuning,
         frozenset(flag for flag, wanted in required.items() if wanted),
+        strict=_is_strict(numerics),
     )
     if isinstance(variables, Program):
         variables = variables.variables
@@ -102,7 +111,7 @@ def compile(
     starting = True
 
     def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
-        compiled = compile_graph(recipe, sizes, selector, phase, shared, renew=starting)
+        compiled = compile_graph(recipe, sizes, selector, phase, shared, renew=starting, beam=beam)
         for region in compiled.regions:
             log_choice(region.selection, hex(rt.stream_id))
         return compiled
@@ -121,16 +130,25 @@ def explain_for(
     *,
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
+    numerics: str = "fused",
+    beam: int = 1,
     registry: KernelRegistry | None = None,
 ) -> Explanation:
     """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing.
 
-    device  a DeviceSpec, or the name of a preset, such as "h200"
+    device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     """
     recipe = Recipe(model, mode, loss, optimizer)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
-    compiled = compile_graph(recipe, model.sizes, Selector(registry or default_registry(), spec))
+    selector = Selector(registry or default_registry(), spec, strict=_is_strict(numerics))
+    compiled = compile_graph(recipe, model.sizes, selector, beam=beam)
     return explain(compiled.plan, compiled.regions)
+
+
+def _is_strict(numerics: str) -> bool:
+    if numerics not in ("fused", "strict"):
+        raise VerifyError(f"numerics {numerics!r} is unknown", expected="fused, strict")
+    return numerics == "strict"
 
 
 def _variables_of(model: Any, rt: Runtime) -> Variables:
