@@ -1,0 +1,313 @@
+"""The schedule: a topological order in which producers stand next to the consumers that can fuse to them (A10).
+
+Regions are intervals of the schedule, so what is to become one kernel has to be neighbours. The order is found greedily: an
+op that continues the open run comes next, else the earliest one that is ready. Every choice is by the ops' first order, so
+equal graphs give equal schedules in every process. What the order must hold to, beside the values:
+
+    storage       an op that writes a tensor in place stays on its side of whatever else reads that tensor or a view of it
+    side effects  ops that write in place keep their order among each other
+    fences        an op with `constraints["sync"]` stays where it is, and nothing moves across it
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import Any
+
+from ...ir import Graph, LoweredOp
+from ...ops.schema import VIEW, schema_of
+
+LOOK_AHEAD = 16  # ops of a run that are looked at before it begins, and ops that are moved ahead of it
+FAN = 8  # readers of one value that are looked at
+
+
+def schedule(ops: Sequence[LoweredOp], graph: Graph) -> list[LoweredOp]:
+    """The ops, each once. Their order is kept unless one is found in which more neighbours can fuse.
+
+    Deterministic; a schedule is its own schedule. Near linear: heaps of what is ready, and bounded looks ahead.
+    """
+    kept = {v.vid for v in graph.outputs} | set(graph.updates.values())
+    facts = _facts(ops, graph, kept)
+    fences = [i for i, fact in enumerate(facts) if fact.op.constraints.get("sync")]
+    return [f.op for a, b in pairwise([0, *fences, len(facts)]) for f in _improved(facts[a:b])]
+
+
+def _improved(facts: list[_Fact]) -> list[_Fact]:
+    """The greedy order of the greedy order, and so on, while each has more neighbours than the last."""
+    problem = _Problem(facts)
+    while (better := _Problem([problem.facts[i] for i in _Greedy(problem)])).neighbours > problem.neighbours:
+        problem = better
+    return problem.facts
+
+
+# --- ops and their dependences ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """What the order asks of an op. Storage: of a value, the first value that lives there."""
+
+    op: LoweredOp
+    core: str  # as in its schema: "map", "gemm", "reduce", or its own
+    shape: tuple[int, ...]  # of its first result
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    touches: frozenset[int]  # storage that is written in place somewhere, and that this op reads or writes
+    writes: frozenset[int]  # storage that it writes in place: a side effect
+    escapes: bool  # whether a result outlives the run, or has several readers
+
+    @property
+    def family(self) -> tuple[Any, ...]:
+        """What ops share that are to become one launch side by side."""
+        return self.op.kind_id, self.op.attr_blob
+
+
+def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact]:
+    storage: dict[int, int] = {}
+    written: list[frozenset[int]] = []
+    for op in ops:
+        aliases: Mapping[int, tuple[int, str]] = op.constraints.get("alias", {})
+        view = bool(aliases) and VIEW in schema_of(op.kind).traits
+        here = set()
+        for result, (operand, how) in aliases.items():
+            if how == "must" or view:
+                source = op.in_vids[operand]
+                storage[op.out_vids[result]] = at = storage.get(source, source)
+                if how == "must":
+                    here.add(at)
+        written.append(frozenset(here))
+    shared = frozenset().union(*written)
+    readers = Counter(v for op in ops for v in op.in_vids)
+    facts = []
+    for op, writes in zip(ops, written):
+        reads = tuple(dict.fromkeys(v for v in op.in_vids if v >= 0))
+        facts.append(
+            _Fact(
+                op,
+                schema_of(op.kind).core,
+                graph.values[op.out_vids[0]].shape if op.out_vids else (),
+                reads,
+                op.out_vids,
+                writes | (shared & {storage.get(v, v) for v in reads}),
+                writes,
+                any(v in kept or readers[v] > 1 for v in op.out_vids),
+            )
+        )
+    return facts
+
+
+class _Problem:
+    """Ops between two fences, by position: which must come before which, and how many neighbours can fuse."""
+
+    def __init__(self, facts: list[_Fact]) -> None:
+        self.facts = facts
+        self.readers: dict[int, list[int]] = {}
+        for i, fact in enumerate(facts):
+            for vid in fact.reads:
+                self.readers.setdefault(vid, []).append(i)
+        steps = Counter(fact.family for fact in facts if fact.writes)
+        self.families = frozenset(family for family, count in steps.items() if count > 1)
+        self.before = self._dependences()
+        self.neighbours = self._neighbours()
+
+    def _dependences(self) -> list[set[int]]:
+        maker: dict[int, int] = {}
+        writer: dict[int, int] = {}  # storage -> who wrote it last
+        since: dict[int, list[int]] = {}  # storage -> who read it since
+        effect = -1
+        before = []
+        for i, fact in enumerate(self.facts):
+            needs = {maker[v] for v in fact.reads if v in maker}
+            for at in fact.touches:
+                needs.update([writer[at]] if at in writer else [])
+                if at in fact.writes:
+                    needs.update(since.pop(at, ()))
+                    writer[at] = i
+                else:
+                    since.setdefault(at, []).append(i)
+            if fact.writes:
+                needs.update([effect] if effect >= 0 else [])
+                effect = i
+            if i and self.facts[0].op.constraints.get("sync"):
+                needs.add(0)
+            maker.update(dict.fromkeys(fact.makes, i))
+            before.append(needs)
+        return before
+
+    def _neighbours(self) -> int:
+        run, count = _Run(self), 0
+        for i in range(len(self.facts)):
+            count += run.rank(i) is not None
+            run.take(i)
+        return count
+
+
+class _Run:
+    """Ops that stand one after the other and could be one region, as far as cores and shapes tell.
+
+    core    what it is built around so far: "map" for nothing, "" if nothing can join
+    shape   what a map must make to join; values: what it must read, with whether a map made it
+    """
+
+    def __init__(self, problem: _Problem) -> None:
+        self.problem = problem
+        self.core, self.escapes = "", False
+        self.shape: tuple[int, ...] = ()
+        self.values: dict[int, bool] = {}
+        self.last: _Fact | None = None
+
+    def rank(self, i: int) -> int | None:
+        """Whether op i can stand next: None, or the lower, the rather. Who reads the last op goes first, maps before others.
+
+        A reduction may follow on a map of any run: if the core before that map did not take it, they are one region.
+        """
+        fact, last = self.problem.facts[i], self.last
+        if last is None:
+            return None
+        if (
+            fact.writes and fact.family in self.problem.families
+        ):  # side by side with its like, not behind a producer
+            alike = (
+                last.writes and last.family == fact.family and not set(last.makes).intersection(fact.reads)
+            )
+            return 0 if alike else None
+        read = [v for v in fact.reads if v in self.values]
+        if not read:
+            return None
+        if fact.core == "map":
+            again = (
+                self.core == "map" and not self.escapes
+            )  # over a greater domain: computed again at each point
+            fits = again or self.shape == fact.shape
+        else:
+            fits = fact.core == "reduce" and self.values[read[0]]
+        return 2 * (not set(last.makes).intersection(read)) + (fact.core != "map") if fits else None
+
+    def take(self, i: int) -> None:
+        """Op i comes next, and begins another run if it can't stand in this one."""
+        fact, joins = self.problem.facts[i], self.rank(i) is not None
+        mapped = fact.core == "map"
+        if fact.writes and fact.family in self.problem.families:
+            self.core, self.values = "", {}
+        elif joins and mapped:
+            self.values.update(dict.fromkeys(fact.makes, True))
+        else:
+            self.core = fact.core if fact.core in ("map", "gemm", "reduce") else ""
+            self.values = dict.fromkeys(fact.makes, mapped) if self.core else {}
+        self.escapes = fact.escapes or (joins and self.escapes)
+        self.shape, self.last = fact.shape, fact
+
+
+# --- the greedy order -------------------------------------------------------------------------------------------------
+
+
+class _Greedy:
+    """Iterates over positions, in the new order."""
+
+    def __init__(self, problem: _Problem) -> None:
+        self.problem, self.run = problem, _Run(problem)
+        self.missing = [len(needs) for needs in problem.before]
+        self.after: list[list[int]] = [[] for _ in problem.facts]
+        for i, needs in enumerate(problem.before):
+            for j in needs:
+                self.after[j].append(i)
+        self.done = [False] * len(problem.facts)
+        self.ready = [i for i, count in enumerate(self.missing) if not count]  # ascending, so a heap
+        self.near: list[tuple[int, int]] = []  # those of them that continue the run
+        self.wanted: list[int] = []  # to be done before a run begins that needs them
+        self.looked = [False] * len(problem.facts)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in self.problem.facts:
+            i = self._next()
+            self._place(i)
+            yield i
+
+    def _next(self) -> int:
+        while self.near:
+            rank, i = heappop(self.near)
+            now = self.run.rank(i)
+            if now == rank:
+                return i
+            if now is not None:  # the run has gone on
+                heappush(self.near, (now, i))
+        while True:
+            queue = self.wanted or self.ready
+            i = heappop(queue)
+            if self.done[i]:
+                continue
+            if queue is self.wanted or self.looked[i]:
+                return i
+            self.looked[i] = True
+            self.wanted = self._wanted(i)
+            if not self.wanted:
+                return i
+            heappush(self.ready, i)
+
+    def _place(self, i: int) -> None:
+        self.done[i] = True
+        joins = self.run.rank(i) is not None
+        self.run.take(i)
+        if not joins:
+            self.near = []
+        for j in sorted(self.after[i]):
+            self.missing[j] -= 1
+            if not self.missing[j]:
+                heappush(self.ready, j)
+                if (rank := self.run.rank(j)) is not None:
+                    heappush(self.near, (rank, j))
+
+    # --- looking ahead
+
+    def _wanted(self, i: int) -> list[int]:
+        """What should come before the run that op i begins, lest its later ops wait for it: a heap.
+
+        A reader of two values joins the run of the one that is made last. Where the other one's run could not take it, that
+        other one is better made first.
+        """
+        facts, run, chain, wanted = self.problem.facts, _Run(self.problem), {i}, set[int]()
+        run.take(i)
+        readers = self._readers(i)
+        while readers and len(chain) < LOOK_AHEAD:
+            c = heappop(readers)
+            if c in chain or facts[c].core != "map" or run.rank(c) is None:
+                continue
+            others = [j for j in self.problem.before[c] if not (self.done[j] or j in chain or j in wanted)]
+            if any(self._continues(j, c) for j in others):
+                continue
+            first = self._ancestors(others, chain, wanted)
+            if first is None:
+                continue
+            wanted |= first
+            chain.add(c)
+            run.take(c)
+            for reader in self._readers(c):
+                heappush(readers, reader)
+        heap = list(wanted)
+        heapify(heap)
+        return heap
+
+    def _readers(self, i: int) -> list[int]:
+        found = [c for v in self.problem.facts[i].makes for c in self.problem.readers.get(v, ())[:FAN]]
+        return sorted(c for c in found if not self.done[c])
+
+    def _continues(self, j: int, c: int) -> bool:
+        run = _Run(self.problem)
+        run.take(j)
+        return run.rank(c) is not None
+
+    def _ancestors(self, of: Sequence[int], chain: set[int], known: set[int]) -> set[int] | None:
+        """What is not done of these ops and all they need; None if that includes the chain, or is too much."""
+        found, stack = set[int](), list(of)
+        while stack:
+            j = stack.pop()
+            if j in chain or len(found) > LOOK_AHEAD:
+                return None
+            if j not in found:
+                found.add(j)
+                stack += [k for k in self.problem.before[j] if not (self.done[k] or k in known)]
+        return found
