@@ -27,7 +27,6 @@ def contribution(
     """
     schema = schema_of(op.kind)
     given = [t for t in op.inputs if t >= 0]
-    shape = tensors[op.outputs[0]].shape
     reads = any(t in made for t in given)
     jumps = strict or op.kind.name == "convert" or DISCONTINUOUS in schema.traits
     scattered, access = _reads(schema, op, tensors)

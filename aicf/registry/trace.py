@@ -64,9 +64,13 @@ def why_next_lost(selection: Selection) -> str:
     return f"+{gap:.3g} us: {', '.join(parts)}"
 
 
-def selection_lines(selection: Selection, verbose: bool = False, ended: str | None = None) -> RenderableType:
-    """Labelled lines: chosen, next, rejected, ended. Verbose: every candidate, and every rejected variant with its reason."""
-    lines: list[tuple[str, str, str]] = []  # label, its style, text
+def selection_lines(
+    selection: Selection, verbose: bool = False, ended: str | None = None, grew: Sequence[str] = ()
+) -> RenderableType:
+    """Labelled lines: grew, chosen, next, rejected, ended. Verbose: every candidate, every rejected variant, every step."""
+    lines: list[tuple[str, str, str]] = [  # label, its style, text
+        ("grew" if n == 0 else "", "dim", text) for n, text in enumerate(grew)
+    ]
     shown = selection.ranked if verbose else selection.ranked[:2]
     width = max(len(_named(c)) for c in shown)
     for n, candidate in enumerate(shown):
@@ -75,6 +79,8 @@ def selection_lines(selection: Selection, verbose: bool = False, ended: str | No
             text += f"\n{why_next_lost(selection)}"
         else:
             text += f", score {candidate.score:,.0f}\n= {candidate.cost}"
+        if candidate.cost.predicted is not None:
+            text += f" ({microseconds(candidate.cost.predicted)} predicted)"
         lines.append((("chosen", "next")[n] if n < 2 else "", "green" if n == 0 else "", text))
     if verbose:
         for n, r in enumerate(selection.rejected):
@@ -153,6 +159,7 @@ def selection_json(selection: Selection) -> dict[str, Any]:
                 "us": c.us,
                 "score": c.score,
                 "terms": dict(c.cost.terms),
+                **({} if c.cost.predicted is None else {"predicted_us": c.cost.predicted}),
                 "origin": c.variant.origin,
             }
             for c in selection.ranked

@@ -154,7 +154,7 @@ class KernelVariant:
         if not self.takes and self.viable is None:
             return one_op(region) or self._has_dtypes(region)
         if self.takes and (shape := structure(region)) not in self.takes:
-            return Reject("structure", f"takes {' or '.join(self.takes)}, {region.signature} is {shape}")
+            return Reject("structure", f"takes {' or '.join(self.takes)}; this would be {shape}")
         return self._has_dtypes(region)
 
     def _continues(self, region: RegionSpec) -> Reject | None:
@@ -162,7 +162,7 @@ class KernelVariant:
             return one_op(region) or self._has_dtypes(region)
         shape = structure(region)
         if not any(shape in prefixes(taken) for taken in self.takes):
-            return Reject("structure", f"takes {' or '.join(self.takes)}, {region.signature} is {shape}")
+            return Reject("structure", f"takes {' or '.join(self.takes)}; this would be {shape}")
         return self._has_dtypes(region)
 
     def _has_dtypes(self, region: RegionSpec) -> Reject | None:

@@ -181,7 +181,7 @@ class Effect:
 
     def __str__(self) -> str:
         words = [f"writes {len(self.writes)} in place"] * bool(self.writes) + ["random"] * self.rng
-        return ", ".join(words) or "none"
+        return ", ".join(words)
 
 
 class Round(Row):

@@ -31,8 +31,6 @@ class AttributeState:
     def changed(self, before: AttributeState | None) -> dict[str, str]:
         """Rows, as text, that differ from an earlier state's."""
         old = before.attrs if before else EMPTY
-        return {
-            row.name: row.text(self.attrs[row.name])
-            for row in ROWS
-            if row.name in self.attrs and self.attrs[row.name] != old.get(row.name)
-        }
+        texts = {row.name: row.text(self.attrs[row.name]) for row in ROWS if row.name in self.attrs}
+        known = {row.name: row.text(old[row.name]) for row in ROWS if row.name in old}
+        return {name: text for name, text in texts.items() if text != known.get(name, "")}

@@ -41,6 +41,8 @@ class Composed:
     candidates: int
     best: str | None  # kernel id
     us: float | None
+    alone_us: float | None  # the op as a kernel of its own, and the bytes it would then move
+    alone_bytes: int
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,12 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
     in_vids, out_vids = (tuple(at[n] for n in tensors) for tensors in (spec.inputs, spec.outputs))
     state = replace(region.node.state, anchor=region.anchor, last=region.last)
     steps, before = [], None
-    for node, op in zip(region.steps, spec.ops):
-        best = node.best
+    for n, (node, op) in enumerate(zip(region.steps, spec.ops)):
+        best, alone = node.best, composer.start(region.anchor + n)
         steps.append(
             Composed(
                 op.kind.name, node.state.changed(before), node.state.candidates.bit_count(),
-                best.variant.id if best else None, best.us if best else None,
+                best.variant.id if best else None, best.us if best else None, alone.us, alone.node.spec.nbytes,
             )
         )  # fmt: skip
         before = node.state
@@ -141,7 +143,7 @@ def stopped(composer: Composer, region: Open, stop: Stop) -> Ended:
         most = f"a region has at most {c.right.removeprefix('the limit of ')} ops"
         return Ended("limit", most, most, c.row, c.left, c.right)
     return Ended(
-        c.trigger, f"{kind}: {c}", f"the next op, {kind}: {c.row}: {c.left} meets {c.right}", c.row, c.left, c.right
+        c.trigger, f"{kind}: {c}", f"the next op, {kind}, conflicts in {c.row}: {c.left} meets {c.right}", c.row, c.left, c.right
     )  # fmt: skip
 
 

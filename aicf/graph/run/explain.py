@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,25 @@ from rich.text import Text
 from ...registry.trace import describe_bias, labelled, microseconds, render, selection_json, selection_lines
 from ..fuse import Region
 from .plan import ExecPlan
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One kernel per op, against the plan's."""
+
+    kernels_before: int
+    kernels: int
+    bytes_before: int
+    bytes: int
+    us_before: float | None  # None if some op has no kernel of its own
+    us: float
+
+    def __str__(self) -> str:
+        text = f"fused from {self.kernels_before} kernels that move {self.bytes_before:,} B to {self.kernels} that move {self.bytes:,} B"
+        return text + (
+            f"; predicted {microseconds(self.us_before)} before" if self.us_before is not None else ""
+        )
+
 
 SHOWN = 4  # operands of a region, times of regions that are told in one line
 
@@ -69,9 +88,25 @@ class Explanation(JupyterMixin):
         region = self.regions[n]
         if not self.plan.steps[n].kernel_id:
             return Group(self._operands(region), Text("  a view: nothing runs", style="dim"))
-        return Group(
-            self._operands(region), selection_lines(region.selection, self.everything, region.ended.sentence)
-        )
+        lines = selection_lines(region.selection, self.everything, region.ended.sentence, self._grew(region))
+        return Group(self._operands(region), lines)
+
+    def _grew(self, region: Region) -> list[str]:
+        """`gemm 7 candidates · bias_add 7 · relu 7`; verbose, a line for each op with the rows it changed."""
+        if self.everything:
+            width = max(len(step.op) for step in region.steps)
+            return [
+                f"{step.op:<{width}}  {step.candidates} left"
+                + (f", {microseconds(step.us)}" if step.us is not None else ", none takes just this")
+                + "".join(f" · {row} {text}" for row, text in step.changed.items())
+                for step in region.steps
+            ]
+        if len(region.steps) == 1:
+            return []
+        first, *others = region.steps
+        plural = "s" if first.candidates != 1 else ""
+        text = f"{first.op} {first.candidates} candidate{plural}"
+        return [text + "".join(f" · {step.op} {step.candidates}" for step in others)]
 
     def _repeats(self, run: list[int], first: Sequence[int]) -> Text:
         """`regions 22..25  adam_step ×4, as regions 20, 21: 2.97 us, 1.88 us, …`."""
@@ -104,11 +139,24 @@ class Explanation(JupyterMixin):
         """Of all kernels together, in microseconds."""
         return sum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
 
+    @property
+    def gain(self) -> Gain:
+        """What fusion saved: kernels, bytes moved at the least, and predicted time, before and after."""
+        run = [r for r, s in zip(self.regions, self.plan.steps) if s.kernel_id]
+        alone = [step for r in run for step in r.steps]
+        before_us = sum(step.alone_us or 0.0 for step in alone)
+        return Gain(
+            len(alone), len(run), sum(step.alone_bytes for step in alone), sum(r.spec.nbytes for r in run),
+            before_us if all(step.alone_us is not None for step in alone) else None, self.predicted_us,
+        )  # fmt: skip
+
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)
         parts = [f"{n} × {id}" for id, n in sorted(count.items(), key=lambda item: (-item[1], item[0]))]
         return Text(
-            f"\npredicted {microseconds(self.predicted_us)} in {count.total()} kernels: " + " · ".join(parts)
+            f"\npredicted {microseconds(self.predicted_us)} in {count.total()} kernels: "
+            + " · ".join(parts)
+            + f"\n{self.gain}"
         )
 
     def __repr__(self) -> str:
@@ -125,11 +173,16 @@ class Explanation(JupyterMixin):
             "mode": self.plan.mode,
             "device": self.device,
             "plan": self.plan.key,
+            "fusion": asdict(self.gain),
             "regions": [
                 {
                     "anchor": r.anchor,
                     "last": r.last,
-                    "ended": {"trigger": r.ended.trigger, "detail": r.ended.detail},
+                    "ended": {
+                        name: getattr(r.ended, name) for name in ("trigger", "row", "left", "right", "detail")
+                    },
+                    "steps": [asdict(step) for step in r.steps],
+                    "bytes": r.spec.nbytes,
                     "view": not s.kernel_id,
                     **selection_json(r.selection),
                 }
