@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from os import devnull, dup2
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -21,6 +22,8 @@ from rich.text import Text
 from . import __version__
 from .errors import AicfError
 from .nn import Model
+
+MODES = ("infer", "grad", "train")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +89,19 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="all regions and candidates, and each rejected kernel"
     )
     explain.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
+    explain.add_argument(
+        "--mode",
+        choices=MODES,
+        default="infer",
+        help="grad and train need a loss() and an optimizer() in the file",
+    )
+    explain.add_argument(
+        "--numerics", choices=("fused", "strict"), default="fused", help="as of aicf.compile"
+    )
+    explain.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
+    explain.add_argument(
+        "--diff", metavar="OTHER", help="compare with another device, or with what --json wrote into a file"
+    )
     explain.set_defaults(run=_explain)
 
     cache = commands.add_parser("cache", help="where compiled kernels are kept, how many and how large")
@@ -119,13 +135,50 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     from .graph.compile import explain_for
+    from .graph.run.diff import Diff
+    from .graph.run.explain import Explanation
 
-    explanation = explain_for(load_model(args.model), _spec(args.device))
+    model, loss, optimizer = load_recipe(args.model, args.mode)
+
+    def explained(device: str) -> Explanation:
+        return explain_for(
+            model,
+            _spec(device),
+            args.mode,
+            loss=loss,
+            optimizer=optimizer,
+            numerics=args.numerics,
+            beam=args.beam,
+        )
+
+    explanation: Explanation | Diff = explained(args.device)
+    if args.diff:
+        other = _saved(args.diff) if args.diff.endswith(".json") else explained(args.diff).to_json()
+        explanation = Diff(explanation.to_json(), other)
     if args.json:
         print(json.dumps(explanation.to_json(), indent=1, sort_keys=True))
+    elif args.verbose and isinstance(explanation, Explanation):
+        Console().print(explanation.verbose())
     else:
-        Console().print(explanation.verbose() if args.verbose else explanation)
+        Console().print(explanation)
     return 0
+
+
+def _saved(path: str) -> dict[str, Any]:
+    """What `aicf explain --json` wrote."""
+    try:
+        data = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise AicfError(f"{path} can't be read: {error}", expected="what aicf explain --json wrote") from None
+    regions = data.get("regions") if isinstance(data, dict) else None
+    needed = {"anchor", "last", "region", "chosen", "candidates", "rejected", "ended", "steps", "view"}
+    if "device" not in (data or ()) or not isinstance(regions, list) or any(needed - {*r} for r in regions):
+        raise AicfError(
+            f"{path} is no explanation",
+            expected="what aicf explain --json wrote",
+            hint="write it again with this version",
+        )
+    return data
 
 
 def _cache(args: argparse.Namespace) -> int:
@@ -158,8 +211,29 @@ def _spec(name: str) -> Any:
     return runtime(name).spec
 
 
+def load_recipe(path: str, mode: str) -> tuple[Any, Any, Any]:
+    """(model, loss, optimizer) of a MODEL.py; the last two are None where the mode needs none, and named if they lack."""
+    module = _load(path)
+    needed = {"infer": (), "grad": ("loss",), "train": ("loss", "optimizer")}[mode]
+    for name in needed:
+        if not callable(getattr(module, name, None)):
+            example = {"loss": "nn.SoftmaxCrossEntropy()", "optimizer": "nn.AdamW(lr=1e-3)"}[name]
+            raise AicfError(
+                f"{path} defines no {name}(), which mode {mode} needs", expected=f"def {name}(): return {example}",
+                hint="see examples/mlp.py",
+            )  # fmt: skip
+    loss, optimizer = (
+        _call(path, getattr(module, name)) if name in needed else None for name in ("loss", "optimizer")
+    )
+    return _build(path, module), loss, optimizer
+
+
 def load_model(path: str) -> Any:
     """The MODEL.py convention: a file that defines `build() -> Model`."""
+    return _build(path, _load(path))
+
+
+def _load(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise AicfError(f"there is no file {path!r}", hint="examples/mlp.py is one")
@@ -169,6 +243,10 @@ def load_model(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     _call(path, partial(spec.loader.exec_module, module))
+    return module
+
+
+def _build(path: str, module: ModuleType) -> Any:
     if not callable(getattr(module, "build", None)):
         raise AicfError(
             f"{path} defines no build()", expected="def build() -> aicf.nn.Model", hint="see examples/mlp.py"

@@ -1,6 +1,6 @@
-"""A two-hidden-layer MLP, and the MODEL.py convention: `build() -> Model`.
+"""A two-hidden-layer MLP, and the MODEL.py convention: `build() -> Model`, and, to train it, `loss()` and `optimizer()`.
 
-aicf explain examples/mlp.py --device h200
+aicf explain examples/mlp.py --device h200 --mode train
 python examples/mlp.py
 """
 
@@ -20,11 +20,19 @@ def build() -> nn.Model:
     return model.add(nn.Linear(128, 10))
 
 
+def loss() -> nn.Loss:
+    return nn.SoftmaxCrossEntropy()
+
+
+def optimizer() -> nn.Optimizer:
+    return nn.AdamW(lr=1e-3)
+
+
 if __name__ == "__main__":
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(64, 64)).astype(np.float32), rng.integers(0, 10, 64)
-    program = aicf.compile(build(), "train", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.AdamW(lr=1e-3))
+    program = aicf.compile(build(), "train", loss=loss(), optimizer=optimizer())
     for _ in range(100):
-        loss = program({"x": x, "y": y})["loss"]
+        last = program({"x": x, "y": y})["loss"]
     print(program.explain())
-    print(f"loss after 100 steps on one batch: {float(loss):.4f}")
+    print(f"loss after 100 steps on one batch: {float(last):.4f}")
