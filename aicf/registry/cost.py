@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..device.spec import DeviceSpec
 
@@ -16,7 +17,7 @@ class Cost:
     terms: Mapping[str, float] = field(default_factory=dict)
     predicted: float | None = None  # of a measured time: what the model would have said
 
-    @property
+    @cached_property
     def us(self) -> float:
         return max(sum(self.terms.values()), 1e-3)
 

@@ -100,6 +100,7 @@ class Composer:
         memo = selector.compositions
         self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})
         self._numbers: dict[Any, int] = memo.setdefault("numbers", {})
+        self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
         self._descs = [self._number(d) for d in schedule.descs]
         self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
 

@@ -6,8 +6,9 @@ prefix is scanned again. What ended a region is recorded with its values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp
@@ -57,7 +58,12 @@ class Region:
     selection: Selection
     ended: Ended
     state: AttributeState
-    steps: tuple[Composed, ...] = ()
+    story: Callable[[], tuple[Composed, ...]] = field(compare=False, repr=False)
+
+    @cached_property
+    def steps(self) -> tuple[Composed, ...]:
+        """How it grew, op by op; put together when somebody asks."""
+        return self.story()
 
     @property
     def kernel_id(self) -> str:
@@ -115,8 +121,16 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
     spec, at = region.node.spec, {n: vid for vid, n in region.index.items()}
     in_vids, out_vids = (tuple(at[n] for n in tensors) for tensors in (spec.inputs, spec.outputs))
     state = replace(region.node.state, anchor=region.anchor, last=region.last)
+    selection = composer.selector(spec)
+    return Region(
+        region.anchor, region.last, spec, in_vids, out_vids, selection, ended, state,
+        lambda: _story(composer, region),
+    )  # fmt: skip
+
+
+def _story(composer: Composer, region: Open) -> tuple[Composed, ...]:
     steps, before = [], None
-    for n, (node, op) in enumerate(zip(region.steps, spec.ops)):
+    for n, (node, op) in enumerate(zip(region.steps, region.node.spec.ops)):
         best, alone = node.best, composer.start(region.anchor + n)
         steps.append(
             Composed(
@@ -125,15 +139,22 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
             )
         )  # fmt: skip
         before = node.state
-    selection = composer.selector(spec)
-    return Region(region.anchor, region.last, spec, in_vids, out_vids, selection, ended, state, tuple(steps))
+    return tuple(steps)
 
 
 # --- why a region ends ------------------------------------------------------------------------------------------------
 
 
 def stopped(composer: Composer, region: Open, stop: Stop) -> Ended:
+    """Said once for each Stop: the composer keeps them, and finds equal ones again."""
     kind = composer.schedule.kinds[region.last + 1].name
+    key = id(stop), kind
+    if key not in composer.endings:
+        composer.endings[key] = _told(kind, stop)
+    return composer.endings[key]
+
+
+def _told(kind: str, stop: Stop) -> Ended:
     if stop.conflict is None:
         against = list(stop.against)
         detail = f"{kind} fits none: {counted_reasons(against)}"
