@@ -73,6 +73,10 @@ class RegistryError(AicfError):
     """Two registrations collide, or an extension package is broken."""
 
 
+class TuningError(AicfError):
+    """A tuning file or its data is damaged, stale, or of another device; or a device failed while it was tuned."""
+
+
 class DeviceError(AicfError):
     """A device is unknown, absent or unusable."""
 

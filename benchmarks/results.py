@@ -11,7 +11,6 @@ not measured, and why.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -23,6 +22,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from aicf.registry.tuning import kernels_hash
 
 from .stats import Stats
 
@@ -68,16 +69,6 @@ def _short(value: float) -> float:
 
 
 # --- what the numbers belong to ---------------------------------------------------------------------------------------
-
-
-def kernels_hash(device: str = "cuda", root: Path = ROOT) -> str:
-    """A digest of the text of all kernels for a device: paths and contents, whatever the line ends."""
-    digest = hashlib.blake2s(digest_size=8)
-    folder = root / "aicf" / f"{device}_kernels"
-    for path in sorted(folder.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
-        text = path.read_text(encoding="utf-8")  # universal newlines: \r\n is read as \n
-        digest.update(f"{path.relative_to(root).as_posix()}\0{text}\0".encode())
-    return digest.hexdigest()
 
 
 def make_meta(device: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,11 +19,8 @@ from ..rows import RegionSpec
 from .cost import Cost
 from .index import Bits, lacks
 from .registry import KernelRegistry
+from .tuning import Times, Tuning
 from .variant import KernelVariant, Reject, structure
-
-Tuning = Mapping[
-    tuple[str, str], float
-]  # (region key, kernel id) -> measured microseconds; overrides the prediction
 
 log = logging.getLogger("aicf.select")
 
@@ -103,7 +100,7 @@ def select(
     region: RegionSpec,
     device: DeviceSpec,
     registry: KernelRegistry,
-    tuning: Tuning | None = None,
+    tuning: Times | None = None,
     required: frozenset[str] = frozenset(),
 ) -> Selection:
     """Ask every variant of the region's first op; the highest score wins (B8). NoKernelError lists all reasons."""
@@ -121,7 +118,7 @@ class Selector:
         self,
         registry: KernelRegistry,
         device: DeviceSpec,
-        tuning: Tuning | None = None,
+        tuning: Times | None = None,
         required: frozenset[str] = frozenset(),
         strict: bool = False,
     ) -> None:
@@ -136,6 +133,11 @@ class Selector:
         if isinstance(found, NoKernelError):
             raise found
         return found
+
+    @property
+    def asked(self) -> list[Selection]:
+        """What was answered so far, in the order of the questions."""
+        return [found for found in self._memo.values() if isinstance(found, Selection)]
 
     def ask(self, region: RegionSpec) -> Selection | NoKernelError:
         """The selection, or the error that says why there is none."""
@@ -161,10 +163,17 @@ class Selector:
         for variant in self.index.members(bits):
             if variant.refuses(region) or (order is not None and variant.id != order):
                 continue
+            if self._found_wrong(variant, key):
+                continue
             measured = self.tuning.get((key, variant.id)) if self.tuning else None
             cost = variant.cost(region, self.device)
             ranked.append(Candidate(variant, cost if measured is None else cost.measured(measured)))
         return tuple(sorted(ranked, key=lambda c: c.order))
+
+    def _found_wrong(self, variant: KernelVariant, key: str) -> Reject | None:
+        """Tuning runs a kernel before it times it; one that failed there is not used for that region."""
+        why = self.tuning.refused(key, variant.id) if isinstance(self.tuning, Tuning) else None
+        return Reject("tuning", f"failed when it was tuned: {why}") if why else None
 
     def _summing_order(self, region: RegionSpec) -> str | None:
         """Strict numerics: the one variant that sums as the core op alone would be summed."""
@@ -181,6 +190,7 @@ class Selector:
             if variant.device != self.device.kind or variant.id in taken:
                 continue
             reject = lacks(variant, self.required) or variant.supported(region, self.device)
+            reject = reject or self._found_wrong(variant, region.key if self.tuning else "")
             strict = Reject("strict", f"sums in another order than {order}, which the op alone would run")
             found.append(Rejection(variant, reject or strict))
         return tuple(found)

@@ -1,0 +1,325 @@
+"""Tuning data: measured times of kernels on regions, which override predictions, and kernels that were found wrong.
+
+A `Tuning` belongs to one device and to the text of that device's kernels; `tuning_file.py` has its JSON layout. It is a
+mapping of (region key, kernel id) to microseconds, which is all that selection asks of it besides `refused`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import blake2s
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..device.spec import DeviceSpec
+from ..errors import TuningError
+from ..rows import RegionSpec
+
+if TYPE_CHECKING:
+    from .registry import KernelRegistry
+
+Times = Mapping[tuple[str, str], float]  # (region key, kernel id) -> measured microseconds
+
+# What compiles and computes; told in the header, so that a change of speed can be explained.
+PACKAGES = (
+    "numpy", "numba", "llvmlite", "numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink",
+    "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
+)  # fmt: skip
+
+
+def kernels_hash(kind: str = "cuda", root: Path = Path(__file__).parents[2]) -> str:
+    """A digest of the text of aicf's kernels for a kind of device: paths and contents, whatever the line ends."""
+    digest = blake2s(digest_size=8)
+    for path in sorted((root / "aicf" / f"{kind}_kernels").rglob("*.py"), key=lambda p: p.as_posix()):
+        text = path.read_text(encoding="utf-8")  # universal newlines: \r\n is read as \n
+        digest.update(f"{path.relative_to(root).as_posix()}\0{text}\0".encode())
+    return digest.hexdigest()
+
+
+def _place(name: str, target: str, sms: int) -> str:
+    """A device in words: what of it times depend on."""
+    return f"{name} ({target}, {sms} multiprocessors)"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the times belong to. Device and kernels decide whether they may be used; the rest is told."""
+
+    device: str
+    kind: str
+    target: str
+    sms: int
+    kernels: str
+    aicf: str
+    versions: Mapping[str, str] = field(hash=False)
+    date: str
+
+    @classmethod
+    def here(cls, device: DeviceSpec) -> Header:
+        """Of what is measured now, with today's kernels."""
+        from .. import __version__
+
+        versions = {"python": platform.python_version()}
+        for package in PACKAGES:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(
+            device.name, device.kind, device.target, device.sms, kernels_hash(device.kind), __version__,
+            versions, now,
+        )  # fmt: skip
+
+    @property
+    def place(self) -> str:
+        return _place(self.device, self.target, self.sms)
+
+    def stands_for(self, device: DeviceSpec) -> bool:
+        return (self.device, self.target, self.sms) == (device.name, device.target, device.sms)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One kernel on one region, whose results were verified first. `spread`: interquartile range over median."""
+
+    us: float
+    spread: float = 0.0
+    runs: int = 1
+
+    @property
+    def order(self) -> tuple[int, float, float]:
+        """Greatest is the most telling: of more runs, of less spread, faster. The same whoever merges with whom."""
+        return (self.runs, -self.spread, -self.us)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one region: kernels with their times, and kernels that gave a wrong result or failed, and how."""
+
+    region: RegionSpec
+    timings: Mapping[str, Timing] = field(hash=False)
+    refused: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A time that differs between two tunings; None where there is none."""
+
+    region: RegionSpec
+    kernel_id: str
+    before: float | None
+    after: float | None
+
+
+class Tuning(Mapping[tuple[str, str], float]):
+    """Immutable. Two with the same header and the same regions are equal, whatever the order they were given in."""
+
+    def __init__(self, header: Header, regions: Iterable[Measured] = ()) -> None:
+        self.header = header
+        found = sorted(((m.region.key, m) for m in regions), key=lambda pair: pair[0])
+        self.regions: Mapping[str, Measured] = dict(found)
+        if len(found) != len(self.regions):
+            raise TuningError("a region is given twice", expected="each region once, with all its kernels")
+        self._us = {(key, id): t.us for key, m in found for id, t in sorted(m.timings.items())}
+        for (key, id), us in self._us.items():
+            if not (math.isfinite(us) and us > 0):
+                raise TuningError(
+                    f"the time of {id} is {us}", expected="microseconds, more than 0 and finite",
+                    where=self.regions[key].region.signature,
+                )  # fmt: skip
+
+    def __getitem__(self, key: tuple[str, str]) -> float:
+        return self._us[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._us)
+
+    def __len__(self) -> int:
+        return len(self._us)
+
+    def __bool__(self) -> bool:
+        """Whether it says anything: refusals count, too."""
+        return bool(self.regions)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tuning):
+            return NotImplemented
+        return self.header == other.header and self.regions == other.regions
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<tuning of {self.header.place}: {len(self)} times of {len(self.regions)} regions>"
+
+    def refused(self, key: str, kernel_id: str) -> str | None:
+        """Why a kernel must not be used for a region, if it was found wrong there."""
+        found = self.regions.get(key)
+        return found.refused.get(kernel_id) if found else None
+
+    @property
+    def kernel_ids(self) -> frozenset[str]:
+        return frozenset(id for m in self.regions.values() for id in (*m.timings, *m.refused))
+
+    # --- putting together -----------------------------------------------------------------------------------------
+
+    def updated(self, newer: Tuning) -> Tuning:
+        """With the other's regions in place of one's own."""
+        self._check_same(newer)
+        return Tuning(newer.header, {**self.regions, **newer.regions}.values())
+
+    def merge(self, *others: Tuning) -> Tuning:
+        """All regions of all. Of two times for one kernel and region the more telling one stays; a refusal outweighs both.
+
+        The result does not depend on the order.
+        """
+        merged: dict[str, Measured] = {}
+        header = self.header
+        for tuning in (self, *others):
+            self._check_same(tuning)
+            header = max(header, tuning.header, key=lambda h: (h.date, sorted(h.versions.items()), h.aicf))
+            for key, measured in tuning.regions.items():
+                merged[key] = _joined(merged[key], measured) if key in merged else measured
+        return Tuning(header, merged.values())
+
+    def _check_same(self, other: Tuning) -> None:
+        mine, theirs = self.header, other.header
+        if (mine.device, mine.target, mine.sms) != (theirs.device, theirs.target, theirs.sms):
+            raise TuningError(
+                "these times are of different devices", expected=mine.place, got=theirs.place,
+                hint="keep a file for each device",
+            )  # fmt: skip
+        if mine.kernels != theirs.kernels:
+            raise TuningError(
+                "these times are of different kernels", expected=mine.kernels, got=theirs.kernels,
+                hint="aicf tune --update measures the older one's regions again",
+            )  # fmt: skip
+
+    def diff(self, after: Tuning) -> list[Change]:
+        """Times that differ, in the order of regions and kernels."""
+        regions = {**self.regions, **after.regions}
+        keys = sorted({**self._us, **after._us})
+        pairs = ((key, self._us.get(key), after._us.get(key)) for key in keys)
+        return [Change(regions[k[0]].region, k[1], a, b) for k, a, b in pairs if a != b]
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls, path: str | Path, device: DeviceSpec | None = None, registry: KernelRegistry | None = None,
+        stale: bool = False,
+    ) -> Tuning:  # fmt: skip
+        """Read a file, whole or not at all: TuningError names the file and what is wrong with it.
+
+        device    whose times they must be
+        registry  must have every kernel that is named
+        stale     accept times of kernels that have changed since, to measure their regions again
+        """
+        from .tuning_file import parse
+
+        name = str(path)
+        try:
+            text = Path(path).read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise TuningError(f"{name} is no tuning file: it is not UTF-8", got=str(error)) from None
+        except OSError as error:
+            raise TuningError(
+                f"{name} can't be read: {error.strerror}", hint="aicf tune MODEL.py --output FILE writes one"
+            ) from None
+        tuning = parse(text, name)
+        if device is not None and not tuning.header.stands_for(device):
+            raise _foreign(name, tuning.header, device)
+        if not stale:
+            tuning._check_fresh(name, registry)
+        return tuning
+
+    def _check_fresh(self, name: str, registry: KernelRegistry | None) -> None:
+        hint = f"aicf tune --update --output {name} measures its regions again"
+        if (now := kernels_hash(self.header.kind)) != self.header.kernels:
+            raise TuningError(
+                f"{name} is stale: the {self.header.kind} kernels have changed since {self.header.date[:10]}",
+                expected=f"kernels {now}", got=f"kernels {self.header.kernels}", hint=hint,
+            )  # fmt: skip
+        missing = sorted(id for id in self.kernel_ids if registry is not None and id not in registry)
+        if missing:
+            raise TuningError(
+                f"{name} is stale: it has times of kernels that are not registered",
+                details=missing, hint=f"{hint}; or install the package that brings them",
+            )  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the file. Whoever reads it sees the old one or the new one, whole."""
+        from .tuning_file import text_of
+
+        path = Path(path)
+        try:
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+            try:
+                with open(handle, "w", encoding="utf-8", newline="\n") as file:
+                    file.write(text_of(self))
+                os.chmod(
+                    temporary, 0o644
+                )  # mkstemp's are for their owner alone; this one is for whoever has the project
+                os.replace(temporary, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise TuningError(f"{path} can't be written: {error.strerror}") from error
+
+    def save_into(self, path: str | Path, join: Callable[[Tuning, Tuning], Tuning] = merge) -> Tuning:
+        """Put what is in the file and this together and write that; processes that do so at once wait for each other.
+
+        join  (what the file holds, this) -> what is written
+        """
+        from filelock import FileLock
+
+        path = Path(path)
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            whole = join(Tuning.load(path), self) if path.exists() else self
+            whole.save(path)
+        return whole
+
+
+def _foreign(name: str, header: Header, device: DeviceSpec) -> TuningError:
+    return TuningError(
+        f"{name} is of another device", expected=_place(device.name, device.target, device.sms), got=header.place,
+        hint=f"aicf tune MODEL.py --device {device.kind} measures on this one",
+    )  # fmt: skip
+
+
+def _joined(a: Measured, b: Measured) -> Measured:
+    refused = {**a.refused, **b.refused}
+    for id in a.refused.keys() & b.refused.keys():
+        refused[id] = min(a.refused[id], b.refused[id])
+    timings = {**a.timings, **b.timings}
+    for id in a.timings.keys() & b.timings.keys():
+        timings[id] = max(a.timings[id], b.timings[id], key=lambda t: t.order)
+    region = min(
+        a.region, b.region, key=lambda r: json.dumps(r.to_json(), sort_keys=True)
+    )  # equal but for its order
+    return Measured(region, {id: t for id, t in timings.items() if id not in refused}, refused)
+
+
+def tuning_of(given: Times | str | Path | None, device: DeviceSpec, registry: KernelRegistry) -> Times | None:
+    """What `compile(tuning=…)` takes, as selection takes it: a file is loaded and checked, a mapping's times are."""
+    if given is None or isinstance(given, Tuning):
+        if given is not None and not given.header.stands_for(device):
+            raise _foreign("this tuning", given.header, device)
+        return given
+    if isinstance(given, str | Path):
+        return Tuning.load(given, device, registry)
+    for (key, id), us in given.items():
+        if not (math.isfinite(us) and us > 0):
+            raise TuningError(
+                f"the time of {id} is {us}", expected="microseconds, more than 0 and finite", where=key
+            )
+    return given
