@@ -1,4 +1,14 @@
-"""Predicted time of a kernel, as named terms in microseconds, so that a choice can be explained by them."""
+"""Predicted time of a kernel, as named terms in microseconds, so that a choice can be explained by them.
+
+    launch                launches, each as a node of a replayed graph
+    latency               the first trip to memory of each launch: nothing can be done before it is back
+    memory, L2, compute   the greatest of the three: bytes over bandwidth, or useful flops over the unit's rate
+    tile padding          arithmetic on edges that whole tiles add
+    idle multiprocessors, wave tail   what the last wave of blocks leaves unused, if it is the only one, or of several
+    dependent steps       what a block waits for one step after another and no block beside it hides (Little's law)
+
+Terms add up to the whole; each is what its cause adds to those before it. Pure functions of the DeviceSpec.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +18,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..device.spec import DeviceSpec
+
+# A trip to device memory and back under load, in microseconds: some 500 cycles idle and twice that near saturation on
+# Ampere and Hopper. To be measured: an H200 with 32 KB in flight per multiprocessor should come near its bandwidth.
+TRIP_US = 0.65
+# A trip to the L2 cache, with the barrier that waits for it: 260 to 300 cycles at 1.7 GHz. To be measured.
+CACHE_TRIP_US = 0.2
+# L2 bandwidth in GB/s for each multiprocessor: some 28 bytes a clock, 5.9 TB/s on an H200. To be measured.
+L2_PER_SM = 45.0
+# How much faster than DRAM a CPU core reads what lies in its L2 cache.
+HOST_CACHE_SPEEDUP = 4.0
 
 
 @dataclass(frozen=True)
@@ -43,27 +63,77 @@ def roofline(
     blocks: int | None = None,
     blocks_per_sm: int = 1,
     launches: int = 1,
+    useful: float | None = None,
+    cached: float = 0.0,
+    chain: float = 0.0,
 ) -> Cost:
-    """Launch overhead plus the larger of memory and compute time, with the tail of the last wave.
+    """Launches, and the greatest of memory, cache and arithmetic, the latter by waves of blocks.
 
-    bytes, flops       moved through device memory; done in the unit that `rate` names (2 per multiply-add)
+    bytes, flops       moved through device memory, cold; done in the unit that `rate` names (2 per multiply-add)
     efficiency         of the peak arithmetic rate that this kernel's inner loop reaches with the chip full
-    memory_efficiency  of the peak bandwidth that its access pattern reaches
-    blocks             of the grid; fewer than the multiprocessors leave some idle, a ragged last wave leaves a tail
+    memory_efficiency  of the peak bandwidth that its access pattern reaches, with enough bytes in flight
+    blocks             of the grid, each with an equal share of the flops; a grid-stride loop counts as one without
+    blocks_per_sm      that are resident together and hide each other's latency
+    useful             flops without those of padded tiles; all by default
+    cached             bytes that multiprocessors read from the L2 cache, again and again: tiles of operands, second reads
+    chain              microseconds that a block, beside its arithmetic, spends on dependent steps after its first trip to
+                       memory; the loads of one step are in flight together
     """
-    memory = bytes / (device.bandwidth * memory_efficiency) * 1e-3
-    speed = (
-        device.tflops.get(rate, 0.0) * efficiency
-    )  # 0 where the device has no such unit: never the best choice
-    compute = (flops / speed * 1e-6 if speed else math.inf) if flops else 0.0
+    if device.kind != "cuda":
+        return _on_host(device, bytes, flops, rate, efficiency, memory_efficiency, launches)
+    terms = {"launch": device.launch_us * launches, "latency": TRIP_US * launches}
+    speed = device.tflops.get(rate, 0.0) * efficiency * 1e6  # flops per microsecond
+    if flops and not speed:  # the device has no such unit: never the best choice
+        return Cost({**terms, "compute": math.inf})
+    even = flops / speed if flops else 0.0  # every multiprocessor as busy as the others
+    needed = even if useful is None else min(useful, flops) / speed if flops else 0.0
+    limits = {
+        "memory": bytes / (device.bandwidth * memory_efficiency) * 1e-3,
+        "L2": cached / (L2_PER_SM * device.sms) * 1e-3,
+        "compute": needed,
+    }
+    limit = max(limits, key=limits.__getitem__)
+    reached = terms[limit] = limits[limit]
+    busy, waited, last = even, even, "wave tail"
+    if blocks:
+        busy, waited = _waves(device.sms, blocks, blocks_per_sm, even * device.sms / blocks, chain)
+        last = "wave tail" if blocks > device.sms * blocks_per_sm else "idle multiprocessors"
+    for name, total in (("tile padding", even), (last, busy), ("dependent steps", waited)):
+        if total > reached:
+            terms[name] = total - reached
+            reached = total
+    return Cost(terms)
+
+
+def _waves(sms: int, blocks: int, per_sm: int, alone: float, chain: float) -> tuple[float, float]:
+    """Microseconds until the last block is done: by arithmetic only, and with dependent steps.
+
+    alone  of a block's arithmetic with a multiprocessor to itself; r of them take r times as long together. Steps of one
+           are hidden by the arithmetic of others, so a wave takes the longer of r * alone and alone + chain. The first
+           wave's first trip to memory is a term of its own.
+    """
+    full, rest = divmod(blocks, sms * per_sm)
+    crowd = -(-rest // sms)  # blocks on the busiest multiprocessor in the last wave
+    busy = (full * per_sm + crowd) * alone
+    waited, steps = 0.0, alone + chain
+    if full:
+        waited = max(per_sm * alone, steps) + (full - 1) * max(per_sm * alone, steps + TRIP_US)
+        steps += TRIP_US
+    if rest:
+        waited += max(crowd * alone, steps)
+    return busy, waited
+
+
+def _on_host(
+    device: DeviceSpec, bytes: float, flops: float, rate: str, efficiency: float, memory_efficiency: float,
+    launches: int,
+) -> Cost:  # fmt: skip
+    """Calls, and the greater of memory and arithmetic; what fits into the L2 cache is likely to be there."""
+    near = min(bytes, device.l2_bytes)
+    moved = near / HOST_CACHE_SPEEDUP + (bytes - near)
+    memory = moved / (device.bandwidth * memory_efficiency) * 1e-3
+    speed = device.tflops.get(rate, 0.0) * efficiency * 1e6
+    compute = (flops / speed if speed else math.inf) if flops else 0.0
     terms = {"launch": device.launch_us * launches}
     terms["memory" if memory >= compute else "compute"] = max(memory, compute)
-    if blocks is not None and device.kind == "cuda" and blocks > 0:
-        slots = device.sms * blocks_per_sm
-        waves = math.ceil(blocks / slots)
-        idle = waves * slots / blocks - 1.0  # share of the chip that has nothing to do
-        if idle > 0:
-            terms["idle multiprocessors" if waves == 1 else "wave tail"] = idle * max(
-                compute, memory * (blocks < device.sms)
-            )
     return Cost(terms)
