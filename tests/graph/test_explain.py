@@ -18,7 +18,7 @@ from rich.console import Console
 
 import aicf
 from aicf import nn
-from aicf.cli import load_model
+from aicf.cli import load_recipe
 from aicf.device.spec import PRESETS, preset
 from aicf.registry.trace import render
 
@@ -28,13 +28,38 @@ ROOT = Path(aicf.__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def mlp() -> nn.Model:
-    return load_model(str(ROOT / "examples" / "mlp.py"))
+def example(name: str, mode: str) -> tuple:
+    return load_recipe(str(ROOT / "examples" / f"{name}.py"), mode)
+
+
+def gemm_bias() -> nn.Model:
+    """Example 4.1 of the source: GEMM + BiasAdd is canonically GEMM+BIAS."""
+    return nn.Model({"x": aicf.TensorSpec(("batch", 256))}, batch=128).add(nn.Linear(256, 512))
+
+
+def linear_relu() -> nn.Model:
+    """Example 4.2: nonlinear absorbs linear."""
+    return gemm_bias().add(nn.ReLU())
+
+
+STORIES = {
+    "4.1_gemm_bias": (lambda: (gemm_bias(), None, None), "infer"),
+    "4.2_linear_relu": (lambda: (linear_relu(), None, None), "infer"),
+    "mlp_infer": (lambda: example("mlp", "infer"), "infer"),
+    "mlp_train": (lambda: example("mlp", "train"), "train"),
+    "residual_infer": (lambda: example("residual", "infer"), "infer"),
+    "residual_train": (lambda: example("residual", "train"), "train"),
+}
+
+
+def told(name: str, device: str) -> aicf.graph.run.explain.Explanation:
+    make, mode = STORIES[name]
+    model, loss, optimizer = make()
+    return aicf.explain_for(model, preset(device), mode, loss=loss, optimizer=optimizer)
 
 
 def story(device: str, mode: str) -> aicf.graph.run.explain.Explanation:
-    training = {"loss": nn.SoftmaxCrossEntropy(), "optimizer": nn.AdamW(1e-3)} if mode == "train" else {}
-    return aicf.explain_for(mlp(), preset(device), mode, **training)
+    return told(f"mlp_{mode}", device)
 
 
 def accepted(name: str, text: str) -> str:
@@ -46,12 +71,36 @@ def accepted(name: str, text: str) -> str:
     return file.read_text()
 
 
-@pytest.mark.spec("B12", "F5", "F6")
-@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.spec("A1", "A4", "B12", "F5", "F6")
+@pytest.mark.parametrize("name", STORIES)
 @pytest.mark.parametrize("device", ["cpu", "h200"])
-def test_the_explanation_of_the_example_reads_as_it_did(device, mode):
-    text = str(story(device, mode)) + "\n"
-    assert text == accepted(f"mlp_{mode}_{device}.txt", text), "AICF_ACCEPT=1 accepts the new text"
+def test_the_explanation_of_an_example_reads_as_it_did(device, name):
+    text = str(told(name, device)) + "\n"
+    assert text == accepted(f"{name}_{device}.txt", text), "AICF_ACCEPT=1 accepts the new text"
+
+
+@pytest.mark.spec("A7", "B12", "F5", "F6")
+@pytest.mark.parametrize("name", STORIES)
+def test_the_explanation_of_an_example_holds_what_it_did(name):
+    """In short: of each region what ended it, its steps, and the choice."""
+    data = told(name, "h200").to_json()
+    for region in data["regions"]:
+        region["candidates"] = region["candidates"][:2]
+        region["rejected"] = len(region["rejected"])
+    text = json.dumps(data, indent=1, sort_keys=True) + "\n"
+    assert text == accepted(f"{name}_h200.json", text), "AICF_ACCEPT=1 accepts the new data"
+
+
+@pytest.mark.spec("A3", "A4")
+@pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
+def test_the_documents_examples_come_out_as_they_say(device):
+    """4.1: linear stays, and a bias is there. 4.2: nonlinear absorbs linear, and an activation is there."""
+    (biased,), (active,) = told("4.1_gemm_bias", device).regions, told("4.2_linear_relu", device).regions
+    assert biased.spec.signature == "gemm + bias_add"
+    assert (biased.state.attrs["linearity"], biased.state.attrs["slot"]) == ("linear", "gemm+map")
+    assert active.spec.signature == "gemm + bias_add + relu"
+    assert (active.state.attrs["linearity"], active.state.attrs["core"]) == ("nonlinear", "gemm")
+    assert (active.state.anchor, active.state.last) == (active.anchor, active.last) == (0, 2)
 
 
 @pytest.mark.spec("B12", "F5")
@@ -106,12 +155,38 @@ def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
 def test_why_a_region_ended_is_said_in_a_sentence_and_kept_as_data():
     regions = story("h200", "train").regions
     said = {r.ended.sentence for r in regions}
-    assert "the next op, gemm, begins another product" in said
-    assert "the next op, reduce_mean, needs a kernel of its own: softmax_xent_rows takes one op" in said
-    assert "the next op, softmax_cross_entropy, is no elementwise op of one operand" in said
-    assert "the next op, scale, reads nothing that this one makes" in said
+    assert "the next op, gemm, conflicts in core: gemm meets gemm" in said
+    assert "the next op, softmax_cross_entropy, conflicts in core: gemm meets softmax_cross_entropy" in said
     assert regions[-1].ended.sentence == "it is the last one"
-    assert regions[0].ended.detail == "gemm fits none: all 4: another product begins"
+    first = regions[0].ended
+    assert (first.trigger, first.row, first.left, first.right) == ("conflict", "core", "gemm", "gemm")
+    assert first.detail == "gemm: core: gemm meets gemm"
+
+
+@pytest.mark.spec("A8", "F5")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_how_a_region_grew_is_told_step_by_step(device):
+    explanation = story(device, "train")
+    for region in explanation.regions:
+        left = [step.candidates for step in region.steps]
+        assert left == sorted(left, reverse=True), "candidates only shrink"
+        assert [step.op for step in region.steps] == [op.kind.name for op in region.spec.ops]
+    first = explanation.regions[0].steps
+    assert f"gemm {first[0].candidates} candidate" in str(explanation)
+    assert f"bias_add {first[1].candidates}" in str(explanation)
+    assert "slot gemm+map" in " ".join(str(explanation.verbose()).split())
+
+
+@pytest.mark.spec("A9")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_the_summary_counts_kernels_and_bytes_before_and_after_fusion(device):
+    explanation = story(device, "train")
+    gain = explanation.gain
+    run = [r for r, s in zip(explanation.regions, explanation.plan.steps) if s.kernel_id]
+    assert gain.kernels == len(run) < gain.kernels_before == sum(len(r.spec.ops) for r in run)
+    assert gain.bytes == sum(r.spec.nbytes for r in run) < gain.bytes_before
+    assert gain.us == explanation.predicted_us < gain.us_before
+    assert str(gain) in " ".join(str(explanation).split("\n"))
 
 
 @pytest.mark.spec("F5")
@@ -132,7 +207,15 @@ def test_the_json_holds_regions_choices_and_reasons_and_is_the_same_each_time():
     for region in data["regions"]:
         assert region["anchor"] == position
         position = region["last"] + 1
-        assert region["ended"]["trigger"] in ("end", "independent", "candidates", "cost", "limit")
+        assert region["ended"]["trigger"] in (
+            "end",
+            "conflict",
+            "candidates",
+            "barrier",
+            "sync",
+            "cost",
+            "limit",
+        )
         assert region["chosen"] == region["candidates"][0]["id"]
         scores = [c["score"] for c in region["candidates"]]
         assert scores == sorted(scores, reverse=True)

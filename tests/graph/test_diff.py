@@ -1,0 +1,103 @@
+"""Two explanations compared (F6): devices, numerics, saved files; on the command line too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from registry.synthetic import kernel, registry_of
+
+import aicf
+from aicf.cli import main
+from aicf.errors import AicfError
+from aicf.graph.run.diff import Diff
+
+from .chains import model_of
+
+EXAMPLE = str(Path(aicf.__file__).parents[1] / "examples" / "mlp.py")
+ONE = kernel("cpu.one.v1")
+PAIR = kernel("cpu.pair.v1", "relu", us=0.5, signatures=["relu + tanh"])
+FAST = kernel("cpu.fast.v1", us=0.25)
+
+
+def chain_model(*kinds: str):
+    def emit(ctx, x):
+        for kind in kinds:
+            x = ctx.op(kind, x)
+        return x
+
+    return model_of(emit)
+
+
+def explained(*variants):
+    return aicf.explain_for(
+        chain_model("relu", "tanh", "neg"), "cpu", registry=registry_of(*variants)
+    ).to_json()
+
+
+@pytest.mark.spec("F6")
+def test_regions_that_are_cut_otherwise_stand_side_by_side_with_why():
+    diff = Diff(explained(ONE), explained(ONE, PAIR))
+    (cut,) = [d for d in diff.parts if not d.same]
+    assert (cut.anchor, cut.last, cut.recut) == (0, 1, True)
+    assert [r["region"] for r in cut.left] == ["relu", "tanh"]
+    assert [r["region"] for r in cut.right] == ["relu + tanh"]
+    text = str(diff)
+    assert "cpu (this) against cpu (other) · 1 of 2 stretches differ · predicted 3 us against 1.5 us" in text
+    assert "ends before the next op: tanh fits none" in text
+
+
+@pytest.mark.spec("F6")
+def test_another_kernel_is_shown_with_what_it_would_take_here():
+    diff = Diff(explained(ONE, FAST), explained(ONE))
+    assert len([d for d in diff.parts if not d.same]) == 3
+    assert "cpu.one.v1 would take 1 us" in str(diff)
+    assert [d["left"][0]["chosen"] for d in diff.to_json()["differences"]] == ["cpu.fast.v1"] * 3
+
+
+@pytest.mark.spec("F6")
+def test_a_kernel_that_can_not_run_here_says_why():
+    left = aicf.explain_for(chain_model("relu"), "h200").to_json()
+    diff = Diff(left, aicf.explain_for(chain_model("relu"), "cpu").to_json())
+    assert not diff.parts[0].same
+    same = Diff(left, left)
+    assert all(d.same for d in same.parts)
+    assert "0 of 1 stretches differ" in str(same)
+
+
+def test_explanations_of_other_ops_are_refused():
+    with pytest.raises(AicfError, match="not of the same ops") as error:
+        Diff(
+            explained(ONE), aicf.explain_for(chain_model("relu"), "cpu", registry=registry_of(ONE)).to_json()
+        )
+    assert "3 ops: relu, tanh, neg" in str(error.value)
+
+
+@pytest.mark.spec("F6")
+def test_the_command_compares_devices_and_saved_explanations(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["explain", EXAMPLE, "--device", "h200", "--diff", "cpu"]) == 0
+    assert "h200 against cpu" in capsys.readouterr().out
+    assert main(["explain", EXAMPLE, "--device", "t4", "--json"]) == 0
+    (tmp_path / "t4.json").write_text(capsys.readouterr().out)
+    assert main(["explain", EXAMPLE, "--device", "t4", "--diff", str(tmp_path / "t4.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"left": "t4", "right": "t4", "differences": []}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"device": "t4", "regions": [{}]}', '{"device": "t4"}'])
+def test_a_file_that_is_no_explanation_is_refused_by_name(capsys, tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    assert main(["explain", EXAMPLE, "--diff", str(tmp_path / "x.json")]) == 2
+    assert "x.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["grad", "train"])
+def test_a_mode_that_needs_a_loss_says_so(capsys, tmp_path, mode):
+    file = tmp_path / "model_without_loss.py"
+    file.write_text(
+        "from aicf import nn, TensorSpec\ndef build(): return nn.Model({'x': TensorSpec((2, 3))}).add(nn.Linear(3, 1))\n"
+    )
+    assert main(["explain", str(file)]) == 0
+    assert main(["explain", str(file), "--mode", mode]) == 2
+    assert "defines no loss(), which mode" in capsys.readouterr().err
