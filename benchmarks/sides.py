@@ -86,6 +86,10 @@ def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:
     if not params:
         raise NotHere(f"the driver does not tell the parameters of {op.kernel_id}")
     launch = driver.cuLaunchKernel
+    (status,) = launch(function, *grid, *block, shared, stream, params, 0)
+    runtime.sync()
+    if int(status):
+        raise NotHere(f"{op.kernel_id} can't be launched by what the driver tells of it: {status}")
 
     def go(graph: Any = graph) -> None:
         launch(function, *grid, *block, shared, stream, params, 0)

@@ -155,9 +155,13 @@ def _load(device_id: int, compiled: CompiledKernel, dynamic_shared: int) -> Any:
     from cuda.core import ObjectCode
 
     kernel = ObjectCode.from_cubin(compiled.cubin).get_kernel(compiled.name)
-    driver.cuKernelGetFunction(
-        kernel.handle
-    )  # loads it now: the driver would at its first launch, maybe inside a capture
+    # loads it now: the driver would at its first launch, maybe inside a capture
+    code, _ = driver.cuKernelGetFunction(kernel.handle)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise DeviceError(
+            f"{compiled.name} can't be loaded", expected=f"a device that runs {compiled.target} code", got=str(code),
+            hint="aicf doctor --device cuda",
+        )  # fmt: skip
     if dynamic_shared > STATIC_SHARED_LIMIT:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (code,) = driver.cuKernelSetAttribute(attribute, dynamic_shared, kernel.handle, device_id)

@@ -99,7 +99,9 @@ def _segment(runtime: Runtime, first: int, work: list[Work], reason: str | None,
     if reason is None:
         try:
             graph = capture(runtime, calls)  # type: ignore[arg-type]  # a reason is given on every other device
-            return Segment(first, last, graph.launch, graph.nodes)
+            if graph.nodes:
+                return Segment(first, last, graph.launch, graph.nodes)
+            reason = "nothing to launch: every result is empty"
         except CaptureError as error:
             if mode == "strict":
                 raise
@@ -120,8 +122,8 @@ class CapturedGraph:
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
         (self._exec,) = check(driver.cuGraphInstantiate(graph, 0))
         self._driver, self._stream, self._check = driver, runtime.stream.handle, check
-        check(driver.cuGraphUpload(self._exec, self._stream))
         weakref.finalize(self, driver.cuGraphExecDestroy, self._exec)
+        check(driver.cuGraphUpload(self._exec, self._stream))
 
     def launch(self) -> None:
         self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
