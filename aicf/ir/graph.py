@@ -102,7 +102,7 @@ class Op:
     attr_blob: bytes | None = None
     constraints: Mapping[str, Any] = field(
         default_factory=dict
-    )  # "alias": {output position: (input position, how)}
+    )  # "alias": {output position: (input position, how)}; "sync": True after a fence
     hints: Mapping[str, Any] = field(default_factory=dict)
     saved: tuple[int, ...] = ()  # values kept for this op's gradient
     where: str = ""

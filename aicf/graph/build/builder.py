@@ -41,6 +41,7 @@ class Builder:
     def __init__(self) -> None:
         self.graph = Graph()
         self.line = ""  # where a layer was added, while it is emitted again; else the caller's line counts
+        self.fence = False  # before the next op: see `GraphEmitter.sync`
         self._names: dict[str, Value] = {}
         self.layers: dict[int, tuple[Any, tuple[str, ...]]] = {}  # by id: each emitted layer and its scope
 
@@ -96,6 +97,8 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Append an op and its result values. A left-out operand is vid -1."""
         outputs = tuple(self.value(f"{kind}.{len(self.graph.values)}", s, Role.tmp) for s in specs)
+        if self.fence:
+            constraints, self.fence = {**constraints, "sync": True}, False
         op = Op(
             len(self.graph.ops),
             kind,
@@ -114,13 +117,13 @@ class Builder:
         self.graph.ops.append(op)
         return outputs
 
-    def mark(self) -> tuple[int, int, dict]:
+    def mark(self) -> tuple[int, int, bool, dict]:
         """Where the graph stands, for `rewind`."""
-        return len(self.graph.values), len(self.graph.ops), dict(self.layers)
+        return len(self.graph.values), len(self.graph.ops), self.fence, dict(self.layers)
 
-    def rewind(self, mark: tuple[int, int, dict]) -> None:
+    def rewind(self, mark: tuple[int, int, bool, dict]) -> None:
         """Forget everything that came after a mark."""
-        values, ops, self.layers = mark
+        values, ops, self.fence, self.layers = mark
         gone = self.graph.ops[ops:]
         del self.graph.values[values:], self.graph.ops[ops:]
         self.graph.updates = {o: n for o, n in self.graph.updates.items() if o < values and n < values}
@@ -324,6 +327,10 @@ class GraphEmitter:
 
     def update(self, old: Value, new: Value) -> None:
         self.builder.update(old, new)
+
+    def sync(self) -> None:
+        """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides (A9)."""
+        self.builder.fence = True
 
 
 def _random_start(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

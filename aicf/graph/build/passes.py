@@ -9,7 +9,10 @@ from ...types import AttrPack, TensorSpec
 
 
 def optimize(graph: Graph) -> Graph:
-    """Drop ops that no output and no update needs. Values keep their vids, which are slot numbers."""
+    """Drop ops that no output and no update needs. Values keep their vids, which are slot numbers.
+
+    A fence before an op that is dropped stands before the next one.
+    """
     needed = {v.vid for v in graph.outputs} | set(graph.updates.values())
     kept: list[Op] = []
     for op in reversed(graph.ops):
@@ -18,6 +21,11 @@ def optimize(graph: Graph) -> Graph:
             kept.append(op)
     kept.reverse()
     live = set(map(id, kept))
+    fence = False
+    for op in graph.ops:
+        fence = fence or bool(op.constraints.get("sync"))
+        if fence and id(op) in live:
+            op.constraints, fence = {**op.constraints, "sync": True}, False
     for value in graph.values:
         value.users = [op for op in value.users if id(op) in live]
         if value.producer is not None and id(value.producer) not in live:
