@@ -1,59 +1,88 @@
-"""Elementwise ops on the host: the op's scalar function in one numba loop, one pass over memory."""
+"""Maps on the host: any chain or tree of elementwise ops, broadcasts and dropouts as one loop over memory."""
 
 from __future__ import annotations
 
-from ..ops.schema import ELEMENTWISE, schema_of
-from ..registry.cost import roofline
-from ..registry.variant import HostCall, Reject, at_most, contiguous, one_op, variant
-from ..types import DType
-from .reference import op_operands
+from ..registry.cost import Cost
+from ..registry.program import Map, Program, read, read_parts
+from ..registry.variant import HostCall, Reject, at_most, variant
+from .costs import loop_cost, loop_us
 
-_HALVES = (DType.f16, DType.bf16)  # numba's host target computes with neither
+ARRAYS = 48  # more make numba's compile time felt
 
 
-@variant(ELEMENTWISE, id="cpu.elementwise_loop.v1")
+def program_of(region):
+    """A region whose structure is right as a Program; the checks of `accepts` come first."""
+    program = read(region)
+    assert isinstance(program, Program), program
+    return program
+
+
+def dense_results(region):
+    for i, t in enumerate(region.results):
+        if not t.contiguous:
+            return Reject(
+                "contiguous", f"result {i} has strides {t.stride} for shape {t.shape}, needs row-major"
+            )
+    return None
+
+
+def loops_take(region):
+    """What every variant made of loops asks of a region."""
+    yield dense_results(region)
+    yield at_most("tensors", len(region.operands) + len(region.results), ARRAYS)
+
+
+@variant("map", id="cpu.elementwise_loop.v2", takes=("map",))
 class ElementwiseLoop:
-    """Operands of one shape, or with a single element; a loop that LLVM vectorises. Bytes: each tensor once."""
+    """One pass that LLVM vectorises along the innermost axis. Operands broadcast or strided; results dense. Any dtype.
+
+    Half types are widened as they are read and compute in f32. Bytes: each operand read once, each result written once.
+    """
 
     def accepts(region):
-        yield one_op(region)
-        yield contiguous(region)
-        yield at_most("operands", len(region.operands), 16)
-        shape = region.results[0].shape
-        for i, t in enumerate(region.operands):
-            if t.shape != shape and t.numel != 1:
-                yield Reject(
-                    "shape", f"operand {i} has shape {t.shape}: neither {shape} nor a single element"
-                )
-        for i, t in enumerate(region.tensors):
-            if t.dtype in _HALVES:
-                yield Reject("dtype", f"tensor {i} is {t.dtype}; the host loop takes f32, i32, i64 and bool")
+        program = read(region)
+        yield program if isinstance(program, Reject) else None
+        yield from loops_take(region)
 
     def cost(region, device):
-        flops = schema_of(region.kind).flops * region.results[0].numel
-        call = 1.0 + 0.25 * len(region.operands + region.results)  # numba unpacks each array it is handed
-        return roofline(device, bytes=region.nbytes, flops=flops, efficiency=0.2).plus(call=call)
+        return loop_cost(program_of(region).after, region, device)
 
     def build(region, device):
-        from ..ops.scalar import typed_scalar
-        from .loops import elementwise
+        from .loops import MapLoop
 
-        schema, positions = schema_of(region.kind), op_operands(region)
-        given = [region.operands[p] for p in positions]
-        compute = next((t.dtype for d, t in zip(schema.operands, given) if d.type.shared), DType.f32).compute
-        scalar, constants = typed_scalar(schema.scalar, compute, region.attrs)
-        size = region.results[0].numel
-        ones = tuple(t.numel == 1 and size != 1 for t in given)
-        loop = elementwise(scalar, constants, ones, len(region.results))
-        fixed = [p for p, one in zip(positions, ones) if one]
-        moving = [p for p, one in zip(positions, ones) if not one]
+        return HostCall(MapLoop(program_of(region).after, region.operands))
+
+
+@variant("map", id="cpu.multi_map.v1", takes=("map", "maps"))
+class MultiMap:
+    """Independent ops of one kind, such as an optimizer's steps, each over its own domain: one loop, called for each."""
+
+    def accepts(region):
+        parts = read_parts(region)
+        yield parts if isinstance(parts, Reject) else None
+        yield Reject("ops", "one op is no group") if len(parts) < 2 else None
+        yield from loops_take(region)
+
+    def cost(region, device):
+        terms = {"launch": device.launch_us}
+        for part in _parts(region):
+            for name, us in loop_us(part, region, device).items():
+                terms[name] = terms.get(name, 0.0) + us
+        return Cost(terms)
+
+    def build(region, device):
+        from .loops import MapLoop
+
+        loops = [MapLoop(part, region.operands) for part in _parts(region)]
 
         def run(operands, results):
-            flat = [a.reshape(-1) for a in operands]
-            loop(
-                tuple(flat[p] for p in fixed),
-                tuple(flat[p] for p in moving),
-                tuple(a.reshape(-1) for a in results),
-            )
+            for loop in loops:
+                loop(operands, results)
 
         return HostCall(run)
+
+
+def _parts(region) -> tuple[Map, ...]:
+    parts = read_parts(region)
+    assert not isinstance(parts, Reject), parts
+    return parts

@@ -1,81 +1,120 @@
-"""GEMM on the host: BLAS through NumPy, then bias and activation in one numba pass over the product."""
+"""GEMM on the host: BLAS through NumPy, then whatever follows the product in one loop over it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.epilogue import gemm_program
-from ..registry.variant import HostCall, Reject, contiguous, dtype, variant
-from ..types import DType
+from ..registry.program import Apply, Gemm, Load, Map, read
+from ..registry.variant import HostCall, Reject, variant
+from ..types import OpKind, f32
+from .costs import loop_us
+from .elementwise import loops_take, program_of
+
+BLAS_CALL_US = 1.5
 
 
-@variant("gemm", id="cpu.gemm_blas.v1")
+@variant("gemm", id="cpu.gemm_blas.v2", takes=("gemm", "gemm+map"))
 class GemmBlas:
-    """d = act(alpha * op(a) @ op(b) + beta * c + bias): sgemm, then one more pass over d if anything follows.
+    """map(alpha * op(a) @ op(b) + beta * c): sgemm, then one more pass over the product if anything is left to do.
 
-    Parallel inside BLAS. Bytes: operands once, d once or three times. Flops: 2 M N K.
+    Parallel inside BLAS. Half types are widened first. Bytes: operands once, the product once or three times.
     """
 
-    def viable(region):
-        program = gemm_program(region)
-        yield program if isinstance(program, Reject) else None
-        yield dtype(region, DType.f32)
-
     def accepts(region):
-        program = gemm_program(region)
+        program = read(region)
         yield program if isinstance(program, Reject) else None
-        yield dtype(region, DType.f32)
-        yield contiguous(region)
-        yield (
-            Reject("results", "the region's last value is not read outside it") if program.d is None else None
-        )
-        yield _no_stray_results(region, program)
+        yield from loops_take(region)
 
     def cost(region, device):
-        p = gemm_program(region)
-        cost = roofline(device, bytes=region.nbytes, flops=p.flops, efficiency=0.5).plus(call=1.5)
-        steps = (p.bias is not None or p.act is not None) + (p.alpha != 1.0) + (p.c is not None)
-        return cost.plus(epilogue=steps * (2.0 + 8 * p.m * p.n / device.bandwidth * 1e-3)) if steps else cost
+        core, rest = _plan(region)
+        itemsize = core.dtype.itemsize
+        bytes = itemsize * (core.m * core.k + core.k * core.n) + 4 * core.m * core.n
+        cost = roofline(device, bytes=bytes, flops=core.flops, efficiency=0.5).plus(call=BLAS_CALL_US)
+        if core.dtype is not f32:
+            cost = cost.plus(widening=(core.m + core.n) * core.k * 6 / device.bandwidth * 1e-3)
+        return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
 
     def build(region, device):
-        p = gemm_program(region)
-        finish = _epilogue(p)
-        alpha, beta = np.float32(p.alpha), np.float32(p.beta)
+        from .loops import MapLoop
+
+        core, rest = _plan(region)
+        loop = None if rest is None else MapLoop(rest, region.operands)
+        stores = program_of(region).after.stores
+        place = _place_of_product(region, core, rest) if rest else stores[0][1]
+        read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == core.m * core.n]
 
         def run(operands, results):
-            a, b, d = operands[p.a], operands[p.b], results[p.d]
+            a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
+            a, b = a.T if core.trans_a else a, b.T if core.trans_b else b
+            out = None if place is None else results[place]
+            if out is not None and any(np.may_share_memory(out, operands[p]) for p in read_after):
+                out = None  # in place of something that the loop reads yet
             with np.errstate(all="ignore"):
-                np.matmul(a.T if p.trans_a else a, b.T if p.trans_b else b, out=d)
-                if p.alpha != 1.0:
-                    np.multiply(d, alpha, out=d)
-                if p.c is not None:
-                    np.add(d, beta * operands[p.c], out=d)
-            if finish is not None:
-                finish(
-                    d,
-                    operands[p.bias] if p.bias is not None else _NO_BIAS,
-                    results[p.z] if p.z is not None else d,
-                )
+                product = np.matmul(a, b, out=out)
+            if loop is not None:
+                loop(operands, results, product)
 
         return HostCall(run)
 
 
-_NO_BIAS = np.zeros(1, np.float32)
+def _plan(region) -> tuple[Gemm, Map | None]:
+    """The product, and the map over it with alpha, beta and c; None if the product alone is the result."""
+    program = program_of(region)
+    core = program.core
+    assert isinstance(core, Gemm)
+    rest = _scaled(program.after, core, region)
+    trivial = core.dtype is f32 and not rest.applies and len(rest.stores) == 1
+    return core, None if trivial else rest
 
 
-def _no_stray_results(region, program):
-    extra = len(region.results) - (program.d is not None) - (program.z is not None)
-    return (
-        Reject("results", f"{extra} values other than d and z are read outside the region") if extra else None
+def _place_of_product(region, core: Gemm, rest: Map) -> int | None:
+    """A result that the product can be formed in: the loop reads an element of it before it writes there."""
+    for _, position in rest.stores:
+        result = region.results[position]
+        if result.dtype is f32 and result.shape == (core.m, core.n):
+            return position
+    return None
+
+
+def _scaled(map: Map, core: Gemm, region) -> Map:
+    """The map with alpha * product + beta * c in the place of what it is handed over."""
+    if core.alpha == 1.0 and core.c is None:
+        return map
+    extra = core.c is not None
+    first = 1 + len(map.loads)  # where c is put: behind the loads
+
+    def moved(slot: int) -> int:
+        return value if slot == 0 else slot + (extra and slot >= first)
+
+    loads, dtypes = list(map.loads), list(map.dtypes)
+    if core.c is not None:
+        desc = region.operands[core.c]
+        loads.append(Load(core.c, desc.dtype, desc.stride))
+        dtypes.insert(first, desc.dtype)
+    made: list[Apply] = []
+
+    def apply(kind: str, *ins: int, **attrs: float) -> int:
+        made.append(Apply(OpKind(kind), schema_of(kind).pack(attrs), ins, (len(dtypes),)))
+        dtypes.append(f32)
+        return len(dtypes) - 1
+
+    value = 0 if core.alpha == 1.0 else apply("scale", 0, factor=core.alpha)
+    if core.c is not None:
+        value = apply("add", value, first if core.beta == 1.0 else apply("scale", first, factor=core.beta))
+    dtypes[0], dtypes[value] = f32, map.dtypes[0]
+    applies = [
+        Apply(a.kind, a.attrs, tuple(moved(s) for s in a.ins), tuple(moved(s) for s in a.outs))
+        for a in map.applies
+    ]
+    return replace(
+        map,
+        loads=tuple(loads),
+        applies=(*made, *applies),
+        dtypes=tuple(dtypes),
+        rounded=frozenset(moved(s) for s in map.rounded),
+        stores=tuple((moved(s), p) for s, p in map.stores),
     )
-
-
-def _epilogue(p):
-    if p.bias is None and p.act is None and p.z is None:
-        return None
-    from ..ops.scalar import typed_scalar
-    from .loops import gemm_epilogue
-
-    scalar, constants = typed_scalar(p.scalar, DType.f32, dict(p.act_attrs)) if p.act else (None, ())
-    return gemm_epilogue(scalar, constants, p.z is not None, p.bias_kind == "PerM")

@@ -1,140 +1,100 @@
-"""Loops that numba compiles for the host, from the same scalar functions as the CUDA kernels. Imported by `build` only."""
+"""Loops over a Map on the host: where each run of a domain begins, and the composed run over it (see compose.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
-import numba
 import numpy as np
 
-from ..ops.dropout import philox4x32
+from ..registry.program import Expression, Load, Map, collapse
+from ..types import TensorDesc, row_major
+from .compose import APART, NEXT, REPEATED, inner, jit, run_of
 
-# error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something
-_jit = numba.njit(error_model="numpy", nogil=True)
-
-
-@cache
-def _load(count: int) -> Callable[..., Any]:
-    """Element i of each array as a tuple. Recursive, so that it unrolls."""
-    if count == 0:
-        return _jit(lambda arrays, i: ())
-    rest, k = _load(count - 1), count - 1
-
-    @_jit
-    def load(arrays, i):
-        return rest(arrays, i) + (arrays[k][i],)
-
-    return load
+Arrays = Sequence[np.ndarray]
+CARRIED = -1  # in place of an operand's position: what a core hands over
 
 
-@cache
-def _merge(scalars: tuple[bool, ...]) -> Callable[..., Any]:
-    """The operands of one element in order: from `fixed` where an operand is a single element, else from `moving`."""
-    if not scalars:
-        return _jit(lambda fixed, moving: ())
-    rest, one, k = _merge(scalars[:-1]), scalars[-1], scalars[:-1].count(scalars[-1])
-
-    if one:
-        return _jit(lambda fixed, moving: rest(fixed, moving) + (fixed[k],))
-    return _jit(lambda fixed, moving: rest(fixed, moving) + (moving[k],))
-
-
-@cache
-def _store(count: int) -> Callable[..., Any]:
-    k = count - 1
-    if k == 0:
-
-        @_jit
-        def first(arrays, i, values):
-            arrays[0][i] = values[0]
-
-        return first
-    rest = _store(k)
-
-    @_jit
-    def store(arrays, i, values):
-        rest(arrays, i, values)
-        arrays[k][i] = values[k]
-
-    return store
+@inner
+def _seek(plan, position, at):
+    """Which element each argument has at a position of the domain. plan: see MapLoop."""
+    last = plan.shape[1] - 1
+    for k in range(at.size):
+        at[k] = plan[k + 1, last]
+    for axis in range(last - 1, -1, -1):
+        size = plan[0, axis]
+        coordinate = position % size if axis else position
+        position //= size
+        for k in range(at.size):
+            at[k] += coordinate * plan[k + 1, axis]
 
 
-def _cached(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what is made for (scalar, constants, …). Constants count by their bits: 0.0 == -0.0, but their loops differ."""
+@lru_cache(maxsize=1024)
+def _walk(
+    expression: Expression, sources: tuple[int | None, ...], walks: tuple[int, ...]
+) -> Callable[..., None]:
+    """walk(arrays, targets, fed, plan, first, count): the expression at `count` positions of the domain from `first` on.
 
-    @lru_cache(maxsize=512)
-    def kept(bits: tuple[bytes, ...], *what: Any) -> Any:
-        return make(*what)
-
-    def find(scalar: Callable[..., Any] | None, constants: tuple[Any, ...], *more: Any) -> Any:
-        return kept(tuple(np.asarray(c).tobytes() for c in constants), scalar, constants, *more)
-
-    return find
-
-
-@_cached
-def elementwise(
-    scalar: Callable[..., Any], constants: tuple[Any, ...], scalars: tuple[bool, ...], results: int
-):
-    """loop(fixed, moving, results): tuples of flat arrays, single elements apart from those that are walked.
-
-    Single elements are read once, before the loop: the compiler can't, as results may alias operands. Every operand of an
-    element is read before a result is written.
+    Position p is stored at p in the targets, and at p - first in `fed`.
     """
-    body, merge, store = _jit(scalar), _merge(scalars), _store(results)
-    load_fixed, load_moving = _load(sum(scalars)), _load(len(scalars) - sum(scalars))
-    several = results > 1
+    run = run_of(expression, sources, walks)
 
-    @_jit
-    def loop(fixed, moving, targets):
-        if targets[0].size == 0:
-            return
-        once = load_fixed(fixed, 0)
-        for i in range(targets[0].size):
-            values = body(*(merge(once, load_moving(moving, i)) + constants))
-            store(targets, i, values if several else (values,))
+    @jit
+    def walk(arrays, targets, fed, plan, first, count):
+        last = plan.shape[1] - 1
+        size, strides = plan[0, last - 1], np.empty(plan.shape[0] - 1, np.int64)
+        for k in range(strides.size):
+            strides[k] = plan[k + 1, last - 1]
+        at = np.empty(strides.size, np.int64)
+        position, end = first, first + count
+        while position < end:
+            _seek(plan, position, at)
+            n = min(size - position % size, end - position)
+            run(arrays, at, strides, targets, fed, position, position - first, n)
+            position += n
 
-    return loop
-
-
-@_cached
-def gemm_epilogue(scalar: Callable[..., Any] | None, constants: tuple[Any, ...], keep_z: bool, per_m: bool):
-    """loop(d, bias, z): d = act(d + bias) in place, with the sum kept in z if asked. bias has length N, M or 1."""
-    body = _jit(scalar) if scalar is not None else None
-
-    @_jit
-    def loop(d, bias, z):
-        m, n = d.shape
-        scale = 1 if bias.size > 1 else 0
-        for i in range(m):
-            for j in range(n):
-                v = d[i, j] + bias[(i if per_m else j) * scale]
-                if keep_z:
-                    z[i, j] = v
-                if body is not None:
-                    v = body(*((v,) + constants))
-                d[i, j] = v
-
-    return loop
+    return walk
 
 
-@cache
-def dropout() -> Callable[..., Any]:
-    """loop(x, rng, y, threshold, scale, layer): y[i] = x[i] * scale where its random word is at least the threshold."""
-    philox, word = _jit(philox4x32), np.uint64(32)
+class MapLoop:
+    """A Map as a loop. Building it compiles nothing; the first call compiles what no other Map had before.
 
-    @_jit
-    def loop(x, rng, y, threshold, scale, layer):
-        key, step = np.uint64(rng[0]), np.uint32(rng[1])
-        for group in range((x.size + 3) // 4):
-            high = np.uint32(np.uint64(group) >> word)
-            words = philox(
-                np.uint32(group), high, step, np.uint32(layer), np.uint32(key), np.uint32(key >> word)
-            )
-            for j in range(min(4, x.size - 4 * group)):
-                i = 4 * group + j
-                y[i] = x[i] * scale if np.int64(words[j]) >= threshold else np.float32(0)
+    walk   the compiled loop: walk(arrays, targets, fed, plan, first, count)
+    plan   int64; row 0: sizes of the collapsed axes; row k + 1: strides of argument k, and behind them its first element
 
-    return loop
+    Operands may have any strides, results are dense. What a core hands over comes dense over the domain.
+    """
+
+    def __init__(self, map: Map, operands: Sequence[TensorDesc]) -> None:
+        carried = [Load(CARRIED, map.dtypes[0], row_major(map.shape))] * map.carried
+        loads = [*carried, *map.loads]
+        sizes, steps = collapse(map.shape, [load.strides for load in loads])
+        rows = [(*sizes, 0), *((*walk, load.offset) for walk, load in zip(steps, loads))]
+        self.plan = np.array(rows, np.int64)
+        read = sorted({load.operand for load in loads if load.operand is not None})
+        sources = tuple(None if load.operand is None else read.index(load.operand) for load in loads)
+        walks = tuple({0: REPEATED, 1: NEXT}.get(walk[-1], APART) for walk in steps)
+        self.walk = _walk(map.expression, sources, walks)
+        self.numel = map.numel
+        self._reads = [(p, p == CARRIED or operands[p].contiguous) for p in read]
+        self._writes = [p for _, p in map.stores]
+
+    def arrays(self, operands: Arrays, carried: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+        return tuple(flat(carried if p == CARRIED else operands[p], dense) for p, dense in self._reads)
+
+    def targets(self, results: Arrays) -> tuple[np.ndarray, ...]:
+        return tuple(flat(results[p]) for p in self._writes)
+
+    def __call__(self, operands: Arrays, results: Arrays, carried: np.ndarray | None = None) -> None:
+        """The whole domain; nothing is fed."""
+        self.walk(self.arrays(operands, carried), self.targets(results), (), self.plan, 0, self.numel)
+
+
+def flat(array: Any, dense: bool = True) -> np.ndarray:
+    """What loops read: all elements in one axis, or, of an array with gaps, the first, from which they count on.
+
+    Halves come as their bits.
+    """
+    line = (array if dense else array[(slice(1),) * array.ndim]).reshape(-1)
+    return line.view(np.uint16) if line.itemsize == 2 else line

@@ -15,7 +15,7 @@ from .schema import I64, Access, Float, op, require
 _MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _WORD = np.uint64(32)  # bits
-_ZERO, _ONE, _TWO, _THREE = map(np.int64, range(4))
+_ZERO, _ONE, _TWO = map(np.int64, range(3))
 _NOTHING = np.float32(0)
 
 
@@ -97,8 +97,9 @@ def _(x, i, key, step, *, threshold, scale, layer):
         np.uint32(key),
         np.uint32(key >> _WORD),
     )
-    place = i & _THREE
-    word = w0 if place == _ZERO else w1 if place == _ONE else w2 if place == _TWO else w3
+    odd = i & _ONE != _ZERO
+    low, high = w1 if odd else w0, w3 if odd else w2  # two by two, so that no compiler makes a switch of it
+    word = high if i & _TWO != _ZERO else low
     return x * scale if np.int64(word) >= threshold else _NOTHING
 
 

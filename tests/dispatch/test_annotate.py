@@ -37,7 +37,7 @@ def test_each_call_is_a_range_with_kind_variant_tensors_and_stream(ranges):
     x = np.ones((3, 5), np.float32)
     for _ in range(2):
         aicf.op_call("relu", [x], [x])
-    message = "relu -> cpu.elementwise_loop.v1 f32[3x5] stream=0x0"
+    message = "relu -> cpu.elementwise_loop.v2 f32[3x5] stream=0x0"
     assert ranges == [message, None] * 2
 
 

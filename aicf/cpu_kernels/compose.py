@@ -1,0 +1,186 @@
+"""An Expression as host code: its scalar functions called in order, at each element of a run, by one vectorised loop.
+
+Written to numba's typed IR (an intrinsic) instead of a tower of small jitted functions, each of which would take numba as
+long to compile as the loop. A run goes in blocks: results of a block are made in stack memory and then copied. So every
+operand of an element is read before a result is written, a result may lie over an operand, and LLVM vectorises without
+asking which pointers overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from types import FunctionType
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import load_item, make_array, store_item
+
+from ..registry.program import Expression
+from ..types import DType
+from . import halves, vector_math
+
+# error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something, and
+# nothing is contracted
+jit = numba.njit(error_model="numpy", nogil=True)
+inner = numba.njit(
+    error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+)
+
+BLOCK = 256  # elements of a result that are on the stack at a time
+
+REPEATED, NEXT, APART = (
+    0,
+    1,
+    2,
+)  # how an argument walks a run: not at all, by one element, by a stride of its own
+
+_TYPES = {DType.f32: types.float32, DType.i32: types.int32, DType.i64: types.int64, DType.bool: types.boolean}
+_WIDEN = {DType.f16: halves.widen_f16, DType.bf16: halves.widen_bf16}
+_NARROW = {DType.f16: halves.narrow_f16, DType.bf16: halves.narrow_bf16}
+
+
+def memory_dtype(dtype: DType) -> np.dtype:
+    """The NumPy type that loops see a tensor as: halves as their bits."""
+    return np.dtype(np.uint16) if dtype in _WIDEN else dtype.numpy
+
+
+@lru_cache(maxsize=1024)
+def compiled(function: FunctionType) -> Any:
+    """A scalar function for the host: plain functions that it calls are compiled too, and math is vector_math."""
+    called = {
+        name: vector_math if value.__name__ == "math" else compiled(value)
+        for name in function.__code__.co_names
+        if isinstance(value := function.__globals__.get(name), FunctionType) or name == "math"
+    }
+    if not called:
+        return inner(function)
+    rebuilt = FunctionType(
+        function.__code__,
+        {**function.__globals__, **called},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    return inner(rebuilt)
+
+
+def run_of(
+    expression: Expression, sources: tuple[int | None, ...], walks: tuple[int, ...]
+) -> Callable[..., Any]:
+    """run(arrays, at, strides, targets, fed, position, place, count): the expression on `count` elements, at least one.
+
+    arrays    flat, one for each distinct operand; `sources` says which one an argument reads, None: the index itself
+    at        int64 of each argument's first element
+    strides   int64 of each argument; only read where `walks` says APART
+    targets   flat, for the first results; written from `position` on
+    fed       flat, for the others; written from `place` on
+
+    f16 and bf16 come and go as uint16; an array or a target may have the compute type instead.
+    """
+
+    @intrinsic
+    def run(typing, arrays, at, strides, targets, fed, position, place, count):
+        given = types.void(arrays, at, strides, targets, fed, position, place, count)
+        return given, partial(_generate, typing, expression, sources, walks)
+
+    return run
+
+
+def _generate(typing, expression, sources, walks, context, builder, signature, args):
+    emit = _Emitter(typing, context, builder, expression)
+    arrays, _, _, targets, fed, *_ = signature.args
+    at, strides = (emit.data(t, v) for t, v in zip(signature.args[1:3], args[1:3]))
+    ins, outs = emit.pointers(arrays, args[0]), emit.pointers(targets, args[3]) + emit.pointers(fed, args[4])
+    targets = [*targets, *fed]
+    position, place, total = args[5:]
+    begins = [position] * (len(targets) - len(fed)) + [place] * len(fed)
+    number, add, count = emit.number, builder.add, range(expression.arguments)
+    starts = [builder.load(builder.gep(at, [number(k)])) for k in count]
+    steps = {k: builder.load(builder.gep(strides, [number(k)])) for k in count if walks[k] == APART}
+
+    def argument(k, i):
+        where = starts[k]
+        if walks[k] == NEXT:
+            where = add(where, i)
+        elif walks[k] == APART:
+            where = add(where, builder.mul(i, steps[k]))
+        if sources[k] is None:
+            return where
+        kind = arrays[sources[k]]
+        loaded = load_item(context, builder, kind, builder.gep(ins[sources[k]], [where]))
+        return emit.widened(k, loaded) if kind.dtype == types.uint16 else loaded
+
+    repeated = {k: argument(k, number(0)) for k in count if walks[k] == REPEATED}
+    made = [cgutils.alloca_once(builder, context.get_data_type(t.dtype), BLOCK) for t in targets]
+    with cgutils.for_range_slice(builder, number(0), total, number(BLOCK), number(0).type) as (start, _):
+        left = builder.sub(total, start)
+        size = builder.select(builder.icmp_signed("<", left, number(BLOCK)), left, number(BLOCK))
+        with cgutils.for_range(builder, size) as loop:
+            i = add(start, loop.index)
+            values = emit.evaluate([repeated[k] if k in repeated else argument(k, i) for k in count])
+            for slot, value, kind, stack in zip(expression.results, values, targets, made):
+                value = emit.narrowed(slot, value) if kind.dtype == types.uint16 else value
+                store_item(context, builder, kind, value, builder.gep(stack, [loop.index]))
+        for kind, stack, out, begin in zip(targets, made, outs, begins):
+            itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+            cgutils.raw_memcpy(builder, builder.gep(out, [add(begin, start)]), stack, size, itemsize)
+    return context.get_dummy_value()
+
+
+class _Emitter:
+    """IR of one run: calls of jitted functions, and the slots of the expression."""
+
+    def __init__(self, typing, context, builder, expression) -> None:
+        self.typing, self.context, self.builder, self.expression = typing, context, builder, expression
+
+    def number(self, value):
+        return self.context.get_constant(types.intp, value)
+
+    def data(self, array_type, value):
+        return make_array(array_type)(self.context, self.builder, value).data
+
+    def pointers(self, tuple_type, value):
+        arrays = cgutils.unpack_tuple(self.builder, value, len(tuple_type))
+        return [self.data(t, a) for t, a in zip(tuple_type, arrays)]
+
+    def call(self, function, given, values):
+        """(type, value) of a jitted function's result."""
+        kind = types.Dispatcher(function)
+        signature = kind.get_call_type(self.typing, given, {})
+        code = self.context.get_function(kind, signature)
+        defaults = [self.context.get_dummy_value()] * (len(signature.args) - len(values))
+        value = code(self.builder, [*values, *defaults])
+        self.context.add_linking_libs(getattr(code, "libs", ()))
+        return signature.return_type, value
+
+    def widened(self, slot, value):
+        return self.call(_WIDEN[self.expression.dtypes[slot]], (types.uint16,), [value])[1]
+
+    def narrowed(self, slot, value):
+        return self.call(_NARROW[self.expression.dtypes[slot]], (types.float32,), [value])[1]
+
+    def evaluate(self, values):
+        """The results, in their compute types, of the arguments' values."""
+        expression, slots = self.expression, dict(enumerate(values))
+
+        def settle(slot, value):
+            slots[slot] = (
+                self.widened(slot, self.narrowed(slot, value)) if slot in expression.rounded else value
+            )
+
+        for slot, value in enumerate(values):
+            settle(slot, value)
+        for function, ins, outs in expression.steps:
+            given = tuple(_TYPES[expression.dtypes[i].compute] for i in ins)
+            kind, value = self.call(compiled(function), given, [slots[i] for i in ins])
+            several = isinstance(kind, types.BaseTuple)
+            kinds = list(kind) if several else [kind]
+            parts = cgutils.unpack_tuple(self.builder, value, len(kinds)) if several else [value]
+            for slot, have, part in zip(outs, kinds, parts):
+                want = _TYPES[expression.dtypes[slot].compute]
+                settle(slot, self.context.cast(self.builder, part, have, want))
+        return [slots[slot] for slot in expression.results]

@@ -1,0 +1,93 @@
+"""Reductions on the host, with the elementwise work before and after them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..registry.cost import Cost
+from ..registry.program import Map, Reduction, read
+from ..registry.variant import HostCall, Reject, variant
+from ..types import numel
+from .costs import loop_us
+from .elementwise import loops_take, program_of
+
+ADD_US = 1e-4  # an element into its sum
+ROW_US = 0.03  # a row's sums into one
+
+
+@variant(
+    "map", "reduce", id="cpu.reduce_loop.v1", takes=("reduce", "map+reduce", "reduce+map", "map+reduce+map")
+)
+class ReduceLoop:
+    """Sum, mean or max over neighbouring axes; maps before it run block by block on the way, one after it on the result.
+
+    Floats add up in f64, so that no sum is less exact than NumPy's. Bytes: operands once, results once.
+    """
+
+    def accepts(region):
+        program = read(region)
+        yield program if isinstance(program, Reject) else None
+        yield from loops_take(region)
+        if _view(program.before.shape, program.core.axes) is None:
+            yield Reject(
+                "axes", f"axes {program.core.axes} of {program.before.shape} are not neighbours: two loops"
+            )
+
+    def cost(region, device):
+        program = program_of(region)
+        before, after = program.before, program.after
+        outer, reduced, width = _view(before.shape, program.core.axes)
+        terms = {"launch": device.launch_us, **loop_us(before, region, device)}
+        terms["sums"] = before.numel * ADD_US + (outer * ROW_US if width == 1 else 0.0)
+        if not _trivial(after):
+            terms["epilogue"] = sum(loop_us(after, region, device).values())
+        return Cost(terms)
+
+    def build(region, device):
+        from .loops import MapLoop
+        from .reduce_loops import reduction
+
+        program = program_of(region)
+        core, before, after = program.core, program.before, program.after
+        assert isinstance(core, Reduction)
+        outer, reduced, width = _view(before.shape, core.axes)
+        plain = _plain(before, region)
+        feed = MapLoop(before, region.operands)
+        reduce = reduction(core.how, core.dtype, None if plain else feed.walk, width > 1)
+        finish = None if _trivial(after) else MapLoop(after, region.operands)
+        place = after.stores[0][1]
+        number = core.dtype.compute.numpy
+
+        def run(operands, results):
+            out = results[place].reshape(-1) if finish is None else np.empty(outer * width, number)
+            arrays, targets = feed.arrays(operands), feed.targets(results)
+            reduce(arrays, targets, feed.plan, out, outer, reduced, width)
+            if finish is not None:
+                finish(operands, results, out)
+
+        return HostCall(run)
+
+
+def _view(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """(outer, reduced, inner) sizes; None if a kept axis lies between reduced ones."""
+    real = [a for a in axes if shape[a] != 1]
+    if not real:
+        return numel(shape), 1, 1
+    first, last = real[0], real[-1]
+    if any(shape[a] != 1 and a not in axes for a in range(first, last)):
+        return None
+    return numel(shape[:first]), numel(shape[first : last + 1]), numel(shape[last + 1 :])
+
+
+def _plain(before: Map, region) -> bool:
+    """The operand itself is reduced, as it lies in memory."""
+    if before.applies or before.rounded:
+        return False
+    (load,) = before.loads
+    desc = region.operands[load.operand]
+    return load.dtype is load.dtype.compute and desc.contiguous and load.offset == 0
+
+
+def _trivial(after: Map) -> bool:
+    """The reduction itself is the only result."""
+    return not after.applies and len(after.stores) == 1 and after.dtypes[0] is after.dtypes[0].compute
