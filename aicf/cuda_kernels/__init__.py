@@ -1,7 +1,18 @@
 """CUDA kernels: variants beside the bodies they launch. Importing this package imports no numba."""
 
-from . import add, dropout, elementwise, gemm, gemm_mma, losses, memory, reduce
+from . import add, dropout, elementwise, gemm, gemm_mma, losses, memory, multi, reduce
 
-MODULES = (add, dropout, elementwise, gemm, gemm_mma, losses, memory, reduce)
+MODULES = (add, dropout, elementwise, gemm, gemm_mma, losses, memory, multi, reduce)
 
-__all__ = ["MODULES", "add", "dropout", "elementwise", "gemm", "gemm_mma", "losses", "memory", "reduce"]
+__all__ = [
+    "MODULES",
+    "add",
+    "dropout",
+    "elementwise",
+    "gemm",
+    "gemm_mma",
+    "losses",
+    "memory",
+    "multi",
+    "reduce",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
+from ..registry.program import collapse
 from ..registry.variant import (
     Checks,
     In,
@@ -22,7 +23,7 @@ from ..registry.variant import (
 )
 from ..rows import RegionSpec
 from ..types import f16
-from .elementwise import THREADS, collapse, grid_for
+from .elementwise import THREADS, grid_for
 
 
 @variant("add", id="cuda.add_f16_half2.v1", needs=("sm_53",), priority=10)

@@ -5,12 +5,12 @@ A map is read from the region (registry/program.py); its scalar functions are in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
 from ..registry.cost import Cost, roofline
-from ..registry.program import Map, Program, read
+from ..registry.program import Map, Program, collapse, read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
 from ..types import DType, TensorDesc, i32, i64
@@ -21,25 +21,6 @@ MAX_POINTERS = 64  # with six strides of 8 bytes each they fit the 4 KB that a k
 VECTOR = 16  # bytes: the most that one load takes
 
 Strides = tuple[int, ...]
-
-
-# --- layout: pure functions -------------------------------------------------------------------------------------------
-
-
-def collapse(shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[tuple[int, ...], list[Strides]]:
-    """The same walk with fewer dimensions: sizes of 1 go, and neighbours that every operand walks as one are merged."""
-    dims: list[tuple[int, Strides]] = []
-    for size, steps in zip(shape, zip(*strides) if strides else [()] * len(shape)):
-        if size == 1:
-            continue
-        if dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], steps)):
-            dims[-1] = (dims[-1][0] * size, steps)
-        else:
-            dims.append((size, steps))
-    dims = dims or [(1, (0,) * len(strides))]
-    return tuple(size for size, _ in dims), [
-        tuple(steps[k] for _, steps in dims) for k in range(len(strides))
-    ]
 
 
 def grid_for(n: int, device: DeviceSpec, threads: int = THREADS) -> tuple[int]:
@@ -146,8 +127,8 @@ def vector_width(m: Map) -> int:
     return max(4, VECTOR // max(d.itemsize for d in (*moving, *store_types(m))))
 
 
-def _aligned(region: RegionSpec, m: Map, width: int) -> Checks:
-    """Whatever moves starts where a vector may, for each run of `width` neighbours."""
+def unaligned(region: RegionSpec, m: Map, width: int) -> Checks:
+    """What moves but does not start where a vector may, for runs of `width` neighbours."""
     for what, i, t in _moving(region, m):
         needed = min(VECTOR, width * t.dtype.itemsize)
         if t.alignment < needed:
@@ -160,7 +141,7 @@ def _aligned(region: RegionSpec, m: Map, width: int) -> Checks:
 def _moving(region: RegionSpec, m: Map) -> Iterator[tuple[str, int, TensorDesc]]:
     operands = sorted({load.operand for load in m.loads if load.operand is not None and any(load.strides)})
     yield from (("operand", i, region.operands[i]) for i in operands)
-    yield from (("result", i, t) for i, t in enumerate(region.results))
+    yield from (("result", i, region.results[i]) for _, i in m.stores)
 
 
 def map_cost(region: RegionSpec, device: DeviceSpec, width: int, memory_efficiency: float,
@@ -204,7 +185,7 @@ class ElementwiseVector:
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
         m = _map(region)
-        yield from _aligned(region, m, vector_width(m))
+        yield from unaligned(region, m, vector_width(m))
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, vector_width(_map(region)), 0.9)
@@ -254,7 +235,7 @@ class ElementwiseRows:
             if steps[-1] == 1:
                 for s in steps[:-1]:
                     yield multiple(f"row stride of operand {load.operand}", s, width)
-        yield from _aligned(region, m, width)
+        yield from unaligned(region, m, width)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         m = _map(region)

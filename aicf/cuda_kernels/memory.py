@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.program import Load, Map
+from ..registry.program import Load, Map, collapse
 from ..registry.variant import Checks, In, Launch, Num, Out, at_most, contiguous, one_op, variant
 from ..rows import RegionSpec
 from ..types import DType, f32, i32, i64, row_major
-from .elementwise import MAX_RANK, THREADS, collapse, flat_launch, grid_for
+from .elementwise import MAX_RANK, THREADS, flat_launch, grid_for
 
 
 @variant("fill", id="cuda.fill.v1")

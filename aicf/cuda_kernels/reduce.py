@@ -1,35 +1,24 @@
-"""Variants for reduce_sum, reduce_mean and reduce_max.
+"""Variants for reduce_sum, reduce_mean and reduce_max, with maps before and after them.
 
-Neighbouring axes that are all reduced, or all kept, are one axis of a dense tensor; after merging them most reductions
-are over rows (the reduced axis is the last) or over columns (the last axis is kept).
+Neighbouring axes that are all reduced, or all kept, are one axis if every load walks them as one; after merging them most
+reductions are over rows (the reduced axis is the last) or over columns (the last axis is kept). What comes before is
+computed as elements are loaded, what comes after once per result; neither changes the order in which is accumulated.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.variant import (
-    Arg,
-    Checks,
-    In,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    Work,
-    at_most,
-    cdiv,
-    contiguous,
-    one_op,
-    variant,
-)  # fmt: skip
+from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse, read
+from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ..rows import RegionSpec
-from ..types import DType, f32, numel
-from .elementwise import MAX_RANK, THREADS, collapse, grid_for
+from ..types import DType, f32, numel, row_major
+from .elementwise import MAX_POINTERS, MAX_RANK, THREADS, grid_for, load_types, pointers, store_types
 
-KINDS = ("reduce_sum", "reduce_mean", "reduce_max")
+KINDS = ("map", "reduce")
+TAKES = ("reduce", "map+reduce", "reduce+map", "map+reduce+map")
 
 
 class Split(NamedTuple):
@@ -48,46 +37,139 @@ def split(length: int, blocks: int, per_block: int, device: DeviceSpec) -> Split
     return Split(cdiv(length, chunk), chunk)
 
 
-def reduced_axes(region: RegionSpec) -> tuple[int, ...]:
-    """Non-negative; () in the attributes stands for all."""
-    rank = region.operands[0].rank
-    return tuple(a % rank for a in region.attrs["axes"]) or tuple(range(rank))
+# --- a region as a kernel sees it ---------------------------------------------------------------------------------------
 
 
-def merged(region: RegionSpec) -> list[tuple[int, bool]]:
-    """The operand's axes as (size, reduced?), sizes of 1 dropped and neighbours of one sort merged."""
-    groups: list[tuple[int, bool]] = []
-    axes = reduced_axes(region)
-    for axis, size in enumerate(region.operands[0].shape):
+class Run(NamedTuple):
+    """Neighbouring axes of the reduction's operand that are all reduced, or all kept; without those of size 1."""
+
+    reduced: bool
+    shape: Shape
+    before: list[
+        Shape
+    ]  # strides over them of each load before the reduction, and last of what is stored there
+    after: list[Shape]  # and of each load after it; a reduced axis is none of theirs
+
+
+class Reduced(NamedTuple):
+    core: Reduction
+    before: Map
+    after: Map
+    runs: list[Run]
+
+    @property
+    def length(self) -> int:
+        return numel(tuple(self.before.shape[a] for a in self.core.axes))
+
+    @property
+    def partial(self) -> DType:
+        return self.core.dtype.compute
+
+
+def reduced(region: RegionSpec) -> Reduced:
+    """Of a region that was accepted, or at least read."""
+    program = read(region)
+    assert isinstance(program, Program) and isinstance(program.core, Reduction) and program.before
+    before, after, axes = program.before, program.after, program.core.axes
+    kept = [axis for axis in range(len(before.shape)) if axis not in axes]
+    keepdims = len(after.shape) == len(before.shape)
+    groups: list[tuple[bool, list[int]]] = []
+    for axis, size in enumerate(before.shape):
         if size == 1:
             continue
-        if groups and groups[-1][1] == (axis in axes):
-            groups[-1] = (groups[-1][0] * size, groups[-1][1])
+        if groups and groups[-1][0] == (axis in axes):
+            groups[-1][1].append(axis)
         else:
-            groups.append((size, axis in axes))
-    return groups
+            groups.append((axis in axes, [axis]))
+    runs, walks = [], [*(load.strides for load in before.loads), row_major(before.shape)]
+    for is_reduced, group in groups:
+        strides = [tuple(walk[a] for a in group) for walk in walks]
+        if not is_reduced:
+            places = group if keepdims else [kept.index(a) for a in group]
+            strides += [tuple(load.strides[a] for a in places) for load in after.loads]
+        shape, strides = collapse(tuple(before.shape[a] for a in group), strides)
+        runs.append(Run(is_reduced, shape, strides[: len(walks)], strides[len(walks) :]))
+    return Reduced(program.core, before, after, runs)
 
 
-def _length(region: RegionSpec) -> int:
-    return numel(tuple(region.operands[0].shape[a] for a in reduced_axes(region)))
+def _readable(region: RegionSpec) -> Checks:
+    program = read(region)
+    if isinstance(program, Reject):
+        yield program
+        return
+    assert isinstance(program.core, Reduction)
+    if program.core.dtype is DType.bool:
+        yield Reject("dtype", "the reduction is over bools, needs numbers")
+    for i, t in enumerate(region.results):
+        if not t.contiguous:
+            yield Reject("contiguous", f"result {i} is {t}, needs row-major")
+    yield at_most("loads and results", len(program.loads) + len(region.results), MAX_POINTERS)
 
 
-def _op(region: RegionSpec) -> tuple[str, bool]:
-    """sum or max, and whether the sum is divided by the count at last."""
-    return ("max" if region.kind.name == "reduce_max" else "sum"), region.kind.name == "reduce_mean"
+def _walkable(region: RegionSpec, patterns: tuple[list[bool], ...], otherwise: str) -> Checks:
+    """The runs are reduced or kept in one of these patterns, and every load walks each of them with one stride."""
+    yield from _readable(region)
+    r = reduced(region)
+    if [run.reduced for run in r.runs] not in patterns:
+        yield Reject("axes", f"axes {r.core.axes} of {r.before.shape} are not {otherwise}")
+    for run in r.runs:
+        if len(run.shape) > 1:
+            yield Reject(
+                "access", f"an operand is broadcast or strided within axes {run.shape} of {r.before.shape}"
+            )
+    for load, steps in zip(r.before.loads, r.runs[-1].before if r.runs else ()):
+        if steps[-1] not in (0, 1):
+            yield Reject(
+                "stride", f"operand {load.operand} has stride {steps[-1]} along the last axis, needs 0 or 1"
+            )
 
 
-def _partial(region: RegionSpec) -> DType:
-    return region.operands[0].dtype.compute
+Walks = list[Shape]  # of each load, one stride for each coordinate of a kernel
 
 
-def _count(region: RegionSpec) -> Num:
-    return Num(_length(region), f32)
+def _fitted(r: Reduced, pattern: tuple[bool, ...]) -> tuple[list[int], Walks, Walks]:
+    """Sizes of a kernel's coordinates, reduced or kept as in `pattern`, and how loads before and after walk them."""
+    runs, sizes = list(r.runs), []
+    before: Walks = [()] * len(r.before.loads)
+    after: Walks = [()] * len(r.after.loads)
+    for is_reduced in pattern:
+        found = runs.pop(0) if runs and runs[0].reduced == is_reduced else None
+        sizes.append(found.shape[0] if found else 1)
+        before = [(*walk, *(found.before[k] if found else (0,))) for k, walk in enumerate(before)]
+        if not is_reduced:
+            after = [(*walk, *(found.after[k] if found else (0,))) for k, walk in enumerate(after)]
+    return sizes, before, after
 
 
-def _no_bool(region: RegionSpec) -> Reject | None:
-    dtype = region.operands[0].dtype
-    return Reject("dtype", "operand 0 is bool, needs numbers") if dtype is DType.bool else None
+def _side(m: Map, walks: Walks) -> tuple[Any, tuple[Arg, ...]]:
+    """A map as a kernel's constant, and its arguments: pointers, and strides. Walks beyond its loads' are the kernel's."""
+    from .bodies.index import walk_of
+    from .bodies.reduce import Side
+
+    starts = [load.offset for load in m.loads] + [0] * (len(walks) - len(m.loads))
+    side = Side(m.expression, load_types(m), store_types(m), tuple(zip(map(walk_of, walks), starts)))
+    return side, (*pointers(m), tuple(Num(s) for steps in walks for s in steps if s not in (0, 1)))
+
+
+def _partial_side(r: Reduced, walk: Shape | None = None) -> tuple[Any, tuple[Arg, ...]]:
+    """The workspace in the place of a map: read along this walk, or written."""
+    from .bodies.index import walk_of
+    from .bodies.reduce import Side
+
+    work, copy = Work(0, r.partial), Expression("copy", (), (r.partial,), frozenset(), 1, (0,))
+    if walk is None:
+        return Side(copy, (), (r.partial,), ()), ((), (work,), ())
+    given = tuple(Num(s) for s in walk if s not in (0, 1))
+    return Side(copy, (r.partial,), (), ((walk_of(walk), 0),)), ((work,), (), given)
+
+
+def _first(how: str) -> str:
+    """The operation of a reduction that goes on: a mean is a sum until the end."""
+    return "sum" if how == "mean" else how
+
+
+def _flops(r: Reduced) -> int:
+    return r.before.numel + r.before.flops + r.after.flops
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------------
@@ -98,174 +180,172 @@ def lanes_for(length: int) -> int:
     return min(THREADS, 1 << max(0, (length - 1).bit_length()))
 
 
-def _rows(region: RegionSpec, device: DeviceSpec) -> tuple[int, int, int, Split]:
-    rows, length = region.results[0].numel, _length(region)
+def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, Split]:
+    rows, length = r.after.numel, r.length
     lanes = lanes_for(length)
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
 
 
-@variant(*KINDS, id="cuda.reduce_rows.v1")
+@variant(*KINDS, id="cuda.reduce_rows.v1", takes=TAKES)
 class ReduceRows:
     """The last axes are reduced: 1 to 256 threads per row, which is split when rows are few. Any number type.
 
-    Parallel over rows and along them. Bytes: the operand once; f32 accumulation in a fixed order.
+    Maps before and after it are computed on the way; their operands are dense, or repeated along rows or columns.
+    Parallel over rows and along them. Bytes: each operand once; f32 accumulation in a fixed order.
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield _no_bool(region)
-        yield contiguous(region)
-        if [reduced for _, reduced in merged(region)] not in ([], [True], [False], [False, True]):
-            yield Reject(
-                "axes", f"axes {reduced_axes(region)} of {region.operands[0].shape} are not the last ones"
-            )
+        yield from _walkable(region, ([], [True], [False], [False, True]), "the last ones")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        rows, length, lanes, parts = _rows(region, device)
-        blocks = cdiv(rows * parts.parts * lanes, THREADS)
+        r = reduced(region)
+        rows, _, lanes, parts = _row_split(r, device)
         return roofline(
-            device, bytes=region.nbytes, flops=rows * length, efficiency=0.25, memory_efficiency=0.8, blocks=blocks,
-            blocks_per_sm=8, launches=1 if parts.parts == 1 else 2,
+            device, bytes=region.nbytes, flops=_flops(r), efficiency=0.25, memory_efficiency=0.8,
+            blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=8, launches=1 if parts.parts == 1 else 2,
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        rows, _, _, parts = _rows(region, device)
-        return rows * parts.parts * _partial(region).itemsize if parts.parts > 1 else 0
+        r = reduced(region)
+        rows, _, _, parts = _row_split(r, device)
+        return rows * parts.parts * r.partial.itemsize if parts.parts > 1 else 0
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.reduce import rows as body
 
-        rows, length, lanes, (parts, chunk) = _rows(region, device)
-        (op, divide), dtype, partial = _op(region), region.operands[0].dtype, _partial(region)
+        r = reduced(region)
+        rows, length, lanes, (parts, chunk) = _row_split(r, device)
+        _, before_walks, after_walks = _fitted(r, (False, True))
+        source, sink = _side(r.before, before_walks), _side(r.after, after_walks)
 
-        def launch(source: Arg, target: Arg, types: tuple[DType, DType], lanes: int, last: bool, segments: int,
-                   length: int, splits: int, chunk: int) -> Launch:  # fmt: skip
-            kernel = body(op, *types, lanes, divide and last)
-            args = (source, target, Num(segments), Num(length), Num(splits), Num(chunk), _count(region))
-            return Launch(kernel, grid_for(segments * lanes, device), (THREADS,), args)
+        def launch(how: str, before: Any, after: Any, lanes: int, segments: int, length: int, splits: int,
+                   chunk: int) -> Launch:  # fmt: skip
+            kernel = body(how, r.partial, before[0], after[0], lanes)
+            numbers = Num(segments), Num(length), Num(splits), Num(chunk), Num(r.length, f32)
+            return Launch(
+                kernel, grid_for(segments * lanes, device), (THREADS,), (*before[1], *after[1], *numbers)
+            )
 
         if parts == 1:
-            return [launch(In(0), Out(0), (dtype, dtype), lanes, True, rows, length, 1, length)]
-        work = Work(0, partial)
+            return [launch(r.core.how, source, sink, lanes, rows, length, 1, length)]
+        inside, again = _partial_side(r), _partial_side(r, (parts, 1))
         return [
-            launch(In(0), work, (dtype, partial), lanes, False, rows * parts, length, parts, chunk),
-            launch(work, Out(0), (partial, dtype), lanes_for(parts), True, rows, parts, 1, parts),
+            launch(_first(r.core.how), source, inside, lanes, rows * parts, length, parts, chunk),
+            launch(r.core.how, again, sink, lanes_for(parts), rows, parts, 1, parts),
         ]
 
 
 # --- columns ------------------------------------------------------------------------------------------------------------
 
 
-def _columns(region: RegionSpec, device: DeviceSpec) -> tuple[int, int, int, int, Split]:
-    sizes = [size for size, _ in merged(region)]
-    outer, length, inner = sizes if len(sizes) == 3 else (1, *sizes)
+def _column_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, int, Split]:
+    outer, length, inner = _fitted(r, (False, True, False))[0]
     width = min(32, lanes_for(inner))
     return outer, length, inner, width, split(length, outer * cdiv(inner, width), THREADS // width, device)
 
 
-@variant(*KINDS, id="cuda.reduce_columns.v1")
+@variant(*KINDS, id="cuda.reduce_columns.v1", takes=TAKES)
 class ReduceColumns:
     """The last axes are kept, those before them reduced: neighbouring threads read neighbouring columns. Any number type.
 
+    Maps before and after it are computed on the way; their operands are dense, or repeated along rows or columns.
     Parallel over columns, over the axes before the reduced ones, and along the reduced ones in 8 or more lines per block;
-    a long reduction with few columns is split. Bytes: the operand once; f32 accumulation in a fixed order.
+    a long reduction with few columns is split. Bytes: each operand once; f32 accumulation in a fixed order.
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield _no_bool(region)
-        yield contiguous(region)
-        if [reduced for _, reduced in merged(region)] not in ([True, False], [False, True, False]):
-            yield Reject(
-                "axes",
-                f"axes {reduced_axes(region)} of {region.operands[0].shape} are not one run before others",
-            )
+        yield from _walkable(region, ([True, False], [False, True, False]), "one run before others")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        outer, length, inner, width, parts = _columns(region, device)
-        blocks = outer * cdiv(inner, width) * parts.parts
+        r = reduced(region)
+        outer, _, inner, width, parts = _column_split(r, device)
         return roofline(
-            device, bytes=region.nbytes, flops=outer * length * inner, efficiency=0.25, memory_efficiency=0.75,
-            blocks=blocks, blocks_per_sm=8, launches=1 if parts.parts == 1 else 2,
+            device, bytes=region.nbytes, flops=_flops(r), efficiency=0.25, memory_efficiency=0.75,
+            blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=8, launches=1 if parts.parts == 1 else 2,
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        outer, _, inner, _, parts = _columns(region, device)
-        return outer * parts.parts * inner * _partial(region).itemsize if parts.parts > 1 else 0
+        r = reduced(region)
+        outer, _, inner, _, parts = _column_split(r, device)
+        return outer * parts.parts * inner * r.partial.itemsize if parts.parts > 1 else 0
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.reduce import columns as body
 
-        outer, length, inner, width, (parts, chunk) = _columns(region, device)
-        (op, divide), dtype, partial = _op(region), region.operands[0].dtype, _partial(region)
-        across = cdiv(inner, width)
+        r = reduced(region)
+        outer, length, inner, width, (parts, chunk) = _column_split(r, device)
+        _, before_walks, after_walks = _fitted(r, (False, True, False))
+        source, sink = _side(r.before, before_walks), _side(r.after, after_walks)
 
-        def launch(source: Arg, target: Arg, types: tuple[DType, DType], last: bool, length: int, splits: int,
-                   chunk: int) -> Launch:  # fmt: skip
-            kernel, tiles = body(op, *types, width, divide and last), outer * splits * across
-            args = (
-                source,
-                target,
-                Num(tiles),
-                Num(length),
-                Num(inner),
-                Num(splits),
-                Num(chunk),
-                _count(region),
+        def launch(how: str, before: Any, after: Any, length: int, splits: int, chunk: int) -> Launch:
+            kernel = body(how, r.partial, before[0], after[0], width)
+            tiles = outer * splits * cdiv(inner, width)
+            numbers = Num(tiles), Num(length), Num(inner), Num(splits), Num(chunk), Num(r.length, f32)
+            return Launch(
+                kernel, grid_for(tiles * THREADS, device), (THREADS,), (*before[1], *after[1], *numbers)
             )
-            return Launch(kernel, grid_for(tiles * THREADS, device), (THREADS,), args)
 
         if parts == 1:
-            return [launch(In(0), Out(0), (dtype, dtype), True, length, 1, length)]
-        work = Work(0, partial)
+            return [launch(r.core.how, source, sink, length, 1, length)]
+        inside, again = _partial_side(r), _partial_side(r, (parts * inner, inner, 1))
         return [
-            launch(In(0), work, (dtype, partial), False, length, parts, chunk),
-            launch(work, Out(0), (partial, dtype), True, parts, 1, parts),
+            launch(_first(r.core.how), source, inside, length, parts, chunk),
+            launch(r.core.how, again, sink, parts, 1, parts),
         ]
 
 
 # --- any axes -----------------------------------------------------------------------------------------------------------
 
 
-def _walks(region: RegionSpec):
-    """Collapsed (shape, strides) of the kept and of the reduced axes of the operand."""
-    x, axes = region.operands[0], reduced_axes(region)
+def _scattered(r: Reduced, which: bool) -> tuple[Shape, Walks, Walks]:
+    """The reduced axes, or the kept ones, collapsed: sizes, and how loads before and after walk them."""
+    runs = [run for run in r.runs if run.reduced == which]
+    count = len(r.before.loads) + 1
 
-    def walk(chosen: list[int]):
-        shape, (steps,) = collapse(tuple(x.shape[a] for a in chosen), [tuple(x.stride[a] for a in chosen)])
-        return shape, steps
+    def joined(parts: list[list[Shape]], k: int) -> Shape:
+        return tuple(s for strides in parts for s in strides[k])
 
-    return walk([a for a in range(x.rank) if a not in axes]), walk(list(axes))
+    befores, afters = [run.before for run in runs], [run.after for run in runs]
+    strides = [joined(befores, k) for k in range(count)]
+    if not which:
+        strides += [joined(afters, k) for k in range(len(r.after.loads))]
+    shape, strides = collapse(tuple(size for run in runs for size in run.shape), strides)
+    return shape, strides[:count], strides[count:]
 
 
-@variant(*KINDS, id="cuda.reduce_naive.v1")
+@variant(*KINDS, id="cuda.reduce_naive.v1", takes=TAKES)
 class ReduceNaive:
-    """One thread per result, which walks its elements alone: any axes, any strides. Any number type.
+    """One thread per result, which walks its elements alone: any axes, any strides, any broadcasts. Any number type.
 
     Parallel over results only; loads coalesce only if the last axis is kept.
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
-        yield _no_bool(region)
-        if not region.results[0].contiguous:
-            yield Reject("contiguous", f"result 0 is {region.results[0]}, needs row-major")
-        for what, (shape, _) in zip(("kept", "reduced"), _walks(region)):
-            yield at_most(f"rank of the {what} axes", len(shape), MAX_RANK)
+        yield from _readable(region)
+        r = reduced(region)
+        for what, which in (("kept", False), ("reduced", True)):
+            yield at_most(f"rank of the {what} axes", len(_scattered(r, which)[0]), MAX_RANK)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        results, length = region.results[0].numel, _length(region)
-        full = min(1.0, results / (device.sms * 2048))  # threads in flight, as a share of what the chip holds
-        cost = roofline(device, bytes=region.nbytes, memory_efficiency=max(0.15 * full, 1e-4))
-        return cost.plus(**{"one element after another": 0.02 * length})
+        r = reduced(region)
+        full = min(
+            1.0, r.after.numel / (device.sms * 2048)
+        )  # threads in flight, as a share of what the chip holds
+        cost = roofline(
+            device, bytes=region.nbytes, flops=_flops(r), efficiency=max(0.25 * full, 1e-4),
+            memory_efficiency=max(0.15 * full, 1e-4),
+        )  # fmt: skip
+        return cost.plus(**{"one element after another": 0.02 * r.length})
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.reduce import naive
 
-        (kept, kept_steps), (reduced, reduced_steps) = _walks(region)
-        (op, divide), dtype = _op(region), region.operands[0].dtype
-        body = naive(op, dtype, dtype, len(kept), len(reduced), divide)
-        walks = tuple(tuple(map(Num, group)) for group in (kept, kept_steps, reduced, reduced_steps))
-        results = region.results[0].numel
-        args = (In(0), Out(0), *walks, Num(results), Num(_length(region)), _count(region))
-        return [Launch(body, grid_for(results, device), (THREADS,), args)]
+        r = reduced(region)
+        (kept, kept_walks, after_walks), (inside, inside_walks, _) = _scattered(r, False), _scattered(r, True)
+        before, before_args = _side(r.before, [a + b for a, b in zip(kept_walks, inside_walks)])
+        after, after_args = _side(r.after, after_walks)
+        body = naive(r.core.how, r.partial, before, after, len(kept), len(inside))
+        sizes = tuple(map(Num, kept)), tuple(map(Num, inside))
+        numbers = Num(r.after.numel), Num(r.length), Num(r.length, f32)
+        args = (*before_args, *after_args, *sizes, *numbers)
+        return [Launch(body, grid_for(r.after.numel, device), (THREADS,), args)]

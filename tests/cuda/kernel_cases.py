@@ -13,9 +13,10 @@ import numpy as np
 
 import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cuda_kernels import MODULES
+from aicf.ops.draw import draw
 from aicf.ops.schema import schema_of
 from aicf.registry.variant import KernelVariant
-from aicf.rows import RegionSpec
+from aicf.rows import RegionOp, RegionSpec
 from aicf.types import ActKind, DType, TensorDesc, TensorSpec, bf16, f16, f32, i32, i64, row_major
 
 VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
@@ -23,11 +24,10 @@ VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, 
 
 @dataclass(frozen=True)
 class Case:
-    """One region for one variant. `values` names how operands are drawn when not normally: see `operands_for`."""
+    """One region for one variant."""
 
     variant: str
     region: RegionSpec
-    values: str = "normal"
     tolerance: float = 1e-5
 
     def __str__(self) -> str:
@@ -51,6 +51,32 @@ def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
     return RegionSpec.single(schema.kind, packed, descs, results)
 
 
+def fused(
+    operands: dict[str, Any], *ops: tuple[Any, ...], keep: Sequence[str] = (), strict: bool = False
+) -> RegionSpec:
+    """Ops over named values: (results, op, *operands, attributes), the last left out if empty; results are a name or several.
+
+    operands  name -> descriptor or shape (f32)
+    keep      what leaves the region: the last op's results, unless said otherwise
+    """
+    descs = {name: d if isinstance(d, TensorDesc) else desc(d) for name, d in operands.items()}
+    made: list[RegionOp] = []
+    names = list(descs)
+    for results, op, *args in ops:
+        attrs = args.pop() if isinstance(args[-1], dict) else {}
+        results = (results,) if isinstance(results, str) else results
+        one = region(op, *(descs.get(a) for a in args), **attrs)
+        descs.update(zip(results, one.results))
+        names += results
+        ins = tuple(-1 if a is None else names.index(a) for a in args)
+        made.append(RegionOp(one.kind, one.attrs, ins, tuple(map(names.index, results))))
+        last = results
+    outputs = tuple(map(names.index, keep or last))
+    return RegionSpec(
+        tuple(made), tuple(descs[n] for n in names), tuple(range(len(operands))), outputs, strict
+    )
+
+
 def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, trans_a: bool = False,
          trans_b: bool = False, dtype: DType = f32, alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
     a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
@@ -68,11 +94,10 @@ FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
     Case("cuda.elementwise_vector.v1", region("div", (1001,), (1001,))),
     Case("cuda.elementwise_vector.v1", region("add", *2 * [desc((1001,), f16)]), tolerance=1e-3),
-    Case("cuda.elementwise_vector.v1", region("adam_step", *4 * [desc((1001,), f16)], *7 * [()]), "rates", 5e-3),
+    Case("cuda.elementwise_vector.v1", region("adam_step", *4 * [desc((1001,), f16)], *7 * [()]), 5e-3),
     Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)]), tolerance=1e-3),
-    Case("cuda.bias_add.v1", region("bias_add", (30, 40), (40,))),
-    Case("cuda.broadcast_in_dim.v1", region("broadcast_in_dim", (7, 1), shape=(7, 5, 9), dims=(0, 2))),
+    Case("cuda.elementwise_rows.v1", region("bias_add", (30, 40), (40,))),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
       for v in GEMMS for t, e in HALVES.items() if t is f16 or "64x64" in v),
@@ -83,9 +108,9 @@ FIRST = [
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
-    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (30, 10), desc((30,), i64)), "labels"),
+    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (30, 10), desc((30,), i64))),
     Case("cuda.softmax_xent_grad_rows.v1",
-         region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,)), "labels"),
+         region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,))),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
@@ -170,9 +195,7 @@ def _elementwise() -> list[Case]:
         "gelu_grad",
         "gelu_erf_grad",
     ]
-    cases = [
-        Case(flat, region(op, (1025,)), "positive" if op in ("log", "sqrt") else "normal") for op in unary
-    ]
+    cases = [Case(flat, region(op, (1025,))) for op in unary]
     cases += [Case(flat, region(op, (1025,), (1025,))) for op in binary]
     cases += [Case(flat, region("scale", (33, 3), factor=-1.5)), Case(flat, region("mul", (1025,), (1,)))]
     cases += [Case(flat, region("add", *2 * [desc((77,), t)])) for t in (i32, i64)]
@@ -186,10 +209,10 @@ def _elementwise() -> list[Case]:
     p = (4, 257)
     cases += [
         Case(flat, region("select", desc((77,), DType.bool), (77,), (77,))),
-        Case(flat, region("sgd_step", p, p, p, (), (), (), nesterov=True), "rates"),
-        Case(flat, region("adam_step", p, p, p, p, *[()] * 7, decoupled=True), "rates"),
+        Case(flat, region("sgd_step", p, p, p, (), (), (), nesterov=True)),
+        Case(flat, region("adam_step", p, p, p, p, *[()] * 7, decoupled=True)),
         Case(flat, region("increment", desc((), i64))),
-        Case(flat, region("adam_correction", desc((), i64), (), ()), "rates"),
+        Case(flat, region("adam_correction", desc((), i64), (), ())),
         Case(flat, region("schedule_cosine", desc((), i64), (), warmup=4, total=20)),
         Case(flat, region("schedule_linear", desc((3,), i64), (), total=10)),
         Case(flat, region("schedule_step", desc((3,), i64), (), every=2, gamma=0.5)),
@@ -205,13 +228,8 @@ def _elementwise() -> list[Case]:
         for n in (1, 7, 1024, 1025):
             cases += [
                 Case(vector, region("mul", *2 * [desc((n,), t)]), tolerance=tolerance),
-                Case(vector, region("sgd_step", *3 * [desc((n,), t)], *3 * [()]), "rates", tolerance),
-                Case(
-                    vector,
-                    region("adam_step", *4 * [desc((n,), t)], *7 * [()], decoupled=True),
-                    "rates",
-                    tolerance,
-                ),
+                Case(vector, region("sgd_step", *3 * [desc((n,), t)], *3 * [()]), tolerance),
+                Case(vector, region("adam_step", *4 * [desc((n,), t)], *7 * [()], decoupled=True), tolerance),
             ]
     for shape in ((2,), (1024,), (4, 7), (3, 0), (2, 3, 5, 7)):
         cases.append(Case(half2, region("add", *2 * [desc(shape, f16)]), tolerance=1e-3))
@@ -249,20 +267,18 @@ def _losses() -> list[Case]:
     cases = []
     for n, c, t in ((4, 7, i64), (1, 1, i32), (5, 1, i64), (3, 1025, i32), (100, 10, i64), (2, 50000, i64)):
         labels = desc((n,), t)
-        cases.append(
-            Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, c), labels), "labels")
-        )
+        cases.append(Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, c), labels)))
         grad = region("softmax_cross_entropy_grad", (n, c), labels, (n,))
-        cases.append(Case("cuda.softmax_xent_grad_rows.v1", grad, "labels"))
+        cases.append(Case("cuda.softmax_xent_grad_rows.v1", grad))
     half = region("softmax_cross_entropy", desc((4, 7), f16), desc((4,), i64))
-    return [*cases, Case("cuda.softmax_xent_rows.v1", half, "labels", 2e-3)]
+    return [*cases, Case("cuda.softmax_xent_rows.v1", half, 2e-3)]
 
 
 def _memory() -> list[Case]:
-    bias, broadcast = "cuda.bias_add.v1", "cuda.broadcast_in_dim.v1"
-    cases = [Case(bias, region("bias_add", shape, (length,)))
+    strided = "cuda.elementwise_strided.v1"
+    cases = [Case(strided, region("bias_add", shape, (length,)))
              for shape, length in (((4, 7), 7), ((4, 7), 4), ((4, 7), 1), ((5, 5), 5), ((1, 1), 1))]  # fmt: skip
-    cases += [Case(broadcast, region("broadcast_in_dim", x, shape=shape, dims=dims)) for x, shape, dims in (
+    cases += [Case(strided, region("broadcast_in_dim", x, shape=shape, dims=dims)) for x, shape, dims in (
         ((7,), (4, 7), (1,)), ((4,), (4, 7), (0,)), ((), (2, 3), ()), ((4, 1), (4, 3, 5), (0, 2)))]  # fmt: skip
     cases += [Case("cuda.fill.v1", region("fill", shape=(33, 5), value=2.0, dtype=t.id)) for t in DType]
     cases += [
@@ -311,45 +327,50 @@ class Operands:
 
 
 def operands_for(case: Case, seed: int = 0) -> Operands:
-    """Fresh random operands: normal; `positive`; `rates`, which puts 0-D operands into (0.1, 0.9); or class labels."""
-    rng, made = np.random.default_rng(seed), Operands()
-    for position, t in enumerate(case.region.operands):
+    """Fresh random operands, in the domain of the first op that reads each."""
+    rng, made, r = np.random.default_rng(seed), Operands(), case.region
+    for tensor, t in zip(r.inputs, r.operands):
+        op = next(op for op in r.ops if tensor in op.inputs)
+        schema, shapes = schema_of(op.kind), [None if i < 0 else r.tensors[i].shape for i in op.inputs]
+        values = draw(schema, schema.operands[op.inputs.index(tensor)], t.dtype, shapes, rng)
         extent = 1 + sum((d - 1) * s for d, s in zip(t.shape, t.stride)) if t.numel else 0
-        if t.dtype is DType.bool:
-            values = rng.integers(0, 2, extent)
-        elif case.values == "labels" and position == 1:
-            values = rng.integers(0, case.region.operands[0].shape[1], extent)
-        elif t.dtype.kind == "int":
-            values = rng.integers(1, 9, extent)
-        else:
-            values = rng.normal(size=extent)
-            if case.values == "positive" or (case.values == "rates" and position == 3):
-                values = np.abs(values) + 0.1
-            elif case.values == "rates" and t.rank == 0:
-                values = rng.uniform(0.1, 0.9, extent)
-        memory = np.asarray(values).astype(t.dtype.numpy)
-        strides = [s * t.dtype.itemsize for s in t.stride]
+        memory = np.zeros(extent, t.dtype.numpy)
+        array = np.lib.stride_tricks.as_strided(memory, t.shape, [s * t.dtype.itemsize for s in t.stride])
+        array[...] = np.asarray(values).astype(t.dtype.numpy)
         made.memory.append(memory)
-        made.arrays.append(np.lib.stride_tricks.as_strided(memory, t.shape, strides))
+        made.arrays.append(array)
     return made
 
 
 def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
-    """The op in NumPy; floats in float64 unless the values are special ones, which overflow elsewhere there."""
+    """The ops in NumPy, one after another; values inside the region are rounded to their types.
+
+    Floats are float64 unless the values are special ones, which overflow elsewhere there.
+    """
     r = case.region
-    by_tensor = dict(zip(r.inputs, arrays))
-    given = [None if i < 0 else _wide(by_tensor[i], exact) for i in r.anchor.inputs]
-    with np.errstate(all="ignore"):
-        return list(schema_of(r.kind).call_reference(given, r.attrs))
+    values = {i: _wide(x, exact) for i, x in zip(r.inputs, arrays)}
+    made = dict(values)
+    for op in r.ops:
+        given = [None if i < 0 else values[i] for i in op.inputs]
+        with np.errstate(all="ignore"):
+            results = schema_of(op.kind).call_reference(given, op.attrs)
+            for i, result in zip(op.outputs, results):
+                made[i] = result
+                dtype = r.tensors[i].dtype
+                narrow = dtype.itemsize == 2
+                values[i] = _wide(result.astype(dtype.numpy) if narrow else result, exact)
+    return [made[i] for i in r.outputs]
 
 
 def _wide(x: np.ndarray, exact: bool) -> np.ndarray:
-    return x.astype(np.float64 if exact else np.float32) if DType.of(x.dtype).kind == "float" else x
+    real = x.dtype == np.float64 or DType.of(x.dtype).kind == "float"
+    return x.astype(np.float64 if exact else np.float32) if real else x
 
 
 def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
     """Within the case's tolerance, relative and absolute; absolute grows with the root of what was summed."""
-    summed = max([1.0, *(t.numel / max(1, case.region.results[0].numel) for t in case.region.operands)])
+    fewest = max(1, min(t.numel for t in case.region.results))
+    summed = max([1.0, *(t.numel / fewest for t in case.region.operands)])
     if case.region.kind.name == "gemm":
         summed = max(1, case.region.operands[0].shape[0 if case.region.attrs["trans_a"] else 1])
     for i, (g, w, t) in enumerate(zip(got, want, case.region.results)):

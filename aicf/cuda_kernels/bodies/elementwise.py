@@ -17,9 +17,11 @@ from .element import Loads, Stores, mapper, vector_mapper
 from .index import Walk, coordinates, offsets
 
 
-def blocks_per_sm(values: int) -> int:
-    """How many blocks of 256 threads find registers for so many numbers each, and as many again for what is in between."""
-    return 4 if values <= 28 else 2 if values <= 60 else 1
+def blocks_per_sm(ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int) -> int:
+    """How many blocks of 256 threads find registers for what one thread holds, and as much again for what is in between."""
+    moving = sum(any(steps) for (steps, _), dtype in zip(walks, ins) if dtype is not None)
+    values = width * (moving + len(outs)) + (len(ins) - moving) // 2
+    return 4 if values <= 32 else 2 if values <= 64 else 1
 
 
 @functools.cache
@@ -39,6 +41,8 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
     else:
         apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
 
+    resident = blocks_per_sm(ins, outs, walks, width)
+
     def kernel(ins, outs, shape, strides, n):
         i = (np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x) * width
         step = np.int64(cuda.gridDim.x) * cuda.blockDim.x * width
@@ -46,7 +50,7 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
             apply(ins, outs, of(at(i, shape), strides), i)
             i += step
 
-    kernel.blocks_per_sm = blocks_per_sm(width * (len(ins) + len(outs)))
+    kernel.blocks_per_sm = resident
     kernel.__name__ = name
     return kernel
 
@@ -58,6 +62,8 @@ def vector(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[W
     busy. The last n % width elements go one by one."""
     apply_one, of = mapper(expr, ins, outs), offsets(walks)
     apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
+
+    resident = blocks_per_sm(ins, outs, walks, width)
 
     def kernel(ins, outs, n):
         thread = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -71,6 +77,6 @@ def vector(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[W
         if i < n:
             apply_one(ins, outs, of((i,), ()), i)
 
-    kernel.blocks_per_sm = blocks_per_sm(width * (len(ins) + len(outs)))
+    kernel.blocks_per_sm = resident
     kernel.__name__ = name
     return kernel

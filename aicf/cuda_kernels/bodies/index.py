@@ -54,7 +54,7 @@ def offsets(walks: tuple[Walk, ...]) -> Any:
                 for d, step in enumerate(steps):
                     if step == 0:
                         continue
-                    term = b.extract_value(args[0], d)
+                    term = ctx.cast(b, b.extract_value(args[0], d), at.types[d], types.int64)
                     if step == GIVEN:
                         term = b.mul(term, b.extract_value(args[1], given))
                         given += 1

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ...registry.program import Expression
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device
-from .element import getter, numba_type, putter
-from .index import GIVEN, coordinates, offsets
+from .element import Loads, Stores, applier, feeder, numba_type
+from .index import Walk, coordinates, offsets
 
 BLOCK = 256  # threads; also the number of partial results in shared memory
 
@@ -30,11 +32,11 @@ def _max(a, b):
 
 
 def reducer(op: str, dtype: DType) -> tuple[Any, Any]:
-    """combine and identity of `sum` or `max` in the compute type."""
+    """combine and identity of `sum`, `mean` or `max` in the compute type."""
     number = dtype.compute.numpy.type
-    if op == "sum":
-        return device(_sum), number(0)
-    return device(_max), number(-np.inf) if dtype.kind == "float" else number(np.iinfo(number).min)
+    if op == "max":
+        return device(_max), number(-np.inf) if dtype.kind == "float" else number(np.iinfo(number).min)
+    return device(_sum), number(0)
 
 
 @functools.cache
@@ -63,17 +65,38 @@ def _shared_type(dtype: DType) -> Any:
     return dtype.compute.numpy.type if SIMULATED else numba_type(dtype)
 
 
-@functools.cache
-def rows(op: str, dtype: DType, out: DType, lanes: int, divide: bool) -> Callable[..., None]:
-    """`lanes` threads per segment of a row; its elements are contiguous, so neighbouring threads read neighbours.
+@dataclass(frozen=True)
+class Side:
+    """A map on one side of a reduction, and how its loads walk the coordinates that the kernel has there."""
 
-    y[r * splits + s] = reduction of x[r, s * chunk : (s + 1) * chunk], divided by `count` if asked (a mean).
+    expr: Expression
+    ins: Loads
+    outs: Stores
+    walks: tuple[Walk, ...]
+
+
+def _named(kernel: Callable[..., None], kind: str, op: str, before: Side, after: Side) -> Callable[..., None]:
+    names = [before.expr.name, op, after.expr.name]
+    dtype = before.expr.dtypes[before.expr.results[-1]]
+    kernel.__name__ = "_".join(["reduce", kind, *(name for name in names if name != "copy"), str(dtype)])
+    return kernel
+
+
+@functools.cache
+def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int) -> Callable[..., None]:
+    """`lanes` threads per segment of a row; its elements are neighbours, and neighbouring threads read them.
+
+    The reduction of before(r, s * chunk : (s + 1) * chunk) is number r * splits + s; a mean is divided by `count`. The map
+    before it walks (row, column) and stores at row * columns + column; that after it walks and stores (number,).
     """
     combine, identity = reducer(op, dtype)
-    fold, get, put = tree(combine, lanes, 1), getter(dtype), putter(out)
-    shared_type, per_block = _shared_type(dtype), BLOCK // lanes
+    fold, feed, apply = tree(combine, lanes, 1), _feeder(before), _applier(after)
+    of, after_of = offsets(before.walks), offsets(after.walks)
+    shared_type, per_block, divide = _shared_type(dtype), BLOCK // lanes, op == "mean"
 
-    def kernel(x, y, segments, columns, splits, chunk, count):
+    def kernel(
+        ins, outs, strides, after_ins, after_outs, after_strides, segments, columns, splits, chunk, count
+    ):
         partial = cuda.shared.array(BLOCK, shared_type)
         thread = cuda.threadIdx.x
         lane, slot = thread % lanes, thread // lanes
@@ -86,34 +109,37 @@ def rows(op: str, dtype: DType, out: DType, lanes: int, divide: bool) -> Callabl
                 i = split * chunk + lane
                 end = min(columns, (split + 1) * chunk)
                 while i < end:
-                    total = combine(total, get(x, row * columns + i))
+                    total = combine(total, feed(ins, outs, of((row, i), strides), row * columns + i))
                     i += lanes
             partial[thread] = total
             fold(partial, thread, lane)
             if lane == 0 and segment < segments:
+                total = partial[thread]
                 if divide:
-                    put(y, segment, partial[thread] / count)
-                else:
-                    put(y, segment, partial[thread])
+                    total = total / count
+                apply(total, after_ins, after_outs, after_of((segment,), after_strides), segment)
             cuda.syncthreads()
             first += np.int64(cuda.gridDim.x) * per_block
 
-    kernel.__name__ = f"reduce_rows{lanes}_{'mean' if divide else op}_{dtype}"
-    return kernel
+    return _named(kernel, f"rows{lanes}", op, before, after)
 
 
 @functools.cache
-def columns(op: str, dtype: DType, out: DType, width: int, divide: bool) -> Callable[..., None]:
+def columns(op: str, dtype: DType, before: Side, after: Side, width: int) -> Callable[..., None]:
     """`width` neighbouring threads per line read neighbouring columns; 256 / width lines are read side by side.
 
-    x is (outer, length, inner). y[(o * splits + s) * inner + c] = reduction of x[o, s * chunk : (s + 1) * chunk, c].
+    The domain is (outer, length, inner). Number (o * splits + s, c) is the reduction of
+    before(o, s * chunk : (s + 1) * chunk, c); the map after it walks (o * splits + s, c).
     """
     combine, identity = reducer(op, dtype)
     height = BLOCK // width
-    fold, get, put = tree(combine, height, width), getter(dtype), putter(out)
-    shared_type = _shared_type(dtype)
+    fold, feed, apply = tree(combine, height, width), _feeder(before), _applier(after)
+    of, after_of = offsets(before.walks), offsets(after.walks)
+    shared_type, divide = _shared_type(dtype), op == "mean"
 
-    def kernel(x, y, tiles, length, inner, splits, chunk, count):
+    def kernel(
+        ins, outs, strides, after_ins, after_outs, after_strides, tiles, length, inner, splits, chunk, count
+    ):
         partial = cuda.shared.array(BLOCK, shared_type)
         thread = cuda.threadIdx.x
         lane, line = thread % width, thread // width
@@ -127,44 +153,54 @@ def columns(op: str, dtype: DType, out: DType, width: int, divide: bool) -> Call
                 i = split * chunk + line
                 end = min(length, (split + 1) * chunk)
                 while i < end:
-                    total = combine(total, get(x, (o * length + i) * inner + column))
+                    place = (o * length + i) * inner + column
+                    total = combine(total, feed(ins, outs, of((o, i, column), strides), place))
                     i += height
             partial[thread] = total
             fold(partial, thread, line)
             if line == 0 and column < inner:
+                total = partial[thread]
                 if divide:
-                    put(y, segment * inner + column, partial[thread] / count)
-                else:
-                    put(y, segment * inner + column, partial[thread])
+                    total = total / count
+                at = after_of((segment, column), after_strides)
+                apply(total, after_ins, after_outs, at, segment * inner + column)
             cuda.syncthreads()
             tile += cuda.gridDim.x
 
-    kernel.__name__ = f"reduce_columns{width}_{'mean' if divide else op}_{dtype}"
-    return kernel
+    return _named(kernel, f"columns{width}", op, before, after)
 
 
 @functools.cache
-def naive(op: str, dtype: DType, out: DType, kept: int, reduced: int, divide: bool) -> Callable[..., None]:
-    """One thread per result, walking `reduced` dimensions one element after another: any axes, any strides."""
-    combine, identity = reducer(op, dtype)
-    get, put = getter(dtype), putter(out)
-    kept_at, kept_of = coordinates(kept, False), offsets((((GIVEN,) * kept, 0),))
-    reduced_at, reduced_of = coordinates(reduced, False), offsets((((GIVEN,) * reduced, 0),))
+def naive(op: str, dtype: DType, before: Side, after: Side, kept: int, reduced: int) -> Callable[..., None]:
+    """One thread per result, walking `reduced` dimensions one element after another: any axes, any strides.
 
-    def kernel(x, y, kept_shape, kept_strides, reduced_shape, reduced_strides, results, length, count):
+    The map before the reduction walks (*kept, *reduced); its last walk is that of its stores. The one after it walks kept.
+    """
+    combine, identity = reducer(op, dtype)
+    feed, apply, divide, last = _feeder(before), _applier(after), op == "mean", len(before.ins)
+    kept_at, reduced_at = coordinates(kept, False), coordinates(reduced, False)
+    of, after_of = offsets(before.walks), offsets(after.walks)
+
+    def kernel(ins, outs, strides, after_ins, after_outs, after_strides, kept_shape, reduced_shape, results, length,
+               count):  # fmt: skip
         r = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         while r < results:
-            start = kept_of(kept_at(r, kept_shape), kept_strides)[0]
+            at = kept_at(r, kept_shape)
             total = identity
             for i in range(length):
-                total = combine(
-                    total, get(x, start + reduced_of(reduced_at(i, reduced_shape), reduced_strides)[0])
-                )
+                places = of(at + reduced_at(i, reduced_shape), strides)
+                total = combine(total, feed(ins, outs, places, places[last]))
             if divide:
-                put(y, r, total / count)
-            else:
-                put(y, r, total)
+                total = total / count
+            apply(total, after_ins, after_outs, after_of(at, after_strides), r)
             r += np.int64(cuda.gridDim.x) * cuda.blockDim.x
 
-    kernel.__name__ = f"reduce_naive_{'mean' if divide else op}_{dtype}_{kept}_{reduced}"
-    return kernel
+    return _named(kernel, f"naive{kept}_{reduced}", op, before, after)
+
+
+def _feeder(side: Side) -> Any:
+    return feeder(side.expr, side.ins, side.outs)
+
+
+def _applier(side: Side) -> Any:
+    return applier(side.expr, side.ins, side.outs)

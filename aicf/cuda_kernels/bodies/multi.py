@@ -1,0 +1,87 @@
+"""One launch over several independent maps of one kind, each with a length of its own: a horizontal region (A13).
+
+A block works on one part. Which one, and so its pointers, follows from the first block of each part: comparisons and
+selects on numbers that are the same for the whole block. An index into a tuple would put the tuple on the stack.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...registry.program import Expression
+from ..dsl import SIMULATED, cuda, deferred, intrinsic, types
+from .element import Loads, Stores, mapper, vector_mapper
+from .elementwise import blocks_per_sm
+from .index import Walk, offsets
+
+
+@deferred
+def picker() -> Any:
+    """`pick(columns, block, firsts)`: of each column, the entry of the part to which the block belongs.
+
+    columns  a tuple of tuples: one entry per part, or one for all
+    firsts   the first block of each part, ascending; of parts with the same one the last counts, the others are empty
+    """
+    if SIMULATED:
+        return lambda columns, block, firsts: tuple(
+            c[sum(block >= f for f in firsts) - 1 if len(c) > 1 else 0] for c in columns
+        )
+
+    @intrinsic
+    def pick(typing, columns, block, firsts):
+        def codegen(ctx, b, sig, args):
+            at = ctx.cast(b, args[1], block, types.int64)
+            begun = [
+                b.icmp_signed(">=", at, ctx.cast(b, b.extract_value(args[2], part), kind, types.int64))
+                for part, kind in enumerate(firsts.types)
+            ]
+            picked = []
+            for c, column in enumerate(columns.types):
+                entries = b.extract_value(args[0], c)
+                value = b.extract_value(entries, 0)
+                for part in range(1, len(column.types)):
+                    value = b.select(begun[part], b.extract_value(entries, part), value)
+                picked.append(value)
+            return ctx.make_tuple(b, sig.return_type, picked)
+
+        entry = tuple(column.types[0] for column in columns.types)
+        return types.BaseTuple.from_types(entry)(columns, block, firsts), codegen
+
+    return pick
+
+
+@functools.cache
+def multi(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...],
+          width: int) -> Callable[..., None]:  # fmt: skip
+    """Each part as in elementwise.vector, by its own blocks `first` to `end` in a loop over its `length` elements.
+
+    ins, outs             of each load and store, the pointers of all parts, or one for all
+    lengths, firsts, ends one number for each part
+    """
+    pick, apply_one, of = picker(), mapper(expr, ins, outs), offsets(walks)
+    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
+
+    resident = blocks_per_sm(ins, outs, walks, width)
+
+    def kernel(ins, outs, lengths, firsts, ends):
+        block = np.int64(cuda.blockIdx.x)
+        sources, targets = pick(ins, block, firsts), pick(outs, block, firsts)
+        n, first, end = pick((lengths, firsts, ends), block, firsts)
+        thread = (block - first) * cuda.blockDim.x + cuda.threadIdx.x
+        step = (end - first) * cuda.blockDim.x * width
+        whole = n - n % width
+        i = thread * width
+        while i < whole:
+            apply(sources, targets, of((i,), ()), i)
+            i += step
+        i = whole + thread
+        if i < n:
+            apply_one(sources, targets, of((i,), ()), i)
+
+    kernel.blocks_per_sm = max(1, resident // 2)  # its pointers are in registers
+    kernel.__name__ = name
+    return kernel
