@@ -342,6 +342,7 @@ def test_the_first_nan_is_traced_to_its_op(device, how, monkeypatch):
     with pytest.raises(NanError, match=r"step 0 made the first NaN: log") as error:
         getattr(program, how)({"x": x})
     assert "1 NaN of 30" in str(error.value)
+    assert "log made it" in str(error.value) or "log + exp" not in str(error.value)
     assert "test_training.py" in error.value.where
     assert np.isfinite(getattr(program, how)({"x": np.abs(x)})["output"].numpy()).all()
     x[0, 0] = np.nan

@@ -71,14 +71,34 @@ class Bound:
         for v in step.in_vids:
             infinite = self._count(np.isinf, v)
             seen.append(f"{slots[v].name}: {slots[v].spec}" + (f" with {infinite} Inf" if infinite else ""))
-        operands = [self.tensors[v].numpy() for v in step.in_vids]
-        reason = schema_of(step.region.kind).why_nan(operands)
+        reason = self._reason(step)
         return NanError(
             f"step {n} made the first NaN: {step.region.signature}, by {step.kernel_id}",
             where=step.where or None,
             got=f"{count} NaN of {slots[vid].spec.numel} in {slots[vid].name}: {slots[vid].spec}",
             details=["its inputs have none: " + ", ".join(seen), *([reason] if reason else [])],
         )
+
+    def _reason(self, step: Step) -> str | None:
+        """Which op of the region made a NaN of what, found by its reference; None if the operands were written over."""
+        storage = {
+            slot.vid: slot.vid if slot.alias_of is None else slot.alias_of
+            for slot in self.plan.slots.values()
+        }
+        if {storage[v] for v in step.in_vids}.intersection(storage[v] for v in step.out_vids):
+            return None
+        region = step.region
+        known = {i: self.tensors[v].numpy() for i, v in zip(region.inputs, step.in_vids)}
+        for op in region.ops:
+            schema = schema_of(op.kind)
+            operands = [known[i] if i >= 0 else None for i in op.inputs]
+            known.update(zip(op.outputs, schema.call_reference(operands, op.attrs)))
+            floats = [known[i] for i in op.outputs if region.tensors[i].dtype.kind == "float"]
+            if any(np.isnan(a.astype(np.float32)).any() for a in floats):
+                why = schema.why_nan([a for a in operands if a is not None])
+                of = f"{op.kind} made it" if len(region.ops) > 1 else None
+                return ": ".join(filter(None, (of, why))) or None
+        return None
 
     def _count(self, test: Callable[[np.ndarray], np.ndarray], vid: int) -> int:
         if self.plan.slots[vid].spec.dtype.kind != "float":
