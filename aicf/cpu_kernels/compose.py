@@ -25,7 +25,7 @@ from . import halves, vector_math
 
 # error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something, and
 # nothing is contracted
-jit = numba.njit(error_model="numpy", nogil=True)
+jit = numba.njit(error_model="numpy", nogil=True, no_cfunc_wrapper=True)
 inner = numba.njit(
     error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
 )

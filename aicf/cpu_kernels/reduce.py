@@ -36,7 +36,7 @@ class ReduceLoop:
     def cost(region, device):
         program = program_of(region)
         before, after = program.before, program.after
-        outer, reduced, width = _view(before.shape, program.core.axes)
+        outer, _, width = _view(before.shape, program.core.axes)
         terms = {"launch": device.launch_us, **loop_us(before, region, device)}
         terms["sums"] = before.numel * ADD_US + (outer * ROW_US if width == 1 else 0.0)
         if not _trivial(after):

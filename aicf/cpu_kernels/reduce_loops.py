@@ -22,35 +22,69 @@ LANES = 32
 
 @cache
 def _arithmetic(how: str, dtype: DType) -> tuple[Callable[..., Any], Callable[..., Any], np.generic]:
-    """(combine(sum, value), finish(sum, count), where sums begin)."""
+    """(join of two sums, finish(sum, count), the sum of nothing); a sum's type is that of the last one."""
     number = dtype.compute.numpy.type
     if how == "max":
-        least = number(-np.inf) if dtype.kind == "float" else np.iinfo(number).min
-        combine = inner(lambda best, value: value if value > best or value != value else best)
-        return combine, inner(lambda best, count: best), number(least)
-    begin = np.float64(0) if dtype.kind == "float" else np.int64(0)
-    wide = type(begin)
-    add = inner(lambda total, value: total + wide(value))
+        least = number(-np.inf) if dtype.kind == "float" else number(np.iinfo(number).min)
+        join = inner(lambda best, other: other if other > best or other != other else best)
+        return join, inner(lambda best, count: best), least
+    join = inner(lambda total, other: total + other)
     if how == "mean":
-        return add, inner(lambda total, count: number(total / count)), begin
-    return add, inner(lambda total, count: number(total)), begin
+        return join, inner(lambda total, count: number(total / count)), np.float64(0)
+    return join, inner(lambda total, count: number(total)), np.dtype(dtype.kind + "64").type(0)
 
 
 @cache
-def _rows(how: str, dtype: DType) -> Callable[..., None]:
-    """rows(sums, block, at, length): elements at .. at + length of the block go into LANES sums."""
-    combine, *_ = _arithmetic(how, dtype)
+def _row(how: str, dtype: DType) -> tuple[Callable[..., None], Callable[..., Any]]:
+    """fold(sums, values, at, length): elements at .. at + length go into LANES sums; total(sums): these as one."""
+    join, _, begin = _arithmetic(how, dtype)
+    wide = type(begin)
 
     @inner
-    def rows(sums, block, at, length):
-        whole = length // LANES * LANES
-        for i in range(at, at + whole, LANES):
+    def fold(sums, values, at, length):
+        """Eight elements are joined before a sum in memory is touched."""
+        end = at + length
+        while end - at >= 8 * LANES:
+            part = values[at : at + 8 * LANES]
             for lane in range(LANES):
-                sums[lane] = combine(sums[lane], block[i + lane])
-        for lane in range(length - whole):
-            sums[lane] = combine(sums[lane], block[at + whole + lane])
+                a = join(wide(part[lane]), wide(part[lane + LANES]))
+                b = join(wide(part[lane + 2 * LANES]), wide(part[lane + 3 * LANES]))
+                c = join(wide(part[lane + 4 * LANES]), wide(part[lane + 5 * LANES]))
+                d = join(wide(part[lane + 6 * LANES]), wide(part[lane + 7 * LANES]))
+                sums[lane] = join(sums[lane], join(join(a, b), join(c, d)))
+            at += 8 * LANES
+        while at < end:
+            part = values[at : min(at + LANES, end)]
+            for lane in range(part.size):
+                sums[lane] = join(sums[lane], wide(part[lane]))
+            at += LANES
 
-    return rows
+    @inner
+    def total(sums):
+        step = LANES // 2
+        while step:
+            for lane in range(step):
+                sums[lane] = join(sums[lane], sums[lane + step])
+            step //= 2
+        return sums[0]
+
+    return fold, total
+
+
+@cache
+def _short_row(how: str, dtype: DType) -> Callable[..., Any]:
+    join, _, begin = _arithmetic(how, dtype)
+    wide = type(begin)
+
+    @inner
+    def short_row(values, at, length):
+        sum = begin
+        part = values[at : at + length]
+        for i in range(length):
+            sum = join(sum, wide(part[i]))
+        return sum
+
+    return short_row
 
 
 @lru_cache(maxsize=256)
@@ -60,40 +94,49 @@ def reduction(how: str, dtype: DType, walk: Callable[..., None] | None, columns:
     walk     the loop that feeds (see loops.py); None where the operand, arrays[0], is what is reduced, as it lies
     columns  whether the innermost axis stays; else width is 1
     """
-    combine, finish, begin = _arithmetic(how, dtype)
-    fold = _rows(how, dtype)
-    wide, narrow = np.dtype(type(begin)), dtype.compute.numpy
-    feeds = walk is not None
+    return (_columns if columns else _rows)(how, dtype, walk, walk is not None)
+
+
+def _rows(how: str, dtype: DType, walk: Any, feeds: bool) -> Callable[..., None]:
+    _, finish, begin = _arithmetic(how, dtype)
+    (fold, total), short_row, narrow = _row(how, dtype), _short_row(how, dtype), dtype.compute.numpy
 
     @jit
     def reduce_rows(arrays, targets, plan, out, outer, reduced, width):
-        sums = np.empty(LANES, wide)
+        sums = np.full(LANES, begin)
         block = np.empty(BLOCK if feeds else 0, narrow)
+        values = block if feeds else arrays[0]
         group = max(1, BLOCK // max(reduced, 1))  # short rows are fed many at a time
         for first in range(0, outer, group):
             many = min(group, outer - first)
             if feeds and reduced <= BLOCK:
                 walk(arrays, targets, (block,), plan, first * reduced, many * reduced)
             for row in range(first, first + many):
+                at = (row - first if feeds else row) * reduced
+                if reduced < LANES:
+                    out[row] = finish(short_row(values, at, reduced), reduced)
+                    continue
                 sums[:] = begin
-                if not feeds:
-                    fold(sums, arrays[0], row * reduced, reduced)
-                elif reduced <= BLOCK:
-                    fold(sums, block, (row - first) * reduced, reduced)
-                else:
-                    for at in range(0, reduced, BLOCK):
-                        count = min(BLOCK, reduced - at)
-                        walk(arrays, targets, (block,), plan, row * reduced + at, count)
+                if feeds and reduced > BLOCK:
+                    for done in range(0, reduced, BLOCK):
+                        count = min(BLOCK, reduced - done)
+                        walk(arrays, targets, (block,), plan, row * reduced + done, count)
                         fold(sums, block, 0, count)
-                total = sums[0]
-                for lane in range(1, LANES):
-                    total = combine(total, sums[lane])
-                out[row] = finish(total, reduced)
+                else:
+                    fold(sums, values, at, reduced)
+                out[row] = finish(total(sums), reduced)
+
+    return reduce_rows
+
+
+def _columns(how: str, dtype: DType, walk: Any, feeds: bool) -> Callable[..., None]:
+    join, finish, begin = _arithmetic(how, dtype)
+    wide, narrow = type(begin), dtype.compute.numpy
 
     @jit
     def reduce_columns(arrays, targets, plan, out, outer, reduced, width):
         chunk = min(width, BLOCK)
-        sums = np.empty(chunk, wide)
+        sums = np.full(chunk, begin)
         block = np.empty(BLOCK if feeds else 0, narrow)
         group = max(1, BLOCK // width)  # short rows are fed many at a time
         for o in range(outer):
@@ -106,10 +149,11 @@ def reduction(how: str, dtype: DType, walk: Callable[..., None] | None, columns:
                     if feeds:
                         walk(arrays, targets, (block,), plan, start, many * n)
                     for row in range(many):
+                        at = row * n if feeds else start + row * width
+                        part = block[at : at + n] if feeds else arrays[0][at : at + n]
                         for j in range(n):
-                            value = block[row * n + j] if feeds else arrays[0][start + row * width + j]
-                            sums[j] = combine(sums[j], value)
+                            sums[j] = join(sums[j], wide(part[j]))
                 for j in range(n):
                     out[o * width + column + j] = finish(sums[j], reduced)
 
-    return reduce_columns if columns else reduce_rows
+    return reduce_columns
