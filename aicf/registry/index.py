@@ -8,11 +8,11 @@ op intersects the candidates with the masks of the rows that changed; nothing ev
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import OpSchema
-from ..types import DType
+from ..types import DType, TensorDesc
 from .variant import KernelVariant, Reject, prefixes
 
 Bits = int
@@ -86,6 +86,13 @@ class KernelIndex:
         for needed, variants in self._needing.items():
             if needed > nbytes:
                 mask &= ~variants
+        return mask
+
+    def tensors(self, tensors: Collection[TensorDesc]) -> Bits:
+        """Variants that live with these element types and alignments."""
+        mask = self.alignment(min((t.alignment for t in tensors), default=256))
+        for dtype in {t.dtype for t in tensors}:
+            mask &= self.dtype(dtype)
         return mask
 
     def bit(self, variant: KernelVariant) -> Bits:

@@ -142,8 +142,8 @@ class Selector:
     def ask(self, region: RegionSpec) -> Selection | NoKernelError:
         """The selection, or the error that says why there is none."""
         if region not in self._memo:
-            shape, length = structure(region), len(region.ops)
-            bits = self.index.begins(schema_of(region.kind)) & self.index.accepting(shape, length)
+            bits = self.index.begins(schema_of(region.kind)) & self.index.tensors(region.tensors)
+            bits &= self.index.accepting(structure(region), len(region.ops))
             self.decide(region, self.rank(region, bits))
         return self._memo[region]
 

@@ -152,23 +152,23 @@ class KernelVariant:
     def _takes(self, region: RegionSpec) -> Reject | None:
         """Whether structure and element types are right for this very region."""
         if not self.takes and self.viable is None:
-            return one_op(region) or self._has_dtypes(region)
+            return one_op(region) or self._lives_with(region)
         if self.takes and (shape := structure(region)) not in self.takes:
             return Reject("structure", f"takes {' or '.join(self.takes)}; this would be {shape}")
-        return self._has_dtypes(region)
+        return self._lives_with(region)
 
     def _continues(self, region: RegionSpec) -> Reject | None:
         if not self.takes:
-            return one_op(region) or self._has_dtypes(region)
+            return one_op(region) or self._lives_with(region)
         shape = structure(region)
         if not any(shape in prefixes(taken) for taken in self.takes):
             return Reject("structure", f"takes {' or '.join(self.takes)}; this would be {shape}")
-        return self._has_dtypes(region)
+        return self._lives_with(region)
 
-    def _has_dtypes(self, region: RegionSpec) -> Reject | None:
+    def _lives_with(self, region: RegionSpec) -> Reject | None:
         if any(t.dtype not in self.dtypes for t in region.tensors):
             return dtype(region, *sorted(self.dtypes, key=lambda d: d.id))
-        return None
+        return aligned(region, self.alignment)
 
     def admits(self, device: DeviceSpec) -> Reject | None:
         """Why it can't run on a device, whatever the region."""
