@@ -1,0 +1,226 @@
+"""The kernel index (A8): candidate sets equal what each variant says when asked alone, and cost little however many there are."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from graph.chains import planned
+from graph.dags import dags
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aicf.device.spec import preset
+from aicf.errors import NoKernelError
+from aicf.graph.build.passes import lower
+from aicf.graph.fuse.compose import Composer, Open, Schedule
+from aicf.ops.schema import schema_of, schemas
+from aicf.registry.cost import Cost
+from aicf.registry.index import KernelIndex
+from aicf.registry.select import Selector, select
+from aicf.registry.variant import KernelVariant, Reject, structure
+from aicf.types import DType
+
+from .synthetic import interpret, kernel, region, registry_of
+
+DEVICES = ["cpu", "t4", "h200"]
+STRUCTURES = ("map", "gemm", "gemm+map", "reduce", "map+reduce", "reduce+map", "map+reduce+map", "maps")
+TYPES = (
+    frozenset(DType),
+    frozenset({DType.f32}),
+    frozenset({DType.f32, DType.i32, DType.bool}),
+    frozenset({DType.i32}),
+)
+
+
+def structured(
+    id: str, *kinds: str, takes=STRUCTURES, us=1.0, reject=lambda region: None, asked=None, **more
+) -> KernelVariant:
+    """A variant that takes regions of these structures. `asked` collects (function, id) of each question."""
+    asked = [] if asked is None else asked
+
+    def accepts(region):
+        asked.append(("accepts", id))
+        yield reject(region)
+
+    def cost(region, device):
+        asked.append(("cost", id))
+        return Cost({"made up": us(region) if callable(us) else us})
+
+    return KernelVariant(id, kinds or ("*",), id.split(".")[0], accepts, cost, interpret, takes=takes, **more)
+
+
+@cache
+def many(device: str, count: int = 20_000) -> tuple[KernelIndex, list]:
+    """An index over so many variants of all kinds and structures, and the log of what they were asked."""
+    rng, asked = random.Random(7), []
+    kinds = [s.name for s in schemas()] + ["map", "elementwise", "reduce", "gemm", "linear"]
+    needs = [(), (), ("sm_75",), ("sm_80",), ("sm_90a",)] if device == "cuda" else [()]
+    made = [
+        structured(
+            f"{device}.k{n}.v1", *rng.sample(kinds, rng.randint(1, 3)),
+            takes=() if rng.random() < 0.2 else tuple(rng.sample(STRUCTURES, rng.randint(1, 4))),
+            dtypes=rng.choice(TYPES), alignment=rng.choice([1, 1, 16, 256, 512]), needs=rng.choice(needs), asked=asked,
+            us=rng.uniform(1, 9), deterministic=rng.random() < 0.8,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+    made.append(structured(f"{device}.any.v1", us=20.0, asked=asked))
+    return registry_of(*made), asked
+
+
+def members(index: KernelIndex, bits: int) -> set[str]:
+    return {v.id for v in index.members(bits)}
+
+
+def walks(dag, selector: Selector, device: str):
+    """From every op of the graph: the region grown until it stops."""
+    graph = dag.graph(device)
+    ops = lower(graph)
+    composer = Composer(selector, Schedule.of(ops, graph))
+    for i in range(len(ops)):
+        opened = composer.start(i)
+        while opened.last + 1 < len(ops) and isinstance(following := composer.compose(opened), Open):
+            opened = following
+        yield opened
+
+
+@pytest.mark.spec("A8")
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=4, deadline=None)
+@given(dag=dags(max_ops=6))
+def test_candidate_sets_are_those_of_asking_each_variant_alone(device, dag):
+    spec = preset(device)
+    registry, _ = many(spec.kind)
+    selector = Selector(registry, spec)
+    for opened in walks(dag, selector, spec.kind):
+        first = {v.id for v in registry.variants(opened.node.spec.kind)}
+        expected = None
+        for node in opened.steps:
+            said = {
+                v.id
+                for v in registry
+                if v.id in first and (expected is None or v.id in expected)
+                and v.continues(node.spec, spec) is None
+            }  # fmt: skip
+            assert members(selector.index, node.state.candidates) == said
+            expected = said
+
+
+@pytest.mark.spec("A8")
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=25, deadline=None)
+@given(dag=dags(max_ops=8))
+def test_candidates_only_shrink_and_the_chosen_kernel_was_one_all_along(device, dag):
+    spec = preset(device)
+    selector = Selector(many(spec.kind, 500)[0], spec)
+    for opened in walks(dag, selector, spec.kind):
+        bits = [node.state.candidates for node in opened.steps]
+        assert all(after & ~before == 0 for before, after in pairwise(bits))
+        for node in opened.steps:
+            for candidate in selector(node.spec).ranked:
+                variant = candidate.variant
+                assert variant.supported(node.spec, spec) is None
+                assert all(selector.index.bit(variant) & b for b in bits[: len(node.spec.ops)])
+
+
+@pytest.mark.spec("A8")
+@settings(max_examples=20, deadline=None)
+@given(dag=dags(max_ops=8))
+def test_only_what_the_masks_leave_is_asked_and_composing_is_cheap(dag):
+    spec = preset("h200")
+    registry, asked = many("cuda")
+    selector = Selector(registry, spec)
+    graph = dag.graph("cuda")
+    ops = lower(graph)
+    asked.clear()
+    composer = Composer(selector, Schedule.of(ops, graph))
+    began, steps = time.process_time(), []
+    for i in range(len(ops)):
+        opened = composer.start(i)
+        while opened.last + 1 < len(ops) and isinstance(following := composer.compose(opened), Open):
+            opened = following
+        steps += opened.steps
+    taken = time.process_time() - began
+    specs = {node.spec: node for node in steps}
+    left = [
+        node.state.candidates & selector.index.accepting(_structure(node), len(node.spec.ops))
+        for node in specs.values()
+    ]
+    assert len(asked) <= 2 * sum(bits.bit_count() for bits in left)
+    assert taken < 0.005 * len(specs) + 5e-5 * len(asked)
+
+
+def _structure(node) -> str:
+    return "maps" if node.state.attrs["domain"].parts > 1 else node.state.attrs["slot"]
+
+
+@pytest.mark.spec("A8")
+@settings(max_examples=60, deadline=None)
+@given(dag=dags(max_ops=9))
+def test_the_rows_know_the_structure_that_the_region_has(dag):
+    """The slot row says without looking at the ops what `structure` reads off them."""
+    selector = Selector(registry_of(structured("cpu.any.v1")), preset("cpu"))
+    for opened in walks(dag, selector, "cpu"):
+        for node in opened.steps:
+            assert _structure(node) == structure(node.spec)
+
+
+@pytest.mark.spec("A8", "B8")
+def test_a_single_region_is_asked_with_the_same_masks():
+    """Element types, alignment, device and flags count where a region is selected by itself, too."""
+    r = region("relu", (8,))
+    wrong = [
+        structured("cpu.a.v1", dtypes=frozenset({DType.i32})),
+        structured("cpu.b.v1", alignment=512),
+        structured("cpu.c.v1", takes=("gemm",)),
+        structured("cpu.d.v1", "tanh"),
+        structured("cpu.e.v1", deterministic=False),
+    ]
+    right = structured("cpu.z.v1", us=9.0)
+    chosen = select(r, preset("cpu"), registry_of(*wrong, right), required=frozenset({"deterministic"}))
+    assert [c.variant.id for c in chosen.ranked] == ["cpu.z.v1"]
+    assert {x.variant.name: x.reject.condition for x in chosen.rejected} == {
+        "a": "dtype", "b": "aligned", "c": "structure", "e": "deterministic",
+    }  # fmt: skip
+    with pytest.raises(NoKernelError, match="no kernel takes"):
+        select(r, preset("cpu"), registry_of(*wrong), required=frozenset({"deterministic"}))
+    for v in wrong[:3]:
+        assert v.supported(r, preset("cpu")) is not None
+        assert v.continues(r, preset("cpu")) is not None
+
+
+@pytest.mark.spec("A8")
+@given(order=st.permutations(range(8)))
+@settings(max_examples=20, deadline=None)
+def test_bits_do_not_depend_on_the_order_of_registration(order):
+    made = [
+        structured(f"cpu.k{n}.v1", "relu" if n % 2 else "map", alignment=16 * (n % 3) or 1) for n in range(8)
+    ]
+    one = KernelIndex(made, preset("cpu"))
+    other = KernelIndex([made[n] for n in order], preset("cpu"))
+    relu = schema_of("relu")
+    assert one.begins(relu) == other.begins(relu) == 0b11111111
+    assert one.alignment(16) == other.alignment(16)
+    assert members(one, one.alignment(16)) == {v.id for v in made if v.alignment <= 16}
+    assert members(one, one.begins(schema_of("tanh"))) == {v.id for v in made[::2]}
+
+
+@pytest.mark.spec("A8")
+def test_what_a_row_can_not_know_is_tested_at_the_flush():
+    """A kernel that is viable for `relu + tanh`, and then refuses it, leaves the op to be scanned again."""
+    picky = structured(
+        "cpu.picky.v1", us=0.1, reject=lambda r: Reject("ops", "two") if len(r.ops) == 2 else None
+    )
+    regions = planned(_chain(), registry_of(picky, kernel("cpu.one.v1")), preset("cpu"))[1]
+    assert [len(r.spec.ops) for r in regions] == [1, 1]
+    assert regions[0].steps[0].candidates == 2
+
+
+def _chain():
+    from graph.chains import graph_of
+
+    return graph_of(lambda ctx, x: ctx.tanh(ctx.relu(x)))
