@@ -1,4 +1,4 @@
-"""The command line: `aicf demo`, `aicf doctor`, `aicf info`, `aicf explain`, `aicf cache`."""
+"""The command line: `aicf demo`, `aicf doctor`, `aicf info`, `aicf explain`, `aicf tune`, `aicf cache`."""
 
 from __future__ import annotations
 
@@ -104,6 +104,35 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.set_defaults(run=_explain)
 
+    tune = commands.add_parser(
+        "tune", help="measure the kernels of a model's regions; the file then overrides predictions"
+    )
+    tune.add_argument("model", nargs="?", metavar="MODEL.py", help="as for explain")
+    tune.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
+    tune.add_argument("--mode", choices=MODES, default="infer", help="as for explain")
+    tune.add_argument("--numerics", choices=("fused", "strict"), default="fused", help="as of aicf.compile")
+    tune.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
+    tune.add_argument("--budget", type=_seconds, default=60.0, metavar="SECONDS", help="60 if not given")
+    tune.add_argument(
+        "--output",
+        metavar="FILE",
+        default="tuning.json",
+        help="tuning.json if not given; what it has is kept",
+    )
+    tune.add_argument(
+        "--update",
+        action="store_true",
+        help="measure again what the output has, also if kernels have changed since",
+    )
+    tune.add_argument(
+        "--merge", nargs="+", default=[], metavar="FILE", help="take these over; without a model that is all"
+    )
+    tune.add_argument(
+        "--check", nargs="+", metavar="FILE", help="say what is in these, and whether they are good"
+    )
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.set_defaults(run=_tune)
+
     cache = commands.add_parser("cache", help="where compiled kernels are kept, how many and how large")
     cache.add_argument("--clear", action="store_true", help="remove them")
     cache.set_defaults(run=_cache)
@@ -118,6 +147,22 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return number
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from . import tune
+
+    return tune.run(args, load_recipe)
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 from ..device.runtime import Runtime, runtime
@@ -11,15 +12,20 @@ from ..device.spec import DeviceSpec, preset
 from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
 from ..registry.registry import KernelRegistry
-from ..registry.select import Selector, Tuning, log_choice
+from ..registry.select import Selector, log_choice
+from ..registry.tuning import Times, Tuning, tuning_of
+from ..rows import RegionSpec
 from .build.passes import lower, optimize, verify
 from .build.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
+from .fuse.schedule import schedule
 from .run.explain import Explanation, explain
 from .run.frozen import ReplayPolicy
 from .run.plan import make_plan
 from .run.program import CompiledPlan, Program
 from .run.variables import Variables
+from .tune import Ask, Progress, Question, Report, no_progress, progress_bar
+from .tune import tune as tune_regions
 
 
 def compile_graph(
@@ -42,7 +48,7 @@ def compile_graph(
     verify(graph)
     if variables is not None:
         variables.declare(graph, renew)
-    lowered = lower(graph)
+    lowered = schedule(lower(graph), graph)
     regions = form_regions(lowered, graph, selector, beam)
     plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
     return CompiledPlan(plan, tuple(regions))
@@ -64,7 +70,8 @@ def compile(
     beam: int = 1,
     variables: Variables | Program | None = None,
     registry: KernelRegistry | None = None,
-    tuning: Tuning | None = None,
+    tuning: Times | str | Path | None = None,
+    tune: float | None = None,
 ) -> Program:
     """Compile a model for a device.
 
@@ -84,6 +91,9 @@ def compile(
     beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses (A10); 16 is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
+    tuning      measured times that override predictions: a file that `aicf tune` wrote, or a `Tuning`. A file that is
+                damaged, stale or of another device is refused by name
+    tune        seconds in which to measure what `tuning` lacks; `program.tuning` is then all that is known
 
     The plan for the model's own sizes is made here, so that whatever is wrong is said here. Plans for other sizes of the
     named dimensions (a last partial batch) are made when such a feed first comes.
@@ -92,14 +102,16 @@ def compile(
     recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate)
     policy = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
     rt = runtime(device)
-    required = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
-    selector = Selector(
-        registry or default_registry(),
-        rt.spec,
-        tuning,
-        frozenset(flag for flag, wanted in required.items() if wanted),
-        strict=_is_strict(numerics),
-    )
+    wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
+    required, strict = frozenset(flag for flag in wanted if wanted[flag]), _is_strict(numerics)
+    registry = registry or default_registry()
+    tuning = tuning_of(tuning, rt.spec, registry)
+    if tune is not None:
+        ask = _asking(recipe, rt.spec, registry, required, strict, beam)
+        with progress_bar() as progress:
+            report = tune_regions(ask, rt, registry, tune, tuning, progress)
+        tuning = report.usable()
+    selector = Selector(registry, rt.spec, tuning, required, strict)
     if isinstance(variables, Program):
         variables = variables.variables
     shared = variables if variables is not None else _variables_of(model, rt)
@@ -117,10 +129,61 @@ def compile(
         return compiled
 
     program = Program(recipe, rt, selector.registry, shared, specialise, policy)
-    for phase in ("step", "accumulate") if accumulate > 1 else ("step",):
+    program.tuning = tuning
+    for phase in _phases(recipe):
         program.compiled(phase=phase)  # both, so that every variable is there from the start
     starting = False
     return program
+
+
+def tune_for(
+    model: ModelLike | None,
+    seconds: float,
+    mode: str = "infer",
+    *,
+    device: str | None = None,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    numerics: str = "fused",
+    beam: int = 1,
+    registry: KernelRegistry | None = None,
+    tuning: Tuning | None = None,
+    again: Iterable[RegionSpec] = (),
+    progress: Progress = no_progress,
+) -> Report:
+    """Measure the kernels of a model's regions; `report.tuning` has them, and `report.stopped` what broke it off.
+
+    tuning  is taken over: what it has is not measured again
+    again   regions to measure beside those of the model
+    """
+    rt, registry = runtime(device), registry or default_registry()
+    recipe = Recipe(model, mode, loss, optimizer) if model is not None else None
+    ask = _asking(recipe, rt.spec, registry, frozenset(), _is_strict(numerics), beam, tuple(again))
+    return tune_regions(ask, rt, registry, seconds, tuning, progress)
+
+
+def _asking(
+    recipe: Recipe | None, device: DeviceSpec, registry: KernelRegistry, required: frozenset[str], strict: bool, beam: int,
+    again: Iterable[RegionSpec] = (),
+) -> Ask:  # fmt: skip
+    """What tuning asks again and again: which regions are formed and weighed, given what was measured so far."""
+
+    def ask(tuning: Times | None) -> Question:
+        selector = Selector(registry, device, tuning, required, strict)
+        plan = []
+        if recipe is not None:
+            for phase in _phases(recipe):
+                made = compile_graph(recipe, recipe.model.sizes, selector, phase, beam=beam)
+                plan += [r.selection for r, step in zip(made.regions, made.plan.steps) if step.kernel_id]
+        for region in again:
+            selector.ask(region)
+        return Question(tuple(plan), tuple(selector.asked))
+
+    return ask
+
+
+def _phases(recipe: Recipe) -> tuple[str, ...]:
+    return ("step", "accumulate") if recipe.accumulate > 1 else ("step",)
 
 
 def explain_for(

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ Times = Mapping[tuple[str, str], float]  # (region key, kernel id) -> measured m
 
 # What compiles and computes; told in the header, so that a change of speed can be explained.
 PACKAGES = (
-    "numpy", "numba", "llvmlite", "numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink",
+    "aicf", "numpy", "numba", "llvmlite", "numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink",
     "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
 )  # fmt: skip
 
@@ -43,6 +43,10 @@ def kernels_hash(kind: str = "cuda", root: Path = Path(__file__).parents[2]) -> 
         text = path.read_text(encoding="utf-8")  # universal newlines: \r\n is read as \n
         digest.update(f"{path.relative_to(root).as_posix()}\0{text}\0".encode())
     return digest.hexdigest()
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
 
 
 def _place(name: str, target: str, sms: int) -> str:
@@ -59,24 +63,19 @@ class Header:
     target: str
     sms: int
     kernels: str
-    aicf: str
     versions: Mapping[str, str] = field(hash=False)
     date: str
 
     @classmethod
     def here(cls, device: DeviceSpec) -> Header:
         """Of what is measured now, with today's kernels."""
-        from .. import __version__
-
         versions = {"python": platform.python_version()}
         for package in PACKAGES:
             with suppress(PackageNotFoundError):
                 versions[package] = version(package)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(
-            device.name, device.kind, device.target, device.sms, kernels_hash(device.kind), __version__,
-            versions, now,
-        )  # fmt: skip
+        kernels = kernels_hash(device.kind)
+        return cls(device.name, device.kind, device.target, device.sms, kernels, versions, now)
 
     @property
     def place(self) -> str:
@@ -157,7 +156,7 @@ class Tuning(Mapping[tuple[str, str], float]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<tuning of {self.header.place}: {len(self)} times of {len(self.regions)} regions>"
+        return f"<tuning of {self.header.place}: {counted(len(self), 'time')} of {counted(len(self.regions), 'region')}>"
 
     def refused(self, key: str, kernel_id: str) -> str | None:
         """Why a kernel must not be used for a region, if it was found wrong there."""
@@ -184,7 +183,7 @@ class Tuning(Mapping[tuple[str, str], float]):
         header = self.header
         for tuning in (self, *others):
             self._check_same(tuning)
-            header = max(header, tuning.header, key=lambda h: (h.date, sorted(h.versions.items()), h.aicf))
+            header = max(header, tuning.header, key=lambda h: (h.date, sorted(h.versions.items())))
             for key, measured in tuning.regions.items():
                 merged[key] = _joined(merged[key], measured) if key in merged else measured
         return Tuning(header, merged.values())
@@ -275,16 +274,21 @@ class Tuning(Mapping[tuple[str, str], float]):
         except OSError as error:
             raise TuningError(f"{path} can't be written: {error.strerror}") from error
 
-    def save_into(self, path: str | Path, join: Callable[[Tuning, Tuning], Tuning] = merge) -> Tuning:
-        """Put what is in the file and this together and write that; processes that do so at once wait for each other.
+    def save_into(self, path: str | Path, update: bool = False) -> Tuning:
+        """Merge with what the file holds and write that; processes that do so at once wait for each other.
 
-        join  (what the file holds, this) -> what is written
+        update  these regions take the place of those in the file; times of other kernels than today's are dropped
         """
         from filelock import FileLock
 
-        path = Path(path)
+        path, whole = Path(path), self
         with FileLock(path.with_name(f".{path.name}.lock")):
-            whole = join(Tuning.load(path), self) if path.exists() else self
+            if path.exists():
+                old = Tuning.load(path, stale=update)
+                if not update:
+                    whole = old.merge(self)
+                elif old.header.kernels == self.header.kernels:
+                    whole = old.updated(self)
             whole.save(path)
         return whole
 

@@ -3,7 +3,7 @@
     format    "aicf tuning"
     version   1
     header    device: its name · kind: cpu or cuda · target: the compiler's name for it · sms: multiprocessors
-              kernels: digest of the text of the kernels (`kernels_hash`) · aicf · versions: {package: version} · date
+              kernels: digest of the text of the kernels (`kernels_hash`) · versions: {package: version} · date
     regions   [{region: as RegionSpec.to_json has it,
                 measured: [{kernel: its id, us: median, spread: interquartile range / median, runs, verified: true}],
                 refused:  [{kernel: its id, why: what it did wrong}]}]
@@ -222,7 +222,7 @@ _FILE = _record(
     format=_TEXT,
     version=_COUNT,
     header=_record(
-        device=_TEXT, kind=_KIND, target=_TEXT, sms=_COUNT, kernels=_HEX, aicf=_TEXT, versions=_versions, date=_TEXT
+        device=_TEXT, kind=_KIND, target=_TEXT, sms=_COUNT, kernels=_HEX, versions=_versions, date=_TEXT
     ),
     regions=_list(
         _record(

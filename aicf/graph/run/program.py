@@ -18,6 +18,7 @@ from ...dispatch import KernelLoader
 from ...errors import FeedError, StateError, TypeInferenceError, VerifyError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
+from ...registry.tuning import Times
 from ..build.trace import Recipe, trace
 from ..fuse import Region
 from .capture import CaptureReport
@@ -79,6 +80,7 @@ class Program:
         self._names: set[str] = set()  # variables that this program's plans use: what its state dict holds
         self._keys: OrderedDict[tuple, ReplayKey] = OrderedDict()  # feeds that were checked
         self.policy = policy
+        self.tuning: Times | None = None  # measured times that its choices were made with
         self.runs = 0  # since the start or the last load; decides which runs of an accumulation step
         self.executed: list[str] = []  # kernel ids of the last run, in order
         self.notes: list[str] = []  # what the last eager run staged, and why

@@ -1,0 +1,163 @@
+"""`aicf tune`: measure the kernels of a model's regions into a file; check, merge and update such files."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .device.runtime import runtime
+from .device.spec import PRESETS, DeviceSpec
+from .dispatch import default_registry
+from .errors import TuningError
+from .graph.compile import tune_for
+from .graph.tune import Report, progress_bar
+from .registry.select import Selection, Selector
+from .registry.trace import labelled, microseconds
+from .registry.tuning import Tuning, counted
+
+LoadRecipe = Callable[[str, str], tuple[Any, Any, Any]]
+
+
+def run(args: Namespace, load_recipe: LoadRecipe) -> int:
+    """0; or 1 if a kernel gave a wrong result. What was measured is written before anything is raised."""
+    if args.check:
+        return _check(args.check, args.json)
+    output = Path(args.output)
+    if args.model is None and not args.update:
+        if not args.merge:
+            raise TuningError(
+                "nothing to tune", expected="a MODEL.py, --update, --merge FILE … or --check FILE …",
+                hint="aicf tune examples/mlp.py --device cpu --output tuning.json",
+            )  # fmt: skip
+        return _merge(args.merge, output, args.json)
+    return _measure(args, output, load_recipe)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def _measure(args: Namespace, output: Path, load_recipe: LoadRecipe) -> int:
+    rt, registry = runtime(args.device), default_registry()
+    others = [Tuning.load(path, rt.spec, registry) for path in args.merge]
+    known = others[0].merge(*others[1:]) if others else None
+    again = []
+    if output.exists():
+        old = Tuning.load(output, rt.spec, registry, stale=args.update)
+        if args.update:
+            again = [m.region for m in old.regions.values()]
+        else:
+            known = old.merge(known) if known else old
+    elif args.model is None:
+        raise TuningError(f"there is no file {str(output)!r} to update", hint="name a MODEL.py to measure")
+    model, loss, optimizer = load_recipe(args.model, args.mode) if args.model else (None, None, None)
+    with progress_bar() as progress:
+        report = tune_for(
+            model, args.budget, args.mode, device=args.device, loss=loss, optimizer=optimizer, numerics=args.numerics,
+            beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
+        )  # fmt: skip
+    whole = report.tuning.save_into(output, update=args.update) if report.tuning else None
+    if args.json:
+        print(
+            json.dumps(
+                {**report.to_json(), "output": str(output) if whole else None}, indent=1, sort_keys=True
+            )
+        )
+    else:
+        _tell(report, output, whole)
+    if report.stopped is not None:
+        raise report.stopped
+    return 1 if report.failures else 0
+
+
+def _tell(report: Report, output: Path, whole: Tuning | None) -> None:
+    console = Console()
+    console.print(report)
+    console.print(f"  written    {output}: {whole!r}" if whole else "  nothing was measured, nothing is written",
+                  highlight=False, markup=False, soft_wrap=True)  # fmt: skip
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _check(paths: Sequence[str], as_json: bool) -> int:
+    """Each file is of this aicf's kernels, and whole; TuningError says what is not so."""
+    registry = default_registry()
+    shown = [(path, Tuning.load(path, registry=registry)) for path in paths]
+    _show(shown, as_json)
+    return 0
+
+
+def _merge(paths: Sequence[str], output: Path, as_json: bool) -> int:
+    """Files of one device become one; what is in the output stays."""
+    registry = default_registry()
+    tunings = [Tuning.load(path, registry=registry) for path in paths]
+    _show([(str(output), tunings[0].merge(*tunings[1:]).save_into(output))], as_json)
+    return 0
+
+
+def _show(tunings: Sequence[tuple[str, Tuning]], as_json: bool) -> None:
+    facts = [_facts(path, tuning) for path, tuning in tunings]
+    if as_json:
+        print(json.dumps(facts, indent=1, sort_keys=True))
+        return
+    for f in facts:
+        lines = [
+            (
+                "file",
+                "green",
+                f"{f['file']}: {counted(f['times'], 'time')} of {counted(f['regions'], 'region')}",
+            ),
+            (
+                "of",
+                "",
+                f"{f['device']}, kernels {f['kernels']}, {f['date']}, aicf {f['versions'].get('aicf', '?')}",
+            ),
+            *(("refused", "bold red", f"{r['kernel']} on {r['region']}: {r['why']}") for r in f["refused"]),
+            *(
+                ("changes", "cyan", f"{c['region']}: {c['before']} -> {c['after']}, {microseconds(c['us'])}")
+                for c in f["changes"]
+            ),
+        ]
+        Console().print(labelled(lines))
+
+
+def _facts(path: str, tuning: Tuning) -> dict[str, Any]:
+    header, device = tuning.header, _device_of(tuning)
+    return {
+        "file": path, "device": header.place, "kernels": header.kernels, "date": header.date,
+        "versions": dict(header.versions), "regions": len(tuning.regions), "times": len(tuning),
+        "refused": [
+            {"region": str(m.region), "kernel": id, "why": why}
+            for m in tuning.regions.values()
+            for id, why in m.refused.items()
+        ],
+        "changes": _changes(tuning, device) if device else [],
+    }  # fmt: skip
+
+
+def _device_of(tuning: Tuning) -> DeviceSpec | None:
+    """The preset that the file is of; None for a device that is no preset."""
+    return next((spec for spec in PRESETS.values() if tuning.header.stands_for(spec)), None)
+
+
+def _changes(tuning: Tuning, device: DeviceSpec) -> list[dict[str, Any]]:
+    """The regions for which the times change the choice."""
+    registry = default_registry()
+    untuned, tuned = Selector(registry, device), Selector(registry, device, tuning)
+    found = []
+    for measured in tuning.regions.values():
+        before, after = untuned.ask(measured.region), tuned.ask(measured.region)
+        if (
+            isinstance(before, Selection)
+            and isinstance(after, Selection)
+            and before.kernel_id != after.kernel_id
+        ):
+            found.append(
+                {"region": str(measured.region), "before": before.kernel_id, "after": after.kernel_id, "us": after.chosen.us}
+            )  # fmt: skip
+    return found
