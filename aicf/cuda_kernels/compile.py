@@ -1,7 +1,8 @@
 """From a launch to machine code, for a named target such as `sm_90a`, with or without a GPU. Nothing is cached here.
 
 The road is LTO-IR linked by nvJitLink, because its cubin is the same in every process, and because PTX that nvJitLink
-compiles comes out relocatable and ruins tensor-core kernels. numba is imported inside functions only.
+compiles comes out relocatable and ruins tensor-core kernels. It is called by its bindings, since cuda.core's Linker words
+`-fma` in a way that libnvvm refuses. numba is imported inside functions only.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def compile_kernel(launch: Launch, region: RegionSpec, target: str, kernel_id: s
     """Compile and link one kernel. `kernel_id` goes into error messages."""
     name = kernel_name(launch)
     try:
-        return _link(name, target, _compile(launch, region, target, "ltoir"))
+        cubin, log = _link(_ltoir(launch, region, target), name, target, region.strict, "cubin")
+        return _with_resources(name, target, cubin, log)
     except Exception as error:
         raise KernelCompileError(
             f"kernel {kernel_id or name} did not compile for {target}",
@@ -95,8 +97,9 @@ def compile_kernel(launch: Launch, region: RegionSpec, target: str, kernel_id: s
 
 
 def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:
-    """The kernel as PTX, to look at: device code is never made from it."""
-    return _compile(launch, region, target, "ptx")
+    """The kernel as PTX on its way to the cubin, to look at: device code is never made from it."""
+    code, _ = _link(_ltoir(launch, region, target), kernel_name(launch), target, region.strict, "ptx")
+    return code.rstrip(b"\0").decode()
 
 
 def numba_signature(signature: Signature) -> Any:
@@ -110,7 +113,7 @@ def numba_signature(signature: Signature) -> Any:
     return types.void(*map(of, signature))
 
 
-def _compile(launch: Launch, region: RegionSpec, target: str, output: str) -> Any:
+def _ltoir(launch: Launch, region: RegionSpec, target: str) -> bytes:
     from numba import cuda
     from numba.cuda.descriptor import cuda_target
 
@@ -118,7 +121,7 @@ def _compile(launch: Launch, region: RegionSpec, target: str, output: str) -> An
     cuda_target.target_context.cached_internal_func.clear()
     code, _ = cuda.compile(
         materialise(launch.body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
-        abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output=output,
+        abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output="ltoir",
         launch_bounds=launch_bounds(launch),
     )  # fmt: skip
     return code
@@ -129,19 +132,40 @@ def _arch(target: str) -> tuple[Any, ...]:
     return (int(major), int(minor), feature) if feature else (int(major), int(minor))
 
 
-def _link(name: str, target: str, ltoir: bytes) -> CompiledKernel:
-    from cuda.core import Linker, LinkerOptions, ObjectCode
+def _link(ltoir: bytes, name: str, target: str, strict: bool, output: str) -> tuple[bytes, str]:
+    """(the kernel as "cubin" or "ptx", the log).
 
-    options = LinkerOptions(arch=target, link_time_optimization=True, ptxas_options=["-v"])
-    linker = Linker(ObjectCode.from_ltoir(ltoir), options=options)
-    cubin = linker.link("cubin").code
-    log = linker.get_info_log() + linker.get_error_log()
+    strict  no product is contracted with a sum (A15). Contraction is decided here, where machine code is made of LTO-IR;
+            what is called by name, such as `fma` and the functions of libdevice, is the same either way
+    """
+    from cuda.bindings import nvjitlink
+
+    def read(what: str) -> bytes:
+        into = bytearray(getattr(nvjitlink, f"get_{what}_size")(handle))
+        getattr(nvjitlink, f"get_{what}")(handle, into)
+        return bytes(into)
+
+    options = [f"-arch={target}", "-lto", "-Xptxas=-v"]
+    options += ["-fma=0"] * strict + ["-ptx"] * (output == "ptx")
+    handle = nvjitlink.create(len(options), options)
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, ltoir, len(ltoir), name)
+        nvjitlink.complete(handle)
+        return read(f"linked_{output}"), (read("info_log") + read("error_log")).decode()
+    except nvjitlink.nvJitLinkError as error:
+        raise RuntimeError(f"{error}: {read('error_log').decode()}") from error
+    finally:
+        nvjitlink.destroy(handle)
+
+
+def _with_resources(name: str, target: str, cubin: bytes, log: str) -> CompiledKernel:
+    """What ptxas says that the kernel takes."""
 
     def total(pattern: str) -> int:
         return sum(map(int, re.findall(pattern, log)))
 
     return CompiledKernel(
-        name, target, bytes(cubin), log,
+        name, target, cubin, log,
         registers=total(r"Used (\d+) registers"),
         spill_bytes=total(r"(\d+) bytes spill stores") + total(r"(\d+) bytes spill loads"),
         stack_bytes=total(r"(\d+) bytes stack frame"),

@@ -63,7 +63,8 @@ def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: s
 def _key(launch: Launch, region: RegionSpec, target: str) -> Any:
     """What the kernel is kept by: text, or the body itself if that can't be described."""
     signature = signature_of(launch, region)
-    return kernel_key(launch, signature, target) or (launch.body, signature, target, launch_bounds(launch))
+    described = kernel_key(launch, signature, target, region.strict)
+    return described or (launch.body, signature, target, launch_bounds(launch), region.strict)
 
 
 def _cached(key: Any) -> CompiledKernel | None:

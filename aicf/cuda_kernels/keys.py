@@ -1,9 +1,9 @@
 """The key of a compiled kernel: a digest of everything its machine code depends on, computed without numba.
 
 That is the body's bytecode, constants, defaults and closure, and the functions and factories it calls, recursively, so that
-a kernel written in a notebook counts as much as aicf's own; its parameter types, target and launch bounds; the route from
-body to cubin (`compile.py`, read in the same way); and the versions of the compilers. Line numbers, file names and comments
-don't count. Classes, and all that belongs to Python, NumPy, numba and the rest of `LIBRARIES`, are known by their names.
+a kernel written in a notebook counts as much as aicf's own; its parameter types, target, launch bounds and strictness; the
+route from body to cubin (`compile.py`, read in the same way); and the versions of the compilers. Line numbers, file names and
+comments don't count. Classes, and all that belongs to Python, NumPy, numba and the rest of `LIBRARIES`, are known by their names.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ PACKAGES = ("aicf", "numba-cuda", "numba", "llvmlite", "cuda-core", "numpy")
 TOOLKIT = (("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"), ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"))
 
 
-def kernel_key(launch: Launch, signature: Signature, target: str) -> str | None:
-    """32 hexadecimal digits; None for a body that depends on something which can't be described."""
+def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool = False) -> str | None:
+    """32 hexadecimal digits; None for a body that depends on something which can't be described.
+
+    strict  of the region: compiled without contraction
+    """
     body = body_digest(launch.body)
     if body is None:
         return None
-    parts = (kernel_name(launch), signature, target, launch_bounds(launch))
+    parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict)
     return _digest(_pack("kernel", body, repr(parts).encode(), toolchain())).hex()
 
 

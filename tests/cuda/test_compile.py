@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from kernel_cases import FIRST, MORE, VARIANTS, Case
+from kernel_cases import FIRST, MORE, VARIANTS, Case, fused
 
 from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.keys import kernel_key
 from aicf.device.spec import DeviceSpec
+from aicf.rows import RegionSpec
 from aicf.types import DType
 
 DEVICES = [
@@ -17,6 +19,7 @@ DEVICES = [
     for t in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 ]  # fmt: skip
 HOPPER = DEVICES[4]
+FLAT = "cuda.elementwise_flat.v1"
 
 # Kernel name -> why it may use a stack, spill or compute in f64.
 EXEMPT: dict[str, str] = {
@@ -75,3 +78,51 @@ def test_compiles_for_hopper_without_f64(case):
 def _floats_only(case: Case) -> bool:
     """i64 operands may well make f64 of their own accord; the kernels that must not have only f32 and bytes."""
     return all(t.dtype in (DType.f32, DType.f16, DType.bf16, DType.bool) for t in case.region.tensors)
+
+
+# --- strict numerics --------------------------------------------------------------------------------------------------
+
+CONTRACTION = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
+
+
+def arithmetic(region: RegionSpec, device: DeviceSpec, variant: str) -> list[str]:
+    """The kernel's f32 instructions by name, in order."""
+    (launch,) = VARIANTS[variant].build(region, device)
+    ptx = engine.ptx_of(launch, region, device.target)
+    return re.findall(r"^\s+(fma|mul|add)\.\S*f32", ptx, re.MULTILINE)
+
+
+def product_and_sum(strict: bool, n: int = 1001) -> RegionSpec:
+    operands = {"a": (n,), "b": (n,), "c": (n,)}
+    return fused(operands, ("p", "mul", "a", "b"), ("y", "add", "p", "c"), strict=strict)
+
+
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("device", CONTRACTION, ids=lambda d: d.target)
+def test_strict_kernels_round_a_product_before_it_is_added(device):
+    assert set(arithmetic(product_and_sum(False), device, FLAT)) == {"fma"}
+    assert set(arithmetic(product_and_sum(True), device, FLAT)) == {"mul", "add"}
+
+
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("device", CONTRACTION, ids=lambda d: d.target)
+def test_strict_kernels_are_kept_apart_from_the_others(device):
+    """By their keys; and their machine code is other code, not only other text on the way to it."""
+    made = []
+    for strict in (False, True):
+        region = product_and_sum(strict)
+        (launch,) = VARIANTS[FLAT].build(region, device)
+        key = kernel_key(launch, engine.signature_of(launch, region), device.target, strict)
+        made.append((key, engine.compile_launch(launch, region, device.target).cubin))
+    (key, code), (strict_key, strict_code) = made
+    assert key != strict_key
+    assert code != strict_code
+
+
+@pytest.mark.spec("A15")
+def test_what_a_library_function_contracts_by_name_stays_as_it_is():
+    """erf and exp are written with explicit fma: their rounding is the same fused or alone, strict or not."""
+    strict = fused({"x": (1001,)}, ("y", "exp", "x"), strict=True)
+    free = fused({"x": (1001,)}, ("y", "exp", "x"))
+    assert "fma" in arithmetic(strict, HOPPER, FLAT)
+    assert arithmetic(strict, HOPPER, FLAT).count("fma") == arithmetic(free, HOPPER, FLAT).count("fma")
