@@ -7,8 +7,8 @@ from typing import Any
 
 from ..ops.schema import DISCONTINUOUS, LINEAR, MAP, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
-from ..rows.rows import Domain, Effect
-from ..types import DType, TensorDesc, f32
+from ..rows.rows import Around, Domain, Effect
+from ..types import ActKind, DType, TensorDesc, f32
 
 
 def contribution(
@@ -43,11 +43,22 @@ def contribution(
     }
     if schema.core != MAP:
         rows["core"] = op.kind.name
+    if around := _around(schema):
+        rows["epilogue"] = around
     writes = frozenset(op.inputs[operand] for operand, how in schema.alias.values() if how == "must")
     rng = any(d.name == "rng" for d in schema.operands)
     if writes or scattered or rng or sync:
         rows["effects"] = Effect(writes, scattered, rng, sync)
     return rows
+
+
+_FLAGS = {"bias_add": "bias", "scale": "scale", "dropout": "dropout", "add": "residual"}
+
+
+def _around(schema: OpSchema) -> Around | None:
+    if schema.name in _FLAGS:
+        return Around(frozenset({_FLAGS[schema.name]}))
+    return Around(activations=(schema.name,)) if schema.name in ActKind.__members__ else None
 
 
 def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], reads: bool) -> Domain:
@@ -66,7 +77,8 @@ def _reads(
     """(operands that are read elsewhere than where the result is written, how operands are read)."""
     given = frozenset(t for t in op.inputs if t >= 0)
     if not schema.is_map:
-        return given, frozenset({schema.core})
+        ways = {schema.core, *(flag for flag in ("trans_a", "trans_b") if op.attrs.get(flag))}
+        return given, frozenset(ways | {"strided"} if any(not tensors[t].contiguous for t in given) else ways)
     result = tensors[op.outputs[0]]
     shapes = [tensors[t].shape if t >= 0 else None for t in op.inputs]
     scattered, ways = set(), set()

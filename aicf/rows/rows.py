@@ -87,6 +87,27 @@ class Slot(Row):
         return mine if theirs == MAP and mine.endswith(MAP) else f"{mine}+{theirs}"
 
 
+class Epilogue(Row):
+    """What stands around a core, by name: flags, which OR, and activations in order. An index; the program is the meaning.
+
+    An activation takes the place of none only: a second one is kept beside the first.
+    """
+
+    name = "epilogue"
+
+    def join(self, mine: Around, theirs: Around) -> Around:
+        return Around(mine.flags | theirs.flags, mine.activations + theirs.activations)
+
+
+@dataclass(frozen=True)
+class Around:
+    flags: frozenset[str] = frozenset()  # bias, scale, dropout, residual
+    activations: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([*sorted(self.flags), *self.activations])
+
+
 @dataclass(frozen=True)
 class Domain:
     """The points that the region's last part is computed at.
@@ -212,7 +233,7 @@ class Recompute(Row):
 
 
 class Access(Row):
-    """How operands are read: in place, broadcast, by index."""
+    """How operands are read: in place, broadcast, by index; transposed or strided by a core."""
 
     name = "access"
 
@@ -227,7 +248,7 @@ class Escape(Row):
 
 
 ROWS: tuple[Row, ...] = (
-    Effects(), Program(), Core(), Linearity(), Slot(), DomainRow(), Access(), Dtype(), Round(), Avail(), Escape(),
+    Effects(), Program(), Core(), Linearity(), Slot(), Epilogue(), DomainRow(), Access(), Dtype(), Round(), Avail(), Escape(),
     Recompute(),
 )  # fmt: skip
 HARD = frozenset({"effects", "program"})  # whatever a kernel takes, a region ends at a conflict of these

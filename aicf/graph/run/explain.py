@@ -111,7 +111,7 @@ class Explanation(JupyterMixin):
     def _repeats(self, run: list[int], first: Sequence[int]) -> Text:
         """`regions 22..25  adam_step ×4, as regions 20, 21: 2.97 us, 1.88 us, …`."""
         plural = f"regions {run[0]}..{run[-1]}" if len(run) > 1 else f"region {run[0]}"
-        text = Text(f"\n{plural:<9}  ").append(self.regions[run[0]].spec.signature, style="bold cyan")
+        text = Text(f"\n{plural:<9}  ").append(_brief(self.regions[run[0]]), style="bold cyan")
         text.append(f" ×{len(run)}" if len(run) > 1 else "", style="bold cyan")
         like = list(dict.fromkeys(first[n] for n in run))
         text.append(f"   as region{'s' if len(like) > 1 else ''} {', '.join(map(str, like))}")
@@ -126,7 +126,7 @@ class Explanation(JupyterMixin):
     def _title(self, n: int) -> Text:
         region = self.regions[n]
         ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
-        text = Text(f"\nregion {n:<3} ").append(region.spec.signature, style="bold cyan")
+        text = Text(f"\nregion {n:<3} ").append(_brief(region), style="bold cyan")
         return text.append(f"   {ops}{describe_bias(region.selection)}")
 
     def _operands(self, region: Region) -> RenderableType:
@@ -189,6 +189,12 @@ class Explanation(JupyterMixin):
                 for r, s in zip(self.regions, self.plan.steps)
             ],
         }
+
+
+def _brief(region: Region) -> str:
+    """The ops in order, `adam_step ×6` for six of one kind."""
+    runs = [(kind, len(list(run))) for kind, run in groupby(op.kind.name for op in region.spec.ops)]
+    return " + ".join(kind if n == 1 else f"{kind} ×{n}" for kind, n in runs)
 
 
 def explain(plan: ExecPlan, regions: Sequence[Region]) -> Explanation:
