@@ -42,8 +42,8 @@ class Candidate:
 
     @property
     def order(self) -> tuple[float, int, str]:
-        """Smallest is best: time, then priority, then name; never the order of registration."""
-        return (self.us, -self.variant.priority, self.variant.id)
+        """Smallest is best: time, to nine digits, then priority, then name; never the order of registration."""
+        return (float(f"{self.us:.9g}"), -self.variant.priority, self.variant.id)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def why_next_lost(selection: Selection) -> str:
     """What the runner-up costs more, term by term: `+27 us: compute +20, wave tail +7`."""
     best, other = selection.ranked[:2]
     gap = other.us - best.us
-    if gap <= 0:
+    if best.order[0] == other.order[0]:
         by = "priority" if other.variant.priority != best.variant.priority else "name"
         return f"equal time; decided by {by}"
     names = list(dict.fromkeys([*best.cost.terms, *other.cost.terms]))
