@@ -105,7 +105,19 @@ def grow(composer: Composer, i: int, n: int) -> tuple[Open, Ended]:
         best = region if region.us is not None else best
     if best is None:
         raise refusal(composer, i)
+    if best.last < region.last and ended.trigger == "end":
+        ended = _not_taken(composer, region)
     return best, ended
+
+
+def _not_taken(composer: Composer, region: Open) -> Ended:
+    """The schedule ended with candidates that might have taken more ops, and none that takes just these."""
+    index, device, node = composer.selector.index, composer.selector.device, region.node
+    verdicts = ((v, v.supported(node.spec, device)) for v in index.members(node.state.candidates))
+    against = [(v, reject) for v, reject in verdicts if reject is not None]
+    kind = node.spec.ops[-1].kind.name
+    text = f"up to {kind}, the last op, none takes it: {counted_reasons(against)}"
+    return Ended("candidates", text, text)
 
 
 def refusal(composer: Composer, i: int) -> NoKernelError:
