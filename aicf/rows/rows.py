@@ -38,6 +38,7 @@ class Row:
     """A row that has no opinion but the union of both sides: sets of names. Subclasses say what else joining means."""
 
     name = ""
+    neutral: Any = None  # what a row that is absent stands for, where that may have no join with others
 
     def join(self, mine: Any, theirs: Any) -> Any:
         return mine | theirs
@@ -172,10 +173,24 @@ class Dtype(Row):
         return str(value[0])
 
 
+@dataclass(frozen=True)
+class Effect:
+    """writes: values written in place; scattered: values read elsewhere than in the place of the result; rng: random state."""
+
+    writes: frozenset[int] = frozenset()
+    scattered: frozenset[int] = frozenset()
+    rng: bool = False
+    sync: bool = False
+
+    def __str__(self) -> str:
+        words = [f"writes {len(self.writes)} in place"] * bool(self.writes) + ["random"] * self.rng
+        return ", ".join(words)
+
+
 class Effects(Row):
     """Side effects are sticky. A write in place conflicts with reads of the same storage from other places."""
 
-    name = "effects"
+    name, neutral = "effects", Effect()  # a sync point ends regions of pure ops, too
 
     def join(self, mine: Effect, theirs: Effect) -> Any:
         if theirs.sync:
@@ -189,20 +204,6 @@ class Effects(Row):
         if mine.writes & theirs.writes:
             return Conflict(self.name, "a write in place", "another of the same storage", "barrier")
         return Effect(mine.writes | theirs.writes, mine.scattered | theirs.scattered, mine.rng | theirs.rng)
-
-
-@dataclass(frozen=True)
-class Effect:
-    """writes: values written in place; scattered: values read elsewhere than in the place of the result; rng: random state."""
-
-    writes: frozenset[int] = frozenset()
-    scattered: frozenset[int] = frozenset()
-    rng: bool = False
-    sync: bool = False
-
-    def __str__(self) -> str:
-        words = [f"writes {len(self.writes)} in place"] * bool(self.writes) + ["random"] * self.rng
-        return ", ".join(words)
 
 
 class Round(Row):
@@ -260,9 +261,9 @@ def join(mine: Attributes, theirs: Attributes) -> tuple[Attributes, Conflict | N
     for row in ROWS:
         if row.name not in theirs:
             continue
-        value = theirs[row.name]
-        if row.name in mine:
-            value = row.join(mine[row.name], value)
+        value, before = theirs[row.name], mine.get(row.name, row.neutral)
+        if before is not None:
+            value = row.join(before, value)
             if isinstance(value, Conflict):
                 if row.name in HARD:
                     return mine, value
