@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..ops.schema import DISCONTINUOUS, LINEAR, MAP, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
 from ..rows.rows import Around, Domain, Effect
 from ..types import ActKind, DType, TensorDesc, f32
+
+NO_OTHERS: Mapping[int, int] = MappingProxyType({})
 
 
 def contribution(
@@ -18,12 +21,14 @@ def contribution(
     escaping: int = 0,
     sync: bool = False,
     strict: bool = False,
+    storage: Mapping[int, int] = NO_OTHERS,
 ) -> Attributes:
     """The rows of one op. Tensors are known by their place in the region's `tensors`.
 
     made      those that earlier ops of the region make
     escaping  how many values of the region outlive it, were it to end here
     sync      nothing may be fused across the point before this op
+    storage   of operands that share storage with others of the region: the one that stands for all
     """
     schema = schema_of(op.kind)
     given = [t for t in op.inputs if t >= 0]
@@ -45,7 +50,9 @@ def contribution(
         rows["core"] = op.kind.name
     if around := _around(schema):
         rows["epilogue"] = around
-    writes = frozenset(op.inputs[operand] for operand, how in schema.alias.values() if how == "must")
+    scattered = frozenset(storage.get(t, t) for t in scattered)
+    written = (op.inputs[operand] for operand, how in schema.alias.values() if how == "must")
+    writes = frozenset(storage.get(t, t) for t in written)
     rng = any(d.name == "rng" for d in schema.operands)
     if writes or scattered or rng or sync:
         rows["effects"] = Effect(writes, scattered, rng, sync)

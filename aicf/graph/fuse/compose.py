@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp, Role
-from ...ops.schema import schema_of
+from ...ops.schema import VIEW, schema_of
 from ...registry.contribution import contribution
 from ...registry.select import Candidate, Selector
 from ...registry.variant import KernelVariant, Reject
@@ -68,6 +68,9 @@ class Schedule:
     attrs: list[AttrPack] = field(default_factory=list)
     descs: list[TensorDesc] = field(default_factory=list)  # by vid
     last_read: dict[int, int] = field(default_factory=dict)
+    storage: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # vid -> all that live where it does, if several
 
     @classmethod
     def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> Schedule:
@@ -82,6 +85,12 @@ class Schedule:
             schedule.attrs.append(attrs)
             for vid in op.in_vids:
                 schedule.last_read[vid] = i
+            for result, (operand, how) in op.constraints.get("alias", {}).items():
+                if how == "must" or VIEW in schema_of(kind).traits:
+                    source = op.in_vids[operand]
+                    names = schedule.storage.setdefault(source, [source])
+                    names.append(op.out_vids[result])
+                    schedule.storage[op.out_vids[result]] = names
         kept = {v.vid for v in graph.values if v.role is Role.output} | set(graph.updates.values())
         schedule.last_read.update(dict.fromkeys(kept, len(ops)))
         dense: dict[TensorSpec, TensorDesc] = {}
@@ -119,6 +128,10 @@ class Composer:
         """The region with the next op of the schedule."""
         return self._extended(region, region.last + 1)
 
+    def _storage(self, vid: int, index: dict[int, int]) -> int:
+        """The place of the first value of the region that lives where this one does."""
+        return min(index[v] for v in self.schedule.storage[vid] if v in index)
+
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
@@ -138,12 +151,13 @@ class Composer:
             leaving = outs
         fresh = tuple(descs[v] for v, n in index.items() if n >= known)
         sync = bool(op.constraints.get("sync"))
-        key = (region.node.id if region else -1, self._calls[i], ins, outs, fresh, leaving, sync)
+        same = tuple((index[v], self._storage(v, index)) for v in op.in_vids if v in self.schedule.storage)
+        key = (region.node.id if region else -1, self._calls[i], ins, outs, fresh, leaving, sync, same)
         found = self._nodes.get(key)
         if found is None:
             new = tuple(self.schedule.descs[v] for v, n in index.items() if n >= known)
             found = self._nodes[key] = self._node(
-                region.node if region else None, i, ins, outs, new, leaving, sync
+                region.node if region else None, i, ins, outs, new, leaving, sync, dict(same)
             )
         if isinstance(found, Stop):
             return found
@@ -152,7 +166,7 @@ class Composer:
 
     def _node(
         self, before: Node | None, i: int, ins: tuple[int, ...], outs: tuple[int, ...], new: tuple[TensorDesc, ...],
-        leaving: tuple[int, ...], sync: bool,
+        leaving: tuple[int, ...], sync: bool, storage: dict[int, int],
     ) -> Node | Stop:  # fmt: skip
         op = RegionOp(self.schedule.kinds[i], self.schedule.attrs[i], ins, outs)
         schema, index, strict = schema_of(op.kind), self.selector.index, self.selector.strict
@@ -162,7 +176,7 @@ class Composer:
         inputs = known.inputs + tuple(t for t in dict.fromkeys(ins) if t >= len(known.tensors))
         spec = RegionSpec((*known.ops, op), tensors, inputs, leaving, strict)
         inner = len(leaving) - sum(t in leaving for t in outs)
-        rows = contribution(op, tensors, made, inner, sync and before is not None, strict)
+        rows = contribution(op, tensors, made, inner, sync and before is not None, strict, storage)
         point = schema.flops if schema.is_map else 0
         own = point * numel(tensors[outs[0]].shape)
         if before is None:
