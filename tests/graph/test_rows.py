@@ -102,7 +102,7 @@ CONFLICTS = [
      "a write of %1 in place", "a read of %1 from elsewhere"),
     ("effects", Effect(writes=frozenset({1})), Effect(writes=frozenset({1})), "barrier",
      "a write in place", "another of the same storage"),
-    ("effects", Effect(), Effect(sync=True), "sync", "the ops before", "an explicit sync point"),
+    ("effects", Effect(rng=True), Effect(sync=True), "sync", "the ops before", "an explicit sync point"),
 ]  # fmt: skip
 
 
@@ -122,6 +122,7 @@ def test_a_join_keeps_what_could_be_joined_unless_the_conflict_is_hard():
     effects = {"effects": Effect(writes=frozenset({1}))}
     kept, conflict = join(gemm | effects, {"program": ("bias_add",), "effects": Effect(sync=True)})
     assert conflict.row in HARD and kept == gemm | effects
+    assert join(gemm, {"effects": Effect(sync=True)})[1].trigger == "sync"  # no row of its own before it
 
 
 # --- what ops bring ---------------------------------------------------------------------------------------------------
@@ -161,6 +162,7 @@ def test_gemm_and_bias_is_the_documents_example_4_1():
     assert both.attrs["domain"] == Domain((3, 4), 1) and both.invalid_reason is None
     assert both.changed(gemm) == {
         "program": "gemm + bias_add", "slot": "gemm+map", "access": "broadcast gemm in place",
+        "epilogue": "bias",
     }  # fmt: skip
 
 
@@ -193,6 +195,9 @@ def test_no_bias_is_merged_and_no_activation_lost(kinds):
     last = state_of(region)[-1]
     names = ["bias_add" if "bias" in kind else kind for kind in kinds]
     assert last.attrs["program"] == ("gemm", *names) and last.invalid_reason is None
+    activations = tuple(name for name in names if name != "bias_add")
+    around = last.attrs["epilogue"]
+    assert (around.activations, around.flags) == (activations, {"bias"} if "bias_add" in names else set())
     assert [op.kind.name for op in region.canonical.ops] == ["gemm", *names]
 
 
