@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,10 @@ from .graph.compile import tune_for
 from .graph.tune import Report, progress_bar
 from .registry.select import Selection, Selector
 from .registry.trace import labelled, microseconds
-from .registry.tuning import Tuning, counted
+from .registry.tuning import Change, Tuning, counted
+
+MOVED = 1.2  # an update tells of times that have changed by so much
+SHOWN = 12  # of them
 
 LoadRecipe = Callable[[str, str], tuple[Any, Any, Any]]
 
@@ -45,7 +49,7 @@ def _measure(args: Namespace, output: Path, load_recipe: LoadRecipe) -> int:
     rt, registry = runtime(args.device), default_registry()
     others = [Tuning.load(path, rt.spec, registry) for path in args.merge]
     known = others[0].merge(*others[1:]) if others else None
-    again = []
+    again, old = [], None
     if output.exists():
         old = Tuning.load(output, rt.spec, registry, stale=args.update)
         if args.update:
@@ -68,17 +72,23 @@ def _measure(args: Namespace, output: Path, load_recipe: LoadRecipe) -> int:
             )
         )
     else:
-        _tell(report, output, whole)
+        _tell(report, output, whole, old.diff(report.tuning) if old and args.update else [])
     if report.stopped is not None:
         raise report.stopped
     return 1 if report.failures else 0
 
 
-def _tell(report: Report, output: Path, whole: Tuning | None) -> None:
+def _tell(report: Report, output: Path, whole: Tuning | None, changes: Sequence[Change]) -> None:
     console = Console()
     console.print(report)
-    console.print(f"  written    {output}: {whole!r}" if whole else "  nothing was measured, nothing is written",
-                  highlight=False, markup=False, soft_wrap=True)  # fmt: skip
+    moved = [(c, c.after / c.before) for c in changes if c.before and c.after]
+    moved = sorted((m for m in moved if not 1 / MOVED < m[1] < MOVED), key=lambda m: -abs(math.log(m[1])))
+    console.print(labelled([
+        ("moved" if n == 0 else "", "cyan", f"{c.region.signature} by {c.kernel_id}: {share:.2g} times what it took before")
+        for n, (c, share) in enumerate(moved[:SHOWN])
+    ]))  # fmt: skip
+    where = f"{output}: {whole!r}" if whole else "nothing was measured"
+    console.print(labelled([("written" if whole else "", "green", where)]))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

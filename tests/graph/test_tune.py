@@ -1,0 +1,452 @@
+"""Tuning a model (A7, B13): kernels are verified before they are timed, families are measured whole, budgets are kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ops import sampling
+from registry.synthetic import interpret, kernel, region, registry_of
+
+import aicf
+from aicf import nn
+from aicf.cpu_kernels import reference
+from aicf.device.runtime import CpuRuntime, runtime
+from aicf.errors import TuningError
+from aicf.graph.tune import Question, tune
+from aicf.graph.tune.measure import Bench
+from aicf.graph.tune.session import families
+from aicf.graph.tune.verify import Trial
+from aicf.ops.schema import DISCONTINUOUS, schema_of
+from aicf.registry.cost import Cost
+from aicf.registry.registry import KernelRegistry
+from aicf.registry.select import Selector
+from aicf.registry.tuning import Measured, Timing, Tuning
+from aicf.registry.variant import HostCall
+from aicf.rows import RegionSpec
+from aicf.types import DType, OpKind, TensorDesc
+
+CPU = runtime("cpu")
+
+
+def spoiled(id: str, spoil, us: float = 1.0, **more):
+    """A kernel that is right but for what `spoil(operands, results)` does behind it."""
+
+    def build(region, device):
+        right = interpret(region, device).function
+
+        def run(operands, results):
+            right(operands, results)
+            spoil(operands, results)
+
+        return HostCall(run)
+
+    return replace(kernel(id, us=us, **more), build=build)
+
+
+def asking(registry: KernelRegistry, *regions: RegionSpec):
+    def ask(tuning):
+        selector = Selector(registry, CPU.spec, tuning)
+        return Question(tuple(selector(r) for r in regions), tuple(selector.asked))
+
+    return ask
+
+
+def tuned(registry: KernelRegistry, *regions: RegionSpec, seconds: float = 5.0, **more):
+    return tune(asking(registry, *regions), CPU, registry, seconds, **more)
+
+
+def wait(seconds: float):
+    return lambda operands, results: time.sleep(seconds)
+
+
+RELU = region("relu", (33, 7))
+
+# --- choosing by measurement --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A7", "B13")
+def test_a_kernel_that_is_slower_than_predicted_is_chosen_no_more():
+    registry = registry_of(kernel("cpu.honest.v1", us=5.0), spoiled("cpu.boaster.v1", wait(2e-3), us=1.0))
+    report = tuned(registry, RELU)
+    assert report.before.plan[0].kernel_id == "cpu.boaster.v1"
+    assert report.after.plan[0].kernel_id == "cpu.honest.v1"
+    assert report.tuning[RELU.key, "cpu.boaster.v1"] > 2000 > report.tuning[RELU.key, "cpu.honest.v1"]
+    (flip,) = report.flips
+    assert (flip.before, flip.after) == ("cpu.boaster.v1", "cpu.honest.v1")
+    assert report.gain > 2
+    assert "relu: cpu.boaster.v1" in str(report) and "times as fast" in str(report)
+    assert report.to_json()["changed"][0]["after"] == "cpu.honest.v1"
+
+
+@pytest.mark.spec("A7")
+def test_a_fused_region_that_is_slow_is_split_by_measured_times_on_both_sides():
+    alone = kernel("cpu.alone.v1", us=10.0)
+    fused = spoiled("cpu.fused.v1", wait(3e-3), us=1.0, signatures=["relu + neg"])
+    model = nn.Model({"x": aicf.TensorSpec((8, 8))}).add(nn.ReLU()).add(Negate())
+    before = aicf.compile(model, device="cpu", registry=registry_of(alone, fused))
+    after = aicf.compile(model, device="cpu", registry=registry_of(alone, fused), tune=5.0)
+    assert before.explain().plan.kernel_ids == ("cpu.fused.v1",)
+    assert after.explain().plan.kernel_ids == ("cpu.alone.v1", "cpu.alone.v1")
+    assert {len(m.region.ops) for m in after.tuning.regions.values()} == {1, 2}
+    x = np.random.default_rng().normal(size=(8, 8)).astype(np.float32)
+    np.testing.assert_array_equal(after({"x": x})["output"].numpy(), -np.maximum(x, 0))
+
+
+class Negate(nn.Layer):
+    def emit(self, ctx, x):
+        return ctx.neg(x)
+
+
+# --- verification -------------------------------------------------------------------------------------------------------
+
+
+def last_element(operands, results):
+    results[0].reshape(-1)[-1] += 1e-2
+
+
+def unwritten(operands, results):
+    results[0].view(np.uint32).reshape(-1)[-1] = 0xFFFFFFFF  # what was there before: poison
+
+
+def nan(operands, results):
+    results[0].reshape(-1)[3] = np.nan
+
+
+def behind(operands, results):
+    beyond = np.lib.stride_tricks.as_strided(results[0].reshape(-1), (results[0].size + 1,))
+    beyond[-1] = 1.0
+
+
+def before(operands, results):
+    np.frombuffer((np.ctypeslib.ctypes.c_char * 4).from_address(results[0].ctypes.data - 4), np.float32)[
+        0
+    ] = 1.0
+
+
+def operand(operands, results):
+    operands[0].flags.writeable = True
+    operands[0].reshape(-1)[0] += 1
+
+
+def error(operands, results):
+    raise ZeroDivisionError("of all things")
+
+
+WRONG = {
+    last_element: "1 of 231 elements of result 0 are wrong, the first at (32, 6)",
+    unwritten: "the first at (32, 6): nan",
+    nan: "1 of 231 elements of result 0 are wrong, the first at (0, 3): nan",
+    behind: "it writes outside of its results",
+    before: "it writes outside of its results",
+    operand: "it changes operand 0",
+    error: "ZeroDivisionError: of all things",
+}
+
+
+@pytest.mark.spec("A7", "B13")
+@pytest.mark.parametrize("spoil", WRONG, ids=lambda f: f.__name__)
+def test_a_wrong_kernel_is_reported_never_timed_and_never_chosen(spoil, caplog):
+    registry = registry_of(kernel("cpu.right.v1", us=5.0), spoiled("cpu.wrong.v1", spoil, us=1.0))
+    report = tuned(registry, RELU)
+    assert (RELU.key, "cpu.wrong.v1") not in report.tuning
+    assert report.before.plan[0].kernel_id == "cpu.wrong.v1"
+    assert report.after.plan[0].kernel_id == "cpu.right.v1"
+    ((_, id, why),) = report.failures
+    assert id == "cpu.wrong.v1" and WRONG[spoil] in why
+    assert "WRONG" in str(report) and report.to_json()["wrong"][0]["kernel"] == "cpu.wrong.v1"
+    with caplog.at_level(logging.WARNING, "aicf.tune"):
+        assert report.usable() is report.tuning
+    assert "cpu.wrong.v1 is WRONG on relu" in caplog.text
+
+
+@pytest.mark.spec("A7")
+def test_where_every_kernel_fails_nothing_is_remembered_against_them():
+    """It is more likely the machine, or the reference: a file must not make a model impossible."""
+    registry = registry_of(spoiled("cpu.a.v1", error), spoiled("cpu.b.v1", nan))
+    report = tuned(registry, RELU)
+    assert not report.tuning
+    ((skipped, why),) = report.skipped
+    assert skipped == RELU and "cpu.a.v1: ZeroDivisionError" in why and "cpu.b.v1: 1 of 231" in why
+    assert report.after.plan[0].kernel_id == "cpu.a.v1"
+
+
+@pytest.mark.spec("A7")
+@pytest.mark.parametrize("dtype", [DType.f32, DType.f16, DType.bf16, DType.i32, DType.bool], ids=str)
+def test_each_single_wrong_element_is_found_in_every_type(dtype):
+    kind = "equal" if dtype is DType.bool else "mul"
+    shapes = [(5, 9)] * 2
+    r = region(kind, *shapes, dtype="f32" if dtype is DType.bool else dtype)
+    rng = np.random.default_rng()
+    trial = Trial.draw(r, rng)
+    assert trial.fault(trial.apart) is None
+    for n in range(45):
+        got = trial.apart[0].copy()
+        if dtype is DType.bool:
+            got.view(np.uint8).reshape(-1)[n] ^= rng.choice([1, 2, 255])
+        else:
+            value = got.reshape(-1)[n].astype(np.float64)
+            got.reshape(-1)[n] = value + max(0.2 * abs(value), 1)
+        assert trial.fault([got]), n
+
+
+CASES = [
+    (schema, sample, dtype) for schema, sample, dtype in sampling.cases() if schema.reference_fn is not None
+]
+
+
+@pytest.mark.spec("A7")
+def test_honest_arithmetic_of_every_op_in_every_type_passes():
+    """The reference in the tensors' own types is right; the same with one element off is not, where a result is smooth."""
+    rng = np.random.default_rng()
+    checked = 0
+    for schema, sample, dtype in CASES:
+        r = region_of(schema, sample, dtype)
+        if not any(t.numel for t in r.results):
+            continue
+        trial = Trial.draw(r, rng)
+        assert trial.fault(trial.apart) is None, (schema.name, sample, dtype)
+        assert trial.fault([e.astype(t.dtype.numpy) for e, t in zip(trial.exact, r.results)]) is None, (
+            schema.name
+        )
+        if DISCONTINUOUS not in schema.traits and r.results[0].dtype is DType.f32:
+            off = np.nan_to_num(trial.apart[0])
+            off.reshape(-1)[rng.integers(off.size)] += 0.02 * (1 + np.abs(off).max())
+            assert trial.fault([off, *trial.apart[1:]]), (schema.name, sample)
+            checked += 1
+    assert checked > 50
+
+
+def region_of(schema, sample, dtype) -> RegionSpec:
+    arrays = sampling.operands(schema, sample, dtype)
+    specs = [sampling.spec(a) for a in arrays]
+    pack = sampling.packed(schema, arrays, sample["attrs"])
+    descs = [None if s is None else TensorDesc.dense(s) for s in specs]
+    return RegionSpec.single(
+        schema.kind, pack, descs, [TensorDesc.dense(s) for s in schema.infer(specs, pack)]
+    )
+
+
+@pytest.mark.spec("A7")
+def test_a_result_that_jumps_may_be_right_in_another_draw():
+    """x > y may turn out the other way for a rounding error; a kernel that is wrong is so in every draw."""
+    once = iter([True])
+
+    def flips(operands, results):
+        if next(once, False):
+            results[0][2] = not results[0][2]
+
+    def inverts(operands, results):
+        results[0][2] = not results[0][2]
+
+    r = region("greater", (40,), (40,))
+    registry = registry_of(spoiled("cpu.flips.v1", flips), spoiled("cpu.inverts.v1", inverts, us=0.5))
+    report = tuned(registry, r)
+    assert report.after.plan[0].kernel_id == "cpu.flips.v1"
+    assert [id for _, id, _ in report.failures] == ["cpu.inverts.v1"]
+
+
+def test_operands_come_from_the_domains_of_the_ops_that_read_them():
+    labels = TensorDesc(DType.i64, (50,), (1,))
+    logits, loss = TensorDesc(DType.f32, (50, 3), (3, 1)), TensorDesc(DType.f32, (50,), (1,))
+    kind = OpKind("softmax_cross_entropy")
+    trial = Trial.draw(
+        RegionSpec.single(kind, schema_of(kind).pack({}), [logits, labels], [loss]), np.random.default_rng()
+    )
+    assert set(trial.operands[1]) == {0, 1, 2}
+    assert np.isfinite(trial.exact[0]).all()
+
+
+# --- families and budgets -----------------------------------------------------------------------------------------------
+
+
+def test_a_family_is_a_region_with_its_parts():
+    model = nn.Model({"x": aicf.TensorSpec((8, 8))}).add(nn.ReLU()).add(Negate()).add(nn.Sigmoid())
+    registry = registry_of(
+        kernel("cpu.alone.v1", us=10.0), kernel("cpu.fused.v1", us=1.0, signatures=["relu + neg"]),
+    )  # fmt: skip
+    recipe = aicf.graph.compile.Recipe(model, "infer")
+    ask = aicf.graph.compile._asking(recipe, CPU.spec, registry, frozenset(), False, 1)
+    found = families(ask(None).asked)
+    names = sorted(sorted(s.region.signature for s in family) for family in found)
+    assert names in ([["neg", "relu", "relu + neg"], ["sigmoid"]], [["relu", "relu + neg"], ["sigmoid"]])
+
+
+class Timed(Bench):
+    """A region takes a second, and has the times that were predicted."""
+
+    def __init__(self, registry, fail=lambda region: None):
+        self.time, self.measured, self.fail = 0.0, [], fail
+        super().__init__(CPU, registry, clock=lambda: self.time)
+
+    def region(self, region, kernels, deadline):
+        self.fail(region)
+        self.time += 1.0
+        self.measured.append(region.signature)
+        return Measured(region, {id: Timing(1.0) for id in kernels})
+
+
+@pytest.mark.spec("A7")
+@pytest.mark.parametrize("seconds, done", [(0.5, 0), (1.5, 1), (2.5, 2), (3.5, 3), (99, 3)])
+def test_the_time_is_kept_and_what_is_left_is_told(seconds, done):
+    registry = registry_of(kernel("cpu.any.v1", us=lambda r: 1.0 * r.results[0].numel))
+    regions = [region("relu", (n,)) for n in (30, 10, 20)]
+    bench = Timed(registry)
+    report = tuned(registry, *regions, seconds=seconds, bench=bench)
+    measured = [m.region.results[0].numel for m in report.tuning.regions.values()]
+    finished = min(done + (seconds < 99 and done < 3), 3)  # what is begun within the time is finished
+    assert sorted(measured) == [10, 20, 30][:finished], "the cheap ones first"
+    assert len(report.left) == 3 - finished == len(report.to_json()["left"])
+    assert bench.time <= seconds + 1
+    if report.left:
+        assert f"{3 - finished} region" in str(report) and "want of time" in str(report)
+
+
+@pytest.mark.spec("A7")
+def test_a_family_that_could_not_be_measured_whole_is_left_out_whole():
+    alone = kernel("cpu.alone.v1", us=10.0)
+    fused = kernel("cpu.fused.v1", us=1.0, signatures=["relu + neg"])
+    registry = registry_of(alone, fused)
+    model = nn.Model({"x": aicf.TensorSpec((8, 8))}).add(nn.ReLU()).add(Negate())
+    ask = aicf.graph.compile._asking(
+        aicf.graph.compile.Recipe(model, "infer"), CPU.spec, registry, frozenset(), False, 1
+    )
+    count = len(ask(None).asked)
+    assert count >= 2
+    report = tune(ask, CPU, registry, count - 1.5, bench=Timed(registry))
+    assert not report.tuning and len(report.left) == count
+    report = tune(ask, CPU, registry, count + 1, bench=Timed(registry))
+    assert len(report.tuning.regions) == count and not report.left
+
+
+def test_what_is_known_is_not_measured_again():
+    registry = registry_of(kernel("cpu.a.v1"), kernel("cpu.b.v1"))
+    first = tuned(registry, RELU)
+    bench = Timed(registry)
+    second = tuned(registry, RELU, region("neg", (5,)), known=first.tuning, bench=bench)
+    assert bench.measured == ["neg"]
+    assert second.tuning[RELU.key, "cpu.a.v1"] == first.tuning[RELU.key, "cpu.a.v1"]
+    registry.add(kernel("cpu.new.v1"))
+    bench = Timed(registry)
+    tuned(registry, RELU, known=first.tuning, bench=bench)
+    assert bench.measured == ["relu"], "a new kernel makes a region unknown"
+
+
+def test_what_stops_a_session_does_not_lose_what_was_measured():
+    registry = registry_of(kernel("cpu.a.v1", us=lambda r: 1e-3 * r.results[0].numel))
+
+    def interrupted(r):
+        if r.kind.name == "neg":
+            raise KeyboardInterrupt
+
+    report = tuned(registry, RELU, region("neg", (10**6,)), bench=Timed(registry, interrupted))
+    assert [m.region for m in report.tuning.regions.values()] == [RELU]
+    assert [r.signature for r in report.left] == ["neg"]
+    assert "KeyboardInterrupt" in str(report)
+    with pytest.raises(KeyboardInterrupt):
+        report.usable()
+
+
+def test_a_kernel_that_breaks_the_device_ends_the_session(monkeypatch):
+    registry = registry_of(kernel("cpu.right.v1", us=9.0), spoiled("cpu.wrong.v1", error))
+
+    def lost(self):
+        raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(CpuRuntime, "sync", lost)
+    report = tuned(registry, RELU)
+    assert isinstance(report.stopped, TuningError)
+    assert "cpu.wrong.v1 broke the device" in str(report) and not report.tuning
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "10", None])
+def test_a_time_that_is_none_is_refused(seconds):
+    with pytest.raises(TuningError, match="no time to tune in"):
+        tuned(registry_of(kernel("cpu.a.v1")), RELU, seconds=seconds)
+
+
+def test_times_without_regions_can_t_be_added_to():
+    with pytest.raises(TuningError, match="can't be added to"):
+        tuned(registry_of(kernel("cpu.a.v1")), RELU, known={(RELU.key, "cpu.a.v1"): 3.0})
+
+
+def test_a_time_far_above_the_prediction_is_taken_once_more():
+    registry = registry_of(kernel("cpu.a.v1", us=2.0), kernel("cpu.b.v1", us=2.0))
+
+    class Disturbed(Timed):
+        def region(self, region, kernels, deadline):
+            found = super().region(region, kernels, deadline)
+            us = {id: 900.0 if id == "cpu.a.v1" and len(self.measured) == 1 else 3.0 for id in kernels}
+            return replace(found, timings={id: Timing(us[id]) for id in kernels})
+
+    bench = Disturbed(registry)
+    report = tuned(registry, RELU, seconds=99, bench=bench)
+    assert bench.measured == ["relu", "relu"]
+    assert dict(report.tuning) == {(RELU.key, "cpu.a.v1"): 3.0, (RELU.key, "cpu.b.v1"): 3.0}
+
+
+# --- programs -----------------------------------------------------------------------------------------------------------
+
+
+def mlp() -> nn.Model:
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6, seed=3)
+    return model.add(nn.Linear(5, 4)).add(nn.ReLU()).add(nn.Linear(4, 3))
+
+
+TRAIN = {"loss": nn.SoftmaxCrossEntropy(), "optimizer": nn.AdamW(1e-2)}
+
+
+@pytest.mark.spec("A7", "B13")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_tuned_program_trains_as_the_untuned_one_and_its_tuning_gives_the_same_plan_again(device, tmp_path):
+    rng = np.random.default_rng()
+    feed = {"x": rng.normal(size=(6, 5)).astype(np.float32), "y": rng.integers(0, 3, 6)}
+    program = aicf.compile(mlp(), "train", device=device, **TRAIN, tune=120.0)
+    plain = aicf.compile(mlp(), "train", device=device, **TRAIN)
+    for _ in range(3):
+        np.testing.assert_allclose(program(feed)["loss"].numpy(), plain(feed)["loss"].numpy(), rtol=1e-4)
+    tuning = program.tuning
+    assert isinstance(tuning, Tuning)
+    for step in program.explain().plan.steps:
+        if step.kernel_id:
+            assert (step.region.key, step.kernel_id) in tuning, step.region.signature
+    assert not any(m.refused for m in tuning.regions.values())
+    assert "measured" in str(program.explain()) and "predicted" in str(program.explain())
+    path = tmp_path / "tuning.json"
+    tuning.save(path)
+    again = aicf.compile(mlp(), "train", device=device, **TRAIN, tuning=path)
+    assert again.explain().plan.key == program.explain().plan.key
+    assert again.tuning == tuning
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(TuningError, match=r"tuning\.json"):
+        aicf.compile(mlp(), "train", device=device, **TRAIN, tuning=str(path))
+
+
+@pytest.mark.spec("B13")
+def test_the_same_tuning_gives_the_same_plan_whatever_the_order_of_registration():
+    variants = list(aicf.default_registry())
+    tuning = aicf.compile(mlp(), device="cpu", tune=60.0).tuning
+    plans = {
+        aicf.compile(mlp(), device="cpu", registry=KernelRegistry(order), tuning=tuning).explain().plan.key
+        for order in (variants, variants[::-1])
+    }
+    assert len(plans) == 1
+
+
+def test_views_and_empty_tensors_are_not_measured():
+    registry = KernelRegistry([reference.Reference])
+    report = tuned(registry, region("relu", (0, 3)), region("reshape", (4, 6), shape=(24,)))
+    assert not report.tuning and not report.left and not report.skipped
+
+
+def test_an_op_without_a_reference_is_skipped_and_told(monkeypatch):
+    monkeypatch.setattr(schema_of("neg"), "reference_fn", None)
+    report = tuned(registry_of(kernel("cpu.a.v1")), region("neg", (3,)))
+    assert [(r.signature, why) for r, why in report.skipped] == [("neg", "op neg has no reference")]
+
+
+def test_predictions_stand_beside_measured_times_in_a_cost():
+    assert Cost({"launch": 2.0}).measured(7.0).predicted == 2.0
