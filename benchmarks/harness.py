@@ -46,7 +46,10 @@ class Suite:
     about: str
     budget: float  # seconds
     cases: Callable[[Bench], Sequence[Case]]
-    headlines: tuple[tuple[str, str], ...] = ()  # (case, peer name) of the rows that the README shows
+    headlines: tuple[tuple[str, str | None], ...] = ()  # (case, peer name) of the rows that the README shows
+    summary: Callable[[Sequence[Row]], Sequence[Row]] = (
+        lambda rows: ()
+    )  # over the rows of all shards together
 
 
 @dataclass
@@ -194,6 +197,8 @@ def run(
             results.write(path, {**meta, **took}, outcome.cases, outcome.left_out)
 
         outcome = run_suite(suite, bench, shard, only, (lambda outcome: None) if only else save, say)
+        for total in suite.summary(outcome.cases):
+            say(f"  {line(total)}")
         if not only:
             results.drop_other_parts(path)
             say(f"  written: {path}")

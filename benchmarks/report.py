@@ -59,6 +59,7 @@ def page(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
 def _suite(name: str, files: Sequence[ResultFile], suite: Suite | None) -> str:
     title = f"\n### {name}\n\n" + (f"{suite.about[0].upper()}{suite.about[1:]}.\n\n" if suite else "")
     rows = [row for file in files for row in file.cases]
+    rows += suite.summary(rows) if suite else ()
     lines = [*table([r for r in rows if "failed" not in r])]
     notes = [f"- **Failed**: {r['case']}: {_flat(r['failed'])}" for r in rows if "failed" in r]
     notes += [f"- Left out: {left['case']}: {_flat(left['why'])}" for file in files for left in file.left_out]
@@ -127,6 +128,10 @@ def headlines(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
             for row in file.cases
             if "failed" not in row
         }
+        for name, files_of in by_suite.items():
+            if name in suites:
+                found = [row for file in files_of for row in file.cases]
+                rows |= {(row["case"], row["peer_name"]): row for row in suites[name].summary(found)}
         wanted = [key for suite in suites.values() for key in suite.headlines if key in rows]
         if not wanted:
             continue
@@ -135,7 +140,8 @@ def headlines(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
         for key in wanted:
             row = rows[key]
             ours, peer = (f"{_number(row[side])} {row['unit']}" for side in ("aicf", "peer"))
-            lines.append(f"| {row['case']} | {ours} | {peer} | {row['peer_name']} | {ratio(row['ratio'])} |")
+            cells = (peer, row["peer_name"], ratio(row["ratio"])) if row["peer_name"] else ("", "", "")
+            lines.append(f"| {row['case']} | {ours} | " + " | ".join(cells) + " |")
         parts.append("\n".join(lines))
     if not parts:
         return ""

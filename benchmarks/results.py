@@ -4,7 +4,7 @@
     benchmarks/results/<gpu>/<suite>.shard-1-of-4.json  one of four parts; readers take them together
 
 A case is {"case", "aicf", "peer", "peer_name", "unit", "ratio"} and, where there is something to say, "spread" (interquartile
-ranges as shares of the medians), "n" and "note". `ratio` is above 1 where aicf is better, whatever the unit. A case without
+ranges as shares of the medians), "n", "note" and "instances", what it sums up. `ratio` is above 1 where aicf is better, whatever the unit. A case without
 a peer has None there. A case that went wrong has "failed", the reason, and no numbers. "left_out" names the cases that were
 not measured, and why.
 """

@@ -1,6 +1,8 @@
 """The suites, in the order in which they are listed, run and reported."""
 
 from ..harness import Suite
-from . import demo, elementwise, mlp, overhead, startup
+from . import demo, elementwise, mlp, overhead, selection, startup
 
-SUITES: dict[str, Suite] = {m.SUITE.name: m.SUITE for m in (overhead, elementwise, mlp, startup, demo)}
+SUITES: dict[str, Suite] = {
+    m.SUITE.name: m.SUITE for m in (overhead, elementwise, selection, mlp, startup, demo)
+}

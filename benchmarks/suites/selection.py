@@ -1,0 +1,285 @@
+"""Is the kernel that selection takes the best there is? Every kernel that takes a region is checked and timed there.
+
+Regret is how much longer the chosen kernel takes than the best one. Untuned, the choice is by prediction alone; tuned, by the
+times of a first half of the repetitions, through the same selection. Both are judged on the second half.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import aicf
+from aicf import nn
+from aicf.device.runtime import runtime
+from aicf.graph.build.passes import lower, optimize, verify
+from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.fuse import form_regions
+from aicf.graph.fuse.schedule import schedule
+from aicf.graph.run.program import Program
+from aicf.ir import Graph, LoweredOp
+from aicf.registry.select import Selection, Selector, select
+from aicf.registry.variant import KernelVariant, one_op
+from aicf.rows import LENGTH_LIMIT, RegionSpec
+
+from .. import sides
+from ..harness import Bench, Case, Suite, WrongResult
+from ..harness import verify as check
+from ..instances import Instance, instances, work
+from ..kernel_runs import KernelRuns
+from ..mlps import DIGITS, SMALL, WIDE, Mlp
+from ..results import Row, failed, row
+from ..stats import Stats, enough, wall
+
+UNTUNED, TUNED = "regret of the untuned choice", "regret after tuning"
+ALONE = "one kernel per op"
+ROUNDS = 7  # in each half
+HOPELESS = 5.0  # a kernel whose first run took so many times the best one's is not sampled
+ABSURD = 100.0  # one that is predicted to take so many times the best one's is not run
+HOST_WORK = 2e9  # bytes and flops of the largest region that the CPU is asked for
+OPTIMUM = LENGTH_LIMIT  # hypotheses that keep every region
+
+
+def cases(bench: Bench) -> list[Case]:
+    made = [Case(f"fusion of {mlp.name}, {mlp.dtype}", _fusion(mlp), seconds=5.0) for mlp in _nets(bench)]
+    sizes = (200,) if bench.tiny else (1000, 10_000)
+    made += [
+        Case(f"selection, {n} ops, {what}", _speed(n, what)) for n in sizes for what in (REPEATED, DISTINCT)
+    ]
+    made.append(Case("greedy against the optimum", _greedy))
+    families: dict[str, list[Instance]] = {}
+    for instance in _chosen(bench):
+        families.setdefault(instance.family, []).append(instance)
+    return made + [Case(name, partial(_regrets, name, found)) for name, found in families.items()]
+
+
+def _nets(bench: Bench) -> tuple[Mlp, ...]:
+    if bench.tiny:
+        return (SMALL,)
+    return (DIGITS, WIDE, replace(WIDE, dtype="f16")) if bench.on_gpu else (DIGITS, WIDE)
+
+
+def _chosen(bench: Bench) -> list[Instance]:
+    """All instances; on the CPU those that it does in a moment."""
+    if bench.on_gpu and not bench.tiny:
+        return instances()
+    most = 2e5 if bench.tiny else HOST_WORK
+    found = [i for i in instances() if work(i.region("cpu")) <= most]
+    return found[:: len(found) // 8] if bench.tiny else found
+
+
+# --- regret -----------------------------------------------------------------------------------------------------------
+
+
+def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[Row]:
+    """Two rows for a family, with what was found of each instance in the first."""
+    runs, found = KernelRuns(bench), []
+    chosen = {i: select(i.region(runs.runtime.kind), runs.spec, runs.registry) for i in wanted}
+    runs.prepare(
+        [(c.variant.id, s.region) for s in chosen.values() for c in s.ranked if not _absurd(s, c.us)]
+    )
+    for instance, selection in chosen.items():
+        if bench.left <= 0:
+            yield {"case": instance.name, "why": f"the budget of {bench.budget:g} s was spent"}
+            continue
+        try:
+            found.append(_regret(instance, selection, runs))
+        except WrongResult as error:
+            yield failed(instance.name, f"WrongResult: {error}")
+    if found:
+        for what, key in ((UNTUNED, "regret"), (TUNED, "tuned")):
+            values = [i[key] for i in found]
+            note = (
+                f"{_percentile(values)}; worst {max(found, key=lambda i: i[key])['name']}, {max(values):.1%}"
+            )
+            made = row(f"{family}: {what}", "%", Stats(100 * _mean(values), 0.0, len(values)), note=note)
+            yield {**made, "instances": found} if key == "regret" else made
+
+
+def _absurd(selection: Selection, us: float) -> bool:
+    return us > ABSURD * selection.chosen.us
+
+
+def _regret(instance: Instance, selection: Selection, runs: KernelRuns) -> dict[str, Any]:
+    """What was chosen, what is best, and the times of all, predicted and measured."""
+    bench, region = runs.bench, selection.region
+    candidates = [c for c in selection.ranked if not _absurd(selection, c.us)]
+    table = runs.table(region, instance.shift)
+    bound = {c.variant.id: table.verified(c.variant.id) for c in candidates}
+    best = min(b.seconds for b in bound.values())
+    sampled = {id for id, b in bound.items() if b.seconds <= HOPELESS * best} | {selection.kernel_id}
+    samples = {id: runs.sample(bound[id]) for id in sampled}
+    first, second = (bench.compare(samples, ROUNDS) for _ in range(2))
+    times = {id: b.seconds for id, b in bound.items()} | {id: s.median for id, s in second.items()}
+    measured = {(region.key, id): s.median * 1e6 for id, s in first.items()}
+    tuned = _tuned(region, selection, measured, runs)
+    least = min(times, key=times.__getitem__)
+    told = [f"{c.variant.id} {times[c.variant.id] * 1e6:.4g} ({c.us:.4g})" for c in candidates]
+    return {
+        "name": instance.name, "chosen": selection.kernel_id, "best": least,
+        "regret": round(times[selection.kernel_id] / times[least] - 1, 4),
+        "tuned": round(times[tuned] / times[least] - 1, 4),
+        "us": ", ".join(told),
+    }  # fmt: skip
+
+
+def _tuned(
+    region: RegionSpec, untuned: Selection, measured: dict[tuple[str, str], float], runs: KernelRuns
+) -> str:
+    """The choice with these times; kernels that were not worth sampling are out of it."""
+    ids = {id for _, id in measured}
+    tried = aicf.KernelRegistry(c.variant for c in untuned.ranked if c.variant.id in ids)
+    return select(region, runs.spec, tried, measured).kernel_id
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _percentile(values: Sequence[float]) -> str:
+    ordered = sorted(values)
+    return f"95th percentile {ordered[-(-95 * len(ordered) // 100) - 1]:.1%}, of {len(ordered)}"
+
+
+def summary(rows: Iterable[Row]) -> list[Row]:
+    """Over all instances of all families, whatever shards they were measured in."""
+    found = [i for r in rows for i in r.get("instances", ())]
+    made = []
+    for what, key in ((UNTUNED, "regret"), (TUNED, "tuned")) if found else ():
+        values = [i[key] for i in found]
+        note = f"{_percentile(values)}; {sum(v == 0 for v in values) / len(values):.0%} are the best"
+        made.append(row(f"all regions: {what}", "%", Stats(100 * _mean(values), 0.0, len(values)), note=note))
+    return made
+
+
+# --- fusion -----------------------------------------------------------------------------------------------------------
+
+
+CORES = {"map", "gemm", "reduce"}  # structures that a region of one op may have
+
+
+def held_to_one_op(device: str) -> aicf.KernelRegistry:
+    """The same variants, each for regions of one op."""
+
+    def alone(v: KernelVariant) -> KernelVariant:
+        def accepts(region: RegionSpec) -> Iterator[Any]:
+            yield one_op(region)
+            yield from v.accepts(region)
+
+        def viable(region: RegionSpec) -> Iterator[Any]:
+            yield one_op(region)
+            yield from v.viable(region) if v.viable else ()
+
+        takes = tuple(t for t in v.takes if t in CORES)
+        return replace(v, accepts=accepts, viable=viable if v.viable else None, takes=takes)
+
+    found = (v for v in aicf.default_registry() if v.device == device)
+    return aicf.KernelRegistry(alone(v) for v in found if not v.takes or CORES.intersection(v.takes))
+
+
+def _fusion(mlp: Mlp):
+    """A training step with and without fusion; both start alike, and their losses are compared first."""
+    case = f"train step of {mlp.name}, {mlp.dtype}"
+
+    def measure(bench: Bench) -> Iterator[Row]:
+        kind = runtime(bench.device).kind
+        capture = "auto" if bench.on_gpu else "off"
+        fused = mlp.program(bench.device, capture=capture)
+        apart = mlp.program(bench.device, capture=capture, registry=held_to_one_op(kind))
+        x, y = mlp.batch_of(bench.rng)
+        feed = {"x": x, "y": y}
+        losses = [[float(program(feed)["loss"]) for _ in range(3)] for program in (fused, apart)]
+        check(f"{case}: losses", losses[0], losses[1], mlp.tolerance)
+        times = bench.compare({name: _step(bench, p, feed) for name, p in (("aicf", fused), (ALONE, apart))})
+        gain = fused.explain().gain
+        note = f"{gain.kernels_before} kernels, {gain.bytes_before:,} B before; {gain.kernels}, {gain.bytes:,} B fused"
+        yield row(case, "us", times["aicf"].per(1e-6), ALONE, times[ALONE].per(1e-6), note)
+
+    return measure
+
+
+def _step(bench: Bench, program: Program, feed: dict[str, Any]):
+    """A sample of the kernels of one step: a graph's device time, or a walk on the host."""
+    if bench.on_gpu:
+        launch, _ = sides.captured(program, feed)
+        return bench.lab.device_time(launch, 1, calls=20)
+    walk, _ = sides.walked(program, feed)
+    return wall(walk, enough(walk, 1e-3 if bench.tiny else 0.02))
+
+
+# --- selection itself -------------------------------------------------------------------------------------------------
+
+REPEATED, DISTINCT = "layers alike", "no two layers alike"
+OPS_PER_LAYER = 8.0  # that a layer of the MLP brings to a training step
+
+
+def _scheduled(model: Any, device: str, **more: Any) -> tuple[list[LoweredOp], Graph]:
+    graph = verify(optimize(trace(Recipe(model, "train", **more), model.sizes, device)))
+    return schedule(lower(graph), graph), graph
+
+
+def _deep(layers: int, distinct: bool) -> nn.Model:
+    """Linear and ReLU again and again, of one width or of no two alike."""
+    widths = [8 + n if distinct else 8 for n in range(layers + 1)]
+    model = nn.Model({"x": aicf.TensorSpec(("batch", widths[0]))}, batch=4)
+    for width_in, width_out in pairwise(widths):
+        model.add(nn.Linear(width_in, width_out)).add(nn.ReLU())
+    return model
+
+
+def _speed(n: int, what: str):
+    """Regions of a training step of about n ops, with an empty memory of choices: time for each op."""
+
+    def measure(bench: Bench) -> Iterator[Row]:
+        spec, registry = runtime(bench.device).spec, aicf.default_registry()
+        layers = max(2, round(n / OPS_PER_LAYER))
+        model = _deep(layers, what == DISTINCT)
+        ops, graph = _scheduled(model, spec.kind, loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))
+
+        def sample() -> float:
+            start = time.process_time()  # of this process: other programs don't count
+            form_regions(ops, graph, Selector(registry, spec))
+            return (time.process_time() - start) / len(ops)
+
+        found = bench.compare({"aicf": sample}, 5)["aicf"]
+        yield row(
+            f"selection, {n} ops, {what}: each op",
+            "us",
+            found.per(1e-6),
+            note=f"{len(ops)} ops, {layers} layers",
+        )
+
+    return measure
+
+
+def _greedy(bench: Bench) -> Iterator[Row]:
+    """What the models' regions are predicted to take in all: one hypothesis, four, and the optimum over intervals."""
+    spec, registry = runtime(bench.device).spec, aicf.default_registry()
+    for mlp in _nets(bench):
+        model = mlp.model()
+        ops, graph = _scheduled(
+            model, spec.kind, loss=nn.SoftmaxCrossEntropy(),
+            optimizer=nn.SGD(0.1) if mlp.optimizer == "sgd" else nn.AdamW(),
+        )  # fmt: skip
+        us = {
+            k: sum(r.selection.chosen.us for r in form_regions(ops, graph, Selector(registry, spec), k))
+            for k in (1, 4, OPTIMUM)
+        }
+        for k in (1, 4):
+            over = 100 * (us[k] / us[OPTIMUM] - 1)
+            note = f"predicted {us[k]:.4g} us, optimum {us[OPTIMUM]:.4g} us"
+            yield row(f"{mlp.name}, {mlp.dtype}: beam {k} over the optimum", "%", Stats(over), note=note)
+
+
+SUITE = Suite(
+    "selection", "regret of the choice among kernels against the best one, fusion's gain, time of selection itself", 460,
+    cases, summary=summary,
+    headlines=(
+        ("all regions: " + UNTUNED, None), ("all regions: " + TUNED, None),
+        *((f"train step of {mlp.name}, {mlp.dtype}", ALONE) for mlp in (DIGITS, WIDE)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,134 @@
+"""The selection suite: regions of every sort, kernels that are checked before they count, regret over all shards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf.device.spec import PRESETS, preset
+from aicf.registry.select import Selection, Selector
+from aicf.registry.variant import HostCall
+
+pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
+
+from benchmarks import report, results
+from benchmarks.__main__ import main
+from benchmarks.harness import Bench, Suite, WrongResult
+from benchmarks.instances import instances
+from benchmarks.kernel_runs import KernelRuns
+from benchmarks.stats import Stats
+from benchmarks.suites import SUITES
+from benchmarks.suites.selection import TUNED, UNTUNED, held_to_one_op, summary
+
+
+@pytest.mark.spec("B8")
+def test_a_tiny_run_on_the_cpu(tmp_path):
+    assert main(["selection", "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
+    data = json.loads(next(tmp_path.glob("cpu-*/selection.json")).read_text())
+    assert not data["left_out"]
+    found = [i for row in data["cases"] for i in row.get("instances", ())]
+    assert len(found) >= 8
+    for i in found:
+        assert set(i) == {"name", "chosen", "best", "regret", "tuned", "us"}
+        assert i["regret"] >= 0 and i["tuned"] >= 0
+        assert i["chosen"] in i["us"] and i["best"] in i["us"]
+    cases = {row["case"]: row for row in data["cases"]}
+    assert any("each op" in name for name in cases) and any("over the optimum" in name for name in cases)
+    (step,) = (row for name, row in cases.items() if name.startswith("train step"))
+    assert step["peer_name"] == "one kernel per op"
+    before, after = (int(part.split(" ")[0]) for part in step["note"].split("before; "))
+    assert after < before, "kernels"
+
+
+@pytest.mark.spec("B8")
+@pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
+def test_every_region_has_a_kernel(device):
+    spec, made = preset(device), instances()
+    assert len(made) >= 300 and len({i.name for i in made}) == len(made)
+    select = Selector(aicf.default_registry(), spec)
+    counts = []
+    for instance in made:
+        selection = select.ask(instance.region(spec.kind))
+        assert isinstance(selection, Selection), f"{instance.name}: {selection}"
+        counts.append(len(selection.ranked))
+    if spec.kind == "cuda":
+        assert sum(n > 1 for n in counts) > 0.7 * len(counts), "regret needs a choice"
+
+
+@pytest.mark.parametrize("fault", ["wrong", "beside"])
+def test_a_wrong_kernel_is_not_timed(fault):
+    """An element that is off, or one byte beside the result."""
+    instance = next(i for i in instances() if i.name == "add f32 2^8+1")
+    region = instance.region("cpu")
+    runs = KernelRuns(Bench("cpu", tiny=True))
+    good = aicf.select(region, preset("cpu"), runs.registry).chosen.variant
+    assert runs.table(region).verified(good.id).seconds > 0
+
+    def build(region, device):
+        right = good.build(region, device)
+
+        def run(operands, results):
+            right.function(operands, results)
+            if fault == "wrong":
+                results[0][-1] += 0.01
+            else:
+                memory = results[0].ctypes.data + results[0].nbytes
+                np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * 1).from_address(memory))[0] = 7
+
+        return HostCall(run)
+
+    runs.registry = runs.loader.registry = aicf.KernelRegistry([replace(good, id="cpu.bad.v1", build=build)])
+    said = "1 elements are wrong" if fault == "wrong" else "written outside"
+    with pytest.raises(WrongResult, match=said):
+        runs.table(region).verified("cpu.bad.v1")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_registry_that_is_held_to_one_op(device):
+    spec, registry = preset("cpu" if device == "cpu" else "h200"), held_to_one_op(device)
+    for instance in instances():
+        region = instance.region(device)
+        selection = Selector(registry, spec).ask(region)
+        assert isinstance(selection, Selection) == (len(region.ops) == 1), instance.name
+
+
+def _row(values, tuned):
+    found = [
+        {"name": f"r{n}", "chosen": "a", "best": "b", "regret": v, "tuned": t, "us": ""}
+        for n, (v, t) in enumerate(zip(values, tuned))
+    ]
+    return {**results.row("family", "%", Stats(1.0)), "instances": found}
+
+
+def test_regret_is_summed_up_over_all_shards(tmp_path):
+    meta = {**results.make_meta("cpu"), "gpu": "NVIDIA H200", "device": "cuda"}
+    folder = tmp_path / "nvidia-h200"
+    results.write(folder / "selection.shard-1-of-2.json", meta, [_row([0.0, 0.3], [0.0, 0.0])], [])
+    results.write(folder / "selection.shard-2-of-2.json", meta, [_row([0.0] * 18, [0.0] * 17 + [0.2])], [])
+    files = list(results.all_files(tmp_path))
+    untuned, tuned = summary([row for file in files for row in file.cases])
+    assert (untuned["case"], untuned["aicf"], untuned["n"]) == (f"all regions: {UNTUNED}", 1.5, 20)
+    assert untuned["note"] == "95th percentile 0.0%, of 20; 95% are the best"
+    assert tuned["aicf"] == 1.0
+    page = report.page(files, SUITES)
+    assert f"| all regions: {TUNED} | 1 | – |" in page
+    head = report.headlines(files, {"selection": SUITES["selection"]})
+    assert f"| all regions: {UNTUNED} | 1.5 % |  |  |  |" in head
+
+
+def test_a_summary_of_nothing_is_nothing():
+    assert summary([results.failed("x", "y")]) == []
+    assert list(Suite("s", "a suite", 1.0, lambda bench: []).summary([])) == []
+
+
+def test_the_presets_are_those_of_the_cost_model():
+    """The suite's regions are asked of every device: no cost may be NaN or infinite there."""
+    for name, spec in PRESETS.items():
+        select = Selector(aicf.default_registry(), spec)
+        for instance in instances()[::17]:
+            for candidate in select(instance.region(spec.kind)).ranked:
+                assert 0 < candidate.us < float("inf"), (name, instance.name, candidate.variant.id)
