@@ -155,7 +155,7 @@ class Report(JupyterMixin):
             predicted = s.chosen.us
             text = f"{s.region.signature} by {s.kernel_id}: {microseconds(predicted)} predicted, {microseconds(us)} measured"
             yield "predicted" if n == 0 else "", "", f"{text}, {us / predicted:.2g} times that"
-        if self.us_before is not None and self.us_after is not None:
+        if self.us_before and self.us_after and self.gain:
             kernels = f"{counted(len(self.before.plan), 'kernel')}, {len(self.after.plan)} after tuning"
             yield (
                 "gain", "bold", f"{microseconds(self.us_before)} -> {microseconds(self.us_after)}, "
