@@ -59,11 +59,7 @@ def compiled(function: FunctionType) -> Any:
     if not called:
         return inner(function)
     rebuilt = FunctionType(
-        function.__code__,
-        {**function.__globals__, **called},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+        function.__code__, {**function.__globals__, **called}, function.__name__, None, function.__closure__
     )
     return inner(rebuilt)
 
@@ -152,8 +148,7 @@ class _Emitter:
         kind = types.Dispatcher(function)
         signature = kind.get_call_type(self.typing, given, {})
         code = self.context.get_function(kind, signature)
-        defaults = [self.context.get_dummy_value()] * (len(signature.args) - len(values))
-        value = code(self.builder, [*values, *defaults])
+        value = code(self.builder, values)
         self.context.add_linking_libs(getattr(code, "libs", ()))
         return signature.return_type, value
 
@@ -175,8 +170,12 @@ class _Emitter:
         for slot, value in enumerate(values):
             settle(slot, value)
         for function, ins, outs in expression.steps:
-            given = tuple(_TYPES[expression.dtypes[i].compute] for i in ins)
-            kind, value = self.call(compiled(function), given, [slots[i] for i in ins])
+            # attributes as constants, not left to numba's defaults: those know no -0.0 beside 0.0
+            constants = [(numba.typeof(value), value) for value in function.__defaults__ or ()]
+            given = [_TYPES[expression.dtypes[i].compute] for i in ins] + [kind for kind, _ in constants]
+            values = [slots[i] for i in ins]
+            values += [self.context.get_constant_generic(self.builder, *constant) for constant in constants]
+            kind, value = self.call(compiled(function), tuple(given), values)
             several = isinstance(kind, types.BaseTuple)
             kinds = list(kind) if several else [kind]
             parts = cgutils.unpack_tuple(self.builder, value, len(kinds)) if several else [value]

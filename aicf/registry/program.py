@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.scalar import bound_scalar
 from ..ops.schema import DISCONTINUOUS, Access, schema_of
@@ -168,9 +169,14 @@ class Program:
         return (*(self.before.loads if self.before else ()), *self.after.loads)
 
 
-@lru_cache(maxsize=8192)
 def read(region: RegionSpec) -> Program | Reject:
     """The region as a Program; or at which op, and why, it is none."""
+    return _read(region, record.removals)
+
+
+@lru_cache(maxsize=8192)
+def _read(region: RegionSpec, removals: int) -> Program | Reject:
+    """`removals`: an op that was defined again has other functions."""
     cores = [i for i, op in enumerate(region.ops) if not schema_of(op.kind).is_map]
     if len(cores) > 1:
         first, second = (region.ops[i].kind for i in cores[:2])
@@ -194,9 +200,13 @@ def read(region: RegionSpec) -> Program | Reject:
         return reason.reject
 
 
-@lru_cache(maxsize=8192)
 def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:
     """The region as independent maps of one op each, all of one kind: a horizontal region (A13)."""
+    return _read_parts(region, record.removals)
+
+
+@lru_cache(maxsize=8192)
+def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
     first = region.ops[0]
     if not schema_of(first.kind).is_map:
         return Reject("ops", f"{first.kind} is no map")
@@ -438,4 +448,6 @@ def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]
         else:
             axes.append((size, steps))
     axes = axes or [(1, (0,) * len(strides))]
-    return tuple(size for size, _ in axes), [tuple(steps[k] for _, steps in axes) for k in range(len(strides))]
+    return tuple(size for size, _ in axes), [
+        tuple(steps[k] for _, steps in axes) for k in range(len(strides))
+    ]
