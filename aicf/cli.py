@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--diff", metavar="OTHER", help="compare with another device, or with what --json wrote into a file"
     )
+    explain.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     explain.set_defaults(run=_explain)
 
     tune = commands.add_parser(
@@ -185,7 +186,7 @@ def _explain(args: argparse.Namespace) -> int:
 
     model, loss, optimizer = load_recipe(args.model, args.mode)
 
-    def explained(device: str) -> Explanation:
+    def explained(device: str, tuning: str | None = None) -> Explanation:
         return explain_for(
             model,
             _spec(device),
@@ -194,9 +195,10 @@ def _explain(args: argparse.Namespace) -> int:
             optimizer=optimizer,
             numerics=args.numerics,
             beam=args.beam,
+            tuning=tuning,
         )
 
-    explanation: Explanation | Diff = explained(args.device)
+    explanation: Explanation | Diff = explained(args.device, args.tuning)
     if args.diff:
         other = _saved(args.diff) if args.diff.endswith(".json") else explained(args.diff).to_json()
         explanation = Diff(explanation.to_json(), other)

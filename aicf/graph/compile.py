@@ -196,6 +196,7 @@ def explain_for(
     numerics: str = "fused",
     beam: int = 1,
     registry: KernelRegistry | None = None,
+    tuning: Times | str | Path | None = None,
 ) -> Explanation:
     """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing.
 
@@ -203,7 +204,8 @@ def explain_for(
     """
     recipe = Recipe(model, mode, loss, optimizer)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
-    selector = Selector(registry or default_registry(), spec, strict=_is_strict(numerics))
+    registry = registry or default_registry()
+    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
     compiled = compile_graph(recipe, model.sizes, selector, beam=beam)
     return explain(compiled.plan, compiled.regions)
 

@@ -121,6 +121,14 @@ def test_a_wrong_kernel_makes_the_exit_code_1_and_is_never_written(monkeypatch, 
     assert "refused" in capsys.readouterr().out
 
 
+def test_explain_takes_a_file(file, capsys):
+    assert main(["explain", "model.py", "--tuning", "t.json"]) == 0
+    out = capsys.readouterr().out
+    assert "measured" in out and "predicted)" in out
+    assert main(["explain", "model.py", "--device", "h200", "--tuning", "t.json"]) == 2
+    assert "t.json is of another device" in capsys.readouterr().err
+
+
 # --- files --------------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from aicf import nn
 from aicf.cpu_kernels import reference
 from aicf.device.runtime import CpuRuntime, runtime
 from aicf.errors import TuningError
-from aicf.graph.tune import Question, tune
+from aicf.graph.tune import Question, measure, tune
 from aicf.graph.tune.measure import Bench
 from aicf.graph.tune.session import families
 from aicf.graph.tune.verify import Trial
@@ -386,6 +387,43 @@ def test_a_time_far_above_the_prediction_is_taken_once_more():
     report = tuned(registry, RELU, seconds=99, bench=bench)
     assert bench.measured == ["relu", "relu"]
     assert dict(report.tuning) == {(RELU.key, "cpu.a.v1"): 3.0, (RELU.key, "cpu.b.v1"): 3.0}
+
+
+@pytest.mark.parametrize("capture_safe", [True, False])
+@pytest.mark.parametrize("us, launches", [(3.0, 20), (50.0, 4), (10**5, 1)])
+def test_a_sample_on_cuda_is_device_time_per_launch_behind_work_that_keeps_the_device_busy(
+    us, launches, capture_safe, monkeypatch
+):
+    """On a driver that is made up: a queue of work, and events that are passed when their turn comes."""
+    log, clock = [], [0.0]
+    stamps = {}
+
+    def launch(*on):
+        log.append("kernel")
+        clock[0] += us
+
+    def record(event, stream):
+        log.append(event)
+        stamps[event] = clock[0]
+        return (0,)
+
+    driver = SimpleNamespace(
+        cuEventRecord=record, cuEventSynchronize=lambda event: (0,),
+        cuEventElapsedTime=lambda a, b: (0, (stamps[b] - stamps[a]) * 1e-3),
+    )  # fmt: skip
+    fake = SimpleNamespace(driver=driver, check=lambda result: result[1:], stream=SimpleNamespace(handle=7))
+    graphs = []
+
+    def capture(runtime, calls):
+        graphs.append(len(calls))
+        return SimpleNamespace(launch=lambda: [call("stream") for call in calls])
+
+    monkeypatch.setattr(measure, "capture", capture)
+    sample, runs = measure._device_sample(fake, launch, capture_safe, "before", "behind")
+    assert runs == launches and graphs == [launches] * capture_safe
+    log.clear()
+    assert sample() == pytest.approx(us)
+    assert log == ["kernel"] * launches + ["before"] + ["kernel"] * launches + ["behind"]
 
 
 # --- programs -----------------------------------------------------------------------------------------------------------
