@@ -13,11 +13,12 @@ from ..registry.cost import Cost, roofline
 from ..registry.program import Map, Program, collapse, read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
-from ..types import DType, TensorDesc, i32, i64
+from ..types import DType, TensorDesc, i32, i64, row_major
 
 THREADS = 256
 MAX_RANK = 6
-MAX_POINTERS = 64  # with six strides of 8 bytes each they fit the 4 KB that a kernel's parameters may take
+PARAMETERS = 4096  # bytes: what a kernel takes
+MAX_POINTERS = 64  # with six strides of 8 bytes each they fit
 VECTOR = 16  # bytes: the most that one load takes
 
 Strides = tuple[int, ...]
@@ -70,6 +71,9 @@ def strided_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
     from .bodies.index import walk_of
 
     (shape, strides), narrow = collapsed(m), m.numel < 2**31
+    still, dense = (0,) * len(shape), row_major(shape)
+    # what walks the domain in order needs no coordinates, but the element's number alone
+    strides = [(*still, 1) if steps == dense and any(steps) else (*steps, 0) for steps in strides]
     walks = tuple((walk_of(steps), load.offset) for steps, load in zip(strides, m.loads))
     given = tuple(Num(s) for steps in strides for s in steps if s not in (0, 1))
     kind = f"strided{len(shape)}{'' if narrow else '_wide'}" if width == 1 else f"rows{len(shape)}_{width}"

@@ -10,10 +10,9 @@ from ..registry.cost import Cost, roofline
 from ..registry.program import Load, Map, read_parts
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
 from ..rows import RegionSpec
-from .elementwise import THREADS, load_types, store_types, unaligned, vector_width
+from .elementwise import PARAMETERS, THREADS, load_types, store_types, unaligned, vector_width
 
 MAX_PARTS = 16
-PARAMETERS = 4096  # bytes: what a kernel takes
 
 
 def _parts(region: RegionSpec) -> tuple[Map, ...]:

@@ -15,7 +15,16 @@ from ..registry.program import Expression, Map, Program, Reduction, Shape, colla
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ..rows import RegionSpec
 from ..types import DType, f32, numel, row_major
-from .elementwise import MAX_POINTERS, MAX_RANK, THREADS, grid_for, load_types, pointers, store_types
+from .elementwise import (
+    MAX_POINTERS,
+    MAX_RANK,
+    PARAMETERS,
+    THREADS,
+    grid_for,
+    load_types,
+    pointers,
+    store_types,
+)
 
 KINDS = ("map", "reduce")
 TAKES = ("reduce", "map+reduce", "reduce+map", "map+reduce+map")
@@ -325,6 +334,9 @@ class ReduceNaive:
         r = reduced(region)
         for what, which in (("kept", False), ("reduced", True)):
             yield at_most(f"rank of the {what} axes", len(_scattered(r, which)[0]), MAX_RANK)
+        strides = sum(len(run.shape) * len(run.before + run.after) for run in r.runs)
+        pointers = len(r.before.loads + r.after.loads) + len(region.results)
+        yield at_most("bytes of kernel parameters", 8 * (strides + pointers + 2 * MAX_RANK + 3), PARAMETERS)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)

@@ -13,8 +13,9 @@ import numpy as np
 
 import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cuda_kernels import MODULES
+from aicf.ops.constraints import OperandDecl
 from aicf.ops.draw import draw
-from aicf.ops.schema import schema_of
+from aicf.ops.schema import OpSchema, schema_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import ActKind, DType, TensorDesc, TensorSpec, bf16, f16, f32, i32, i64, row_major
@@ -330,9 +331,9 @@ def operands_for(case: Case, seed: int = 0) -> Operands:
     """Fresh random operands, in the domain of the first op that reads each."""
     rng, made, r = np.random.default_rng(seed), Operands(), case.region
     for tensor, t in zip(r.inputs, r.operands):
-        op = next(op for op in r.ops if tensor in op.inputs)
-        schema, shapes = schema_of(op.kind), [None if i < 0 else r.tensors[i].shape for i in op.inputs]
-        values = draw(schema, schema.operands[op.inputs.index(tensor)], t.dtype, shapes, rng)
+        op, schema, decl = _first_reader(r, tensor)
+        shapes = [None if i < 0 else r.tensors[i].shape for i in op.inputs]
+        values = draw(schema, decl, t.dtype, shapes, rng)
         extent = 1 + sum((d - 1) * s for d, s in zip(t.shape, t.stride)) if t.numel else 0
         memory = np.zeros(extent, t.dtype.numpy)
         array = np.lib.stride_tricks.as_strided(memory, t.shape, [s * t.dtype.itemsize for s in t.stride])
@@ -340,6 +341,27 @@ def operands_for(case: Case, seed: int = 0) -> Operands:
         made.memory.append(memory)
         made.arrays.append(array)
     return made
+
+
+def with_specials(case: Case, operands: Operands, seed: int = 0) -> Operands:
+    """The same with NaN, infinities and zeros of both signs here and there, in float operands that may be anything."""
+    rng, special = np.random.default_rng(seed), np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    for tensor, array in zip(case.region.inputs, operands.arrays):
+        _, schema, decl = _first_reader(case.region, tensor)
+        if (
+            array.size > 2 * special.size
+            and array.dtype.kind not in "iub"
+            and decl.name not in schema.domains
+        ):
+            at = rng.choice(array.size, special.size, replace=False)
+            array[np.unravel_index(at, array.shape)] = special.astype(array.dtype)
+    return operands
+
+
+def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, OperandDecl]:
+    op = next(op for op in r.ops if tensor in op.inputs)
+    schema = schema_of(op.kind)
+    return op, schema, schema.operands[op.inputs.index(tensor)]
 
 
 def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:

@@ -9,11 +9,12 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 import numpy as np
-from kernel_cases import VARIANTS, Case, assert_close, desc, gemm, operands_for, reference, region
+from kernel_cases import VARIANTS, Case, Operands, assert_close, desc, gemm, operands_for, reference, region
 
 from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec
@@ -62,25 +63,32 @@ CASES = [
 ]  # fmt: skip
 
 
-def simulate(case: Case) -> None:
+def simulate(case: Case, operands: Operands) -> list[np.ndarray]:
     variant, region = VARIANTS[case.variant], case.region
     reject = variant.supported(region, TINY)
     assert reject is None, reject
-    operands = operands_for(case)
     results = [np.full(t.shape, -1).astype(t.dtype.numpy) for t in region.results]
     workspace = np.full(variant.query_workspace(region, TINY), 255, np.uint8)
-    want = reference(case, operands.arrays)
     for launch in variant.build(region, TINY):
         engine.simulate(launch, operands.memory, results, workspace)
-    assert_close(case, results, want)
+    return results
 
 
-if __name__ == "__main__":
-    for case in CASES:
+def check(case: Case) -> None:
+    operands = operands_for(case)
+    assert_close(case, simulate(case, operands), reference(case, operands.arrays))
+
+
+def main(cases: Iterable[Case], check: Callable[[Case], None]) -> None:
+    for case in cases:
         try:
-            simulate(case)
+            check(case)
             error = None
         except Exception:
             error = traceback.format_exc()
         print(json.dumps([str(case), error]))
         sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(CASES, check)

@@ -29,17 +29,17 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
             width: int = 1) -> Callable[..., None]:  # fmt: skip
     """Loads walk a row-major domain with strides (0 where broadcast); results are dense.
 
-    walks            of each load, over the domain's dimensions, collapsed; one dimension needs no division
+    walks            of each load, over the domain's dimensions, collapsed, and last over the element's own number
     shape, strides   the domain's, and those strides that the walks leave open, in elements
     narrow           coordinates in 32 bits: a 64-bit division takes some hundred instructions, a 32-bit one twenty
     width            neighbours per thread and step, which the last dimension is a multiple of; all loads aligned to them
     """
-    rank = len(walks[0][0]) if walks else 1
+    rank = len(walks[0][0]) - 1 if walks else 0
     at, of = coordinates(rank, narrow), offsets(walks)
     if width == 1:
         apply = mapper(expr, ins, outs)
     else:
-        apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
+        apply = vector_mapper(expr, ins, outs, tuple(1 in steps[-2:] for steps, _ in walks), width)
 
     resident = blocks_per_sm(ins, outs, walks, width)
 
@@ -47,7 +47,7 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
         i = (np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x) * width
         step = np.int64(cuda.gridDim.x) * cuda.blockDim.x * width
         while i < n:
-            apply(ins, outs, of(at(i, shape), strides), i)
+            apply(ins, outs, of(at(i, shape) + (i,), strides), i)
             i += step
 
     kernel.blocks_per_sm = resident

@@ -25,6 +25,8 @@ def walk_of(strides: tuple[int, ...]) -> Steps:
 def coordinates(rank: int, narrow: bool) -> Any:
     """`at(i, shape)`: coordinates of linear index i, row-major. Narrow ones are divided out in 32 bits."""
     index = np.uint32 if narrow else np.int64
+    if rank == 0:
+        return device(lambda i, shape: ())
     if rank == 1:
         return device(lambda i, shape: (np.int64(i),))
     rest, d = coordinates(rank - 1, narrow), rank - 1
