@@ -318,9 +318,12 @@ class _Reader:
         dtypes = [] if carried is None else [self.tensors[carried].dtype]
         loads: list[Load] = []
         arguments: list[list[Any]] = []
+        own = {carried, *(t for op in ops for t in op.outputs)}
         for op in ops:
             keys = [self._argument(op, access, walks[op.outputs[0]]) for access in self._accesses(op)]
             for key in keys:
+                if not isinstance(key, Load) and key not in own:
+                    raise _Unreadable("core", f"{op.kind} reads a value from before the core")
                 if isinstance(key, Load) and key not in slots:
                     slots[key] = len(dtypes)
                     loads.append(key)
