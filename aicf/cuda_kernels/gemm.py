@@ -6,8 +6,10 @@ are widened when loaded. What the map loads and stores may have any element type
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import BARRIER_US, CACHE_TRIP_US, L2_PER_SM, Cost, roofline
 from ..registry.program import Gemm, Map, Program, read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
@@ -19,6 +21,7 @@ GRID_Y_LIMIT = 65535
 STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 TENSORS = 16  # that an epilogue loads and stores: their pointers and strides take registers beside the sums
+LOAD_US = 0.04  # of gemm_naive, for an element of a and one of b: the loop is unrolled by four; a guess until measured
 EPILOGUE_EFFICIENCY = 0.25  # of the f32 rate, that scalar functions reach; a guess until measured
 
 
@@ -92,6 +95,46 @@ def _in_runs(region: RegionSpec, width: int) -> bool:
     return all(t.alignment >= min(16, width * t.dtype.itemsize) for t in walking)
 
 
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes, and how fast. Guesses until measured.
+
+    step           along k, for which a slice of both operands is in shared memory; the next one is on its way meanwhile
+    efficiency     of the rate, that the inner loop reaches with the chip full
+    blocks_per_sm  that registers and shared memory are limited for
+    """
+
+    m: int
+    n: int
+    step: int
+    efficiency: float
+    blocks_per_sm: int
+    rate: str = "f32"
+
+    def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
+        """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
+
+        A slice that arrives later than the arithmetic of the one before it is done is waited for, unless other blocks of
+        the multiprocessor have work.
+        """
+        gemm, _ = parts(region)
+        blocks = max(1, cdiv(gemm.m, self.m) * cdiv(gemm.n, self.n))
+        padded, depth = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
+        slices = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
+        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
+        reads = (
+            cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n
+        )  # lines of operands, once for each tile
+        multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
+        arrive = CACHE_TRIP_US + slices * self.step / L2_PER_SM * 1e-3
+        cost = roofline(
+            device, bytes=region.nbytes, flops=padded, useful=gemm.flops, rate=self.rate, efficiency=self.efficiency,
+            blocks=blocks, blocks_per_sm=self.blocks_per_sm, cached=float(reads * gemm.k * gemm.dtype.itemsize),
+            chain=cdiv(depth, self.step) * (BARRIER_US + max(0.0, arrive - multiply)),
+        )  # fmt: skip
+        return with_epilogue(cost, region, device)
+
+
 def with_epilogue(cost: Cost, region: RegionSpec, device: DeviceSpec) -> Cost:
     """The cost of a product, and of the arithmetic after it, which runs when the product's is done."""
     flops, rate = parts(region)[1].flops, device.tflops.get("f32", 0.0) * EPILOGUE_EFFICIENCY
@@ -152,8 +195,9 @@ class GemmNaive:
         gemm, _ = parts(region)
         blocks = cdiv(gemm.m, 16) * cdiv(gemm.n, 16)
         cost = roofline(
-            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.04, blocks=blocks, blocks_per_sm=8
-        )
+            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.06, blocks=blocks, blocks_per_sm=8,
+            chain=gemm.k * LOAD_US,
+        )  # fmt: skip
         return with_epilogue(cost, region, device)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -165,7 +209,8 @@ class GemmNaive:
 
 
 def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
-    """A tile size as a variant. `efficiency`: share of the f32 rate its inner loop reaches with the chip full."""
+    """A tile size as a variant."""
+    tile = Tile(m, n, k, efficiency, blocks_per_sm)
 
     @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES)
     class Tiled:
@@ -180,14 +225,7 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
             yield from checks(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            gemm, _ = parts(region)
-            blocks = max(1, cdiv(gemm.m, m) * cdiv(gemm.n, n))
-            padded = 2.0 * blocks * m * n * gemm.k  # a ragged edge costs as much as a full tile
-            cost = roofline(
-                device, bytes=region.nbytes, flops=padded, efficiency=efficiency, blocks=blocks,
-                blocks_per_sm=blocks_per_sm,
-            )  # fmt: skip
-            return with_epilogue(cost, region, device)
+            return tile.cost(region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             from .bodies.gemm import Tiling, tiled
@@ -201,6 +239,7 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-gemm_tiled_32x32 = _tiled(32, 32, 32, 0.3, 3)
-gemm_tiled_64x64 = _tiled(64, 64, 16, 0.5, 3)
+# Efficiencies are what reads of shared memory leave: 2 of them for 4 multiply-adds, then for 16, then 4 for 64.
+gemm_tiled_32x32 = _tiled(32, 32, 32, 0.35, 3)
+gemm_tiled_64x64 = _tiled(64, 64, 16, 0.55, 3)
 gemm_tiled_128x128 = _tiled(128, 128, 8, 0.7, 2)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost
 from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
 from ..rows import RegionSpec
 from ..types import bf16, f16
 from . import gemm
 
+DEPTH = 32  # k in shared memory at a time
 CHUNK = 8  # halves in the 16 bytes that one copy to shared memory takes
 
 
@@ -51,8 +52,7 @@ def _checks(region: RegionSpec) -> Checks:
 
 
 def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
-    """A tile size as a variant. `efficiency`: share of the tensor cores' rate with the chip full; a guess until measured:
-    mma.sync tops out near 0.65 on Hopper, and these keep only two slices in flight."""
+    """A tile size as a variant. `efficiency`: of the tensor cores' rate; mma.sync tops out near 0.65 on Hopper."""
 
     @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", takes=gemm.TAKES, needs=("sm_80",))
     class Mma:
@@ -66,13 +66,8 @@ def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_p
             yield from _checks(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            p, _ = gemm.parts(region)
-            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            cost = roofline(
-                device, bytes=region.nbytes, flops=2.0 * blocks * m * n * p.k, rate=p.dtype.name,
-                efficiency=efficiency, blocks=blocks, blocks_per_sm=blocks_per_sm,
-            )  # fmt: skip
-            return gemm.with_epilogue(cost, region, device)
+            rate = gemm.parts(region)[0].dtype.name
+            return gemm.Tile(m, n, DEPTH, efficiency, blocks_per_sm, rate).cost(region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             from .bodies.gemm_mma import PAIR, Warps, mma

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicf.device.spec import PRESETS, preset
-from aicf.registry.cost import TRIP_US, Cost, roofline
+from aicf.registry.cost import L2_PER_SM, TRIP_US, Cost, roofline
 
 H200 = preset("h200")
 
@@ -107,7 +107,8 @@ def test_little_s_law():
 
 
 def test_a_unit_that_is_read_again_from_the_cache():
-    assert roofline(H200, bytes=1e6, cached=1e9).terms["L2"] == pytest.approx(168.35, rel=1e-3)
+    read_again = roofline(H200, bytes=1e6, cached=1e9).terms["L2"]
+    assert read_again == pytest.approx(1e6 / (132 * L2_PER_SM))
     assert "L2" not in roofline(H200, bytes=1e9, cached=1e6).terms
 
 

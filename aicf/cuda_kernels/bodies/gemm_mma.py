@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..dsl import cuda, device, int32, uint32
+from ..gemm_mma import CHUNK, DEPTH
 from .epilogue import Epilogue, finisher
 from .gemm import ALIGNMENT, GROUP
 from .ptx import Places, copy_async, multiply_tiles, shared_address, wait_copies
 from .tile import each, zeros
 
-CHUNK = 8  # halves in 16 bytes: what one cp.async copies
-DEPTH = 32  # k in shared memory at a time
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 
 
