@@ -13,6 +13,7 @@ from ..types import DType
 # What a reference costs before it does any work (np.errstate, the copy into the result), what each NumPy call in it
 # adds, and how often its expression passes over the operands. Read off small ops on a 3 GHz x86 core.
 START_US, CALL_US, PASSES = 4.0, 1.5, 3.0
+CONVERT_US = {DType.f16: 1.3e-3, DType.bf16: 0.2e-3}  # an element from or to f32, by NumPy and by ml_dtypes
 
 
 @variant("*", id="cpu.reference.v1", priority=-10)
@@ -28,8 +29,10 @@ class Reference:
         else:
             each = schema_of(region.kind).flops
             flops, calls, efficiency = each * max(t.numel for t in region.results), min(each, 20), 0.05
-        return roofline(device, bytes=PASSES * region.nbytes, flops=flops, efficiency=efficiency).plus(
-            start=START_US, calls=CALL_US * calls
+        cost = roofline(device, bytes=PASSES * region.nbytes, flops=flops, efficiency=efficiency)
+        converted = sum(CONVERT_US.get(t.dtype, 0.0) * t.numel for t in (*region.operands, *region.results))
+        return cost.plus(
+            start=START_US, calls=CALL_US * calls, **({"converting": converted} if converted else {})
         )
 
     def build(region, device):
