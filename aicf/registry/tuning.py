@@ -233,14 +233,21 @@ class Tuning(Mapping[tuple[str, str], float]):
                 f"{name} can't be read: {error.strerror}", hint="aicf tune MODEL.py --output FILE writes one"
             ) from None
         tuning = parse(text, name)
-        if device is not None and not tuning.header.stands_for(device):
-            raise _foreign(name, tuning.header, device)
-        if not stale:
-            tuning._check_fresh(name, registry)
+        tuning.check(name, device, registry, stale)
         return tuning
 
-    def _check_fresh(self, name: str, registry: KernelRegistry | None) -> None:
-        hint = f"aicf tune --update --output {name} measures its regions again"
+    def check(
+        self, name: str, device: DeviceSpec | None = None, registry: KernelRegistry | None = None, stale: bool = False
+    ) -> None:  # fmt: skip
+        """TuningError, which calls it `name`, if these times can't be used: arguments as for `load`."""
+        if device is not None and not self.header.stands_for(device):
+            raise TuningError(
+                f"{name} is of another device", expected=_place(device.name, device.target, device.sms),
+                got=self.header.place, hint=f"aicf tune MODEL.py --device {device.kind} measures on this one",
+            )  # fmt: skip
+        if stale:
+            return
+        hint = "aicf tune --update --output FILE measures its regions again"
         if (now := kernels_hash(self.header.kind)) != self.header.kernels:
             raise TuningError(
                 f"{name} is stale: the {self.header.kind} kernels have changed since {self.header.date[:10]}",
@@ -293,13 +300,6 @@ class Tuning(Mapping[tuple[str, str], float]):
         return whole
 
 
-def _foreign(name: str, header: Header, device: DeviceSpec) -> TuningError:
-    return TuningError(
-        f"{name} is of another device", expected=_place(device.name, device.target, device.sms), got=header.place,
-        hint=f"aicf tune MODEL.py --device {device.kind} measures on this one",
-    )  # fmt: skip
-
-
 def _joined(a: Measured, b: Measured) -> Measured:
     refused = {**a.refused, **b.refused}
     for id in a.refused.keys() & b.refused.keys():
@@ -315,9 +315,10 @@ def _joined(a: Measured, b: Measured) -> Measured:
 
 def tuning_of(given: Times | str | Path | None, device: DeviceSpec, registry: KernelRegistry) -> Times | None:
     """What `compile(tuning=…)` takes, as selection takes it: a file is loaded and checked, a mapping's times are."""
-    if given is None or isinstance(given, Tuning):
-        if given is not None and not given.header.stands_for(device):
-            raise _foreign("this tuning", given.header, device)
+    if given is None:
+        return None
+    if isinstance(given, Tuning):
+        given.check("this tuning", device, registry)
         return given
     if isinstance(given, str | Path):
         return Tuning.load(given, device, registry)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +130,24 @@ def test_explain_takes_a_file(file, capsys):
     assert "measured" in out and "predicted)" in out
     assert main(["explain", "model.py", "--device", "h200", "--tuning", "t.json"]) == 2
     assert "t.json is of another device" in capsys.readouterr().err
+
+
+@pytest.mark.spec("A7", "B13")
+def test_the_same_file_gives_the_same_plan_in_every_process(file):
+    command = [sys.executable, "-m", "aicf", "explain", "model.py", "--tuning", "t.json", "--json"]
+    told = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(told) == 1 and '"predicted_us"' in told.pop()
+
+
+def test_a_terminal_sees_a_progress_bar(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert measured() == 0
+    assert "tuning" in capsys.readouterr().err
 
 
 # --- files --------------------------------------------------------------------------------------------------------------

@@ -389,6 +389,21 @@ def test_a_time_far_above_the_prediction_is_taken_once_more():
     assert dict(report.tuning) == {(RELU.key, "cpu.a.v1"): 3.0, (RELU.key, "cpu.b.v1"): 3.0}
 
 
+def test_a_region_that_can_t_be_set_up_is_skipped_and_the_others_are_measured(monkeypatch):
+    registry = registry_of(kernel("cpu.a.v1"))
+    allocate = CpuRuntime.allocate
+
+    def small(self, nbytes):
+        if nbytes > 10**6:
+            raise MemoryError("out of memory")
+        return allocate(self, nbytes)
+
+    monkeypatch.setattr(CpuRuntime, "allocate", small)
+    report = tuned(registry, RELU, region("neg", (10**6,)))
+    assert [m.region for m in report.tuning.regions.values()] == [RELU]
+    assert [(r.signature, why) for r, why in report.skipped] == [("neg", "MemoryError('out of memory')")]
+
+
 @pytest.mark.parametrize("capture_safe", [True, False])
 @pytest.mark.parametrize("us, launches", [(3.0, 20), (50.0, 4), (10**5, 1)])
 def test_a_sample_on_cuda_is_device_time_per_launch_behind_work_that_keeps_the_device_busy(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aicf import default_registry
@@ -33,6 +33,8 @@ REGIONS = [
     region("relu", (4, 7)), region("add", (1025,), (1025,)), region("gemm", (4, 7), (7, 5), None, (5,)),
     region("leaky_relu", (3,), slope=0.25), RegionSpec.single(OpKind("fill"), FILL, [], [TensorDesc(f32, (2, 3), (3, 1))]),
 ]  # fmt: skip
+# keys of regions are found once, which takes its time
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 IDS = ["cpu.a.v1", "cpu.b.v1", "cpu.c.v2"]
 TIMINGS = st.builds(Timing, st.floats(1e-3, 1e7), st.floats(0, 10), st.integers(1, 10**6))
 
@@ -121,6 +123,7 @@ def test_a_region_given_twice_is_refused():
 
 
 @pytest.mark.spec("B13")
+@settings(PATIENT)
 @given(tunings(), tunings(), tunings())
 def test_a_merge_is_the_same_in_any_order(a, b, c):
     assert a.merge(b) == b.merge(a)
@@ -181,6 +184,7 @@ def test_a_diff_has_what_changed_appeared_and_went():
 
 
 @pytest.mark.spec("A7")
+@settings(PATIENT)
 @given(tunings())
 def test_what_is_written_is_read_again(tuning):
     text = text_of(tuning)
@@ -202,7 +206,7 @@ TEXT = text_of(
 
 
 @pytest.mark.spec("A7")
-@settings(max_examples=300)
+@settings(PATIENT, max_examples=300)
 @given(st.data())
 def test_a_file_with_a_byte_changed_is_refused_or_says_the_same(data):
     whole = bytearray(TEXT.encode())
@@ -220,6 +224,7 @@ def test_a_file_with_a_byte_changed_is_refused_or_says_the_same(data):
 
 
 @pytest.mark.spec("A7")
+@settings(PATIENT)
 @given(st.integers(0, len(TEXT.rstrip()) - 1))
 def test_a_file_that_is_cut_short_is_refused(length):
     with pytest.raises(TuningError, match=r"some\.json"):
@@ -358,6 +363,9 @@ def test_times_of_kernels_that_have_changed_or_gone_are_stale(file):
     with pytest.raises(TuningError, match=r"tuning\.json is stale: the cpu kernels have changed") as error:
         Tuning.load(file, CPU, default_registry())
     assert "--update" in str(error.value)
+    stale = Tuning.load(file, CPU, stale=True)
+    with pytest.raises(TuningError, match="this tuning is stale"):
+        tuning_of(stale, CPU, default_registry())
     assert len(Tuning.load(file, CPU, default_registry(), stale=True)) == 1
 
 

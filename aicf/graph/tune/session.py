@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...device.runtime import Runtime
-from ...errors import RegistryError, TuningError
+from ...errors import AicfError, TuningError
 from ...ops.schema import VIEW, schema_of
 from ...registry.registry import KernelRegistry
 from ...registry.select import Selection
@@ -127,8 +127,12 @@ class _Session:
             until = bench.clock() + max(end - bench.clock(), 0.0) / (len(needed) - n)
             try:
                 found = bench.region(s.region, [c.variant.id for c in s.ranked], until)
-            except RegistryError as error:  # an op without a reference: nothing to verify against
-                self.skipped[s.region] = error.what
+            except TuningError:
+                raise
+            except (
+                Exception
+            ) as error:  # an op without a reference, tensors that don't fit: nothing to verify against
+                self.skipped[s.region] = error.what if isinstance(error, AicfError) else repr(error)
                 continue
             if found.timings:
                 measured.append(found)
