@@ -1,17 +1,24 @@
 """Which outputs share their input's storage (C6). Lowered ops are SSA; in place is decided here, after fusion.
 
 must   an optimizer step writes its parameter in place: no later step may read the old value
-may    an elementwise result takes over an operand that nobody needs any more
+may    the result of elementwise work takes over an operand that nobody needs any more
 view   a reshape of a dense tensor is the same bytes: no kernel runs
+
+A kernel may write over an operand of which it reads each element only where it writes it: see `why_not_in_place`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from ...errors import AliasError
 from ...ir import Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
+from ...registry.program import Gemm, Map, Program, read, read_parts
+from ...registry.variant import Reject
+from ...rows import RegionSpec
+from ...types import row_major
 from ..fuse import Region
 
 
@@ -19,92 +26,193 @@ def resolve_aliases(
     graph: Graph, ops: Sequence[LoweredOp], regions: Sequence[Region]
 ) -> tuple[dict[int, int], set[int], list[str]]:
     """(out vid -> root vid, indices of regions that are views, notes in words). Roots are never aliases themselves."""
-    values = graph.values
-    last_read: dict[int, int] = {}  # vid -> index of the last region that reads it
-    for i, region in enumerate(regions):
-        for vid in region.in_vids:
-            last_read[vid] = i
-    last_read.update(
-        dict.fromkeys(graph.updates.values(), len(regions))
-    )  # copied into their state after the last step
-    root: dict[int, int] = {}
-    sharers: dict[int, list[int]] = {}
-    views: set[int] = set()
-    notes: list[str] = []
-
-    def share(out: int, into: int, how: str) -> None:
-        root[out] = into
-        sharers.setdefault(into, [into]).append(out)
-        notes.append(f"%{out} is %{into} ({values[into].name}): {how}")
-
+    resolver = _Resolver(graph, regions)
     for i, region in enumerate(regions):
         for op in ops[region.anchor : region.last + 1]:
-            for position, (operand, how) in op.constraints.get("alias", {}).items():
-                out, source = op.out_vids[position], op.in_vids[operand]
-                if out not in region.out_vids or source not in region.in_vids:
-                    continue  # fused away on one side
-                into = root.get(source, source)
-                group = sharers.get(into, [into])
-                late = [v for v in group if last_read.get(v, -1) > i]
-                if how == "must":
-                    _check_must(graph, regions, i, op, out, into, group, late)
-                    share(out, into, "written in place")
-                elif region.anchor != region.last:
-                    continue  # another op of the region may read the operand in another order
-                elif VIEW in schema_of(op.kind).traits:
-                    if values[out].role is Role.tmp and out not in graph.updates.values():
-                        views.add(i)
-                        share(out, into, "a view")
-                elif not late and _may(graph, region, out, into, group):
-                    share(out, into, "takes over its storage")
-    _check_updates(graph, root)
-    return root, views, notes
+            resolver.declared(i, op)
+        if region.anchor != region.last:
+            resolver.fused(i)
+    _check_updates(graph, resolver.root)
+    return resolver.root, resolver.views, resolver.notes
 
 
-def _may(graph: Graph, region: Region, out: int, into: int, group: list[int]) -> bool:
-    values = graph.values
-    return (
-        values[out].role is Role.tmp
-        and out not in graph.updates.values()
-        and all(values[v].role is Role.tmp for v in group)
-        and values[out].spec == values[into].spec
-        and not any(v in region.out_vids for v in group)
-    )
+@dataclass
+class _Storage:
+    """The values that live in one place, the first of which owns it."""
+
+    members: list[int]
+    last_read: int  # index of the last region that reads one of them
+    written: int = -1  # index of the last region that wrote one of them over another
 
 
-def _check_must(
-    graph: Graph, regions: Sequence[Region], i: int, op: LoweredOp, out: int, into: int, group: list[int],
-    late: list[int],
-) -> None:  # fmt: skip
-    target = graph.values[into]
-    if late:
-        reader = next((r for r in regions[i + 1 :] if set(late).intersection(r.in_vids)), None)
-        who = reader.spec.signature if reader else "the update of a state"
-        raise AliasError(
-            f"{op.kind} writes {target.name} in place, and {who} reads the old value later",
+class _Resolver:
+    def __init__(self, graph: Graph, regions: Sequence[Region]) -> None:
+        self.values, self.updates, self.regions = graph.values, graph.updates, regions
+        self.kept = set(graph.updates.values())  # copied into their state after the last step
+        self.last_read = {vid: i for i, region in enumerate(regions) for vid in region.in_vids}
+        self.last_read.update(dict.fromkeys(self.kept, len(regions)))
+        self.last_read.update((v.vid, len(regions)) for v in graph.outputs)
+        self.root: dict[int, int] = {}
+        self.storages: dict[int, _Storage] = {}
+        self.views: set[int] = set()
+        self.notes: list[str] = []
+
+    def declared(self, i: int, op: LoweredOp) -> None:
+        """What the op's schema says of its results. What may not be written is refused even if fusion leaves no write."""
+        region = self.regions[i]
+        for position, (operand, how) in op.constraints.get("alias", {}).items():
+            out, source = op.out_vids[position], op.in_vids[operand]
+            if source not in region.in_vids:
+                continue
+            into = self.root.get(source, source)
+            if how == "must":
+                self._check_must(i, op, out, into)
+                self._storage(into).written = i
+                if out in region.out_vids:
+                    self._check_place(i, op, out, into)
+                    self._share(i, out, into, "written in place")
+            elif region.anchor != region.last:
+                continue
+            elif VIEW in schema_of(op.kind).traits:
+                if self.values[out].role is Role.tmp and out not in self.kept:
+                    self.views.add(i)
+                    self._share(i, out, into, "a view")
+            elif self._may(i, out, into):
+                self._share(i, out, into, "takes over its storage")
+
+    def fused(self, i: int) -> None:
+        """Results of maps that are fused take over whichever operand they can."""
+        region = self.regions[i]
+        if not _elementwise(region.spec):
+            return
+        for out in region.out_vids:
+            for source in region.in_vids if out not in self.root else ():
+                into = self.root.get(source, source)
+                if self._may(i, out, into):
+                    self._share(i, out, into, "takes over its storage")
+                    break
+
+    def _share(self, i: int, out: int, into: int, how: str) -> None:
+        storage = self._storage(into)
+        storage.members.append(out)
+        storage.last_read = max(storage.last_read, self.last_read.get(out, -1))
+        storage.written = storage.written if how == "a view" else i
+        self.root[out] = into
+        self.notes.append(f"%{out} is %{into} ({self.values[into].name}): {how}")
+
+    def _storage(self, into: int) -> _Storage:
+        if into not in self.storages:
+            self.storages[into] = _Storage([into], self.last_read.get(into, -1))
+        return self.storages[into]
+
+    def _why_not(self, i: int, out: int, into: int) -> str:
+        region = self.regions[i]
+        positions = {p for p, vid in enumerate(region.in_vids) if self.root.get(vid, vid) == into}
+        return why_not_in_place(region.spec, region.out_vids.index(out), positions)
+
+    def _may(self, i: int, out: int, into: int) -> bool:
+        values, storage = self.values, self._storage(into)
+        return (
+            values[out].role is Role.tmp
+            and out not in self.kept
+            and values[into].role is Role.tmp
+            and values[out].spec == values[into].spec
+            and storage.last_read <= i
+            and storage.written < i
+            and not self._why_not(i, out, into)
+        )
+
+    def _check_must(self, i: int, op: LoweredOp, out: int, into: int) -> None:
+        target, storage = self.values[into], self._storage(into)
+        if storage.last_read > i:
+            raise self._read_later(i, op, into)
+        if target.role is Role.input or target.constant:
+            raise AliasError(
+                f"{op.kind} would write over the {'constant' if target.constant else 'input'} {target.name}",
+                where=op.where,
+                hint="make it a state, or copy it first",
+            )
+        if storage.written == i:
+            raise AliasError(
+                f"{op.kind} would write two results over {target.name}",
+                where=op.where,
+                hint="give it two states, or a copy",
+            )
+        if target.role in (Role.param, Role.state) and self.updates.get(into) != out:
+            raise AliasError(
+                f"{op.kind} writes {target.role} {target.name} in place, and nobody declared that as its update",
+                where=op.where,
+                hint=f"ctx.update({target.name}, result) declares it; emit.copy({target.name}) leaves it alone",
+            )
+
+    def _check_place(self, i: int, op: LoweredOp, out: int, into: int) -> None:
+        if reason := self._why_not(i, out, into):
+            raise AliasError(
+                f"{op.kind} writes {self.values[into].name} in place, in one kernel with a read from another place",
+                where=op.where,
+                expected="each element is read only where it is written",
+                got=f"{self.regions[i].spec.signature}: {reason}",
+                hint="ctx.sync() before the op keeps the kernels apart",
+            )
+
+    def _read_later(self, i: int, op: LoweredOp, into: int) -> AliasError:
+        late = [v for v in self._storage(into).members if self.last_read.get(v, -1) > i]
+        reader = next((r for r in self.regions[i + 1 :] if set(late).intersection(r.in_vids)), None)
+        returned = self.values[late[0]].role is Role.output
+        who = reader.spec.signature if reader else "the caller" if returned else "the update of a state"
+        then = f"it is {'returned' if returned else 'copied'} after the last op"
+        return AliasError(
+            f"{op.kind} writes {self.values[into].name} in place, and {who} reads the old value later",
             where=op.where,
             expected=f"every read of %{late[0]} before op {op.oid}",
-            got=f"ops {reader.anchor}..{reader.last} read it" if reader else "it is copied after the last op",
+            got=f"ops {reader.anchor}..{reader.last} read it" if reader else then,
             hint="emit the update after the last reader, or read a copy: emit.copy(value)",
         )
-    if target.role is Role.input or target.constant:
-        raise AliasError(
-            f"{op.kind} would write over the {'constant' if target.constant else 'input'} {target.name}",
-            where=op.where,
-            hint="make it a state, or copy it first",
-        )
-    if any(v in regions[i].out_vids for v in group):
-        raise AliasError(
-            f"{op.kind} would write two results over {target.name}",
-            where=op.where,
-            hint="give it two states, or a copy",
-        )
-    if target.role in (Role.param, Role.state) and graph.updates.get(into) != out:
-        raise AliasError(
-            f"{op.kind} writes {target.role} {target.name} in place, and nobody declared that as its update",
-            where=op.where,
-            hint=f"ctx.update({target.name}, result) declares it; emit.copy({target.name}) leaves it alone",
-        )
+
+
+# --- what a kernel may write over -------------------------------------------------------------------------------------
+
+
+def why_not_in_place(spec: RegionSpec, result: int, operands: Collection[int]) -> str:
+    """Why no kernel may write this result over these operands; "" where each element is read only where it is written.
+
+    A kernel reads all it needs for a point before it writes there, in whatever order it takes the points. Independent ops
+    in one launch are in no order at all.
+    """
+    program, parts = read(spec), read_parts(spec)
+    if isinstance(program, Program):
+        core = program.core
+        if isinstance(core, Gemm) and {core.a, core.b, core.c}.intersection(operands):
+            return "the product reads it"
+        if program.before is not None and any(load.operand in operands for load in program.before.loads):
+            return "it is read until the reduction is done"
+        if _scattered(program.after, operands):
+            return "it is broadcast or transposed"
+    if not isinstance(parts, Reject):
+        for part in parts:
+            own = any(position == result for _, position in part.stores)
+            if _scattered(part, operands) if own else any(load.operand in operands for load in part.loads):
+                return "it is broadcast or transposed" if own else "another op of the same launch reads it"
+    elif isinstance(program, Reject):  # a kernel that knows its ops: it does what they declare
+        tensors, written = {spec.inputs[p] for p in operands}, spec.outputs[result]
+        others = [op.kind for op in spec.ops if tensors.intersection(op.inputs) and written not in op.outputs]
+        return f"{others[0]} reads it, too" if others else ""
+    return ""
+
+
+def _elementwise(spec: RegionSpec) -> bool:
+    program = read(spec)
+    return program.core is None if isinstance(program, Program) else not isinstance(read_parts(spec), Reject)
+
+
+def _scattered(map: Map, operands: Collection[int]) -> bool:
+    """Whether one of these operands is read anywhere but in the place of the point that is stored."""
+    dense = row_major(map.shape)
+    return any(
+        load.offset != 0 or any(a != b and n != 1 for a, b, n in zip(load.strides, dense, map.shape))
+        for load in map.loads
+        if load.operand in operands
+    )
 
 
 def _check_updates(graph: Graph, root: dict[int, int]) -> None:
