@@ -10,7 +10,18 @@ from ..registry.cost import Cost, roofline
 from ..registry.program import Load, Map, read_parts
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
 from ..rows import RegionSpec
-from .elementwise import PARAMETERS, THREADS, load_types, store_types, unaligned, vector_width
+from .elementwise import (
+    MAP_EFFICIENCY,
+    PARAMETERS,
+    RESIDENT,
+    SCALAR_ACCESS,
+    THREADS,
+    VECTOR_ACCESS,
+    load_types,
+    store_types,
+    unaligned,
+    vector_width,
+)
 
 MAX_PARTS = 16
 
@@ -81,9 +92,9 @@ class MultiMap:
         parts = _parts(region)
         width = _width(region, parts)
         return roofline(
-            device, bytes=region.nbytes, flops=sum(part.flops for part in parts), efficiency=0.5,
-            memory_efficiency=0.9 if width > 1 else 0.8, blocks=sum(cdiv(p.numel, width * THREADS) for p in parts),
-            blocks_per_sm=8,
+            device, bytes=region.nbytes, flops=sum(part.flops for part in parts), efficiency=MAP_EFFICIENCY,
+            memory_efficiency=VECTOR_ACCESS if width > 1 else SCALAR_ACCESS,
+            blocks=sum(cdiv(p.numel, width * THREADS) for p in parts), blocks_per_sm=RESIDENT[width > 1],
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import BARRIER_US, TRIP_US, Cost, roofline
 from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse, read
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ..rows import RegionSpec
@@ -177,6 +177,17 @@ def _first(how: str) -> str:
     return "sum" if how == "mean" else how
 
 
+UNROLLED = 4  # steps of a thread whose loads are in flight together: nothing is stored between them
+RESIDENT = 5  # blocks on a multiprocessor, by the 40 to 58 registers that these kernels take
+EFFICIENCY = 0.25  # of the f32 rate; a guess until measured
+SAME_SECTOR_US = 0.1  # an element of reduce_naive along rows: a trip for every eight, and additions between
+
+
+def _chain(steps: int, folded: int) -> float:
+    """Microseconds of dependent steps: further trips to memory of a thread, then a tree over `folded` threads."""
+    return (max(1, cdiv(steps, UNROLLED)) - 1) * TRIP_US + (folded.bit_length() + 1) * BARRIER_US / 2
+
+
 def _flops(r: Reduced) -> int:
     return r.before.numel + r.before.flops + r.after.flops
 
@@ -210,8 +221,9 @@ class ReduceRows:
         r = reduced(region)
         rows, _, lanes, parts = _row_split(r, device)
         return roofline(
-            device, bytes=region.nbytes, flops=_flops(r), efficiency=0.25, memory_efficiency=0.8,
-            blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=8, launches=1 if parts.parts == 1 else 2,
+            device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
+            blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=RESIDENT,
+            launches=1 if parts.parts == 1 else 2, chain=_chain(cdiv(parts.chunk, lanes), lanes),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -268,9 +280,11 @@ class ReduceColumns:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
         outer, _, inner, width, parts = _column_split(r, device)
+        lines = THREADS // width
         return roofline(
-            device, bytes=region.nbytes, flops=_flops(r), efficiency=0.25, memory_efficiency=0.75,
-            blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=8, launches=1 if parts.parts == 1 else 2,
+            device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.8,
+            blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=RESIDENT,
+            launches=1 if parts.parts == 1 else 2, chain=_chain(cdiv(parts.chunk, lines), lines),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -340,14 +354,12 @@ class ReduceNaive:
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
-        full = min(
-            1.0, r.after.numel / (device.sms * 2048)
-        )  # threads in flight, as a share of what the chip holds
-        cost = roofline(
-            device, bytes=region.nbytes, flops=_flops(r), efficiency=max(0.25 * full, 1e-4),
-            memory_efficiency=max(0.15 * full, 1e-4),
+        along = max(r.before.shape, default=1) > 1 and (len(r.before.shape) - 1) in r.core.axes
+        return roofline(
+            device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY,
+            memory_efficiency=0.3 if along else 0.75, blocks=cdiv(r.after.numel, THREADS), blocks_per_sm=RESIDENT,
+            chain=r.length * (SAME_SECTOR_US if along else TRIP_US / UNROLLED),
         )  # fmt: skip
-        return cost.plus(**{"one element after another": 0.02 * r.length})
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.reduce import naive
