@@ -28,10 +28,8 @@ class _Hypothesis:
     us: float  # closed and open
 
 
-def search(composer: Composer, n: int, k: int) -> list[Open]:
-    """A partition of ops 0..n-1 into regions that kernels take, as cheap as k hypotheses find."""
-    from .online import refusal
-
+def search(composer: Composer, n: int, k: int) -> list[Open] | None:
+    """A partition of ops 0..n-1 into regions that kernels take, as cheap as k hypotheses find; None if they find none."""
     closed: list[_Closed | None] = [_Closed(0.0), *[None] * n]
     hypotheses: list[_Hypothesis] = []
     for i in range(n):
@@ -47,12 +45,10 @@ def search(composer: Composer, n: int, k: int) -> list[Open]:
             known = closed[i + 1]
             if h.region.us is not None and (known is None or h.before.us + h.region.us < known.us):
                 closed[i + 1] = _Closed(h.before.us + h.region.us, h.region, h.before)
-        if not grown:
-            raise refusal(composer, i)
         hypotheses = sorted(grown, key=lambda h: (h.us, h.region.anchor))[:k]
     last = closed[n]
     if last is None:
-        raise refusal(composer, n - 1)
+        return None
     regions = []
     while last.region is not None:
         regions.append(last.region)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
 from ...registry.contribution import contribution
@@ -114,14 +113,9 @@ class Composer:
         self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
 
     def start(self, i: int) -> Open:
-        """Op i as a region; NoKernelError if no variant may begin with it."""
+        """Op i as a region, without candidates if no variant may begin with it."""
         found = self._extended(None, i)
         assert isinstance(found, Open)
-        if not found.node.state.candidates:
-            error = self.selector.ask(found.node.spec)
-            assert isinstance(error, NoKernelError)
-            error.where = self.schedule.ops[i].where or None
-            raise error
         return found
 
     def compose(self, region: Open) -> Open | Stop:

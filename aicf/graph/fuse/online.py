@@ -73,24 +73,37 @@ class Region:
 def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector, beam: int = 1) -> list[Region]:
     """Partition the schedule into regions with one chosen kernel each; NoKernelError names an op no kernel takes.
 
-    beam  hypotheses that are kept at each op; 1 is the greedy loop below, `LENGTH_LIMIT` the optimum over intervals
+    beam  hypotheses that are kept at each op; 1 is the greedy loop below, `LENGTH_LIMIT` the optimum over intervals.
+          Between them the loop's own partition counts as a hypothesis, so that a beam never does worse
     """
-    composer = Composer(selector, Schedule.of(ops, graph))
+    composer, n = Composer(selector, Schedule.of(ops, graph)), len(ops)
+    walked, refused = walk(composer, n)
     if beam > 1:
         from .beam import search
 
-        cut = search(composer, len(ops), beam)
-        return [flush(composer, region, _cut_short(composer, region, len(ops))) for region in cut]
-    regions, i = [], 0
-    while i < len(ops):
-        region, ended = grow(composer, i, len(ops))
-        regions.append(flush(composer, region, ended))
+        cut = search(composer, n, beam)
+        if cut is not None and (refused is not None or _total(cut) < _total([r for r, _ in walked])):
+            return [flush(composer, region, _cut_short(composer, region, n)) for region in cut]
+    if refused is not None:
+        raise refusal(composer, refused)
+    return [flush(composer, region, ended) for region, ended in walked]
+
+
+def walk(composer: Composer, n: int) -> tuple[list[tuple[Open, Ended]], int | None]:
+    """The greedy partition of ops 0..n-1; or what there is of it, and the op at which it ends."""
+    walked: list[tuple[Open, Ended]] = []
+    i = 0
+    while i < n:
+        region, ended = grow(composer, i, n)
+        if region is None:
+            return walked, i
+        walked.append((region, ended))
         i = region.last + 1
-    return regions
+    return walked, None
 
 
-def grow(composer: Composer, i: int, n: int) -> tuple[Open, Ended]:
-    """The region that begins at op i: the last prefix that a kernel accepts before something ends it."""
+def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
+    """The region that begins at op i: the last prefix that a kernel accepts before something ends it; None if none does."""
     region = composer.start(i)
     best, ended = region if region.us is not None else None, Ended("end")
     while region.last + 1 < n:
@@ -103,9 +116,7 @@ def grow(composer: Composer, i: int, n: int) -> tuple[Open, Ended]:
             break
         region = following
         best = region if region.us is not None else best
-    if best is None:
-        raise refusal(composer, i)
-    if best.last < region.last and ended.trigger == "end":
+    if best is not None and best.last < region.last and ended.trigger == "end":
         ended = _not_taken(composer, region)
     return best, ended
 
@@ -197,6 +208,11 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
         f"with the next op, {kind}, it would take {fused:.3g} us, apart {split:.3g} us",
         "cost", f"{fused:.3g} us", f"{split:.3g} us",
     )  # fmt: skip
+
+
+def _total(regions: Sequence[Open]) -> float:
+    """Predicted time, to nine digits: sums in another order are equal."""
+    return float(f"{sum(region.us or 0.0 for region in regions):.9g}")
 
 
 def _cut_short(composer: Composer, region: Open, n: int) -> Ended:
