@@ -300,7 +300,7 @@ class _Drawer:
     def _convert(self) -> None:
         """Through the other types and back to f32: a whole number, a truth value, a half."""
         to = self.draw(st.sampled_from([I32, BOOL, *([DType.f16, DType.bf16] if self.halves else [])]))
-        x = self._pick(None.__ne__ if to.kind == "float" else lambda v: v.plain)
+        x = self._pick(lambda v: v.plain or to.kind == "float")
         between = self._add("convert", (x,), self._bound(x), dtype=to.id)
         if between is None:
             return

@@ -395,3 +395,25 @@ def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
     half, whole = taken.values()
     assert whole < 0.5e-3
     assert whole < 2 * half + 0.02e-3
+
+
+@pytest.mark.spec("A6", "A9")
+@pytest.mark.parametrize("beam", [1, 4])
+def test_an_op_that_no_kernel_begins_with_may_still_join_a_region(beam):
+    """tanh is taken behind relu alone; where relu is not before it, it is named."""
+    pair = kernel("cpu.pair.v1", "relu", us=0.5, signatures=["relu", "relu + tanh"])
+    (region,) = formed(chain("relu", "tanh"), registry_of(pair), beam=beam)
+    assert region.spec.signature == "relu + tanh"
+    assert [step.alone_us for step in region.steps] == [0.5, None]
+    with pytest.raises(NoKernelError, match="no variant for tanh on cpu"):
+        formed(chain("relu", "tanh", "tanh"), registry_of(pair), beam=beam)
+
+
+@pytest.mark.spec("A10")
+def test_a_beam_finds_kernels_where_the_greedy_loop_has_none_left():
+    """Greedily relu + tanh is taken, and nobody takes neg alone."""
+    pair = kernel("cpu.pair.v1", "relu", "tanh", us=0.5, signatures=["relu", "relu + tanh", "tanh + neg"])
+    with pytest.raises(NoKernelError, match="no variant for neg on cpu"):
+        formed(chain("relu", "tanh", "neg"), registry_of(pair))
+    regions = formed(chain("relu", "tanh", "neg"), registry_of(pair), beam=2)
+    assert story(regions) == [("relu", "beam"), ("tanh + neg", "end")]
