@@ -1,17 +1,22 @@
-"""Regions of several ops in numba's simulator: against float64, with special values, and bit for bit against one op at a
-time. Prints as simulate.py does."""
+"""Regions of several ops in numba's simulator: against float64, and bit for bit against one op at a time.
+
+Prints as simulate.py does.
+"""
 
 from __future__ import annotations
 
 import simulate
 from fused_map_cases import SMALL, one_by_one, strict
-from kernel_cases import Case, assert_close, operands_for, reference, with_specials
+from kernel_cases import Case, operands_for, with_specials
+
+from aicf.types import bf16
 
 
 def check(case: Case) -> None:
     simulate.check(case)
+    if bf16 not in {t.dtype for t in case.region.tensors} and "reduce" not in case.variant:
+        return  # nothing is rounded on the way, and nothing accumulated
     special = with_specials(case, operands_for(case))
-    assert_close(case, simulate.simulate(case, special), reference(case, special.arrays))
     for got, want in zip(
         simulate.simulate(strict(case), special), one_by_one(case, special, simulate.simulate)
     ):

@@ -1,0 +1,132 @@
+"""Kernels run on the host: what numba makes of a body, before NVIDIA's compiler has it.
+
+Unlike the simulator this runs the intrinsics: every load, store, conversion and index as LLVM. Blocks come one after
+another, and so do a block's threads unless they meet at barriers; then each has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
+from aicf.cuda_kernels.dsl import materialise
+from aicf.registry.variant import In, Launch, Num, Work
+from aicf.rows import RegionSpec
+
+PATIENCE = 60  # seconds at a barrier
+
+REGISTERS = ("tid", "ctaid", "ntid", "nctaid")  # by which a thread knows its place; along x
+_place = threading.local()
+_block = threading.Barrier(1)
+_NUMBERS = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "i64": ctypes.c_int64}
+
+
+def _meet() -> None:
+    _block.wait(PATIENCE)
+
+
+@functools.cache
+def _symbols() -> list[Any]:
+    """What the code calls: registers, read from `_place`; and libdevice's functions, by libm. Kept alive here."""
+    from llvmlite import binding
+
+    kept: list[Any] = []
+    for name in REGISTERS:
+        kept.append(ctypes.CFUNCTYPE(ctypes.c_int32)(functools.partial(getattr, _place, name)))
+        binding.add_symbol(f"on_host_{name}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+    kept.append(ctypes.CFUNCTYPE(None)(_meet))
+    binding.add_symbol("on_host_barrier", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+    libm = ctypes.CDLL("libm.so.6")
+    for name in ("expf", "tanhf", "sqrtf", "logf", "erff", "fabsf"):
+        binding.add_symbol(f"__nv_{name}", ctypes.cast(getattr(libm, name), ctypes.c_void_p).value)
+    return kept
+
+
+def _code(launch: Launch, region: RegionSpec) -> tuple[Any, str, bool]:
+    """(a module for the host, the kernel's name in it, whether its threads meet)."""
+    from llvmlite import binding
+    from numba.cuda.compiler import _compile_pyfunc_with_fixup
+    from numba.cuda.descriptor import cuda_target
+
+    cuda_target.target_context.cached_internal_func.clear()
+    library, _ = _compile_pyfunc_with_fixup(
+        materialise(launch.body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
+        abi_info={"abi_name": kernel_name(launch)}, cc=(8, 0),
+    )  # fmt: skip
+    modules, meets = [], False
+    for text in library.llvm_strs:
+        text = re.sub(r"llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.x", r"on_host_\1", text)
+        text, barriers = re.subn(r"llvm\.nvvm\.barrier0", "on_host_barrier", text)
+        meets |= barriers > 0
+        text = re.sub(r"^target (triple|datalayout) = .*$", "", text, flags=re.MULTILINE)
+        modules.append(binding.parse_assembly(f'target triple = "{binding.get_process_triple()}"\n{text}'))
+    for other in modules[1:]:
+        modules[0].link_in(other)
+    modules[0].verify()
+    return modules[0], library._entry_name, meets
+
+
+class OnHost:
+    """A launch, compiled for the host."""
+
+    def __init__(self, launch: Launch, region: RegionSpec) -> None:
+        from llvmlite import binding
+
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        _symbols()
+        module, name, self.meets = _code(launch, region)
+        features = binding.get_host_cpu_features().flatten()
+        machine = binding.Target.from_default_triple().create_target_machine(
+            cpu=binding.get_host_cpu_name(), features=features, opt=2
+        )
+        self.launch, self.engine = launch, binding.create_mcjit_compiler(module, machine)
+        self.engine.finalize_object()
+        self.address = self.engine.get_function_address(name)
+
+    def __call__(
+        self, arrays_in: Sequence[np.ndarray], arrays_out: Sequence[np.ndarray], workspace: np.ndarray
+    ) -> None:
+        """Each array is the memory behind a pointer; results are written in place."""
+        global _block
+
+        def of(arg: Any) -> Any:
+            if isinstance(arg, tuple):
+                for part in arg:
+                    yield from of(part)
+            elif isinstance(arg, Num):
+                yield _NUMBERS[arg.dtype.name](arg.value)
+            elif isinstance(arg, Work):
+                yield ctypes.c_void_p(workspace.ctypes.data + arg.offset)
+            else:
+                yield ctypes.c_void_p(
+                    (arrays_in if isinstance(arg, In) else arrays_out)[arg.index].ctypes.data
+                )
+
+        args = list(of(self.launch.args))
+        kernel = ctypes.CFUNCTYPE(None, *map(type, args))(self.address)
+        blocks, threads = self.launch.grid[0], self.launch.block[0]
+
+        def run(block: int, thread: int) -> None:
+            _place.ctaid, _place.tid, _place.ntid, _place.nctaid = block, thread, threads, blocks
+            kernel(*args)
+
+        if not self.meets:
+            for block in range(blocks):
+                for thread in range(threads):
+                    run(block, thread)
+            return
+        _block = threading.Barrier(threads)
+        with ThreadPoolExecutor(
+            threads
+        ) as pool:  # which starts a thread for each call, as long as all are waiting
+            for block in range(blocks):
+                list(pool.map(functools.partial(run, block), range(threads)))
