@@ -1,62 +1,22 @@
-"""Tuning data (A7, B13): what selection makes of it, how it is merged, and files that are refused whole."""
+"""Tuning data (A7, B13): what selection makes of it, and how it is merged."""
 
 from __future__ import annotations
 
-import json
 import math
-import multiprocessing
 import random
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 from aicf import default_registry
-from aicf.device.spec import preset
 from aicf.errors import TuningError
-from aicf.registry import tuning as tuning_module
 from aicf.registry.select import Selector, select
-from aicf.registry.tuning import Header, Measured, Timing, Tuning, kernels_hash, tuning_of
-from aicf.registry.tuning_file import _checksum, parse, text_of
-from aicf.rows import RegionSpec
-from aicf.types import AttrPack, OpKind, TensorDesc, f32
+from aicf.registry.tuning import Measured, Timing, Tuning, tuning_of
+from aicf.registry.tuning_file import text_of
 
 from .synthetic import kernel, region, registry_of
-
-CPU = preset("cpu")
-HEADER = replace(Header.here(CPU), date="2030-01-02T03:04:05+00:00")
-FILL = AttrPack(shape=(2, 3), value=1.5, dtype=1)
-REGIONS = [
-    region("relu", (4, 7)), region("add", (1025,), (1025,)), region("gemm", (4, 7), (7, 5), None, (5,)),
-    region("leaky_relu", (3,), slope=0.25), RegionSpec.single(OpKind("fill"), FILL, [], [TensorDesc(f32, (2, 3), (3, 1))]),
-]  # fmt: skip
-# keys of regions are found once, which takes its time
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-IDS = ["cpu.a.v1", "cpu.b.v1", "cpu.c.v2"]
-TIMINGS = st.builds(Timing, st.floats(1e-3, 1e7), st.floats(0, 10), st.integers(1, 10**6))
-
-
-@st.composite
-def measured(draw, r):
-    timings = draw(st.dictionaries(st.sampled_from(IDS), TIMINGS, max_size=3))
-    others = [id for id in IDS if id not in timings]
-    why = st.text(min_size=1, max_size=20)
-    return Measured(r, timings, draw(st.dictionaries(st.sampled_from(others), why)) if others else {})
-
-
-@st.composite
-def tunings(draw):
-    chosen = draw(st.lists(st.sampled_from(REGIONS), unique_by=lambda r: r.key, max_size=4))
-    header = replace(HEADER, date=draw(st.sampled_from(["2030-01-01", "2030-01-02"])))
-    return Tuning(header, [draw(measured(r)) for r in chosen])
-
-
-def one_of(*kernels: str, us: float = 2.0, r=REGIONS[0], **refused: str) -> Tuning:
-    return Tuning(HEADER, [Measured(r, {id: Timing(us, 0.1, 30) for id in kernels}, refused)])
-
+from .tuning_cases import CPU, HEADER, PATIENT, REGIONS, one_of, tunings
 
 # --- what selection makes of it -----------------------------------------------------------------------------------------
 
@@ -142,6 +102,11 @@ def test_of_two_times_the_one_of_more_runs_stays_then_the_calmer_then_the_faster
     assert merged(Timing(5.0, 0.1, 30), Timing(4.0, 0.1, 30)) == 4.0
 
 
+def test_the_newest_header_stays():
+    old = Tuning(replace(HEADER, date="2020-01-01T00:00:00+00:00", versions={"numba": "0.1"}))
+    assert old.merge(one_of("cpu.a.v1")).header == one_of("cpu.a.v1").merge(old).header == HEADER
+
+
 def test_a_refusal_outweighs_a_time():
     wrong = Tuning(HEADER, [Measured(REGIONS[0], {}, {"cpu.a.v1": "wrong"})])
     merged = one_of("cpu.a.v1", "cpu.b.v1").merge(wrong)
@@ -178,245 +143,3 @@ def test_a_diff_has_what_changed_appeared_and_went():
         ("cpu.a.v1", 1.0, 3.0), ("cpu.b.v1", 1.0, None), ("cpu.c.v2", None, 3.0),
     ]  # fmt: skip
     assert a.diff(a) == []
-
-
-# --- files --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.spec("A7")
-@settings(PATIENT)
-@given(tunings())
-def test_what_is_written_is_read_again(tuning):
-    text = text_of(tuning)
-    assert parse(text, "a file") == tuning
-    assert text_of(parse(text, "a file")) == text
-    assert all(len(line) < 10_000 for line in text.splitlines())
-
-
-def test_a_file_is_the_same_whatever_the_order_of_its_entries():
-    a, b = one_of("cpu.a.v1"), one_of("cpu.b.v1", r=REGIONS[2])
-    assert text_of(a.merge(b)) == text_of(b.merge(a))
-
-
-TEXT = text_of(
-    one_of("cpu.a.v1", "cpu.b.v1").merge(
-        Tuning(HEADER, [Measured(REGIONS[2], {"cpu.a.v1": Timing(5.0)}, {"cpu.c.v2": "no"})])
-    )
-)
-
-
-@pytest.mark.spec("A7")
-@settings(PATIENT, max_examples=300)
-@given(st.data())
-def test_a_file_with_a_byte_changed_is_refused_or_says_the_same(data):
-    whole = bytearray(TEXT.encode())
-    whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        text = bytes(whole).decode()
-    except UnicodeDecodeError:
-        return
-    try:
-        got = parse(text, "some.json")
-    except TuningError as error:
-        assert "some.json" in str(error)
-    else:
-        assert got == parse(TEXT, "some.json")
-
-
-@pytest.mark.spec("A7")
-@settings(PATIENT)
-@given(st.integers(0, len(TEXT.rstrip()) - 1))
-def test_a_file_that_is_cut_short_is_refused(length):
-    with pytest.raises(TuningError, match=r"some\.json"):
-        parse(TEXT[:length], "some.json")
-
-
-def edited(change) -> str:
-    """The text with its data changed, and a checksum to match: only what was changed is wrong."""
-    data = json.loads(TEXT)
-    change(data)
-    data["checksum"] = _checksum(data)
-    return json.dumps(data)
-
-
-def at(*path, to):
-    def change(data):
-        for step in path[:-1]:
-            data = data[step]
-        data[path[-1]] = to
-
-    return change
-
-
-R, M = ("regions", 0, "region"), ("regions", 0, "measured", 0)
-GEMM = ("regions", 1, "region") if "gemm" in json.loads(TEXT)["regions"][1]["region"]["ops"][0]["kind"] else R
-WRONG = {
-    "no object": (lambda d: d.clear(), "no tuning file"),
-    "other format": (at("format", to="gcc"), "no tuning file"),
-    "next version": (at("version", to=2), "another version"),
-    "version is true": (at("version", to=True), "another version"),
-    "no header": (lambda d: d.pop("header"), "header is wrong"),
-    "header is a list": (at("header", to=[]), "header is wrong"),
-    "sms": (at("header", "sms", to="4"), r"header\.sms is wrong"),
-    "more in the header": (at("header", "extra", to=1), r"header\.extra is wrong"),
-    "regions": (at("regions", to={}), "regions is wrong"),
-    "time is 0": (at(*M, "us", to=0), r"regions\[0\]\.measured\[0\]\.us is wrong"),
-    "time is negative": (at(*M, "us", to=-2.5), r"measured\[0\]\.us is wrong"),
-    "time is text": (at(*M, "us", to="2"), r"measured\[0\]\.us is wrong"),
-    "time is true": (at(*M, "us", to=True), r"measured\[0\]\.us is wrong"),
-    "spread": (at(*M, "spread", to=-0.1), r"measured\[0\]\.spread is wrong"),
-    "runs": (at(*M, "runs", to=0), r"measured\[0\]\.runs is wrong"),
-    "not verified": (at(*M, "verified", to=False), r"measured\[0\]\.verified is wrong"),
-    "no kernel": (lambda d: d["regions"][0]["measured"][0].pop("kernel"), r"measured\[0\]\.kernel is wrong"),
-    "a kernel twice": (lambda d: d["regions"][0]["measured"].append(d["regions"][0]["measured"][0]), "each kernel once"),
-    "timed and refused": (
-        lambda d: d["regions"][0].update(refused=[{"kernel": d["regions"][0]["measured"][0]["kernel"], "why": "x"}]),
-        "each kernel once",
-    ),
-    "a region twice": (lambda d: d["regions"].append(d["regions"][0]), "each region once"),
-    "no ops": (at(*R, "ops", to=[]), "one op at least"),
-    "unknown op": (at(*R, "ops", 0, "kind", to="frobnicate"), r"regions\[0\]\.region is wrong"),
-    "bad attributes": (at(*R, "ops", 0, "attrs", to="00"), r"regions\[0\]\.region is wrong"),
-    "odd hex": (at(*R, "ops", 0, "attrs", to="0"), r"regions\[0\]\.region is wrong"),
-    "operand out of range": (at(*R, "inputs", to=[99]), "indices of the"),
-    "operand not there": (at(*R, "inputs", to=[]), "given or made before"),
-    "result is an operand": (at(*R, "ops", 0, "out", to=[0]), "ops"),
-    "dtype": (at(*R, "tensors", 0, "dtype", to="f8"), r"tensors\[0\]\.dtype is wrong"),
-    "shape": (at(*R, "tensors", 0, "shape", to=[4, -7]), r"tensors\[0\]\.shape\[1\] is wrong"),
-    "rank": (at(*R, "tensors", 0, "stride", to=[1]), r"tensors\[0\]\.stride is wrong"),
-    "alignment": (at(*R, "tensors", 0, "alignment", to=3), r"tensors\[0\]\.alignment is wrong"),
-    "strict": (at(*R, "strict", to=False), r"region\.strict is wrong"),
-    "shapes that don't fit": (at(*GEMM, "tensors", 0, "shape", to=[4, 8]), "region"),
-}  # fmt: skip
-
-
-@pytest.mark.spec("A7")
-@pytest.mark.parametrize("change, message", WRONG.values(), ids=WRONG)
-def test_a_file_with_a_wrong_field_is_refused_by_its_name_and_the_fields(change, message):
-    with pytest.raises(TuningError, match=message) as error:
-        parse(edited(change), "some.json")
-    assert "some.json" in str(error.value)
-
-
-def test_the_checksum_is_of_the_content():
-    parse(edited(at(*M, "us", to=123.0)), "some.json")
-    data = json.loads(TEXT)
-    data["regions"][0]["measured"][0]["us"] = 123.0
-    with pytest.raises(TuningError, match="checksum is wrong"):
-        parse(json.dumps(data), "some.json")
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("", "not JSON"), ("[]", "no tuning file"), ("null", "no tuning file"), ("[" * 100_000, "not JSON"),
-        (TEXT.replace('"us": 2.0', '"us": NaN', 1), "NaN is no JSON number"),
-        (TEXT.replace('"us": 2.0', '"us": Infinity', 1), "Infinity is no JSON number"),
-        (TEXT.replace('"us": 2.0', '"us": 1e999', 1), "us is wrong"),
-        (TEXT.replace('"us": 2.0', '"us": 1.0, "us": 2.0', 1), "'us' is there twice"),
-    ],
-)  # fmt: skip
-def test_what_is_no_file_of_ours_is_refused(text, message):
-    with pytest.raises(TuningError, match=message):
-        parse(text, "some.json")
-
-
-@pytest.fixture
-def file(tmp_path) -> Path:
-    return tmp_path / "tuning.json"
-
-
-def test_a_file_that_can_t_be_read_or_written_is_named(file, tmp_path):
-    with pytest.raises(TuningError, match=r"tuning\.json can't be read: No such file"):
-        Tuning.load(file)
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(TuningError, match=r"tuning\.json is no tuning file: it is not UTF-8"):
-        Tuning.load(file)
-    with pytest.raises(TuningError, match="can't be read"):
-        Tuning.load(tmp_path)
-    with pytest.raises(TuningError, match="can't be written"):
-        one_of("cpu.a.v1").save(tmp_path / "nowhere" / "tuning.json")
-
-
-@pytest.mark.spec("A7", "B13")
-def test_times_of_another_device_are_refused(file):
-    one_of("cpu.a.v1").save(file)
-    with pytest.raises(TuningError, match=r"tuning\.json is of another device") as error:
-        Tuning.load(file, preset("h200"))
-    assert "h200 (sm_90a, 132 multiprocessors)" in str(error.value) and "cpu (host" in str(error.value)
-    with pytest.raises(TuningError, match="another device"):
-        Tuning.load(file, replace(CPU, sms=8))
-    with pytest.raises(TuningError, match="another device"):
-        tuning_of(one_of("cpu.a.v1"), preset("h200"), default_registry())
-    assert Tuning.load(file, CPU) == one_of("cpu.a.v1")
-
-
-@pytest.mark.spec("A7")
-def test_times_of_kernels_that_have_changed_or_gone_are_stale(file):
-    one_of("cpu.gone.v1").save(file)
-    with pytest.raises(TuningError, match=r"stale: it has times of kernels that are not registered") as error:
-        Tuning.load(file, CPU, default_registry())
-    assert "cpu.gone.v1" in str(error.value) and "--update" in str(error.value)
-    Tuning(replace(HEADER, kernels="0123456789abcdef"), one_of("cpu.reference.v1").regions.values()).save(
-        file
-    )
-    with pytest.raises(TuningError, match=r"tuning\.json is stale: the cpu kernels have changed") as error:
-        Tuning.load(file, CPU, default_registry())
-    assert "--update" in str(error.value)
-    stale = Tuning.load(file, CPU, stale=True)
-    with pytest.raises(TuningError, match="this tuning is stale"):
-        tuning_of(stale, CPU, default_registry())
-    assert len(Tuning.load(file, CPU, default_registry(), stale=True)) == 1
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file, monkeypatch):
-    one_of("cpu.a.v1").save(file)
-
-    def fails(*paths):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tuning_module.os, "replace", fails)
-    with pytest.raises(TuningError, match="No space left"):
-        one_of("cpu.b.v1").save(file)
-    assert [p.name for p in file.parent.iterdir()] == [file.name]
-    assert Tuning.load(file) == one_of("cpu.a.v1")
-
-
-def test_what_is_saved_into_a_stale_file_replaces_it_only_on_request(file):
-    old = Tuning(replace(HEADER, kernels="0123456789abcdef"), one_of("cpu.a.v1").regions.values())
-    old.save(file)
-    with pytest.raises(TuningError, match="stale"):
-        one_of("cpu.b.v1").save_into(file)
-    assert parse(file.read_text(), "") == old
-    one_of("cpu.b.v1").save_into(file, update=True)
-    assert Tuning.load(file) == one_of("cpu.b.v1")
-
-
-def save_many(path: str, first: int) -> None:
-    for n in range(first, first + 8):
-        one_of("cpu.a.v1", us=float(n), r=region("relu", (n,))).save_into(path)
-
-
-@pytest.mark.spec("A7")
-def test_processes_that_save_at_once_lose_nothing_and_a_reader_sees_whole_files(file):
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=save_many, args=(str(file), first)) for first in (100, 200, 300)]
-    for w in writers:
-        w.start()
-    seen = 0
-    while any(w.is_alive() for w in writers):
-        if file.exists():
-            now = len(Tuning.load(file))
-            assert now >= seen
-            seen = now
-    assert [w.exitcode for w in writers] == [0, 0, 0]
-    assert sorted(Tuning.load(file).values()) == [float(n) for f in (100, 200, 300) for n in range(f, f + 8)]
-
-
-def test_the_hash_of_kernels_is_of_their_text(tmp_path):
-    root = Path(tuning_module.__file__).parents[2]
-    shutil.copytree(root / "aicf" / "cpu_kernels", tmp_path / "aicf" / "cpu_kernels")
-    assert kernels_hash("cpu", tmp_path) == kernels_hash("cpu") != kernels_hash("cuda")
-    with (tmp_path / "aicf" / "cpu_kernels" / "gemm.py").open("a") as changed:
-        changed.write("# faster\n")
-    assert kernels_hash("cpu", tmp_path) != kernels_hash("cpu")
