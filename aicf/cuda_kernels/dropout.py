@@ -8,7 +8,7 @@ from ..registry.cost import Cost, roofline
 from ..registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ..rows import RegionSpec
 from ..types import f32
-from .elementwise import THREADS, grid_for
+from .elementwise import MAP_EFFICIENCY, RESIDENT, SCALAR_ACCESS, THREADS, VECTOR_ACCESS, grid_for
 
 RUN = 4  # elements of one Philox counter
 
@@ -33,8 +33,9 @@ class Dropout:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         n = region.results[0].numel
         return roofline(
-            device, bytes=region.nbytes, flops=40 * n, efficiency=0.5, memory_efficiency=0.9 if _vector(region) else 0.7,
-            blocks=cdiv(n, RUN * THREADS), blocks_per_sm=8,
+            device, bytes=region.nbytes, flops=40 * n, efficiency=MAP_EFFICIENCY,
+            memory_efficiency=VECTOR_ACCESS if _vector(region) else SCALAR_ACCESS,
+            blocks=cdiv(n, RUN * THREADS), blocks_per_sm=RESIDENT[1],
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import CACHE_TRIP_US, Cost, roofline
 from ..registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ..rows import RegionSpec
 from ..types import TensorDesc
 from .elementwise import THREADS, grid_for
-from .reduce import lanes_for
+from .reduce import RESIDENT, UNROLLED, chain_us, lanes_for
 
 
 def op_operands(region: RegionSpec) -> list[TensorDesc]:
@@ -19,10 +19,14 @@ def op_operands(region: RegionSpec) -> list[TensorDesc]:
 def _cost(region: RegionSpec, device: DeviceSpec, reads: int) -> Cost:
     rows, classes = op_operands(region)[0].shape
     blocks = cdiv(rows * lanes_for(classes), THREADS)
-    again = 0.3 * (reads - 1) * rows * classes * 4  # further reads mostly hit a cache
+    lanes = lanes_for(classes)
+    again = (reads - 1) * op_operands(region)[0].nbytes  # what is read once more is in a cache
+    passes = chain_us(cdiv(classes, lanes), lanes) + (reads - 1) * CACHE_TRIP_US * cdiv(
+        classes, lanes * UNROLLED
+    )
     return roofline(
-        device, bytes=region.nbytes + again, flops=10 * reads * rows * classes, efficiency=0.3, memory_efficiency=0.75,
-        blocks=blocks, blocks_per_sm=8,
+        device, bytes=region.nbytes, cached=again, flops=10 * reads * rows * classes, efficiency=0.3,
+        memory_efficiency=0.8, blocks=blocks, blocks_per_sm=RESIDENT, chain=passes + chain_us(1, lanes),
     )  # fmt: skip
 
 

@@ -183,7 +183,7 @@ EFFICIENCY = 0.25  # of the f32 rate; a guess until measured
 SAME_SECTOR_US = 0.1  # an element of reduce_naive along rows: a trip for every eight, and additions between
 
 
-def _chain(steps: int, folded: int) -> float:
+def chain_us(steps: int, folded: int) -> float:
     """Microseconds of dependent steps: further trips to memory of a thread, then a tree over `folded` threads."""
     return (max(1, cdiv(steps, UNROLLED)) - 1) * TRIP_US + (folded.bit_length() + 1) * BARRIER_US / 2
 
@@ -223,7 +223,7 @@ class ReduceRows:
         return roofline(
             device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
             blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=_chain(cdiv(parts.chunk, lanes), lanes),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lanes), lanes),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -284,7 +284,7 @@ class ReduceColumns:
         return roofline(
             device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.8,
             blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=_chain(cdiv(parts.chunk, lines), lines),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lines), lines),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
