@@ -45,6 +45,7 @@ from kernel_cases import (
     fused,
     operands_for,
     reference,
+    region,
     with_specials,
 )
 from on_host import OnHost
@@ -54,7 +55,7 @@ from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtu
 import aicf
 from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec, preset
-from aicf.types import f16, f32
+from aicf.types import bf16, f16, f32
 
 H200 = preset("h200")
 TINY = DeviceSpec(
@@ -220,22 +221,56 @@ def test_simulated_kernels_agree_with_numpy_and_with_one_op_at_a_time():
     assert len(outcomes) == len(SMALL)
 
 
-@pytest.mark.spec("A12", "A13", "F2")
-@pytest.mark.parametrize("variant", sorted({c.variant for c in SMALL}))
-def test_code_run_on_the_host_agrees_with_numpy(variant):
-    """The very LLVM that goes to NVIDIA's compiler, which the simulator never sees; with special values too."""
-    found = VARIANTS[variant]
-    for case in (c for c in SMALL if c.variant == variant):
-        launches = [OnHost(launch, case.region) for launch in found.build(case.region, TINY)]
-        for operands in (operands_for(case, fresh_seed()), with_specials(case, operands_for(case))):
-            results = [
+def run_on_host(case: Case, *many: Operands) -> list[list[np.ndarray]]:
+    """Results for each set of operands; the very LLVM that goes to NVIDIA's compiler, which the simulator never sees."""
+    variant, made = VARIANTS[case.variant], []
+    assert variant.supported(case.region, TINY) is None
+    launches = [OnHost(launch, case.region) for launch in variant.build(case.region, TINY)]
+    for operands in many:
+        made.append(
+            [
                 np.full(t.nbytes, 255, np.uint8).view(t.dtype.numpy).reshape(t.shape)
                 for t in case.region.results
             ]
-            workspace = np.full(found.query_workspace(case.region, TINY), 255, np.uint8)
-            for launch in launches:
-                launch(operands.memory, results, workspace)
+        )
+        workspace = np.full(variant.query_workspace(case.region, TINY), 255, np.uint8)
+        for launch in launches:
+            launch(operands.memory, made[-1], workspace)
+    return made
+
+
+@pytest.mark.spec("A12", "A13", "F2")
+@pytest.mark.parametrize("variant", sorted({c.variant for c in SMALL}))
+def test_code_run_on_the_host_agrees_with_numpy(variant):
+    for case in (c for c in SMALL if c.variant == variant):
+        given = operands_for(case, fresh_seed()), with_specials(case, operands_for(case))
+        for operands, results in zip(given, run_on_host(case, *given)):
             assert_close(case, results, reference(case, operands.arrays))
+
+
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("variant", [FLAT, VECTOR, STRIDED, ROWS, REDUCE_NAIVE])
+def test_strict_code_run_on_the_host_is_bit_for_bit_one_op_at_a_time(variant):
+    halves = [c for c in SMALL if c.variant == variant and c.region.results[0].dtype in (f16, bf16)]
+    for case in halves:
+        operands = with_specials(case, operands_for(case))
+        (got,) = run_on_host(strict(case), operands)
+        want = one_by_one(case, operands, lambda one, given: run_on_host(one, given)[0])
+        for g, w in zip(got, want):
+            assert g.tobytes() == w.tobytes(), str(case)
+
+
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("variant", [FLAT, VECTOR])
+def test_halves_round_to_nearest_even_on_the_host(dtype, variant):
+    x = np.random.default_rng().normal(size=4000).astype(np.float32)
+    ties = (np.arange(1, 2049) / 2048 + 1).astype(np.float32)  # half a step of bf16 and f16 are among them
+    x = np.concatenate([x, ties, 1 + ties / 256, np.float32([65519, 65520, 3.4e38, 1e-8, 0.0, -0.0, np.inf])])
+    case = Case(variant, region("convert", x.shape, dtype=dtype.id))
+    (((got),),) = run_on_host(case, Operands([x], [x]))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.view(np.uint16), x.astype(dtype.numpy).view(np.uint16))
 
 
 def run(gpu: Gpu, case: Case, operands: Operands) -> list[np.ndarray]:  # noqa: F811
