@@ -25,10 +25,12 @@ from . import halves, vector_math
 
 # error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something, and
 # nothing is contracted
-jit = numba.njit(error_model="numpy", nogil=True, no_cfunc_wrapper=True)
+_OPTIONS = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+jit = numba.njit(**_OPTIONS)  # what is called from Python
+helper = numba.njit(**_OPTIONS, no_cpython_wrapper=True)  # from other loops only
 inner = numba.njit(
-    error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
-)
+    **_OPTIONS, no_cpython_wrapper=True, forceinline=True
+)  # for each element: a call would end vectors
 
 BLOCK = 256  # elements of a result that are on the stack at a time
 

@@ -24,10 +24,11 @@ def loop_us(map: Map, region: RegionSpec, device: DeviceSpec) -> dict[str, float
     compute = map.flops / (device.tflops["f32"] * EFFICIENCY) * 1e-6
     arrays = len(operands) + len(map.stores) + map.carried
     terms = {"call": CALL_US + ARRAY_US * arrays, "memory": memory, "loop": max(0.0, compute - memory)}
-    return {**terms, **_walk_us(map)}
+    return {**terms, **walk_us(map)}
 
 
-def _walk_us(map: Map) -> dict[str, float]:
+def walk_us(map: Map) -> dict[str, float]:
+    """What a walk costs that is not one run over neighbours; NumPy's inner loops begin no faster."""
     strides = [load.strides for load in map.loads] + [row_major(map.shape)] * map.carried
     sizes, steps = collapse(map.shape, strides)
     gaps = sum(walk[-1] not in (0, 1) for walk in steps) * map.numel * GAP_US

@@ -10,13 +10,13 @@ import numpy as np
 
 from ..registry.program import Expression, Load, Map, collapse
 from ..types import TensorDesc, row_major
-from .compose import APART, NEXT, REPEATED, inner, jit, run_of
+from .compose import APART, NEXT, REPEATED, helper, jit, run_of
 
 Arrays = Sequence[np.ndarray]
 CARRIED = -1  # in place of an operand's position: what a core hands over
 
 
-@inner
+@helper
 def _seek(plan, position, at):
     """Which element each argument has at a position of the domain. plan: see MapLoop."""
     last = plan.shape[1] - 1

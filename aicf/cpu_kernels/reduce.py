@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..registry.cost import Cost
@@ -11,8 +13,8 @@ from ..types import numel
 from .costs import loop_us
 from .elementwise import loops_take, program_of
 
-ADD_US = 1e-4  # an element into its sum
-ROW_US = 0.03  # a row's sums into one
+ADD_US = 5e-5  # an element into its sum
+ROW_US = 0.01  # a row's sums into one
 
 
 @variant(
@@ -51,9 +53,10 @@ class ReduceLoop:
         core, before, after = program.core, program.before, program.after
         assert isinstance(core, Reduction)
         outer, reduced, width = _view(before.shape, core.axes)
-        plain = _plain(before, region)
-        feed = MapLoop(before, region.operands)
-        reduce = reduction(core.how, core.dtype, None if plain else feed.walk, width > 1)
+        kept = _kept(before)
+        feed = MapLoop(before if kept is None else replace(before, fed=None), region.operands)
+        walk = None if _plain(before, region) else feed.walk
+        reduce = reduction(core.how, core.dtype, walk, kept, width > 1)
         finish = None if _trivial(after) else MapLoop(after, region.operands)
         place = after.stores[0][1]
         number = core.dtype.compute.numpy
@@ -86,6 +89,14 @@ def _plain(before: Map, region) -> bool:
     (load,) = before.loads
     desc = region.operands[load.operand]
     return load.dtype is load.dtype.compute and desc.contiguous and load.offset == 0
+
+
+def _kept(before: Map) -> int | None:
+    """Which of the map's stores holds what is reduced, in the type that it adds up in."""
+    slots = [slot for slot, _ in before.stores]
+    assert before.fed is not None
+    dtype = before.dtypes[before.fed]
+    return slots.index(before.fed) if before.fed in slots and dtype is dtype.compute else None
 
 
 def _trivial(after: Map) -> bool:

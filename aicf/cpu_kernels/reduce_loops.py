@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..types import DType
-from .compose import inner, jit
+from .compose import helper, inner, jit
 
 BLOCK = 4096  # elements
 LANES = 32
@@ -40,7 +40,7 @@ def _row(how: str, dtype: DType) -> tuple[Callable[..., None], Callable[..., Any
     join, _, begin = _arithmetic(how, dtype)
     wide = type(begin)
 
-    @inner
+    @helper
     def fold(sums, values, at, length):
         """Eight elements are joined before a sum in memory is touched."""
         end = at + length
@@ -59,7 +59,7 @@ def _row(how: str, dtype: DType) -> tuple[Callable[..., None], Callable[..., Any
                 sums[lane] = join(sums[lane], wide(part[lane]))
             at += LANES
 
-    @inner
+    @helper
     def total(sums):
         step = LANES // 2
         while step:
@@ -76,7 +76,7 @@ def _short_row(how: str, dtype: DType) -> Callable[..., Any]:
     join, _, begin = _arithmetic(how, dtype)
     wide = type(begin)
 
-    @inner
+    @helper
     def short_row(values, at, length):
         sum = begin
         part = values[at : at + length]
@@ -88,56 +88,64 @@ def _short_row(how: str, dtype: DType) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=256)
-def reduction(how: str, dtype: DType, walk: Callable[..., None] | None, columns: bool) -> Callable[..., None]:
-    """reduce(arrays, targets, plan, out, outer, reduced, width): out (outer * width) from the fed values of a map.
+def reduction(
+    how: str, dtype: DType, walk: Callable[..., None] | None, kept: int | None, columns: bool
+) -> Callable[..., None]:
+    """reduce(arrays, targets, plan, out, outer, reduced, width): out (outer * width) from the values of a map.
 
-    walk     the loop that feeds (see loops.py); None where the operand, arrays[0], is what is reduced, as it lies
+    walk     the loop that makes them (see loops.py); None where they are there already: arrays[0], as it lies
+    kept     which of the targets they are stored in; None where they are fed, to a block
     columns  whether the innermost axis stays; else width is 1
     """
-    return (_columns if columns else _rows)(how, dtype, walk, walk is not None)
+    return (_columns if columns else _rows)(how, dtype, walk, kept)
 
 
-def _rows(how: str, dtype: DType, walk: Any, feeds: bool) -> Callable[..., None]:
+def _rows(how: str, dtype: DType, walk: Any, kept: int | None) -> Callable[..., None]:
     _, finish, begin = _arithmetic(how, dtype)
     (fold, total), short_row, narrow = _row(how, dtype), _short_row(how, dtype), dtype.compute.numpy
+    makes, feeds = walk is not None, walk is not None and kept is None
 
     @jit
     def reduce_rows(arrays, targets, plan, out, outer, reduced, width):
         sums = np.full(LANES, begin)
         block = np.empty(BLOCK if feeds else 0, narrow)
-        values = block if feeds else arrays[0]
+        fed = (block,) if feeds else ()
+        values = block if feeds else targets[kept] if makes else arrays[0]
         group = max(1, BLOCK // max(reduced, 1))  # short rows are fed many at a time
         for first in range(0, outer, group):
             many = min(group, outer - first)
-            if feeds and reduced <= BLOCK:
-                walk(arrays, targets, (block,), plan, first * reduced, many * reduced)
+            if makes and reduced <= BLOCK:
+                walk(arrays, targets, fed, plan, first * reduced, many * reduced)
             for row in range(first, first + many):
                 at = (row - first if feeds else row) * reduced
                 if reduced < LANES:
                     out[row] = finish(short_row(values, at, reduced), reduced)
                     continue
                 sums[:] = begin
-                if feeds and reduced > BLOCK:
-                    for done in range(0, reduced, BLOCK):
-                        count = min(BLOCK, reduced - done)
-                        walk(arrays, targets, (block,), plan, row * reduced + done, count)
-                        fold(sums, block, 0, count)
-                else:
-                    fold(sums, values, at, reduced)
+                for done in range(0, reduced, BLOCK):
+                    count = min(BLOCK, reduced - done)
+                    if makes and reduced > BLOCK:
+                        walk(arrays, targets, fed, plan, row * reduced + done, count)
+                        at = 0 if feeds else at
+                    fold(sums, values, at, count)
+                    at += count
                 out[row] = finish(total(sums), reduced)
 
     return reduce_rows
 
 
-def _columns(how: str, dtype: DType, walk: Any, feeds: bool) -> Callable[..., None]:
+def _columns(how: str, dtype: DType, walk: Any, kept: int | None) -> Callable[..., None]:
     join, finish, begin = _arithmetic(how, dtype)
     wide, narrow = type(begin), dtype.compute.numpy
+    makes, feeds = walk is not None, walk is not None and kept is None
 
     @jit
     def reduce_columns(arrays, targets, plan, out, outer, reduced, width):
         chunk = min(width, BLOCK)
         sums = np.full(chunk, begin)
         block = np.empty(BLOCK if feeds else 0, narrow)
+        fed = (block,) if feeds else ()
+        values = block if feeds else targets[kept] if makes else arrays[0]
         group = max(1, BLOCK // width)  # short rows are fed many at a time
         for o in range(outer):
             for column in range(0, width, chunk):
@@ -146,11 +154,11 @@ def _columns(how: str, dtype: DType, walk: Any, feeds: bool) -> Callable[..., No
                 for first in range(0, reduced, group):
                     many = min(group, reduced - first)
                     start = (o * reduced + first) * width + column
-                    if feeds:
-                        walk(arrays, targets, (block,), plan, start, many * n)
+                    if makes:
+                        walk(arrays, targets, fed, plan, start, many * n)
                     for row in range(many):
                         at = row * n if feeds else start + row * width
-                        part = block[at : at + n] if feeds else arrays[0][at : at + n]
+                        part = values[at : at + n]
                         for j in range(n):
                             sums[j] = join(sums[j], wide(part[j]))
                 for j in range(n):

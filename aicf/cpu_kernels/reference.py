@@ -6,9 +6,10 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.epilogue import gemm_program
+from ..registry.program import Gemm, Program, read
 from ..registry.variant import HostCall, one_op, variant
 from ..types import DType
+from .costs import walk_us
 
 # What a reference costs before it does any work (np.errstate, the copy into the result), what each NumPy call in it
 # adds, and how often its expression passes over the operands. Read off small ops on a 3 GHz x86 core.
@@ -24,15 +25,17 @@ class Reference:
         yield one_op(region)
 
     def cost(region, device):
-        if region.kind.name == "gemm":
-            flops, calls, efficiency = gemm_program(region).flops, 6, 0.3
+        program = read(region)
+        walk = walk_us(program.after) if isinstance(program, Program) and program.core is None else {}
+        if isinstance(program, Program) and isinstance(program.core, Gemm):
+            flops, calls, efficiency = program.core.flops, 6, 0.3
         else:
             each = schema_of(region.kind).flops
             flops, calls, efficiency = each * max(t.numel for t in region.results), min(each, 20), 0.05
         cost = roofline(device, bytes=PASSES * region.nbytes, flops=flops, efficiency=efficiency)
         converted = sum(CONVERT_US.get(t.dtype, 0.0) * t.numel for t in (*region.operands, *region.results))
         return cost.plus(
-            start=START_US, calls=CALL_US * calls, **({"converting": converted} if converted else {})
+            start=START_US, calls=CALL_US * calls, **walk, **({"converting": converted} if converted else {})
         )
 
     def build(region, device):
