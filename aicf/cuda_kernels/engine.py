@@ -1,4 +1,4 @@
-"""Kernels made ready and started: scalar functions retyped, machine code found or compiled, loaded, packed, launched.
+"""Kernels made ready and started: machine code found or compiled, loaded, packed, launched.
 
 Compiled kernels are kept in memory by their key (keys.py) and on disk (cache.py); compile.py makes what is not there yet.
 """
@@ -8,39 +8,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 from ..errors import DeviceError
-from ..ops import scalar
 from ..registry.variant import In, Launch, Num, Out, Work
 from ..rows import RegionSpec
-from ..types import AttrPack, DType
 from . import cache, workers
 from .compile import CompiledKernel, compile_kernel, kernel_name, launch_bounds, ptx_of, signature_of
 from .keys import kernel_key
 from .simulate import simulate
 
 STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked for kernel by kernel
-
-# --- scalar functions -------------------------------------------------------------------------------------------------
-
-
-def typed_scalar(fn: Callable[..., Any], compute: DType, **attrs: Any) -> Callable[..., Any]:
-    """`fn` with literals, number globals and attributes in the compute type (see ops/scalar.py), attributes bound.
-
-    The attributes are trailing positional parameters whose defaults are the typed values: Python fills them in by
-    itself, and `bodies.element.emit_call` as constants that the compiler folds. Equal requests return the identical
-    function, so that kernels made of it are cached.
-    """
-    return _bound(fn, compute, AttrPack(attrs))
-
-
-@functools.cache
-def _bound(fn: Callable[..., Any], compute: DType, attrs: AttrPack) -> Callable[..., Any]:
-    typed, constants = scalar.typed_scalar(fn, compute, attrs)
-    return FunctionType(typed.__code__, typed.__globals__, typed.__name__, constants, typed.__closure__)
-
 
 # --- compiling --------------------------------------------------------------------------------------------------------
 
@@ -236,5 +214,5 @@ def bind(
 __all__ = [
     "CompiledKernel", "Start", "bind", "compile_launch", "current_device", "kernel_name", "load", "parameters", "prepare",
     "ptx_of",
-    "signature_of", "simulate", "target_of", "typed_scalar",
+    "signature_of", "simulate", "target_of",
 ]  # fmt: skip

@@ -17,8 +17,11 @@ from aicf.cuda_kernels import engine
 from aicf.cuda_kernels.compile import numba_signature
 from aicf.device.spec import preset
 from aicf.errors import DeviceError, KernelCompileError
+from aicf.ops.scalar import bound_scalar, typed_scalar
+from aicf.ops.schema import schema_of
+from aicf.registry.program import Expression
 from aicf.registry.variant import In, Launch, Num, Out, Work
-from aicf.types import ActKind, DType, bf16, f16, f32, i32, i64
+from aicf.types import ActKind, AttrPack, DType, bf16, f16, f32, i32, i64
 
 H200 = preset("h200")
 ADD = region("add", (8,), (8,))
@@ -47,33 +50,35 @@ def shifted(x, *, by: float = 0.25, flag: bool = False):
 
 
 def test_literals_globals_and_attributes_have_the_compute_type():
-    typed = engine.typed_scalar(shifted, f32, by=3.0, flag=True)
-    assert typed.__defaults__ == (3.0, True)
-    assert [type(d) for d in typed.__defaults__] == [np.float32, bool]
+    typed, constants = typed_scalar(shifted, f32, {"by": 3.0, "flag": True})
+    assert constants == (3.0, True) and [type(c) for c in constants] == [np.float32, bool]
     assert {type(c) for c in typed.__code__.co_consts if c is not None} == {np.float32}
     assert type(typed.__globals__["HALF"]) is np.float32
-    assert typed(np.float32(1.5)) == 6.0 and type(typed(np.float32(1.5))) is np.float32
+    x = np.float32(1.5)
+    assert typed(x, *constants) == 6.0 and type(typed(x, *constants)) is np.float32
     assert shifted(1.5, by=3.0, flag=True) == 6.0  # the function itself is as it was
 
 
 def test_equal_requests_give_the_identical_function():
-    one = engine.typed_scalar(shifted, f32, by=1.0, flag=True)
-    assert one is engine.typed_scalar(shifted, f32, flag=True, by=1.0)
-    assert one is not engine.typed_scalar(shifted, f32, by=2.0, flag=True)
-    assert one is not engine.typed_scalar(shifted, f32, by=1.0, flag=False)
+    scale = schema_of("scale")
+    one = bound_scalar(scale, f32, AttrPack({"factor": 1.0}))
+    assert one is bound_scalar(scale, f32, AttrPack({"factor": 1.0}))
+    assert one is not bound_scalar(scale, f32, AttrPack({"factor": 2.0}))
+    assert one is not bound_scalar(scale, i32, AttrPack({"factor": 1.0}))
 
 
 def test_an_untyped_literal_would_compute_in_f64():
     """What typed_scalar is for: without it this kernel multiplies in f64, with it it does not."""
-    from aicf.cuda_kernels.bodies.elementwise import flat
+    from aicf.cuda_kernels.bodies.elementwise import strided
 
     def tenth(x):
         return x * 0.1
 
     relu = region("relu", (8,))
-    for scalar, wide in ((tenth, True), (engine.typed_scalar(tenth, f32), False)):
-        body = flat("tenth", scalar, (f32,), (f32,), (False,))
-        launch = Launch(body, (1,), (256,), ((In(0),), (Out(0),), Num(8)))
+    for function, wide in ((tenth, True), (typed_scalar(tenth, f32)[0], False)):
+        expr = Expression("tenth", ((function, (0,), (1,)),), (f32, f32), frozenset(), 1, (1,))
+        body = strided("tenth", expr, (f32,), (f32,), (((1,), 0),), True)
+        launch = Launch(body, (1,), (256,), ((In(0),), (Out(0),), (), (), Num(8)))
         assert ("mul.f64" in engine.ptx_of(launch, relu, "sm_80")) is wide
 
 

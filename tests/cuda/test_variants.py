@@ -32,10 +32,10 @@ def test_rejects_with_the_value_seen(variant, r, reason):
 
 
 def best(r) -> str:
-    """The name of the best variant by score, ties by name."""
+    """The name of the best variant by score, ties by priority and name."""
     kinds = {r.kind.name, *schema_of(r.kind).traits, schema_of(r.kind).core}
-    scores = [(v.score(r, H200), v.name) for v in VARIANTS.values() if kinds & set(v.kinds)]
-    return max(scores)[1]
+    scores = [(v.score(r, H200), v.priority, v.name) for v in VARIANTS.values() if kinds & set(v.kinds)]
+    return max(scores)[-1]
 
 
 @pytest.mark.spec("B8")

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...registry.program import Expression
 from ...types import DType, bf16, f16, f32, i32, i64
-from ..dsl import SIMULATED, deferred, device, device_calls, intrinsic, ir, types
+from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
 
 
 @functools.cache
@@ -382,21 +382,3 @@ def word_putter() -> Any:
         return types.void(pointer, i, types.uint32), codegen
 
     return put
-
-
-@deferred
-def caller(fn: Callable[..., Any] | None) -> Any:
-    """`call(x)`: a scalar function of one f32, or the identity for None."""
-    if fn is None:
-        return device(lambda x: x)
-    if SIMULATED:
-        return lambda x: np.float32(fn(x))
-
-    @intrinsic
-    def call(typing, x):
-        def codegen(ctx, b, sig, args):
-            return emit_call(ctx, b, fn, types.float32, [types.float32], list(args))
-
-        return types.float32(types.float32), codegen
-
-    return call
