@@ -140,8 +140,21 @@ def test_fused_maps_leave_alone_what_is_read_later_and_what_has_another_type():
     def narrow(ctx, x):
         return ctx.log(ctx.add(ctx.tanh(ctx.reduce_sum(x, axes=(0,))), x))
 
+    def mask(ctx, x):
+        return ctx.log(ctx.neg(ctx.select(ctx.greater(x, 0.0), x, 1.0)))
+
     assert aliases_of(later, "tanh + relu") == {}
     assert aliases_of(narrow, "tanh + add") == {}
+    assert aliases_of(mask, "select + neg") == {}
+
+
+@pytest.mark.spec("C6")
+def test_one_of_two_results_takes_over_an_operand():
+    def emit(ctx, x):
+        a = ctx.tanh(ctx.exp(x))
+        return ctx.gemm(a, ctx.relu(a), trans_b=True)
+
+    assert aliases_of(emit, "tanh + relu") == {"tanh": "exp.1"}
 
 
 @pytest.mark.spec("C6", "A13")
@@ -233,7 +246,8 @@ def test_a_step_in_place_may_stand_beside_reads_of_the_same_elements(emit):
 def test_an_operand_that_is_walked_in_another_order_is_not_written_over():
     def region(stride):
         x, y = TensorDesc(aicf.f32, (4, 4), stride, "cpu", 64), TensorDesc.dense(aicf.TensorSpec((4, 4)))
-        return RegionSpec.single(OpKind("neg"), AttrPack(), [x], [y])
+        ops = tuple(RegionOp(OpKind("neg"), AttrPack(), (n,), (n + 1,)) for n in range(2))
+        return RegionSpec(ops, (x, y, y), (0,), (2,))
 
     assert why_not_in_place(region((4, 1)), 0, {0}) == ""
     assert why_not_in_place(region((1, 4)), 0, {0}) == "it is broadcast or transposed"

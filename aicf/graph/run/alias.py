@@ -67,7 +67,6 @@ class _Resolver:
             into = self.root.get(source, source)
             if how == "must":
                 self._check_must(i, op, out, into)
-                self._storage(into).written = i
                 if out in region.out_vids:
                     self._check_place(i, op, out, into)
                     self._share(i, out, into, "written in place")
@@ -117,8 +116,7 @@ class _Resolver:
             and out not in self.kept
             and values[into].role is Role.tmp
             and values[out].spec == values[into].spec
-            and storage.last_read <= i
-            and storage.written < i
+            and storage.last_read <= i  # nor by another result of this region: that one is read later
             and not self._why_not(i, out, into)
         )
 
