@@ -1,0 +1,77 @@
+"""Regions computed twice, point by point: as `registry.program` reads them, and op by op. Slow, and independent of kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aicf.ops.schema import schema_of
+from aicf.registry.program import Gemm, Map, Program, Reduction
+from aicf.rows import RegionSpec
+
+
+def by_ops(region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:
+    """Every op's reference in order, each result in its tensor's type."""
+    known = dict(zip(region.inputs, operands))
+    for op in region.ops:
+        given = [known[t] if t >= 0 else None for t in op.inputs]
+        known.update(zip(op.outputs, schema_of(op.kind).call_reference(given, op.attrs)))
+    return [known[t] for t in region.outputs]
+
+
+def by_program(program: Program, region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:
+    """Maps and core as a kernel would run them; results of which nothing is written stay NaN or -1."""
+    results = []
+    for desc in region.results:
+        results.append(
+            np.full(desc.shape, np.nan if desc.dtype.kind == "float" else -1).astype(desc.dtype.numpy)
+        )
+    parts = [program] if isinstance(program, Program) else [Program(None, None, part) for part in program]
+    for part in parts:
+        fed = _run(part.before, operands, results) if part.before else None
+        _run(part.after, operands, results, _core(part.core, operands, fed))
+    return results
+
+
+def _core(
+    core: Gemm | Reduction | None, operands: list[np.ndarray], fed: np.ndarray | None
+) -> np.ndarray | None:
+    if isinstance(core, Reduction):
+        how = {"sum": np.sum, "mean": np.mean, "max": np.max}[core.how]
+        return how(fed, axis=core.axes, keepdims=True)
+    if isinstance(core, Gemm):
+        a, b = (operands[p].astype(np.float64) for p in (core.a, core.b))
+        product = core.alpha * (a.T if core.trans_a else a) @ (b.T if core.trans_b else b)
+        return product if core.c is None else product + core.beta * operands[core.c]
+    return None
+
+
+def _run(
+    m: Map, operands: list[np.ndarray], results: list[np.ndarray], carried: np.ndarray | None = None
+) -> np.ndarray:
+    """Fills what the map stores; what it feeds to the core, over its domain."""
+    fed = np.empty(m.shape, np.float64)
+    over = None if carried is None else carried.reshape(m.shape)
+    for point in np.ndindex(m.shape):
+        slots = [] if over is None else [_typed(m, 0, over[point])]
+        for load in m.loads:
+            at = load.offset + sum(p * s for p, s in zip(point, load.strides))
+            value = np.int64(at) if load.operand is None else operands[load.operand].reshape(-1)[at]
+            slots.append(_typed(m, len(slots), value))
+        for function, ins, outs in m.expression.steps:
+            made = function(*(slots[i] for i in ins))
+            for slot, value in zip(outs, made if isinstance(made, tuple) else (made,)):
+                assert slot == len(slots)
+                slots.append(_typed(m, slot, value))
+        for slot, position in m.stores:
+            flat = results[position].reshape(-1)
+            flat[np.ravel_multi_index(point, m.shape) if point else 0] = slots[slot]
+        if m.fed is not None:
+            fed[point] = slots[m.fed]
+    return fed
+
+
+def _typed(m: Map, slot: int, value):
+    """As it is held: in the compute type, rounded to its own type first where that is asked for."""
+    dtype = m.dtypes[slot]
+    value = dtype.compute.numpy.type(value)
+    return dtype.compute.numpy.type(dtype.numpy.type(value)) if slot in m.rounded else value

@@ -1,0 +1,269 @@
+"""Laws of selection on random graphs: fused equals unfused equals NumPy, beams against brute force, one plan in every process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nn.mlp import on_each_device
+from registry.synthetic import kernel, registry_of
+from registry.test_index import structured
+
+import aicf
+from aicf.device.spec import preset
+from aicf.graph.build.passes import lower
+from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.fuse import form_regions
+from aicf.graph.fuse.compose import Composer, Open, Schedule
+from aicf.graph.fuse.schedule import schedule
+from aicf.registry.program import read, read_parts
+from aicf.registry.select import Selector
+from aicf.registry.variant import Reject, structure
+from aicf.rows import LENGTH_LIMIT, RegionSpec
+
+from .dags import RULES, Dag, Model, Step, compiled, dags, exact
+from .interpret import by_ops, by_program
+from .test_fusion import unfused
+from .test_online import registries
+
+CPU = preset("cpu")
+
+# --- beams ------------------------------------------------------------------------------------------------------------
+
+
+def interval_costs(ops, graph, selector) -> dict[tuple[int, int], float]:
+    """Of every interval that some kernel takes: the time of the best."""
+    composer, costs = Composer(selector, Schedule.of(ops, graph)), {}
+    for i in range(len(ops)):
+        region = composer.start(i)
+        while isinstance(region, Open):
+            if region.us is not None:
+                costs[i, region.last] = region.us
+            if region.last + 1 == len(ops):
+                break
+            region = composer.compose(region)
+    return costs
+
+
+def cheapest(n: int, costs: dict[tuple[int, int], float]) -> float:
+    """Over all partitions of n ops into intervals, one by one."""
+    best = float("inf")
+    for count in range(n):
+        for cuts in combinations(range(1, n), count):
+            parts = [(a, b - 1) for a, b in pairwise((0, *cuts, n))]
+            if all(part in costs for part in parts):
+                best = min(best, sum(costs[part] for part in parts))
+    return best
+
+
+def total(regions) -> float:
+    return sum(r.selection.chosen.us for r in regions)
+
+
+@pytest.mark.spec("A10")
+@settings(max_examples=100, deadline=None)
+@given(dag=dags(max_ops=8), made=registries())
+def test_a_beam_as_wide_as_the_length_limit_is_the_optimum_over_intervals(dag, made):
+    graph = dag.graph()
+    ops = lower(graph)[:10]
+    selector = Selector(registry_of(*made), CPU)
+    best = cheapest(len(ops), interval_costs(ops, graph, selector))
+    assert total(form_regions(ops, graph, selector, LENGTH_LIMIT)) == pytest.approx(best)
+    greedy = total(form_regions(ops, graph, selector))
+    assert best - 1e-9 <= greedy <= len(ops) + 1e-9  # one kernel for each op
+    for beam in (2, 4):
+        assert best - 1e-9 <= total(form_regions(ops, graph, selector, beam)) <= greedy + 1e-9
+
+
+@pytest.mark.spec("A10")
+@settings(max_examples=40, deadline=None)
+@given(dag=dags(max_ops=10))
+@pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
+def test_with_real_kernels_no_beam_is_far_from_the_optimum(device, dag):
+    """Small tensors, where a launch is nearly all of a kernel's time: a lost fusion would show."""
+    spec = preset(device)
+    graph = dag.graph(spec.kind)
+    ops = lower(graph)
+    selector = Selector(aicf.default_registry(), spec)
+    best = total(form_regions(ops, graph, selector, LENGTH_LIMIT))
+    assert total(form_regions(ops, graph, selector, 4)) <= 1.05 * best
+    assert total(form_regions(ops, graph, selector, 1)) <= 1.7 * best
+
+
+# --- what a region means ----------------------------------------------------------------------------------------------
+
+
+CORES = [*RULES, *["reduce"] * 4, *["gemm"] * 3]
+
+
+def regions_in(dag: Dag, strict: bool) -> Iterator[RegionSpec]:
+    """Every interval of the schedule that the rows let through."""
+    graph = dag.graph()
+    ops = schedule(lower(graph), graph)
+    selector = Selector(registry_of(structured("cpu.any.v1"), kernel("cpu.one.v1")), CPU, strict=strict)
+    composer = Composer(selector, Schedule.of(ops, graph))
+    for i in range(len(ops)):
+        region = composer.start(i)
+        while isinstance(region, Open):
+            yield region.node.spec
+            if region.last + 1 == len(ops):
+                break
+            region = composer.compose(region)
+
+
+@pytest.mark.spec("A4", "A12", "A13", "A15")
+@settings(max_examples=120, deadline=None)
+@given(dag=dags(8, CORES, halves=True, rows=(1, 2, 3), columns=(1, 2, 3)), strict=st.booleans())
+def test_a_region_read_as_maps_around_a_core_computes_what_its_ops_do(dag, strict):
+    """Strict: bit for bit on half types, whose every value is rounded; f32 to the order of its sums."""
+    for region in regions_in(dag, strict):
+        program = read(region) if structure(region) != "maps" else read_parts(region)
+        if isinstance(program, Reject):
+            assert program.condition in {"core", "results", "access", "domain", "ops"}
+            continue
+        rng = np.random.default_rng(len(region.ops))
+        operands = [
+            rng.normal(size=t.shape).astype(t.dtype.numpy)
+            if t.dtype.kind == "float"
+            else rng.integers(0, 2, t.shape).astype(t.dtype.numpy)
+            for t in region.operands
+        ]
+        half = any(t.dtype.compute is not t.dtype for t in region.tensors)
+        tolerance = 2e-2 if half and not strict else 1e-5
+        for got, want in zip(by_program(program, region, operands), by_ops(region, operands)):
+            np.testing.assert_allclose(
+                got.astype(float), want.astype(float), rtol=tolerance, atol=tolerance, err_msg=str(region)
+            )
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def traced(dag: Dag, device: str):
+    return trace(Recipe(Model(dag), "infer"), {}, device)
+
+
+def outcome(program: aicf.Program, feed: dict, replay: bool = False) -> dict[str, np.ndarray]:
+    """Results and what became of the states."""
+    found = {name: t.numpy() for name, t in (program.replay if replay else program.run)(feed).items()}
+    return found | {name: program.get(name) for name in program.variables.names()}
+
+
+def start(program: aicf.Program, feed: dict) -> dict[str, np.ndarray]:
+    return feed | {name: program.get(name) for name in program.variables.names()}
+
+
+def close(got: dict, want: dict, tolerance: float, what: str) -> None:
+    for name, array in want.items():
+        assert got[name].shape == array.shape, f"{what}: {name}"
+        scale = float(np.max(np.abs(array), initial=1.0))
+        np.testing.assert_allclose(
+            got[name].astype(float), np.asarray(array, float), rtol=tolerance, atol=tolerance * scale,
+            err_msg=f"{what}: {name}",
+        )  # fmt: skip
+
+
+@on_each_device
+@pytest.mark.spec("A6", "A15", "C6")
+@settings(max_examples=10, deadline=None)
+@given(dag=dags(max_ops=9), replay=st.booleans())
+def test_fused_equals_unfused_equals_numpy(device, dag, replay):
+    feed = dag.feed()
+    program, split = compiled(dag, device), compiled(dag, device, registry=unfused(device))
+    assert len(program.plan.steps) <= len(split.plan.steps)
+    before = start(program, feed)
+    want = exact(traced(dag, device), before)
+    got, apart = outcome(program, feed, replay), outcome(split, feed, replay)
+    close(got, want, 2e-4, "fused and NumPy")
+    close(got, apart, 2e-4, "fused and unfused")
+
+
+@on_each_device
+@pytest.mark.spec("A15")
+@settings(max_examples=5, deadline=None)
+@given(dag=dags(max_ops=8, halves=True, rules=["convert", "convert", "convert", *RULES]))
+def test_and_so_it_does_with_half_types_on_the_way(device, dag):
+    feed = dag.feed()
+    program, split = compiled(dag, device), compiled(dag, device, registry=unfused(device))
+    want = exact(traced(dag, device), start(program, feed))
+    got, apart = outcome(program, feed), outcome(split, feed)
+    close(got, apart, 2e-2, "fused and unfused")
+    close(apart, want, 5e-2, "unfused and NumPy")
+
+
+@on_each_device
+@pytest.mark.spec("A15")
+@settings(max_examples=6, deadline=None)
+@given(dag=dags(max_ops=8, halves=True))
+def test_strict_fused_equals_unfused_bit_for_bit(device, dag):
+    feed = dag.feed()
+    fused = compiled(dag, device, numerics="strict")
+    split = compiled(dag, device, numerics="strict", registry=unfused(device))
+    got, want = outcome(fused, feed), outcome(split, feed)
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].tobytes() == want[name].tobytes(), name
+
+
+@on_each_device
+@pytest.mark.spec("A6")
+@pytest.mark.parametrize("shape", [(0, 4), (1, 1), (4, 33), (5, 1)])
+def test_nan_and_infinities_take_the_same_way_through_a_fused_kernel(device, shape):
+    steps = (
+        Step("relu", (0,)), Step("add", (4, 1)), Step("tanh", (5,)), Step("maximum", (6, 0)), Step("bias_add", (7, 2)),
+        Step("reduce_max", (8,), (("axes", (1,)), ("keepdims", True))), Step("mul", (9, 3)),
+    )  # fmt: skip
+    dag = Dag(shape, ((shape[1],), (shape[0], 1)), steps, (8, 10))
+    feed = dag.feed()
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 3e38], np.float32)
+    for n, array in enumerate(feed.values()):
+        array.reshape(-1)[n :: max(array.size // 5, 1)] = np.resize(
+            special, array.reshape(-1)[n :: max(array.size // 5, 1)].size
+        )
+    program, split = compiled(dag, device), compiled(dag, device, registry=unfused(device))
+    got, apart = outcome(program, feed), outcome(split, feed)
+    for name in got:
+        np.testing.assert_allclose(got[name], apart[name], rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+# --- one plan everywhere ----------------------------------------------------------------------------------------------
+
+PLAN = """
+import sys
+import aicf
+from aicf import nn
+model = nn.Model({"x": aicf.TensorSpec(("batch", 8))}, batch=4)
+model.add(nn.Linear(8, 16)).add(nn.GELU()).add(nn.Dropout(0.1)).add(nn.Linear(16, 3))
+if sys.argv[1] == "shuffled":
+    variants = list(aicf.default_registry())
+    registry = aicf.KernelRegistry(variants[::-1])
+else:
+    registry = aicf.default_registry()
+for device in ("cpu", "h200", "t4"):
+    told = aicf.explain_for(model, device, "train", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.Adam(1e-3), registry=registry)
+    for region in told.regions:
+        print(region.spec.key, region.kernel_id, region.anchor, region.last, region.ended, region.in_vids, region.out_vids)
+    print(told)
+"""
+
+
+@pytest.mark.spec("A7", "B13")
+def test_the_plan_is_the_same_under_any_hash_seed_registration_order_and_process():
+    root, told = Path(aicf.__file__).parents[1], set()
+    for seed, order in (("0", "plain"), ("4711", "shuffled")):
+        ran = subprocess.run(
+            [sys.executable, "-c", PLAN, order], cwd=root, capture_output=True, text=True, timeout=300,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)},
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        told.add(ran.stdout)
+    assert len(told) == 1
+    assert "adam_step" in told.pop()
