@@ -29,7 +29,8 @@ def draw(
     if callable(domain):
         return np.asarray(domain(rng, shape, shapes))
     if domain is not None:
-        return np.asarray(rng.uniform(*domain, shape))
+        low, high = domain
+        return np.asarray(rng.uniform(low, high, shape))
     return plain(dtype, shape, rng)
 
 

@@ -1,7 +1,8 @@
 """Measuring one region: each kernel is run on poisoned results and verified; those that are right are timed in turn.
 
 Results stand between guards of poison, so that a kernel which writes outside of them is found. Operands and results are the
-same memory for all kernels and all runs: warm in the cache where they fit, as they are behind the kernel that made them.
+same memory for all kernels and all runs. What a program would find in a cache is there: on CUDA the second-level one holds
+what fits, while on the host each run comes after other work, which leaves only the last-level one.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ Sample = Callable[[], float]  # microseconds of one run
 DRAWS = 3  # of operands, where a rounding error may make a result jump
 LEAST, MOST = 3, 50  # samples of each kernel
 HOPELESS = 3.0  # a kernel that takes so many times the best one's time is sampled no further
-SAMPLE_US = 200.0  # a sample runs a short kernel again and again for about so long
-LAUNCHES = 20  # at most, in a graph
-CALLS = 1000  # at most, in a sample on the host
+SAMPLE_US = 200.0  # on CUDA a sample launches a short kernel again and again for about so long
+LAUNCHES = 20  # at most
 POISON = -1  # of every 4 bytes: a NaN in f32, f16 and bf16
 
 
@@ -87,7 +87,7 @@ class Bench:
         """What takes one sample, and how many runs are in one."""
         if isinstance(self.runtime, CudaRuntime):
             return _device_sample(self.runtime, call, self.registry.by_id(id).capture_safe, *self._events)
-        return _host_sample(call)
+        return _host_sample(call, self._wash), 1
 
     @cached_property
     def _events(self) -> tuple[Any, Any]:
@@ -97,6 +97,11 @@ class Bench:
         for event in made:
             weakref.finalize(self, driver.cuEventDestroy, event)
         return made
+
+    @cached_property
+    def _wash(self) -> np.ndarray:
+        """More data than the second-level cache holds."""
+        return np.ones(2 * self.runtime.spec.l2_bytes // 4, np.float32)
 
     def _in_turn(self, samples: Mapping[str, tuple[Sample, int]], deadline: float) -> dict[str, Timing]:
         """One sample of each, again and again, so that a drifting clock rate meets all of them alike."""
@@ -190,20 +195,16 @@ class _Guarded:
 # --- samples ------------------------------------------------------------------------------------------------------------
 
 
-def _host_sample(call: Call) -> tuple[Sample, int]:
-    call()  # another one before, to be awake: BLAS has threads
-    start = time.perf_counter()
-    call()
-    took = time.perf_counter() - start
-    calls = max(1, min(CALLS, int(SAMPLE_US * 1e-6 / max(took, 1e-9))))
+def _host_sample(call: Call, wash: np.ndarray) -> Sample:
+    """One run, as it comes in a program: other work was done before it, so neither code nor data are in the nearest caches."""
 
     def sample() -> float:
+        wash.sum()
         start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - start) * 1e6 / calls
+        call()
+        return (time.perf_counter() - start) * 1e6
 
-    return sample, calls
+    return sample
 
 
 def _device_sample(
