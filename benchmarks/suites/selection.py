@@ -190,11 +190,12 @@ def _fusion(mlp: Mlp):
         capture = "auto" if bench.on_gpu else "off"
         fused = mlp.program(bench.device, capture=capture)
         apart = mlp.program(bench.device, capture=capture, registry=held_to_one_op(kind))
-        x, y = mlp.batch_of(bench.rng)
-        feed = {"x": x, "y": y}
-        losses = [[float(program(feed)["loss"]) for _ in range(3)] for program in (fused, apart)]
+        batch: dict[str, Any] = dict(zip("xy", mlp.batch_of(bench.rng)))
+        if bench.on_gpu:
+            batch = {name: bench.lab.torch.from_numpy(a).to(bench.lab.device) for name, a in batch.items()}
+        losses = [[float(program(batch)["loss"]) for _ in range(3)] for program in (fused, apart)]
         check(f"{case}: losses", losses[0], losses[1], mlp.tolerance)
-        times = bench.compare({name: _step(bench, p, feed) for name, p in (("aicf", fused), (ALONE, apart))})
+        times = bench.compare({name: _step(bench, p, batch) for name, p in (("aicf", fused), (ALONE, apart))})
         gain = fused.explain().gain
         note = f"{gain.kernels_before} kernels, {gain.bytes_before:,} B before; {gain.kernels}, {gain.bytes:,} B fused"
         yield row(case, "us", times["aicf"].per(1e-6), ALONE, times[ALONE].per(1e-6), note)
