@@ -20,7 +20,7 @@ from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.ir import EXTERNAL, Graph, Role, Value
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionOp, RegionSpec
-from aicf.types import DType, OpKind, TensorDesc, TensorSpec
+from aicf.types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 
 F32, I32, BOOL = DType.f32, DType.i32, DType.bool
 UNARY = ["relu", "neg", "abs", "tanh", "sigmoid", "gelu", "leaky_relu", "exp", "square", "scale", "copy"]
@@ -35,10 +35,10 @@ LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Step:
-    """One op. Operands are places in the pool, or numbers as floats; `rng` stands for the graph's random state."""
+    """One op. Operands are places in the pool, numbers as floats, or None; `rng` stands for the graph's random state."""
 
     kind: str
-    operands: tuple[int | float | str, ...]
+    operands: tuple[int | float | str | None, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
 
 
@@ -194,9 +194,10 @@ class _Drawer:
 
     def _add(self, kind: str, operands: tuple, bound: float, **attrs: Any) -> int | None:
         """The step, if the op takes these operands and stays within the bound; the place of its first result."""
-        if None in operands or not bound <= LARGEST:
-            return None
         schema = schema_of(kind)
+        left_out = [d for d, o in zip(schema.operands, operands) if o is None]
+        if not (all(d.optional for d in left_out) and bound <= LARGEST):
+            return None
         given = [self.pool[o].spec if isinstance(o, int) else TensorSpec((2,), "i64") if o == "rng" else None
                  for o in operands]  # fmt: skip
         shared = next((s.dtype for s in given if s is not None), F32)
@@ -282,10 +283,19 @@ class _Drawer:
         flips = [{"trans_a": p, "trans_b": q} for p in (False, True) for q in (False, True)]
         inner = lambda f: self.pool[a].spec.shape[0 if f["trans_a"] else 1]  # noqa: E731
         fitting = [f for f in flips if inner(f) == self.pool[b].spec.shape[1 if f["trans_b"] else 0]]
-        if fitting:
-            how = self.draw(st.sampled_from(fitting))
-            alpha = 1.0 / (4 * max(inner(how), 1))
-            self._add("gemm", (a, b), self._bound(a) * self._bound(b) / 4, alpha=alpha, **how)
+        if not fitting:
+            return
+        how = self.draw(st.sampled_from(fitting))
+        m = self.pool[a].spec.shape[1 if how["trans_a"] else 0]
+        n = self.pool[b].spec.shape[0 if how["trans_b"] else 1]
+        c = self._pick(lambda v: v.spec.shape == (m, n)) if self.draw(st.booleans()) else None
+        bias = self._pick(lambda v: v.spec.shape == (n,)) if self.draw(st.booleans()) else None
+        if self.draw(st.booleans()):  # what the op itself can carry
+            how |= {"act": int(self.draw(st.sampled_from([ActKind.relu, ActKind.gelu, ActKind.tanh])))}
+            how |= {"save_preact": self.draw(st.booleans())}
+        alpha = 1.0 / (4 * max(inner(how), 1))
+        bound = self._bound(a) * self._bound(b) / 4 + self._bound(c) + self._bound(bias)
+        self._add("gemm", (a, b, c, bias), bound, alpha=alpha, beta=1.0 if c is not None else 0.0, **how)
 
     def _select(self) -> None:
         plain = self._pick(lambda v: v.plain)

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from graph.chains import planned
+from graph.chains import graph_of, planned
 from graph.dags import dags
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from aicf.device.spec import preset
 from aicf.errors import NoKernelError
 from aicf.graph.build.passes import lower
+from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Open, Schedule
 from aicf.ops.schema import schema_of, schemas
 from aicf.registry.cost import Cost
@@ -130,28 +131,43 @@ def test_candidates_only_shrink_and_the_chosen_kernel_was_one_all_along(device, 
 @pytest.mark.spec("A8")
 @settings(max_examples=20, deadline=None)
 @given(dag=dags(max_ops=8))
-def test_only_what_the_masks_leave_is_asked_and_composing_is_cheap(dag):
-    spec = preset("h200")
+def test_only_what_the_masks_leave_is_asked(dag):
+    """`accepts` once and `cost` once, of those candidates that take the structure as it is."""
     registry, asked = many("cuda")
-    selector = Selector(registry, spec)
-    graph = dag.graph("cuda")
-    ops = lower(graph)
+    selector = Selector(registry, preset("h200"))
     asked.clear()
-    composer = Composer(selector, Schedule.of(ops, graph))
-    began, steps = time.process_time(), []
-    for i in range(len(ops)):
-        opened = composer.start(i)
-        while opened.last + 1 < len(ops) and isinstance(following := composer.compose(opened), Open):
-            opened = following
-        steps += opened.steps
-    taken = time.process_time() - began
-    specs = {node.spec: node for node in steps}
+    nodes = {node.spec: node for opened in walks(dag, selector, "cuda") for node in opened.steps}
     left = [
         node.state.candidates & selector.index.accepting(_structure(node), len(node.spec.ops))
-        for node in specs.values()
+        for node in nodes.values()
     ]
-    assert len(asked) <= 2 * sum(bits.bit_count() for bits in left)
-    assert taken < 0.005 * len(specs) + 5e-5 * len(asked)
+    assert len(asked) == 2 * sum(bits.bit_count() for bits in left)
+    assert sum(bits.bit_count() for bits in left) < 0.2 * len(registry) * len(nodes)
+
+
+@pytest.mark.spec("A8")
+def test_composing_stays_cheap_with_20000_variants():
+    """Beside asking those that are left: under 5 ms an op, all different; of three runs the best, since tests run side by side."""
+    registry, asked = many("cuda")
+
+    def emit(ctx, x):
+        for kind in ("relu", "tanh", "neg", "exp", "square", "sqrt", "abs", "sigmoid", "gelu", "copy"):
+            x = (
+                ctx.reduce_sum(ctx.op(kind, x), axes=(1,), keepdims=True)
+                if kind == "exp"
+                else ctx.op(kind, x)
+            )
+        return x
+
+    graph = graph_of(emit, "cuda")
+    ops, taken = lower(graph), []
+    for _ in range(3):
+        selector = Selector(registry, preset("h200"))
+        asked.clear()
+        began = time.process_time()
+        form_regions(ops, graph, selector)
+        taken.append(time.process_time() - began)
+    assert min(taken) < 0.005 * len(ops) + 2e-5 * len(asked)
 
 
 def _structure(node) -> str:
@@ -215,12 +231,7 @@ def test_what_a_row_can_not_know_is_tested_at_the_flush():
     picky = structured(
         "cpu.picky.v1", us=0.1, reject=lambda r: Reject("ops", "two") if len(r.ops) == 2 else None
     )
-    regions = planned(_chain(), registry_of(picky, kernel("cpu.one.v1")), preset("cpu"))[1]
+    graph = graph_of(lambda ctx, x: ctx.tanh(ctx.relu(x)))
+    regions = planned(graph, registry_of(picky, kernel("cpu.one.v1")), preset("cpu"))[1]
     assert [len(r.spec.ops) for r in regions] == [1, 1]
     assert regions[0].steps[0].candidates == 2
-
-
-def _chain():
-    from graph.chains import graph_of
-
-    return graph_of(lambda ctx, x: ctx.tanh(ctx.relu(x)))
