@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nn.mlp import batch_of, on_each_device
 from registry.synthetic import kernel, registry_of
 from registry.test_index import STRUCTURES, structured
 
@@ -344,6 +345,31 @@ def test_optimizer_steps_of_parameters_of_different_sizes_are_one_region(device)
     assert [r.spec.signature for r in steps] == ["adam_step + adam_step + adam_step + adam_step"]
     shapes = {r.shape for r in steps[0].spec.results}
     assert shapes == {(7, 5), (7,), (3, 7), (3,)}
+
+
+@on_each_device
+@pytest.mark.spec("A13")
+@pytest.mark.parametrize("optimizer", [nn.Adam(1e-2, weight_decay=0.1), nn.SGD(1e-2, momentum=0.9)])
+def test_such_a_region_steps_each_parameter_right(device, optimizer):
+    """Against float64: one step of every parameter, from the gradients that another program gives."""
+    feed = batch_of(6, loss="mse")
+    grads = aicf.compile(mlp((5, 7, 3)), "grad", device=device, loss=nn.MeanSquaredError())
+    start = {name: grads.get(name).astype(float) for name in grads.variables.names()}
+    grad = {name: grads.run(feed)[f"grad.{name}"].numpy().astype(float) for name in start}
+    program = aicf.compile(
+        mlp((5, 7, 3)), "train", device=device, loss=nn.MeanSquaredError(), optimizer=optimizer
+    )
+    step = next(s for s in program.plan.steps if s.region.signature.count("_step") == 4)
+    assert len(step.region.ops) == 4
+    program.run(feed)
+    for name, p in start.items():
+        g = grad[name]
+        if isinstance(optimizer, nn.Adam):
+            g = g + 0.1 * p
+            want = p - 1e-2 * g / (np.abs(g) + 1e-8)  # the first step: m / c1 is g, v / c2 its square
+        else:
+            want = p - 1e-2 * g
+        np.testing.assert_allclose(program.get(name), want, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
 def mlp(sizes, batch=6):
