@@ -5,14 +5,15 @@ This folder has no `__init__.py`: a test package called `cuda` would hide NVIDIA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cuda_kernels import MODULES
+from aicf.device.spec import preset
 from aicf.ops.constraints import OperandDecl
 from aicf.ops.draw import draw
 from aicf.ops.schema import OpSchema, schema_of
@@ -78,6 +79,15 @@ def fused(
     )
 
 
+def unaligned(cases: Iterable[Case]) -> list[Case]:
+    """Those whose variants take tensors that are aligned to one element only, so described."""
+    made = []
+    for case in cases:
+        tensors = tuple(replace(t, alignment=t.dtype.itemsize) for t in case.region.tensors)
+        made.append(replace(case, region=replace(case.region, tensors=tensors)))
+    return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]
+
+
 def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, trans_a: bool = False,
          trans_b: bool = False, dtype: DType = f32, alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
     a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
@@ -99,6 +109,7 @@ FIRST = [
     Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)]), tolerance=1e-3),
     Case("cuda.elementwise_rows.v1", region("bias_add", (30, 40), (40,))),
+    Case("cuda.multi_map.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
       for v in GEMMS for t, e in HALVES.items() if t is f16 or "64x64" in v),

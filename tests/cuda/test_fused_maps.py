@@ -46,6 +46,7 @@ from kernel_cases import (
     operands_for,
     reference,
     region,
+    unaligned,
     with_specials,
 )
 from on_host import OnHost
@@ -300,6 +301,13 @@ def test_strict_is_bit_for_bit_one_op_at_a_time(gpu, case):  # noqa: F811
 def test_special_values(gpu, case):  # noqa: F811
     operands = with_specials(case, operands_for(case))
     assert_close(case, run(gpu, case, operands), reference(case, operands.arrays))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", unaligned(SMALL), ids=str)
+def test_unaligned_pointers(gpu, case):  # noqa: F811
+    operands = operands_for(case)
+    assert_close(case, launch_case(gpu, case, operands.memory, shift=1), reference(case, operands.arrays))
 
 
 @pytest.mark.gpu

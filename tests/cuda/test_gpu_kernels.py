@@ -25,6 +25,7 @@ from kernel_cases import (
     operands_for,
     reference,
     region,
+    unaligned,
 )  # fmt: skip
 
 from aicf.cuda_kernels import engine
@@ -141,10 +142,7 @@ def test_agrees_with_numpy(gpu, case):
     check(gpu, case, seed)
 
 
-SCALAR_LOADS = [c for c in FIRST if ".gemm_" not in c.variant and "vector" not in c.variant]
-
-
-@pytest.mark.parametrize("case", SCALAR_LOADS, ids=str)
+@pytest.mark.parametrize("case", unaligned(c for c in FIRST if ".gemm_" not in c.variant), ids=str)
 def test_unaligned_pointers(gpu, case):
     check(gpu, case, shift=1)
 
