@@ -89,7 +89,7 @@ class Model:
                 expected=f"text without dots, other than {', '.join(sorted(RESERVED_LAYERS))}",
                 where=user_line(),
             )
-        if name in dict(self.layers):
+        if name in self._lines:
             raise VerifyError(f"two layers are called {name!r}", where=user_line())
         return name
 

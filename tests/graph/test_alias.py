@@ -249,8 +249,8 @@ def test_an_operand_that_is_walked_in_another_order_is_not_written_over():
         ops = tuple(RegionOp(OpKind("neg"), AttrPack(), (n,), (n + 1,)) for n in range(2))
         return RegionSpec(ops, (x, y, y), (0,), (2,))
 
-    assert why_not_in_place(region((4, 1)), 0, {0}) == ""
-    assert why_not_in_place(region((1, 4)), 0, {0}) == "it is broadcast or transposed"
+    assert why_not_in_place(region((4, 1)), 0, frozenset({0})) == ""
+    assert why_not_in_place(region((1, 4)), 0, frozenset({0})) == "it is broadcast or transposed"
 
 
 # --- random graphs ----------------------------------------------------------------------------------------------------

@@ -117,13 +117,15 @@ class Builder:
         self.graph.ops.append(op)
         return outputs
 
-    def mark(self) -> tuple[int, int, bool, dict]:
+    def mark(self) -> tuple[int, int, int, bool]:
         """Where the graph stands, for `rewind`."""
-        return len(self.graph.values), len(self.graph.ops), self.fence, dict(self.layers)
+        return len(self.graph.values), len(self.graph.ops), len(self.layers), self.fence
 
-    def rewind(self, mark: tuple[int, int, bool, dict]) -> None:
+    def rewind(self, mark: tuple[int, int, int, bool]) -> None:
         """Forget everything that came after a mark."""
-        values, ops, self.fence, self.layers = mark
+        values, ops, layers, self.fence = mark
+        while len(self.layers) > layers:
+            self.layers.popitem()
         gone = self.graph.ops[ops:]
         del self.graph.values[values:], self.graph.ops[ops:]
         self.graph.updates = {o: n for o, n in self.graph.updates.items() if o < values and n < values}

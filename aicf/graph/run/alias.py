@@ -9,8 +9,9 @@ A kernel may write over an operand of which it reads each element only where it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ...errors import AliasError
 from ...ir import Graph, LoweredOp, Role
@@ -106,7 +107,8 @@ class _Resolver:
 
     def _why_not(self, i: int, out: int, into: int) -> str:
         region = self.regions[i]
-        positions = {p for p, vid in enumerate(region.in_vids) if self.root.get(vid, vid) == into}
+        root = self.root.get
+        positions = frozenset(p for p, vid in enumerate(region.in_vids) if root(vid, vid) == into)
         return why_not_in_place(region.spec, region.out_vids.index(out), positions)
 
     def _may(self, i: int, out: int, into: int) -> bool:
@@ -171,7 +173,8 @@ class _Resolver:
 # --- what a kernel may write over -------------------------------------------------------------------------------------
 
 
-def why_not_in_place(spec: RegionSpec, result: int, operands: Collection[int]) -> str:
+@lru_cache(maxsize=8192)
+def why_not_in_place(spec: RegionSpec, result: int, operands: frozenset[int]) -> str:
     """Why no kernel may write this result over these operands; "" where each element is read only where it is written.
 
     A kernel reads all it needs for a point before it writes there, in whatever order it takes the points. Independent ops
@@ -203,7 +206,7 @@ def _elementwise(spec: RegionSpec) -> bool:
     return program.core is None if isinstance(program, Program) else not isinstance(read_parts(spec), Reject)
 
 
-def _scattered(map: Map, operands: Collection[int]) -> bool:
+def _scattered(map: Map, operands: frozenset[int]) -> bool:
     """Whether one of these operands is read anywhere but in the place of the point that is stored."""
     dense = row_major(map.shape)
     return any(

@@ -1,0 +1,65 @@
+"""Compiling a graph of 10,000 ops takes as long per op as one of 1,000: every stage but the kernels' own."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+import pytest
+from registry.synthetic import kernel, registry_of
+
+import aicf
+from aicf import nn
+from aicf.device.spec import preset
+from aicf.graph.build.passes import lower, optimize, verify
+from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.fuse import form_regions
+from aicf.graph.fuse.schedule import schedule
+from aicf.graph.run.plan import make_plan
+from aicf.registry.select import Selector
+
+ROUNDS = 2
+
+
+def stages(layers: int) -> tuple[int, dict[str, float]]:
+    """(ops, seconds of this thread for each stage), for a chain of layers in training."""
+    taken: dict[str, float] = {}
+
+    def timed(name: str, stage: Callable):
+        start = time.thread_time()
+        made = stage()
+        taken[name] = time.thread_time() - start
+        return made
+
+    def build():
+        model = nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=2)
+        for _ in range(layers):
+            model.add(nn.Linear(4, 4)).add(nn.ReLU())
+        return model
+
+    selector = Selector(registry_of(kernel("cpu.one.v1")), preset("cpu"))
+    gc.disable()
+    try:
+        recipe = Recipe(timed("add", build), "train", nn.MeanSquaredError(), nn.Adam(clip_norm=1.0))
+        graph = timed("trace", lambda: trace(recipe, recipe.model.sizes, "cpu"))
+        graph = timed("optimize", lambda: optimize(graph))
+        timed("verify", lambda: verify(graph))
+        ops = timed("lower", lambda: lower(graph))
+        ops = timed("schedule", lambda: schedule(ops, graph))
+        regions = form_regions(ops, graph, selector)
+        timed("plan", lambda: make_plan(graph, ops, regions, selector.device, "train", selector.registry))
+    finally:
+        gc.enable()
+    return len(ops), taken
+
+
+@pytest.mark.spec("A6", "C4")
+def test_every_stage_takes_as_long_per_op_in_a_graph_of_ten_thousand():
+    def per_op(layers: int) -> dict[str, float]:
+        rounds = [stages(layers) for _ in range(ROUNDS)]
+        return {name: min(taken[name] / n for n, taken in rounds) for name in rounds[0][1]}
+
+    few, many = per_op(60), per_op(600)
+    for name, seconds in many.items():
+        assert seconds < 3 * few[name], f"{name}: {1e6 * few[name]:.1f} us per op, then {1e6 * seconds:.1f}"
