@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import accumulate
+from typing import NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
@@ -26,32 +28,45 @@ from .elementwise import (
 MAX_PARTS = 16
 
 
-def _parts(region: RegionSpec) -> tuple[Map, ...]:
-    """Of a region that was accepted."""
-    parts = read_parts(region)
+class Parts(NamedTuple):
+    """Independent maps side by side."""
+
+    maps: tuple[Map, ...]
+    moves: tuple[bool, ...]  # of each load, whether it walks any part
+    columns: tuple[
+        tuple[Load, ...], ...
+    ]  # of each load, that of every part; of one only if all read the same element
+    width: (
+        int  # neighbours per thread and step: those of a vector if every part is aligned for them, else one
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _parts(region: RegionSpec) -> Parts | Reject:
+    maps = read_parts(region)
+    if isinstance(maps, Reject):
+        return maps
+    columns = list(zip(*(part.loads for part in maps)))
+    moves = tuple(any(any(load.strides) for load in c) for c in columns)
+    one = [
+        not moving and len({(load.operand, load.offset) for load in c}) == 1
+        for c, moving in zip(columns, moves)
+    ]
+    shared = tuple(c[:1] if same else c for c, same in zip(columns, one))
+    width = max(map(vector_width, maps))
+    aligned = all(check is None for part in maps for check in unaligned(region, part, width))
+    return Parts(maps, moves, shared, width if aligned else 1)
+
+
+def _accepted(region: RegionSpec) -> Parts:
+    parts = _parts(region)
     assert not isinstance(parts, Reject)
     return parts
 
 
-def _width(region: RegionSpec, parts: tuple[Map, ...]) -> int:
-    """Neighbours per thread and step: those of the whole if every part is aligned for them, else one."""
-    width = max(map(vector_width, parts))
-    return width if all(check is None for part in parts for check in unaligned(region, part, width)) else 1
-
-
-def _moves(parts: tuple[Map, ...], k: int) -> bool:
-    return any(any(part.loads[k].strides) for part in parts)
-
-
-def _columns(parts: tuple[Map, ...]) -> list[tuple[Load, ...]]:
-    """Of each load, that of every part; of one only if all parts read the same element."""
-    columns = list(zip(*(part.loads for part in parts)))
-    return [c[:1] if len(set(c)) == 1 and not any(c[0].strides) else c for c in columns]
-
-
-def _blocks(parts: tuple[Map, ...], width: int, device: DeviceSpec) -> list[int]:
+def _blocks(parts: Parts, device: DeviceSpec) -> list[int]:
     """Of each part, in proportion to its length; all together as many as one grid-stride loop would have."""
-    wanted = [cdiv(part.numel, width * THREADS) for part in parts]
+    wanted = [cdiv(part.numel, parts.width * THREADS) for part in parts.maps]
     share = max(1.0, sum(wanted) / (32 * device.sms))
     return [int(-(-n // share)) for n in wanted]
 
@@ -65,54 +80,54 @@ class MultiMap:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        parts = read_parts(region)
+        parts = _parts(region)
         if isinstance(parts, Reject):
             yield parts
             return
-        yield at_least("parts", len(parts), 2)
-        yield at_most("parts", len(parts), MAX_PARTS)
+        yield at_least("parts", len(parts.maps), 2)
+        yield at_most("parts", len(parts.maps), MAX_PARTS)
         for i, t in enumerate(region.results):
             if not t.contiguous:
                 yield Reject("results", f"result {i} is {t}, needs row-major")
-        first = parts[0]
-        for number, part in enumerate(parts):
+        first = parts.maps[0]
+        for number, part in enumerate(parts.maps):
             if not part.flat:
                 yield Reject("access", f"an operand of part {number} is not read in the order of its result")
             if load_types(part) != load_types(first):
                 yield Reject("ops", f"part {number} reads other operands than part 0")
-            for k, load in enumerate(part.loads):
-                if part.numel > 1 and any(load.strides) != _moves(parts, k):
+            for load, same, moving in zip(part.loads, first.loads, parts.moves):
+                if part.numel > 1 and any(load.strides) != moving:
                     yield Reject("access", f"part {number} repeats an operand that another part walks")
-                if load.offset != first.loads[k].offset:
+                if load.offset != same.offset:
                     yield Reject("access", f"part {number} starts its operands elsewhere than part 0")
-        pointers = sum(map(len, _columns(parts))) + len(region.results)
-        yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts)), PARAMETERS)
+        pointers = sum(map(len, parts.columns)) + len(region.results)
+        yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.maps)), PARAMETERS)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        parts = _parts(region)
-        width = _width(region, parts)
+        parts = _accepted(region)
+        vector = parts.width > 1
         return roofline(
-            device, bytes=region.nbytes, flops=sum(part.flops for part in parts), efficiency=MAP_EFFICIENCY,
-            memory_efficiency=VECTOR_ACCESS if width > 1 else SCALAR_ACCESS,
-            blocks=sum(cdiv(p.numel, width * THREADS) for p in parts), blocks_per_sm=RESIDENT[width > 1],
+            device, bytes=region.nbytes, flops=sum(part.flops for part in parts.maps), efficiency=MAP_EFFICIENCY,
+            memory_efficiency=VECTOR_ACCESS if vector else SCALAR_ACCESS,
+            blocks=sum(cdiv(part.numel, parts.width * THREADS) for part in parts.maps), blocks_per_sm=RESIDENT[vector],
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.multi import multi
 
-        parts = _parts(region)
-        first, width, columns = parts[0], _width(region, parts), _columns(parts)
-        walks = tuple(((int(_moves(parts, k)),), load.offset) for k, load in enumerate(first.loads))
-        body = multi(f"multi_map{len(parts)}_{width}_{first.expression.name}", first.expression, load_types(first),
+        maps, moves, columns, width = _accepted(region)
+        first = maps[0]
+        walks = tuple(((int(moving),), load.offset) for moving, load in zip(moves, first.loads))
+        body = multi(f"multi_map{len(maps)}_{width}_{first.expression.name}", first.expression, load_types(first),
                      store_types(first), walks, width)  # fmt: skip
         ins = tuple(
             tuple(In(load.operand) for load in c if load.operand is not None)
             for c in columns
             if c[0].operand is not None
         )
-        outs = tuple(tuple(Out(position) for _, position in c) for c in zip(*(part.stores for part in parts)))
-        blocks = _blocks(parts, width, device)
+        outs = tuple(tuple(Out(position) for _, position in c) for c in zip(*(part.stores for part in maps)))
+        blocks = _blocks(_accepted(region), device)
         ends = list(accumulate(blocks))
         firsts = [end - n for end, n in zip(ends, blocks)]
-        numbers = tuple(tuple(map(Num, column)) for column in ([part.numel for part in parts], firsts, ends))
+        numbers = tuple(tuple(map(Num, column)) for column in ([part.numel for part in maps], firsts, ends))
         return [Launch(body, (max(1, ends[-1]),), (THREADS,), (ins, outs, *numbers))]

@@ -7,6 +7,7 @@ computed as elements are loaded, what comes after once per result; neither chang
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
@@ -75,6 +76,7 @@ class Reduced(NamedTuple):
         return self.core.dtype.compute
 
 
+@functools.lru_cache(maxsize=4096)
 def reduced(region: RegionSpec) -> Reduced:
     """Of a region that was accepted, or at least read."""
     program = read(region)
