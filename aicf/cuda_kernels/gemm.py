@@ -7,6 +7,7 @@ are widened when loaded. What the map loads and stores may have any element type
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import BARRIER_US, CACHE_TRIP_US, L2_PER_SM, Cost, roofline
@@ -27,6 +28,16 @@ EPILOGUE_EFFICIENCY = 0.25  # of the f32 rate, that scalar functions reach; a gu
 
 def checks(region: RegionSpec) -> Checks:
     """What every GEMM here takes: floats, row-major c and results, and as many tensors as there are registers for."""
+    yield _refusal(region)
+
+
+@lru_cache(maxsize=256)
+def _refusal(region: RegionSpec) -> Reject | None:
+    """Of all of them: each region is asked of one after the other."""
+    return next((reject for reject in _shared_checks(region) if reject is not None), None)
+
+
+def _shared_checks(region: RegionSpec) -> Checks:
     program = read(region)
     if isinstance(program, Reject):
         yield program
