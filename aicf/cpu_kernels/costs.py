@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost
+from ..registry.cost import Cost, roofline
 from ..registry.program import Map, collapse
 from ..rows import RegionSpec
 from ..types import row_major
@@ -15,16 +15,19 @@ EFFICIENCY = 0.2  # of the arithmetic peak, by the ops' declared flops
 
 
 def loop_us(map: Map, region: RegionSpec, device: DeviceSpec) -> dict[str, float]:
-    """Terms of one pass over a Map: each operand read once, each result written once, and what is carried both."""
-    operands = {load.operand for load in map.loads if load.operand is not None}
-    bytes = sum(region.operands[p].nbytes for p in operands)
-    bytes += sum(region.results[p].nbytes for _, p in map.stores)
-    bytes += map.carried * map.numel * 4
-    memory = bytes / device.bandwidth * 1e-3
-    compute = map.flops / (device.tflops["f32"] * EFFICIENCY) * 1e-6
-    arrays = len(operands) + len(map.stores) + map.carried
-    terms = {"call": CALL_US + ARRAY_US * arrays, "memory": memory, "loop": max(0.0, compute - memory)}
-    return {**terms, **walk_us(map)}
+    """Terms of one pass over a Map: each operand read once, each result written once, and what is carried both.
+
+    Tensor by tensor, as each is in the cache or not: so a pass never costs more than two that share its tensors.
+    """
+    read = {load.operand for load in map.loads if load.operand is not None}
+    sizes = [region.operands[p].nbytes for p in read] + [region.results[p].nbytes for _, p in map.stores]
+    sizes += [map.numel * 4] * map.carried
+    memory = sum(roofline(device, bytes=size, launches=0).terms["memory"] for size in sizes)
+    compute = (
+        roofline(device, bytes=0, flops=map.flops, efficiency=EFFICIENCY, launches=0).us if map.flops else 0.0
+    )
+    limit = {"memory": memory} if memory >= compute else {"compute": compute}
+    return {"call": CALL_US + ARRAY_US * len(sizes), **limit, **walk_us(map)}
 
 
 def walk_us(map: Map) -> dict[str, float]:
