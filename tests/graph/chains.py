@@ -12,6 +12,7 @@ from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.graph.build.passes import lower, optimize, verify
 from aicf.graph.compile import compile
 from aicf.graph.fuse import Region, form_regions
+from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.plan import ExecPlan, make_plan
 from aicf.ir import Graph, LoweredOp
 from aicf.registry.registry import KernelRegistry
@@ -47,7 +48,7 @@ def planned(
 ) -> tuple[ExecPlan, list[Region], list[LoweredOp]]:
     """A graph through the rest of `compile`."""
     registry, device = registry or aicf.default_registry(), device or aicf.device.spec.preset("cpu")
-    ops = lower(verify(optimize(graph)))
+    ops = schedule(lower(verify(optimize(graph))), graph)
     regions = form_regions(ops, graph, Selector(registry, device))
     return make_plan(graph, ops, regions, device, "infer", registry), regions, ops
 

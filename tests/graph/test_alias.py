@@ -97,6 +97,7 @@ def test_a_refused_layer_leaves_no_update_behind():
 def test_what_is_returned_is_not_written_over():
     def emit(ctx, x):
         w, v = ctx.neg(x), ctx.fill(shape=(3, 4), value=0.0, dtype=aicf.f32)
+        ctx.sync()
         new, _ = ctx.sgd_step(w, x, v, 0.1, 0.9, 0.0)
         return {"old": w, "new": new}
 
@@ -163,6 +164,7 @@ def test_ops_side_by_side_take_over_their_own_operands_only():
 
     def emit(ctx, x):
         a, b = ctx.exp(x), ctx.tanh(x)
+        ctx.sync()
         first, second = ctx.relu(a), ctx.relu(b)
         return {"o": ctx.gemm(first, second, trans_b=True), "a": ctx.gemm(a, a, trans_b=True)}
 
