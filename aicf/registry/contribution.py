@@ -35,6 +35,8 @@ def contribution(
     reads = any(t in made for t in given)
     jumps = strict or op.kind.name == "convert" or DISCONTINUOUS in schema.traits
     scattered, access = _reads(schema, op, tensors)
+    if not schema.is_map:  # a core reads until it is done, and so do the maps before it
+        scattered |= {t for t in range(len(tensors)) if t not in made and t not in op.outputs}
     rows: dict[str, Any] = {
         "program": (op.kind.name,),
         "slot": schema.core,

@@ -178,6 +178,8 @@ class Composer:
         else:
             state = before.state.compose(rows)
             point, own = before.point_flops + point, before.own_flops + own
+            if state.attrs["domain"].alike is not None and (race := _race(spec)):
+                state = replace(state, invalid_reason=race)
             if state.invalid_reason is not None and state.invalid_reason.trigger != "conflict":
                 return Stop(state.invalid_reason)
             state = _with_recomputed(state, own, point)
@@ -217,6 +219,23 @@ class Composer:
 def _structure(state: AttributeState) -> str:
     domain = state.attrs["domain"]
     return "maps" if domain.parts > 1 else state.attrs["slot"]
+
+
+def _race(spec: RegionSpec) -> Conflict | None:
+    """Ops side by side run in no order: what one writes in place, no other reads."""
+    writer = {
+        op.inputs[operand]: n
+        for n, op in enumerate(spec.ops)
+        for operand, how in schema_of(op.kind).alias.values()
+        if how == "must"
+    }
+    for n, op in enumerate(spec.ops):
+        for t in op.inputs:
+            if writer.get(t, n) != n:
+                return Conflict(
+                    "effects", f"a write of %{t} in place", f"a read of %{t} side by side", "barrier"
+                )
+    return None
 
 
 def _with_recomputed(state: AttributeState, own: int, point: int) -> AttributeState:
