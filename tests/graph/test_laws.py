@@ -32,7 +32,7 @@ from aicf.rows import LENGTH_LIMIT, RegionSpec
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact
 from .interpret import by_ops, by_program
 from .test_fusion import unfused
-from .test_online import registries
+from .test_online import registries, unreadable
 
 CPU = preset("cpu")
 
@@ -169,6 +169,21 @@ def close(got: dict, want: dict, tolerance: float, what: str) -> None:
             got[name].astype(float), np.asarray(array, float), rtol=tolerance, atol=tolerance * scale,
             err_msg=f"{what}: {name}",
         )  # fmt: skip
+
+
+STEPS = [*RULES, *["step"] * 8]
+
+
+@pytest.mark.spec("A5", "A7", "C6")
+@settings(max_examples=80, deadline=None)
+@given(dag=dags(14, STEPS), made=registries(), beam=st.sampled_from([1, 3]), replay=st.booleans())
+def test_whatever_regions_are_formed_in_place_steps_and_storage_change_no_result(dag, made, beam, replay):
+    """Made-up kernels that run their ops' references: what schedule, regions and plan make of values, and nothing else."""
+    registry = registry_of(*made, structured("cpu.any.v1", us=0.5, reject=unreadable))
+    program = compiled(dag, registry=registry, beam=beam)  # nor is there a region that the plan refuses
+    feed = dag.feed()
+    want = exact(traced(dag, "cpu"), start(program, feed))
+    close(outcome(program, feed, replay), want, 2e-4, "regions and NumPy")
 
 
 @on_each_device

@@ -23,8 +23,9 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import compose, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops.schema import elementwise, unregister
+from aicf.registry.program import read, read_parts
 from aicf.registry.select import Selector
-from aicf.registry.variant import Reject
+from aicf.registry.variant import Reject, structure
 from aicf.rows import LENGTH_LIMIT
 
 from .chains import graph_of
@@ -136,6 +137,46 @@ def test_a_write_in_place_beside_a_differently_mapped_read_is_a_barrier(view, re
     assert "a write of %0 in place" in (gemm.ended.left, gemm.ended.right)
 
 
+def steps(ctx, *calls):
+    """Steps of states of the named shapes, each (parameter, gradient, momentum)."""
+    for p, g, v in calls:
+        for old, new in zip((p, v), ctx.sgd_step(p, g, v, 0.1, 0.9, 0.0)):
+            ctx.update(old, new)
+
+
+@pytest.mark.spec("A9", "A13", "C6")
+@pytest.mark.parametrize("registry", [registry_of(one, anything), None])
+def test_ops_side_by_side_do_not_read_what_another_writes(registry):
+    """The second step reads b, which the third writes: one launch runs them in no order."""
+
+    def emit(ctx, x):
+        a, b, u, v = (ctx.state(name, (4, 4), 1.0) for name in "abuv")
+        c, w = ctx.state("c", (4,), 1.0), ctx.state("w", (4,), 1.0)
+        steps(ctx, (c, ctx.state("h", (4,), 1.0), w), (a, b, u), (b, ctx.state("g", (4, 4), 1.0), v))
+        return ctx.copy(x)
+
+    regions = formed(emit, registry)
+    assert [r.spec.signature for r in regions[:2]] == ["sgd_step + sgd_step", "sgd_step"]
+    ended = regions[0].ended
+    assert (ended.trigger, ended.left, ended.right) == (
+        "barrier", "a write of %9 in place", "a read of %9 side by side",
+    )  # fmt: skip
+
+
+@pytest.mark.spec("A9", "C6")
+@pytest.mark.parametrize("registry", [registry_of(one, anything), None])
+def test_nothing_is_written_in_place_on_the_way_into_a_reduction(registry):
+    def emit(ctx, x):
+        p, v = ctx.state("p", (3, 4), 1.0), ctx.state("v", (3, 4), 0.0)
+        y = ctx.relu(x)
+        steps(ctx, (p, y, v))
+        return ctx.reduce_sum(y, axes=(1,))
+
+    first, second = formed(emit, registry)
+    assert (first.spec.signature, second.spec.signature) == ("relu + sgd_step", "reduce_sum")
+    assert (first.ended.trigger, first.ended.row) == ("barrier", "effects")
+
+
 @pytest.mark.spec("A9")
 def test_a_read_in_the_same_place_is_no_barrier():
     def emit(ctx, x):
@@ -211,6 +252,14 @@ def test_the_end_of_the_schedule_ends_the_last_region():
 # --- what is emitted --------------------------------------------------------------------------------------------------
 
 
+def unreadable(region) -> Reject | None:
+    """Why no kernel that is composed from a region's maps could take it."""
+    if len(region.ops) == 1:
+        return None
+    program = read_parts(region) if structure(region) == "maps" else read(region)
+    return program if isinstance(program, Reject) else None
+
+
 @st.composite
 def registries(draw, device="cpu"):
     """Some variants with random structures, costs and gaps in what they accept, beside one that takes any op alone."""
@@ -224,7 +273,7 @@ def registries(draw, device="cpu"):
                 f"{device}.k{n}.v1", draw(st.sampled_from(["*", "map", "elementwise", "gemm", "reduce", "relu", "add"])),
                 takes=tuple(draw(st.lists(st.sampled_from(STRUCTURES), min_size=1, max_size=4, unique=True))),
                 us=lambda r, base=base, each=each, jump=jump: base + each * len(r.ops) + jump * (len(r.ops) % 3 == 2),
-                reject=lambda r, gaps=gaps: Reject("ops", "a gap") if len(r.ops) in gaps else None,
+                reject=lambda r, gaps=gaps: Reject("ops", "a gap") if len(r.ops) in gaps else unreadable(r),
                 priority=draw(st.integers(0, 1)),
             )
         )  # fmt: skip
