@@ -91,7 +91,7 @@ def test_a_wrong_kernel_is_not_timed(fault):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_registry_that_is_held_to_one_op(device):
     spec, registry = preset("cpu" if device == "cpu" else "h200"), held_to_one_op(device)
-    for instance in instances():
+    for instance in instances()[::3]:
         region = instance.region(device)
         selection = Selector(registry, spec).ask(region)
         assert isinstance(selection, Selection) == (len(region.ops) == 1), instance.name

@@ -34,7 +34,7 @@ from ..instances import Instance, instances, work
 from ..kernel_runs import KernelRuns
 from ..mlps import DIGITS, SMALL, WIDE, Mlp
 from ..results import Row, failed, row
-from ..stats import Stats, enough, wall
+from ..stats import Sample, Stats, enough, wall
 
 UNTUNED, TUNED = "regret of the untuned choice", "regret after tuning"
 ALONE = "one kernel per op"
@@ -196,7 +196,7 @@ def _fusion(mlp: Mlp):
             batch = {name: bench.lab.torch.from_numpy(a).to(bench.lab.device) for name, a in batch.items()}
         losses = [[float(program(batch)["loss"]) for _ in range(3)] for program in (fused, apart)]
         check(f"{case}: losses", losses[0], losses[1], mlp.tolerance)
-        times = bench.compare({name: _step(bench, p, batch) for name, p in (("aicf", fused), (ALONE, apart))})
+        times = bench.compare(_steps(bench, {"aicf": fused, ALONE: apart}, batch))
         gain = fused.explain().gain
         note = f"{gain.kernels_before} kernels, {gain.bytes_before:,} B before; {gain.kernels}, {gain.bytes:,} B fused"
         yield row(case, "us", times["aicf"].per(1e-6), ALONE, times[ALONE].per(1e-6), note)
@@ -204,13 +204,14 @@ def _fusion(mlp: Mlp):
     return measure
 
 
-def _step(bench: Bench, program: Program, feed: dict[str, Any]):
-    """A sample of the kernels of one step: a graph's device time, or a walk on the host."""
+def _steps(bench: Bench, programs: dict[str, Program], feed: dict[str, Any]) -> dict[str, Sample]:
+    """Samples of the kernels of one step: a graph's device time, or a walk on the host."""
     if bench.on_gpu:
-        launch, _ = sides.captured(program, feed)
-        return bench.lab.device_time(launch, 1, calls=20)
-    walk, _ = sides.walked(program, feed)
-    return wall(walk, enough(walk, 1e-3 if bench.tiny else 0.02))
+        graphs = {name: sides.captured(program, feed)[0] for name, program in programs.items()}
+        return {name: bench.lab.device_time(launch, 1, calls=20) for name, launch in graphs.items()}
+    walks = {name: sides.walked(program, feed)[0] for name, program in programs.items()}
+    calls = max(enough(walk, 1e-3 if bench.tiny else 0.02) for walk in walks.values())  # the same for both
+    return {name: wall(walk, calls) for name, walk in walks.items()}
 
 
 # --- selection itself -------------------------------------------------------------------------------------------------
