@@ -118,7 +118,9 @@ def test_a_key_does_not_depend_on_the_file():
 FACTORS = """
 from numba import cuda as numba_cuda
 from aicf.cuda_kernels.dsl import cuda, device
-from aicf.cuda_kernels.bodies.element import caller
+from aicf.cuda_kernels.bodies.element import feeder
+from aicf.registry.program import Expression
+from aicf.types import f32
 
 @device
 def scaled(x):
@@ -133,9 +135,9 @@ def raised(x):
 """
 KERNEL = """
 def make():
-    call = caller(shifted)
+    shift = feeder(Expression("shifted", ((shifted, (0,), (1,)),), (f32, f32), frozenset(), 1, (1,)), (f32,), ())
     def kernel(x, y, n):
-        y[0] = raised(call(scaled(x[0])))
+        y[0] = raised(scaled(shift((x,), (), (n,), n)))
     return kernel
 body = make()
 """
