@@ -148,7 +148,7 @@ BROKEN = {
     "type": ("[aicf.variants]\nbad = broken.ops:number\n", "number = 3", "is a int"),
     "device": ("[aicf.devices]\nbad = broken.ops\n", "", "is a module"),
     "taken id": (
-        "[aicf.variants]\nbad = broken.ops\n", VARIANT.replace("softsign_numpy", "elementwise_loop"), "is taken by aicf",
+        "[aicf.variants]\nbad = broken.ops\n", VARIANT.replace("softsign_numpy", "reduce_loop"), "is taken by aicf",
     ),
     "taken op": ("[aicf.ops]\nbad = broken.ops\n", OP.replace('"softsign"', '"relu"'), "already registered by aicf"),
 }  # fmt: skip
