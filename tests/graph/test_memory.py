@@ -98,12 +98,12 @@ def test_ten_thousand_values_are_placed_in_near_linear_time():
     def seconds(n: int) -> float:
         values, taken = train_like(n), []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.thread_time()
             _, extent = arrange(values)
-            taken.append(time.perf_counter() - start)
+            taken.append(time.thread_time() - start)
         assert extent <= 1.3 * sum(v.size for v in values if v.last >= n)
         return min(taken) / n
 
     few, many = seconds(1000), seconds(10_000)
     assert many < 4 * few
-    assert many < 5e-4  # 0.02 ms on one core of 2020
+    assert many < 5e-4  # 0.01 ms
