@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -119,6 +120,27 @@ def test_regret_is_summed_up_over_all_shards(tmp_path):
     assert f"| all regions: {TUNED} | 1 | – |" in page
     head = report.headlines(files, {"selection": SUITES["selection"]})
     assert f"| all regions: {UNTUNED} | 1.5 % |  |  |  |" in head
+
+
+@pytest.mark.spec("B8")
+@pytest.mark.parametrize("device", sorted(PRESETS))
+def test_more_of_the_same_is_never_predicted_to_take_less(device):
+    spec = preset(device)
+    select = Selector(aicf.default_registry(), spec)
+    families: dict[str, list[float]] = {}
+    for instance in instances():
+        if instance.family.startswith("maps, ") and instance.name.split(" ")[-1].startswith("2^"):
+            kind = instance.name.rsplit(" ", 1)[0]  # the program and the type; the length is left out
+        elif instance.family.endswith("squares"):
+            kind = instance.family
+        else:
+            continue
+        if "+" not in instance.name:
+            families.setdefault(kind, []).append(select(instance.region(spec.kind)).chosen.us)
+    assert len(families) >= 8 and sum(map(len, families.values())) > 80
+    for kind, us in families.items():
+        for less, more in pairwise(us):
+            assert more >= less * (1 - 1e-9), f"{kind}: {us}"
 
 
 def test_a_summary_of_nothing_is_nothing():

@@ -52,7 +52,8 @@ class Cost:
         return Cost({"measured": us}, predicted=self.us)
 
     def __str__(self) -> str:
-        return " + ".join(f"{name} {us:.3g}" for name, us in self.terms.items() if us)
+        """Terms that matter: those under a thousandth of the whole are left out."""
+        return " + ".join(f"{name} {us:.3g}" for name, us in self.terms.items() if not us < 1e-3 * self.us)
 
 
 def roofline(

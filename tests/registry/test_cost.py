@@ -172,6 +172,14 @@ def test_the_host_reads_its_cache_faster():
     assert set(roofline(cpu, bytes=1e6, blocks=3, chain=5.0).terms) == {"launch", "memory"}
 
 
+def test_a_cost_tells_the_terms_that_matter():
+    assert (
+        str(Cost({"launch": 1.0, "memory": 12.5, "wave tail": 0.01, "compute": 0.0}))
+        == "launch 1 + memory 12.5"
+    )
+    assert str(Cost({"launch": 1.0, "compute": math.inf})) == "compute inf"
+
+
 @pytest.mark.spec("B13", "F6")
 def test_a_measured_time_takes_the_place_of_the_terms():
     cost = Cost({"launch": 1.0, "memory": 2.0}).plus(call=0.5, memory=1.0)
