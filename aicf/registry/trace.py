@@ -15,6 +15,8 @@ from ..ops.gemm import bias_kind
 from ..types import ActKind
 from .program import Gemm, Program, read
 
+from .variant import structure
+
 if TYPE_CHECKING:
     from .select import Candidate, Selection
     from .variant import KernelVariant, Reject
@@ -86,11 +88,22 @@ def selection_lines(
         for n, r in enumerate(selection.rejected):
             lines.append(("rejected" if n == 0 else "", "red", f"{r.variant.id}  {r.reject.reason}"))
     elif selection.rejected:
-        reasons = counted_reasons([(r.variant, r.reject) for r in selection.rejected])
-        lines.append(("rejected", "red", reasons))
+        lines.append(("rejected", "red", _rejected_in_short(selection)))
     if ended is not None:
         lines.append(("ended", "yellow", ended))
     return labelled(lines)
+
+
+_OF_ANOTHER_STRUCTURE = frozenset({"structure", "ops"})
+
+
+def _rejected_in_short(selection: Selection) -> str:
+    """Reasons, counted; kernels for regions of another structure are only counted."""
+    others = [r for r in selection.rejected if r.reject.condition in _OF_ANOTHER_STRUCTURE]
+    rest = [(r.variant, r.reject) for r in selection.rejected if r not in others]
+    shape = structure(selection.region)
+    counted = f"{len(others)} for other structures than {shape}"
+    return " · ".join(([counted_reasons(rest)] if rest else []) + ([counted] if others else []))
 
 
 def labelled(lines: Sequence[tuple[str, str, str]]) -> Table:
@@ -115,6 +128,9 @@ def _named(candidate: Candidate) -> str:
 
 def why_not_taken(kind: str, rejections: Sequence[tuple[KernelVariant, Reject]]) -> str:
     """Why a region ended before an op of this kind, as a sentence: what each kernel said against it."""
+    if all(reject.condition == "structure" for _, reject in rejections):
+        shape = rejections[0][1].reason.rpartition(" this is ")[2]
+        return f"the next op, {kind}, makes it {shape}, which none of the {len(rejections)} candidates left takes"
     reasons = list(dict.fromkeys(reject.reason for _, reject in rejections))
     names = [variant.name for variant, _ in rejections]
     if all(reason.startswith("takes one op") for reason in reasons):

@@ -154,7 +154,7 @@ class KernelVariant:
         if not self.takes and self.viable is None:
             return one_op(region) or self._lives_with(region)
         if self.takes and (shape := structure(region)) not in self.takes:
-            return Reject("structure", f"takes {' or '.join(self.takes)}; this would be {shape}")
+            return Reject("structure", f"takes {max(self.takes, key=len)}, this is {shape}")
         return self._lives_with(region)
 
     def _continues(self, region: RegionSpec) -> Reject | None:
@@ -162,7 +162,7 @@ class KernelVariant:
             return one_op(region) or self._lives_with(region)
         shape = structure(region)
         if not any(shape in prefixes(taken) for taken in self.takes):
-            return Reject("structure", f"takes {' or '.join(self.takes)}; this would be {shape}")
+            return Reject("structure", f"takes {max(self.takes, key=len)}, this is {shape}")
         return self._lives_with(region)
 
     def _lives_with(self, region: RegionSpec) -> Reject | None:
