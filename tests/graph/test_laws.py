@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.mlp import on_each_device
-from registry.synthetic import kernel, registry_of
-from registry.test_index import structured
+from registry.synthetic import kernel, registry_of, structured
 
 import aicf
 from aicf.device.spec import preset
@@ -30,9 +29,9 @@ from aicf.registry.variant import Reject, structure
 from aicf.rows import LENGTH_LIMIT, RegionSpec
 
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact
+from .forming import registries, unreadable
 from .interpret import by_ops, by_program
 from .test_fusion import unfused
-from .test_online import registries, unreadable
 
 CPU = preset("cpu")
 

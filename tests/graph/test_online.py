@@ -1,9 +1,8 @@
-"""The online loop (A5-A9): each trigger with its values; what is emitted, and what is scanned again; linear time."""
+"""The online loop (A5-A8): what is emitted and what is scanned again; ops nobody heard of, ops side by side; linear time."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.mlp import batch_of, on_each_device
-from registry.synthetic import kernel, registry_of
-from registry.test_index import STRUCTURES, structured
+from registry.synthetic import kernel, registry_of, structured
 
 import aicf
 from aicf import nn
@@ -23,261 +21,14 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import compose, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops.schema import elementwise, unregister
-from aicf.registry.program import read, read_parts
 from aicf.registry.select import Selector
-from aicf.registry.variant import Reject, structure
+from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
 
-from .chains import graph_of
 from .dags import dags
-
-CPU = preset("cpu")
-DEVICES = ["cpu", "t4", "h200"]
-one = kernel("cpu.one.v1")  # any one op, 1 us
-anything = structured("cpu.anything.v1", us=0.25)  # any structure
-
-
-def lowered(emit, device="cpu", shape=(3, 4)):
-    graph = graph_of(emit, device, shape)
-    return lower(graph), graph
-
-
-def formed(emit, registry=None, device="cpu", **more):
-    spec = preset(device)
-    ops, graph = lowered(emit, spec.kind)
-    return form_regions(ops, graph, Selector(registry or aicf.default_registry(), spec), **more)
-
-
-def story(regions) -> list[tuple[str, str]]:
-    return [(r.spec.signature, r.ended.trigger) for r in regions]
-
-
-def weight(ctx, name="w", shape=(4, 4)):
-    return ctx.param(name, shape, nn.init.normal())
-
-
-def chain(*kinds):
-    def emit(ctx, x):
-        for kind in kinds:
-            x = ctx.op(kind, x)
-        return x
-
-    return emit
-
-
-# --- triggers ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.spec("A9")
-@pytest.mark.parametrize("device", DEVICES)
-def test_two_cores_are_a_conflict_with_both(device):
-    first, second = formed(lambda ctx, x: ctx.gemm(ctx.gemm(x, weight(ctx)), weight(ctx, "v")), device=device)
-    ended = first.ended
-    assert (ended.trigger, ended.row, ended.left, ended.right) == ("conflict", "core", "gemm", "gemm")
-    assert "gemm" in ended.sentence and second.ended.trigger == "end"
-
-
-@pytest.mark.spec("A9")
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_domain_after_the_core_is_a_conflict_with_both_extents(device):
-    """What a reduction left over one axis can't grow to the whole again."""
-    first, *_ = formed(lambda ctx, x: ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True)), device=device)
-    ended = first.ended
-    assert (ended.trigger, ended.row) == ("conflict", "domain")
-    assert (ended.left, ended.right) == ("(3, 1)", "(3, 4)")
-
-
-@pytest.mark.spec("A9")
-def test_whole_numbers_meet_floats_only_through_a_convert():
-    def emit(ctx, x):
-        count = ctx.state("n", (3, 4), 0, aicf.i32)
-        return {"y": ctx.relu(x), "z": ctx.neg(count)}
-
-    first, second = formed(emit, registry_of(anything))
-    ended = first.ended
-    assert (ended.trigger, ended.row, ended.left, ended.right) == (
-        "conflict", "dtype", "f32", "i32 without a convert",
-    )  # fmt: skip
-    assert second.spec.signature == "neg"
-    (whole,) = formed(lambda ctx, x: ctx.neg(ctx.convert(ctx.relu(x), dtype=aicf.i32)), registry_of(anything))
-    assert whole.spec.signature == "relu + convert + neg"
-
-
-@pytest.mark.spec("A9")
-def test_no_candidates_gives_what_the_last_ones_had_against_it():
-    pair = structured("cpu.pair.v1", takes=("map",), us=0.1)
-    first, second = formed(lambda ctx, x: ctx.reduce_sum(ctx.relu(x)), registry_of(one, pair))
-    assert (first.ended.trigger, first.spec.signature) == ("candidates", "relu")
-    assert first.ended.detail == "reduce_sum fits none: " + (
-        "pair: takes map; this would be map+reduce · one: takes one op, got 2 (relu + reduce_sum)"
-    )
-    assert first.steps[0].candidates == 2 and second.kernel_id == "cpu.one.v1"
-
-
-@pytest.mark.spec("A9", "C6")
-@pytest.mark.parametrize("view", [False, True])
-@pytest.mark.parametrize("registry", [registry_of(one, anything), None])
-def test_a_write_in_place_beside_a_differently_mapped_read_is_a_barrier(view, registry):
-    """The product reads w along rows and columns while its epilogue would write it; through a view of w, too."""
-
-    def emit(ctx, x):
-        w, v = ctx.state("w", (4, 4), 1.0), ctx.state("v", (4, 4), 0.0)
-        seen = ctx.reshape(ctx.reshape(w, shape=(2, 8)), shape=(4, 4)) if view else w
-        product = ctx.gemm(seen, seen)
-        new, moved = ctx.sgd_step(w, product, v, 0.1, 0.9, 0.0)
-        ctx.update(w, new)
-        ctx.update(v, moved)
-        return ctx.copy(x)
-
-    regions = formed(emit, registry)
-    (gemm,) = [r for r in regions if "gemm" in r.spec.signature]
-    assert gemm.spec.signature == "gemm"
-    assert (gemm.ended.trigger, gemm.ended.row) == ("barrier", "effects")
-    assert gemm.ended.left.startswith("a read of %0") or gemm.ended.right.startswith("a read of %0")
-    assert "a write of %0 in place" in (gemm.ended.left, gemm.ended.right)
-
-
-def steps(ctx, *calls):
-    """Steps of states of the named shapes, each (parameter, gradient, momentum)."""
-    for p, g, v in calls:
-        for old, new in zip((p, v), ctx.sgd_step(p, g, v, 0.1, 0.9, 0.0)):
-            ctx.update(old, new)
-
-
-@pytest.mark.spec("A9", "A13", "C6")
-@pytest.mark.parametrize("registry", [registry_of(one, anything), None])
-def test_ops_side_by_side_do_not_read_what_another_writes(registry):
-    """The second step reads b, which the third writes: one launch runs them in no order."""
-
-    def emit(ctx, x):
-        a, b, u, v = (ctx.state(name, (4, 4), 1.0) for name in "abuv")
-        c, w = ctx.state("c", (4,), 1.0), ctx.state("w", (4,), 1.0)
-        steps(ctx, (c, ctx.state("h", (4,), 1.0), w), (a, b, u), (b, ctx.state("g", (4, 4), 1.0), v))
-        return ctx.copy(x)
-
-    regions = formed(emit, registry)
-    assert [r.spec.signature for r in regions[:2]] == ["sgd_step + sgd_step", "sgd_step"]
-    ended = regions[0].ended
-    assert (ended.trigger, ended.left, ended.right) == (
-        "barrier", "a write of %9 in place", "a read of %9 side by side",
-    )  # fmt: skip
-
-
-@pytest.mark.spec("A9", "C6")
-@pytest.mark.parametrize("registry", [registry_of(one, anything), None])
-def test_nothing_is_written_in_place_on_the_way_into_a_reduction(registry):
-    def emit(ctx, x):
-        p, v = ctx.state("p", (3, 4), 1.0), ctx.state("v", (3, 4), 0.0)
-        y = ctx.relu(x)
-        steps(ctx, (p, y, v))
-        return ctx.reduce_sum(y, axes=(1,))
-
-    first, second = formed(emit, registry)
-    assert (first.spec.signature, second.spec.signature) == ("relu + sgd_step", "reduce_sum")
-    assert (first.ended.trigger, first.ended.row) == ("barrier", "effects")
-
-
-@pytest.mark.spec("A9")
-def test_a_read_in_the_same_place_is_no_barrier():
-    def emit(ctx, x):
-        w, v = ctx.state("w", (3, 4), 1.0), ctx.state("v", (3, 4), 0.0)
-        new, moved = ctx.sgd_step(w, ctx.mul(w, x), v, 0.1, 0.9, 0.0)
-        ctx.update(w, new)
-        ctx.update(v, moved)
-        return ctx.copy(x)
-
-    assert formed(emit, registry_of(anything))[0].spec.signature.startswith("mul + sgd_step")
-
-
-@pytest.mark.spec("A9")
-@pytest.mark.parametrize("n", [LENGTH_LIMIT - 1, LENGTH_LIMIT, LENGTH_LIMIT + 1, 3 * LENGTH_LIMIT])
-def test_no_region_is_longer_than_the_limit(n):
-    regions = formed(chain(*["relu"] * n), registry_of(anything))
-    full, rest = divmod(n, LENGTH_LIMIT)
-    assert [len(r.spec.ops) for r in regions] == [LENGTH_LIMIT] * full + [rest] * bool(rest)
-    assert [r.ended.trigger for r in regions] == ["limit"] * (len(regions) - 1) + ["end"]
-    if len(regions) > 1:
-        ended = regions[0].ended
-        assert (ended.left, ended.right) == (f"{LENGTH_LIMIT} ops", f"the limit of {LENGTH_LIMIT}")
-
-
-@pytest.mark.spec("A9")
-@settings(max_examples=30, deadline=None)
-@given(dag=dags(max_ops=8), data=st.data())
-def test_nothing_is_fused_across_an_explicit_sync_point(dag, data):
-    graph = dag.graph()
-    ops = lower(graph)
-    points = data.draw(st.sets(st.integers(0, len(ops) - 1), max_size=3))
-    ops = [
-        replace(op, constraints={**op.constraints, "sync": True}) if i in points else op
-        for i, op in enumerate(ops)
-    ]
-    regions = form_regions(ops, graph, Selector(registry_of(one, anything), CPU))
-    anchors = {r.anchor for r in regions}
-    assert points <= anchors
-    for before, after in pairwise(regions):
-        synced = after.anchor in points and before.ended.trigger == "sync"
-        assert synced == (before.ended.right == "an explicit sync point")
-    plain = form_regions(lower(graph), graph, Selector(registry_of(one, anything), CPU))
-    assert not any(r.ended.trigger == "sync" for r in plain)
-
-
-@pytest.mark.spec("A9")
-def test_cost_ends_a_region_with_both_sums():
-    dear = structured("cpu.dear.v1", takes=("map",), us=lambda r: 1.0 if len(r.ops) < 3 else 9.0)
-    regions = formed(chain("relu", "tanh", "neg"), registry_of(one, dear))
-    assert story(regions) == [("relu + tanh", "cost"), ("neg", "end")]
-    assert (regions[0].ended.left, regions[0].ended.right) == ("9 us", "2 us")
-
-
-@pytest.mark.spec("A9")
-def test_cost_counts_what_stood_between_an_accepted_prefix_and_the_next():
-    """Three ops at once for 2.5 us beat one and two more; two at once are taken by nobody."""
-    long = structured(
-        "cpu.long.v1", "relu", us=2.5, reject=lambda r: Reject("ops", "not 3") if len(r.ops) != 3 else None
-    )
-    assert story(formed(chain("relu", "tanh", "neg"), registry_of(one, long))) == [
-        ("relu + tanh + neg", "end")
-    ]
-    dear = replace(long, cost=structured("cpu.x.v1", us=3.5).cost)
-    assert story(formed(chain("relu", "tanh", "neg"), registry_of(one, dear)))[0] == ("relu", "cost")
-
-
-@pytest.mark.spec("A9")
-def test_the_end_of_the_schedule_ends_the_last_region():
-    (region,) = formed(chain("relu", "tanh"), registry_of(anything))
-    assert (region.ended.trigger, region.ended.sentence) == ("end", "it is the last one")
-
+from .forming import CPU, chain, formed, one, registries, story, weight
 
 # --- what is emitted --------------------------------------------------------------------------------------------------
-
-
-def unreadable(region) -> Reject | None:
-    """Why no kernel that is composed from a region's maps could take it."""
-    if len(region.ops) == 1:
-        return None
-    program = read_parts(region) if structure(region) == "maps" else read(region)
-    return program if isinstance(program, Reject) else None
-
-
-@st.composite
-def registries(draw, device="cpu"):
-    """Some variants with random structures, costs and gaps in what they accept, beside one that takes any op alone."""
-    made = [kernel(f"{device}.one.v1", us=1.0)]
-    for n in range(draw(st.integers(0, 4))):
-        gaps = draw(st.frozensets(st.integers(1, 6), max_size=3))
-        base, each = draw(st.sampled_from([0.2, 0.9, 1.7])), draw(st.sampled_from([0.0, 0.1, 0.8, 1.3]))
-        jump = draw(st.sampled_from([0.0, 0.0, 3.0]))
-        made.append(
-            structured(
-                f"{device}.k{n}.v1", draw(st.sampled_from(["*", "map", "elementwise", "gemm", "reduce", "relu", "add"])),
-                takes=tuple(draw(st.lists(st.sampled_from(STRUCTURES), min_size=1, max_size=4, unique=True))),
-                us=lambda r, base=base, each=each, jump=jump: base + each * len(r.ops) + jump * (len(r.ops) % 3 == 2),
-                reject=lambda r, gaps=gaps: Reject("ops", "a gap") if len(r.ops) in gaps else unreadable(r),
-                priority=draw(st.integers(0, 1)),
-            )
-        )  # fmt: skip
-    return made
 
 
 @pytest.mark.spec("A5", "A6", "A7")

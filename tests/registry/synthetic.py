@@ -11,6 +11,8 @@ from aicf.registry.variant import HostCall, KernelVariant, Reject, one_op
 from aicf.rows import RegionSpec
 from aicf.types import OpKind, TensorDesc, TensorSpec
 
+STRUCTURES = ("map", "gemm", "gemm+map", "reduce", "map+reduce", "reduce+map", "map+reduce+map", "maps")
+
 
 def kernel(
     id: str, *kinds: str, us: float | Callable[[RegionSpec], float] = 1.0, signatures: Iterable[str] | None = None,
@@ -35,6 +37,23 @@ def kernel(
 
 def _among(region, signatures):
     return None if region.signature in signatures else Reject("ops", f"does not take {region.signature}")
+
+
+def structured(
+    id: str, *kinds: str, takes=STRUCTURES, us=1.0, reject=lambda region: None, asked=None, **more
+) -> KernelVariant:
+    """A variant that takes regions of these structures. `asked` collects (function, id) of each question."""
+    asked = [] if asked is None else asked
+
+    def accepts(region):
+        asked.append(("accepts", id))
+        yield reject(region)
+
+    def cost(region, device):
+        asked.append(("cost", id))
+        return Cost({"made up": us(region) if callable(us) else us})
+
+    return KernelVariant(id, kinds or ("*",), id.split(".")[0], accepts, cost, interpret, takes=takes, **more)
 
 
 def interpret(region, device) -> HostCall:

@@ -20,39 +20,20 @@ from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Open, Schedule
 from aicf.ops.schema import schema_of, schemas
-from aicf.registry.cost import Cost
 from aicf.registry.index import KernelIndex
 from aicf.registry.select import Selector, select
-from aicf.registry.variant import KernelVariant, Reject, structure
+from aicf.registry.variant import Reject, structure
 from aicf.types import DType
 
-from .synthetic import interpret, kernel, region, registry_of
+from .synthetic import STRUCTURES, kernel, region, registry_of, structured
 
 DEVICES = ["cpu", "t4", "h200"]
-STRUCTURES = ("map", "gemm", "gemm+map", "reduce", "map+reduce", "reduce+map", "map+reduce+map", "maps")
 TYPES = (
     frozenset(DType),
     frozenset({DType.f32}),
     frozenset({DType.f32, DType.i32, DType.bool}),
     frozenset({DType.i32}),
 )
-
-
-def structured(
-    id: str, *kinds: str, takes=STRUCTURES, us=1.0, reject=lambda region: None, asked=None, **more
-) -> KernelVariant:
-    """A variant that takes regions of these structures. `asked` collects (function, id) of each question."""
-    asked = [] if asked is None else asked
-
-    def accepts(region):
-        asked.append(("accepts", id))
-        yield reject(region)
-
-    def cost(region, device):
-        asked.append(("cost", id))
-        return Cost({"made up": us(region) if callable(us) else us})
-
-    return KernelVariant(id, kinds or ("*",), id.split(".")[0], accepts, cost, interpret, takes=takes, **more)
 
 
 @cache
