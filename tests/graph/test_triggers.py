@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from registry.synthetic import registry_of, structured
 
 import aicf
+from aicf import nn
 from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
 
+from .chains import graph_of, planned
 from .dags import dags
 from .forming import CPU, DEVICES, anything, chain, formed, one, story, weight
 
@@ -200,3 +202,23 @@ def test_cost_counts_what_stood_between_an_accepted_prefix_and_the_next():
 def test_the_end_of_the_schedule_ends_the_last_region():
     (region,) = formed(chain("relu", "tanh"), registry_of(anything))
     assert (region.ended.trigger, region.ended.sentence) == ("end", "it is the last one")
+
+
+@pytest.mark.spec("A9", "A13")
+def test_steps_side_by_side_over_views_of_one_tensor_are_a_barrier():
+    """Each alone is right; side by side the second could read what the first has already written."""
+
+    def emit(ctx, x):
+        shapes = {"w": (8, 8), "m": (8, 8), "g": (8, 8), "u": (64,), "v": (64,)}
+        w, m, g, u, v = (ctx.param(name, shape, nn.init.normal()) for name, shape in shapes.items())
+        scalars = [ctx.constant(0.1), ctx.constant(0.0), ctx.constant(0.0)]
+        flat = ctx.reshape(w, shape=(64,))
+        a = ctx.sgd_step(u, flat, v, *scalars)
+        b = ctx.sgd_step(w, g, m, *scalars)
+        for name, new in zip(("u", "v", "w", "m"), (*a, *b)):
+            ctx.update(ctx.builder.find(name), new)
+        return ctx.relu(x)
+
+    _, regions, _ = planned(graph_of(emit))
+    steps = [r for r in regions if "sgd_step" in r.spec.signature]
+    assert [r.spec.signature for r in steps] == ["sgd_step", "sgd_step"]

@@ -7,7 +7,7 @@ A model's layers repeat, so most steps are one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,9 @@ class Node:
     best: Candidate | None
     own_flops: int  # of its maps, each over its own result
     point_flops: int  # of its maps, at one point
+    storage: Mapping[
+        int, int
+    ]  # of operands that share storage with others of the region: the one that stands for all
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,7 @@ class Composer:
         made = before.made if before else frozenset()
         inputs = known.inputs + tuple(t for t in dict.fromkeys(ins) if t >= len(known.tensors))
         spec = RegionSpec((*known.ops, op), tensors, inputs, leaving, strict)
+        storage = {**before.storage, **storage} if before else storage
         inner = len(leaving) - sum(t in leaving for t in outs)
         rows = contribution(op, tensors, made, inner, sync and before is not None, strict, storage)
         point = schema.flops if schema.is_map else 0
@@ -178,7 +182,7 @@ class Composer:
         else:
             state = before.state.compose(rows)
             point, own = before.point_flops + point, before.own_flops + own
-            if state.attrs["domain"].alike is not None and (race := _race(spec)):
+            if state.attrs["domain"].alike is not None and (race := _race(spec, storage)):
                 state = replace(state, invalid_reason=race)
             if state.invalid_reason is not None and state.invalid_reason.trigger != "conflict":
                 return Stop(state.invalid_reason)
@@ -194,7 +198,7 @@ class Composer:
             self.selector.decide(spec, ranked)
         best = ranked[0] if ranked else None
         state = replace(state, candidates=live, score_hint=best.score if best else None)
-        return Node(len(self._nodes), spec, state, made | set(outs), best, own, point)
+        return Node(len(self._nodes), spec, state, made | set(outs), best, own, point, storage)
 
     def _narrowed(self, before: Node | None, state: AttributeState, spec: RegionSpec, schema: Any) -> int:
         """The candidates that are left: those of the prefix, by the masks of the rows that changed. Never more."""
@@ -221,17 +225,17 @@ def _structure(state: AttributeState) -> str:
     return "maps" if domain.parts > 1 else state.attrs["slot"]
 
 
-def _race(spec: RegionSpec) -> Conflict | None:
+def _race(spec: RegionSpec, storage: Mapping[int, int]) -> Conflict | None:
     """Ops side by side run in no order: what one writes in place, no other reads."""
     writer = {
-        op.inputs[operand]: n
+        storage.get(op.inputs[operand], op.inputs[operand]): n
         for n, op in enumerate(spec.ops)
         for operand, how in schema_of(op.kind).alias.values()
         if how == "must"
     }
     for n, op in enumerate(spec.ops):
         for t in op.inputs:
-            if writer.get(t, n) != n:
+            if writer.get(storage.get(t, t), n) != n:
                 return Conflict(
                     "effects", f"a write of %{t} in place", f"a read of %{t} side by side", "barrier"
                 )
