@@ -14,7 +14,6 @@ from rich.text import Text
 from ..ops.gemm import bias_kind
 from ..types import ActKind
 from .program import Gemm, Program, read
-
 from .variant import structure
 
 if TYPE_CHECKING:

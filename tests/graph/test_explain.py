@@ -136,19 +136,24 @@ def test_it_is_told_in_full_at_any_width(width, everything):
 @pytest.mark.spec("F5")
 def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
     explanation = story("h200", "train")
-    text, times = str(explanation), [r.selection.chosen.us for r in explanation.regions]
-    steps = [n for n, r in enumerate(explanation.regions) if r.spec.signature == "adam_step"]
-    told = [int(n) for n in re.findall(r"^region (\d+) +adam_step +op", text, re.MULTILINE)]
-    assert told == steps[:2], "one for each kernel chosen"
-    rest = steps[2:]
-    line = (
-        f"regions {rest[0]}..{rest[-1]}  adam_step ×{len(rest)}   as regions {told[0]}, {told[1]}: "
-        + ", ".join(f"{times[n]:.3g} us" for n in rest)
-        + f"; together {sum(times[n] for n in rest):.3g} us"
-    )
-    assert line in " ".join(text.splitlines())
-    verbose = str(explanation.verbose())
-    assert len(re.findall(r"^region \d+ +adam_step +op", verbose, re.MULTILINE)) == len(steps)
+    text = str(explanation)
+    first, repeats = {}, []
+    for n, r in enumerate(explanation.regions):
+        like = r.spec.signature, tuple(t.dtype for t in r.spec.operands), r.kernel_id
+        if first.setdefault(like, n) != n:
+            repeats.append(n)
+    header = re.compile(r"^region (\d+) .* ops? \d", re.MULTILINE)
+    assert [int(n) for n in header.findall(text)] == sorted(first.values())
+    sums = [n for n, r in enumerate(explanation.regions) if r.spec.signature == "reduce_sum"]
+    assert len(sums) > 1 and set(sums[1:]) <= set(repeats)
+    us = explanation.regions[sums[1]].selection.chosen.us
+    assert f"region {sums[1]}   reduce_sum   as region {sums[0]}: {us:.3g} us" in text
+    assert len(header.findall(str(explanation.verbose()))) == len(explanation.regions)
+
+
+@pytest.mark.spec("A13", "F5")
+def test_optimizer_steps_side_by_side_are_counted_in_their_title():
+    assert "adam_step ×6   ops 25..30" in str(story("h200", "train"))
 
 
 @pytest.mark.spec("A9", "F5")
