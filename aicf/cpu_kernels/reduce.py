@@ -14,7 +14,9 @@ from .costs import loop_us
 from .elementwise import loops_take, program_of
 
 ADD_US = 5e-5  # an element into its sum
-ROW_US = 0.01  # a row's sums into one
+ROW_US, SHORT_ROW_US = 0.01, 1.6e-4  # a row's sums into one, and for each element of a short one
+# An element into one of many sums, which are f64: up to so many bytes of them fit into a cache.
+SUMS_US = (24 * 2**10, 0.0), (2**20, 7e-5), (float("inf"), 2.6e-4)
 
 
 @variant(
@@ -38,9 +40,14 @@ class ReduceLoop:
     def cost(region, device):
         program = program_of(region)
         before, after = program.before, program.after
-        outer, _, width = _view(before.shape, program.core.axes)
+        outer, reduced, width = _view(before.shape, program.core.axes)
         terms = {"launch": device.launch_us, **loop_us(before, region, device)}
-        terms["sums"] = before.numel * ADD_US + (outer * ROW_US if width == 1 else 0.0)
+        reading = terms.get("memory", 0.0) + terms.get("compute", 0.0)
+        terms["sums"] = max(0.0, before.numel * ADD_US - reading)
+        if width == 1:
+            terms["rows"] = outer * min(ROW_US, reduced * SHORT_ROW_US)
+        else:
+            terms["sums in a cache"] = before.numel * next(us for most, us in SUMS_US if 8 * width <= most)
         if not _trivial(after):
             terms["epilogue"] = sum(loop_us(after, region, device).values())
         return Cost(terms)

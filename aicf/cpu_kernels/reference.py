@@ -6,7 +6,7 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.program import Gemm, Program, read
+from ..registry.program import Gemm, Program, Reduction, read
 from ..registry.variant import HostCall, one_op, variant
 from ..types import DType
 from .costs import walk_us
@@ -14,6 +14,7 @@ from .costs import walk_us
 # What a reference costs before it does any work (np.errstate, the copy into the result), what each NumPy call in it
 # adds, and how often its expression passes over the operands. Read off small ops on a 3 GHz x86 core.
 START_US, CALL_US, PASSES = 4.0, 1.5, 3.0
+RUN_US = 0.012  # where NumPy begins another row of a reduction
 CONVERT_US = {DType.f16: 1.3e-3, DType.bf16: 0.2e-3}  # an element from or to f32, by NumPy and by ml_dtypes
 
 
@@ -25,14 +26,21 @@ class Reference:
         yield one_op(region)
 
     def cost(region, device):
-        program = read(region)
+        program, passes = read(region), PASSES
         walk = walk_us(program.after) if isinstance(program, Program) and program.core is None else {}
         if isinstance(program, Program) and isinstance(program.core, Gemm):
             flops, calls, efficiency = program.core.flops, 6, 0.3
         else:
             each = schema_of(region.kind).flops
             flops, calls, efficiency = each * max(t.numel for t in region.results), min(each, 20), 0.05
-        cost = roofline(device, bytes=PASSES * region.nbytes, flops=flops, efficiency=efficiency)
+        if isinstance(program, Program) and isinstance(
+            program.core, Reduction
+        ):  # one pass, without temporaries
+            (x,) = region.operands
+            flops, passes = x.numel, 1.0
+            if len(program.core.axes) < x.rank:
+                walk = {"runs": x.numel / max(x.shape[-1], 1) * RUN_US}
+        cost = roofline(device, bytes=passes * region.nbytes, flops=flops, efficiency=efficiency)
         converted = sum(CONVERT_US.get(t.dtype, 0.0) * t.numel for t in (*region.operands, *region.results))
         return cost.plus(
             start=START_US, calls=CALL_US * calls, **walk, **({"converting": converted} if converted else {})
