@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ..errors import KernelCompileError
-from ..registry.variant import In, Launch, Num, Out, Work
+from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import DType, bf16, f16, f32, i32, i64
 from .dsl import materialise
@@ -63,6 +63,8 @@ def signature_of(launch: Launch, region: RegionSpec) -> Signature:
             return _NUMBERS[arg.dtype]
         if isinstance(arg, Work):
             return "*" + _NUMBERS[arg.dtype]
+        if isinstance(arg, TensorMap):
+            return "uint64"
         return "*" + _NUMBERS[{In: region.operands, Out: region.results}[type(arg)][arg.index].dtype]
 
     return tuple(map(of, launch.args))

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError
-from ..registry.variant import In, Launch, Num, Out, Work
+from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from . import cache, workers
 from .compile import CompiledKernel, compile_kernel, kernel_name, launch_bounds, ptx_of, signature_of
 from .keys import kernel_key
 from .simulate import simulate
+from .tensor_map import Descriptors, descriptors
 
 STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked for kernel by kernel
 
@@ -151,6 +152,9 @@ def _load(device_id: int, compiled: CompiledKernel, dynamic_shared: int) -> Any:
     return kernel
 
 
+Pointer = In | Out | Work | TensorMap
+
+
 @dataclass(frozen=True)
 class Start:
     """A kernel ready to be launched: only its pointers are missing. `pointers`: their places among the arguments."""
@@ -158,7 +162,7 @@ class Start:
     kernel: Any
     config: Any
     args: tuple[Any, ...]
-    pointers: tuple[tuple[int, In | Out | Work], ...]
+    pointers: tuple[tuple[int, Pointer], ...]
 
     def packed(self, ins: Sequence[int], outs: Sequence[int], workspace: int = 0) -> list[Any]:
         """The kernel's parameters: pointers as int, numbers as NumPy scalars."""
@@ -166,9 +170,16 @@ class Start:
         for at, arg in self.pointers:
             if isinstance(arg, Work):
                 args[at] = workspace + arg.offset
-            else:
-                args[at] = ins[arg.index] if isinstance(arg, In) else outs[arg.index]
+                continue
+            tensor = arg.source if isinstance(arg, TensorMap) else arg
+            pointer = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
+            args[at] = describe(arg).at(pointer) if isinstance(arg, TensorMap) else pointer
         return args
+
+
+def describe(tensor_map: TensorMap) -> Descriptors:
+    """The descriptors of a TensorMap on the current device."""
+    return descriptors(current_device().device_id, tensor_map)
 
 
 def prepare(launch: Launch, region: RegionSpec, kernel_id: str = "") -> Start:
@@ -177,11 +188,21 @@ def prepare(launch: Launch, region: RegionSpec, kernel_id: str = "") -> Start:
 
     compiled = compile_launch(launch, region, target_of(current_device()), kernel_id)
     kernel = load(compiled, launch.shared)
-    config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.shared)
+    config = LaunchConfig(**configuration(launch))
     return Start(kernel, config, *parameters(launch.args))
 
 
-def parameters(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[tuple[int, In | Out | Work], ...]]:
+def configuration(launch: Launch) -> dict[str, Any]:
+    """The arguments of cuda.core's LaunchConfig, whose grid is of clusters if there are any."""
+    shape: dict[str, Any] = {"grid": launch.grid, "block": launch.block, "shmem_size": launch.shared}
+    if launch.cluster > 1:
+        first, *others = launch.grid
+        assert first % launch.cluster == 0, launch
+        shape |= {"grid": (first // launch.cluster, *others), "cluster": launch.cluster}
+    return shape
+
+
+def parameters(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[tuple[int, Pointer], ...]]:
     """The numbers of a kernel's arguments, with 0 for each pointer, and where the pointers go."""
     flat = list(_flat(args))
     numbers = tuple(a.dtype.numpy.type(a.value) if isinstance(a, Num) else 0 for a in flat)
@@ -212,7 +233,7 @@ def bind(
 
 
 __all__ = [
-    "CompiledKernel", "Start", "bind", "compile_launch", "current_device", "kernel_name", "load", "parameters", "prepare",
+    "CompiledKernel", "Start", "bind", "compile_launch", "current_device", "describe", "kernel_name", "load", "parameters", "prepare",
     "ptx_of",
     "signature_of", "simulate", "target_of",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..device import streams
 from ..device.runtime import ALIGNMENT, Runtime
@@ -13,10 +13,13 @@ from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection, select
-from ..registry.variant import HostCall, In, Launch, Work
+from ..registry.variant import HostCall, In, Launch, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import TensorDesc, TensorSpec
 from .overlap import distances, overlaps_itself, share
+
+if TYPE_CHECKING:
+    from ..cuda_kernels.tensor_map import Descriptors
 
 Descs = Sequence[TensorDesc | None]
 
@@ -36,12 +39,13 @@ class StagedSelection(Selection):
 
 @dataclass(frozen=True)
 class Start:
-    """One kernel launch. `fill`: (position among the arguments, which pointer, bytes to add)."""
+    """One kernel launch. `fill`: (position among the arguments, which pointer, bytes to add, descriptors if not the pointer
+    itself is meant)."""
 
     kernel: Any
     config: Any
     args: list[Any]
-    fill: tuple[tuple[int, int, int], ...]
+    fill: tuple[tuple[int, int, int, Descriptors | None], ...]
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,9 @@ class Prepared:
                 pointers = [*pointers, scratch]
             for start in self.starts:
                 args = start.args.copy()
-                for at, which, offset in start.fill:
-                    args[at] = pointers[which] + offset
+                for at, which, offset, described in start.fill:
+                    pointer = pointers[which] + offset
+                    args[at] = pointer if described is None else described.at(pointer)
                 launch(stream, start.config, start.kernel, *args)
         finally:
             if scratch:
@@ -277,11 +282,13 @@ def _start(
     from ..cuda_kernels import engine
 
     start = engine.prepare(launch, region, kernel_id)
-    fill = []
+    fill: list[tuple[int, int, int, Descriptors | None]] = []
     for at, arg in start.pointers:
         if isinstance(arg, Work):
-            fill.append((at, work[0], work[1] + arg.offset))
+            fill.append((at, work[0], work[1] + arg.offset, None))
         else:
-            which, offset = ins[arg.index] if isinstance(arg, In) else outs[arg.index]
-            fill.append((at, which, offset))
+            described = engine.describe(arg) if isinstance(arg, TensorMap) else None
+            tensor = arg.source if isinstance(arg, TensorMap) else arg
+            which, offset = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
+            fill.append((at, which, offset, described))
     return Start(start.kernel, start.config, list(start.args), tuple(fill))

@@ -67,18 +67,40 @@ class Num:
     dtype: DType = DType.i64
 
 
-Arg = In | Out | Work | Num | tuple  # a tuple of Args becomes a tuple argument of the kernel
+@dataclass(frozen=True)
+class TensorMap:
+    """Pointer to a descriptor of a matrix, for copies by the tensor memory accelerator (sm_90): 128 bytes in device memory.
+
+    source  the tensor: a matrix of 16-byte aligned rows that lie `pitch` bytes apart, a multiple of 16
+    extents, box   elements of a row, and rows: of the matrix, and of what one copy moves; a row of a box is 128 bytes,
+                   which lie swizzled in shared memory; a box has at most 256 rows
+    """
+
+    source: In | Out
+    dtype: DType
+    extents: tuple[int, int]
+    pitch: int
+    box: tuple[int, int]
+
+
+Arg = In | Out | Work | Num | TensorMap | tuple  # a tuple of Args becomes a tuple argument of the kernel
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `body` is a Python function that numba.cuda compiles for the arguments' types."""
+    """One kernel launch. `body` is a Python function that numba.cuda compiles for the arguments' types.
+
+    grid     of blocks
+    shared   dynamic shared memory in bytes
+    cluster  blocks that run together and share memory, neighbours in the grid, whose first extent is a multiple (sm_90)
+    """
 
     body: Callable[..., None]
     grid: tuple[int, ...]
     block: tuple[int, ...]
     args: tuple[Arg, ...]
-    shared: int = 0  # dynamic shared memory in bytes
+    shared: int = 0
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -344,6 +366,7 @@ __all__ = [
     "OpKind",
     "Out",
     "Reject",
+    "TensorMap",
     "Work",
     "aligned",
     "arity",

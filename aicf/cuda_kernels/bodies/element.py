@@ -188,20 +188,22 @@ def applier(expr: Expression, ins: Loads, outs: Stores) -> Any:
 
 @deferred
 def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int) -> Any:
-    """The same for `width` neighbours: see Lanes. `carried` is a tuple with a number for each."""
-    lanes = Lanes(expr, ins, outs, moves, width)
+    """The same for `width` neighbours: see Lanes. `carried` is a tuple with a number for each, and so is what is returned if
+    there is one result more than stores."""
+    lanes, returns = Lanes(expr, ins, outs, moves, width), len(expr.results) > len(outs)
     if SIMULATED:
-        return lambda carried, *args: _run(lanes, [(c,) for c in carried], *args)
+        return lambda carried, *args: tuple(_run(lanes, [(c,) for c in carried], *args))
 
     @intrinsic
     def apply(typing, carried, ins_, outs_, offsets, i):
         def codegen(ctx, b, sig, args):
             each, kind = [b.extract_value(args[0], j) for j in range(width)], numba_type(expr.dtypes[0])
             numbers = [(ctx.cast(b, number, carried.dtype, kind),) for number in each]
-            _emit(ctx, b, lanes, numbers, *args[1:])
-            return ctx.get_dummy_value()
+            made = _emit(ctx, b, lanes, numbers, *args[1:])
+            return ctx.make_tuple(b, sig.return_type, made) if returns else ctx.get_dummy_value()
 
-        return types.void(carried, ins_, outs_, offsets, i), codegen
+        made = types.UniTuple(numba_type(expr.dtypes[expr.results[-1]]), width) if returns else types.void
+        return made(carried, ins_, outs_, offsets, i), codegen
 
     return apply
 

@@ -1,108 +1,16 @@
-"""PTX instructions as intrinsics: what numba does not say. The one file with assembly in it.
-
-Beside each stands the same thing in NumPy, for the simulator.
-"""
+"""Matrices in a warp's registers: products, loads and stores of 8 x 8 tiles of halves. PTX ISA, chapter "Warp Level Matrix
+Multiply-Accumulate Instructions"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ...types import DType, bf16, f16
-from ..dsl import SIMULATED, deferred, intrinsic, ir, types
-from .element import const, emit_call
+from ....types import DType, bf16, f16
+from ...dsl import deferred, intrinsic, ir, types
+from ..element import const
+from .assemble import assemble, instruction
 
 Places = tuple[tuple[int, ...], ...]
-
-
-def assemble(b: Any, text: str, constraints: str, result: Any, args: list[Any], effects: bool = False) -> Any:
-    """One instruction, as LLVM's inline assembly. `effects`: it does more than compute its result."""
-    kind = ir.FunctionType(result, [a.type for a in args])
-    return b.call(ir.InlineAsm(kind, text, constraints, side_effect=effects), args)
-
-
-@deferred
-def add_half2() -> Any:
-    """`add(x, y)`: two halves in 32 bits each, added lane by lane and rounded to nearest even. Needs sm_53."""
-    if SIMULATED:
-
-        def add_lanes(x, y):
-            lanes = np.array([x, y], np.uint32).view(np.float16)
-            return (lanes[:2] + lanes[2:]).view(np.uint32)[0]
-
-        return add_lanes
-
-    @intrinsic
-    def add(typing, x, y):
-        def codegen(ctx, b, sig, args):
-            return assemble(b, "add.rn.f16x2 $0, $1, $2;", "=r,r,r", ir.IntType(32), list(args))
-
-        return types.uint32(types.uint32, types.uint32), codegen
-
-    return add
-
-
-# --- tensor cores of sm_80: none of these has a twin in the simulator, where a warp's threads can't act as one --------
-
-
-@deferred
-def shared_address() -> Any:
-    """`address(array)`: where a shared array lies, in bytes, in the 32-bit window that instructions take."""
-
-    @intrinsic
-    def address(typing, array):
-        def codegen(ctx, b, sig, args):
-            data = ctx.make_array(array)(ctx, b, args[0]).data
-            shared = ir.IntType(8).as_pointer(3)
-            here = b.bitcast(data, shared) if data.type.addrspace == 3 else b.addrspacecast(data, shared)
-            return b.ptrtoint(here, ir.IntType(32))
-
-        return types.uint32(array), codegen
-
-    return address
-
-
-@deferred
-def copy_async(count: int, apart: int, place: Callable[..., Any], itemsize: int) -> Any:
-    """`copy(pointer, to, env)`: 16 bytes from element place(i, env) to shared address to + i * apart, for i < count; zeros
-    where place is negative. Completes with `wait_copies`."""
-
-    @intrinsic
-    def copy(typing, pointer, to, env):
-        def codegen(ctx, b, sig, args):
-            first = b.ptrtoint(args[0], ir.IntType(64))
-            for i in range(count):
-                start = emit_call(ctx, b, place, types.int64, [types.int32, env], [const(i), args[2]])
-                inside = b.icmp_signed(">=", start, const(0, 64))
-                offset = b.select(inside, b.mul(start, const(itemsize, 64)), const(0, 64))
-                given = b.select(inside, const(16), const(0))
-                target = b.add(args[1], const(i * apart))
-                text = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
-                assemble(
-                    b, text, "r,l,r,~{memory}", ir.VoidType(), [target, b.add(first, offset), given], True
-                )
-            return ctx.get_dummy_value()
-
-        return types.void(pointer, types.uint32, env), codegen
-
-    return copy
-
-
-@deferred
-def wait_copies() -> Any:
-    """`wait()`: until this thread's copies have arrived."""
-
-    @intrinsic
-    def wait(typing):
-        def codegen(ctx, b, sig, args):
-            assemble(b, "cp.async.wait_all;", "~{memory}", ir.VoidType(), [], True)
-            return ctx.get_dummy_value()
-
-        return types.void(), codegen
-
-    return wait
 
 
 @deferred
@@ -159,3 +67,11 @@ def multiply_tiles(dtype: DType, a: Places, b: Places, a_transposed: bool, b_tra
         return acc(acc, types.uint32, types.uint32), codegen
 
     return multiply
+
+
+@deferred
+def store_matrices() -> Any:
+    """`store(address, a, b, c, d)`: four 8 x 8 matrices of halves to shared memory; lane 8 j + i gives the address of row i of
+    matrix j, 16 bytes, and of each matrix has elements 2 (lane % 4) and the next of row lane // 4. `stmatrix.x4`, sm_90."""
+    text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};"
+    return instruction(text, *[types.uint32] * 5)

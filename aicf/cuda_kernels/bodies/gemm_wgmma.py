@@ -1,0 +1,280 @@
+"""Matrix products of half types as Hopper does them fastest: a producer warpgroup asks the tensor memory accelerator for slices
+of the operands, consumer warpgroups multiply them by wgmma out of shared memory, and blocks stay for tile after tile.
+
+What there is in a block (docs/kernels/gemm.md tells it slowly):
+
+    shared memory   `stages` slices of a and b, 64 of k deep, b behind a; two chunks of results for each consumer, if results
+                    leave that way; two barriers a stage
+    full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
+    empty[stage]    the slice has been read: an arrival by each consumer, of each block that shares it
+    clusters        two blocks with tiles one below the other need the same slice of b: each brings half of it, for both
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..dsl import cuda, device, int32, types, uint32
+from ..gemm_wgmma import ATOM, DEPTH, WARPGROUP, Tiling
+from .epilogue import Epilogue
+from .ptx import (
+    arrive,
+    arrive_remote,
+    barrier_init,
+    cluster_arrive,
+    cluster_rank,
+    cluster_wait,
+    commit_products,
+    describe,
+    expect,
+    fence_async,
+    fence_products,
+    finish_products,
+    in_block,
+    keep_registers,
+    load_box,
+    multicast_box,
+    multiply_slabs,
+    prefetch_map,
+    publish_barriers,
+    shared_address,
+    take_registers,
+    wait_phase,
+    wait_products,
+)
+from .tile import zeros
+from .wgmma_results import boxes_of_results, runs_of_results
+
+GROUP = 8  # rows of tiles that are computed together, column by column: what is near in time shares operands in L2
+
+
+@functools.cache
+def wgmma(
+    tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: bool
+) -> Callable[..., None]:
+    """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
+
+    a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
+    staged              results leave by way of shared memory, a box at a time; see wgmma_results.py
+    maps                of a and b, and of the result if staged
+    """
+    tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
+    stages, arrivals = tiling.stages(staged), tiling.consumers * cluster
+    barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
+    address, init, publish = shared_address(), barrier_init(), publish_barriers()
+    prefetch, fence = prefetch_map(), fence_async()
+    meet, leave, rank_of = _together(cluster)
+    keep, take = _registers(tiling)
+    produce = producer(tiling, a_k_fast, b_k_fast, stages)
+    consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged)
+
+    def kernel(maps, operands, sizes, scales):
+        m, n, k = sizes
+        # swizzles repeat every 1024 bytes, and shared memory begins where it likes
+        base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(base + uint32(barriers_at))
+        thread = uint32(cuda.threadIdx.x)
+        if thread == 0:
+            for stage in range(stages):
+                init(uint32(full + uint32(8 * stage)), uint32(1))
+                init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
+            publish()
+            fence()
+            for map in maps:
+                prefetch(map)
+        meet()
+        rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, DEPTH)
+        first, apart = uint32(cuda.blockIdx.x) // uint32(cluster), uint32(cuda.gridDim.x) // uint32(cluster)
+        walk = uint32(first), uint32(apart), rows, columns, int32(steps), uint32(rank_of())
+        if thread < WARPGROUP:
+            keep()
+            if thread == 0:
+                produce(base, full, maps, walk)
+        else:
+            take()
+            consume(base, full, maps, walk, sizes, scales, operands)
+        leave()  # a block's shared memory may not go while others of its cluster still arrive there
+
+    order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")
+    kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{epilogue}" + "_staged" * staged
+    kernel.blocks_per_sm = tiling.blocks
+    return kernel
+
+
+def _together(cluster: int) -> tuple[Any, Any, Any]:
+    """(`meet()`: barriers are made, and all who use them know; `leave()`; `rank()`): alone, or in a cluster."""
+    if cluster == 1:
+        return device(lambda: cuda.syncthreads()), device(lambda: None), device(lambda: uint32(0))
+    arrive, wait = cluster_arrive(), cluster_wait()
+
+    def meet():
+        arrive()
+        wait()
+
+    return device(meet), device(meet), cluster_rank()
+
+
+def _registers(tiling: Tiling) -> tuple[Any, Any]:
+    """(`keep()` for the producer, `take()` for consumers)."""
+    if tiling.registers is None:
+        nothing = device(lambda: None)
+        return nothing, nothing
+    return keep_registers(tiling.registers[0]), take_registers(tiling.registers[1])
+
+
+# Indices of tiles are u32 throughout: division that rounds to nothing but zero, in 32 bits, keeps the producer within its
+# registers. No memory holds the results of more tiles.
+
+
+@device
+def over(length, tile):
+    """Tiles that cover a length."""
+    return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
+
+
+@device
+def place(tile, rows, columns):
+    """A tile's row and column, in bands of GROUP rows, down each column of a band."""
+    above = uint32(tile // uint32(GROUP * columns) * uint32(GROUP))
+    height = uint32(min(uint32(rows - above), uint32(GROUP)))
+    within = uint32(tile - above * columns)
+    return uint32(above + within % height), uint32(within // height)
+
+
+def turner(stages: int) -> Any:
+    """`turn(stage, phase)`: the next stage of the ring, and the parity of its phase."""
+
+    def turn(stage, phase):
+        if stage == stages - 1:
+            return uint32(0), uint32(phase ^ uint32(1))
+        return uint32(stage + uint32(1)), phase
+
+    return device(turn)
+
+
+# --- the producer -----------------------------------------------------------------------------------------------------
+
+
+def producer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, stages: int) -> Any:
+    """`produce(base, full, maps, walk)`: one thread asks for slice after slice, as soon as there is room.
+
+    Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it.
+    """
+    tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
+    share = tile_n // cluster
+    stage_bytes, a_bytes, share_bytes, empty = (
+        tiling.stage_bytes,
+        tiling.a_bytes,
+        tiling.b_bytes // cluster,
+        8 * stages,
+    )
+    bring_a = bringer(tile_m, a_k_fast, load_box())
+    bring_b = bringer(share, b_k_fast, load_box() if cluster == 1 else multicast_box(cluster))
+    wait, announce, turn = wait_phase(), expect(), turner(stages)
+
+    def produce(base, full, maps, walk):
+        first, apart, rows, columns, steps, rank = walk
+        stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
+        tile = first
+        while tile < uint32(rows * columns):
+            row, column = place(tile, rows, columns)
+            a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
+            for step in range(steps):
+                ready = uint32(full + uint32(8) * stage)
+                wait(uint32(ready + uint32(empty)), phase)
+                announce(ready, uint32(stage_bytes))
+                a_at = uint32(base + stage * uint32(stage_bytes))
+                b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
+                k = int32(step * DEPTH)
+                bring_a(a_at, maps[0], ready, a_line, k)
+                bring_b(b_at, maps[1], ready, b_line, k)
+                stage, phase = turn(stage, phase)
+            tile = uint32(tile + apart)
+
+    return device(produce)
+
+
+def bringer(lines: int, k_fast: bool, load: Any) -> Any:
+    """`bring(to, map, ready, line, k)`: `lines` x 64 of k; as rows of k, or 64 lines at a time as 64 rows of lines."""
+    boxes = lines // ATOM
+
+    def rows_of_k(to, map, ready, line, k):
+        load(to, map, ready, k, line)
+
+    def rows_of_lines(to, map, ready, line, k):
+        for i in range(boxes):
+            load(uint32(to + uint32(i * 2 * ATOM * DEPTH)), map, ready, int32(line + i * ATOM), k)
+
+    return device(rows_of_k if k_fast else rows_of_lines)
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+
+def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: bool) -> Any:
+    """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of tile after tile.
+
+    While it asks for the products of one slice, those of the one before are done: then that one's stage is let go.
+    """
+    tile_m, tile_n, cluster, blocks = tiling.m, tiling.n, tiling.cluster, tiling.row_blocks
+    stages = tiling.stages(staged)
+    stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
+    wait, fence, commit, wait_but_one = wait_phase(), fence_products(), commit_products(), wait_products(1)
+    multiply = multiply_slabs(epilogue.dtype, tile_n, blocks, a_k_fast, b_k_fast)
+    a_of, b_of = describe(a_k_fast), describe(b_k_fast)
+    start, finish, release = zeros(tiling.sums), finish_products(tiling.sums), releaser(cluster)
+    turn = turner(stages)
+    write, done = (boxes_of_results if staged else runs_of_results)(tiling, epilogue)
+
+    def consume(base, full, maps, walk, sizes, scales, operands):
+        first, apart, rows, columns, steps, rank = walk
+        thread = int32(cuda.threadIdx.x)
+        group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
+        acc = start  # what it holds before the first product of a tile is not read
+        stage, phase = uint32(0), uint32(0)
+        tile = first
+        while tile < uint32(rows * columns):
+            row, column = place(tile, rows, columns)
+            before = uint32(0)
+            for step in range(steps):
+                ready = uint32(full + uint32(8) * stage)
+                wait(ready, phase)
+                at = uint32(base + stage * uint32(stage_bytes))
+                a, b = a_of(uint32(at + uint32(group * own_bytes))), b_of(uint32(at + uint32(a_bytes)))
+                fence()
+                acc = multiply(acc, a, b, uint32(step != 0))
+                commit()
+                wait_but_one()
+                if step != 0:
+                    release(before, member)
+                before = uint32(ready + uint32(empty))
+                stage, phase = turn(stage, phase)
+            acc = finish(acc)
+            release(before, member)
+            line = int32((row * cluster + rank) * tile_m + group * blocks * 64)
+            write(acc, base, maps, group, member, (line, int32(column * tile_n)), sizes, scales, operands)
+            tile = uint32(tile + apart)
+        done(member)
+
+    return device(consume)
+
+
+def releaser(cluster: int) -> Any:
+    """`release(empty, member)`: this warpgroup has read the slice; every block that brought a part of it is told."""
+    if cluster == 1:
+        tell = arrive()
+
+        def release(empty, member):
+            if member == 0:
+                tell(empty)
+
+        return device(release)
+    tell_remote, there = arrive_remote(), in_block()
+
+    def release_all(empty, member):
+        if member < cluster:
+            tell_remote(there(empty, uint32(member)))
+
+    return device(release_all)

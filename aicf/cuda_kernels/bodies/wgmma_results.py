@@ -1,0 +1,162 @@
+"""How sums of a warpgroup become results: alpha, beta and the map that follows, then memory, in one of two ways.
+
+runs    each thread stores the two neighbouring columns that it holds, or one: any result, anywhere
+boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by the tensor memory accelerator, which does not
+        write outside of the result: for one result of a half type with 16-byte aligned rows
+
+Sums lie as `multiply_slabs` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from ...registry.program import Expression
+from ..dsl import device, uint32
+from ..gemm_wgmma import ATOM, CHUNK_BYTES, WARPGROUP, Tiling
+from .element import vector_applier
+from .epilogue import Epilogue, finisher, places, starter
+from .ptx import (
+    commit_stores,
+    fence_async,
+    pack_halves,
+    store_box,
+    store_matrices,
+    sync_threads,
+    wait_stores,
+    wait_stores_read,
+)
+from .tile import each
+
+CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
+PAIR = 2  # neighbouring columns that a thread holds
+
+
+def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
+    """(`write(acc, base, maps, group, member, corner, sizes, scales, operands)`, `done(member)`)"""
+    sums, finish = tiling.n // 2, finisher(epilogue)
+
+    def write_run(i, products, env):
+        line, column, m, n, scales, operands = env
+        r = line + i // sums * 64 + i % sums // 2 % 2 * 8
+        q = column + i % sums // 4 * 8 + i % 2
+        if r < m and q < n:
+            finish(r, q, products, n, scales, operands)
+
+    write_each = each(tiling.sums, epilogue.width, write_run)
+
+    def write(acc, base, maps, group, member, corner, sizes, scales, operands):
+        m, n, _ = sizes
+        line = corner[0] + member // 32 * 16 + member % 32 // 4
+        write_each(acc, (line, corner[1] + member % 4 * 2, m, n, scales, operands))
+
+    return device(write), device(lambda member: None)
+
+
+def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
+    """The same: two chunks for each warpgroup, so that one is filled while the other leaves."""
+    across, chunks_at = tiling.n // ATOM, tiling.chunks_at
+    put_all = each(CHUNK, 8, matrices(epilogue))
+    wait_but_one, wait_all, fence = wait_stores_read(1), wait_stores(), fence_async()
+    sync, store, commit = meeting(tiling.consumers), store_box(), commit_stores()
+
+    def write_chunk(i, run, env):
+        chunks, group, member, result, corner, sizes, scales, operands = env
+        chunk = i // CHUNK
+        line, column = np.int32(corner[0] + chunk // across * 64), np.int32(corner[1] + chunk % across * ATOM)
+        at = uint32(chunks + uint32(chunk % 2 * CHUNK_BYTES))
+        if member == 0:
+            wait_but_one()  # what was here, two chunks ago, has been read
+        sync(group)
+        put_all(run, (at, member, line, column, sizes, scales, operands))
+        fence()
+        sync(group)
+        if member == 0:
+            store(result, at, column, line)
+            commit()
+
+    write_each = each(tiling.sums, CHUNK, write_chunk)
+
+    def write(acc, base, maps, group, member, corner, sizes, scales, operands):
+        chunks = uint32(base + uint32(chunks_at + group * 2 * CHUNK_BYTES))
+        write_each(acc, (chunks, group, member, maps[2], corner, sizes, scales, operands))
+
+    def done(member):
+        if member == 0:
+            wait_all()
+
+    return device(write), device(done)
+
+
+def meeting(consumers: int) -> Any:
+    """`sync(group)`: the threads of one consumer meet."""
+    first = sync_threads(1, WARPGROUP)
+    if consumers == 1:
+        return device(lambda group: first())
+    second = sync_threads(2, WARPGROUP)
+
+    def sync(group):
+        if group == 0:
+            first()
+        else:
+            second()
+
+    return device(sync)
+
+
+def matrices(epilogue: Epilogue) -> Any:
+    """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a chunk, as four 8 x 8 matrices.
+
+    Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
+    rows of a matrix lie in the same banks. Threads outside of the result compute with the nearest numbers inside.
+    """
+    finish, store = packer(epilogue), store_matrices()
+
+    def put(i, run, env):
+        at, member, line, column, sizes, scales, operands = env
+        m, n, _ = sizes
+        warp, lane = member // 32, member % 32
+        r, q = line + warp * 16 + lane // 4, column + i // 4 * 8 + lane % 4 * 2
+        upper, lower, left, right = min(r, m - 1), min(r + 8, m - 1), min(q, n - 2), min(q + 8, n - 2)
+        x, j = warp * 16 + lane // 8 % 2 * 8 + lane % 8, i // 4 + lane // 16
+        store(
+            uint32(at + uint32(x * 2 * ATOM + (j ^ lane % 8) * 16)),
+            finish(upper, left, (run[0], run[1]), n, scales, operands),
+            finish(lower, left, (run[2], run[3]), n, scales, operands),
+            finish(upper, right, (run[4], run[5]), n, scales, operands),
+            finish(lower, right, (run[6], run[7]), n, scales, operands),
+        )
+
+    return put
+
+
+@functools.cache
+def packer(epilogue: Epilogue) -> Any:
+    """`finish(r, q, products, n, scales, operands)`: as `finisher`'s, but the two neighbours are returned, in 32 bits."""
+    reads, expression = epilogue.reads, rounded_by_store(epilogue.expression)
+    start, at, pack = (
+        starter(epilogue.dtype, epilogue.has_c, PAIR),
+        places(reads),
+        pack_halves(epilogue.stores[0]),
+    )
+    moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
+    compute = vector_applier(expression, dtypes, (), moves, PAIR)
+
+    def finish(r, q, products, n, scales, operands):
+        c, ins, strides, _ = operands
+        to = np.int64(r) * n + q
+        values = start(products, scales, c, to)
+        made = compute(values, ins, (), at(np.int64(r), np.int64(q), np.int64(n), strides), to)
+        return pack(made[0], made[1])
+
+    return device(finish)
+
+
+def rounded_by_store(expression: Expression) -> Expression:
+    """Without the rounding of what no function reads: storing it rounds it."""
+    read = {slot for _, arguments, _ in expression.steps for slot in arguments}
+    return dataclasses.replace(expression, rounded=expression.rounded & read)
