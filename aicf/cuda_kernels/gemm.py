@@ -21,7 +21,9 @@ TAKES = "gemm", "gemm+map"
 GRID_Y_LIMIT = 65535
 STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
-TENSORS = 16  # that an epilogue loads and stores: their pointers and strides take registers beside the sums
+TENSORS = 16  # that an epilogue loads and stores: their places take registers beside the sums
+LEAN = 64  # sums in a thread; from here on 128 registers hold little else
+STRIDES = 8  # of theirs that a kernel is told when it starts
 LOAD_US = 0.04  # of gemm_naive, for an element of a and one of b: the loop is unrolled by four; a guess until measured
 EPILOGUE_EFFICIENCY = 0.25  # of the f32 rate, that scalar functions reach; a guess until measured
 
@@ -56,6 +58,15 @@ def _shared_checks(region: RegionSpec) -> Checks:
         if not t.contiguous:
             yield Reject("contiguous", f"result {i} is {t}, needs row-major")
     yield at_most("loads and results after the product", len(after.loads) + len(after.stores), TENSORS)
+    yield at_most("strides other than 0, 1 and a row", len(_given(gemm, after)), STRIDES)
+
+
+def lean(region: RegionSpec) -> Checks:
+    """For tiles with so many sums in a thread that it can't hold the places of columns: they are neighbours, or repeat."""
+    for load in parts(region)[1].loads:
+        if load.strides[1] not in (0, 1):
+            what = "the index" if load.operand is None else f"operand {load.operand}"
+            yield Reject("columns", f"{what} walks columns {load.strides[1]} elements apart, needs 1 or 0")
 
 
 def parts(region: RegionSpec) -> tuple[Gemm, Map]:
@@ -80,6 +91,11 @@ def epilogue(region: RegionSpec, run: int):
     stores = tuple(region.results[p].dtype for _, p in after.stores)
     width = next((w for w in (4, 2) if w <= run and _in_runs(region, w)), 1)
     return Epilogue(after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width)
+
+
+def _given(gemm: Gemm, after: Map) -> tuple[int, ...]:
+    """The strides that `_known` does not know, in order."""
+    return tuple(s for load in after.loads for s in load.strides if s not in (0, 1, gemm.n))
 
 
 def _known(stride: int, n: int) -> int | str:
@@ -182,7 +198,7 @@ def arguments(region: RegionSpec) -> tuple:
     gemm, after = parts(region)
     c = () if gemm.c is None else (In(gemm.c),)
     ins = tuple(In(load.operand) for load in after.loads if load.operand is not None)
-    given = tuple(Num(s) for load in after.loads for s in load.strides if s not in (0, 1, gemm.n))
+    given = tuple(map(Num, _given(gemm, after)))
     outs = tuple(Out(p) for _, p in after.stores)
     sizes = tuple(Num(size, i32) for size in (gemm.m, gemm.n, gemm.k))
     walks = (steps(region.operands[gemm.a], gemm.trans_a), steps(region.operands[gemm.b], gemm.trans_b))
@@ -234,6 +250,8 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
 
         def accepts(region: RegionSpec) -> Checks:
             yield from checks(region)
+            if m * n >= LEAN * THREADS:
+                yield from lean(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return tile.cost(region, device)

@@ -64,6 +64,8 @@ def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_p
 
         def accepts(region: RegionSpec) -> Checks:
             yield from _checks(region)
+            if m * n >= gemm.LEAN * 32 * warps_m * warps_n:
+                yield from gemm.lean(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             rate = gemm.parts(region)[0].dtype.name
