@@ -6,7 +6,9 @@ prefix is scanned again. What ended a region is recorded with its values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -76,7 +78,23 @@ def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector, bea
     beam  hypotheses that are kept at each op; 1 is the greedy loop below, `LENGTH_LIMIT` the optimum over intervals.
           Between them the loop's own partition counts as a hypothesis, so that a beam never does worse
     """
-    composer, n = Composer(selector, Schedule.of(ops, graph)), len(ops)
+    with collector_paused():
+        return _formed(Composer(selector, Schedule.of(ops, graph)), len(ops), beam)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """What selection makes is kept, so looking for garbage among it again and again would take most of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _formed(composer: Composer, n: int, beam: int) -> list[Region]:
     walked, refused = walk(composer, n)
     if beam > 1:
         from .beam import search
