@@ -80,11 +80,11 @@ class MultiMap:
     """
 
     def accepts(region: RegionSpec) -> Checks:
+        yield at_least("parts", len(region.ops), 2)
         parts = _parts(region)
         if isinstance(parts, Reject):
             yield parts
             return
-        yield at_least("parts", len(parts.maps), 2)
         yield at_most("parts", len(parts.maps), MAX_PARTS)
         for i, t in enumerate(region.results):
             if not t.contiguous:

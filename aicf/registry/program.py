@@ -12,7 +12,7 @@ one, whatever it is called: that is why a new op fuses with ops it never heard o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -211,18 +211,19 @@ def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
     if not schema_of(first.kind).is_map:
         return Reject("ops", f"{first.kind} is no map")
     made: set[int] = set()
-    parts, seen = [], None
     for op in region.ops:
         if (op.kind, op.attrs) != (first.kind, first.attrs):
             return Reject("ops", f"{op.kind} beside {first.kind}: takes ops of one kind and equal attributes")
         if made.intersection(op.inputs):
             return Reject("ops", f"{op.kind} reads another part's result")
         made.update(op.outputs)
-        try:
-            part = _Reader(region).map((op,), region.tensors[op.outputs[0]].shape)
-        except _Unreadable as reason:
-            return reason.reject
-        alike = part.dtypes, part.rounded, part.expression, len(part.stores)
+    parts, seen = [], None
+    for op in region.ops:
+        alone = read(region.only(op))  # found again as the region grows, and for other places of the same op
+        if isinstance(alone, Reject):
+            return alone
+        part = _placed(alone.after, op, region)
+        alike = part.dtypes, part.rounded, alone.after.expression, len(part.stores)
         if seen is not None and alike != seen:
             return Reject("ops", f"{op.kind} on other element types, or with other results kept")
         seen = alike
@@ -230,6 +231,19 @@ def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
     if sum(len(p.stores) for p in parts) != len(region.outputs):
         return Reject("results", "a result is stored twice")
     return tuple(parts)
+
+
+def _placed(alone: Map, op: RegionOp, region: RegionSpec) -> Map:
+    """The map of `region.only(op)`, with its operands and results found among the region's."""
+    ins = [region.inputs.index(t) for t in dict.fromkeys(op.inputs) if t >= 0]
+    loads = tuple(
+        Load(None if load.operand is None else ins[load.operand], load.dtype, load.strides, load.offset)
+        for load in alone.loads
+    )
+    stores = tuple(
+        (slot, p) for slot, n in alone.stores for p, t in enumerate(region.outputs) if t == op.outputs[n]
+    )
+    return replace(alone, loads=loads, stores=stores)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
