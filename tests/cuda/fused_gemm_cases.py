@@ -1,0 +1,190 @@
+"""Products with maps fused to them: regions and cases for the GEMM kernels' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_cases import GEMMS, HALVES, MMAS, Case, desc, fused
+
+from aicf.rows import RegionSpec
+from aicf.types import ActKind, DType, TensorDesc, bf16, f16, f32, i32, i64
+
+NAIVE, TILED = "cuda.gemm_naive.v1", "cuda.gemm_tiled_32x32.v1"
+
+
+@dataclass(frozen=True)
+class Product:
+    """y = op(a) op(b) of an m x k and a k x n matrix; what follows it is written as for `fused`."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = f32
+    trans_a: bool = False
+    trans_b: bool = False
+    alignment: int = 256
+
+    def matrix(self, *shape: int, stride: Sequence[int] | None = None) -> TensorDesc:
+        """Of its type; and its shape, by default."""
+        return desc(shape or (self.m, self.n), self.dtype, stride, self.alignment)
+
+    def then(
+        self, given: dict[str, TensorDesc], *ops: tuple[Any, ...], keep: Sequence[str] = (), strict: bool = False,
+        c: str | None = None, bias: str | None = None, **attrs: Any,
+    ) -> RegionSpec:  # fmt: skip
+        """`given`: operands of the ops; c and bias are names among them. With save_preact there is z beside y."""
+        a = (self.k, self.m) if self.trans_a else (self.m, self.k)
+        b = (self.n, self.k) if self.trans_b else (self.k, self.n)
+        operands = {"a": self.matrix(*a), "b": self.matrix(*b), **given}
+        attrs = {"trans_a": self.trans_a, "trans_b": self.trans_b, **attrs}
+        made = ("y", "z") if attrs.get("save_preact") else "y"
+        return fused(operands, (made, "gemm", "a", "b", c, bias, attrs), *ops, keep=keep, strict=strict)
+
+
+# --- what follows the product -----------------------------------------------------------------------------------------
+
+
+def biased(p: Product, length: int, act: str = "", keep: bool = False) -> RegionSpec:
+    ops = [("z", "bias_add", "y", "bias"), *([("d", act, "z")] if act else [])]
+    return p.then({"bias": p.matrix(length)}, *ops, keep=("d", "z") if keep else ())
+
+
+def residual(p: Product) -> RegionSpec:
+    return p.then(
+        {"bias": p.matrix(p.n), "x": p.matrix()},
+        ("z", "bias_add", "y", "bias"), ("h", "gelu", "z"), ("s", "scale", "h", {"factor": -1.5}), ("d", "add", "x", "s"),
+    )  # fmt: skip
+
+
+def two_biases(p: Product) -> RegionSpec:
+    ops = ("u", "bias_add", "y", "row"), ("v", "bias_add", "u", "column"), ("d", "relu", "v")
+    return p.then({"row": p.matrix(p.n), "column": p.matrix(p.m)}, *ops)
+
+
+def two_activations(p: Product) -> RegionSpec:
+    return p.then({}, ("u", "tanh", "y"), ("v", "leaky_relu", "u", {"slope": 0.2}), ("d", "sigmoid", "v"))
+
+
+def gradient(p: Product, act: str) -> RegionSpec:
+    """The product is dy; the other operand was stashed. gZ leaves, and so does dy, which a residual's gradient is."""
+    return p.then({"x": p.matrix()}, ("d", f"{act}_grad", "y", "x"), keep=("d", "y"))
+
+
+def dropped(p: Product) -> RegionSpec:
+    ops = (
+        ("z", "bias_add", "y", "bias"),
+        ("h", "relu", "z"),
+        ("d", "dropout", "h", "rng", {"rate": 0.4, "layer": 3}),
+    )
+    return p.then({"bias": p.matrix(p.n), "rng": desc((2,), i64)}, *ops)
+
+
+def converted(p: Product, to: DType) -> RegionSpec:
+    """Both types leave: the product in its own, its square in the other."""
+    return p.then({}, ("w", "convert", "y", {"dtype": to.id}), ("d", "square", "w"), keep=("d", "y"))
+
+
+def compared(p: Product) -> RegionSpec:
+    """A mask leaves, and what it selects: a row, repeated, where the product is not greater than a column."""
+    ops = ("mask", "greater", "y", "column"), ("u", "abs", "y"), ("d", "select", "mask", "u", "row")
+    return p.then({"column": p.matrix(p.m, 1), "row": p.matrix(1, p.n)}, *ops, keep=("d", "mask"))
+
+
+def pitched(p: Product) -> RegionSpec:
+    """A residual whose rows lie apart, and a bias that was broadcast as an op of its own."""
+    wide = {"shape": (p.m, p.n), "dims": (1,)}
+    ops = ("w", "broadcast_in_dim", "bias", wide), ("u", "mul", "w", "y"), ("d", "sub", "u", "x")
+    return p.then({"bias": p.matrix(p.n), "x": p.matrix(stride=(p.n + 8, 1))}, *ops)
+
+
+def spread(p: Product) -> RegionSpec:
+    """A column-major residual, and one on every second column of a wider matrix."""
+    given = {"x": p.matrix(stride=(1, p.m)), "w": p.matrix(stride=(2 * p.n + 3, 2))}
+    return p.then(given, ("u", "sub", "y", "x"), ("d", "maximum", "u", "w"))
+
+
+def every_value(p: Product) -> RegionSpec:
+    """Product, pre-activation and activation all leave."""
+    ops = ("z", "bias_add", "y", "bias"), ("d", "tanh", "z")
+    return p.then({"bias": p.matrix(p.n)}, *ops, keep=("y", "z", "d"))
+
+
+def counted(p: Product) -> RegionSpec:
+    """Integers in and out."""
+    ops = ("n", "convert", "y", {"dtype": i32.id}), ("d", "add", "n", "row")
+    return p.then({"row": desc((p.n,), i32)}, *ops)
+
+
+def own(p: Product) -> RegionSpec:
+    """What the product brings itself: c, a bias, an activation and its operand; then a residual."""
+    given = {"c": p.matrix(), "bias": p.matrix(p.n), "x": p.matrix()}
+    attrs = {"act": ActKind.gelu, "save_preact": True, "alpha": 0.5, "beta": -1.5}
+    return p.then(given, ("d", "add", "y", "x"), keep=("d", "z"), c="c", bias="bias", **attrs)
+
+
+def residuals(p: Product, count: int, kept: int = 1, **more: Any) -> RegionSpec:
+    """So many in a row, of which the last results are kept; `more` says how the operands lie."""
+    given = {f"x{i}": p.matrix(**more) for i in range(count)}
+    ops = [(f"y{i}", "add", "y" if i == 0 else f"y{i - 1}", f"x{i}") for i in range(count)]
+    return p.then(given, *ops, keep=[f"y{i}" for i in range(count - kept, count)])
+
+
+def regions(p: Product) -> dict[str, RegionSpec]:
+    """Everything that an epilogue is made of."""
+    made = {f"bias[{length}]": biased(p, length) for length in sorted({1, p.m, p.n})}
+    made |= {f"bias, {act}, z": biased(p, p.n, act, True) for act in ("relu", "gelu", "sigmoid", "tanh")}
+    made |= {f"{act}_grad": gradient(p, act) for act in ("relu", "gelu", "gelu_erf", "tanh")}
+    made |= {f"to {t}": converted(p, t) for t in (f32, f16, bf16) if t is not p.dtype}
+    for then in (
+        residual, two_biases, two_activations, dropped, compared, pitched, spread, every_value, counted, own
+    ):  # fmt: skip
+        made[then.__name__] = then(p)
+    return made
+
+
+TYPES = {f32: 2e-5, **HALVES}  # and what an epilogue in them may be off
+ODD = (37, 53, 29)
+EDGES = ((1, 1, 3), (1, 40, 8), (40, 1, 8), (5, 6, 0), (0, 5, 3), (5, 0, 3))
+EVEN = (132, 136, 72)  # more than a tile both ways, in whole runs of columns
+
+
+def case_of(variant: str, r: RegionSpec) -> Case:
+    """To the tolerance of its coarsest type."""
+    return Case(variant, r, tolerance=max(TYPES.get(t.dtype, 0.0) for t in r.tensors))
+
+
+def small() -> list[Case]:
+    """For the simulator: seconds."""
+    made = []
+    for dtype in TYPES:
+        for variant, sizes in ((NAIVE, (5, 7, 3)), (TILED, (6, 8, 4))):
+            made += [case_of(variant, r) for r in regions(Product(*sizes, dtype)).values()]
+    made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES for v in (NAIVE, TILED)]
+    two_tiles = Product(33, 34, 5, trans_a=True, trans_b=True)
+    return [*made, case_of(TILED, biased(two_tiles, 33, "gelu", True))]
+
+
+def lean(variant: str) -> bool:
+    """Whether its threads hold so many sums that they have no registers for places of columns."""
+    return "128x128" in variant
+
+
+def large() -> list[Case]:
+    """For a GPU: every variant and type, at odd and even sizes."""
+    made = []
+    for v in (*GEMMS, *MMAS):
+        for dtype in TYPES:
+            if v in MMAS and dtype is f32:
+                continue
+            each = regions(Product(*EVEN, dtype))
+            if v in GEMMS:
+                each |= {f"odd {name}": r for name, r in regions(Product(*ODD, dtype)).items()}
+            made += [case_of(v, r) for name, r in each.items() if not (lean(v) and "spread" in name)]
+            made.append(case_of(v, residual(Product(40, 53, 24, dtype, trans_b=True))))
+    for v in GEMMS:
+        made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES]
+        made.append(case_of(v, biased(Product(*ODD, trans_a=True, trans_b=True), 1, "gelu")))
+        made.append(case_of(v, residual(Product(*EVEN, alignment=4))))
+    return made

@@ -1,0 +1,267 @@
+"""Products with maps fused to them: what GEMM kernels take, that they compile well, and what they compute."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fused_gemm_cases import (
+    EVEN,
+    ODD,
+    TILED,
+    TYPES,
+    Product,
+    biased,
+    case_of,
+    dropped,
+    large,
+    lean,
+    pitched,
+    regions,
+    residual,
+    residuals,
+    small,
+    spread,
+)
+from kernel_cases import (
+    GEMMS,
+    MMAS,
+    VARIANTS,
+    Case,
+    assert_close,
+    fused,
+    operands_for,
+    reference,
+    with_specials,
+)
+from test_compile import DEVICES, HOPPER, compile_case
+from test_fused_maps import fresh_seed, run_on_host
+from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
+
+import aicf
+from aicf.device.spec import preset
+from aicf.rows import RegionSpec
+from aicf.types import DType, bf16, f16, f32
+
+H200 = preset("h200")
+P = Product(8, 16, 8)
+ALL = [*GEMMS, *MMAS]
+LARGE = "cuda.gemm_tiled_128x128.v1"
+
+
+# --- what they take ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("variant", ALL)
+def test_takes_any_map_after_a_product(variant, dtype):
+    for name, r in regions(Product(*EVEN, dtype)).items():
+        reject = VARIANTS[variant].supported(r, H200)
+        if variant in MMAS and dtype is f32:
+            assert reject.condition == "dtype" and "the product is in f32" in reject.reason
+        elif name == "spread" and lean(variant):
+            assert reject.reason == "operand 2 walks columns 132 elements apart, needs 1 or 0"
+        else:
+            assert reject is None, f"{name}: {reject}"
+
+
+def fed() -> RegionSpec:
+    return fused({"a": (8, 8), "b": (8, 8)}, ("x", "relu", "a"), ("y", "gemm", "x", "b", None, None))
+
+
+def strided_c() -> RegionSpec:
+    return P.then({"c": P.matrix(stride=(1, 8))}, c="c")
+
+
+REJECTED = [
+    (residuals(P, 16), "loads and results after the product", "17 is over 16"),
+    (residuals(P, 9, stride=(20, 1)), "strides other than 0, 1 and a row", "9 is over 8"),
+    (P.then({}, ("s", "reduce_sum", "y", {"axes": (0,)})), "structure", "this is gemm+reduce"),
+    (fed(), "structure", "this is map+gemm"),
+    (strided_c(), "contiguous", "needs row-major"),
+]
+
+
+@pytest.mark.parametrize("r, condition, reason", REJECTED, ids=[f"{c}: {w}" for _, c, w in REJECTED])
+def test_rejects_with_the_value_seen(r, condition, reason):
+    for variant in GEMMS:
+        reject = VARIANTS[variant].supported(r, H200)
+        assert reject is not None and condition in reject.condition and reason in reject.reason
+
+
+@pytest.mark.spec("B8")
+def test_what_follows_a_product_has_a_term_of_its_own():
+    """In proportion to its arithmetic; a product alone has none."""
+    variant = VARIANTS[LARGE]
+    alone, once = P.then({}), biased(P, 16)
+    costs = [variant.cost(r, H200).terms.get("epilogue", 0.0) for r in (alone, once, residuals(P, 2))]
+    assert costs[0] == 0.0 < costs[1] and costs[2] == pytest.approx(2 * costs[1])
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def width(r: RegionSpec, variant: str = LARGE) -> int:
+    from aicf.cuda_kernels.gemm import epilogue
+
+    return epilogue(r, 2 if variant in MMAS else 4).width
+
+
+@pytest.mark.parametrize("r, expected", [
+    (residual(P), 4), (residual(Product(8, 18, 8)), 2), (residual(Product(8, 17, 8)), 1),
+    (residual(Product(8, 16, 8, alignment=8)), 2), (residual(Product(8, 16, 8, alignment=4)), 1),
+    (residual(Product(8, 16, 8, f16, alignment=8)), 4), (residual(Product(8, 16, 8, f16, alignment=2)), 1),
+    (pitched(P), 4), (residuals(P, 1, stride=(18, 1)), 2), (residuals(P, 1, stride=(17, 1)), 1), (spread(P), 1),
+    (biased(Product(8, 16, 8), 8), 4), (dropped(P), 4), (residual(Product(0, 16, 8)), 4),
+])  # fmt: skip
+def test_runs_of_columns_where_they_are_whole_and_aligned(r, expected):
+    assert width(r) == expected
+    assert width(r, MMAS[0]) == min(2, expected)
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+SHORT = ("residual", "dropped", "every_value", "own", "spread")  # of what takes most registers
+TARGETS = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
+
+
+def sizes_for(variant: str, dtype: DType) -> list[Product]:
+    return [Product(*EVEN, dtype)] if variant in MMAS else [Product(*EVEN, dtype), Product(*ODD, dtype)]
+
+
+def compiled_cases(variant: str, dtype: DType, names: tuple[str, ...] = ()) -> list[Case]:
+    made = [
+        (n, r) for p in sizes_for(variant, dtype) for n, r in regions(p).items() if not names or n in names
+    ]
+    return [Case(variant, r) for name, r in made if not (lean(variant) and name == "spread")]
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
+@pytest.mark.parametrize("variant", ALL)
+def test_every_tile_has_registers_for_long_epilogues(variant, device):
+    for case in compiled_cases(variant, f16 if variant in MMAS else f32, SHORT):
+        compile_case(case, device)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("variant, dtype", [(LARGE, f32), (LARGE, bf16), ("cuda.gemm_mma_128x128.v1", f16)])
+def test_epilogues_compile_for_hopper_without_f64(variant, dtype):
+    for case in compiled_cases(variant, dtype):
+        compile_case(case, HOPPER, look_at_ptx=True)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
+@pytest.mark.parametrize("variant", [v for v in ALL if "naive" not in v])
+def test_compiles_at_the_limits(variant, device):
+    """As many operands and results as are taken, dense ones and rows that lie apart."""
+    p = Product(40, 56, 24, f16 if variant in MMAS else f32)
+    for r in (residuals(p, 15), residuals(p, 8, 8), residuals(p, 8, 8, stride=(57, 1))):
+        compile_case(Case(variant, r), device)
+
+
+# --- what they compute ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A12", "D3", "D4")
+def test_simulated_kernels_agree_with_numpy():
+    script = Path(__file__).with_name("simulate_fused_gemm.py")
+    paths = [str(Path(aicf.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=600)
+    assert done.returncode == 0, done.stderr
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    wrong = [f"{name}\n{error}" for name, error in outcomes if error]
+    assert not wrong, "\n\n".join(wrong)
+    assert len(outcomes) == len(small())
+
+
+@pytest.mark.spec("A12", "F2")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_code_run_on_the_host_agrees_with_numpy(dtype):
+    """With vectors of two columns, and without; each type runs a third of the regions."""
+    third = slice(list(TYPES).index(dtype), None, 3)
+    for p in (Product(6, 8, 4, dtype), Product(5, 7, 3, dtype)):
+        for r in list(regions(p).values())[third]:
+            case = case_of(TILED, r)
+            given = operands_for(case, fresh_seed())
+            (results,) = run_on_host(case, given)
+            assert_close(case, results, reference(case, given.arrays))
+
+
+def difference(*, keep: bool, strict: bool = False) -> RegionSpec:
+    """The product in f16, and how far a value from outside is from it."""
+    p = Product(6, 8, 4, f16)
+    return p.then({"x": p.matrix()}, ("d", "sub", "y", "x"), keep=("y", "d") if keep else (), strict=strict)
+
+
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("keep, strict", [(True, False), (False, True), (False, False)])
+def test_what_is_stored_is_what_later_ops_read(keep, strict):
+    """And so is every op's result when strict; else they read more digits than f16 holds."""
+    first = Case(TILED, difference(keep=True))
+    operands = operands_for(first, fresh_seed())
+    ((y, _),) = run_on_host(first, operands)
+    operands.memory[2][...] = y.reshape(-1)
+    ((*_, d),) = run_on_host(Case(TILED, difference(keep=keep, strict=strict)), operands)
+    assert (not np.any(d)) == (keep or strict), f"the product is {d} off"
+
+
+@pytest.mark.spec("A15", "F2")
+@pytest.mark.parametrize("r", [residual(P), biased(P, 16, "relu", True)], ids=str)
+def test_special_values_stay_where_they_belong(r):
+    """NaN, infinities and zeros of both signs in every operand."""
+    case = case_of(TILED, r)
+    operands = with_specials(case, operands_for(case, fresh_seed()))
+    (results,) = run_on_host(case, operands)
+    assert_close(case, results, reference(case, operands.arrays))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("A12", "D3", "D4")
+@pytest.mark.parametrize("case", [*small(), *large()], ids=str)
+def test_agrees_with_numpy(gpu, case):  # noqa: F811
+    operands = operands_for(case, fresh_seed())
+    assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", GEMMS)
+def test_unaligned_pointers(gpu: Gpu, variant):  # noqa: F811
+    case = case_of(variant, residual(Product(*EVEN, alignment=4)))
+    operands = operands_for(case, fresh_seed())
+    got = launch_case(gpu, case, operands.memory, shift=1)
+    assert_close(case, got, reference(case, operands.arrays))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ALL)
+def test_a_result_may_take_over_a_residual(gpu: Gpu, variant):  # noqa: F811
+    dtype = f16 if variant in MMAS else f32
+    case = case_of(variant, residual(Product(*EVEN, dtype)))
+    operands = operands_for(case, fresh_seed())
+    got = launch_case(gpu, case, operands.memory, onto={0: 3})
+    assert_close(case, got, reference(case, operands.arrays))
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("variant", ALL)
+def test_special_values(gpu: Gpu, variant):  # noqa: F811
+    dtype = f16 if variant in MMAS else f32
+    p = Product(*EVEN, dtype)
+    for r in (residual(p), biased(p, p.n, "relu", True)):
+        case = case_of(variant, r)
+        operands = with_specials(case, operands_for(case, fresh_seed()))
+        got = launch_case(gpu, case, operands.memory)
+        assert_close(case, got, reference(case, operands.arrays))
