@@ -30,8 +30,8 @@ demo: $(PY) ## install what it needs, then train a model and say which kernels w
 test: dev ## run the tests
 	$(PYTEST) $(ARGS)
 
-test-all: dev ## run the tests, with those that install aicf into fresh environments
-	AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
+test-all: dev ## run the tests, with those that install aicf into fresh environments, and all tilings of the large kernels
+	AICF_TEST_ALL=1 AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
 
 spec: dev ## run the tests that carry rows of docs/spec.md, and list every row with its tests' outcomes
 	@rm -f $(SPEC_REPORT)

@@ -33,9 +33,8 @@ def depth_bytes(k_fast: bool) -> int:
     return 2 * DEPTH if k_fast else DEPTH * 2 * ATOM
 
 
-@deferred
-def describe(k_fast: bool) -> Any:
-    """`of(address)`: the descriptor of an operand's part in shared memory, 128-byte swizzle, 64 of k deep. No instruction.
+def layout_bits(k_fast: bool) -> int:
+    """A descriptor but for its address: an operand's part in shared memory, 128-byte swizzle, 64 of k deep.
 
     k_fast      rows of 64 along k, one under the other
     otherwise   rows of 64 lines (of m or n), one for each k; the next 64 lines after 64 rows
@@ -46,13 +45,19 @@ def describe(k_fast: bool) -> Any:
     bits 62-63  1: 128-byte swizzle
     """
     next_lines = 1 if k_fast else slab_bytes(ATOM) // 16
-    fields = next_lines << 16 | (GROUP_BYTES // 16) << 32 | 1 << 62
+    return next_lines << 16 | (GROUP_BYTES // 16) << 32 | 1 << 62
+
+
+@deferred
+def describe(k_fast: bool) -> Any:
+    """`of(address)`: the descriptor of what lies there; see `layout_bits`. No instruction."""
+    bits = layout_bits(k_fast)
 
     @intrinsic
     def of(typing, address):
         def codegen(ctx, b, sig, args):
             start = b.zext(b.lshr(args[0], const(4)), ir.IntType(64))
-            return b.or_(start, const(fields, 64))
+            return b.or_(start, const(bits, 64))
 
         return types.uint64(types.uint32), codegen
 
@@ -97,21 +102,11 @@ def finish_products(count: int) -> Any:
     return finish
 
 
-@deferred
-def multiply_slabs(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool) -> Any:
-    """`multiply(acc, a, b, more)`: a b over 64 of k, added to acc, or put in its place where more is 0.
-
-    a, b     descriptors (see `describe`); a's blocks of 64 rows lie 8192 bytes apart
-    n        columns: 8 to 256, in steps of 8
-    acc      n / 2 f32 for each of the `blocks` blocks: of warp w and lane l, number i is row 16 w + l // 4 + 8 (i // 2 % 2),
-             column 8 (i // 4) + 2 (l % 4) + i % 2
-
-    `wgmma.mma_async.m64nNk16`, f16 or bf16, f32 sums, both operands in shared memory. Its transpose bits say that rows are
-    of lines, not of k. One piece of assembly for all of them: LLVM finds no place to move a sum in.
-    """
+def slab_text(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool) -> str:
+    """The products of `multiply_slabs`: $0 and on are the sums of block after block, then they again as what is added to, then
+    the descriptors of a and b, and whether to add at all."""
     kind, sums = {f16: "f16", bf16: "bf16"}[dtype], n // 2
-    count = blocks * sums
-    a_at, b_at, more = (f"${2 * count + i}" for i in range(3))
+    a_at, b_at, more = (f"${2 * blocks * sums + i}" for i in range(3))
     lines = [".reg .pred p, on;", ".reg .b64 a, b;", f"setp.ne.b32 p, {more}, 0;", "setp.eq.b32 on, 0, 0;"]
     for step in range(ATOM // DEPTH):
         for block in range(blocks):
@@ -123,7 +118,22 @@ def multiply_slabs(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: 
                 f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{registers}}}, a, b, "
                 f"{'on' if step else 'p'}, 1, 1, {int(not a_k_fast)}, {int(not b_k_fast)};",
             ]
-    text = "{\n" + "\n".join(lines) + "\n}"
+    return "{\n" + "\n".join(lines) + "\n}"
+
+
+@deferred
+def multiply_slabs(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool) -> Any:
+    """`multiply(acc, a, b, more)`: a b over 64 of k, added to acc, or put in its place where more is 0.
+
+    a, b     descriptors (see `layout_bits`); a's blocks of 64 rows lie 8192 bytes apart
+    n        columns: 8 to 256, in steps of 8
+    acc      n / 2 f32 for each of the `blocks` blocks: of warp w and lane l, number i is row 16 w + l // 4 + 8 (i // 2 % 2),
+             column 8 (i // 4) + 2 (l % 4) + i % 2
+
+    `wgmma.mma_async.m64nNk16`, f16 or bf16, f32 sums, both operands in shared memory. Its transpose bits say that rows are
+    of lines, not of k. One piece of assembly for all of them: LLVM finds no place to move a sum in.
+    """
+    text, count = slab_text(dtype, n, blocks, a_k_fast, b_k_fast), blocks * n // 2
     constraints = ",".join([*["=f"] * count, *map(str, range(count)), "l", "l", "r"])
 
     @intrinsic

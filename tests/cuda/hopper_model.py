@@ -1,0 +1,483 @@
+"""A Hopper multiprocessor or two, as far as a warp-specialised kernel can tell: kernel bodies as they are, run thread by
+thread in Python, with every instruction of bodies/ptx done as the PTX manual says it is.
+
+What is asynchronous there happens here at a random moment between where it may begin and where it is waited for, in a random
+order: copies, products, stores, and the steps of threads. What is written is what is read: an operand that is overwritten
+too early, a result that is read too early, or a byte that goes astray, gives wrong numbers. Shared memory holds halves as
+f64, NaN to begin with; what a thread writes there reaches the copy engine only by a fence.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from wgmma_model import slab, swizzled
+
+from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits, slab_text
+from aicf.cuda_kernels.dsl import Deferred, Name, _Materials
+from aicf.registry.variant import In, Launch, Num, Out, TensorMap
+
+START = 0x410  # of dynamic shared memory: as unaligned as it may be
+PTX = "aicf.cuda_kernels.bodies.ptx."
+
+
+class Stuck(Exception):
+    """Nothing can go on, and not everything is done."""
+
+
+@dataclass
+class Barrier:
+    """An mbarrier."""
+
+    count: int
+    pending: int
+    phase: int = 0
+    nbytes: int = 0
+
+    def settle(self) -> None:
+        assert self.pending >= 0, "more arrivals than a phase takes"
+        if self.pending == 0 and self.nbytes == 0:
+            self.phase, self.pending = self.phase + 1, self.count
+
+
+@dataclass
+class Warpgroup:
+    """Products that its 128 threads asked for, in order. `asked`: the arguments, and by how many threads."""
+
+    registers: np.ndarray | None = None
+    asked: list[tuple[tuple, int]] = field(default_factory=list)
+    done: int = 0
+
+
+class Block:
+    def __init__(self, rank: int, index: int, nbytes: int) -> None:
+        self.rank, self.index = rank, index
+        self.shared = np.full(nbytes // 2, np.nan)
+        self.barriers: dict[int, Barrier] = {}
+        self.groups: dict[int, Warpgroup] = {}
+        self.meetings: dict[Any, list] = {}
+        self.running = 0
+
+    def at(self, addresses: np.ndarray) -> np.ndarray:
+        assert (addresses >= START).all() and (addresses < START + 2 * len(self.shared)).all()
+        return (addresses - START) // 2
+
+
+class Thread(threading.Thread):
+    """One thread of a block; it runs while it has the baton."""
+
+    def __init__(self, machine: Machine, block: Block, index: int, run: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.machine, self.block, self.index, self.body = machine, block, index, run
+        self.turn, self.ready, self.over = threading.Semaphore(0), (lambda: True), False
+        self.failure: BaseException | None = None
+        self.written: list[tuple[np.ndarray, Any]] = []  # to shared memory, since the last fence
+        self.asked = self.committed = 0  # products, and those of them in groups
+        self.groups: list[int] = []  # products asked for, at each commit
+        self.stores: list[list[dict]] = [[]]  # groups of stores; the last is open
+        self.visits: dict[Any, int] = {}
+
+    def run(self) -> None:
+        self.turn.acquire()
+        try:
+            self.body()
+        except BaseException as failure:
+            self.failure = failure
+        self.over = True
+        self.machine.baton.release()
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        self.ready = ready
+        self.machine.baton.release()
+        self.turn.acquire()
+
+
+class Machine:
+    """Runs a launch. Its methods named as the factories of bodies/ptx make what those make."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.baton = random.Random(seed), threading.Semaphore(0)
+        self.threads: list[Thread] = []
+        self.blocks: list[Block] = []
+        self.events: list[Callable[[], None]] = []  # copies under way
+        self.current: Any = None
+        self.cuda = _Cuda(self)
+
+    # --- launching ----------------------------------------------------------------------------------------------------
+
+    def launch(self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0) -> None:
+        """On flat arrays; `grid`: fewer blocks than the launch says."""
+        body = bodies(self).of(launch.body)
+        args = tuple(_argument(arg, ins, outs) for arg in launch.args)
+        self.grid = grid or launch.grid[0]
+        for first in range(0, self.grid, launch.cluster):
+            self.blocks = [Block(r, first + r, launch.shared) for r in range(launch.cluster)]
+            self.events.clear()
+            # of the producer's warpgroup only the first thread does anything
+            indices = [0, *range(128, launch.block[0])]
+            self.threads = [Thread(self, b, i, lambda: body(*args)) for b in self.blocks for i in indices]
+            self.everyone = len(indices)
+            for block in self.blocks:
+                block.running = len(indices)
+            self._run()
+
+    def _run(self) -> None:
+        for thread in self.threads:
+            thread.start()
+        alive = list(self.threads)
+        eagerness = self.random.choice(
+            (0.0, 0.001, 0.1)
+        )  # of engines; at 0 they do what they must, and no sooner
+        while alive or self.events:
+            if self.events and self.random.random() < eagerness:
+                self._event()
+            if self.random.random() < eagerness:
+                self._multiply()
+            thread = next((t for t in self.random.choices(alive, k=8) if t.ready()), None) if alive else None
+            thread = thread or next((t for t in self.random.sample(alive, len(alive)) if t.ready()), None)
+            if thread is None:
+                self._hurry(alive)
+                continue
+            self.current = thread
+            thread.turn.release()
+            self.baton.acquire()
+            if thread.failure:
+                raise thread.failure
+            if thread.over:
+                alive.remove(thread)
+                thread.block.running -= 1
+
+    def _hurry(self, alive: list[Thread]) -> None:
+        """No thread can go on: something asynchronous happens."""
+        first, second = self.random.sample([self._event, self._multiply], 2)
+        if not first() and not second():
+            raise Stuck(f"{len(alive)} threads wait; {[(t.block.rank, t.index) for t in alive][:4]}")
+
+    def _event(self) -> bool:
+        """Some copy is done."""
+        if self.events:
+            self.events.pop(self.random.randrange(len(self.events)))()
+            return True
+        return False
+
+    def _multiply(self) -> bool:
+        """The next products of some warpgroup that all its threads have asked for."""
+        waiting = [
+            (block, group) for block in self.blocks for group in block.groups.values()
+            if group.done < len(group.asked) and group.asked[group.done][1] == 128
+        ]  # fmt: skip
+        if not waiting:
+            return False
+        block, group = self.random.choice(waiting)
+        (text, a, b, more), _ = group.asked[group.done]
+        group.registers = slab(text, group.registers, a, b, more, lambda at: block.shared[block.at(at)])
+        group.done += 1
+        return True
+
+    def _group(self) -> Warpgroup:
+        return self.current.block.groups.setdefault(self.current.index // 128, Warpgroup())
+
+    def _meet(self, name: Any, count: int, blocks: list[Block]) -> None:
+        """A barrier of so many threads."""
+        thread, home = self.current, blocks[0]
+        visit = thread.visits[name] = thread.visits.get(name, 0) + 1
+        arrived = home.meetings.setdefault(name, [])
+        arrived.append(thread.index)
+        thread.wait(lambda: len(arrived) >= visit * count)
+
+    # --- barriers -----------------------------------------------------------------------------------------------------
+
+    def barrier_init(self) -> Any:
+        def init(at: int, count: int) -> None:
+            assert at % 8 == 0 and at not in self.current.block.barriers
+            self.current.block.barriers[at] = Barrier(count, count)
+
+        return init
+
+    def publish_barriers(self) -> Any:
+        return lambda: None
+
+    def expect(self) -> Any:
+        def expect(at: int, nbytes: int) -> None:
+            barrier = self.current.block.barriers[at]
+            barrier.nbytes += nbytes
+            barrier.pending -= 1
+            barrier.settle()
+
+        return expect
+
+    def arrive(self) -> Any:
+        return lambda at: self._arrive(self.current.block, at)
+
+    def in_block(self) -> Any:
+        return lambda at, rank: (self.blocks[rank], at)
+
+    def arrive_remote(self) -> Any:
+        return lambda there: self._arrive(*there)
+
+    def _arrive(self, block: Block, at: int) -> None:
+        assert block.running, "the block has left"
+        barrier = block.barriers[at]
+        barrier.pending -= 1
+        barrier.settle()
+
+    def wait_phase(self) -> Any:
+        def wait(at: int, parity: int) -> None:
+            barrier = self.current.block.barriers[at]
+            self.current.wait(lambda: barrier.phase % 2 != parity)
+
+        return wait
+
+    def sync_threads(self, barrier: int, threads: int) -> Any:
+        return lambda: self._meet(barrier, threads, [self.current.block])
+
+    def cluster_rank(self) -> Any:
+        return lambda: self.current.block.rank
+
+    def cluster_arrive(self) -> Any:
+        return lambda: None
+
+    def cluster_wait(self) -> Any:
+        return lambda: self._meet("cluster", self.everyone * len(self.blocks), self.blocks)
+
+    # --- copies -------------------------------------------------------------------------------------------------------
+
+    def shared_address(self) -> Any:
+        return lambda array: START
+
+    def prefetch_map(self) -> Any:
+        return lambda tensor_map: None
+
+    def load_box(self) -> Any:
+        return lambda *args: self._load([self.current.block], *args)
+
+    def multicast_box(self, blocks: int) -> Any:
+        return lambda *args: self._load(self.blocks[:blocks], *args)
+
+    def _load(self, blocks: list[Block], to: int, matrix: Matrix, barrier: int, x: int, y: int) -> None:
+        values = matrix.box(x, y)
+        at = swizzled(to, values.shape)
+
+        def arrives(block: Block) -> None:
+            assert block.running, "the block has left"
+            block.shared[block.at(at)] = values
+            block.barriers[barrier].nbytes -= 2 * values.size
+            block.barriers[barrier].settle()
+
+        self.events += [lambda block=block: arrives(block) for block in blocks]
+
+    def store_box(self) -> Any:
+        def store(matrix: Matrix, source: int, x: int, y: int) -> None:
+            block, entry = self.current.block, {"read": False}
+            at = block.at(swizzled(source, (64, 64)))
+
+            def leaves() -> None:
+                matrix.put(x, y, block.shared[at])
+                entry["read"] = True
+
+            self.current.stores[-1].append(entry)
+            self.events.append(leaves)
+
+        return store
+
+    def commit_stores(self) -> Any:
+        return lambda: self.current.stores.append([])
+
+    def wait_stores_read(self, pending: int) -> Any:
+        def wait() -> None:
+            *committed, _ = self.current.stores
+            older = [e for group in committed[: len(committed) - pending] for e in group]
+            self.current.wait(lambda: all(e["read"] for e in older))
+
+        return wait
+
+    def wait_stores(self) -> Any:
+        return self.wait_stores_read(0)
+
+    def fence_async(self) -> Any:
+        def fence() -> None:
+            thread = self.current
+            for at, value in thread.written:
+                thread.block.shared[at] = value
+            thread.written.clear()
+
+        return fence
+
+    def pack_halves(self, dtype: Any) -> Any:
+        return lambda low, high: tuple(np.array([low, high], np.float32).astype(dtype.numpy))
+
+    def store_matrices(self) -> Any:
+        """A lane has words of the rows whose addresses other lanes give: a warp acts as one."""
+
+        def store(address: int, *words: Any) -> None:
+            thread, lane = self.current, self.current.index % 32
+            warp = ("stmatrix", thread.index // 32)
+            visit = thread.visits[warp] = thread.visits.get(warp, 0) + 1
+            rows = thread.block.meetings.setdefault((*warp, visit), [None] * 32)
+            rows[lane] = address
+            thread.wait(lambda: None not in rows)
+            self._check_banks(rows)
+            for j, pair in enumerate(words):
+                at = rows[8 * j + lane // 4] + lane % 4 * 4
+                thread.written.append((thread.block.at(np.array([at, at + 2])), pair))
+
+        return store
+
+    def _check_banks(self, addresses: list[int]) -> None:
+        for j in range(4):
+            rows = addresses[8 * j : 8 * j + 8]
+            assert len({a % 128 // 16 for a in rows}) == 8 and not any(a % 16 for a in rows)
+
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def describe(self, k_fast: bool) -> Any:
+        return lambda address: address >> 4 | layout_bits(k_fast)
+
+    def multiply_slabs(self, *config: Any) -> Any:
+        text = slab_text(*config)
+        count = config[1] // 2 * config[2]
+
+        def multiply_slab(acc: Any, a: int, b: int, more: int) -> str:
+            group, thread = self._group(), self.current
+            if group.registers is None:
+                group.registers = np.full((128, count), np.nan)
+            given = (text, a, b, more)
+            if thread.asked == len(group.asked):
+                group.asked.append((given, 0))
+            same, threads = group.asked[thread.asked]
+            assert same == given, "threads of a warpgroup ask for different products"
+            group.asked[thread.asked] = (given, threads + 1)
+            thread.asked += 1
+            return "under way"
+
+        return multiply_slab
+
+    def fence_products(self) -> Any:
+        return lambda: None
+
+    def commit_products(self) -> Any:
+        return lambda: self.current.groups.append(self.current.asked)
+
+    def wait_products(self, pending: int) -> Any:
+        def wait() -> None:
+            group, thread = self._group(), self.current
+            finished = thread.groups[: len(thread.groups) - pending]
+            thread.wait(lambda: group.done >= (finished[-1] if finished else 0))
+
+        return wait
+
+    def finish_products(self, count: int) -> Any:
+        wait = self.wait_products(0)
+
+        def finish(acc: Any) -> tuple:
+            wait()
+            return tuple(self._group().registers[self.current.index % 128])
+
+        return finish
+
+    def keep_registers(self, count: int) -> Any:
+        return lambda: None
+
+    take_registers = keep_registers
+
+
+# --- bodies and their arguments ---------------------------------------------------------------------------------------
+
+
+class Matrix:
+    """A matrix in memory, as a TensorMap describes it."""
+
+    def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
+        self.map, self.memory = tensor_map, memory
+
+    def _places(self, x: int, y: int) -> tuple[np.ndarray, np.ndarray]:
+        """Elements of memory for those of a box, and which of them are inside."""
+        (width, height), (across, down) = self.map.extents, self.map.box
+        rows, columns = np.indices((down, across)) + np.array([y, x])[:, None, None]
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        return rows * (self.map.pitch // 2) + columns, inside
+
+    def box(self, x: int, y: int) -> np.ndarray:
+        places, inside = self._places(x, y)
+        return np.where(inside, self.memory[np.where(inside, places, 0)].astype(np.float64), 0.0)
+
+    def put(self, x: int, y: int, values: np.ndarray) -> None:
+        places, inside = self._places(x, y)
+        self.memory[places[inside]] = values[inside]
+
+
+def _argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray]) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(_argument(part, ins, outs) for part in arg)
+    if isinstance(arg, Num):
+        return arg.dtype.numpy.type(arg.value) if arg.dtype.kind == "float" else int(arg.value)
+    if isinstance(arg, TensorMap):
+        return Matrix(arg, _argument(arg.source, ins, outs))
+    assert isinstance(arg, In | Out)
+    return (ins if isinstance(arg, In) else outs)[arg.index]
+
+
+class _Cuda:
+    """numba.cuda, for the current thread."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.shared = machine, self
+
+    def array(self, length: int, kind: Any) -> None:
+        assert length == 0, "shared memory is dynamic"
+
+    @property
+    def threadIdx(self) -> Any:
+        return SimpleNamespace(x=self.machine.current.index)
+
+    @property
+    def blockIdx(self) -> Any:
+        return SimpleNamespace(x=self.machine.current.block.index)
+
+    @property
+    def gridDim(self) -> Any:
+        return SimpleNamespace(x=self.machine.grid)
+
+    def syncthreads(self) -> None:
+        self.machine._meet("all", self.machine.everyone, [self.machine.current.block])
+
+
+def _uint32(x: int) -> int:
+    assert 0 <= x < 2**32, f"{x} is no u32"
+    return int(x)
+
+
+def _int32(x: int) -> int:
+    assert -(2**31) <= x < 2**31, f"{x} is no i32"
+    return int(x)
+
+
+class bodies(_Materials):
+    """A body with the machine behind its names: instructions are the machine's, other factories make their plain twins."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, Name):
+            names = {"numba.cuda": self.machine.cuda, "numba.cuda.types.uint32": _uint32,
+                     "numba.cuda.types.int32": _int32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
+            return names[repr(value)]
+        if isinstance(value, Deferred) and value not in self.made:
+            factory, args = value.factory, tuple(map(self.of, value.args))
+            if factory.__name__ == "device":
+                self.made[value] = args[0]
+            elif factory.__module__.startswith(PTX):
+                self.made[value] = getattr(self.machine, factory.__name__)(*args)
+            else:
+                simulated, factory.__globals__["SIMULATED"] = factory.__globals__["SIMULATED"], True
+                self.made[value] = factory(*args)
+                factory.__globals__["SIMULATED"] = simulated
+        return self.made[value] if isinstance(value, Deferred) else super().of(value)
