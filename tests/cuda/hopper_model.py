@@ -13,18 +13,16 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from hopper_bodies import Cuda, Matrix, argument, bodies
 from wgmma_model import slab, swizzled
 
 from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits, slab_text
-from aicf.cuda_kernels.dsl import Deferred, Name, _Materials
-from aicf.registry.variant import In, Launch, Num, Out, TensorMap
+from aicf.registry.variant import Launch
 
 START = 0x410  # of dynamic shared memory: as unaligned as it may be
-PTX = "aicf.cuda_kernels.bodies.ptx."
 
 
 class Stuck(Exception):
@@ -107,14 +105,14 @@ class Machine:
         self.blocks: list[Block] = []
         self.events: list[Callable[[], None]] = []  # copies under way
         self.current: Any = None
-        self.cuda = _Cuda(self)
+        self.cuda = Cuda(self)
 
     # --- launching ----------------------------------------------------------------------------------------------------
 
     def launch(self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0) -> None:
         """On flat arrays; `grid`: fewer blocks than the launch says."""
         body = bodies(self).of(launch.body)
-        args = tuple(_argument(arg, ins, outs) for arg in launch.args)
+        args = tuple(argument(arg, ins, outs) for arg in launch.args)
         self.grid = grid or launch.grid[0]
         for first in range(0, self.grid, launch.cluster):
             self.blocks = [Block(r, first + r, launch.shared) for r in range(launch.cluster)]
@@ -385,99 +383,3 @@ class Machine:
         return lambda: None
 
     take_registers = keep_registers
-
-
-# --- bodies and their arguments ---------------------------------------------------------------------------------------
-
-
-class Matrix:
-    """A matrix in memory, as a TensorMap describes it."""
-
-    def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
-        self.map, self.memory = tensor_map, memory
-
-    def _places(self, x: int, y: int) -> tuple[np.ndarray, np.ndarray]:
-        """Elements of memory for those of a box, and which of them are inside."""
-        (width, height), (across, down) = self.map.extents, self.map.box
-        rows, columns = np.indices((down, across)) + np.array([y, x])[:, None, None]
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        return rows * (self.map.pitch // 2) + columns, inside
-
-    def box(self, x: int, y: int) -> np.ndarray:
-        places, inside = self._places(x, y)
-        return np.where(inside, self.memory[np.where(inside, places, 0)].astype(np.float64), 0.0)
-
-    def put(self, x: int, y: int, values: np.ndarray) -> None:
-        places, inside = self._places(x, y)
-        self.memory[places[inside]] = values[inside]
-
-
-def _argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray]) -> Any:
-    if isinstance(arg, tuple):
-        return tuple(_argument(part, ins, outs) for part in arg)
-    if isinstance(arg, Num):
-        return arg.dtype.numpy.type(arg.value) if arg.dtype.kind == "float" else int(arg.value)
-    if isinstance(arg, TensorMap):
-        return Matrix(arg, _argument(arg.source, ins, outs))
-    assert isinstance(arg, In | Out)
-    return (ins if isinstance(arg, In) else outs)[arg.index]
-
-
-class _Cuda:
-    """numba.cuda, for the current thread."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine, self.shared = machine, self
-
-    def array(self, length: int, kind: Any) -> None:
-        assert length == 0, "shared memory is dynamic"
-
-    @property
-    def threadIdx(self) -> Any:
-        return SimpleNamespace(x=self.machine.current.index)
-
-    @property
-    def blockIdx(self) -> Any:
-        return SimpleNamespace(x=self.machine.current.block.index)
-
-    @property
-    def gridDim(self) -> Any:
-        return SimpleNamespace(x=self.machine.grid)
-
-    def syncthreads(self) -> None:
-        self.machine._meet("all", self.machine.everyone, [self.machine.current.block])
-
-
-def _uint32(x: int) -> int:
-    assert 0 <= x < 2**32, f"{x} is no u32"
-    return int(x)
-
-
-def _int32(x: int) -> int:
-    assert -(2**31) <= x < 2**31, f"{x} is no i32"
-    return int(x)
-
-
-class bodies(_Materials):
-    """A body with the machine behind its names: instructions are the machine's, other factories make their plain twins."""
-
-    def __init__(self, machine: Machine) -> None:
-        super().__init__()
-        self.machine = machine
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, Name):
-            names = {"numba.cuda": self.machine.cuda, "numba.cuda.types.uint32": _uint32,
-                     "numba.cuda.types.int32": _int32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
-            return names[repr(value)]
-        if isinstance(value, Deferred) and value not in self.made:
-            factory, args = value.factory, tuple(map(self.of, value.args))
-            if factory.__name__ == "device":
-                self.made[value] = args[0]
-            elif factory.__module__.startswith(PTX):
-                self.made[value] = getattr(self.machine, factory.__name__)(*args)
-            else:
-                simulated, factory.__globals__["SIMULATED"] = factory.__globals__["SIMULATED"], True
-                self.made[value] = factory(*args)
-                factory.__globals__["SIMULATED"] = simulated
-        return self.made[value] if isinstance(value, Deferred) else super().of(value)

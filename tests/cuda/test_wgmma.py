@@ -10,7 +10,8 @@ import re
 
 import numpy as np
 import pytest
-from hopper_model import Machine, Stuck, bodies
+from hopper_bodies import bodies
+from hopper_model import Machine, Stuck
 from kernel_cases import Case, desc, fused, reference
 
 from aicf.cuda_kernels import engine, gemm_wgmma

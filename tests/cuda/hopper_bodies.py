@@ -1,0 +1,106 @@
+"""Kernel bodies and launches in plain Python, for the model of a machine in hopper_model.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from aicf.cuda_kernels.dsl import Deferred, Name, _Materials
+from aicf.registry.variant import In, Num, Out, TensorMap
+
+PTX = "aicf.cuda_kernels.bodies.ptx."
+
+
+class Matrix:
+    """A matrix in memory, as a TensorMap describes it."""
+
+    def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
+        self.map, self.memory = tensor_map, memory
+
+    def _places(self, x: int, y: int) -> tuple[np.ndarray, np.ndarray]:
+        """Elements of memory for those of a box, and which of them are inside."""
+        (width, height), (across, down) = self.map.extents, self.map.box
+        rows, columns = np.indices((down, across)) + np.array([y, x])[:, None, None]
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        return rows * (self.map.pitch // 2) + columns, inside
+
+    def box(self, x: int, y: int) -> np.ndarray:
+        places, inside = self._places(x, y)
+        return np.where(inside, self.memory[np.where(inside, places, 0)].astype(np.float64), 0.0)
+
+    def put(self, x: int, y: int, values: np.ndarray) -> None:
+        places, inside = self._places(x, y)
+        self.memory[places[inside]] = values[inside]
+
+
+def argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray]) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(argument(part, ins, outs) for part in arg)
+    if isinstance(arg, Num):
+        return arg.dtype.numpy.type(arg.value) if arg.dtype.kind == "float" else int(arg.value)
+    if isinstance(arg, TensorMap):
+        return Matrix(arg, argument(arg.source, ins, outs))
+    assert isinstance(arg, In | Out)
+    return (ins if isinstance(arg, In) else outs)[arg.index]
+
+
+class Cuda:
+    """numba.cuda, for the current thread."""
+
+    def __init__(self, machine: Any) -> None:
+        self.machine, self.shared = machine, self
+
+    def array(self, length: int, kind: Any) -> None:
+        assert length == 0, "shared memory is dynamic"
+
+    @property
+    def threadIdx(self) -> Any:
+        return SimpleNamespace(x=self.machine.current.index)
+
+    @property
+    def blockIdx(self) -> Any:
+        return SimpleNamespace(x=self.machine.current.block.index)
+
+    @property
+    def gridDim(self) -> Any:
+        return SimpleNamespace(x=self.machine.grid)
+
+    def syncthreads(self) -> None:
+        self.machine._meet("all", self.machine.everyone, [self.machine.current.block])
+
+
+def _uint32(x: int) -> int:
+    assert 0 <= x < 2**32, f"{x} is no u32"
+    return int(x)
+
+
+def _int32(x: int) -> int:
+    assert -(2**31) <= x < 2**31, f"{x} is no i32"
+    return int(x)
+
+
+class bodies(_Materials):
+    """A body with the machine behind its names: instructions are the machine's, other factories make their plain twins."""
+
+    def __init__(self, machine: Any) -> None:
+        super().__init__()
+        self.machine = machine
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, Name):
+            names = {"numba.cuda": self.machine.cuda, "numba.cuda.types.uint32": _uint32,
+                     "numba.cuda.types.int32": _int32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
+            return names[repr(value)]
+        if isinstance(value, Deferred) and value not in self.made:
+            factory, args = value.factory, tuple(map(self.of, value.args))
+            if factory.__name__ == "device":
+                self.made[value] = args[0]
+            elif factory.__module__.startswith(PTX):
+                self.made[value] = getattr(self.machine, factory.__name__)(*args)
+            else:
+                simulated, factory.__globals__["SIMULATED"] = factory.__globals__["SIMULATED"], True
+                self.made[value] = factory(*args)
+                factory.__globals__["SIMULATED"] = simulated
+        return self.made[value] if isinstance(value, Deferred) else super().of(value)

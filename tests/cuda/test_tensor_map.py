@@ -1,0 +1,177 @@
+"""Descriptors of matrices from TensorMap to device memory, with a stand-in for the driver."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from aicf.cuda_kernels import engine, tensor_map
+from aicf.cuda_kernels.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
+from aicf.dispatch import prepared
+from aicf.errors import DeviceError
+from aicf.registry.variant import In, Launch, Num, Out, TensorMap
+from aicf.types import bf16, f16, i32
+
+A = TensorMap(In(0), f16, (40, 30), 96, (64, 128))
+
+
+class Driver:
+    """What descriptors need of `cuda.bindings.driver`; keeps what it was asked for, in order."""
+
+    def __init__(self, fail: str = "") -> None:
+        self.log, self.memory, self.allocated, self.fail = [], {}, 0, fail
+        self.CUtensorMapDataType = SimpleNamespace(
+            CU_TENSOR_MAP_DATA_TYPE_FLOAT16="f16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16="bf16"
+        )
+        self.CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE="flat")
+        self.CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B="swizzle 128")
+        self.CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B="promote 256")
+        self.CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE="zeros")
+        self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
+        self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING="non-blocking")
+        self.cuuint64_t = self.cuuint32_t = int
+        self.mode = "global"
+
+    def _code(self, name: str):
+        self.log.append(name)
+        return Code(1 if name == self.fail else 0)
+
+    def cuTensorMapEncodeTiled(self, *args):
+        self.encoded = args
+        pointer = args[2]
+        return self._code("encode"), SimpleNamespace(opaque=[pointer + i for i in range(16)])
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        before, self.mode = self.mode, mode
+        return Code(0), before
+
+    def cuStreamCreate(self, flags):
+        assert self.mode == "relaxed" and flags == "non-blocking"
+        return self._code("stream"), "ours"
+
+    def cuMemAlloc(self, nbytes):
+        assert self.mode == "relaxed"
+        self.allocated += 1
+        return self._code("alloc"), 0x10000 * self.allocated
+
+    def cuMemcpyHtoDAsync(self, to, data, nbytes, stream):
+        assert self.mode == "relaxed" and stream == "ours" and nbytes == len(data) == NBYTES and to % 64 == 0
+        assert to not in self.memory, "a descriptor is never overwritten"
+        self.memory[to] = data
+        return (self._code("copy"),)
+
+    def cuStreamSynchronize(self, stream):
+        return (self._code("sync"),)
+
+
+class Code(int):
+    name = "CUDA_ERROR"
+
+
+def test_what_the_driver_is_told():
+    driver = Driver()
+    Descriptors(A, MapMemory(driver)).at(0x5000)
+    assert driver.encoded == (
+        "f16", 2, 0x5000, [40, 30], [96], [64, 128], [1, 1], "flat", "swizzle 128", "promote 256", "zeros",
+    )  # fmt: skip
+    Descriptors(TensorMap(Out(0), bf16, (8, 8), 16, (64, 64)), MapMemory(driver)).at(0)
+    assert driver.encoded[0] == "bf16"
+
+
+@pytest.mark.spec("C14")
+def test_one_descriptor_for_each_pointer_kept_for_good():
+    """Also while a stream is being captured: allocations and copies are in relaxed mode, and the mode is put back."""
+    driver = Driver()
+    made = Descriptors(A, MapMemory(driver))
+    first, second = made.at(0x5000), made.at(0x6000)
+    assert first != second and made.at(0x5000) == first
+    assert driver.log == ["encode", "stream", "alloc", "copy", "sync", "encode", "copy", "sync"]
+    assert int.from_bytes(driver.memory[first][:8], "little") == 0x5000
+    assert int.from_bytes(driver.memory[second][120:], "little") == 0x6000 + 15
+    assert driver.mode == "global"
+
+
+def test_memory_grows_by_chunks_and_holds_each_once():
+    driver = Driver()
+    made = Descriptors(A, MapMemory(driver))
+    places = {made.at(p) for p in range(CHUNK + 3)}
+    assert len(places) == CHUNK + 3 and driver.allocated == 2
+
+
+@pytest.mark.parametrize("step", ["encode", "stream", "alloc", "copy", "sync"])
+def test_what_the_driver_refuses_is_said(step):
+    driver = Driver(fail=step)
+    made = Descriptors(A, MapMemory(driver))
+    with pytest.raises(DeviceError, match="CUDA driver answered CUDA_ERROR"):
+        made.at(0x5000)
+    assert driver.mode == "global"
+    driver.fail = ""
+    assert made.at(0x5000) in driver.memory, "nothing is remembered of a failure"
+
+
+# --- in launches ------------------------------------------------------------------------------------------------------
+
+
+def test_cores_launch_configuration_counts_clusters():
+    plain, clustered = Launch(print, (6, 5), (384,), (), 1000), Launch(print, (6, 5), (384,), (), 1000, 2)
+    assert engine.configuration(plain) == {"grid": (6, 5), "block": (384,), "shmem_size": 1000}
+    assert engine.configuration(clustered) == {
+        "grid": (3, 5),
+        "block": (384,),
+        "shmem_size": 1000,
+        "cluster": 2,
+    }
+    with pytest.raises(AssertionError):
+        engine.configuration(Launch(print, (5,), (384,), (), 0, 2))
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The stand-in in the place of the current device's memory."""
+    memory = MapMemory(Driver())
+    known = {}
+    monkeypatch.setattr(engine, "describe", lambda m: known.setdefault(m, Descriptors(m, memory)))
+    return known
+
+
+def test_bound_launches_get_the_descriptor_of_their_pointer(made):
+    args = ((A, TensorMap(Out(0), f16, (8, 8), 16, (64, 64))), In(1), Num(5, i32))
+    start = engine.Start(None, None, *engine.parameters(args))
+    packed = start.packed([10, 20], [30])
+    assert packed[2:] == [20, 5]
+    assert packed[:2] == [d.at(p) for d, p in zip(made.values(), (10, 30))]
+
+
+def test_op_calls_describe_whatever_pointer_comes(made, monkeypatch):
+    """One preparation, another tensor each call; a copy in scratch memory has its place there."""
+    args = (A, Out(0))
+    start = engine.Start("kernel", "config", *engine.parameters(args))
+    monkeypatch.setattr(engine, "prepare", lambda *given: start)
+    one = prepared._start(Launch(print, (1,), (1,), args), None, "", [(0, 0)], [(1, 64)], (2, 0))
+    launched = []
+    monkeypatch.setattr(
+        "cuda.core.launch", lambda stream, config, kernel, *given: launched.append(given), raising=False
+    )
+    monkeypatch.setattr(prepared.streams, "stream_object", lambda *given: None)
+    monkeypatch.setattr(prepared.streams, "enter", lambda *given: None)
+    monkeypatch.setattr(prepared.streams, "leave", lambda *given: None)
+    call = object.__new__(prepared.Prepared)
+    call.ordinal, call.scratch, call.starts = 0, 0, (one,)
+    for pointer in (0x100, 0x200, 0x100):
+        call._launch([pointer, 0x1000], 0)
+    (described,) = made.values()
+    assert launched == [(described.at(p), 0x1040) for p in (0x100, 0x200, 0x100)]
+
+
+def test_equal_maps_share_descriptors_on_a_device(monkeypatch):
+    monkeypatch.setattr(tensor_map, "_memory", lambda device: MapMemory(Driver()))
+    tensor_map.descriptors.cache_clear()
+    again = TensorMap(In(0), f16, (40, 30), 96, (64, 128))
+    assert tensor_map.descriptors(0, A) is tensor_map.descriptors(0, again)
+    assert tensor_map.descriptors(0, A) is not tensor_map.descriptors(1, A)
+    tensor_map.descriptors.cache_clear()
+
+
+def test_a_kernel_sees_an_address():
+    assert engine.signature_of(Launch(print, (1,), (1,), ((A,), Num(1, i32))), None) == (("uint64",), "int32")
