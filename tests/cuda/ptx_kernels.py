@@ -1,0 +1,203 @@
+"""Small kernels around the instructions of bodies/ptx, to run on a GPU and on the model of one, with what they compute.
+
+Each takes blocks of 256 threads: the first warpgroup brings, the second one multiplies. `launch` makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aicf.cuda_kernels.bodies import ptx
+from aicf.cuda_kernels.bodies.ptx.wgmma import ROWS, slab_bytes
+from aicf.cuda_kernels.bodies.tile import each, zeros
+from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
+from aicf.registry.variant import In, Launch, Num, Out, TensorMap
+from aicf.types import DType, i32
+
+BOX = 64 * 64 * 2  # bytes
+SHARED = 1024 + 6 * BOX + 64
+BARRIERS = 6 * BOX
+
+
+def matrix(source: In | Out, dtype: DType, rows: int, columns: int) -> TensorMap:
+    return TensorMap(source, dtype, (columns, rows), columns * 2, (64, 64))
+
+
+@device
+def aligned(address):
+    return uint32((address + uint32(1023)) & uint32(0xFFFFFC00))
+
+
+def moved(dtype: DType, shape: tuple[int, int], at: tuple[int, int], to: tuple[int, int]) -> Launch:
+    """A box of operand 0, from (x, y), to result 0 at another place: load, barrier, store."""
+    address, init, publish, fence = (
+        ptx.shared_address(),
+        ptx.barrier_init(),
+        ptx.publish_barriers(),
+        ptx.fence_async(),
+    )
+    prefetch, expect, load, wait = ptx.prefetch_map(), ptx.expect(), ptx.load_box(), ptx.wait_phase()
+    store, commit, wait_read, wait_all = (
+        ptx.store_box(),
+        ptx.commit_stores(),
+        ptx.wait_stores_read(0),
+        ptx.wait_stores(),
+    )
+
+    def kernel(source, target, x, y, to_x, to_y):
+        base = aligned(address(cuda.shared.array(0, types.uint8)))
+        barrier = uint32(base + uint32(BARRIERS))
+        if cuda.threadIdx.x == 0:
+            init(barrier, uint32(1))
+            publish()
+            fence()
+            prefetch(source)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            expect(barrier, uint32(BOX))
+            load(base, source, barrier, x, y)
+        wait(barrier, uint32(0))
+        if cuda.threadIdx.x == 0:
+            store(target, base, to_x, to_y)
+            commit()
+            wait_read()
+            wait_all()
+
+    maps = matrix(In(0), dtype, *shape), matrix(Out(0), dtype, *shape)
+    kernel.blocks_per_sm = 1
+    return Launch(kernel, (1,), (256,), (*maps, *(Num(v, i32) for v in (*at, *to))), SHARED)
+
+
+def shared_boxes(dtype: DType, shape: tuple[int, int]) -> Launch:
+    """Two blocks of a cluster each bring one box of operand 0 for both, tell each other, and write both to result 0: box i by
+    block r to row 64 (2 r + i)."""
+    address, init, publish, fence = (
+        ptx.shared_address(),
+        ptx.barrier_init(),
+        ptx.publish_barriers(),
+        ptx.fence_async(),
+    )
+    expect, load, wait, rank_of = ptx.expect(), ptx.multicast_box(2), ptx.wait_phase(), ptx.cluster_rank()
+    arrive, wait_cluster = ptx.cluster_arrive(), ptx.cluster_wait()
+    tell, there, store, commit, wait_all = (
+        ptx.arrive_remote(), ptx.in_block(), ptx.store_box(), ptx.commit_stores(), ptx.wait_stores()
+    )  # fmt: skip
+
+    def kernel(source, target):
+        base = aligned(address(cuda.shared.array(0, types.uint8)))
+        full = uint32(base + uint32(BARRIERS))
+        seen = uint32(full + uint32(8))
+        rank, thread = uint32(rank_of()), uint32(cuda.threadIdx.x)
+        if thread == 0:
+            init(full, uint32(1))
+            init(seen, uint32(2))
+            publish()
+            fence()
+        arrive()
+        wait_cluster()
+        if thread == 0:
+            expect(full, uint32(2 * BOX))
+            load(uint32(base + rank * uint32(BOX)), source, full, int32(0), int32(64 * rank))
+        wait(full, uint32(0))
+        if thread >= 128 and thread < 130:
+            tell(there(seen, uint32(thread - 128)))
+        wait(seen, uint32(0))
+        if thread == 0:
+            for i in range(2):
+                store(target, uint32(base + uint32(i * BOX)), int32(0), int32(64 * (2 * rank + i)))
+            commit()
+            wait_all()
+        arrive()
+        wait_cluster()
+
+    maps = matrix(In(0), dtype, *shape), matrix(Out(0), dtype, 2 * shape[0], shape[1])
+    kernel.blocks_per_sm = 1
+    return Launch(kernel, (2,), (256,), maps, SHARED, 2)
+
+
+def products(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool, twice: bool) -> Launch:
+    """Result 0, 64 `blocks` x n of f32: a b over 64 of k, or twice that. a and b are lines x 64 as memory has them: (64, lines)
+    where lines are contiguous."""
+    address, init, publish, fence_copies = (
+        ptx.shared_address(), ptx.barrier_init(), ptx.publish_barriers(), ptx.fence_async()
+    )  # fmt: skip
+    expect, load, wait = ptx.expect(), ptx.load_box(), ptx.wait_phase()
+    fence, commit, wait_one = ptx.fence_products(), ptx.commit_products(), ptx.wait_products(1)
+    count, sums, a_boxes, b_boxes = blocks * n // 2, n // 2, blocks, n // 64
+    multiply, finish = ptx.multiply_slabs(dtype, n, blocks, a_k_fast, b_k_fast), ptx.finish_products(count)
+    a_of, b_of, start = ptx.describe(a_k_fast), ptx.describe(b_k_fast), zeros(count)
+
+    def put(i, run, env):
+        out, member = env
+        row = i // sums * ROWS + member // 32 * 16 + member % 32 // 4 + i % sums // 2 % 2 * 8
+        out[np.int64(row) * n + i % sums // 4 * 8 + member % 4 * 2 + i % 2] = run[0]
+
+    put_all = each(count, 1, put)
+
+    def kernel(a, b, out):
+        base = aligned(address(cuda.shared.array(0, types.uint8)))
+        barrier = uint32(base + uint32(BARRIERS))
+        thread = int32(cuda.threadIdx.x)
+        if thread == 0:
+            init(barrier, uint32(1))
+            publish()
+            fence_copies()
+        cuda.syncthreads()
+        if thread == 0:
+            expect(barrier, uint32((a_boxes + b_boxes) * BOX))
+            for i in range(a_boxes):
+                x, y = (0, 64 * i) if a_k_fast else (64 * i, 0)
+                load(uint32(base + uint32(i * BOX)), a, barrier, int32(x), int32(y))
+            for i in range(b_boxes):
+                x, y = (0, 64 * i) if b_k_fast else (64 * i, 0)
+                load(uint32(base + uint32((a_boxes + i) * BOX)), b, barrier, int32(x), int32(y))
+        if thread >= 128:
+            wait(barrier, uint32(0))
+            left, right = a_of(base), b_of(uint32(base + uint32(a_boxes * BOX)))
+            fence()
+            acc = multiply(start, left, right, uint32(0))
+            commit()
+            if twice:
+                wait_one()
+                fence()
+                acc = multiply(acc, left, right, uint32(1))
+                commit()
+            acc = finish(acc)
+            put_all(acc, (out, int32(thread - 128)))
+
+    def operand(i: int, lines: int, k_fast: bool) -> TensorMap:
+        return matrix(In(i), dtype, *((lines, 64) if k_fast else (64, lines)))
+
+    assert slab_bytes(64) == BOX
+    maps = operand(0, 64 * blocks, a_k_fast), operand(1, n, b_k_fast)
+    kernel.blocks_per_sm = 1
+    return Launch(kernel, (1,), (256,), (*maps, Out(0)), SHARED)
+
+
+def set_aside() -> Launch:
+    """Registers from the first warpgroup to the second; result 0 has each thread's own number."""
+    keep, take = ptx.keep_registers(24), ptx.take_registers(240)
+
+    def kernel(out):
+        thread = int32(cuda.threadIdx.x)
+        if thread < 128:
+            keep()
+            out[thread] = thread
+        else:
+            take()
+            out[thread] = thread
+
+    kernel.blocks_per_sm = 1
+    return Launch(kernel, (1,), (256,), (Out(0),))
+
+
+def expected_products(arrays: list[np.ndarray], a_k_fast: bool, b_k_fast: bool, twice: bool) -> np.ndarray:
+    a, b = (x.astype(np.float64) for x in arrays)
+    return ((a if a_k_fast else a.T) @ (b.T if b_k_fast else b)) * (1 + twice)
+
+
+__all__: list[Any] = [
+    "BOX", "SHARED", "expected_products", "matrix", "moved", "products", "set_aside", "shared_boxes"
+]  # fmt: skip
