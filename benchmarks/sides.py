@@ -27,11 +27,12 @@ class BoundOp:
 
 
 def bind_op(
-    runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], **attrs: Any
-) -> BoundOp:
-    """An op on any library's tensors that the runtime's device can reach."""
+    runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any],
+    kernels: aicf.KernelRegistry | None = None, **attrs: Any,
+) -> BoundOp:  # fmt: skip
+    """An op on any library's tensors that the runtime's device can reach; by these kernels, or those that are installed."""
     operands, results = ([runtime.borrow(adopt(t)) for t in tensors] for tensors in (inputs, outputs))
-    schema, registry = aicf.schema_of(kind), aicf.default_registry()
+    schema, registry = aicf.schema_of(kind), kernels or aicf.default_registry()
     packed = schema.pack(schema.normalized([t.spec for t in operands], attrs))
     region = RegionSpec.single(
         aicf.OpKind(kind), packed, [t.desc for t in operands], [t.desc for t in results]

@@ -1,0 +1,206 @@
+"""Matrix products of halves against cuBLAS: squares, skinny and ragged ones, all four transposes; and every tiling by itself.
+
+The Hopper kernels (`cuda_kernels/gemm_wgmma.py`) are put beside the installed ones here; they are not installed yet.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aicf
+from aicf.cuda_kernels import gemm_wgmma
+from aicf.registry.variant import KernelVariant
+
+from .. import sides
+from ..gpu import LAUNCHES
+from ..harness import Bench, Case, NotHere, Suite
+from ..results import Row, row
+from ..stats import Stats
+
+SQUARES = (256, 512, 1024, 2048, 4096, 8192, 16384)
+OTHERS = (
+    (16, 4096, 4096), (128, 4096, 4096), (4096, 11008, 4096), (8192, 1024, 8192), (4096, 128256, 4096), (8192, 8192, 512),
+    (1000, 1000, 1000), (4097, 4095, 4096),
+)  # fmt: skip
+SIZES = (*((n, n, n) for n in SQUARES), *OTHERS)
+SHOWN = (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 11008, 4096), (128, 4096, 4096)
+TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2}
+SAMPLE_S = 4e-4  # a graph has as many products as take about so long
+GUESS = 4e14  # flops a second
+PEER = "the better of cuBLAS and cuBLASLt"
+LIBRARIES = {"cuBLAS": "cublas", "cuBLASLt": "cublaslt"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """op(a) op(b) of an m x k and a k x n matrix of halves. `order`: N or T for each."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    order: str = "NT"
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.order} {self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def attrs(self) -> dict[str, bool]:
+        return {"trans_a": self.order[0] == "T", "trans_b": self.order[1] == "T"}
+
+
+class Operands:
+    """Normal data in as many sets as keep the cache cold; b is scaled so that results are of order one."""
+
+    def __init__(self, p: Problem, lab: Any) -> None:
+        torch = lab.torch
+        self.problem, self.lab = p, lab
+        kind = {"f16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
+        self.launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / p.flops)))
+
+        def matrix(rows: int, columns: int, transposed: bool, scale: float = 1.0) -> Any:
+            shape = (columns, rows) if transposed else (rows, columns)
+            return (torch.randn(shape, device=lab.device) * scale).to(kind)
+
+        trans_a, trans_b = p.attrs.values()
+        nbytes = 2 * (p.m * p.k + p.k * p.n + p.m * p.n)
+        self.sets = [
+            (
+                matrix(p.m, p.k, trans_a),
+                matrix(p.k, p.n, trans_b, p.k**-0.5),
+                torch.empty(p.m, p.n, device=lab.device, dtype=kind),
+            )
+            for _ in range(lab.sets(nbytes, self.launches))
+        ]
+        self.turns = [i % len(self.sets) for i in range(self.launches)]
+
+    def ours(self, registry: aicf.KernelRegistry) -> tuple[Any, str]:
+        """A graph of what selection takes from these kernels, verified; and its name."""
+        ops = [
+            sides.bind_op(self.lab.runtime, "gemm", [a, b], [c], registry, **self.problem.attrs)
+            for a, b, c in self.sets
+        ]
+        graph = self.lab.aicf_graph([ops[i].call for i in self.turns])
+        self._verify(ops[0].kernel_id, graph)
+        return graph, ops[0].kernel_id
+
+    def theirs(self, library: str) -> Any:
+        torch, (trans_a, trans_b) = self.lab.torch, self.problem.attrs.values()
+        torch.backends.cuda.preferred_blas_library(LIBRARIES[library])
+
+        def work() -> None:
+            for i in self.turns:
+                a, b, c = self.sets[i]
+                torch.matmul(a.T if trans_a else a, b.T if trans_b else b, out=c)
+
+        graph = self.lab.torch_graph(work)
+        self._verify(library, graph)
+        return graph
+
+    def _verify(self, what: str, graph: Any) -> None:
+        for *_, c in self.sets:
+            c.fill_(float("nan"))
+        graph()
+        want = self._wanted
+        got = self.sets[0][2].reshape(-1)
+        self.lab.verify(f"{what}: {self.problem}", got, lambda at: want[at], TOLERANCE[self.problem.dtype])
+
+    @functools.cached_property
+    def _wanted(self) -> Any:
+        """In f64; for the largest in f32, whose rounding is far below that of the results."""
+        torch, (trans_a, trans_b) = self.lab.torch, self.problem.attrs.values()
+        wide = torch.float64 if self.problem.flops < 1e12 else torch.float32
+        a, b = (x.to(wide) for x in self.sets[0][:2])
+        return torch.matmul(a.T if trans_a else a, b.T if trans_b else b).reshape(-1)
+
+
+def with_hopper() -> aicf.KernelRegistry:
+    """Everything that is installed, and the tilings."""
+    return aicf.KernelRegistry([*aicf.default_registry(), *tilings()])
+
+
+def tilings() -> list[KernelVariant]:
+    return [v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)]
+
+
+def cases(bench: Bench) -> list[Case]:
+    sizes = ((256, 256, 256), (1000, 1000, 1000)) if bench.tiny else SIZES
+    problems = [
+        Problem(*size, dtype, order)
+        for order in ("NT", "NN", "TN", "TT") for dtype in ("bf16", "f16") for size in sizes
+    ]  # fmt: skip
+    shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
+    made = [Case(f"gemm {p}", functools.partial(_against_cublas, p), seconds=1.0) for p in problems]
+    return [*(Case(f"tilings {p}", functools.partial(_tilings, p), seconds=2.0) for p in shown), *made]
+
+
+def _lab(bench: Bench) -> Any:
+    if not bench.on_gpu:
+        raise NotHere("the kernels are for Hopper, and so is cuBLAS")
+    return bench.lab
+
+
+def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
+    lab = _lab(bench)
+    operands = Operands(p, lab)
+    graph, kernel_id = operands.ours(with_hopper())
+    graphs = {"aicf": graph} | {name: operands.theirs(name) for name in LIBRARIES}
+    times = _times(bench, operands, graphs)
+    best = min(LIBRARIES, key=lambda name: times[name].median)
+    speeds = {name: times[name].rate(p.flops / 1e12) for name in ("aicf", best)}
+    yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
+
+
+def _tilings(p: Problem, bench: Bench) -> Iterator[Row]:
+    """Each against the choice that is made by prediction."""
+    lab = _lab(bench)
+    operands = Operands(p, lab)
+    chosen, chosen_id = operands.ours(with_hopper())
+    graphs = {"chosen": chosen}
+    for variant in tilings():
+        if why := variant.admits(lab.runtime.spec):
+            raise NotHere(str(why))
+        graphs[variant.name], _ = operands.ours(aicf.KernelRegistry([variant]))
+    times = _times(bench, operands, graphs)
+    for name, time in times.items():
+        if name != "chosen":
+            mine, choice = (t.rate(p.flops / 1e12) for t in (time, times["chosen"]))
+            yield row(
+                f"{p} by {name}",
+                "TFLOP/s",
+                mine,
+                f"chosen: {chosen_id}",
+                choice,
+                f"{time.median * 1e6:.4g} us",
+            )
+
+
+def _times(bench: Bench, operands: Operands, graphs: dict[str, Any]) -> dict[str, Stats]:
+    lab = bench.lab
+    samples = {name: lab.device_time(g, operands.launches, cold=True) for name, g in graphs.items()}
+    return bench.compare(samples)
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """The geometric mean of all ratios, and the least."""
+    ratios = [r["ratio"] for r in rows if r["case"].startswith("gemm ") and r.get("ratio")]
+    if not ratios:
+        return []
+    mean = functools.reduce(lambda x, y: x * y, ratios) ** (1 / len(ratios))
+    worst = min((r for r in rows if r.get("ratio") in ratios), key=lambda r: r["ratio"])
+    made = row("gemm, geometric mean of ratios", "ratio", Stats(mean, 0.0, len(ratios)),
+               note=f"least {worst['ratio']:g}, {worst['case']}")  # fmt: skip
+    return [made]
+
+
+SUITE = Suite(
+    "gemm", "f16 and bf16 products against cuBLAS, all transposes, 256 to 16384; each Hopper tiling by itself", 600, cases,
+    headlines=tuple((f"gemm {Problem(n, n, n)}", PEER) for n in (4096, 8192)), summary=summary,
+)  # fmt: skip
