@@ -189,50 +189,6 @@ def test_tensor_cores_with_leading_dimensions_and_special_values(gpu, variant, d
     np.testing.assert_array_equal(np.isinf(got.astype(np.float32)), np.isinf(want))
 
 
-def fused(m: int, n: int, k: int, ops: Sequence[str], keep: int = 0) -> RegionSpec:
-    """gemm followed by ops, as fusion composes them; the last `keep` values before the result escape too."""
-    head = gemm(m, n, k)
-    tensors, regions_ops, value, inputs = list(head.tensors), list(head.ops), 2, [0, 1]
-    made = [value]
-    for name in ops:
-        ins = [value]
-        if name == "bias_add":
-            tensors.append(desc((n,)))
-            ins.append(len(tensors) - 1)
-            inputs.append(ins[-1])
-        tensors.append(desc((m, n)))
-        schema = schema_of(name)
-        regions_ops.append(type(head.anchor)(schema.kind, schema.pack({}), tuple(ins), (len(tensors) - 1,)))
-        value = len(tensors) - 1
-        made.append(value)
-    return RegionSpec(tuple(regions_ops), tuple(tensors), tuple(inputs), tuple(made[-1 - keep :]))
-
-
-@pytest.mark.spec("A4", "D7")
-@pytest.mark.parametrize("variant", GEMMS)
-@pytest.mark.parametrize(
-    "ops, keep",
-    [
-        (["bias_add"], 0),
-        (["relu"], 0),
-        (["bias_add", "gelu"], 0),
-        (["bias_add", "gelu"], 1),
-        (["tanh"], 1),
-        (["exp"], 0),
-    ],
-)
-def test_fused_epilogues(gpu, variant, ops, keep):
-    r = fused(70, 45, 33, ops, keep)
-    case = Case(variant, r, tolerance=1e-4)
-    operands = operands_for(case)
-    values = [operands.arrays[0].astype(np.float64) @ operands.arrays[1].astype(np.float64)]
-    for name in ops:
-        bias = [operands.arrays[2].astype(np.float64)] if name == "bias_add" else []
-        values += schema_of(name).call_reference([values[-1], *bias], {})
-    by_tensor = dict(zip([o.outputs[0] for o in r.ops], values))
-    assert_close(case, launch_case(gpu, case, operands.memory), [by_tensor[i] for i in r.outputs])
-
-
 # --- special values ---------------------------------------------------------------------------------------------------
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-38, -1e30, 1.0, -2.5], np.float32)
