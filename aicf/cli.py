@@ -200,14 +200,20 @@ def _explain(args: argparse.Namespace) -> int:
 
     explanation: Explanation | Diff = explained(args.device, args.tuning)
     if args.diff:
-        other = _saved(args.diff) if args.diff.endswith(".json") else explained(args.diff).to_json()
+        other = (
+            _saved(args.diff)
+            if args.diff.endswith(".json") or Path(args.diff).is_file()
+            else explained(args.diff).to_json()
+        )
         explanation = Diff(explanation.to_json(), other)
+    if args.verbose and isinstance(explanation, Explanation):
+        explanation = explanation.verbose()
     if args.json:
         print(json.dumps(explanation.to_json(), indent=1, sort_keys=True))
-    elif args.verbose and isinstance(explanation, Explanation):
-        Console().print(explanation.verbose())
-    else:
+    elif sys.stdout.isatty():
         Console().print(explanation)
+    else:
+        print(explanation)  # into a file or a pipe: the same everywhere
     return 0
 
 
@@ -216,7 +222,8 @@ def _saved(path: str) -> dict[str, Any]:
     try:
         data = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise AicfError(f"{path} can't be read: {error}", expected="what aicf explain --json wrote") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise AicfError(f"{path} can't be read: {why}", expected="what aicf explain --json wrote") from None
     regions = data.get("regions") if isinstance(data, dict) else None
     needed = {"anchor", "last", "region", "chosen", "candidates", "rejected", "ended", "steps", "view"}
     if "device" not in (data or ()) or not isinstance(regions, list) or any(needed - {*r} for r in regions):

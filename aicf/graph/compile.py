@@ -49,7 +49,7 @@ def compile_graph(
     if variables is not None:
         variables.declare(graph, renew)
     lowered = schedule(lower(graph), graph)
-    regions = form_regions(lowered, graph, selector, beam)
+    regions = form_regions(lowered, graph, selector, _checked_beam(beam))
     plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
     return CompiledPlan(plan, tuple(regions))
 
@@ -193,6 +193,7 @@ def explain_for(
     *,
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
+    accumulate: int = 1,
     numerics: str = "fused",
     beam: int = 1,
     registry: KernelRegistry | None = None,
@@ -202,12 +203,20 @@ def explain_for(
 
     device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     """
-    recipe = Recipe(model, mode, loss, optimizer)
+    recipe = Recipe(model, mode, loss, optimizer, accumulate)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = registry or default_registry()
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
     compiled = compile_graph(recipe, model.sizes, selector, beam=beam)
     return explain(compiled.plan, compiled.regions)
+
+
+def _checked_beam(beam: Any) -> int:
+    if type(beam) is not int or beam < 1:
+        raise VerifyError(
+            f"beam={beam!r}", expected="a whole number of 1 or more; 1 is greedy, 16 the optimum"
+        )
+    return beam
 
 
 def _is_strict(numerics: str) -> bool:

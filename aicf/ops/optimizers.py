@@ -190,7 +190,12 @@ def schedule_cosine(step: Index, base: F32, *, warmup: int = 0, total: int, floo
     """
     t = float(step)
     done = (t - warmup) / (total - warmup)
-    decayed = floor + (base - floor) * 0.5 * (1.0 + math.cos(3.141592653589793 * done))
+    square = (
+        done * done
+    )  # of the sine of half the angle: a series for 0 to 1, where libm's would bring in f64
+    sine = done * (1.5707963267948966 + square * (-0.6459640975062462 + square * (0.07969262624616704 + square * (
+        -0.004681754135318687 + square * (0.00016044118478735982 + square * -3.598843235212085e-06)))))  # fmt: skip
+    decayed = floor + (base - floor) * (1.0 - sine * sine)
     return base * t / warmup if t < warmup else decayed if done < 1.0 else floor
 
 

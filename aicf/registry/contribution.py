@@ -57,7 +57,7 @@ def contribution(
     writes = frozenset(storage.get(t, t) for t in written)
     rng = any(d.name == "rng" for d in schema.operands)
     if writes or scattered or rng or sync:
-        rows["effects"] = Effect(writes, scattered, rng, sync)
+        rows["effects"] = Effect(writes, scattered, rng, sync, "" if schema.is_map else op.kind.name)
     return rows
 
 

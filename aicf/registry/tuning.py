@@ -322,9 +322,21 @@ def tuning_of(given: Times | str | Path | None, device: DeviceSpec, registry: Ke
         return given
     if isinstance(given, str | Path):
         return Tuning.load(given, device, registry)
-    for (key, id), us in given.items():
-        if not (math.isfinite(us) and us > 0):
+    if not isinstance(given, Mapping):
+        raise TuningError(
+            f"tuning is {given!r}", expected="a file, a Tuning, or {(region key, kernel id): us}"
+        )
+    for entry, us in given.items():
+        if not (
+            isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+        ):
+            raise TuningError(f"{entry!r} names no time", expected="(region key, kernel id)")
+        if not isinstance(us, int | float) or isinstance(us, bool) or not (math.isfinite(us) and us > 0):
             raise TuningError(
-                f"the time of {id} is {us}", expected="microseconds, more than 0 and finite", where=key
+                f"the time of {entry[1]} is {us!r}",
+                expected="microseconds, more than 0 and finite",
+                where=entry[0],
             )
+        if entry[1] not in registry:
+            raise TuningError(f"no kernel {entry[1]!r} is registered", expected="ids that `aicf info` lists")
     return given

@@ -175,12 +175,18 @@ class Dtype(Row):
 
 @dataclass(frozen=True)
 class Effect:
-    """writes: values written in place; scattered: values read elsewhere than in the place of the result; rng: random state."""
+    """What an op does to memory, and how it reads it. Values are known by their place in the region.
+
+    writes     written in place
+    scattered  read elsewhere than in the place of the result, or, by a core, until it is done
+    core       the op that reads so, if it is one
+    """
 
     writes: frozenset[int] = frozenset()
     scattered: frozenset[int] = frozenset()
     rng: bool = False
     sync: bool = False
+    core: str = ""
 
     def __str__(self) -> str:
         words = [f"writes {len(self.writes)} in place"] * bool(self.writes) + ["random"] * self.rng
@@ -196,14 +202,19 @@ class Effects(Row):
         if theirs.sync:
             return Conflict(self.name, "the ops before", "an explicit sync point", "sync")
         for writer, reader in ((mine, theirs), (theirs, mine)):
-            if hazard := sorted(writer.writes & reader.scattered):
-                names = ", ".join(f"%{v}" for v in hazard)
-                return Conflict(
-                    self.name, f"a write of {names} in place", f"a read of {names} from elsewhere", "barrier"
+            if writer.writes & reader.scattered:
+                read = (
+                    f"{reader.core}, a core: all before it may be read until it is done"
+                    if reader.core
+                    else "a read of it from elsewhere"
                 )
+                return Conflict(self.name, "a write in place", read, "barrier")
         if mine.writes & theirs.writes:
             return Conflict(self.name, "a write in place", "another of the same storage", "barrier")
-        return Effect(mine.writes | theirs.writes, mine.scattered | theirs.scattered, mine.rng | theirs.rng)
+        return Effect(
+            mine.writes | theirs.writes, mine.scattered | theirs.scattered, mine.rng | theirs.rng,
+            core=mine.core or theirs.core,
+        )  # fmt: skip
 
 
 class Round(Row):

@@ -23,6 +23,9 @@ class AttributeState:
     invalid_reason: Conflict | None = None
     score_hint: float | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.anchor, self.last, frozenset(self.attrs.items()), self.candidates))
+
     def compose(self, theirs: Attributes) -> AttributeState:
         """With the rows of one more op. Candidates are narrowed by whoever has the index."""
         attrs, conflict = join(self.attrs, theirs)

@@ -350,6 +350,25 @@ def test_the_first_nan_is_traced_to_its_op(device, how, monkeypatch):
     assert np.isnan(getattr(program, how)({"x": x})["output"].numpy()).any()
 
 
+class Masked(nn.Layer):
+    """A NaN that is masked, and one that is not."""
+
+    def emit(self, ctx, x):
+        kept = ctx.select(ctx.greater(x, 0.0), ctx.log(x), 0.0)
+        return ctx.div(kept, ctx.sub(kept, kept))
+
+
+@on_each_device
+@pytest.mark.spec("D16")
+def test_a_nan_is_traced_back_through_the_places_that_have_it(device, monkeypatch):
+    program = aicf.compile(nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(Masked()), device=device)
+    monkeypatch.setenv("AICF_CHECK", "nan")
+    with pytest.raises(NanError) as error:
+        program.run({"x": -np.ones((6, 5), np.float32)})
+    if len(program.plan.kernel_ids) == 1:
+        assert "div made it" in str(error.value)
+
+
 @on_each_device
 @pytest.mark.spec("D16")
 @pytest.mark.parametrize("how", ["run", "replay"])

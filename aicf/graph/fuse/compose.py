@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from ...ir import Graph, LoweredOp, Role
@@ -38,10 +39,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an op does not join a region: the rows' conflict, or what the last candidates have against it."""
+    """Why an op does not join a region: the rows' conflict; or the row that left no candidates, its value before and
+    now, and what the last candidates have against the op."""
 
     conflict: Conflict | None
     against: tuple[tuple[KernelVariant, Reject], ...] = ()
+    emptied: tuple[str, str, str] = ("", "", "")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Open:
     node: Node
     index: dict[int, int]  # vid -> place in the region's tensors
     made: tuple[int, ...]  # vids
+    homes: dict[int, int]  # storage that has several names -> the place of the first of them
     steps: tuple[Node, ...]  # of its prefixes, the last is its own
 
     @property
@@ -70,9 +74,9 @@ class Schedule:
     attrs: list[AttrPack] = field(default_factory=list)
     descs: list[TensorDesc] = field(default_factory=list)  # by vid
     last_read: dict[int, int] = field(default_factory=dict)
-    storage: dict[int, list[int]] = field(
+    storage: dict[int, int] = field(
         default_factory=dict
-    )  # vid -> all that live where it does, if several
+    )  # vid -> the first that lives where it does, if several
 
     @classmethod
     def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> Schedule:
@@ -90,9 +94,7 @@ class Schedule:
             for result, (operand, how) in op.constraints.get("alias", {}).items():
                 if how == "must" or VIEW in schema_of(kind).traits:
                     source = op.in_vids[operand]
-                    names = schedule.storage.setdefault(source, [source])
-                    names.append(op.out_vids[result])
-                    schedule.storage[op.out_vids[result]] = names
+                    schedule.storage[op.out_vids[result]] = schedule.storage.setdefault(source, source)
         kept = {v.vid for v in graph.values if v.role is Role.output} | set(graph.updates.values())
         schedule.last_read.update(dict.fromkeys(kept, len(ops)))
         dense: dict[TensorSpec, TensorDesc] = {}
@@ -125,19 +127,17 @@ class Composer:
         """The region with the next op of the schedule."""
         return self._extended(region, region.last + 1)
 
-    def _storage(self, vid: int, index: dict[int, int]) -> int:
-        """The place of the first value of the region that lives where this one does."""
-        return min(index[v] for v in self.schedule.storage[vid] if v in index)
-
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
     def _extended(self, region: Open | None, i: int) -> Open | Stop:
         op, descs = self.schedule.ops[i], self._descs
-        index = dict(region.index) if region else {}
-        known = len(index)
+        index, homes = (dict(region.index), dict(region.homes)) if region else ({}, {})
+        known, storage = len(index), self.schedule.storage
         for vid in (*op.in_vids, *op.out_vids):
             if vid >= 0 and vid not in index:
+                if vid in storage:
+                    homes.setdefault(storage[vid], len(index))
                 index[vid] = len(index)
         ins = tuple(index[v] if v >= 0 else -1 for v in op.in_vids)
         outs = tuple(index[v] for v in op.out_vids)
@@ -148,7 +148,7 @@ class Composer:
             leaving = outs
         fresh = tuple(descs[v] for v, n in index.items() if n >= known)
         sync = bool(op.constraints.get("sync"))
-        same = tuple((index[v], self._storage(v, index)) for v in op.in_vids if v in self.schedule.storage)
+        same = tuple((index[v], homes[storage[v]]) for v in op.in_vids if v in storage)
         key = (region.node.id if region else -1, self._calls[i], ins, outs, fresh, leaving, sync, same)
         found = self._nodes.get(key)
         if found is None:
@@ -159,7 +159,7 @@ class Composer:
         if isinstance(found, Stop):
             return found
         steps = (*(region.steps if region else ()), found)
-        return Open(region.anchor if region else i, i, found, index, made, steps)
+        return Open(region.anchor if region else i, i, found, index, made, homes, steps)
 
     def _node(
         self, before: Node | None, i: int, ins: tuple[int, ...], outs: tuple[int, ...], new: tuple[TensorDesc, ...],
@@ -178,7 +178,7 @@ class Composer:
         point = schema.flops if schema.is_map else 0
         own = point * numel(tensors[outs[0]].shape)
         if before is None:
-            state = AttributeState(0, 0, rows)
+            state = AttributeState(0, 0, MappingProxyType(dict(rows)))
         else:
             state = before.state.compose(rows)
             point, own = before.point_flops + point, before.own_flops + own
@@ -187,11 +187,11 @@ class Composer:
             if state.invalid_reason is not None and state.invalid_reason.trigger != "conflict":
                 return Stop(state.invalid_reason)
             state = _with_recomputed(state, own, point)
-        live = self._narrowed(before, state, spec, schema)
+        live, row = self._narrowed(before, state, spec, schema)
         if before is not None and not live:
-            return Stop(
-                state.invalid_reason, self._against(before, spec) if state.invalid_reason is None else ()
-            )
+            if state.invalid_reason is not None:
+                return Stop(state.invalid_reason)
+            return Stop(None, self._against(before, spec), _emptied(row, before.state, state))
         length = len(spec.ops)
         ranked = self.selector.rank(spec, live & index.accepting(_structure(state), length))
         if ranked:
@@ -200,24 +200,38 @@ class Composer:
         state = replace(state, candidates=live, score_hint=best.score if best else None)
         return Node(len(self._nodes), spec, state, made | set(outs), best, own, point, storage)
 
-    def _narrowed(self, before: Node | None, state: AttributeState, spec: RegionSpec, schema: Any) -> int:
-        """The candidates that are left: those of the prefix, by the masks of the rows that changed. Never more."""
+    def _narrowed(
+        self, before: Node | None, state: AttributeState, spec: RegionSpec, schema: Any
+    ) -> tuple[int, str]:
+        """The candidates that are left: those of the prefix, by the masks of the rows that changed, never more; and the
+        row that left none."""
         index, attrs, length = self.selector.index, state.attrs, len(spec.ops)
-        live = before.state.candidates if before else index.begins(schema)
-        live &= index.viable(_structure(state), length) & index.alignment(attrs["avail"])
-        for dtype in {t.dtype for t in spec.tensors[len(before.spec.tensors) if before else 0 :]}:
-            live &= index.dtype(dtype)
+        live, row = before.state.candidates if before else index.begins(schema), ""
+        masks = [
+            ("slot", index.viable(_structure(state), length)),
+            ("avail", index.alignment(attrs["avail"])),
+        ]
+        new = {t.dtype for t in spec.tensors[len(before.spec.tensors) if before else 0 :]}
+        for name, mask in (*masks, *(("dtype", index.dtype(dtype)) for dtype in new)):
+            row = name if live and not live & mask else row
+            live &= mask
         if state.invalid_reason is not None:
             live &= index.custom  # variants that judge regions by themselves
         for variant in index.members(live & index.custom):
             if variant.continues(spec, self.selector.device) is not None:
                 live &= ~index.bit(variant)
-        return live
+        return live, row
 
     def _against(self, before: Node, spec: RegionSpec) -> tuple[tuple[KernelVariant, Reject], ...]:
         survivors = list(self.selector.index.members(before.state.candidates))[:64]
         verdicts = ((v, v.continues(spec, self.selector.device)) for v in survivors)
         return tuple((v, reject) for v, reject in verdicts if reject is not None)
+
+
+def _emptied(row: str, before: AttributeState, after: AttributeState) -> tuple[str, str, str]:
+    if row == "slot":
+        return row, _structure(before), _structure(after)
+    return (row, str(before.attrs[row]), str(after.attrs[row])) if row == "avail" else (row, "", "")
 
 
 def _structure(state: AttributeState) -> str:
@@ -247,4 +261,4 @@ def _with_recomputed(state: AttributeState, own: int, point: int) -> AttributeSt
     domain = state.attrs["domain"]
     if domain.phase or domain.parts > 1 or (again := point * numel(domain.shape) - own) <= 0:
         return state
-    return replace(state, attrs={**state.attrs, "recompute": again})
+    return replace(state, attrs=MappingProxyType({**state.attrs, "recompute": again}))

@@ -198,8 +198,10 @@ def stopped(composer: Composer, region: Open, stop: Stop) -> Ended:
 def _told(kind: str, stop: Stop) -> Ended:
     if stop.conflict is None:
         against = list(stop.against)
+        if not against:
+            return Ended("candidates", "no kernel begins with it", "no kernel begins with it")
         detail = f"{kind} fits none: {counted_reasons(against)}"
-        return Ended("candidates", detail, why_not_taken(kind, against))
+        return Ended("candidates", detail, why_not_taken(kind, against), *stop.emptied)
     c = stop.conflict
     if c.trigger == "limit":
         most = f"a region has at most {c.right.removeprefix('the limit of ')} ops"

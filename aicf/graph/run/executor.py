@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...dispatch import Call, KernelLoader
 from ...errors import NanError
 from ...ir import Role
 from ...ops.schema import schema_of
+from ...rows import RegionOp
 from ...types import TensorSpec
 from .capture import Work
 from .plan import ExecPlan, Step
@@ -80,30 +82,53 @@ class Bound:
         )
 
     def _reason(self, step: Step) -> str | None:
-        """Which op of the region made a NaN of what, found by its reference; None if the operands were written over."""
-        storage = {
-            slot.vid: slot.vid if slot.alias_of is None else slot.alias_of
-            for slot in self.plan.slots.values()
-        }
+        """Which op of the region made a NaN of what: traced back from a result, op by op, through the places that have it.
+
+        By the ops' references; None if the operands were written over, or if the references make no NaN.
+        """
+        storage = {s.vid: s.vid if s.alias_of is None else s.alias_of for s in self.plan.slots.values()}
         if {storage[v] for v in step.in_vids}.intersection(storage[v] for v in step.out_vids):
             return None
-        region = step.region
-        known = {i: self.tensors[v].numpy() for i, v in zip(region.inputs, step.in_vids)}
+        region, known = step.region, {}
+        for i, v in zip(region.inputs, step.in_vids):
+            array = self.tensors[v].numpy()
+            half = array.dtype.itemsize == 2 and not region.strict  # kept in f32 inside the kernel
+            known[i] = array.astype(np.float32) if half else array
         for op in region.ops:
-            schema = schema_of(op.kind)
             operands = [known[i] if i >= 0 else None for i in op.inputs]
-            known.update(zip(op.outputs, schema.call_reference(operands, op.attrs)))
-            floats = [known[i] for i in op.outputs if region.tensors[i].dtype.kind == "float"]
-            if any(np.isnan(a.astype(np.float32)).any() for a in floats):
-                why = schema.why_nan([a for a in operands if a is not None])
-                of = f"{op.kind} made it" if len(region.ops) > 1 else None
-                return ": ".join(filter(None, (of, why))) or None
-        return None
+            known.update(zip(op.outputs, schema_of(op.kind).call_reference(operands, op.attrs)))
+        producer = {i: op for op in region.ops for i in op.outputs}
+        seen = next((i for i in region.outputs if _nans(known[i]).any()), None)
+        if seen is None:
+            return None
+        while (source := _where_from(producer[seen], known[seen], known, producer)) is not None:
+            seen = source
+        op = producer[seen]
+        why = schema_of(op.kind).why_nan([known[i] for i in op.inputs if i >= 0])
+        return ": ".join(filter(None, (f"{op.kind} made it" if len(region.ops) > 1 else None, why))) or None
 
     def _count(self, test: Callable[[np.ndarray], np.ndarray], vid: int) -> int:
         if self.plan.slots[vid].spec.dtype.kind != "float":
             return 0
         return int(test(self.tensors[vid].numpy().astype(np.float32)).sum())
+
+
+def _nans(array: np.ndarray) -> np.ndarray:
+    return np.isnan(array) if array.dtype.kind not in "iub" else np.zeros(array.shape, bool)
+
+
+def _where_from(
+    op: RegionOp, result: np.ndarray, known: Mapping[int, np.ndarray], made: Collection[int]
+) -> int | None:
+    """An operand, made in the region, that has NaN where the result has; anywhere, where places don't correspond."""
+    for i in op.inputs:
+        if i in made:
+            nans = _nans(known[i])
+            with suppress(ValueError):
+                nans = np.broadcast_to(nans, result.shape) & _nans(result)
+            if nans.any():
+                return i
+    return None
 
 
 class Executor:

@@ -71,8 +71,16 @@ class Explanation(JupyterMixin):
         found: dict[tuple, int] = {}
         first = []
         for n, region in enumerate(self.regions):
-            types = tuple(t.dtype for t in region.spec.operands)
-            key = region.spec.signature, types, self.plan.steps[n].kernel_id
+            spec, chosen = region.spec, region.selection.chosen
+            ops = tuple((op.kind, op.attrs) for op in spec.ops)
+            types = tuple(t.dtype for t in spec.operands)
+            told = (
+                describe_bias(region.selection),
+                region.ended.trigger,
+                region.ended.row,
+                set(chosen.cost.terms) == {"measured"},
+            )
+            key = ops, types, len(spec.outputs), self.plan.steps[n].kernel_id, told
             first.append(n if self.everything else found.setdefault(key, n))
         return first
 
