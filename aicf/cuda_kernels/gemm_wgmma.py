@@ -39,8 +39,6 @@ SHARED = (
 )  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
 SLACK = 1024  # to begin at a multiple of 1024
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
-LONE_TENSORS = 4  # beside a and b, that threads with SUMS sums walk by single columns
-SUMS = 128
 EXTENT = 2**31 - 1024  # of m, n and k: coordinates of a tile that hangs over are i32
 STORE_US = 0.8  # after the last product of a block, until its results are out; a guess until measured
 
@@ -174,16 +172,9 @@ def checks(region: RegionSpec) -> Checks:
     yield made if isinstance(made, Reject) else None
 
 
-def lone_columns(region: RegionSpec) -> Checks:
-    """For tilings with SUMS sums in a thread: rows of odd lengths, or unaligned, leave no registers for many tensors."""
-    p, after = gemm.parts(region)
-    if gemm.epilogue(region, 2).width == 1:
-        count = len(after.loads) + len(after.stores) + (p.c is not None)
-        yield at_most("tensors that are walked by single columns", count, LONE_TENSORS)
-
-
-def staged(region: RegionSpec) -> bool:
-    """Whether results can leave a box at a time. What computes with indices, as dropout does, needs the registers."""
+def staged(tiling: Tiling, region: RegionSpec) -> bool:
+    """Whether results leave a box at a time: they can, and there are registers for it. What computes with indices, as dropout
+    does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
     (p, after), result = gemm.parts(region), region.results[0]
     return (
         len(after.stores) == 1
@@ -191,7 +182,7 @@ def staged(region: RegionSpec) -> bool:
         and result.alignment >= ROW_BYTES
         and p.n * result.dtype.itemsize % ROW_BYTES == 0
         and gemm.epilogue(region, 2).width == 2
-        and len(after.loads) + (p.c is not None) <= BOX_LOADS
+        and len(after.loads) + (p.c is not None) <= (BOX_LOADS if tiling.row_blocks == 1 else 1)
         and all(load.operand is not None for load in after.loads)
     )
 
@@ -213,8 +204,6 @@ def _wgmma(tiling: Tiling, efficiency: float) -> KernelVariant:
 
         def accepts(region: RegionSpec) -> Checks:
             yield from checks(region)
-            if tiling.sums >= SUMS:
-                yield from lone_columns(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return _cost(tiling, efficiency, region, device)
@@ -248,7 +237,7 @@ def _cost(tiling: Tiling, efficiency: float, region: RegionSpec, device: DeviceS
 def _launch(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> Launch:
     from .bodies.gemm_wgmma import wgmma
 
-    both, boxes = operands(region), staged(region)
+    both, boxes = operands(region), staged(tiling, region)
     assert not isinstance(both, Reject)
     a, b = both
     body = wgmma(tiling, a.k_fast, b.k_fast, gemm.epilogue(region, 2), boxes)

@@ -65,10 +65,11 @@ INSTRUCTIONS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]]]] = {
     "setmaxnreg.dec.sync.aligned.u32 40": (ptx.keep_registers(40), lambda f: lambda a, m, x: f()),
     "setmaxnreg.inc.sync.aligned.u32 232": (ptx.take_registers(232), lambda f: lambda a, m, x: f()),
     "stmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.store_matrices(), lambda f: lambda a, m, x: f(a, a, a, a, a)),
+    "mov.b32": (ptx.forget(), lambda f: lambda a, m, x: f(x)),
     "cvt.rn.f16x2.f32": (ptx.pack_halves(f16), lambda f: lambda a, m, x: int32(f(x, x))),
     "cvt.rn.bf16x2.f32": (ptx.pack_halves(bf16), lambda f: lambda a, m, x: int32(f(x, x))),
 }  # fmt: skip
-VALUES = {"mapa.shared::cluster.u32", "%cluster_ctarank", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"}
+VALUES = {"mov.b32", "mapa.shared::cluster.u32", "%cluster_ctarank", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"}
 
 
 def kernel_around(text: str) -> Launch:

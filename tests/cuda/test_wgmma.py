@@ -116,7 +116,7 @@ def test_takes_either_order(r, fast):
     (product(64, 64, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), given={"rng": desc((2,), i64)}), False),
 ])  # fmt: skip
 def test_how_results_leave(r, boxes):
-    assert gemm_wgmma.staged(r) == boxes
+    assert gemm_wgmma.staged(SMALL, r) == boxes
 
 
 # --- what a block is made of ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from .epilogue import Epilogue, finisher, places, starter
 from .ptx import (
     commit_stores,
     fence_async,
+    forget,
     pack_halves,
     store_box,
     store_matrices,
@@ -38,12 +39,12 @@ PAIR = 2  # neighbouring columns that a thread holds
 
 def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
     """(`write(acc, base, maps, group, member, corner, sizes, scales, operands)`, `done(member)`)"""
-    sums, finish = tiling.n // 2, finisher(epilogue)
+    sums, finish, apart = tiling.n // 2, finisher(epilogue), forget()
 
     def write_run(i, products, env):
         line, column, m, n, scales, operands = env
-        r = line + i // sums * 64 + i % sums // 2 % 2 * 8
-        q = column + i % sums // 4 * 8 + i % 2
+        r = apart(line) + i // sums * 64 + i % sums // 2 % 2 * 8
+        q = apart(column) + i % sums // 4 * 8 + i % 2
         if r < m and q < n:
             finish(r, q, products, n, scales, operands)
 
@@ -51,8 +52,8 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
 
     def write(acc, base, maps, group, member, corner, sizes, scales, operands):
         m, n, _ = sizes
-        line = corner[0] + member // 32 * 16 + member % 32 // 4
-        write_each(acc, (line, corner[1] + member % 4 * 2, m, n, scales, operands))
+        line = np.int32(corner[0] + member // 32 * 16 + member % 32 // 4)
+        write_each(acc, (line, np.int32(corner[1] + member % 4 * 2), m, n, scales, operands))
 
     return device(write), device(lambda member: None)
 
@@ -114,21 +115,23 @@ def matrices(epilogue: Epilogue) -> Any:
     Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
     rows of a matrix lie in the same banks. Threads outside of the result compute with the nearest numbers inside.
     """
-    finish, store = packer(epilogue), store_matrices()
+    finish, store, apart = packer(epilogue), store_matrices(), forget()
 
     def put(i, run, env):
         at, member, line, column, sizes, scales, operands = env
         m, n, _ = sizes
+        member = apart(member)
         warp, lane = member // 32, member % 32
         r, q = line + warp * 16 + lane // 4, column + i // 4 * 8 + lane % 4 * 2
-        upper, lower, left, right = min(r, m - 1), min(r + 8, m - 1), min(q, n - 2), min(q + 8, n - 2)
+        upper, lower = np.int32(min(r, m - 1)), np.int32(min(r + 8, m - 1))
+        left, right = np.int32(min(q, n - 2)), np.int32(min(q + 8, n - 2))
         x, j = warp * 16 + lane // 8 % 2 * 8 + lane % 8, i // 4 + lane // 16
         store(
             uint32(at + uint32(x * 2 * ATOM + (j ^ lane % 8) * 16)),
-            finish(upper, left, (run[0], run[1]), n, scales, operands),
-            finish(lower, left, (run[2], run[3]), n, scales, operands),
-            finish(upper, right, (run[4], run[5]), n, scales, operands),
-            finish(lower, right, (run[6], run[7]), n, scales, operands),
+            finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands),
+            finish(apart(lower), apart(left), (run[2], run[3]), n, scales, operands),
+            finish(apart(upper), apart(right), (run[4], run[5]), n, scales, operands),
+            finish(apart(lower), apart(right), (run[6], run[7]), n, scales, operands),
         )
 
     return put

@@ -20,7 +20,7 @@ from .barrier import (
     wait_phase,
 )
 from .copy import copy_async, shared_address, wait_copies
-from .math import add_half2, pack_halves
+from .math import add_half2, forget, pack_halves
 from .mma import Places, multiply_tiles, store_matrices
 from .tma import (
     commit_stores,
@@ -46,7 +46,7 @@ from .wgmma import (
 __all__ = [
     "Places", "add_half2", "arrive", "arrive_remote", "assemble", "barrier_init", "cluster_arrive", "cluster_rank",
     "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "expect", "fence_async",
-    "fence_products", "finish_products", "in_block", "instruction", "keep_registers", "load_box", "multicast_box",
+    "fence_products", "finish_products", "forget", "in_block", "instruction", "keep_registers", "load_box", "multicast_box",
     "multiply_slabs", "multiply_tiles", "pack_halves", "prefetch_map", "publish_barriers", "shared_address",
     "store_box", "store_matrices", "sync_threads", "take_registers", "wait_copies", "wait_phase", "wait_products",
     "wait_stores", "wait_stores_read",

@@ -39,3 +39,10 @@ def pack_halves(dtype: DType) -> Any:
     kind = {f16: "f16", bf16: "bf16"}[dtype]
     real = types.float32
     return instruction(f"cvt.rn.{kind}x2.f32 $0, $2, $1;", real, real, result=types.uint32, effects=False)
+
+
+@deferred
+def forget() -> Any:
+    """`forget(x)`: x, of which the compiler knows nothing: what is computed of it is computed here, and not kept in registers
+    from where the same was computed before. `mov`."""
+    return instruction("mov.b32 $0, $1;", types.int32, result=types.int32)
