@@ -82,7 +82,7 @@ def test_the_command_compares_devices_and_saved_explanations(capsys, tmp_path, m
     assert main(["explain", EXAMPLE, "--device", "t4", "--json"]) == 0
     (tmp_path / "t4.json").write_text(capsys.readouterr().out)
     assert main(["explain", EXAMPLE, "--device", "t4", "--diff", str(tmp_path / "t4.json"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"left": "t4", "right": "t4", "differences": []}
+    assert json.loads(capsys.readouterr().out)["differences"] == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"device": "t4", "regions": [{}]}', '{"device": "t4"}'])

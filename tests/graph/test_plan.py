@@ -297,7 +297,7 @@ def test_equal_conditions_give_equal_plans():
     assert one.key != trainer().compiled({"batch": 8}).plan.key
 
 
-@pytest.mark.spec("B14", "B13")
+@pytest.mark.spec("A11", "B14", "B13")
 @pytest.mark.parametrize("how", ["run", "replay"])
 def test_the_executed_kernels_are_the_plan_s(how):
     program = trainer()

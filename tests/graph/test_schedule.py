@@ -356,3 +356,27 @@ def test_a_fence_changes_no_number():
 def unfenced(ctx, x):
     y = ctx.gemm(x, ctx.param("w", (4, 4), nn.init.normal()))
     return ctx.add(ctx.relu(y), ctx.tanh(y))
+
+
+@pytest.mark.spec("A9", "A10")
+def test_side_effects_never_move_across_each_other():
+    """The second step's gradient is ready first, next to it; the step waits for the first one all the same."""
+
+    def emit(ctx, x):
+        p, q, v, u = (ctx.state(name, (4, 4), 1.0) for name in "pqvu")
+        scalars = [ctx.constant(0.1), ctx.constant(0.9), ctx.constant(0.0)]
+        soon = ctx.tanh(x)
+        late = ctx.gemm(ctx.gemm(x, x), x)
+        for state, grad, moment, nesterov in (
+            (p, late, v, False),
+            (q, soon, u, True),
+        ):  # unlike: not side by side
+            new, moved = ctx.sgd_step(state, grad, moment, *scalars, nesterov=nesterov)
+            ctx.update(state, new)
+            ctx.update(moment, moved)
+        return ctx.relu(x)
+
+    graph = graph_of(emit, shape=(4, 4))
+    ops = lower(verify(optimize(graph)))
+    steps = [op for op in ops if op.kind.name == "sgd_step"]
+    assert [op.oid for op in schedule(ops, graph) if op.kind.name == "sgd_step"] == [op.oid for op in steps]

@@ -72,6 +72,7 @@ class Diff:
         return {
             "left": self.left["device"],
             "right": self.right["device"],
+            "predicted_us": [_total(self.left), _total(self.right)],
             "differences": [
                 {
                     "anchor": d.anchor,
@@ -88,6 +89,8 @@ class Diff:
         parts = self.parts
         differ = [d for d in parts if not d.same]
         names = (self.left["device"], self.right["device"])
+        if names[0] == names[1] and self.left.get("numerics") != self.right.get("numerics"):
+            names = tuple(f"{side['device']}, {side.get('numerics')}" for side in (self.left, self.right))  # type: ignore[assignment]
         if names[0] == names[1]:
             names = (f"{names[0]} (this)", f"{names[1]} (other)")
         title = Text(f"{names[0]} against {names[1]}", style="bold")

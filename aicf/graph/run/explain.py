@@ -13,6 +13,7 @@ from rich.jupyter import JupyterMixin
 from rich.text import Text
 
 from ...registry.trace import describe_bias, labelled, microseconds, render, selection_json, selection_lines
+from ...registry.tuning import counted
 from ..fuse import Region
 from .plan import ExecPlan
 
@@ -29,7 +30,7 @@ class Gain:
     us: float
 
     def __str__(self) -> str:
-        text = f"fused from {self.kernels_before} kernels that move {self.bytes_before:,} B to {self.kernels} that move {self.bytes:,} B"
+        text = f"fused from {counted(self.kernels_before, 'kernel')} that move {self.bytes_before:,} B to {self.kernels} that move {self.bytes:,} B"
         return text + (
             f"; predicted {microseconds(self.us_before)} before" if self.us_before is not None else ""
         )
@@ -87,7 +88,7 @@ class Explanation(JupyterMixin):
     def _headline(self) -> Text:
         ops = sum(len(r.spec.ops) for r in self.regions)
         text = Text(f"{self.plan.mode} plan {self.plan.key} on {self.device}", style="bold")
-        text.append(f" · {ops} ops in {len(self.regions)} regions", style="none")
+        text.append(f" · {counted(ops, 'op')} in {counted(len(self.regions), 'region')}", style="none")
         return text.append(
             f" · arena {self.plan.arena_bytes:,} B · {len(self.plan.alias)} aliases", style="none"
         )
@@ -162,7 +163,7 @@ class Explanation(JupyterMixin):
         count = Counter(self.plan.kernel_ids)
         parts = [f"{n} × {id}" for id, n in sorted(count.items(), key=lambda item: (-item[1], item[0]))]
         return Text(
-            f"\npredicted {microseconds(self.predicted_us)} in {count.total()} kernels: "
+            f"\npredicted {microseconds(self.predicted_us)} in {counted(count.total(), 'kernel')}: "
             + " · ".join(parts)
             + f"\n{self.gain}"
         )
@@ -180,6 +181,7 @@ class Explanation(JupyterMixin):
         return {
             "mode": self.plan.mode,
             "device": self.device,
+            "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
             "plan": self.plan.key,
             "fusion": asdict(self.gain),
             "regions": [
