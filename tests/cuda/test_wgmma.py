@@ -14,10 +14,12 @@ from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
 from kernel_cases import Case, desc, fused, reference
 
+import aicf
 from aicf.cuda_kernels import engine, gemm_wgmma
 from aicf.cuda_kernels.bodies.gemm_wgmma import GROUP, place
 from aicf.cuda_kernels.gemm_wgmma import CHUNK_BYTES, SHARED, Tiling
 from aicf.device.spec import preset
+from aicf.registry.select import select
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, bf16, f16, f32, i64
@@ -347,3 +349,15 @@ def test_costs_tell_large_from_small():
     assert best(8192, 8192, 8192).endswith("_cluster2")
     assert "64x" in best(64, 4096, 4096)
     assert best(512, 512, 4096) == "gemm_wgmma_64x128"
+
+
+@pytest.mark.spec("B7", "B8")
+def test_beside_the_others_a_tiling_is_chosen_where_it_can_be_and_the_reason_told_where_not():
+    """In a registry with all; by default none is: nothing is chosen for anybody that has not run."""
+    kernels = aicf.default_registry().copy()
+    assert not any("wgmma" in v.id for v in kernels)
+    kernels.add_module(gemm_wgmma)
+    assert "gemm_wgmma" in select(product(4096, 4096, 4096, dtype=bf16, tb=True), H200, kernels).kernel_id
+    ragged = select(product(4097, 4095, 4095), H200, kernels)
+    assert "gemm_wgmma" not in ragged.kernel_id and "16 bytes" in str(ragged)
+    assert "gemm_wgmma" not in select(product(4096, 4096, 4096), preset("a100"), kernels).kernel_id

@@ -1,0 +1,227 @@
+"""The Hopper GEMM on a Hopper GPU: every tiling against float64, in a registry of its own, and through what starts kernels.
+
+Nothing here has run yet. The first session with a GPU runs this module, then `python -m benchmarks gemm`; when both are good
+`gemm_wgmma` joins `aicf.cuda_kernels.MODULES`, and its efficiencies become what was measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import test_gpu_kernels
+from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
+from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
+from test_wgmma import TRANSPOSES, VARIANTS, product, residual, stashed
+
+import aicf
+from aicf.cuda_kernels import gemm_wgmma
+from aicf.device.runtime import runtime
+from aicf.dispatch.loader import KernelLoader
+from aicf.dispatch.prepared import prepare
+from aicf.graph.run.capture import capture
+from aicf.ops.schema import schema_of
+from aicf.types import DType, TensorSpec, bf16, f16, f32, i64
+
+pytestmark = pytest.mark.gpu
+
+IDS = sorted(v.id for v in VARIANTS.values())
+BOTH = (f16, bf16)
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch):
+    """`launch_case` finds the tilings among the variants."""
+    known = {**test_gpu_kernels.VARIANTS, **{v.id: v for v in VARIANTS.values()}}
+    monkeypatch.setattr(test_gpu_kernels, "VARIANTS", known)
+
+
+def check(gpu: Any, variant: str, r: Any, tolerance: float = 0.0) -> None:  # noqa: F811
+    case = Case(variant, r, tolerance=tolerance or HALVES[r.operands[0].dtype])
+    operands = operands_for(case, np.random.SeedSequence().entropy % 2**32)
+    assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("variant", IDS)
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+def test_transposes(gpu, variant, dtype, ta, tb):  # noqa: F811
+    """More tiles than multiprocessors, edges in every direction, more slices than stages."""
+    check(gpu, variant, product(2056, 2064, 1000, dtype=dtype, ta=ta, tb=tb))
+
+
+SIZES = [
+    (1, 1, 1), (1, 8, 1), (8, 1, 8), (3, 5, 7), (64, 64, 64), (65, 129, 65), (127, 255, 63), (128, 256, 64), (129, 257, 65),
+    (256, 512, 4096), (1, 4096, 4096), (16, 4096, 512), (4096, 1, 512), (1000, 1000, 1000), (1001, 999, 1003), (33, 8192, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", IDS)
+@pytest.mark.parametrize("m, n, k", SIZES)
+def test_sizes(gpu, variant, m, n, k):  # noqa: F811
+    """Odd, tiny, ragged; rows are padded to multiples of eight, and what lies between them is not read."""
+
+    def up(x: int) -> int:
+        return -(-x // 8) * 8
+
+    check(gpu, variant, product(m, n, k, tb=True, pitch=(up(k), up(k))))
+    check(gpu, variant, product(m, n, k, dtype=bf16, ta=True, pitch=(up(m), up(n))))
+
+
+@pytest.mark.parametrize("variant", IDS)
+def test_random_problems(gpu, variant):  # noqa: F811
+    rng = np.random.default_rng()
+    for _ in range(20):
+        m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log(1500), 3)))
+        ta, tb = (bool(x) for x in rng.integers(0, 2, 2))
+        dtype = BOTH[int(rng.integers(2))]
+        rows = (m if ta else k), (k if tb else n)
+        pitch = tuple(-(-r // 8) * 8 + 8 * int(rng.integers(3)) for r in rows)
+        make = (product, residual, stashed)[int(rng.integers(3))]
+        check(gpu, variant, make(m, n, k, dtype=dtype, ta=ta, tb=tb, pitch=pitch))
+
+
+@pytest.mark.spec("D5", "D7", "D8")
+@pytest.mark.parametrize("variant", IDS)
+@pytest.mark.parametrize("make", [residual, stashed])
+@pytest.mark.parametrize("n", [136, 133])
+def test_epilogues(gpu, variant, make, n):  # noqa: F811
+    """alpha, beta, c, bias, activation, z; bias, activation, residual: in boxes, pairs, and one by one."""
+    for dtype in BOTH:
+        check(gpu, variant, make(516, n, 72, dtype=dtype, tb=True))
+
+
+@pytest.mark.parametrize("variant", IDS)
+def test_other_results(gpu, variant):  # noqa: F811
+    """f32 beside halves, dropout, a column-major residual, gelu."""
+    given = {"rng": desc((2,), i64), "x": desc((520, 264), f16, (1, 520))}
+    drop = ("d", "dropout", "y", "rng", {"rate": 0.4, "layer": 3})
+    check(gpu, variant, product(520, 264, 72, drop, ("s", "sub", "d", "x"), given=given, keep=("s", "d")))
+    check(gpu, variant, product(520, 264, 72, ("w", "convert", "y", {"dtype": f32.id})))
+    check(gpu, variant, product(520, 264, 72, ("w", "convert", "y", {"dtype": bf16.id})), HALVES[bf16])
+    check(gpu, variant, product(520, 264, 72, ("g", "gelu", "y")))
+
+
+@pytest.mark.parametrize("variant", IDS)
+def test_special_values(gpu, variant):  # noqa: F811
+    """NaN and infinities spoil the rows and columns that they are in, and nothing else; nor does what lies between rows."""
+    r = residual(516, 136, 72)
+    case = Case(variant, r, tolerance=HALVES[f16])
+    operands = with_specials(case, operands_for(case))
+    got = launch_case(gpu, case, operands.memory)
+    want = reference(case, operands.arrays, exact=False)
+    for g, w in zip(got, want):
+        np.testing.assert_array_equal(np.isnan(g.astype(np.float32)), np.isnan(w.astype(np.float32)))
+    plain = Case(variant, product(130, 136, 72, pitch=(80, 144)), tolerance=HALVES[f16])
+    operands = operands_for(plain)
+    for array, memory in zip(operands.arrays, operands.memory):
+        value = array.copy()
+        memory[...] = np.nan
+        array[...] = value
+    assert_close(plain, launch_case(gpu, plain, operands.memory), reference(plain, operands.arrays))
+
+
+@pytest.mark.spec("C12")
+@pytest.mark.parametrize("variant", IDS)
+def test_twice_is_the_same_bit_for_bit(gpu, variant):  # noqa: F811
+    case = Case(variant, stashed(1000, 1000, 1000, dtype=bf16))
+    operands = operands_for(case).memory
+    first, second = (launch_case(gpu, case, operands) for _ in range(2))
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a.view(np.uint16), b.view(np.uint16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", IDS)
+def test_more_than_two_to_the_31_elements(gpu, variant):  # noqa: F811
+    """Of the result, at its far end: a is ones and a last row of twos."""
+    m, n, k = 2**16 + 8, 2**15 + 8, 64
+    torch = pytest.importorskip("torch")
+    a = torch.ones(m, k, device="cuda", dtype=torch.float16)
+    a[-1] = 2
+    b = torch.ones(k, n, device="cuda", dtype=torch.float16)
+    c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
+    r = product(m, n, k)
+    (launch,) = VARIANTS[variant.split(".")[1]].build(r, gpu.spec)
+    torch.cuda.synchronize()
+    start = test_gpu_kernels.engine.prepare(launch, r)
+    test_gpu_kernels.engine.bind(start, gpu.stream, [a.data_ptr(), b.data_ptr()], [c.data_ptr()])()
+    gpu.stream.sync()
+    assert bool((c[:-1] == k).all()) and bool((c[-1] == 2 * k).all())
+
+
+# --- through what starts kernels --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda():
+    made = runtime("cuda")
+    if "sm_90a" not in made.spec.features:
+        pytest.skip(f"needs sm_90a; this is {made.spec.target}")
+    return made
+
+
+def registry() -> aicf.KernelRegistry:
+    made = aicf.default_registry().copy()
+    made.add_module(gemm_wgmma)
+    return made
+
+
+def tensors(cuda: Any, r: Any, seed: int) -> tuple[list[Any], list[np.ndarray]]:
+    arrays = operands_for(Case("", r), seed).arrays
+    made = []
+    for array in arrays:
+        spec = TensorSpec(array.shape, DType.of(array.dtype), "cuda")
+        made.append(cuda.empty(spec))
+        cuda.write(made[-1], np.ascontiguousarray(array))
+    return made, arrays
+
+
+@pytest.mark.spec("B13", "C9")
+def test_captured_and_replayed(cuda):
+    """Two bound calls of one kernel in a graph, each with descriptors of its own; results of replays are those of eager runs."""
+    r, kernels = product(512, 512, 512, dtype=bf16, tb=True), registry()
+    loader = KernelLoader(kernels, cuda)
+    for kernel_id in IDS:
+        calls, outs, wants = [], [], []
+        for seed in range(2):
+            ins, arrays = tensors(cuda, r, seed)
+            out = cuda.empty(TensorSpec((512, 512), bf16, "cuda"))
+            calls.append(loader.bind(kernel_id, r, ins, [out]))
+            outs.append((out, ins))
+            wants.append(reference(Case("", r), arrays))
+        graph = capture(cuda, calls)
+        for _ in range(2):
+            for out, _ in outs:
+                cuda.write(out, np.full((512, 512), np.nan).astype(bf16.numpy))
+            graph.launch()
+            cuda.sync()
+            for (out, _), want in zip(outs, wants):
+                assert_close(Case("", r, tolerance=HALVES[bf16]), [out.numpy()], want)
+
+
+@pytest.mark.spec("B1", "B5")
+def test_op_calls_with_pointers_that_change(cuda):
+    """One preparation; descriptors are made for each new pointer and found again for an old one."""
+    r, schema = product(256, 256, 128), schema_of("gemm")
+    call = prepare(
+        schema,
+        {},
+        [*r.operands, None, None],
+        list(r.results),
+        cuda,
+        aicf.KernelRegistry(list(VARIANTS.values())),
+    )
+    known = []
+    for seed in (0, 1, 2):
+        ins, arrays = tensors(cuda, r, seed)
+        known.append((ins, reference(Case("", r), arrays), cuda.empty(TensorSpec((256, 256), f16, "cuda"))))
+    for ins, want, out in itertools.chain(known, known):
+        cuda.write(out, np.full((256, 256), np.nan, np.float16))
+        cuda.sync()
+        call.run([*(t.ptr for t in ins), 0, 0, out.ptr], cuda.stream_id)
+        cuda.sync()
+        assert_close(Case("", r, tolerance=HALVES[f16]), [out.numpy()], want)
