@@ -14,7 +14,7 @@ from aicf import cli, config
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide.md"
-DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRACE = re.compile(r"(?<=```text\n)\$ aicf (explain [^\n]*)\n(.*?)(?=```)", re.DOTALL)
 
 
