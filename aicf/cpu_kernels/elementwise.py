@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..registry.cost import Cost
-from ..registry.program import Map, Program, read, read_parts
+from ..registry.program import Map, Program
+from ..registry.read import read, read_parts
 from ..registry.variant import HostCall, Reject, at_most, variant
 from .costs import loop_cost, loop_us
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.program import Apply, Gemm, Load, Map, read
+from ..registry.program import Apply, Gemm, Load, Map
+from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
 from ..types import OpKind, f32
 from .costs import loop_us

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..registry.cost import Cost
-from ..registry.program import Map, Reduction, read
+from ..registry.program import Map, Reduction
+from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
 from ..types import numel
 from .costs import loop_us

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.program import Gemm, Program, Reduction, read
+from ..registry.program import Gemm, Program, Reduction
+from ..registry.read import read
 from ..registry.variant import HostCall, one_op, variant
 from ..types import DType
 from .costs import walk_us

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
 from ..registry.cost import Cost, roofline
-from ..registry.program import Map, Program, collapse, read
+from ..registry.program import Map, Program, collapse
+from ..registry.read import read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
 from ..types import DType, TensorDesc, i32, i64, row_major

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import BARRIER_US, CACHE_TRIP_US, L2_PER_SM, Cost, roofline
-from ..registry.program import Gemm, Map, Program, read
+from ..registry.program import Gemm, Map, Program
+from ..registry.read import read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f16, f32, i32

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
 from ..registry.cost import Cost, roofline
-from ..registry.program import Load, Map, read_parts
+from ..registry.program import Load, Map
+from ..registry.read import read_parts
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
 from ..rows import RegionSpec
 from .elementwise import (

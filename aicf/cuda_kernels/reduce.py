@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import BARRIER_US, TRIP_US, Cost, roofline
-from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse, read
+from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse
+from ..registry.read import read
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ..rows import RegionSpec
 from ..types import DType, f32, numel, row_major

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from ..ops.gemm import bias_kind
 from ..types import ActKind
-from .program import Gemm, Program, read
+from .program import Gemm, Program
+from .read import read
 from .variant import structure
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Open, Schedule
 from aicf.graph.fuse.schedule import schedule
-from aicf.registry.program import read, read_parts
+from aicf.registry.read import read, read_parts
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, structure
 from aicf.rows import LENGTH_LIMIT, RegionSpec

@@ -16,7 +16,8 @@ from functools import lru_cache
 from ...errors import AliasError
 from ...ir import Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
-from ...registry.program import Gemm, Map, Program, read, read_parts
+from ...registry.program import Gemm, Map, Program
+from ...registry.read import read, read_parts
 from ...registry.variant import Reject
 from ...rows import RegionSpec
 from ...types import row_major
