@@ -39,13 +39,14 @@ class StagedSelection(Selection):
 
 @dataclass(frozen=True)
 class Start:
-    """One kernel launch. `fill`: (position among the arguments, which pointer, bytes to add, descriptors if not the pointer
-    itself is meant)."""
+    """One kernel launch. `fill`: (position among the arguments, which pointer, bytes to add). `maps`: (position, descriptors)
+    of pointers in whose place the address of a descriptor goes."""
 
     kernel: Any
     config: Any
     args: list[Any]
-    fill: tuple[tuple[int, int, int, Descriptors | None], ...]
+    fill: tuple[tuple[int, int, int], ...]
+    maps: tuple[tuple[int, Descriptors], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,10 @@ class Prepared:
                 pointers = [*pointers, scratch]
             for start in self.starts:
                 args = start.args.copy()
-                for at, which, offset, described in start.fill:
-                    pointer = pointers[which] + offset
-                    args[at] = pointer if described is None else described.at(pointer)
+                for at, which, offset in start.fill:
+                    args[at] = pointers[which] + offset
+                for at, described in start.maps:
+                    args[at] = described.at(args[at])
                 launch(stream, start.config, start.kernel, *args)
         finally:
             if scratch:
@@ -282,13 +284,14 @@ def _start(
     from ..cuda_kernels import engine
 
     start = engine.prepare(launch, region, kernel_id)
-    fill: list[tuple[int, int, int, Descriptors | None]] = []
+    fill, maps = [], []
     for at, arg in start.pointers:
         if isinstance(arg, Work):
-            fill.append((at, work[0], work[1] + arg.offset, None))
-        else:
-            described = engine.describe(arg) if isinstance(arg, TensorMap) else None
-            tensor = arg.source if isinstance(arg, TensorMap) else arg
-            which, offset = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
-            fill.append((at, which, offset, described))
-    return Start(start.kernel, start.config, list(start.args), tuple(fill))
+            fill.append((at, work[0], work[1] + arg.offset))
+            continue
+        if isinstance(arg, TensorMap):
+            maps.append((at, engine.describe(arg)))
+        tensor = arg.source if isinstance(arg, TensorMap) else arg
+        which, offset = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
+        fill.append((at, which, offset))
+    return Start(start.kernel, start.config, list(start.args), tuple(fill), tuple(maps))
