@@ -7,18 +7,34 @@ from typing import Any
 from ...dsl import intrinsic, ir, types
 
 
-def assemble(b: Any, text: str, constraints: str, result: Any, args: list[Any], effects: bool = False) -> Any:
-    """One instruction, as LLVM's inline assembly. `effects`: it does more than compute its result."""
+def assemble(
+    b: Any,
+    text: str,
+    constraints: str,
+    result: Any,
+    args: list[Any],
+    effects: bool = False,
+    together: bool = False,
+) -> Any:
+    """One instruction, as LLVM's inline assembly.
+
+    effects   it does more than compute its result
+    together  threads of a warp do it at once: LLVM may not copy it to where some of them come by another way
+    """
     kind = ir.FunctionType(result, [a.type for a in args])
-    return b.call(ir.InlineAsm(kind, text, constraints, side_effect=effects), args)
+    how = ("convergent",) if together else ()
+    return b.call(ir.InlineAsm(kind, text, constraints, side_effect=effects), args, attrs=how)
 
 
-def instruction(text: str, *parameters: Any, result: Any = None, effects: bool = True) -> Any:
+def instruction(
+    text: str, *parameters: Any, result: Any = None, effects: bool = True, together: bool = False
+) -> Any:
     """An intrinsic of one instruction, or of a few in braces. Call it in a factory: it needs numba.
 
     text        $0 is the result, if there is one; arguments follow
     parameters  numba's types of the arguments, numbers all of them: others are converted
     effects     it stays where it is among others with effects, and memory is read and written on its side of it
+    together    see `assemble`
     """
     letters = {types.int32: "r", types.uint32: "r", types.int64: "l", types.uint64: "l", types.float32: "f"}
     made = [] if result is None else ["=" + letters[result]]
@@ -27,7 +43,7 @@ def instruction(text: str, *parameters: Any, result: Any = None, effects: bool =
     def typed(*given):
         def codegen(ctx, b, sig, args):
             kind = ir.VoidType() if result is None else ctx.get_value_type(result)
-            value = assemble(b, text, constraints, kind, list(args), effects)
+            value = assemble(b, text, constraints, kind, list(args), effects, together)
             return ctx.get_dummy_value() if result is None else value
 
         return (types.void if result is None else result)(*parameters), codegen

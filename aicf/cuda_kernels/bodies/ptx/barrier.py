@@ -74,7 +74,7 @@ def sync_threads(barrier: int, threads: int) -> Any:
 
     Its number is a constant, so that a block takes no more barriers than it uses.
     """
-    return instruction(f"bar.sync {barrier}, {threads};")
+    return instruction(f"bar.sync {barrier}, {threads};", together=True)
 
 
 @deferred
@@ -86,10 +86,10 @@ def cluster_rank() -> Any:
 @deferred
 def cluster_arrive() -> Any:
     """`arrive()`: half a barrier of all threads of the cluster; what was written is released. Whole warps. sm_90."""
-    return instruction("barrier.cluster.arrive.release.aligned;")
+    return instruction("barrier.cluster.arrive.release.aligned;", together=True)
 
 
 @deferred
 def cluster_wait() -> Any:
     """`wait()`: the other half, until all have arrived; what they released is acquired. Whole warps. sm_90."""
-    return instruction("barrier.cluster.wait.acquire.aligned;")
+    return instruction("barrier.cluster.wait.acquire.aligned;", together=True)

@@ -74,4 +74,4 @@ def store_matrices() -> Any:
     """`store(address, a, b, c, d)`: four 8 x 8 matrices of halves to shared memory; lane 8 j + i gives the address of row i of
     matrix j, 16 bytes, and of each matrix has elements 2 (lane % 4) and the next of row lane // 4. `stmatrix.x4`, sm_90."""
     text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};"
-    return instruction(text, *[types.uint32] * 5)
+    return instruction(text, *[types.uint32] * 5, together=True)

@@ -67,20 +67,20 @@ def describe(k_fast: bool) -> Any:
 @deferred
 def fence_products() -> Any:
     """`fence()`: registers as they are now, before products that follow. `wgmma.fence`."""
-    return instruction("wgmma.fence.sync.aligned;")
+    return instruction("wgmma.fence.sync.aligned;", together=True)
 
 
 @deferred
 def commit_products() -> Any:
     """`commit()`: the products asked for since the last one, as a group. `wgmma.commit_group`."""
-    return instruction("wgmma.commit_group.sync.aligned;")
+    return instruction("wgmma.commit_group.sync.aligned;", together=True)
 
 
 @deferred
 def wait_products(pending: int) -> Any:
     """`wait()`: until at most `pending` groups are under way. Sums of those that are not may not be read before
     `finish_products` all the same: LLVM does not know that they were waited for. `wgmma.wait_group`."""
-    return instruction(f"wgmma.wait_group.sync.aligned {pending};")
+    return instruction(f"wgmma.wait_group.sync.aligned {pending};", together=True)
 
 
 @deferred
@@ -94,7 +94,7 @@ def finish_products(count: int) -> Any:
             values = [b.extract_value(args[0], i) for i in range(count)]
             constraints = ",".join([*["=f"] * count, *map(str, range(count)), "~{memory}"])
             text, kind = "wgmma.wait_group.sync.aligned 0;", ir.LiteralStructType([real] * count)
-            made = assemble(b, text, constraints, kind, values, True)
+            made = assemble(b, text, constraints, kind, values, True, True)
             return ctx.make_tuple(b, sig.return_type, [b.extract_value(made, i) for i in range(count)])
 
         return acc(acc), codegen
@@ -141,7 +141,7 @@ def multiply_slabs(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: 
         def codegen(ctx, builder, sig, args):
             given = [builder.extract_value(args[0], i) for i in range(count)]
             sort = ir.LiteralStructType([ir.FloatType()] * count)
-            made = assemble(builder, text, constraints, sort, [*given, *args[1:]], True)
+            made = assemble(builder, text, constraints, sort, [*given, *args[1:]], True, True)
             values = [builder.extract_value(made, i) for i in range(count)]
             return ctx.make_tuple(builder, sig.return_type, values)
 
@@ -153,10 +153,10 @@ def multiply_slabs(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: 
 @deferred
 def keep_registers(count: int) -> Any:
     """`keep()`: this warpgroup gives back all but `count` registers a thread: a multiple of 8, 24 to 256. `setmaxnreg.dec`."""
-    return instruction(f"setmaxnreg.dec.sync.aligned.u32 {count};")
+    return instruction(f"setmaxnreg.dec.sync.aligned.u32 {count};", together=True)
 
 
 @deferred
 def take_registers(count: int) -> Any:
     """`take()`: this warpgroup waits until it has `count` registers a thread. `setmaxnreg.inc`."""
-    return instruction(f"setmaxnreg.inc.sync.aligned.u32 {count};")
+    return instruction(f"setmaxnreg.inc.sync.aligned.u32 {count};", together=True)
