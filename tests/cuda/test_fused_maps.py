@@ -219,7 +219,7 @@ def test_simulated_kernels_agree_with_numpy_and_with_one_op_at_a_time():
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
     wrong = [f"{name}\n{error}" for name, error in outcomes if error]
     assert not wrong, "\n\n".join(wrong)
-    assert len(outcomes) == len(SMALL)
+    assert len(outcomes) == len(SMALL if os.environ.get("AICF_TEST_ALL") else SMALL[::4])
 
 
 def run_on_host(case: Case, *many: Operands) -> list[list[np.ndarray]]:

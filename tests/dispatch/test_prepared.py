@@ -156,7 +156,7 @@ def test_nothing_is_launched_for_nothing(recording):
             256,
             (2048, 2048),
             (4096, 1),
-            "elementwise_strided",
+            "elementwise_rows",
             "operand 0 has strides (4096, 1) for shape (2048, 2048)",
         ),
         (

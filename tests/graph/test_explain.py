@@ -20,7 +20,7 @@ import aicf
 from aicf import nn
 from aicf.cli import load_recipe
 from aicf.device.spec import PRESETS, preset
-from aicf.registry.trace import render
+from aicf.registry.trace import describe_bias, render
 
 from .chains import rows_of
 
@@ -139,7 +139,17 @@ def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
     text = str(explanation)
     first, repeats = {}, []
     for n, r in enumerate(explanation.regions):
-        like = r.spec.signature, tuple(t.dtype for t in r.spec.operands), r.kernel_id
+        ops = tuple((op.kind, op.attrs) for op in r.spec.ops)
+        bias = describe_bias(r.selection)
+        like = (
+            ops,
+            tuple(t.dtype for t in r.spec.operands),
+            len(r.spec.outputs),
+            r.kernel_id,
+            bias,
+            r.ended.trigger,
+            r.ended.row,
+        )
         if first.setdefault(like, n) != n:
             repeats.append(n)
     header = re.compile(r"^region (\d+) .* ops? \d", re.MULTILINE)
