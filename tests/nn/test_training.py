@@ -361,7 +361,9 @@ class Masked(nn.Layer):
 @on_each_device
 @pytest.mark.spec("D16")
 def test_a_nan_is_traced_back_through_the_places_that_have_it(device, monkeypatch):
-    program = aicf.compile(nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(Masked()), device=device)
+    program = aicf.compile(
+        nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(Masked()), device=device
+    )
     monkeypatch.setenv("AICF_CHECK", "nan")
     with pytest.raises(NanError) as error:
         program.run({"x": -np.ones((6, 5), np.float32)})
