@@ -42,7 +42,9 @@ class Cost:
 
     @cached_property
     def us(self) -> float:
-        return max(sum(self.terms.values()), 1e-3)
+        return max(
+            math.fsum(self.terms.values()), 1e-3
+        )  # exact: sum's last digit depends on Python's version
 
     def plus(self, **terms: float) -> Cost:
         return Cost({**self.terms, **{k: self.terms.get(k, 0.0) + v for k, v in terms.items()}})

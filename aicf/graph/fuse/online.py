@@ -7,6 +7,7 @@ prefix is scanned again. What ended a region is recorded with its values.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -232,7 +233,7 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
 
 def _total(regions: Sequence[Open]) -> float:
     """Predicted time, to nine digits: sums in another order are equal."""
-    return float(f"{sum(region.us or 0.0 for region in regions):.9g}")
+    return float(f"{math.fsum(region.us or 0.0 for region in regions):.9g}")
 
 
 def _cut_short(composer: Composer, region: Open, n: int) -> Ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ def _us(region: Json) -> float:
 
 
 def _total(side: Json) -> float:
-    return sum(_us(r) for r in side["regions"] if not r["view"])
+    return math.fsum(_us(r) for r in side["regions"] if not r["view"])
 
 
 def _terms(region: Json) -> str:

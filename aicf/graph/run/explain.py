@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -130,7 +131,7 @@ class Explanation(JupyterMixin):
         text.append(
             ": " + ", ".join(map(microseconds, times[:SHOWN])) + (", …" if len(times) > SHOWN else "")
         )
-        return text.append(f"; together {microseconds(sum(times))}" if len(times) > 1 else "")
+        return text.append(f"; together {microseconds(math.fsum(times))}" if len(times) > 1 else "")
 
     def _title(self, n: int) -> Text:
         region = self.regions[n]
@@ -146,14 +147,14 @@ class Explanation(JupyterMixin):
     @property
     def predicted_us(self) -> float:
         """Of all kernels together, in microseconds."""
-        return sum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
+        return math.fsum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
 
     @property
     def gain(self) -> Gain:
         """What fusion saved: kernels, bytes moved at the least, and predicted time, before and after."""
         run = [r for r, s in zip(self.regions, self.plan.steps) if s.kernel_id]
         alone = [step for r in run for step in r.steps]
-        before_us = sum(step.alone_us or 0.0 for step in alone)
+        before_us = math.fsum(step.alone_us or 0.0 for step in alone)
         return Gain(
             len(alone), len(run), sum(step.alone_bytes for step in alone), sum(r.spec.nbytes for r in run),
             before_us if all(step.alone_us is not None for step in alone) else None, self.predicted_us,
