@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,11 +35,11 @@ from kernel_cases import (
     reference,
     with_specials,
 )
+from simulated import outcomes_of
 from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-import aicf
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import f16, f32
@@ -172,14 +168,7 @@ def test_compiles_at_the_limits(variant, device):
 
 @pytest.mark.spec("A12", "D3", "D4")
 def test_simulated_kernels_agree_with_numpy():
-    script = Path(__file__).with_name("simulate_fused_gemm.py")
-    paths = [str(Path(aicf.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=600)
-    assert done.returncode == 0, done.stderr
-    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
-    wrong = [f"{name}\n{error}" for name, error in outcomes if error]
-    assert not wrong, "\n\n".join(wrong)
+    outcomes = outcomes_of("simulate_fused_gemm.py")
     assert len(outcomes) == len(small())
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,10 +46,10 @@ from kernel_cases import (
     with_specials,
 )
 from on_host import OnHost
+from simulated import outcomes_of
 from test_compile import DEVICES, compile_case
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-import aicf
 from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec, preset
 from aicf.types import bf16, f16, f32
@@ -211,14 +207,7 @@ def test_many_operands_find_registers(variant, keep_all):
 
 @pytest.mark.spec("A12", "A13", "A15")
 def test_simulated_kernels_agree_with_numpy_and_with_one_op_at_a_time():
-    script = Path(__file__).with_name("simulate_fused_maps.py")
-    paths = [str(Path(aicf.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=600)
-    assert done.returncode == 0, done.stderr
-    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
-    wrong = [f"{name}\n{error}" for name, error in outcomes if error]
-    assert not wrong, "\n\n".join(wrong)
+    outcomes = outcomes_of("simulate_fused_maps.py")
     assert len(outcomes) == len(SMALL if os.environ.get("AICF_TEST_ALL") else SMALL[::4])
 
 
