@@ -76,6 +76,21 @@ GROUP = 8  # block rows that are worked column by column together, so that their
 
 
 @functools.cache
+def tile_origin(tile_m: int, tile_n: int) -> Any:
+    """`origin(block, m, n)`: first row and column of a block's tile; bands of GROUP rows of tiles, column by column."""
+    group = GROUP
+
+    def origin(block, m, n):
+        tiles_m, tiles_n = max(1, (m + tile_m - 1) // tile_m), max(1, (n + tile_n - 1) // tile_n)
+        above = block // (group * tiles_n) * group
+        height = min(tiles_m - above, group)
+        within = block - above * tiles_n
+        return (above + within % height) * tile_m, within // height * tile_n
+
+    return device(origin)
+
+
+@functools.cache
 def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue) -> Callable[..., None]:
     """A block per tile of the result.
 
@@ -95,11 +110,11 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     a_line, b_line = tiling.m + 4, tiling.n + 4
     a_size, b_size = step * a_line, step * b_line
     a_buffers, b_buffers = 2 * a_size, 2 * b_size
-    tile_m, tile_n, group = tiling.m, tiling.n, GROUP
+    origin = tile_origin(tiling.m, tiling.n)
     start = zeros(rows * columns)
     finish = finisher(epilogue)
 
-    a_walk, b_walk = Walk(tile_m, step, block, a_slices), Walk(tile_n, step, block, b_slices)
+    a_walk, b_walk = Walk(tiling.m, step, block, a_slices), Walk(tiling.n, step, block, b_slices)
     load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.dtype)
     store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
     a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
@@ -123,12 +138,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
         b_shared = cuda.shared.array(b_buffers, float32, ALIGNMENT)
         thread = cuda.threadIdx.x
         tx, ty = thread % threads, thread // threads
-        tiles_m, tiles_n = max(1, (m + tile_m - 1) // tile_m), max(1, (n + tile_n - 1) // tile_n)
-        id = np.int64(cuda.blockIdx.x)
-        above = id // (group * tiles_n) * group
-        height = min(tiles_m - above, group)
-        within = id - above * tiles_n
-        row0, column0 = (above + within % height) * tile_m, within // height * tile_n
+        row0, column0 = origin(np.int64(cuda.blockIdx.x), m, n)
 
         # this thread's first element of a slice: its line within the tile, its depth along k, its offset in memory
         a_line0, a_depth = a_across(thread), a_along(thread)

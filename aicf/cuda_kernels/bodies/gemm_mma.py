@@ -16,7 +16,7 @@ import numpy as np
 from ..dsl import cuda, device, int32, uint32
 from ..gemm_mma import CHUNK, DEPTH
 from .epilogue import Epilogue, finisher
-from .gemm import ALIGNMENT, GROUP
+from .gemm import ALIGNMENT, tile_origin
 from .ptx import Places, copy_async, multiply_tiles, shared_address, wait_copies
 from .tile import each, zeros
 
@@ -125,7 +125,8 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
     b_first, b_copy = copier(b_stored, threads)
     address, wait = shared_address(), wait_copies()
     multiply = multiply_tiles(epilogue.dtype, a_part.places, b_part.places, a_lines_fast, b_lines_fast)
-    start, finish, depth, group = zeros(accumulators), finisher(epilogue), DEPTH, GROUP
+    start, finish, depth = zeros(accumulators), finisher(epilogue), DEPTH
+    origin = tile_origin(tile_m, tile_n)
 
     def write_run(i, products, env):
         row0, column0, lane, m, n, scales, operands = env
@@ -142,12 +143,7 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
         b_shared = cuda.shared.array(b_both, uint32, ALIGNMENT)
         thread = int32(cuda.threadIdx.x)
         lane, warp = thread % 32, thread // 32
-        tiles_m, tiles_n = max(1, (m + tile_m - 1) // tile_m), max(1, (n + tile_n - 1) // tile_n)
-        id = np.int64(cuda.blockIdx.x)
-        above = id // (group * tiles_n) * group
-        height = min(tiles_m - above, group)
-        within = id - above * tiles_n
-        row0, column0 = (above + within % height) * tile_m, within // height * tile_n
+        row0, column0 = origin(np.int64(cuda.blockIdx.x), m, n)
 
         # what this thread brings of each slice: its first chunk's line and depth
         a_line, a_depth = a_first(thread)
