@@ -15,9 +15,11 @@ from aicf import nn
 from aicf.errors import NoKernelError, VerifyError
 from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
+from aicf.ops.schema import schema_of
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
+from aicf.rows.rows import ROWS
 
 from .chains import graph_of, planned
 from .dags import dags
@@ -251,3 +253,25 @@ def test_a_beam_is_a_whole_number(beam):
     model = nn.Model({"x": (3, 4)}).add(nn.ReLU())
     with pytest.raises(VerifyError, match="a whole number of 1 or more"):
         aicf.compile(model, device="cpu", beam=beam)
+
+
+@pytest.mark.spec("A3")
+def test_available_alignment_is_the_least_of_both():
+    rows = {row.name: row for row in ROWS}
+    assert rows["avail"].join(16, 4) == rows["avail"].join(4, 16) == 4
+
+
+@pytest.mark.spec("A2", "A9")
+@pytest.mark.parametrize("n, again", [(1, None), (5, 4), (128, 127)])
+def test_flops_that_a_greater_domain_repeats_are_counted(n, again):
+    """One multiplication, then repeated n times over."""
+
+    def emit(ctx, x):
+        one = ctx.scale(ctx.reduce_sum(x, axes=(0, 1)), factor=2.0)
+        ctx.sync()
+        return ctx.broadcast_in_dim(ctx.scale(one, factor=3.0), shape=(n,), dims=())
+
+    region = formed(emit)[-1]
+    assert region.spec.signature == "scale + broadcast_in_dim"
+    flops = schema_of("scale").flops
+    assert region.state.attrs.get("recompute") == (None if again is None else flops * again)
