@@ -1,6 +1,6 @@
 """Descriptors for the tensor memory accelerator: a TensorMap and a pointer, as 128 bytes in device memory.
 
-A descriptor says all that there is to say of a matrix: it is made once for each pointer, and stays right whatever is done
+A descriptor says all that there is to say of a tensor: it is made once for each pointer, and stays right whatever is done
 with the memory that it points at. So none is ever given back: a launch that is under way or a captured graph may read it.
 """
 
@@ -13,22 +13,30 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..registry.variant import TensorMap
-from ..types import bf16, f16
+from ..registry.variant import Element, TensorMap
+from ..types import DType, bf16, f16, f32, i32, i64
 
 NBYTES = 128  # of a descriptor; it is aligned to 64
 CHUNK = 512  # descriptors that memory is allocated for at once
 
 
+# What an element is to the driver. Only what lies outside of a tensor, and tf32's rounding, depend on it.
+_ELEMENTS: dict[Element, str] = {
+    f16: "FLOAT16", bf16: "BFLOAT16", f32: "FLOAT32", "tf32": "TFLOAT32", i32: "INT32", "u8": "UINT8", DType.bool: "UINT8",
+    i64: "INT64",
+}  # fmt: skip
+
+
 def encode(driver: Any, tensor_map: TensorMap, pointer: int) -> bytes:
-    """As the driver writes it: rows swizzled in shared memory, zeros outside, whole L2 lines prefetched."""
-    names = {f16: "FLOAT16", bf16: "BFLOAT16"}
-    kind = getattr(driver.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + names[tensor_map.dtype])
+    """As the driver writes it: zeros outside, whole L2 lines prefetched."""
+    m = tensor_map
+    kind = getattr(driver.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + _ELEMENTS[m.dtype])
+    swizzle = f"CU_TENSOR_MAP_SWIZZLE_{m.swizzle}B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
     code, made = driver.cuTensorMapEncodeTiled(
-        kind, 2, pointer, [driver.cuuint64_t(x) for x in tensor_map.extents], [driver.cuuint64_t(tensor_map.pitch)],
-        [driver.cuuint32_t(x) for x in tensor_map.box], [driver.cuuint32_t(1)] * 2,
+        kind, len(m.extents), pointer, [driver.cuuint64_t(x) for x in m.extents], [driver.cuuint64_t(x) for x in m.pitches],
+        [driver.cuuint32_t(x) for x in m.box], [driver.cuuint32_t(1)] * len(m.extents),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        getattr(driver.CUtensorMapSwizzle, swizzle),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )  # fmt: skip
@@ -89,7 +97,7 @@ class Descriptors:
         self._known: dict[int, int] = {}
 
     def at(self, pointer: int) -> int:
-        """The descriptor's address, for a matrix at this pointer."""
+        """The descriptor's address, for a tensor at this pointer."""
         found = self._known.get(pointer)
         return self._add(pointer) if found is None else found
 

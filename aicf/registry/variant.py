@@ -11,7 +11,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 from ..device.spec import DeviceSpec
 from ..errors import RegistryError
@@ -67,20 +68,46 @@ class Num:
     dtype: DType = DType.i64
 
 
+Element = DType | Literal["tf32", "u8"]  # tf32: f32, rounded as it is brought; u8: bytes, such as fp8
+
+
 @dataclass(frozen=True)
 class TensorMap:
-    """Pointer to a descriptor of a matrix, for copies by the tensor memory accelerator (sm_90): 128 bytes in device memory.
+    """Pointer to a descriptor of a tensor, for copies by the tensor memory accelerator (sm_90): 128 bytes in device memory.
 
-    source  the tensor: a matrix of 16-byte aligned rows that lie `pitch` bytes apart, a multiple of 16
-    extents, box   elements of a row, and rows: of the matrix, and of what one copy moves; a row of a box is 128 bytes,
-                   which lie swizzled in shared memory; a box has at most 256 rows
+    source   the tensor, at a 16-byte aligned place: 1 to 5 dimensions, the contiguous one first
+    extents  elements along each dimension
+    pitch    bytes from one to the next along each dimension but the first, multiples of 16; a number is a matrix's
+    box      elements along each dimension of what one copy moves, at most 256; the first's take a multiple of 16 bytes
+    swizzle  bytes of shared memory in which 16-byte pieces change places, 128, 64 or 32: rows of a box are no longer; or 0
     """
 
     source: In | Out
-    dtype: DType
-    extents: tuple[int, int]
-    pitch: int
-    box: tuple[int, int]
+    dtype: Element
+    extents: tuple[int, ...]
+    pitch: int | tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 128
+
+    def __post_init__(self) -> None:
+        row = self.box[0] * self.itemsize
+        assert 1 <= len(self.extents) == len(self.box) == len(self.pitches) + 1 <= 5, self
+        assert all(0 <= e <= 2**32 for e in self.extents) and all(1 <= e <= 256 for e in self.box), self
+        assert all(p % 16 == 0 and 0 < p < 2**40 for p in self.pitches) and row % 16 == 0, self
+        assert self.swizzle in (0, 32, 64, 128) and row <= (self.swizzle or row), self
+
+    @property
+    def pitches(self) -> tuple[int, ...]:
+        return (self.pitch,) if isinstance(self.pitch, int) else self.pitch
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize if isinstance(self.dtype, DType) else {"tf32": 4, "u8": 1}[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Of a box: what a copy brings, wherever it lies."""
+        return prod(self.box) * self.itemsize
 
 
 Arg = In | Out | Work | Num | TensorMap | tuple  # a tuple of Args becomes a tuple argument of the kernel
@@ -358,6 +385,7 @@ def cdiv(a: int, b: int) -> int:
 __all__ = [
     "Arg",
     "Checks",
+    "Element",
     "HostCall",
     "In",
     "KernelVariant",

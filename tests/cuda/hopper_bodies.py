@@ -13,26 +13,32 @@ from aicf.registry.variant import In, Num, Out, TensorMap
 PTX = "aicf.cuda_kernels.bodies.ptx."
 
 
-class Matrix:
-    """A matrix in memory, as a TensorMap describes it."""
+class Tensor:
+    """A tensor in memory, as a TensorMap describes it."""
 
     def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
         self.map, self.memory = tensor_map, memory
 
-    def _places(self, x: int, y: int) -> tuple[np.ndarray, np.ndarray]:
-        """Elements of memory for those of a box, and which of them are inside."""
-        (width, height), (across, down) = self.map.extents, self.map.box
-        rows, columns = np.indices((down, across)) + np.array([y, x])[:, None, None]
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        return rows * (self.map.pitch // 2) + columns, inside
+    def _places(self, corner: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Elements of memory for those of a box, and which of them are inside. The contiguous dimension is the last."""
+        m = self.map
+        assert len(corner) == len(m.box), "as many coordinates as the tensor has dimensions"
+        at = np.indices(m.box[::-1])[::-1] + np.reshape(corner, (-1, *[1] * len(m.box)))
+        extents = np.reshape(m.extents, (-1, *[1] * len(m.box)))
+        steps = 1, *(p // m.itemsize for p in m.pitches)
+        return np.tensordot(steps, at, 1), ((at >= 0) & (at < extents)).all(axis=0)
 
-    def box(self, x: int, y: int) -> np.ndarray:
-        places, inside = self._places(x, y)
+    def box(self, corner: tuple[int, ...]) -> np.ndarray:
+        places, inside = self._places(corner)
         return np.where(inside, self.memory[np.where(inside, places, 0)].astype(np.float64), 0.0)
 
-    def put(self, x: int, y: int, values: np.ndarray) -> None:
-        places, inside = self._places(x, y)
+    def put(self, corner: tuple[int, ...], values: np.ndarray) -> None:
+        places, inside = self._places(corner)
         self.memory[places[inside]] = values[inside]
+
+    def add(self, corner: tuple[int, ...], values: np.ndarray) -> None:
+        places, inside = self._places(corner)
+        self.memory[places[inside]] += values[inside].astype(self.memory.dtype)
 
 
 def argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray]) -> Any:
@@ -41,7 +47,7 @@ def argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray]) -> Any:
     if isinstance(arg, Num):
         return arg.dtype.numpy.type(arg.value) if arg.dtype.kind == "float" else int(arg.value)
     if isinstance(arg, TensorMap):
-        return Matrix(arg, argument(arg.source, ins, outs))
+        return Tensor(arg, argument(arg.source, ins, outs))
     assert isinstance(arg, In | Out)
     return (ins if isinstance(arg, In) else outs)[arg.index]
 

@@ -3,8 +3,8 @@ thread in Python, with every instruction of bodies/ptx done as the PTX manual sa
 
 What is asynchronous there happens here at a random moment between where it may begin and where it is waited for, in a random
 order: copies, products, stores, and the steps of threads. What is written is what is read: an operand that is overwritten
-too early, a result that is read too early, or a byte that goes astray, gives wrong numbers. Shared memory holds halves as
-f64, NaN to begin with; what a thread writes there reaches the copy engine only by a fence.
+too early, a result that is read too early, or a byte that goes astray, gives wrong numbers. Shared memory holds numbers as f64, each
+at the address of its first byte, NaN to begin with; what a thread writes there reaches the copy engine only by a fence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hopper_bodies import Cuda, Matrix, argument, bodies
+from hopper_bodies import Cuda, Tensor, argument, bodies
 from wgmma_model import slab, swizzled
 
 from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits, slab_text
@@ -56,15 +56,15 @@ class Warpgroup:
 class Block:
     def __init__(self, rank: int, index: int, nbytes: int) -> None:
         self.rank, self.index = rank, index
-        self.shared = np.full(nbytes // 2, np.nan)
+        self.shared = np.full(nbytes, np.nan)
         self.barriers: dict[int, Barrier] = {}
         self.groups: dict[int, Warpgroup] = {}
         self.meetings: dict[Any, list] = {}
         self.running = 0
 
     def at(self, addresses: np.ndarray) -> np.ndarray:
-        assert (addresses >= START).all() and (addresses < START + 2 * len(self.shared)).all()
-        return (addresses - START) // 2
+        assert (addresses >= START).all() and (addresses < START + len(self.shared)).all()
+        return addresses - START
 
 
 class Thread(threading.Thread):
@@ -252,37 +252,70 @@ class Machine:
     def prefetch_map(self) -> Any:
         return lambda tensor_map: None
 
-    def load_box(self) -> Any:
+    def prefetch_box(self, rank: int = 2) -> Any:
+        return lambda tensor, *corner: None
+
+    def load_box(self, rank: int = 2) -> Any:
         return lambda *args: self._load([self.current.block], *args)
 
-    def multicast_box(self, blocks: int) -> Any:
+    def multicast_box(self, blocks: int, rank: int = 2) -> Any:
         return lambda *args: self._load(self.blocks[:blocks], *args)
 
-    def _load(self, blocks: list[Block], to: int, matrix: Matrix, barrier: int, x: int, y: int) -> None:
-        values = matrix.box(x, y)
-        at = swizzled(to, values.shape)
+    def _load(self, blocks: list[Block], to: int, tensor: Tensor, barrier: int, *corner: int) -> None:
+        self._bring(blocks, swizzled(to, tensor.map), tensor.box(corner), tensor.map.nbytes, barrier)
 
+    def load_bytes(self) -> Any:
+        def load(to: int, source: np.ndarray, nbytes: int, barrier: int) -> None:
+            assert to % 16 == 0 and nbytes % 16 == 0
+            values, size = source[: nbytes // source.itemsize].astype(np.float64), source.itemsize
+            self._bring([self.current.block], to + size * np.arange(len(values)), values, nbytes, barrier)
+
+        return load
+
+    def _bring(
+        self, blocks: list[Block], at: np.ndarray, values: np.ndarray, nbytes: int, barrier: int
+    ) -> None:
         def arrives(block: Block) -> None:
             assert block.running, "the block has left"
             block.shared[block.at(at)] = values
-            block.barriers[barrier].nbytes -= 2 * values.size
+            block.barriers[barrier].nbytes -= nbytes
             block.barriers[barrier].settle()
 
         self.events += [lambda block=block: arrives(block) for block in blocks]
 
-    def store_box(self) -> Any:
-        def store(matrix: Matrix, source: int, x: int, y: int) -> None:
-            block, entry = self.current.block, {"read": False}
-            at = block.at(swizzled(source, (64, 64)))
+    def store_box(self, rank: int = 2) -> Any:
+        return lambda tensor, source, *corner: self._send(
+            swizzled(source, tensor.map), lambda values: tensor.put(corner, values)
+        )
 
-            def leaves() -> None:
-                matrix.put(x, y, block.shared[at])
-                entry["read"] = True
+    def add_box(self, rank: int = 2) -> Any:
+        return lambda tensor, source, *corner: self._send(
+            swizzled(source, tensor.map), lambda values: tensor.add(corner, values)
+        )
 
-            self.current.stores[-1].append(entry)
-            self.events.append(leaves)
+    def store_bytes(self) -> Any:
+        def store(target: np.ndarray, source: int, nbytes: int) -> None:
+            assert source % 16 == 0 and nbytes % 16 == 0
+            count = nbytes // target.itemsize
+            self._send(
+                source + target.itemsize * np.arange(count), lambda x: target.__setitem__(slice(count), x)
+            )
 
         return store
+
+    def global_address(self) -> Any:
+        return lambda pointer, i: pointer[i:]
+
+    def _send(self, addresses: np.ndarray, put: Callable[[np.ndarray], None]) -> None:
+        block, entry = self.current.block, {"read": False}
+        at = block.at(addresses)
+
+        def leaves() -> None:
+            put(block.shared[at])
+            entry["read"] = True
+
+        self.current.stores[-1].append(entry)
+        self.events.append(leaves)
 
     def commit_stores(self) -> Any:
         return lambda: self.current.stores.append([])

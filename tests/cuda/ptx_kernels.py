@@ -30,23 +30,22 @@ def aligned(address):
     return uint32((address + uint32(1023)) & uint32(0xFFFFFC00))
 
 
-def moved(dtype: DType, shape: tuple[int, int], at: tuple[int, int], to: tuple[int, int]) -> Launch:
-    """A box of operand 0, from (x, y), to result 0 at another place: load, barrier, store."""
+def moved(
+    source: TensorMap, target: TensorMap, at: tuple[int, ...], to: tuple[int, ...], adds: int = 0
+) -> Launch:
+    """A box of a tensor to another place of another: load, barrier, store; then added there, so many times."""
     address, init, publish, fence = (
-        ptx.shared_address(),
-        ptx.barrier_init(),
-        ptx.publish_barriers(),
-        ptx.fence_async(),
-    )
-    prefetch, expect, load, wait = ptx.prefetch_map(), ptx.expect(), ptx.load_box(), ptx.wait_phase()
-    store, commit, wait_read, wait_all = (
-        ptx.store_box(),
-        ptx.commit_stores(),
-        ptx.wait_stores_read(0),
-        ptx.wait_stores(),
-    )
+        ptx.shared_address(), ptx.barrier_init(), ptx.publish_barriers(), ptx.fence_async()
+    )  # fmt: skip
+    rank, nbytes = len(at), source.nbytes
+    prefetch, ahead, expect, load, wait = (
+        ptx.prefetch_map(), ptx.prefetch_box(rank), ptx.expect(), ptx.load_box(rank), ptx.wait_phase()
+    )  # fmt: skip
+    store, add, commit, wait_read, wait_all = (
+        ptx.store_box(rank), ptx.add_box(rank), ptx.commit_stores(), ptx.wait_stores_read(0), ptx.wait_stores()
+    )  # fmt: skip
 
-    def kernel(source, target, x, y, to_x, to_y):
+    def kernel(source, target, at, to):
         base = aligned(address(cuda.shared.array(0, types.uint8)))
         barrier = uint32(base + uint32(BARRIERS))
         if cuda.threadIdx.x == 0:
@@ -54,20 +53,51 @@ def moved(dtype: DType, shape: tuple[int, int], at: tuple[int, int], to: tuple[i
             publish()
             fence()
             prefetch(source)
+            ahead(source, *at)
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
-            expect(barrier, uint32(BOX))
-            load(base, source, barrier, x, y)
+            expect(barrier, uint32(nbytes))
+            load(base, source, barrier, *at)
         wait(barrier, uint32(0))
         if cuda.threadIdx.x == 0:
-            store(target, base, to_x, to_y)
+            store(target, base, *to)
             commit()
             wait_read()
             wait_all()
+            for _ in range(adds):
+                add(target, base, *to)
+            commit()
+            wait_all()
 
-    maps = matrix(In(0), dtype, *shape), matrix(Out(0), dtype, *shape)
     kernel.blocks_per_sm = 1
-    return Launch(kernel, (1,), (256,), (*maps, *(Num(v, i32) for v in (*at, *to))), SHARED)
+    places = tuple(tuple(Num(v, i32) for v in place) for place in (at, to))
+    return Launch(kernel, (1,), (256,), (source, target, *places), SHARED)
+
+
+def moved_bytes(nbytes: int) -> Launch:
+    """The first bytes of operand 0 to result 0, by way of shared memory, without a tensor map."""
+    address, init, publish, fence, at = (
+        ptx.shared_address(), ptx.barrier_init(), ptx.publish_barriers(), ptx.fence_async(), ptx.global_address()
+    )  # fmt: skip
+    expect, load, wait, store = ptx.expect(), ptx.load_bytes(), ptx.wait_phase(), ptx.store_bytes()
+    commit, wait_all = ptx.commit_stores(), ptx.wait_stores()
+
+    def kernel(source, target):
+        base = aligned(address(cuda.shared.array(0, types.uint8)))
+        barrier = uint32(base + uint32(BARRIERS))
+        if cuda.threadIdx.x == 0:
+            init(barrier, uint32(1))
+            publish()
+            fence()
+            expect(barrier, uint32(nbytes))
+            load(base, at(source, 0), uint32(nbytes), barrier)
+            wait(barrier, uint32(0))
+            store(at(target, 0), base, uint32(nbytes))
+            commit()
+            wait_all()
+
+    kernel.blocks_per_sm = 1
+    return Launch(kernel, (1,), (256,), (In(0), Out(0)), SHARED)
 
 
 def shared_boxes(dtype: DType, shape: tuple[int, int]) -> Launch:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hopper_model import Machine
 from kernel_cases import desc, region
-from ptx_kernels import expected_products, moved, products, set_aside, shared_boxes
+from ptx_kernels import expected_products, moved, moved_bytes, products, set_aside, shared_boxes
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
 import aicf.cuda_kernels.bodies.ptx as ptx
@@ -55,6 +55,20 @@ INSTRUCTIONS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]]]] = {
     "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster": (
         ptx.multicast_box(2), lambda f: lambda a, m, x: f(a, m, a, x, x)),
     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group": (ptx.store_box(), lambda f: lambda a, m, x: f(m, a, x, x)),
+    "cp.async.bulk.tensor.1d.shared::cluster.global.tile": (
+        ptx.load_box(1), lambda f: lambda a, m, x: f(a, m, a, x)),
+    "cp.async.bulk.tensor.4d.shared::cluster.global.tile": (
+        ptx.load_box(4), lambda f: lambda a, m, x: f(a, m, a, x, x, x, x)),
+    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster": (
+        ptx.multicast_box(2, 3), lambda f: lambda a, m, x: f(a, m, a, x, x, x)),
+    "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group": (
+        ptx.store_box(5), lambda f: lambda a, m, x: f(m, a, x, x, x, x, x)),
+    "cp.async.bulk.prefetch.tensor.3d.L2.global.tile": (ptx.prefetch_box(3), lambda f: lambda a, m, x: f(m, x, x, x)),
+    "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group": (
+        ptx.add_box(3), lambda f: lambda a, m, x: f(m, a, x, x, x)),
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes": (
+        ptx.load_bytes(), lambda f: lambda a, m, x: f(a, m, uint32(64), a)),
+    "cp.async.bulk.global.shared::cta.bulk_group": (ptx.store_bytes(), lambda f: lambda a, m, x: f(m, a, uint32(64))),
     "cp.async.bulk.commit_group": (ptx.commit_stores(), lambda f: lambda a, m, x: f()),
     "cp.async.bulk.wait_group.read 1": (ptx.wait_stores_read(1), lambda f: lambda a, m, x: f()),
     "cp.async.bulk.wait_group 0": (ptx.wait_stores(), lambda f: lambda a, m, x: f()),
@@ -89,6 +103,15 @@ def kernel_around(text: str) -> Launch:
     return Launch(kernel, (1,), (384,), (Out(0), tensor_map, Num(0, i32)))
 
 
+def test_kernels_that_move_things_compile():
+    """What is run below, for a GPU."""
+    for dtype, shape, box, at, to, swizzle in BOXES[2::2]:
+        maps = [dense(tensor, dtype, shape, box, swizzle) for tensor in (In(0), Out(0))]
+        kind = i32 if dtype == "u8" else dtype
+        code(moved(*maps, at, to, adds=1), regions_of([desc((64,), kind)], desc((64,), kind)))
+    code(moved_bytes(64), regions_of([desc((64,), i32)], desc((64,), i32)))
+
+
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("text", INSTRUCTIONS)
 def test_assembles_to_its_instruction(text):
@@ -98,7 +121,7 @@ def test_assembles_to_its_instruction(text):
 def test_every_intrinsic_is_assembled_somewhere():
     """Those that are not in the table are in kernels of their own, here and in test_compile.py."""
     elsewhere = {"add_half2", "copy_async", "wait_copies", "shared_address", "multiply_tiles", "describe", "multiply_slabs",
-                 "finish_products"}  # fmt: skip
+                 "finish_products", "global_address"}  # fmt: skip
     here = {intrinsic.factory.__name__ for intrinsic, _ in INSTRUCTIONS.values()}
     assert here | elsewhere == set(ptx.__all__) - {"Places", "assemble", "instruction"}
 
@@ -135,12 +158,17 @@ def products_region(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast:
     return regions_of(operands, desc((64 * blocks, n), f32))
 
 
+def kind_of(launch: Launch, kind: np.dtype) -> np.dtype:
+    """What the memory of results holds: bytes, if a map says so."""
+    return np.dtype(np.uint8) if any(getattr(a, "dtype", "") == "u8" for a in launch.args) else kind
+
+
 class OnModel:
     def __call__(self, launch: Launch, r: RegionSpec, arrays: list[np.ndarray]) -> np.ndarray:
         out = np.zeros(r.results[0].numel, r.results[0].dtype.numpy)
         out.view(np.uint8)[...] = 0xFF
         Machine(np.random.SeedSequence().entropy % 2**32).launch(
-            launch, [x.reshape(-1) for x in arrays], [out]
+            launch, [x.reshape(-1) for x in arrays], [out.view(kind_of(launch, out.dtype))]
         )
         return out.reshape(r.results[0].shape)
 
@@ -157,6 +185,7 @@ class OnGpu:
         for pointer, x in zip(ins, arrays):
             device.upload(pointer, x)
         out = device.allocate(t.nbytes)
+        device.upload(out, np.full(t.nbytes, 0xFF, np.uint8))
         engine.bind(engine.prepare(launch, r), device.stream, ins, [out])()
         device.stream.sync()
         return device.download(out, t.nbytes).view(t.dtype.numpy).reshape(t.shape)
@@ -167,22 +196,72 @@ def compute(request) -> Callable[..., np.ndarray]:
     return OnModel() if request.param == "model" else OnGpu(request.getfixturevalue("gpu"))
 
 
-@pytest.mark.parametrize(
-    "at, to",
-    [((0, 0), (0, 0)), ((64, 8), (0, 40)), ((-8, -3), (56, 70)), ((100, 90), (100, 90)), ((300, 0), (0, 0))],
-)
-def test_a_box_is_brought_and_stored(compute, at, to):
-    """Zeros come from outside, nothing goes there."""
-    shape, rng = (100, 120), np.random.default_rng()
-    x = rng.normal(size=shape).astype(np.float16)
-    got = compute(moved(f16, shape, at, to), regions_of([desc(shape, f16)], desc(shape, f16)), [x])
-    rows, columns = np.indices((64, 64))
-    inside = (rows + at[1] >= 0) & (rows + at[1] < 100) & (columns + at[0] >= 0) & (columns + at[0] < 120)
-    box = np.where(inside, x[np.clip(rows + at[1], 0, 99), np.clip(columns + at[0], 0, 119)], 0)
-    want = np.full(shape, np.nan, np.float16)
-    target = want[to[1] : to[1] + 64, to[0] : to[0] + 64]
-    target[...] = box[: target.shape[0], : target.shape[1]]
-    np.testing.assert_array_equal(got, want)
+def boxed(x: np.ndarray, box: tuple[int, ...], at: tuple[int, ...]) -> np.ndarray:
+    """The box at a corner, contiguous dimension last; zeros outside. `box` and `at` have it first."""
+    places = np.indices(box[::-1]) + np.reshape(at[::-1], (-1, *[1] * len(box)))
+    extents = np.reshape(x.shape, (-1, *[1] * len(box)))
+    inside = ((places >= 0) & (places < extents)).all(axis=0)
+    return np.where(inside, x[tuple(np.clip(places, 0, extents - 1))], 0)
+
+
+def dense(
+    source: In | Out, dtype: Any, shape: tuple[int, ...], box: tuple[int, ...], swizzle: int
+) -> TensorMap:
+    itemsize = TensorMap(source, dtype, (1,), (), (16,), 0).itemsize
+    pitches = np.cumprod(shape[:0:-1]) * itemsize
+    return TensorMap(source, dtype, shape[::-1], tuple(map(int, pitches)), box, swizzle)
+
+
+BOXES = [
+    (f16, (100, 120), (64, 64), (0, 0), (0, 0), 128),
+    (bf16, (100, 120), (64, 64), (64, 8), (0, 40), 128),
+    (f16, (100, 120), (64, 64), (-8, -3), (56, 70), 128),
+    (f16, (100, 120), (64, 64), (300, 0), (0, 0), 128),
+    ("u8", (1024,), (256,), (16,), (-16,), 0),
+    ("u8", (40, 256), (128, 32), (32, 20), (-32, 20), 128),
+    (f32, (40, 32), (16, 32), (8, 20), (24, -8), 64),
+    (f32, (5, 16, 16), (8, 4, 3), (4, -2, 4), (12, 13, -1), 32),
+    (i32, (5, 16, 16), (32, 4, 3), (4, -2, 1), (0, 0, 0), 128),
+    (f16, (3, 5, 4, 64), (64, 2, 2, 2), (0, 3, 4, 2), (0, 0, 0, 0), 128),
+    (bf16, (2, 3, 4, 5, 16), (16, 2, 2, 2, 2), (8, 1, 1, -1, 1), (0, 2, 0, 0, -1), 32),
+]
+
+
+@pytest.mark.parametrize("dtype, shape, box, at, to, swizzle", BOXES, ids=str)
+def test_a_box_is_brought_and_stored(compute, dtype, shape, box, at, to, swizzle):
+    """Of one to five dimensions: zeros come from outside, nothing goes there."""
+    kind = i32 if dtype == "u8" else dtype
+    itemsize = 1 if dtype == "u8" else dtype.itemsize
+    x = np.random.default_rng().integers(1, 99, shape).astype(np.uint8 if dtype == "u8" else dtype.numpy)
+    maps = [dense(tensor, dtype, shape, box, swizzle) for tensor in (In(0), Out(0))]
+    words = x.size * itemsize // kind.itemsize
+    r = regions_of([desc((words,), kind)], desc((words,), kind))
+    got = compute(moved(*maps, at, to), r, [x]).view(x.dtype).reshape(shape)
+    want = np.full(got.nbytes, 0xFF, np.uint8).view(x.dtype).reshape(shape)
+    target = [slice(max(c, 0), c + e) for c, e in zip(to[::-1], box[::-1])]
+    away = tuple(slice(max(-c, 0), max(-c, 0) + len(range(n)[t])) for c, n, t in zip(to[::-1], shape, target))
+    want[tuple(target)] = boxed(x, box, at)[away]
+    np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, bf16, i32], ids=str)
+def test_a_box_is_added(compute, dtype):
+    """Twice, to what was stored: where the tensor is, and nowhere else."""
+    shape, box = (3, 9, 32), (16, 8, 2)
+    x = np.random.default_rng().integers(-30, 30, shape).astype(dtype.numpy)
+    maps = [dense(tensor, dtype, shape, box, 64) for tensor in (In(0), Out(0))]
+    r = regions_of([desc(shape, dtype)], desc(shape, dtype))
+    got = compute(moved(*maps, (8, 2, 0), (16, 1, 1), adds=2), r, [x])
+    want = np.full(got.nbytes, 0xFF, np.uint8).view(got.dtype).reshape(shape)
+    want[1:, 1:, 16:] = 3 * boxed(x, box, (8, 2, 0))
+    np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
+
+
+def test_bytes_are_brought_and_stored(compute):
+    x = np.random.default_rng().integers(0, 99, 1000).astype(np.int32)
+    got = compute(moved_bytes(3984), regions_of([desc((1000,), i32)], desc((1000,), i32)), [x])
+    np.testing.assert_array_equal(got[:996], x[:996])
+    assert (got[996:] == -1).all()
 
 
 def test_blocks_of_a_cluster_share_boxes_and_tell_each_other(compute):

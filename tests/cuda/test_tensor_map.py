@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from aicf.cuda_kernels import engine, tensor_map
@@ -11,7 +12,7 @@ from aicf.cuda_kernels.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
 from aicf.dispatch import prepared
 from aicf.errors import DeviceError
 from aicf.registry.variant import In, Launch, Num, Out, TensorMap
-from aicf.types import bf16, f16, i32
+from aicf.types import DType, bf16, f16, f32, i32, i64
 
 A = TensorMap(In(0), f16, (40, 30), 96, (64, 128))
 
@@ -21,11 +22,12 @@ class Driver:
 
     def __init__(self, fail: str = "") -> None:
         self.log, self.memory, self.allocated, self.fail = [], {}, 0, fail
-        self.CUtensorMapDataType = SimpleNamespace(
-            CU_TENSOR_MAP_DATA_TYPE_FLOAT16="f16", CU_TENSOR_MAP_DATA_TYPE_BFLOAT16="bf16"
-        )
+        kinds = "FLOAT16", "BFLOAT16", "FLOAT32", "TFLOAT32", "INT32", "INT64", "UINT8"
+        self.CUtensorMapDataType = SimpleNamespace(**{f"CU_TENSOR_MAP_DATA_TYPE_{k}": k for k in kinds})
         self.CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE="flat")
-        self.CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B="swizzle 128")
+        self.CUtensorMapSwizzle = SimpleNamespace(
+            **{f"CU_TENSOR_MAP_SWIZZLE_{x}": f"swizzle {x}" for x in ("128B", "64B", "32B", "NONE")}
+        )
         self.CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B="promote 256")
         self.CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE="zeros")
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
@@ -73,10 +75,42 @@ def test_what_the_driver_is_told():
     driver = Driver()
     Descriptors(A, MapMemory(driver)).at(0x5000)
     assert driver.encoded == (
-        "f16", 2, 0x5000, [40, 30], [96], [64, 128], [1, 1], "flat", "swizzle 128", "promote 256", "zeros",
+        "FLOAT16", 2, 0x5000, [40, 30], [96], [64, 128], [1, 1], "flat", "swizzle 128B", "promote 256", "zeros",
     )  # fmt: skip
     Descriptors(TensorMap(Out(0), bf16, (8, 8), 16, (64, 64)), MapMemory(driver)).at(0)
-    assert driver.encoded[0] == "bf16"
+    assert driver.encoded[0] == "BFLOAT16"
+
+
+@pytest.mark.parametrize("dtype, kind", [
+    (f32, "FLOAT32"), ("tf32", "TFLOAT32"), (i32, "INT32"), (i64, "INT64"), ("u8", "UINT8"), (DType.bool, "UINT8"),
+])  # fmt: skip
+@pytest.mark.parametrize("rank", range(1, 6))
+def test_tensors_of_any_rank_and_element(dtype, kind, rank):
+    driver, swizzle = Driver(), (0, 32, 64, 128)[rank % 4]
+    extents, pitches = (48, 5, 4, 3, 2)[:rank], (512, 2560, 10240, 30720)[: rank - 1]
+    box = (16 // {"u8": 1, DType.bool: 1, i64: 8}.get(dtype, 4), 3, 2, 2, 1)[:rank]
+    m = TensorMap(In(0), dtype, extents, pitches, box, swizzle)
+    Descriptors(m, MapMemory(driver)).at(0x4000)
+    said = f"swizzle {swizzle}B" if swizzle else "swizzle NONE"
+    assert driver.encoded == (
+        kind, rank, 0x4000, list(extents), list(pitches), list(box), [1] * rank, "flat", said, "promote 256", "zeros",
+    )  # fmt: skip
+    assert m.nbytes == 16 * np.prod(box[1:], dtype=int)
+
+
+@pytest.mark.parametrize("extents, pitch, box, swizzle", [
+    ((64, 64), (128, 128), (64, 64), 128),  # a pitch too many
+    ((64, 64), 128, (64,), 128),
+    ((64, 64), 136, (64, 64), 128),  # rows that are not 16-byte aligned
+    ((64, 64), 128, (12, 64), 128),  # nor those of a box
+    ((64, 64), 128, (64, 257), 128),
+    ((64, 64), 128, (64, 64), 64),  # rows of 128 bytes
+    ((64, 64), 128, (64, 64), 48),
+    ((64, -1), 128, (64, 64), 128),
+])  # fmt: skip
+def test_what_the_driver_would_refuse_is_not_made(extents, pitch, box, swizzle):
+    with pytest.raises(AssertionError):
+        TensorMap(In(0), f16, extents, pitch, box, swizzle)
 
 
 @pytest.mark.spec("C14")

@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-
-def swizzle(address: np.ndarray) -> np.ndarray:
-    """Bits 4 to 6 of an address in shared memory, exclusive or bits 7 to 9."""
-    return address ^ (address >> 7 & 7) << 4
+from aicf.registry.variant import TensorMap
 
 
-def swizzled(start: int, shape: tuple[int, int]) -> np.ndarray:
-    """Where the halves of a box lie: rows of 128 bytes, one under the other."""
-    assert start % 1024 == 0 and shape[1] == 64
-    rows, columns = np.indices(shape)
-    return swizzle(start + rows * 128 + columns * 2)
+def swizzle(address: np.ndarray, nbytes: int = 128) -> np.ndarray:
+    """Bits 4 to 6 of an address in shared memory, exclusive or bits 7 to 9; of 64 bytes two of them, of 32 one, of 0 none."""
+    return address ^ (address >> 7 & nbytes // 16 - bool(nbytes)) << 4
+
+
+def swizzled(start: int, tensor_map: TensorMap) -> np.ndarray:
+    """Where the elements of a box lie: densely, the contiguous dimension last."""
+    assert start % max(128, 8 * tensor_map.swizzle) == 0, "swizzles repeat, and maps of the same place agree"
+    shape = tensor_map.box[::-1]
+    return swizzle(start + np.arange(np.prod(shape)).reshape(shape) * tensor_map.itemsize, tensor_map.swizzle)
 
 
 def operand(descriptor: int, lines: int, transposed: bool) -> np.ndarray:

@@ -21,14 +21,19 @@ from .barrier import (
 )
 from .copy import copy_async, shared_address, wait_copies
 from .math import add_half2, forget, pack_halves
+from .memory import global_address
 from .mma import Places, multiply_tiles, store_matrices
 from .tma import (
+    add_box,
     commit_stores,
     fence_async,
     load_box,
+    load_bytes,
     multicast_box,
+    prefetch_box,
     prefetch_map,
     store_box,
+    store_bytes,
     wait_stores,
     wait_stores_read,
 )
@@ -44,10 +49,10 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Places", "add_half2", "arrive", "arrive_remote", "assemble", "barrier_init", "cluster_arrive", "cluster_rank",
+    "Places", "add_box", "add_half2", "arrive", "arrive_remote", "assemble", "barrier_init", "cluster_arrive", "cluster_rank",
     "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "expect", "fence_async",
-    "fence_products", "finish_products", "forget", "in_block", "instruction", "keep_registers", "load_box", "multicast_box",
-    "multiply_slabs", "multiply_tiles", "pack_halves", "prefetch_map", "publish_barriers", "shared_address",
-    "store_box", "store_matrices", "sync_threads", "take_registers", "wait_copies", "wait_phase", "wait_products",
-    "wait_stores", "wait_stores_read",
+    "fence_products", "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "load_box", "load_bytes",
+    "multicast_box", "multiply_slabs", "multiply_tiles", "pack_halves", "prefetch_box", "prefetch_map", "publish_barriers",
+    "shared_address", "store_box", "store_bytes", "store_matrices", "sync_threads", "take_registers", "wait_copies",
+    "wait_phase", "wait_products", "wait_stores", "wait_stores_read",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, Signature
 from typing import Any
 
 from ...dsl import intrinsic, ir, types
@@ -31,27 +32,39 @@ def instruction(
 ) -> Any:
     """An intrinsic of one instruction, or of a few in braces. Call it in a factory: it needs numba.
 
-    text        $0 is the result, if there is one; arguments follow
+    text        $0 is the result, if there is one, or $0, $1, … the results; arguments follow
     parameters  numba's types of the arguments, numbers all of them: others are converted
+    result      a type, or a tuple of them: then a tuple is returned
     effects     it stays where it is among others with effects, and memory is read and written on its side of it
     together    see `assemble`
     """
-    letters = {types.int32: "r", types.uint32: "r", types.int64: "l", types.uint64: "l", types.float32: "f"}
-    made = [] if result is None else ["=" + letters[result]]
-    constraints = ",".join([*made, *(letters[p] for p in parameters), *["~{memory}"] * effects])
+    results = () if result is None else result if isinstance(result, tuple) else (result,)
+    made = types.void if not results else types.Tuple(results) if isinstance(result, tuple) else result
+    constraints = ",".join(
+        [*("=" + letter(r) for r in results), *map(letter, parameters), *["~{memory}"] * effects]
+    )
 
-    def typed(*given):
+    def typed(typing, *given):
         def codegen(ctx, b, sig, args):
-            kind = ir.VoidType() if result is None else ctx.get_value_type(result)
+            kinds = [ctx.get_value_type(r) for r in results]
+            kind = (
+                ir.VoidType() if not kinds else kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
+            )
             value = assemble(b, text, constraints, kind, list(args), effects, together)
-            return ctx.get_dummy_value() if result is None else value
+            if not isinstance(result, tuple):
+                return value if results else ctx.get_dummy_value()
+            parts = [b.extract_value(value, i) for i in range(len(kinds))] if len(kinds) > 1 else [value]
+            return ctx.make_tuple(b, made, parts)
 
-        return (types.void if result is None else result)(*parameters), codegen
+        return made(*parameters), codegen
 
     # numba asks for each argument's name
-    shapes = (
-        lambda typing: typed(), lambda typing, a: typed(a), lambda typing, a, b: typed(a, b),
-        lambda typing, a, b, c: typed(a, b, c), lambda typing, a, b, c, d: typed(a, b, c, d),
-        lambda typing, a, b, c, d, e: typed(a, b, c, d, e),
-    )  # fmt: skip
-    return intrinsic(shapes[len(parameters)])
+    names = ("typing", *(f"a{i}" for i in range(len(parameters))))
+    typed.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+    return intrinsic(typed)
+
+
+def letter(kind: Any) -> str:
+    """Of a register for a number of this type, in constraints."""
+    letters = {types.int32: "r", types.uint32: "r", types.int64: "l", types.uint64: "l", types.float32: "f"}
+    return letters[kind]

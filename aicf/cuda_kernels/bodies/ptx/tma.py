@@ -1,9 +1,10 @@
-"""The tensor memory accelerator: a thread asks for a box of a matrix in global memory, an engine copies it to or from shared
+"""The tensor memory accelerator: a thread asks for a box of a tensor in global memory, an engine copies it to or from shared
 memory. PTX ISA, chapter "Data Movement and Conversion Instructions", sections "Asynchronous copy" and "Tensor"; sm_90.
 
-A matrix is described by a tensor map: 128 bytes in global memory, of which kernels get the address, `u64`. Coordinates are
-of elements, the contiguous dimension's first; they may lie outside: there loads bring zeros, which count as bytes that
-arrived, and stores write nothing.
+A tensor is described by a tensor map: 128 bytes in global memory, of which kernels get the address, `u64`. Coordinates are
+of elements, the contiguous dimension's first, one for each of `rank` dimensions, 1 to 5; they may lie outside: there loads
+bring zeros, which count as bytes that arrived, and stores write nothing. A box lies at a multiple of 128 bytes, swizzled as
+its map says: over 1024, 512 or 256 bytes of addresses.
 """
 
 from __future__ import annotations
@@ -20,32 +21,72 @@ def prefetch_map() -> Any:
     return instruction("prefetch.tensormap [$0];", types.uint64)
 
 
-@deferred
-def load_box() -> Any:
-    """`load(to, map, barrier, x, y)`: a box to shared memory; its bytes arrive at the mbarrier.
-    `cp.async.bulk.tensor.2d.shared::cluster.global`."""
-    text = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$3, $4}], [$2];"
-    return instruction(text, types.uint32, types.uint64, types.uint32, types.int32, types.int32)
+def _corner(first: int, rank: int) -> str:
+    """Coordinates, from argument `first` on."""
+    assert 1 <= rank <= 5
+    return "{" + ", ".join(f"${first + i}" for i in range(rank)) + "}"
 
 
 @deferred
-def multicast_box(blocks: int) -> Any:
-    """`load(to, map, barrier, x, y)`: the same box to the same place in the first `blocks` blocks of the cluster, and its
+def load_box(rank: int = 2) -> Any:
+    """`load(to, map, barrier, x, y, …)`: a box to shared memory; its bytes arrive at the mbarrier.
+    `cp.async.bulk.tensor.shared::cluster.global`."""
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {_corner(3, rank)}], [$2];"
+    )
+    return instruction(text, types.uint32, types.uint64, types.uint32, *[types.int32] * rank)
+
+
+@deferred
+def multicast_box(blocks: int, rank: int = 2) -> Any:
+    """`load(to, map, barrier, x, y, …)`: the same box to the same place in the first `blocks` blocks of the cluster, and its
     bytes to the barrier in the same place of each. `….multicast::cluster`: one read of L2 for all."""
     text = (
-        "{\n.reg .b16 blocks;\nmov.b16 blocks, %d;\ncp.async.bulk.tensor.2d.shared::cluster.global.tile"
-        ".mbarrier::complete_tx::bytes.multicast::cluster [$0], [$1, {$3, $4}], [$2], blocks;\n}"
+        f"{{\n.reg .b16 blocks;\nmov.b16 blocks, {2**blocks - 1};\n"
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        f"[$0], [$1, {_corner(3, rank)}], [$2], blocks;\n}}"
     )
-    return instruction(
-        text % (2**blocks - 1), types.uint32, types.uint64, types.uint32, types.int32, types.int32
-    )
+    return instruction(text, types.uint32, types.uint64, types.uint32, *[types.int32] * rank)
 
 
 @deferred
-def store_box() -> Any:
-    """`store(map, source, x, y)`: a box from shared memory; see `commit_stores`. `cp.async.bulk.tensor.2d.global.shared::cta`."""
-    text = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1];"
-    return instruction(text, types.uint64, types.uint32, types.int32, types.int32)
+def prefetch_box(rank: int = 2) -> Any:
+    """`prefetch(map, x, y, …)`: a box into L2. `cp.async.bulk.prefetch.tensor`."""
+    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [$0, {_corner(1, rank)}];"
+    return instruction(text, types.uint64, *[types.int32] * rank)
+
+
+@deferred
+def store_box(rank: int = 2) -> Any:
+    """`store(map, source, x, y, …)`: a box from shared memory; see `commit_stores`.
+    `cp.async.bulk.tensor.global.shared::cta`."""
+    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [$0, {_corner(2, rank)}], [$1];"
+    return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
+
+
+@deferred
+def add_box(rank: int = 2) -> Any:
+    """`add(map, source, x, y, …)`: a box from shared memory, added to what is there, element by element, in any order of those
+    who add. The map says what an element is: f32, f16 and bf16 are rounded to nearest even. See `commit_stores`.
+    `cp.reduce.async.bulk.tensor.add`."""
+    text = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group [$0, {_corner(2, rank)}], [$1];"
+    return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
+
+
+@deferred
+def load_bytes() -> Any:
+    """`load(to, pointer, nbytes, barrier)`: neighbours in global memory to shared memory, without a map; they arrive at the
+    mbarrier. Both addresses and nbytes are multiples of 16. `cp.async.bulk.shared::cluster.global`."""
+    text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];"
+    return instruction(text, types.uint32, types.uint64, types.uint32, types.uint32)
+
+
+@deferred
+def store_bytes() -> Any:
+    """`store(pointer, source, nbytes)`: the other way; see `commit_stores`. `cp.async.bulk.global.shared::cta`."""
+    text = "cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;"
+    return instruction(text, types.uint64, types.uint32, types.uint32)
 
 
 @deferred
