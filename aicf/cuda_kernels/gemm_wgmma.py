@@ -27,91 +27,12 @@ from ..registry.variant import (
 from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f16
 from . import gemm
+from .wgmma_tiling import ATOM, DEPTH, TILINGS, Tiling
 
-DEPTH = 64  # of k in a slice
-ATOM = 64  # halves in the 128 bytes that a row of a box has
 ROW_BYTES = 16  # that rows and pointers are multiples of
-CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out, two for each consumer
-WARPGROUP = 128
-REGISTERS = 65536  # of a multiprocessor
-SHARED = (
-    227 * 1024
-)  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
-SLACK = 1024  # to begin at a multiple of 1024
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 EXTENT = 2**31 - 1024  # of m, n and k: coordinates of a tile that hangs over are i32
 STORE_US = 0.8  # after the last product of a block, until its results are out; a guess until measured
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """An m x n tile for each block of a warpgroup that brings and of `consumers` that multiply.
-
-    cluster    blocks, one below the other, that share b
-    blocks     for each multiprocessor: registers and shared memory are divided among them
-    registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
-    """
-
-    m: int
-    n: int
-    consumers: int
-    cluster: int = 1
-    blocks: int = 1
-    registers: tuple[int, int] | None = (40, 232)
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}" + f"_cluster{self.cluster}" * (self.cluster > 1)
-
-    @property
-    def threads(self) -> int:
-        return WARPGROUP * (1 + self.consumers)
-
-    @property
-    def row_blocks(self) -> int:
-        """Of 64 rows, that each consumer has."""
-        return self.m // (64 * self.consumers)
-
-    @property
-    def sums(self) -> int:
-        """That a consumer's thread has."""
-        return self.row_blocks * self.n // 2
-
-    @property
-    def a_bytes(self) -> int:
-        return self.m * DEPTH * 2
-
-    @property
-    def b_bytes(self) -> int:
-        return self.n * DEPTH * 2
-
-    @property
-    def own_bytes(self) -> int:
-        """From one consumer's part of a to the next one's."""
-        return self.a_bytes // self.consumers
-
-    @property
-    def stage_bytes(self) -> int:
-        return self.a_bytes + self.b_bytes
-
-    def stages(self, staged: bool) -> int:
-        """As many as there is room for. `staged`: results leave by way of shared memory."""
-        room = (SHARED + 1024) // self.blocks - 1024 - SLACK - self._chunk_bytes(staged)
-        return room // (self.stage_bytes + 16)
-
-    def _chunk_bytes(self, staged: bool) -> int:
-        return 2 * self.consumers * CHUNK_BYTES * staged
-
-    # shared memory: stages, from the first multiple of 1024 on; chunks of results; barriers, full and then empty
-
-    @property
-    def chunks_at(self) -> int:
-        return self.stages(True) * self.stage_bytes
-
-    def barriers_at(self, staged: bool) -> int:
-        return self.stages(staged) * self.stage_bytes + self._chunk_bytes(staged)
-
-    def shared(self, staged: bool) -> int:
-        return SLACK + self.barriers_at(staged) + 16 * self.stages(staged)
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
@@ -254,12 +175,7 @@ def _launch(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> Launch:
     )
 
 
-# Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as many as 40 and twice 232 for 128 each.
-gemm_wgmma_128x256 = _wgmma(Tiling(128, 256, 2), 0.74)
-gemm_wgmma_128x256_cluster2 = _wgmma(Tiling(128, 256, 2, cluster=2), 0.77)
-gemm_wgmma_256x128 = _wgmma(Tiling(256, 128, 2), 0.74)
-gemm_wgmma_256x128_cluster2 = _wgmma(Tiling(256, 128, 2, cluster=2), 0.76)
-gemm_wgmma_128x128 = _wgmma(Tiling(128, 128, 2), 0.65)
-gemm_wgmma_128x128_cluster2 = _wgmma(Tiling(128, 128, 2, cluster=2), 0.67)
-gemm_wgmma_64x256 = _wgmma(Tiling(64, 256, 1, registers=None), 0.6)
-gemm_wgmma_64x128 = _wgmma(Tiling(64, 128, 1, blocks=2, registers=(40, 216)), 0.5)
+# Names of this module are what a registry takes.
+globals().update(
+    {f"gemm_wgmma_{tiling}": _wgmma(tiling, efficiency) for tiling, efficiency in TILINGS.items()}
+)

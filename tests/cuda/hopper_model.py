@@ -60,6 +60,7 @@ class Block:
         self.barriers: dict[int, Barrier] = {}
         self.groups: dict[int, Warpgroup] = {}
         self.meetings: dict[Any, list] = {}
+        self.counts: dict[Any, int] = {}
         self.running = 0
 
     def at(self, addresses: np.ndarray) -> np.ndarray:
@@ -104,6 +105,8 @@ class Machine:
         self.threads: list[Thread] = []
         self.blocks: list[Block] = []
         self.events: list[Callable[[], None]] = []  # copies under way
+        # stores among them, or by themselves and as late as can be
+        self.leaving = self.random.choice((self.events, []))
         self.current: Any = None
         self.cuda = Cuda(self)
 
@@ -132,7 +135,7 @@ class Machine:
         eagerness = self.random.choice(
             (0.0, 0.001, 0.1)
         )  # of engines; at 0 they do what they must, and no sooner
-        while alive or self.events:
+        while alive or self.events or self.leaving:
             if self.events and self.random.random() < eagerness:
                 self._event()
             if self.random.random() < eagerness:
@@ -150,17 +153,20 @@ class Machine:
             if thread.over:
                 alive.remove(thread)
                 thread.block.running -= 1
+        for block in self.blocks:
+            for name, count in block.counts.items():
+                assert len(block.meetings[name]) % count == 0, f"barrier {name} is left half way"
 
     def _hurry(self, alive: list[Thread]) -> None:
         """No thread can go on: something asynchronous happens."""
         first, second = self.random.sample([self._event, self._multiply], 2)
-        if not first() and not second():
+        if not first() and not second() and not self._event(self.leaving):
             raise Stuck(f"{len(alive)} threads wait; {[(t.block.rank, t.index) for t in alive][:4]}")
 
-    def _event(self) -> bool:
+    def _event(self, events: list | None = None) -> bool:
         """Some copy is done."""
-        if self.events:
-            self.events.pop(self.random.randrange(len(self.events)))()
+        if events := self.events if events is None else events:
+            events.pop(self.random.randrange(len(events)))()
             return True
         return False
 
@@ -181,13 +187,14 @@ class Machine:
     def _group(self) -> Warpgroup:
         return self.current.block.groups.setdefault(self.current.index // 128, Warpgroup())
 
-    def _meet(self, name: Any, count: int, blocks: list[Block]) -> None:
-        """A barrier of so many threads."""
+    def _meet(self, name: Any, count: int, blocks: list[Block], wait: bool = True) -> None:
+        """A barrier of so many threads, all or some of which wait for the others."""
         thread, home = self.current, blocks[0]
         visit = thread.visits[name] = thread.visits.get(name, 0) + 1
-        arrived = home.meetings.setdefault(name, [])
+        arrived, home.counts[name] = home.meetings.setdefault(name, []), count
         arrived.append(thread.index)
-        thread.wait(lambda: len(arrived) >= visit * count)
+        if wait:
+            thread.wait(lambda: len(arrived) >= visit * count)
 
     # --- barriers -----------------------------------------------------------------------------------------------------
 
@@ -234,6 +241,9 @@ class Machine:
 
     def sync_threads(self, barrier: int, threads: int) -> Any:
         return lambda: self._meet(barrier, threads, [self.current.block])
+
+    def arrive_threads(self, barrier: int, threads: int) -> Any:
+        return lambda: self._meet(barrier, threads, [self.current.block], wait=False)
 
     def cluster_rank(self) -> Any:
         return lambda: self.current.block.rank
@@ -315,7 +325,7 @@ class Machine:
             entry["read"] = True
 
         self.current.stores[-1].append(entry)
-        self.events.append(leaves)
+        self.leaving.append(leaves)
 
     def commit_stores(self) -> Any:
         return lambda: self.current.stores.append([])

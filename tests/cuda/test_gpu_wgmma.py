@@ -14,7 +14,7 @@ import pytest
 import test_gpu_kernels
 from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
-from test_wgmma import TRANSPOSES, VARIANTS, product, residual, stashed
+from wgmma_cases import TRANSPOSES, VARIANTS, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import gemm_wgmma

@@ -46,6 +46,7 @@ INSTRUCTIONS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]]]] = {
     "mapa.shared::cluster.u32": (ptx.in_block(), lambda f: lambda a, m, x: int32(f(a, uint32(1)))),
     "mbarrier.try_wait.parity.shared::cta.b64": (ptx.wait_phase(), lambda f: lambda a, m, x: f(a, uint32(1))),
     "bar.sync 3, 128": (ptx.sync_threads(3, 128), lambda f: lambda a, m, x: f()),
+    "bar.arrive 4, 256": (ptx.arrive_threads(4, 256), lambda f: lambda a, m, x: f()),
     "%cluster_ctarank": (ptx.cluster_rank(), lambda f: lambda a, m, x: int32(f())),
     "barrier.cluster.arrive.release.aligned": (ptx.cluster_arrive(), lambda f: lambda a, m, x: f()),
     "barrier.cluster.wait.acquire.aligned": (ptx.cluster_wait(), lambda f: lambda a, m, x: f()),

@@ -6,7 +6,8 @@ What there is in a block (docs/kernels/gemm.md tells it slowly):
     shared memory   `stages` slices of a and b, 64 of k deep, b behind a; two chunks of results for each consumer, if results
                     leave that way; two barriers a stage
     full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
-    empty[stage]    the slice has been read: an arrival by each consumer, of each block that shares it
+    empty[stage]    the slice has been read: an arrival by each consumer of its tile, of each block that shares it
+    teams           of consumers take tiles in turns; the producer knows nothing of them
     clusters        two blocks with tiles one below the other need the same slice of b: each brings half of it, for both
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
-from ..gemm_wgmma import ATOM, DEPTH, WARPGROUP, Tiling
+from ..wgmma_tiling import ATOM, DEPTH, WARPGROUP, Tiling
 from .epilogue import Epilogue
 from .ptx import (
     arrive,
@@ -46,8 +47,7 @@ from .ptx import (
 )
 from .tile import zeros
 from .wgmma_results import boxes_of_results, runs_of_results
-
-GROUP = 8  # rows of tiles that are computed together, column by column: what is near in time shares operands in L2
+from .wgmma_walk import over, place, skipper, turner, turns
 
 
 @functools.cache
@@ -61,7 +61,7 @@ def wgmma(
     maps                of a and b, and of the result if staged
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
-    stages, arrivals = tiling.stages(staged), tiling.consumers * cluster
+    stages, arrivals = tiling.stages(staged), tiling.members * cluster
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
     prefetch, fence = prefetch_map(), fence_async()
@@ -124,36 +124,6 @@ def _registers(tiling: Tiling) -> tuple[Any, Any]:
     return keep_registers(tiling.registers[0]), take_registers(tiling.registers[1])
 
 
-# Indices of tiles are u32 throughout: division that rounds to nothing but zero, in 32 bits, keeps the producer within its
-# registers. No memory holds the results of more tiles.
-
-
-@device
-def over(length, tile):
-    """Tiles that cover a length."""
-    return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
-
-
-@device
-def place(tile, rows, columns):
-    """A tile's row and column, in bands of GROUP rows, down each column of a band."""
-    above = uint32(tile // uint32(GROUP * columns) * uint32(GROUP))
-    height = uint32(min(uint32(rows - above), uint32(GROUP)))
-    within = uint32(tile - above * columns)
-    return uint32(above + within % height), uint32(within // height)
-
-
-def turner(stages: int) -> Any:
-    """`turn(stage, phase)`: the next stage of the ring, and the parity of its phase."""
-
-    def turn(stage, phase):
-        if stage == stages - 1:
-            return uint32(0), uint32(phase ^ uint32(1))
-        return uint32(stage + uint32(1)), phase
-
-    return device(turn)
-
-
 # --- the producer -----------------------------------------------------------------------------------------------------
 
 
@@ -214,35 +184,41 @@ def bringer(lines: int, k_fast: bool, load: Any) -> Any:
 
 
 def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: bool) -> Any:
-    """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of tile after tile.
+    """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
 
-    While it asks for the products of one slice, those of the one before are done: then that one's stage is let go.
+    While it asks for the products of one slice, those of the one before are done: then that one's stage is let go. Of two
+    teams the other one goes on where this one has asked for its tile's last products.
     """
     tile_m, tile_n, cluster, blocks = tiling.m, tiling.n, tiling.cluster, tiling.row_blocks
+    teams, members = tiling.teams, tiling.members
     stages = tiling.stages(staged)
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
     wait, fence, commit, wait_but_one = wait_phase(), fence_products(), commit_products(), wait_products(1)
     multiply = multiply_slabs(epilogue.dtype, tile_n, blocks, a_k_fast, b_k_fast)
     a_of, b_of = describe(a_k_fast), describe(b_k_fast)
     start, finish, release = zeros(tiling.sums), finish_products(tiling.sums), releaser(cluster)
-    turn = turner(stages)
+    turn, skip = turner(stages), skipper(stages)
+    wait_turn, pass_turn = turns(tiling)
     write, done = (boxes_of_results if staged else runs_of_results)(tiling, epilogue)
 
     def consume(base, full, maps, walk, sizes, scales, operands):
         first, apart, rows, columns, steps, rank = walk
         thread = int32(cuda.threadIdx.x)
         group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
+        team, part = int32(group // members), int32(group % members)
         acc = start  # what it holds before the first product of a tile is not read
-        stage, phase = uint32(0), uint32(0)
-        tile = first
-        while tile < uint32(rows * columns):
+        stage, phase = skip(uint32(0), uint32(0), uint32(team * steps))
+        tile, tiles = uint32(first + uint32(team) * apart), uint32(rows * columns)
+        while tile < tiles:
             row, column = place(tile, rows, columns)
             before = uint32(0)
+            if tile != first:
+                wait_turn(team)
             for step in range(steps):
                 ready = uint32(full + uint32(8) * stage)
                 wait(ready, phase)
                 at = uint32(base + stage * uint32(stage_bytes))
-                a, b = a_of(uint32(at + uint32(group * own_bytes))), b_of(uint32(at + uint32(a_bytes)))
+                a, b = a_of(uint32(at + uint32(part * own_bytes))), b_of(uint32(at + uint32(a_bytes)))
                 fence()
                 acc = multiply(acc, a, b, uint32(step != 0))
                 commit()
@@ -251,11 +227,14 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
                     release(before, member)
                 before = uint32(ready + uint32(empty))
                 stage, phase = turn(stage, phase)
+            if uint32(tile + apart) < tiles:
+                pass_turn(team)
             acc = finish(acc)
             release(before, member)
-            line = int32((row * cluster + rank) * tile_m + group * blocks * 64)
+            line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
             write(acc, base, maps, group, member, (line, int32(column * tile_n)), sizes, scales, operands)
-            tile = uint32(tile + apart)
+            stage, phase = skip(stage, phase, uint32((teams - 1) * steps))
+            tile = uint32(tile + uint32(teams) * apart)
         done(member)
 
     return device(consume)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...registry.program import Expression
 from ..dsl import device, uint32
-from ..gemm_wgmma import ATOM, CHUNK_BYTES, WARPGROUP, Tiling
+from ..wgmma_tiling import ATOM, CHUNK_BYTES, WARPGROUP, Tiling
 from .element import vector_applier
 from .epilogue import Epilogue, finisher, places, starter
 from .ptx import (
@@ -32,6 +32,7 @@ from .ptx import (
     wait_stores_read,
 )
 from .tile import each
+from .wgmma_walk import chosen
 
 CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
 PAIR = 2  # neighbouring columns that a thread holds
@@ -62,16 +63,20 @@ def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
     """The same: two chunks for each warpgroup, so that one is filled while the other leaves."""
     across, chunks_at = tiling.n // ATOM, tiling.chunks_at
     put_all = each(CHUNK, 8, matrices(epilogue))
-    wait_but_one, wait_all, fence = wait_stores_read(1), wait_stores(), fence_async()
-    sync, store, commit = meeting(tiling.consumers), store_box(), commit_stores()
+    wait_but_one, wait_read, wait_all = wait_stores_read(1), wait_stores_read(0), wait_stores()
+    fence, store, commit = fence_async(), store_box(), commit_stores()
+    sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
 
     def write_chunk(i, run, env):
         chunks, group, member, result, corner, sizes, scales, operands = env
         chunk = i // CHUNK
         line, column = np.int32(corner[0] + chunk // across * 64), np.int32(corner[1] + chunk % across * ATOM)
         at = uint32(chunks + uint32(chunk % 2 * CHUNK_BYTES))
-        if member == 0:
-            wait_but_one()  # what was here, two chunks ago, has been read
+        if member == 0:  # what was here has been read: of this tile two chunks ago, or of the one before
+            if chunk == 0:
+                wait_read()
+            else:
+                wait_but_one()
         sync(group)
         put_all(run, (at, member, line, column, sizes, scales, operands))
         fence()
@@ -91,22 +96,6 @@ def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
             wait_all()
 
     return device(write), device(done)
-
-
-def meeting(consumers: int) -> Any:
-    """`sync(group)`: the threads of one consumer meet."""
-    first = sync_threads(1, WARPGROUP)
-    if consumers == 1:
-        return device(lambda group: first())
-    second = sync_threads(2, WARPGROUP)
-
-    def sync(group):
-        if group == 0:
-            first()
-        else:
-            second()
-
-    return device(sync)
 
 
 def matrices(epilogue: Epilogue) -> Any:

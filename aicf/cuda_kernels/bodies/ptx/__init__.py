@@ -9,6 +9,7 @@ from .assemble import assemble, instruction
 from .barrier import (
     arrive,
     arrive_remote,
+    arrive_threads,
     barrier_init,
     cluster_arrive,
     cluster_rank,
@@ -49,7 +50,8 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Places", "add_box", "add_half2", "arrive", "arrive_remote", "assemble", "barrier_init", "cluster_arrive", "cluster_rank",
+    "Places", "add_box", "add_half2", "arrive", "arrive_remote", "arrive_threads", "assemble", "barrier_init",
+    "cluster_arrive", "cluster_rank",
     "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "expect", "fence_async",
     "fence_products", "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "load_box", "load_bytes",
     "multicast_box", "multiply_slabs", "multiply_tiles", "pack_halves", "prefetch_box", "prefetch_map", "publish_barriers",

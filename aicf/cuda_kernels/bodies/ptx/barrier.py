@@ -78,6 +78,12 @@ def sync_threads(barrier: int, threads: int) -> Any:
 
 
 @deferred
+def arrive_threads(barrier: int, threads: int) -> Any:
+    """`arrive()`: this warp is counted among the `threads` of a barrier at which others wait, and goes on. `bar.arrive`, sm_70."""
+    return instruction(f"bar.arrive {barrier}, {threads};", together=True)
+
+
+@deferred
 def cluster_rank() -> Any:
     """`rank()`: this block's place in its cluster. `%cluster_ctarank`, sm_90."""
     return instruction("mov.u32 $0, %cluster_ctarank;", result=types.uint32, effects=False)

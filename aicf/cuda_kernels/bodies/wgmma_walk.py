@@ -1,0 +1,82 @@
+"""Which tiles the blocks of a Hopper product compute, and how they pass through the ring of stages.
+
+Indices of tiles are u32 throughout: division that rounds to nothing but zero, in 32 bits, keeps the producer within its
+registers. No memory holds the results of more tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..dsl import device, int32, uint32
+from ..wgmma_tiling import WARPGROUP, Tiling
+from .ptx import arrive_threads, sync_threads
+
+GROUP = 8  # rows of tiles that are computed together, column by column: what is near in time shares operands in L2
+
+
+@device
+def over(length, tile):
+    """Tiles that cover a length."""
+    return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
+
+
+@device
+def place(tile, rows, columns):
+    """A tile's row and column, in bands of GROUP rows, down each column of a band."""
+    above = uint32(tile // uint32(GROUP * columns) * uint32(GROUP))
+    height = uint32(min(uint32(rows - above), uint32(GROUP)))
+    within = uint32(tile - above * columns)
+    return uint32(above + within % height), uint32(within // height)
+
+
+def turner(stages: int) -> Any:
+    """`turn(stage, phase)`: the next stage of the ring, and the parity of its phase."""
+
+    def turn(stage, phase):
+        if stage == stages - 1:
+            return uint32(0), uint32(phase ^ uint32(1))
+        return uint32(stage + uint32(1)), phase
+
+    return device(turn)
+
+
+def skipper(stages: int) -> Any:
+    """`skip(stage, phase, count)`: as `turn`, `count` times."""
+
+    def skip(stage, phase, count):
+        passed = uint32(stage + count)
+        return uint32(passed % uint32(stages)), uint32((phase ^ passed // uint32(stages)) & uint32(1))
+
+    return device(skip)
+
+
+def turns(tiling: Tiling) -> tuple[Any, Any]:
+    """(`wait(team)`, `pass_on(team)`): of two teams, one after the other asks for the products of its tile.
+
+    It has to: who waits for a stage names the phase by its parity, which is that of the phase before the last as well. And it
+    should: the tensor cores are then one team's, and the other's results leave meanwhile. Barriers follow those of results.
+    """
+    if tiling.teams == 1:
+        nothing = device(lambda team: None)
+        return nothing, nothing
+    barriers, both = (1 + tiling.consumers, 2 + tiling.consumers), WARPGROUP * tiling.consumers
+    wait = chosen([sync_threads(barrier, both) for barrier in barriers])
+    return wait, chosen([arrive_threads(barrier, both) for barrier in reversed(barriers)])
+
+
+def chosen(instructions: Sequence[Any]) -> Any:
+    """`do(i)`: the i-th of some instructions that differ in a constant."""
+    first, *rest = instructions
+    if not rest:
+        return device(lambda i: first())
+    others = chosen(rest)
+
+    def do(i):
+        if i == 0:
+            first()
+        else:
+            others(int32(i - 1))
+
+    return device(do)

@@ -1,0 +1,123 @@
+"""How the Hopper matrix products divide their work: tiles, who multiplies them, and what is where in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEPTH = 64  # of k in a slice
+ATOM = 64  # halves in the 128 bytes that a row of a box has
+CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out, two for each consumer
+WARPGROUP = 128
+REGISTERS = 65536  # of a multiprocessor
+SHARED = (
+    227 * 1024
+)  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
+SLACK = 1024  # to begin at a multiple of 1024
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """m x n tiles for blocks of a warpgroup that brings and of `consumers` that multiply.
+
+    teams      of consumers: 1, all share a tile (cooperative); 2, tiles in turns, so that one team multiplies while the
+               other writes results (ping-pong)
+    cluster    blocks, one below the other, that share b
+    blocks     for each multiprocessor: registers and shared memory are divided among them
+    registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
+    """
+
+    m: int
+    n: int
+    consumers: int
+    teams: int = 1
+    cluster: int = 1
+    blocks: int = 1
+    registers: tuple[int, int] | None = (40, 232)
+
+    def __str__(self) -> str:
+        turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
+        return f"{self.m}x{self.n}{turns}{cluster}"
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def members(self) -> int:
+        """Consumers that share a tile."""
+        return self.consumers // self.teams
+
+    @property
+    def row_blocks(self) -> int:
+        """Of 64 rows, that each consumer has."""
+        return self.m // (64 * self.members)
+
+    @property
+    def sums(self) -> int:
+        """That a consumer's thread has."""
+        return self.row_blocks * self.n // 2
+
+    @property
+    def a_bytes(self) -> int:
+        return self.m * DEPTH * 2
+
+    @property
+    def b_bytes(self) -> int:
+        return self.n * DEPTH * 2
+
+    @property
+    def own_bytes(self) -> int:
+        """From one consumer's part of a to the next one's."""
+        return self.a_bytes // self.members
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.a_bytes + self.b_bytes
+
+    def stages(self, staged: bool) -> int:
+        """As many as there is room for. `staged`: results leave by way of shared memory."""
+        room = (SHARED + 1024) // self.blocks - 1024 - SLACK - self._chunk_bytes(staged)
+        return room // (self.stage_bytes + 16)
+
+    def _chunk_bytes(self, staged: bool) -> int:
+        return 2 * self.consumers * CHUNK_BYTES * staged
+
+    # shared memory: stages, from the first multiple of 1024 on; chunks of results; barriers, full and then empty
+
+    @property
+    def chunks_at(self) -> int:
+        return self.stages(True) * self.stage_bytes
+
+    def barriers_at(self, staged: bool) -> int:
+        return self.stages(staged) * self.stage_bytes + self._chunk_bytes(staged)
+
+    def shared(self, staged: bool) -> int:
+        return SLACK + self.barriers_at(staged) + 16 * self.stages(staged)
+
+
+# Every tiling that there is a kernel for, and of the tensor cores' rate what its main loop reaches with the chip full: guesses,
+# but for the prototype's, which was 128x256_cluster2. Two consumers: 168 registers for each of 384 threads to begin with, 64512
+# of 65536, as many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, as many as 32 and thrice 160.
+TILINGS = {
+    Tiling(128, 256, 2): 0.74,
+    Tiling(128, 256, 2, cluster=2): 0.77,
+    Tiling(256, 128, 2): 0.74,
+    Tiling(256, 128, 2, cluster=2): 0.76,
+    Tiling(128, 192, 2): 0.7,
+    Tiling(192, 128, 3, registers=(32, 160)): 0.7,
+    Tiling(192, 128, 3, cluster=2, registers=(32, 160)): 0.73,
+    Tiling(128, 128, 2): 0.65,
+    Tiling(128, 128, 2, cluster=2): 0.67,
+    Tiling(256, 64, 2): 0.6,
+    Tiling(128, 64, 2): 0.55,
+    Tiling(128, 128, 2, teams=2): 0.7,
+    Tiling(128, 128, 2, teams=2, cluster=2): 0.75,
+    Tiling(64, 256, 2, teams=2): 0.7,
+    Tiling(64, 256, 2, teams=2, cluster=2): 0.75,
+    Tiling(64, 192, 2, teams=2): 0.65,
+    Tiling(64, 128, 2, teams=2): 0.6,
+    Tiling(64, 128, 2, teams=2, cluster=2): 0.65,
+    Tiling(64, 256, 1, registers=None): 0.6,
+    Tiling(64, 128, 1, blocks=2, registers=(40, 216)): 0.5,
+    Tiling(64, 64, 1, blocks=2, registers=None): 0.4,
+}

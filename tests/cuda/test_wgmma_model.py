@@ -1,0 +1,188 @@
+"""The Hopper GEMM on a model of the machine, thread by thread: what it computes, and what it needs every synchronisation for."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hopper_model import Machine, Stuck
+from kernel_cases import Case, reference
+from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, product, residual, stashed
+
+from aicf.cuda_kernels import gemm_wgmma
+from aicf.cuda_kernels.wgmma_tiling import Tiling
+from aicf.rows import RegionSpec
+from aicf.types import bf16, f16
+
+
+def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 0, machine: type[Machine] = Machine) -> None:
+    """On the model, with small whole numbers: sums are exact, whatever their order. What lies between rows is NaN."""
+    rng, ins, arrays = np.random.default_rng(seed), [], []
+    for d in r.operands:
+        arrays.append(rng.integers(-2, 3, d.shape).astype(d.dtype.numpy))
+        memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), np.nan).astype(
+            d.dtype.numpy
+        )
+        np.lib.stride_tricks.as_strided(memory, d.shape, [s * d.dtype.itemsize for s in d.stride])[...] = (
+            arrays[-1]
+        )
+        ins.append(memory)
+    outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
+    machine(seed).launch(gemm_wgmma._launch(t, r, H200), ins, outs, grid or t.cluster)
+    for got, want, d in zip(outs, reference(Case("", r), arrays), r.results):
+        np.testing.assert_array_equal(got.reshape(d.shape).astype(np.float64), want)
+
+
+WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, registers=(40, 216))
+PINGPONG = Tiling(64, 128, 2, teams=2)
+
+
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_every_number_goes_where_it_belongs(ta, tb, dtype):
+    """More tiles than blocks, more slices than stages, edges in every direction."""
+    run(SMALL, product(72, 136, 200, dtype=dtype, ta=ta, tb=tb), seed=random.randrange(2**32))
+
+
+@pytest.mark.parametrize("make", [residual, stashed])
+@pytest.mark.parametrize("sizes, pitch", [((72, 136, 136), (None, None)), ((61, 131, 72), (None, 136))])
+def test_epilogues_read_and_write_what_they_should(make, sizes, pitch):
+    """In boxes and in runs, of two columns and of one; nothing outside of an operand is read."""
+    run(SMALL, make(*sizes, pitch=pitch))
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 8, 1), (1, 1, 1), (3, 8, 65), (64, 128, 64), (2, 130, 9)])
+def test_tiny_problems(m, n, k):
+    run(SMALL, product(m, n, k, tb=True, pitch=(-(-k // 8) * 8, -(-k // 8) * 8)))
+
+
+def tiles_of(t: Tiling):
+    """A problem that hangs over a tile both ways, in two clusters of blocks."""
+    return t.m * t.cluster + 8, t.n + 8, 136
+
+
+SAMPLE = {str(t): TRANSPOSES[i % 4] for i, t in enumerate(TILINGS)}
+
+
+@pytest.mark.slow
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("t, ta, tb", [
+    pytest.param(t, *order, id=f"{t} {order}") for t in TILINGS for order in TRANSPOSES
+    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.sums <= 128 and t.cluster == 1)
+])  # fmt: skip
+def test_every_tiling_computes(t, ta, tb):
+    run(t, product(*tiles_of(t), ta=ta, tb=tb), seed=random.randrange(2**32))
+
+
+@pytest.mark.parametrize(
+    "m, n, k", [(64, 128, 8), (64, 256, 600), (64, 384, 1000), (136, 392, 520), (192, 640, 64)]
+)
+def test_teams_take_tiles_in_turns(m, n, k):
+    """One tile, two, three, nine; as many slices as stages, more, and fewer."""
+    run(PINGPONG, product(m, n, k), seed=random.randrange(2**32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8 if ALL else 1))
+def test_blocks_of_a_cluster_wait_for_each_other(seed):
+    """Whatever the order in which the two get on."""
+    t = Tiling(128, 128, 2, cluster=2)
+    run(t, stashed(*tiles_of(t)), seed=random.randrange(2**32))
+
+
+# --- that the model would notice --------------------------------------------------------------------------------------
+
+
+class NoFence(Machine):
+    def fence_async(self):
+        return lambda: None
+
+
+class NoWaitForStores(Machine):
+    def wait_stores_read(self, pending):
+        return lambda: None
+
+
+class NoWaitForProducts(Machine):
+    def wait_products(self, pending):
+        return lambda: None
+
+    def finish_products(self, count):
+        return Machine.finish_products(Forgiving(self), count)
+
+
+class Forgiving:
+    """A machine whose finish waits as it should."""
+
+    def __init__(self, machine):
+        self.machine = machine
+
+    def __getattr__(self, name):
+        return getattr(self.machine, name)
+
+    def wait_products(self, pending):
+        return Machine.wait_products(self.machine, pending)
+
+
+class NoWaitForTheLastTile(Machine):
+    """Its third chunk is still being read when the next tile's first one takes its place."""
+
+    def wait_stores_read(self, pending):
+        return super().wait_stores_read(max(1, pending))
+
+
+class NoTurns(Machine):
+    """Teams do not wait for each other."""
+
+    def sync_threads(self, barrier, threads):
+        return (lambda: None) if threads > 128 else super().sync_threads(barrier, threads)
+
+    def arrive_threads(self, barrier, threads):
+        return lambda: None
+
+
+class NoPassingOn(Machine):
+    def arrive_threads(self, barrier, threads):
+        return lambda: None
+
+
+class NoMeeting(Machine):
+    """Threads of a consumer do not wait for each other around a chunk of results."""
+
+    def sync_threads(self, barrier, threads):
+        return (lambda: None) if threads == 128 else super().sync_threads(barrier, threads)
+
+
+class NoWaitForSlices(Machine):
+    """Consumers do not wait until a stage is full."""
+
+    def wait_phase(self):
+        wait = super().wait_phase()
+        return lambda at, parity: wait(at, parity) if self.current.index == 0 else None
+
+
+class NoRelease(Machine):
+    def arrive(self):
+        return lambda at: None
+
+
+class EarlyRelease(Machine):
+    """The producer does not wait until a stage is empty."""
+
+    def wait_phase(self):
+        wait = super().wait_phase()
+        return lambda at, parity: None if self.current.index == 0 else wait(at, parity)
+
+
+@pytest.mark.parametrize("t, machine", [
+    *((SMALL, m) for m in (NoFence, NoWaitForStores, NoMeeting, NoWaitForProducts, NoWaitForSlices, NoRelease, EarlyRelease)),
+    *((PINGPONG, m) for m in (NoTurns, NoPassingOn, NoRelease, EarlyRelease)),
+    (Tiling(64, 192, 2, teams=2), NoWaitForTheLastTile),
+], ids=lambda v: getattr(v, "__name__", str(v)))  # fmt: skip
+def test_the_model_notices(t, machine):
+    """Without any one of these, some order gives wrong numbers, or none comes to an end."""
+    with pytest.raises((AssertionError, Stuck)):
+        for seed in range(20):
+            run(t, product(72, 2 * t.n + 8, 648), seed, machine=machine)

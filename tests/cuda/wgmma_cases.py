@@ -1,0 +1,62 @@
+"""Matrix products for the tests of the Hopper GEMM."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from kernel_cases import desc, fused
+
+from aicf.cuda_kernels import gemm_wgmma
+from aicf.cuda_kernels.wgmma_tiling import TILINGS as TABLE
+from aicf.device.spec import preset
+from aicf.registry.variant import KernelVariant
+from aicf.types import ActKind, f16
+
+H200 = preset("h200")
+VARIANTS = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
+TILINGS = list(TABLE)
+TRANSPOSES = list(itertools.product((False, True), repeat=2))
+# `make test-all` looks at every configuration
+ALL = bool(os.environ.get("AICF_TEST_ALL"))
+
+
+def matrix(rows, columns, dtype=f16, pitch=None, alignment=256):
+    return desc((rows, columns), dtype, (pitch or columns, 1), alignment)
+
+
+def product(
+    m,
+    n,
+    k,
+    *then,
+    dtype=f16,
+    ta=False,
+    tb=False,
+    pitch=(None, None),
+    keep=(),
+    alignment=256,
+    given=(),
+    **attrs,
+):
+    """y = op(a) op(b), and ops that follow, as for `fused`; `pitch`: elements from row to row of a and b."""
+    a, b = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
+    operands = {"a": matrix(*a, dtype, pitch[0], alignment), "b": matrix(*b, dtype, pitch[1]), **dict(given)}
+    c, bias = (name if name in operands else None for name in ("c", "bias"))
+    more = {"trans_a": ta, "trans_b": tb, **attrs}
+    return fused(operands, (("y", "z") if attrs.get("save_preact") else "y", "gemm", "a", "b", c, bias, more), *then,
+                 keep=keep)  # fmt: skip
+
+
+def residual(m, n, k, dtype=f16, **more):
+    given = {"row": desc((n,), dtype), "x": desc((m, n), dtype)}
+    return product(m, n, k, ("u", "bias_add", "y", "row"), ("r", "relu", "u"), ("d", "add", "x", "r"), dtype=dtype,
+                   given=given, **more)  # fmt: skip
+
+
+def stashed(m, n, k, dtype=f16, **more):
+    """alpha, beta, c, a bias, an activation and its operand."""
+    given = {"c": desc((m, n), dtype), "bias": desc((n,), dtype)}
+    return product(
+        m, n, k, dtype=dtype, given=given, act=ActKind.relu, save_preact=True, alpha=2.0, beta=-1.0, **more
+    )
