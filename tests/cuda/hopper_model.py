@@ -45,11 +45,19 @@ class Barrier:
 
 
 @dataclass
+class Asked:
+    """Products that threads of a warpgroup asked for: the arguments, and each thread's own words of a."""
+
+    given: tuple
+    words: dict[int, tuple] = field(default_factory=dict)
+
+
+@dataclass
 class Warpgroup:
-    """Products that its 128 threads asked for, in order. `asked`: the arguments, and by how many threads."""
+    """Products that its 128 threads asked for, in order."""
 
     registers: np.ndarray | None = None
-    asked: list[tuple[tuple, int]] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     done: int = 0
 
 
@@ -174,12 +182,15 @@ class Machine:
         """The next products of some warpgroup that all its threads have asked for."""
         waiting = [
             (block, group) for block in self.blocks for group in block.groups.values()
-            if group.done < len(group.asked) and group.asked[group.done][1] == 128
+            if group.done < len(group.asked) and len(group.asked[group.done].words) == 128
         ]  # fmt: skip
         if not waiting:
             return False
         block, group = self.random.choice(waiting)
-        (text, a, b, more), _ = group.asked[group.done]
+        asked = group.asked[group.done]
+        text, a, b, more = asked.given
+        if a is None:
+            a = np.array([asked.words[member] for member in range(128)])
         group.registers = slab(text, group.registers, a, b, more, lambda at: block.shared[block.at(at)])
         group.done += 1
         return True
@@ -391,12 +402,13 @@ class Machine:
             group, thread = self._group(), self.current
             if group.registers is None:
                 group.registers = np.full((128, count), np.nan)
-            given = (text, a, b, more)
+            own = a if isinstance(a, tuple) else ()
+            given = (text, None if own else a, b, more)
             if thread.asked == len(group.asked):
-                group.asked.append((given, 0))
-            same, threads = group.asked[thread.asked]
-            assert same == given, "threads of a warpgroup ask for different products"
-            group.asked[thread.asked] = (given, threads + 1)
+                group.asked.append(Asked(given))
+            asked = group.asked[thread.asked]
+            assert asked.given == given, "threads of a warpgroup ask for different products"
+            asked.words[thread.index % 128] = own
             thread.asked += 1
             return "under way"
 

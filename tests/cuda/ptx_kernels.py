@@ -5,13 +5,7 @@ Each takes blocks of 256 threads: the first warpgroup brings, the second one mul
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from aicf.cuda_kernels.bodies import ptx
-from aicf.cuda_kernels.bodies.ptx.wgmma import ROWS, slab_bytes
-from aicf.cuda_kernels.bodies.tile import each, zeros
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
 from aicf.registry.variant import In, Launch, Num, Out, TensorMap
 from aicf.types import DType, i32
@@ -147,65 +141,6 @@ def shared_boxes(dtype: DType, shape: tuple[int, int]) -> Launch:
     return Launch(kernel, (2,), (256,), maps, SHARED, 2)
 
 
-def products(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool, twice: bool) -> Launch:
-    """Result 0, 64 `blocks` x n of f32: a b over 64 of k, or twice that. a and b are lines x 64 as memory has them: (64, lines)
-    where lines are contiguous."""
-    address, init, publish, fence_copies = (
-        ptx.shared_address(), ptx.barrier_init(), ptx.publish_barriers(), ptx.fence_async()
-    )  # fmt: skip
-    expect, load, wait = ptx.expect(), ptx.load_box(), ptx.wait_phase()
-    fence, commit, wait_one = ptx.fence_products(), ptx.commit_products(), ptx.wait_products(1)
-    count, sums, a_boxes, b_boxes = blocks * n // 2, n // 2, blocks, n // 64
-    multiply, finish = ptx.multiply_slabs(dtype, n, blocks, a_k_fast, b_k_fast), ptx.finish_products(count)
-    a_of, b_of, start = ptx.describe(a_k_fast), ptx.describe(b_k_fast), zeros(count)
-
-    def put(i, run, env):
-        out, member = env
-        row = i // sums * ROWS + member // 32 * 16 + member % 32 // 4 + i % sums // 2 % 2 * 8
-        out[np.int64(row) * n + i % sums // 4 * 8 + member % 4 * 2 + i % 2] = run[0]
-
-    put_all = each(count, 1, put)
-
-    def kernel(a, b, out):
-        base = aligned(address(cuda.shared.array(0, types.uint8)))
-        barrier = uint32(base + uint32(BARRIERS))
-        thread = int32(cuda.threadIdx.x)
-        if thread == 0:
-            init(barrier, uint32(1))
-            publish()
-            fence_copies()
-        cuda.syncthreads()
-        if thread == 0:
-            expect(barrier, uint32((a_boxes + b_boxes) * BOX))
-            for i in range(a_boxes):
-                x, y = (0, 64 * i) if a_k_fast else (64 * i, 0)
-                load(uint32(base + uint32(i * BOX)), a, barrier, int32(x), int32(y))
-            for i in range(b_boxes):
-                x, y = (0, 64 * i) if b_k_fast else (64 * i, 0)
-                load(uint32(base + uint32((a_boxes + i) * BOX)), b, barrier, int32(x), int32(y))
-        if thread >= 128:
-            wait(barrier, uint32(0))
-            left, right = a_of(base), b_of(uint32(base + uint32(a_boxes * BOX)))
-            fence()
-            acc = multiply(start, left, right, uint32(0))
-            commit()
-            if twice:
-                wait_one()
-                fence()
-                acc = multiply(acc, left, right, uint32(1))
-                commit()
-            acc = finish(acc)
-            put_all(acc, (out, int32(thread - 128)))
-
-    def operand(i: int, lines: int, k_fast: bool) -> TensorMap:
-        return matrix(In(i), dtype, *((lines, 64) if k_fast else (64, lines)))
-
-    assert slab_bytes(64) == BOX
-    maps = operand(0, 64 * blocks, a_k_fast), operand(1, n, b_k_fast)
-    kernel.blocks_per_sm = 1
-    return Launch(kernel, (1,), (256,), (*maps, Out(0)), SHARED)
-
-
 def set_aside() -> Launch:
     """Registers from the first warpgroup to the second; result 0 has each thread's own number."""
     keep, take = ptx.keep_registers(24), ptx.take_registers(240)
@@ -221,13 +156,3 @@ def set_aside() -> Launch:
 
     kernel.blocks_per_sm = 1
     return Launch(kernel, (1,), (256,), (Out(0),))
-
-
-def expected_products(arrays: list[np.ndarray], a_k_fast: bool, b_k_fast: bool, twice: bool) -> np.ndarray:
-    a, b = (x.astype(np.float64) for x in arrays)
-    return ((a if a_k_fast else a.T) @ (b.T if b_k_fast else b)) * (1 + twice)
-
-
-__all__: list[Any] = [
-    "BOX", "SHARED", "expected_products", "matrix", "moved", "products", "set_aside", "shared_boxes"
-]  # fmt: skip

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hopper_model import Machine
-from kernel_cases import desc, region
-from ptx_kernels import expected_products, moved, moved_bytes, products, set_aside, shared_boxes
+from kernel_cases import desc
+from ptx_kernels import moved, moved_bytes, set_aside, shared_boxes
+from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
 import aicf.cuda_kernels.bodies.ptx as ptx
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.dsl import device as device_function
 from aicf.cuda_kernels.dsl import int32, uint32
-from aicf.registry.variant import In, Launch, Num, Out, TensorMap
-from aicf.rows import RegionSpec
-from aicf.types import DType, bf16, f16, f32, i32
+from aicf.registry.variant import In, Out, TensorMap
+from aicf.types import bf16, f16, f32, i32
 
 HALVES = f16, bf16
 MAJORS = list(itertools.product((False, True), repeat=2))
 
 
-def code(launch: Launch, r: RegionSpec) -> str:
-    """PTX of a kernel whose machine code is as it should be."""
-    made = engine.compile_launch(launch, r, "sm_90a")
-    assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
-    assert not re.findall(r"C75(04|09|1[0-5])", made.log), made.log  # registers kept, serialized products
-    return engine.ptx_of(launch, r, "sm_90a")
-
-
 # --- one by one -------------------------------------------------------------------------------------------------------
 
-# Each as a device function of (a u32 address, a descriptor, an i32), which may return a number.
-INSTRUCTIONS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]]]] = {
+INSTRUCTIONS: Instructions = {
     "mbarrier.init.shared::cta.b64": (ptx.barrier_init(), lambda f: lambda a, m, x: f(a, uint32(3))),
     "fence.mbarrier_init.release.cluster": (ptx.publish_barriers(), lambda f: lambda a, m, x: f()),
     "mbarrier.arrive.expect_tx.shared::cta.b64": (ptx.expect(), lambda f: lambda a, m, x: f(a, uint32(64))),
@@ -87,26 +73,9 @@ INSTRUCTIONS: dict[str, tuple[Any, Callable[[Any], Callable[..., Any]]]] = {
 VALUES = {"mov.b32", "mapa.shared::cluster.u32", "%cluster_ctarank", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"}
 
 
-def kernel_around(text: str) -> Launch:
-    intrinsic, use = INSTRUCTIONS[text]
-    call = device_function(use(intrinsic))
-    if text in VALUES:
-
-        def kernel(out, m, x):
-            out[0] = call(uint32(x), m, x)
-    else:
-
-        def kernel(out, m, x):
-            call(uint32(x), m, x)
-
-    kernel.blocks_per_sm = 1
-    tensor_map = TensorMap(In(0), f16, (64, 64), 128, (64, 64))
-    return Launch(kernel, (1,), (384,), (Out(0), tensor_map, Num(0, i32)))
-
-
 def test_kernels_that_move_things_compile():
     """What is run below, for a GPU."""
-    for dtype, shape, box, at, to, swizzle in BOXES[2::2]:
+    for dtype, shape, box, at, to, swizzle in BOXES[4::3]:
         maps = [dense(tensor, dtype, shape, box, swizzle) for tensor in (In(0), Out(0))]
         kind = i32 if dtype == "u8" else dtype
         code(moved(*maps, at, to, adds=1), regions_of([desc((64,), kind)], desc((64,), kind)))
@@ -114,9 +83,9 @@ def test_kernels_that_move_things_compile():
 
 
 @pytest.mark.spec("F2")
-@pytest.mark.parametrize("text", INSTRUCTIONS)
-def test_assembles_to_its_instruction(text):
-    assert text in code(kernel_around(text), region("abs", desc((4,), i32)))
+@pytest.mark.parametrize("group", groups(INSTRUCTIONS))
+def test_assembles_to_its_instruction(group):
+    assembles(INSTRUCTIONS, VALUES, group)
 
 
 def test_every_intrinsic_is_assembled_somewhere():
@@ -127,74 +96,12 @@ def test_every_intrinsic_is_assembled_somewhere():
     assert here | elsewhere == set(ptx.__all__) - {"Places", "assemble", "instruction"}
 
 
-@pytest.mark.spec("D10", "F2")
-@pytest.mark.parametrize("n", [64, 128, 192, 256])
-@pytest.mark.parametrize("a_k_fast, b_k_fast", MAJORS)
-def test_products_assemble(n, a_k_fast, b_k_fast):
-    """Both majors of both operands are the instruction's last two bits."""
-    dtype = HALVES[(n // 64 + a_k_fast) % 2]
-    text = code(
-        products(dtype, n, 1, a_k_fast, b_k_fast, True), products_region(dtype, n, 1, a_k_fast, b_k_fast)
-    )
-    found = re.findall(rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{dtype}\.{dtype} .*", text)
-    assert len(found) == 8
-    assert all(line.endswith(f"1, 1, {int(not a_k_fast)}, {int(not b_k_fast)};") for line in found)
-
-
 # --- what they do -----------------------------------------------------------------------------------------------------
 
 
-def regions_of(operands: list[Any], result: Any) -> RegionSpec:
-    """For launches that are no op's: what signatures and memory are asked of."""
-    op = region("abs", desc((1,), f32)).anchor
-    tensors = (*operands, result)
-    return RegionSpec((op,), tensors, tuple(range(len(operands))), (len(operands),))
-
-
-def products_region(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool) -> RegionSpec:
-    def shape(lines: int, k_fast: bool) -> tuple[int, int]:
-        return (lines, 64) if k_fast else (64, lines)
-
-    operands = [desc(shape(64 * blocks, a_k_fast), dtype), desc(shape(n, b_k_fast), dtype)]
-    return regions_of(operands, desc((64 * blocks, n), f32))
-
-
-def kind_of(launch: Launch, kind: np.dtype) -> np.dtype:
-    """What the memory of results holds: bytes, if a map says so."""
-    return np.dtype(np.uint8) if any(getattr(a, "dtype", "") == "u8" for a in launch.args) else kind
-
-
-class OnModel:
-    def __call__(self, launch: Launch, r: RegionSpec, arrays: list[np.ndarray]) -> np.ndarray:
-        out = np.zeros(r.results[0].numel, r.results[0].dtype.numpy)
-        out.view(np.uint8)[...] = 0xFF
-        Machine(np.random.SeedSequence().entropy % 2**32).launch(
-            launch, [x.reshape(-1) for x in arrays], [out.view(kind_of(launch, out.dtype))]
-        )
-        return out.reshape(r.results[0].shape)
-
-
-class OnGpu:
-    def __init__(self, device: Any) -> None:
-        self.device = device
-
-    def __call__(self, launch: Launch, r: RegionSpec, arrays: list[np.ndarray]) -> np.ndarray:
-        device, t = self.device, r.results[0]
-        if "sm_90a" not in device.spec.features:
-            pytest.skip(f"needs sm_90a; this is {device.spec.target}")
-        ins = [device.allocate(x.nbytes) for x in arrays]
-        for pointer, x in zip(ins, arrays):
-            device.upload(pointer, x)
-        out = device.allocate(t.nbytes)
-        device.upload(out, np.full(t.nbytes, 0xFF, np.uint8))
-        engine.bind(engine.prepare(launch, r), device.stream, ins, [out])()
-        device.stream.sync()
-        return device.download(out, t.nbytes).view(t.dtype.numpy).reshape(t.shape)
-
-
-@pytest.fixture(params=["model", pytest.param("gpu", marks=pytest.mark.gpu)])
-def compute(request) -> Callable[..., np.ndarray]:
-    return OnModel() if request.param == "model" else OnGpu(request.getfixturevalue("gpu"))
+@pytest.fixture(params=PLACES)
+def compute(request):
+    return computer(request)
 
 
 def boxed(x: np.ndarray, box: tuple[int, ...], at: tuple[int, ...]) -> np.ndarray:
@@ -269,19 +176,6 @@ def test_blocks_of_a_cluster_share_boxes_and_tell_each_other(compute):
     x = np.random.default_rng().normal(size=(128, 64)).astype(np.float16)
     got = compute(shared_boxes(f16, (128, 64)), regions_of([desc((128, 64), f16)], desc((256, 64), f16)), [x])
     np.testing.assert_array_equal(got, np.concatenate([x, x]))
-
-
-@pytest.mark.spec("D10")
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("n, blocks", [(64, 1), (128, 2), (192, 1), (256, 1)])
-@pytest.mark.parametrize("a_k_fast, b_k_fast", MAJORS)
-def test_products_of_both_majors(compute, dtype, n, blocks, a_k_fast, b_k_fast):
-    r, rng = products_region(dtype, n, blocks, a_k_fast, b_k_fast), np.random.default_rng()
-    arrays = [rng.normal(size=t.shape).astype(t.dtype.numpy) for t in r.operands]
-    got = compute(products(dtype, n, blocks, a_k_fast, b_k_fast, n == 128), r, arrays)
-    np.testing.assert_allclose(
-        got, expected_products(arrays, a_k_fast, b_k_fast, n == 128), rtol=1e-5, atol=1e-4
-    )
 
 
 def test_registers_change_hands(compute):

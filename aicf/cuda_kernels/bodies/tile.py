@@ -139,7 +139,7 @@ def each(n: int, width: int, fn: Callable[..., None]) -> Any:
 
     @intrinsic
     def run(typing, tile, env):
-        neighbours = types.UniTuple(types.float32, width)
+        neighbours = types.UniTuple(tile.dtype, width)
 
         def codegen(ctx, b, sig, args):
             for i in range(0, n, width):

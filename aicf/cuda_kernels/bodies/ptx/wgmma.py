@@ -10,41 +10,59 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....types import DType, bf16, f16
+from ....types import DType
 from ...dsl import deferred, intrinsic, ir, types
 from ..element import const
-from .assemble import assemble, instruction
+from .assemble import assemble, instruction, letter
 
 ROWS = 64  # of a, that one instruction multiplies
-DEPTH = 16  # of k, that it sums over: 32 bytes of halves
-ATOM = 64  # halves in the 128 bytes of a swizzled row
+LINE_BYTES = 128  # of k, in a swizzled row: a slab is so deep
+STEP_BYTES = 32  # of k, that one instruction sums over
 GROUP_BYTES = (
-    8 * 128
+    8 * LINE_BYTES
 )  # eight rows, over which the swizzle repeats: where an operand begins is a multiple of it
+STEPS = LINE_BYTES // STEP_BYTES
+WORDS = 4 * STEPS  # of 32 bits, that a thread has of a's 64 rows, if a lies in registers
+
+NBYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}  # of an element
+FAMILIES = {"f16"}, {"bf16"}, {"tf32"}, {"e4m3", "e5m2"}, {"s8", "u8"}  # that are multiplied with each other
+Elements = DType | str | tuple[str, str]  # of both operands, or of a and b
+
+
+def kinds_of(elements: Elements) -> tuple[str, str]:
+    """Of a and b, as PTX names them."""
+    kinds = elements if isinstance(elements, tuple) else (str(elements),) * 2
+    assert any(family.issuperset(kinds) for family in FAMILIES), f"no product of {kinds[0]} with {kinds[1]}"
+    return kinds
+
+
+def depth(kind: str) -> int:
+    """Of k, that one instruction sums over: m64nNk16 for halves, k8 for tf32, k32 for bytes."""
+    return STEP_BYTES // NBYTES[kind]
 
 
 def slab_bytes(lines: int) -> int:
-    """Of `lines` x 64 of k, however they lie: 64 lines take 8192 bytes."""
-    return lines * 2 * ATOM
+    """Of `lines` x 128 bytes of k, however they lie: 64 lines take 8192 bytes."""
+    return lines * LINE_BYTES
 
 
 def depth_bytes(k_fast: bool) -> int:
-    """From one slice of 16 along k to the next: within rows of k, or 16 rows."""
-    return 2 * DEPTH if k_fast else DEPTH * 2 * ATOM
+    """From one instruction's slice of k to the next: within rows of k, or 16 rows of halves."""
+    return STEP_BYTES if k_fast else depth("f16") * LINE_BYTES
 
 
 def layout_bits(k_fast: bool) -> int:
-    """A descriptor but for its address: an operand's part in shared memory, 128-byte swizzle, 64 of k deep.
+    """A descriptor but for its address: an operand's part in shared memory, 128-byte swizzle, 128 bytes of k deep.
 
-    k_fast      rows of 64 along k, one under the other
-    otherwise   rows of 64 lines (of m or n), one for each k; the next 64 lines after 64 rows
+    k_fast      rows of 128 bytes along k, one under the other
+    otherwise   of halves only: rows of 64 lines (of m or n), one for each k; the next 64 lines after 64 rows
 
     bits 0-13   address / 16
     bits 16-29  bytes / 16 to the next 64 lines; not read if k is contiguous
     bits 32-45  bytes / 16 to the next eight rows
     bits 62-63  1: 128-byte swizzle
     """
-    next_lines = 1 if k_fast else slab_bytes(ATOM) // 16
+    next_lines = 1 if k_fast else slab_bytes(64) // 16
     return next_lines << 16 | (GROUP_BYTES // 16) << 32 | 1 << 62
 
 
@@ -90,10 +108,10 @@ def finish_products(count: int) -> Any:
     @intrinsic
     def finish(typing, acc):
         def codegen(ctx, b, sig, args):
-            real = ir.FloatType()
             values = [b.extract_value(args[0], i) for i in range(count)]
-            constraints = ",".join([*["=f"] * count, *map(str, range(count)), "~{memory}"])
-            text, kind = "wgmma.wait_group.sync.aligned 0;", ir.LiteralStructType([real] * count)
+            constraints = ",".join([*["=" + letter(acc.dtype)] * count, *map(str, range(count)), "~{memory}"])
+            text = "wgmma.wait_group.sync.aligned 0;"
+            kind = ir.LiteralStructType([ctx.get_value_type(acc.dtype)] * count)
             made = assemble(b, text, constraints, kind, values, True, True)
             return ctx.make_tuple(b, sig.return_type, [b.extract_value(made, i) for i in range(count)])
 
@@ -102,50 +120,86 @@ def finish_products(count: int) -> Any:
     return finish
 
 
-def slab_text(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool) -> str:
-    """The products of `multiply_slabs`: $0 and on are the sums of block after block, then they again as what is added to, then
-    the descriptors of a and b, and whether to add at all."""
-    kind, sums = {f16: "f16", bf16: "bf16"}[dtype], n // 2
-    a_at, b_at, more = (f"${2 * blocks * sums + i}" for i in range(3))
-    lines = [".reg .pred p, on;", ".reg .b64 a, b;", f"setp.ne.b32 p, {more}, 0;", "setp.eq.b32 on, 0, 0;"]
-    for step in range(ATOM // DEPTH):
+def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool) -> str:
+    """The products of `multiply_slabs`: $0 and on are the sums of block after block, then they again as what is added to; then
+    the descriptor of a, or its words, block after block; the descriptor of b; and whether to add at all."""
+    (left, right), sums = kinds_of(elements), n // 2
+    whole, halves = left in ("s8", "u8"), NBYTES[left] == 2
+    assert 8 <= n <= 256 and n % (16 if whole and n > 32 else 8) == 0, (
+        f"no product has {n} columns of {right}"
+    )
+    assert halves or (a_k_fast is not False and b_k_fast), (
+        f"{left}: k is contiguous, only halves may lie the other way"
+    )
+    product = f"wgmma.mma_async.sync.aligned.m64n{n}k{depth(left)}.{'s32' if whole else 'f32'}.{left}.{right}"
+    majors = [int(not k_fast) for k_fast in (a_k_fast, b_k_fast) if k_fast is not None] if halves else []
+    end = ", ".join(map(str, [] if whole else [1, 1, *majors]))  # signs, and which operands are transposed
+
+    a_at = 2 * blocks * sums
+    b_at = a_at + (blocks * WORDS if a_k_fast is None else 1)
+    lines = [
+        ".reg .pred p, on;",
+        ".reg .b64 a, b;",
+        f"setp.ne.b32 p, ${b_at + 1}, 0;",
+        "setp.eq.b32 on, 0, 0;",
+    ]
+    for step in range(STEPS):
         for block in range(blocks):
-            a_offset = (step * depth_bytes(a_k_fast) + block * slab_bytes(ROWS)) // 16
             registers = ", ".join(f"${block * sums + i}" for i in range(sums))
+            if a_k_fast is None:
+                first = a_at + block * WORDS + 4 * step
+                a = f"{{{', '.join(f'${first + i}' for i in range(4))}}}"
+            else:
+                a = "a"
+                offset = (step * depth_bytes(a_k_fast) + block * slab_bytes(ROWS)) // 16
+                lines.append(f"add.s64 a, ${a_at}, {offset};")
             lines += [
-                f"add.s64 a, {a_at}, {a_offset};",
-                f"add.s64 b, {b_at}, {step * depth_bytes(b_k_fast) // 16};",
-                f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{registers}}}, a, b, "
-                f"{'on' if step else 'p'}, 1, 1, {int(not a_k_fast)}, {int(not b_k_fast)};",
+                f"add.s64 b, ${b_at}, {step * depth_bytes(b_k_fast) // 16};",
+                f"{product} {{{registers}}}, {a}, b, {'on' if step else 'p'}{', ' * bool(end)}{end};",
             ]
     return "{\n" + "\n".join(lines) + "\n}"
 
 
 @deferred
-def multiply_slabs(dtype: DType, n: int, blocks: int, a_k_fast: bool, b_k_fast: bool) -> Any:
-    """`multiply(acc, a, b, more)`: a b over 64 of k, added to acc, or put in its place where more is 0.
+def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool) -> Any:
+    """`multiply(acc, a, b, more)`: a b over 128 bytes of k, added to acc, or put in its place where more is 0.
 
-    a, b     descriptors (see `layout_bits`); a's blocks of 64 rows lie 8192 bytes apart
-    n        columns: 8 to 256, in steps of 8
-    acc      n / 2 f32 for each of the `blocks` blocks: of warp w and lane l, number i is row 16 w + l // 4 + 8 (i // 2 % 2),
-             column 8 (i // 4) + 2 (l % 4) + i % 2
+    elements  of both, f16, bf16 or tf32; or of a and b, each e4m3 or e5m2, or each s8 or u8
+    a, b      descriptors (see `layout_bits`); a's blocks of 64 rows lie 8192 bytes apart
+    a         in registers, where a_k_fast is None: 16 words for each block, which may change after a wait only. Word 4 s + j of
+              warp w and lane l is of row 16 w + l // 4 + 8 (j % 2), from byte 32 s + 16 (j // 2) + 4 (l % 4) of k on
+    n         columns: 8 to 256, in steps of 8; of s8 and u8 above 32, in steps of 16
+    acc       n / 2 f32, or i32 of s8 and u8, for each of the `blocks` blocks: of warp w and lane l, number i is of row
+              16 w + l // 4 + 8 (i // 2 % 2), column 8 (i // 4) + 2 (l % 4) + i % 2
 
-    `wgmma.mma_async.m64nNk16`, f16 or bf16, f32 sums, both operands in shared memory. Its transpose bits say that rows are
-    of lines, not of k. One piece of assembly for all of them: LLVM finds no place to move a sum in.
+    `wgmma.mma_async`. Its transpose bits say that rows are of lines, not of k: only halves have them. Of tf32 it reads the upper
+    19 bits; sums of e4m3 and e5m2 are kept to some 14 bits. One piece of assembly for all: LLVM finds no place to move a sum in.
     """
-    text, count = slab_text(dtype, n, blocks, a_k_fast, b_k_fast), blocks * n // 2
-    constraints = ",".join([*["=f"] * count, *map(str, range(count)), "l", "l", "r"])
+    text, count = slab_text(elements, n, blocks, a_k_fast, b_k_fast), blocks * n // 2
+    words = blocks * WORDS if a_k_fast is None else 0
 
     @intrinsic
     def multiply(typing, acc, a, b, more):
         def codegen(ctx, builder, sig, args):
+            constraints = ",".join(
+                [
+                    *["=" + letter(acc.dtype)] * count,
+                    *map(str, range(count)),
+                    *(["r"] * words or "l"),
+                    "l",
+                    "r",
+                ]
+            )
             given = [builder.extract_value(args[0], i) for i in range(count)]
-            sort = ir.LiteralStructType([ir.FloatType()] * count)
-            made = assemble(builder, text, constraints, sort, [*given, *args[1:]], True, True)
+            left = [builder.extract_value(args[1], i) for i in range(words)] or [args[1]]
+            sort = ir.LiteralStructType([ctx.get_value_type(acc.dtype)] * count)
+            made = assemble(builder, text, constraints, sort, [*given, *left, *args[2:]], True, True)
             values = [builder.extract_value(made, i) for i in range(count)]
             return ctx.make_tuple(builder, sig.return_type, values)
 
-        return acc(acc, types.uint64, types.uint64, types.uint32), codegen
+        return acc(
+            acc, types.UniTuple(types.uint32, words) if words else types.uint64, types.uint64, types.uint32
+        ), codegen
 
     return multiply
 
