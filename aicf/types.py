@@ -363,3 +363,14 @@ class ActKind(enum.IntEnum):
     sigmoid = 4
     tanh = 5
     gelu_erf = 6
+
+
+class Precision(enum.IntEnum):
+    """How far the f32 operands of a product may be rounded before they are multiplied (D10). Sums are of f32 in any case.
+
+    A kernel may be more exact than it has to be. Half types are never rounded.
+    """
+
+    exact = 0
+    tf32x3 = 1  # split in two tf32 parts each, three products: an error near that of f32
+    tf32 = 2  # 10 bits of mantissa

@@ -214,6 +214,6 @@ def work(region: RegionSpec) -> float:
     for op in region.ops:
         shape = region.tensors[op.outputs[0]].shape
         a = region.tensors[op.inputs[0]].shape
-        depth = (a[0] if op.attrs["trans_a"] else a[1]) if op.kind.name == "gemm" else 1
+        depth = a[-2 if op.attrs["trans_a"] else -1] if op.kind.name == "gemm" else 1
         flops += 2.0 * depth * numel(shape)
     return region.nbytes + flops

@@ -33,10 +33,10 @@ class GemmBlas:
     def cost(region, device):
         core, rest = _plan(region)
         itemsize = core.dtype.itemsize
-        bytes = itemsize * (core.m * core.k + core.k * core.n) + 4 * core.m * core.n
+        bytes = itemsize * _factors(region, core) + 4 * program_of(region).after.numel
         cost = roofline(device, bytes=bytes, flops=core.flops, efficiency=0.5).plus(call=BLAS_CALL_US)
         if core.dtype is not f32:
-            cost = cost.plus(widening=(core.m + core.n) * core.k * 6 / device.bandwidth * 1e-3)
+            cost = cost.plus(widening=_factors(region, core) * 6 / device.bandwidth * 1e-3)
         return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
 
     def build(region, device):
@@ -45,12 +45,12 @@ class GemmBlas:
         core, rest = _plan(region)
         loop = None if rest is None else MapLoop(rest, region.operands)
         stores = program_of(region).after.stores
-        place = _place_of_product(region, core, rest) if rest else stores[0][1]
-        read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == core.m * core.n]
+        place = _place_of_product(region, rest) if rest else stores[0][1]
+        read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
 
         def run(operands, results):
             a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
-            a, b = a.T if core.trans_a else a, b.T if core.trans_b else b
+            a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
             out = None if place is None else results[place]
             if out is not None and any(np.may_share_memory(out, operands[p]) for p in read_after):
                 out = None  # in place of something that the loop reads yet
@@ -72,11 +72,16 @@ def _plan(region) -> tuple[Gemm, Map | None]:
     return core, None if trivial else rest
 
 
-def _place_of_product(region, core: Gemm, rest: Map) -> int | None:
+def _factors(region, core: Gemm) -> int:
+    """Elements of a and b."""
+    return region.operands[core.a].numel + region.operands[core.b].numel
+
+
+def _place_of_product(region, rest: Map) -> int | None:
     """A result that the product can be formed in: the loop reads an element of it before it writes there."""
     for _, position in rest.stores:
         result = region.results[position]
-        if result.dtype is f32 and result.shape == (core.m, core.n):
+        if result.dtype is f32:
             return position
     return None
 
@@ -93,9 +98,9 @@ def _scaled(map: Map, core: Gemm, region) -> Map:
 
     loads, dtypes = list(map.loads), list(map.dtypes)
     if core.c is not None:
-        desc = region.operands[core.c]
-        loads.append(Load(core.c, desc.dtype, desc.stride))
-        dtypes.insert(first, desc.dtype)
+        dtype = region.operands[core.c].dtype
+        loads.append(Load(core.c, dtype, core.c_steps))
+        dtypes.insert(first, dtype)
     made: list[Apply] = []
 
     def apply(kind: str, *ins: int, **attrs: float) -> int:

@@ -19,7 +19,7 @@ from ..types import TensorDesc, bf16, f16, f32, i32
 from .elementwise import THREADS
 
 TAKES = "gemm", "gemm+map"
-GRID_Y_LIMIT = 65535
+BATCH_AXES = 2  # after those that all tensors walk as one are merged
 STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 TENSORS = 16  # that an epilogue loads and stores: their places take registers beside the sums
@@ -58,6 +58,7 @@ def _shared_checks(region: RegionSpec) -> Checks:
     for i, t in enumerate(region.results):
         if not t.contiguous:
             yield Reject("contiguous", f"result {i} is {t}, needs row-major")
+    yield at_most("axes of the batch", len(gemm.batch), BATCH_AXES)
     yield at_most("loads and results after the product", len(after.loads) + len(after.stores), TENSORS)
     yield at_most("strides other than 0, 1 and a row", len(_given(gemm, after)), STRIDES)
 
@@ -65,9 +66,9 @@ def _shared_checks(region: RegionSpec) -> Checks:
 def lean(region: RegionSpec) -> Checks:
     """For tiles with so many sums in a thread that it can't hold the places of columns: they are neighbours, or repeat."""
     for load in parts(region)[1].loads:
-        if load.strides[1] not in (0, 1):
+        if load.strides[-1] not in (0, 1):
             what = "the index" if load.operand is None else f"operand {load.operand}"
-            yield Reject("columns", f"{what} walks columns {load.strides[1]} elements apart, needs 1 or 0")
+            yield Reject("columns", f"{what} walks columns {load.strides[-1]} elements apart, needs 1 or 0")
 
 
 def parts(region: RegionSpec) -> tuple[Gemm, Map]:
@@ -87,11 +88,14 @@ def epilogue(region: RegionSpec, run: int):
     gemm, after = parts(region)
     reads = []
     for load in after.loads:
-        row, column = (_known(s, gemm.n) for s in load.strides)
-        reads.append(Read(None if load.operand is None else load.dtype, row, column, load.offset))
+        *batch, row, column = (_known(s, gemm.n) for s in load.strides)
+        dtype = None if load.operand is None else load.dtype
+        reads.append(Read(dtype, row, column, load.offset, tuple(batch)))
     stores = tuple(region.results[p].dtype for _, p in after.stores)
     width = next((w for w in (4, 2) if w <= run and _in_runs(region, w)), 1)
-    return Epilogue(after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width)
+    return Epilogue(
+        after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width, len(gemm.batch)
+    )
 
 
 def _given(gemm: Gemm, after: Map) -> tuple[int, ...]:
@@ -113,11 +117,11 @@ def _in_runs(region: RegionSpec, width: int) -> bool:
         return False
     walking = list(region.results) + ([] if gemm.c is None else [region.operands[gemm.c]])
     for load in after.loads:
-        row, column = load.strides
+        *others, column = load.strides
         if column not in (0, 1):
             return False
         if column == 1 and load.operand is not None:
-            if row % width or load.offset % width:
+            if load.offset % width or any(step % width for step in others):
                 return False
             walking.append(region.operands[load.operand])
     return all(t.alignment >= min(16, width * t.dtype.itemsize) for t in walking)
@@ -146,13 +150,12 @@ class Tile:
         the multiprocessor have work.
         """
         gemm, _ = parts(region)
-        blocks = max(1, cdiv(gemm.m, self.m) * cdiv(gemm.n, self.n))
+        (blocks,) = grid(gemm, self.m, self.n)
         padded, depth = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
         slices = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
         speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
-        reads = (
-            cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n
-        )  # lines of operands, once for each tile
+        # lines of operands, once for each tile
+        reads = gemm.count * (cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n)
         multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
         arrive = CACHE_TRIP_US + slices * self.step / L2_PER_SM * 1e-3
         cost = roofline(
@@ -172,10 +175,9 @@ def with_epilogue(cost: Cost, region: RegionSpec, device: DeviceSpec) -> Cost:
 # --- operands ---------------------------------------------------------------------------------------------------------
 
 
-def steps(matrix: TensorDesc, transposed: bool) -> tuple[int, int]:
-    """Strides of op(matrix): a transpose is the strides swapped."""
-    outer, inner = matrix.stride
-    return (inner, outer) if transposed else (outer, inner)
+def grid(gemm: Gemm, m: int, n: int) -> tuple[int]:
+    """A block for each tile of m x n; one if there is none."""
+    return (max(1, gemm.count * cdiv(gemm.m, m) * cdiv(gemm.n, n)),)
 
 
 def _slices(region: RegionSpec):
@@ -184,15 +186,17 @@ def _slices(region: RegionSpec):
 
     gemm, _ = parts(region)
 
-    def of(matrix: TensorDesc, line_step: int, k_step: int, lines: int, lines_fast: bool) -> Slices:
+    def of(
+        matrix: TensorDesc, batch: list[int], line_step: int, k_step: int, lines: int, lines_fast: bool
+    ) -> Slices:
         fast, slow, extent = (line_step, k_step, lines) if lines_fast else (k_step, line_step, gemm.k)
-        whole = fast == 1 and slow % RUN == 0 and extent % RUN == 0
+        whole = fast == 1 and not any(size % RUN for size in (slow, extent, *batch))
         aligned = matrix.alignment >= RUN * matrix.dtype.itemsize
         return Slices(lines_fast, RUN if whole and aligned else 1)
 
     a, b = region.operands[gemm.a], region.operands[gemm.b]
-    (a_m, a_k), (b_k, b_n) = steps(a, gemm.trans_a), steps(b, gemm.trans_b)
-    return of(a, a_m, a_k, gemm.m, a_m < a_k), of(b, b_n, b_k, gemm.n, b_n <= b_k)
+    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = gemm.a_steps, gemm.b_steps
+    return of(a, a_batch, a_m, a_k, gemm.m, a_m < a_k), of(b, b_batch, b_n, b_k, gemm.n, b_n <= b_k)
 
 
 def arguments(region: RegionSpec) -> tuple:
@@ -201,8 +205,8 @@ def arguments(region: RegionSpec) -> tuple:
     ins = tuple(In(load.operand) for load in after.loads if load.operand is not None)
     given = tuple(map(Num, _given(gemm, after)))
     outs = tuple(Out(p) for _, p in after.stores)
-    sizes = tuple(Num(size, i32) for size in (gemm.m, gemm.n, gemm.k))
-    walks = (steps(region.operands[gemm.a], gemm.trans_a), steps(region.operands[gemm.b], gemm.trans_b))
+    sizes = tuple(Num(size, i32) for size in (gemm.m, gemm.n, gemm.k, *gemm.batch))
+    walks = gemm.a_steps, gemm.b_steps
     scales = (Num(gemm.alpha, f32), Num(gemm.beta, f32))
     operands = (c, ins, given, outs)
     return (In(gemm.a), In(gemm.b), operands, sizes, *(tuple(map(Num, pair)) for pair in walks), scales)
@@ -217,23 +221,20 @@ class GemmNaive:
 
     def accepts(region: RegionSpec) -> Checks:
         yield from checks(region)
-        yield at_most("rows", parts(region)[0].m, GRID_Y_LIMIT * 16)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = parts(region)
-        blocks = cdiv(gemm.m, 16) * cdiv(gemm.n, 16)
         cost = roofline(
-            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.06, blocks=blocks, blocks_per_sm=8,
+            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.06, blocks=grid(gemm, 16, 16)[0], blocks_per_sm=8,
             chain=gemm.k * LOAD_US,
         )  # fmt: skip
         return with_epilogue(cost, region, device)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .bodies.gemm import naive
+        from .bodies.gemm import NAIVE, naive
 
-        gemm, _ = parts(region)
-        grid = max(1, cdiv(gemm.n, 16)), max(1, cdiv(gemm.m, 16))
-        return [Launch(naive(epilogue(region, 1)), grid, (16, 16), arguments(region))]
+        blocks = grid(parts(region)[0], NAIVE, NAIVE)
+        return [Launch(naive(epilogue(region, 1)), blocks, (NAIVE, NAIVE), arguments(region))]
 
 
 def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
@@ -260,11 +261,9 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             from .bodies.gemm import Tiling, tiled
 
-            gemm, _ = parts(region)
             finish = epilogue(region, min(n // 16, 4))
             body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region), finish)
-            blocks = max(1, cdiv(gemm.m, m) * cdiv(gemm.n, n))
-            return [Launch(body, (blocks,), (THREADS,), arguments(region))]
+            return [Launch(body, grid(parts(region)[0], m, n), (THREADS,), arguments(region))]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 

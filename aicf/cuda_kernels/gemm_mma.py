@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
-from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
+from ..registry.variant import Checks, KernelVariant, Launch, Reject, variant
 from ..rows import RegionSpec
 from ..types import bf16, f16
 from . import gemm
@@ -13,21 +13,17 @@ DEPTH = 32  # k in shared memory at a time
 CHUNK = 8  # halves in the 16 bytes that one copy to shared memory takes
 
 
-def _layout(region: RegionSpec) -> list[tuple[str, int, int, int, bool]]:
-    """(name, contiguous extent, contiguous step, leading dimension, whether lines are contiguous) of a and of b."""
+def _layout(region: RegionSpec) -> list[tuple[str, int, int, tuple[int, ...], bool]]:
+    """(name, contiguous extent, contiguous step, other steps, whether lines are contiguous) of a and of b."""
     p, _ = gemm.parts(region)
-    (a_m, a_k), (b_k, b_n) = (
-        gemm.steps(region.operands[p.a], p.trans_a),
-        gemm.steps(region.operands[p.b], p.trans_b),
-    )
+    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     made = []
-    for name, lines, line_step, k_step, lines_fast in (
-        ("a", p.m, a_m, a_k, a_m < a_k),
-        ("b", p.n, b_n, b_k, b_n <= b_k),
+    for name, lines, line_step, k_step, batch, lines_fast in (
+        ("a", p.m, a_m, a_k, a_batch, a_m < a_k),
+        ("b", p.n, b_n, b_k, b_batch, b_n <= b_k),
     ):
-        made.append(
-            (name, *((lines, line_step, k_step) if lines_fast else (p.k, k_step, line_step)), lines_fast)
-        )
+        extent, fast, slow = (lines, line_step, k_step) if lines_fast else (p.k, k_step, line_step)
+        made.append((name, extent, fast, (slow, *batch), lines_fast))
     return made
 
 
@@ -36,14 +32,15 @@ def _checks(region: RegionSpec) -> Checks:
     p, _ = gemm.parts(region)
     if p.dtype not in (f16, bf16):
         yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
-    for (name, extent, step, leading, _), i in zip(_layout(region), (p.a, p.b)):
+    for (name, extent, step, others, _), i in zip(_layout(region), (p.a, p.b)):
         if step != 1:
             yield Reject(
                 "contiguous", f"{name} has strides {region.operands[i].stride}, needs a contiguous dimension"
             )
-        if extent % CHUNK or leading % CHUNK:
+        if any(size % CHUNK for size in (extent, *others)):
+            apart = " and ".join(map(str, others))
             yield Reject(
-                "chunks", f"{name} has rows of {extent}, {leading} apart; both must be multiples of {CHUNK}"
+                "chunks", f"{name} has rows of {extent}, {apart} apart; all must be multiples of {CHUNK}"
             )
         if region.operands[i].alignment < 2 * CHUNK:
             yield Reject(
@@ -78,8 +75,7 @@ def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_p
             warps = Warps(m, n, warps_m, warps_n, blocks_per_sm)
             a_lines_fast, b_lines_fast = (fast for *_, fast in _layout(region))
             body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, PAIR))
-            blocks = max(1, cdiv(p.m, m) * cdiv(p.n, n))
-            return [Launch(body, (blocks,), (warps.threads,), gemm.arguments(region))]
+            return [Launch(body, gemm.grid(p, m, n), (warps.threads,), gemm.arguments(region))]
 
     return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
 

@@ -59,7 +59,7 @@ def operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
     """a and b, or why one of them has no 16-byte aligned rows."""
     p, _ = gemm.parts(region)
     a, b = region.operands[p.a], region.operands[p.b]
-    (a_m, a_k), (b_k, b_n) = gemm.steps(a, p.trans_a), gemm.steps(b, p.trans_b)
+    (a_m, a_k), (b_k, b_n) = p.a_steps, p.b_steps
     made = _operand("a", p.a, a, (p.m, a_m), (p.k, a_k)), _operand("b", p.b, b, (p.n, b_n), (p.k, b_k))
     return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
 
@@ -87,6 +87,7 @@ def checks(region: RegionSpec) -> Checks:
     p, _ = gemm.parts(region)
     if p.dtype not in (f16, bf16):
         yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
+    yield at_most("axes of the batch", len(p.batch), 0)
     yield at_least("k", p.k, 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     made = operands(region)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from ..types import ActKind, TensorSpec
+from ..types import ActKind, Precision, TensorSpec, numel
 from .activations import FROM_RESULT, activation_gradient
 from .schema import LINEAR, Access, Float, op, require, schema_of
 
@@ -16,9 +18,9 @@ def bias_kind(length: int, m: int, n: int) -> str | None:
     return BIAS_SCALAR if length == 1 else BIAS_PER_N if length == n else BIAS_PER_M if length == m else None
 
 
-def bias_axis_view(bias: np.ndarray, m: int, n: int) -> np.ndarray:
-    """The bias as a matrix that broadcasts against (m, n)."""
-    return bias.reshape(-1, 1) if bias_kind(bias.shape[0], m, n) == BIAS_PER_M else bias.reshape(1, -1)
+def bias_axis_view(bias: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The bias as a matrix that broadcasts against (..., m, n)."""
+    return bias.reshape(-1, 1) if bias_kind(bias.shape[0], *shape[-2:]) == BIAS_PER_M else bias.reshape(1, -1)
 
 
 def _check_bias(bias: TensorSpec, m: int, n: int, constraint: str) -> None:
@@ -44,42 +46,56 @@ def gemm(
     act: int = ActKind.none,
     slope: float = 0.01,
     save_preact: bool = False,
+    precision: int = Precision.exact,
 ):
-    """d = act(z), z = alpha * op(a) @ op(b) + beta * c + bias, where op transposes if asked.
+    """d = act(z), z = alpha * op(a) @ op(b) + beta * c + bias, where op transposes the last two axes if asked.
 
-    Shapes: op(a) (M, K), op(b) (K, N), c (M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are (M, N).
-    Arithmetic is exact f32 with f32 accumulation; half types are widened when read, and d and z rounded once.
-    act is an ActKind; slope belongs to leaky_relu.
+    Shapes: op(a) (..., M, K), op(b) (..., K, N), c (..., M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are
+    (..., M, N). Leading axes are those of a batch; a or b may have none, and is then the same for all of it.
+    Accumulation is in f32; half types are widened when read, and d and z rounded once. precision is a Precision: with the
+    default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu.
 
-    C1  a and b have rank 2                                (aicf's rule; XLA's DotGeneral without batch dimensions)
+    C1  a and b have rank 2 or more
     C2  the contracted extents agree                       (StableHLO dot_general C10)
     C3  c has the shape of the product
     C4  bias is 1-D of length 1, N or M                    (D4: told apart in that order)
-    C5  act is an ActKind
+    C5  act is an ActKind, precision a Precision
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
+    C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
     """
     for name, x in (("a", a), ("b", b)):
-        require(x.rank == 2, "C1", f"{name} has rank {x.rank}, expected 2")
-    (m, ka), (kb, n) = (s[::-1] if t else s for s, t in ((a.shape, trans_a), (b.shape, trans_b)))
+        require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")
+    (m, ka), (kb, n) = (s[-2:][:: -1 if t else 1] for s, t in ((a.shape, trans_a), (b.shape, trans_b)))
     require(ka == kb, "C2", f"op(a) is ({m}, {ka}) and op(b) is ({kb}, {n}): {ka} meets {kb}")
+    batch = a.shape[:-2] or b.shape[:-2]
+    require(
+        b.shape[:-2] in ((), batch),
+        "C7",
+        f"the batch of a is {a.shape[:-2]}, of b {b.shape[:-2]}; needs equal ones",
+    )
     if c is not None:
-        require(c.shape == (m, n), "C3", f"c has shape {c.shape}, the product is ({m}, {n})")
+        require(c.shape == (*batch, m, n), "C3", f"c has shape {c.shape}, the product is {(*batch, m, n)}")
     if bias is not None:
         _check_bias(bias, m, n, "C4")
-    require(act in ActKind._value2member_map_, "C5", f"act is {act}, expected 0 to {max(ActKind)}")
+    for name, value, kinds in (("act", act, ActKind), ("precision", precision, Precision)):
+        known = kinds._value2member_map_
+        require(value in known, "C5", f"{name} is {value}, expected 0 to {len(known) - 1}")
     require(c is not None or beta == 1.0, "C6", f"beta is {beta} but there is no c")
-    out = TensorSpec((m, n), a.dtype, a.device)
+    out = TensorSpec((*batch, m, n), a.dtype, a.device)
     return (out, out) if save_preact else out
 
 
 @gemm.reference
-def _(a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, save_preact):
+def _(a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, save_preact, precision):
     wide = np.promote_types(a.dtype if a.dtype.kind == "f" else np.float32, np.float32)
-    z = alpha * ((a.T if trans_a else a).astype(wide) @ (b.T if trans_b else b).astype(wide))
+    factors = [x.swapaxes(-1, -2) if t else x for x, t in ((a, trans_a), (b, trans_b))]
+    if precision == Precision.tf32 and a.dtype == np.float32:
+        factors = [round_tf32(x) for x in factors]
+    z = alpha * (factors[0].astype(wide) @ factors[1].astype(wide))
     if c is not None:
         z = z + beta * c.astype(wide)
     if bias is not None:
-        z = z + bias_axis_view(bias.astype(wide), *z.shape)
+        z = z + bias_axis_view(bias.astype(wide), z.shape)
     d = z
     if act != ActKind.none:
         schema = schema_of(ActKind(act).name)
@@ -87,42 +103,63 @@ def _(a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, sav
     return (d.astype(a.dtype), z.astype(a.dtype)) if save_preact else d.astype(a.dtype)
 
 
+def round_tf32(x: np.ndarray) -> np.ndarray:
+    """f32 to 10 bits of mantissa, halves away from zero, as cvt.rna.tf32.f32 does (PTX ISA, cvt)."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), rounded, x)
+
+
 @gemm.gradient
-def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope):
+def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope, precision):
     """gA, gB, gC and gBias from A, B, C, gY and Z (D6): gZ is one elementwise op of gY and Z (or of D, where act's
     derivative is a function of it), then two products, and a reduction if there is a bias.
 
     They stay ops of their own: gZ is read by both products and the reduction, which share no loop; a kernel that formed it
     in each would compute the derivative K / tile times over and read two tensors instead of one.
     """
+    product = functools.partial(emit.gemm, precision=precision)
     gz = dd
     if act != ActKind.none and dd is not None:
         if z is None and ActKind(act).name not in FROM_RESULT:  # not stashed: form the pre-activation again
-            z = emit.gemm(a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
+            z = product(a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
         attrs = {"slope": slope} if act == ActKind.leaky_relu else {}
         gz = activation_gradient(emit, ActKind(act).name, dd, z, d, **attrs)
     if dz is not None:
         gz = dz if gz is None else emit.add(gz, dz)
+    gc = None if c is None else gz if beta == 1.0 else emit.scale(gz, factor=beta)
     # (op(a) op(b))' : each factor's gradient is the product with the other, transposed back into its own layout
     ga = (
-        emit.gemm(b, gz, alpha=alpha, trans_a=trans_b, trans_b=True)
+        product(b, gz, alpha=alpha, trans_a=trans_b, trans_b=True)
         if trans_a
-        else emit.gemm(gz, b, alpha=alpha, trans_b=not trans_b)
+        else product(gz, b, alpha=alpha, trans_b=not trans_b)
     )
+    rows = a, gz
+    if (
+        len(b.shape) < len(gz.shape) and not trans_a
+    ):  # rows of all the batch meet the same b: one long product
+        rows = [emit.reshape(x, shape=(numel(x.shape[:-1]), x.shape[-1])) for x in rows]
     gb = (
-        emit.gemm(gz, a, alpha=alpha, trans_a=True, trans_b=trans_a)
+        product(*rows[::-1], alpha=alpha, trans_a=True, trans_b=trans_a)
         if trans_b
-        else emit.gemm(a, gz, alpha=alpha, trans_a=not trans_a)
+        else product(*rows, alpha=alpha, trans_a=not trans_a)
     )
-    gc = None if c is None else gz if beta == 1.0 else emit.scale(gz, factor=beta)
+    ga, gb = (_over_batch(emit, g, len(x.shape)) for g, x in ((ga, a), (gb, b)))
     return ga, gb, gc, None if bias is None else _bias_gradient(emit, gz, bias)
 
 
+def _over_batch(emit, gradient, rank):
+    """What is the same for all of a batch has the sum of their gradients."""
+    axes = tuple(range(len(gradient.shape) - rank))
+    return emit.reduce_sum(gradient, axes=axes, keepdims=False) if axes else gradient
+
+
 def _bias_gradient(emit, gz, bias):
-    kind = bias_kind(bias.shape[0], *gz.shape)
+    kind, axes = bias_kind(bias.shape[0], *gz.shape[-2:]), tuple(range(len(gz.shape)))
     if kind == BIAS_SCALAR:
-        return emit.reshape(emit.reduce_sum(gz, axes=(0, 1), keepdims=False), shape=(1,))
-    return emit.reduce_sum(gz, axes=(0,) if kind == BIAS_PER_N else (1,), keepdims=False)
+        return emit.reshape(emit.reduce_sum(gz, axes=axes, keepdims=False), shape=(1,))
+    kept = axes[-1 if kind == BIAS_PER_N else -2]
+    return emit.reduce_sum(gz, axes=tuple(a for a in axes if a != kept), keepdims=False)
 
 
 gemm.samples((4, 7), (7, 5), None, None)
@@ -134,26 +171,30 @@ gemm.samples((6, 3), (6, 4), None, (1,), trans_a=True, act=ActKind.leaky_relu, s
 gemm.samples((33, 65), (65, 17), (33, 17), (17,), act=ActKind.tanh)
 gemm.samples((3, 0), (0, 4), None, (4,), act=ActKind.sigmoid)
 gemm.samples((0, 3), (3, 4), None, None, act=ActKind.gelu_erf)
+gemm.samples((2, 3, 4, 7), (2, 3, 7, 5), (2, 3, 4, 5), (4,), act=ActKind.relu)
+gemm.samples((3, 4, 7), (7, 5), None, (5,), act=ActKind.gelu)
+gemm.samples((3, 7, 4), (5, 7), None, (1,), trans_a=True, trans_b=True)
+gemm.samples((4, 7), (3, 5, 7), None, None, trans_b=True, alpha=0.5)
 
 
 @op("bias_add", alias={0: (0, "may")}, traits=(LINEAR,))
 def bias_add(x: Float, bias: Float):
     """y = x + bias, with the bias as Scalar, PerN or PerM by its length (D4).
 
-    Shapes: x and y (M, N), bias (1,), (N,) or (M,).
+    Shapes: x and y (..., M, N), bias (1,), (N,) or (M,).
 
-    C1  x has rank 2
+    C1  x has rank 2 or more
     C2  bias is 1-D of length 1, N or M
     """
-    require(x.rank == 2, "C1", f"x has rank {x.rank}, expected 2")
-    m, n = x.shape
+    require(x.rank >= 2, "C1", f"x has rank {x.rank}, expected 2 or more")
+    m, n = x.shape[-2:]
     _check_bias(bias, m, n, "C2")
     return x
 
 
 def _bias_access(x, bias):
-    axis = {BIAS_SCALAR: -1, BIAS_PER_N: 1, BIAS_PER_M: 0}[bias_kind(bias[0], *x)]
-    return Access(0, (0, 1)), Access(1, (axis,))
+    axis = {BIAS_SCALAR: -1, BIAS_PER_N: len(x) - 1, BIAS_PER_M: len(x) - 2}[bias_kind(bias[0], *x[-2:])]
+    return Access(0, tuple(range(len(x)))), Access(1, (axis,))
 
 
 @bias_add.maps(_bias_access)
@@ -163,7 +204,7 @@ def _(x, bias):
 
 @bias_add.reference
 def _(x, bias):
-    return x + bias_axis_view(bias, *x.shape)
+    return x + bias_axis_view(bias, x.shape)
 
 
 @bias_add.gradient
@@ -176,3 +217,5 @@ bias_add.samples((4, 7), (4,))
 bias_add.samples((3, 5), (1,))
 bias_add.samples((5, 5), (5,))
 bias_add.samples((0, 5), (5,))
+bias_add.samples((2, 3, 4, 5), (4,))
+bias_add.samples((2, 4, 5), (5,))

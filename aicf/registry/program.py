@@ -12,13 +12,13 @@ one, whatever it is called: that is why a new op fuses with ops it never heard o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..ops.scalar import bound_scalar
 from ..ops.schema import schema_of
-from ..types import AttrPack, DType, OpKind, f32, numel, row_major
+from ..types import AttrPack, DType, OpKind, Precision, f32, numel, row_major
 
 Shape = tuple[int, ...]
 
@@ -121,23 +121,40 @@ class Map:
 
 @dataclass(frozen=True)
 class Gemm:
-    """alpha * op(a) @ op(b) + beta * c; a, b and c are positions in `region.operands`."""
+    """alpha * op(a) @ op(b) + beta * c at each point of a batch; a, b and c are positions in `region.operands`.
+
+    Batches that every tensor walks as one with its rows are rows here: m is then greater than that of the op.
+
+    a_steps, b_steps, c_steps  strides in elements along (*batch, m, k), (*batch, k, n) and (*batch, m, n), 0 where a tensor
+                               is the same for all of a batch
+    precision                  how far f32 operands may be rounded
+    """
 
     m: int
     n: int
     k: int
+    batch: Shape
     a: int
     b: int
     c: int | None
+    a_steps: Shape
+    b_steps: Shape
+    c_steps: Shape
     alpha: float
     beta: float
     trans_a: bool
     trans_b: bool
     dtype: DType
+    precision: Precision
+
+    @property
+    def count(self) -> int:
+        """Products of m x k by k x n."""
+        return numel(self.batch)
 
     @property
     def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
+        return 2 * self.count * self.m * self.n * self.k
 
 
 @dataclass(frozen=True)
@@ -183,3 +200,36 @@ def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]
     return tuple(size for size, _ in axes), [
         tuple(steps[k] for _, steps in axes) for k in range(len(strides))
     ]
+
+
+def fold_rows(gemm: Gemm, after: Map) -> tuple[Gemm, Map]:
+    """The same product with fewer axes in its batch: neighbours that every tensor walks as one are merged, the innermost
+    with m if b is the same for all of it. A batch of one is none; an empty one has no rows and
+    no depth."""
+    sizes = [*gemm.batch, gemm.m]
+    tensors = gemm.a_steps, gemm.b_steps, gemm.c_steps, *(load.strides for load in after.loads)
+    walks = [[steps[axis] for steps in tensors] for axis in range(len(sizes))]
+    walks[-1][1] = 0  # b has no rows
+    if 0 in gemm.batch:
+        sizes, walks = [0], walks[-1:]
+    axis = len(sizes) - 2
+    while axis >= 0:
+        outer, inner, size = walks[axis], walks[axis + 1], sizes[axis + 1]
+        joined = [b if sizes[axis] == 1 else a if size == 1 else b for a, b in zip(outer, inner)]
+        whole = 1 in (sizes[axis], size) or all(a == b * size for a, b in zip(outer, inner))
+        if whole and (axis < len(sizes) - 2 or sizes[axis] == 1 or outer[1] == 0):
+            sizes[axis : axis + 2], walks[axis : axis + 2] = [sizes[axis] * size], [joined]
+        axis -= 1
+    *batch, m = sizes
+    a, b, c, *others = zip(*walks)
+    moved = replace(
+        gemm,
+        m=m,
+        k=gemm.k if all(gemm.batch) else 0,  # a and b are empty
+        batch=tuple(batch),
+        a_steps=(*a, gemm.a_steps[-1]),
+        b_steps=(*b[:-1], *gemm.b_steps[-2:]),
+        c_steps=(*c, gemm.c_steps[-1]),
+    )
+    loads = [replace(load, strides=(*steps, load.strides[-1])) for load, steps in zip(after.loads, others)]
+    return moved, replace(after, shape=(*batch, m, after.shape[-1]), loads=tuple(loads))

@@ -11,8 +11,8 @@ from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import DISCONTINUOUS, Access, schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc, row_major
-from .program import Apply, Gemm, Load, Map, Program, Reduction, Shape
+from ..types import ActKind, AttrPack, DType, OpKind, Precision, TensorDesc, row_major
+from .program import Apply, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
 from .variant import Reject
 
 
@@ -128,8 +128,7 @@ class _Reader:
         attrs = op.attrs
         a, b, c, bias = (*op.inputs, -1, -1)[:4]
         out = self.tensors[op.outputs[0]]
-        m, n = out.shape
-        k = self.tensors[a].shape[0 if attrs["trans_a"] else 1]
+        *batch, m, n = out.shape
         act = ActKind(attrs["act"])
         ops: list[RegionOp] = []
         value = product = self._inner(out) if bias >= 0 or act else op.outputs[0]
@@ -144,11 +143,26 @@ class _Reader:
         for t in (a, b, c):
             if t >= 0 and t not in self.position:
                 raise _Unreadable("core", "the product reads a value of the region")
+        map = self.map([*ops, *after], out.shape, carried=product)
+        a_steps, b_steps, c_steps = (
+            self._matrix(t, trans, len(batch))
+            for t, trans in ((a, attrs["trans_a"]), (b, attrs["trans_b"]), (c, False))
+        )
         core = Gemm(
-            m, n, k, self.position[a], self.position[b], self.position.get(c), attrs["alpha"], attrs["beta"],
-            attrs["trans_a"], attrs["trans_b"], out.dtype,
+            m, n, self.tensors[a].shape[-2 if attrs["trans_a"] else -1], tuple(batch), self.position[a],
+            self.position[b], self.position.get(c), a_steps, b_steps, c_steps, attrs["alpha"], attrs["beta"],
+            attrs["trans_a"], attrs["trans_b"], out.dtype, Precision(attrs["precision"]),
         )  # fmt: skip
-        return Program(core, None, self.map([*ops, *after], (m, n), carried=product))
+        core, map = fold_rows(core, map)
+        return Program(core, None, map)
+
+    def _matrix(self, t: int, transposed: bool, batch: int) -> Shape:
+        """Strides along a batch of so many axes, and along rows and columns of op(t); 0 where there is no tensor, or no axis."""
+        if t < 0:
+            return (0,) * (batch + 2)
+        *outer, rows, columns = self.tensors[t].stride
+        outer = outer or [0] * batch
+        return (*outer, columns, rows) if transposed else (*outer, rows, columns)
 
     def reduction(self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp]) -> Program:
         (x,), (y,) = op.inputs, op.outputs

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..ops.gemm import bias_kind
+from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
 from ..types import ActKind
 from .program import Gemm, Program
 from .read import read
@@ -36,16 +36,15 @@ def microseconds(us: float) -> str:
 
 def describe_bias(selection: Selection) -> str:
     """` · bias PerN · z kept` where a product's region has a bias (D4), and keeps what its activation reads."""
-    program = read(region := selection.region)
+    program = read(selection.region)
     if not isinstance(program, Program) or not isinstance(program.core, Gemm):
         return ""
-    gemm, after = program.core, program.after
+    after = program.after
     kinds, kept = [], False
     for apply in after.applies:
         if apply.kind.name == "bias_add" and 0 < (slot := apply.ins[1]) <= len(after.loads):
             load = after.loads[slot - 1]  # slot 0 is the product
-            if load.operand is not None:
-                kinds.append(bias_kind(region.operands[load.operand].shape[0], gemm.m, gemm.n))
+            kinds.append(BIAS_PER_N if load.strides[-1] else BIAS_PER_M if any(load.strides) else BIAS_SCALAR)
         elif apply.kind.name in ActKind.__members__:
             kept |= apply.ins[0] in {slot for slot, _ in after.stores}
     if not kinds:

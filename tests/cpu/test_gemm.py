@@ -32,6 +32,21 @@ def test_bias_and_activation(m, n, k, dtype):
     )
 
 
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("a, b, bias", [
+    ((2, 3, 5, 7), (2, 3, 7, 4), 5), ((3, 5, 7), (7, 4), 4), ((5, 7), (3, 7, 4), 5), ((0, 5, 7), (7, 4), 4), ((2, 1, 7), (2, 7, 1), 1),
+])  # fmt: skip
+def test_batches(a, b, bias, dtype):
+    out = (*(a[:-2] or b[:-2]), a[-2], b[-1])
+    shapes = {"a": a, "b": b, "c": out, "bias": (bias,), "r": out}
+    operands = {name: normal(*shape, dtype=dtype) for name, shape in shapes.items()}
+    attrs = {"alpha": 0.5, "beta": -1.5, "act": ActKind.gelu, "save_preact": True}
+    Graph(operands, ("gemm", "a b c bias", "d z", attrs), ("add", "d r", "y", {}), keep="z y").check(
+        GEMM, HALF[dtype] or 1e-5
+    )
+
+
 @pytest.mark.spec("A12", "D7")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("act", [ActKind.none, ActKind.relu, ActKind.tanh, ActKind.leaky_relu])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kernel_cases import GEMMS, HALVES, MMAS, Case, desc, fused
@@ -16,7 +17,11 @@ NAIVE, TILED = "cuda.gemm_naive.v1", "cuda.gemm_tiled_32x32.v1"
 
 @dataclass(frozen=True)
 class Product:
-    """y = op(a) op(b) of an m x k and a k x n matrix; what follows it is written as for `fused`."""
+    """y = op(a) op(b) of an m x k and a k x n matrix; what follows it is written as for `fused`.
+
+    batch   before both, but for an operand that `shared` names
+    heads   the batch's two axes lie inside the rows' in a, as heads of attention do
+    """
 
     m: int
     n: int
@@ -25,19 +30,28 @@ class Product:
     trans_a: bool = False
     trans_b: bool = False
     alignment: int = 256
+    batch: tuple[int, ...] = ()
+    shared: str = ""
+    heads: bool = False
 
     def matrix(self, *shape: int, stride: Sequence[int] | None = None) -> TensorDesc:
         """Of its type; and its shape, by default."""
-        return desc(shape or (self.m, self.n), self.dtype, stride, self.alignment)
+        return desc(shape or (*self.batch, self.m, self.n), self.dtype, stride, self.alignment)
+
+    def _factor(self, name: str, rows: int, columns: int, transposed: bool) -> TensorDesc:
+        shape = (columns, rows) if transposed else (rows, columns)
+        if name == "a" and self.heads:
+            x, y = self.batch
+            return self.matrix(x, y, *shape, stride=(y * shape[0] * shape[1], shape[1], y * shape[1], 1))
+        return self.matrix(*(() if name == self.shared else self.batch), *shape)
 
     def then(
         self, given: dict[str, TensorDesc], *ops: tuple[Any, ...], keep: Sequence[str] = (), strict: bool = False,
         c: str | None = None, bias: str | None = None, **attrs: Any,
     ) -> RegionSpec:  # fmt: skip
         """`given`: operands of the ops; c and bias are names among them. With save_preact there is z beside y."""
-        a = (self.k, self.m) if self.trans_a else (self.m, self.k)
-        b = (self.n, self.k) if self.trans_b else (self.k, self.n)
-        operands = {"a": self.matrix(*a), "b": self.matrix(*b), **given}
+        a = self._factor("a", self.m, self.k, self.trans_a)
+        operands = {"a": a, "b": self._factor("b", self.k, self.n, self.trans_b), **given}
         attrs = {"trans_a": self.trans_a, "trans_b": self.trans_b, **attrs}
         made = ("y", "z") if attrs.get("save_preact") else "y"
         return fused(operands, (made, "gemm", "a", "b", c, bias, attrs), *ops, keep=keep, strict=strict)
@@ -144,6 +158,27 @@ def regions(p: Product) -> dict[str, RegionSpec]:
     return made
 
 
+def batched(m: int, n: int, k: int, dtype: DType = f32) -> dict[str, RegionSpec]:
+    """Every way that a batch lies: with axes that are merged and those that are not, and operands that are shared."""
+    p = partial(Product, m, n, k, dtype)
+    plane = p(batch=(3,))
+    made = {
+        "alone": p(batch=(3,)).then({}),
+        "c, z": own(p(batch=(2, 3))),
+        "rows and columns": two_biases(p(batch=(3,), trans_a=True)),
+        "dropped": dropped(p(batch=(2,), trans_b=True)),
+        "shared a": residual(p(batch=(3,), shared="a")),
+        "shared b": residual(p(batch=(2, 3), shared="b")),
+        "shared b, rows": two_biases(p(batch=(2, 3), shared="b")),
+        "heads": residual(p(batch=(2, 3), heads=True)),
+        "heads, rows": two_biases(p(batch=(2, 3), heads=True, trans_b=True)),
+        "repeated": plane.then({"x": plane.matrix(1, m, n)}, ("w", "broadcast_in_dim", "x", {"shape": (3, m, n), "dims": (0, 1, 2)}),
+                               ("d", "sub", "y", "w")),
+        "none": residual(p(batch=(0,))),
+    }  # fmt: skip
+    return made
+
+
 TYPES = {f32: 2e-5, **HALVES}  # and what an epilogue in them may be off
 ODD = (37, 53, 29)
 EDGES = ((1, 1, 3), (1, 40, 8), (40, 1, 8), (5, 6, 0), (0, 5, 3), (5, 0, 3))
@@ -162,6 +197,8 @@ def small() -> list[Case]:
         for variant, sizes in ((NAIVE, (5, 7, 3)), (TILED, (6, 8, 4))):
             made += [case_of(variant, r) for r in regions(Product(*sizes, dtype)).values()]
     made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES for v in (NAIVE, TILED)]
+    made += [case_of(v, r) for v in (NAIVE, TILED) for r in batched(5, 6, 4).values()]
+    made += [case_of(TILED, batched(33, 18, 5)["heads"])]
     two_tiles = Product(33, 34, 5, trans_a=True, trans_b=True)
     return [*made, case_of(TILED, biased(two_tiles, 33, "gelu", True))]
 
@@ -178,9 +215,10 @@ def large() -> list[Case]:
         for dtype in TYPES:
             if v in MMAS and dtype is f32:
                 continue
-            each = regions(Product(*EVEN, dtype))
+            each = regions(Product(*EVEN, dtype)) | batched(*EVEN, dtype)
             if v in GEMMS:
-                each |= {f"odd {name}": r for name, r in regions(Product(*ODD, dtype)).items()}
+                odd = regions(Product(*ODD, dtype)) | batched(*ODD, dtype)
+                each |= {f"odd {name}": r for name, r in odd.items()}
             made += [case_of(v, r) for name, r in each.items() if not (lean(v) and "spread" in name)]
             made.append(case_of(v, residual(Product(40, 53, 24, dtype, trans_b=True))))
     for v in GEMMS:

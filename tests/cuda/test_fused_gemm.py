@@ -12,6 +12,7 @@ from fused_gemm_cases import (
     TILED,
     TYPES,
     Product,
+    batched,
     biased,
     case_of,
     dropped,
@@ -40,6 +41,7 @@ from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
+from aicf.cuda_kernels.gemm import parts
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import f16, f32
@@ -183,6 +185,33 @@ def test_code_run_on_the_host_agrees_with_numpy(dtype):
             given = operands_for(case, fresh_seed())
             (results,) = run_on_host(case, given)
             assert_close(case, results, reference(case, given.arrays))
+
+
+@pytest.mark.spec("D9", "F2")
+def test_batches_run_on_the_host_agree_with_numpy():
+    for r in batched(5, 6, 4).values():
+        case = case_of(TILED, r)
+        given = operands_for(case, fresh_seed())
+        (results,) = run_on_host(case, given)
+        assert_close(case, results, reference(case, given.arrays))
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("name, axes, rows", [
+    ("alone", 1, 5), ("c, z", 1, 5), ("shared b", 0, 30), ("shared b, rows", 1, 5), ("shared a", 1, 5), ("heads", 2, 5),
+])  # fmt: skip
+def test_a_batch_that_all_walk_as_rows_is_rows(name, axes, rows):
+    gemm, after = parts(batched(5, 6, 4)[name])
+    assert (len(gemm.batch), gemm.m, len(after.shape)) == (axes, rows, axes + 2)
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("variant", [LARGE, "cuda.gemm_mma_128x128.v1"])
+def test_batches_compile(variant):
+    dtype = f16 if variant in MMAS else f32
+    for name, r in batched(*EVEN, dtype).items():
+        if EVERYTHING or name in ("c, z", "heads, rows"):
+            compile_case(Case(variant, r), HOPPER)
 
 
 def difference(*, keep: bool, strict: bool = False) -> RegionSpec:

@@ -22,21 +22,21 @@ GIVEN, LEADING = "given", "n"  # strides that a kernel is told when it starts, o
 
 @dataclass(frozen=True)
 class Read:
-    """A load at element (r, q) of the results: element offset + r * row + q * column.
+    """A load at element (*z, r, q) of the results: element offset + z * batch + r * row + q * column.
 
-    dtype        None for that number itself
-    row, column  0 or 1 where a stride is that; LEADING where it is n; else GIVEN
+    dtype               None for that number itself
+    batch, row, column  0 or 1 where a stride is that; LEADING where it is n; else GIVEN
     """
 
     dtype: DType | None
     row: int | str
     column: int | str
     offset: int = 0
+    batch: tuple[int | str, ...] = ()
 
     @property
-    def given(self) -> int:
-        """How many of its strides are arguments."""
-        return (self.row, self.column).count(GIVEN)
+    def steps(self) -> tuple[int | str, ...]:
+        return (*self.batch, self.row, self.column)
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Epilogue:
 
     dtype  of a, b and c
     width  over 1: runs are whole, what walks along them is aligned, and no column stride is GIVEN
+    batch  axes of the batch, at most 2
+    split  the batch is of parts of k
     """
 
     expression: Expression
@@ -53,9 +55,12 @@ class Epilogue:
     reads: tuple[Read, ...]
     stores: tuple[DType, ...]
     width: int = 1
+    batch: int = 0
+    split: bool = False
 
     def __str__(self) -> str:
         parts = (
+            ("split" if self.split else f"batch{self.batch}", self.batch > 0),
             (self.dtype.name, self.dtype is not f32),
             ("c", self.has_c),
             (self.expression.name, self.expression.steps),
@@ -70,38 +75,58 @@ def finisher(epilogue: Epilogue) -> Any:
 
     products  `width` f32
     scales    (alpha, beta)
-    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results)
+    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results, corner)
+    corner    of a batch: the row that this product begins at in the results, and its index along each axis; else ()
     """
     reads = epilogue.reads
     start = starter(epilogue.dtype, epilogue.has_c, epilogue.width)
-    at = places(reads)
+    at, first = places(reads), first_row(epilogue.batch)
     moves = tuple(read.column != 0 for read in reads)
     dtypes = tuple(read.dtype for read in reads)
     apply = vector_applier(epilogue.expression, dtypes, epilogue.stores, moves, epilogue.width)
 
     def finish(r, q, products, n, scales, operands):
-        c, ins, strides, outs = operands
-        to = np.int64(r) * n + q
+        c, ins, strides, outs, corner = operands
+        to = (first(corner) + r) * n + q
         values = start(products, scales, c, to)
-        apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides), to)
+        apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides, corner), to)
 
     return device(finish)
 
 
 @functools.cache
+def first_row(batch: int) -> Any:
+    """`first(corner)`: the row that a product begins at in the results, as 64 bits."""
+    return device((lambda corner: corner[0]) if batch else (lambda corner: np.int64(0)))
+
+
+@functools.cache
 def places(reads: tuple[Read, ...]) -> Any:
-    """`at(r, q, n, strides)`: for each read, its element."""
+    """`at(r, q, n, strides, corner)`: for each read, its element."""
     if not reads:
-        return device(lambda r, q, n, strides: ())
-    others, read, given = places(reads[:-1]), reads[-1], sum(read.given for read in reads[:-1])
-    row = stride(read.row, given)
-    column = stride(read.column, given + (read.row == GIVEN))
+        return device(lambda r, q, n, strides, corner: ())
+    others, read = places(reads[:-1]), reads[-1]
+    before = sum(other.steps.count(GIVEN) for other in reads[:-1])
+    *batch, row, column = (
+        stride(step, before + read.steps[:axis].count(GIVEN)) for axis, step in enumerate(read.steps)
+    )
+    start = batch_start(tuple(batch))
     offset = np.int64(read.offset)
 
-    def at(r, q, n, strides):
-        return others(r, q, n, strides) + (offset + r * row(n, strides) + q * column(n, strides),)
+    def at(r, q, n, strides, corner):
+        from_ = offset + start(n, strides, corner)
+        return others(r, q, n, strides, corner) + (from_ + r * row(n, strides) + q * column(n, strides),)
 
     return device(at)
+
+
+@functools.cache
+def batch_start(steps: tuple[Any, ...]) -> Any:
+    """`start(n, strides, corner)`: where a read of this point of the batch begins."""
+    if not steps:
+        return device(lambda n, strides, corner: np.int64(0))
+    others, step, axis = batch_start(steps[:-1]), steps[-1], len(steps)
+    return device(lambda n, strides, corner: others(n, strides, corner) + corner[axis] * step(n, strides))
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 Both compute alpha * op(a) @ op(b) + beta * c and end in the same epilogue (epilogue.py), which takes any map from there to
 the results. a, b and c are f32, f16 or bf16, all alike: half types are widened to f32 when they are loaded. Sums are of
 explicit fused multiply-adds, so that they are the same numbers where contraction is forbidden. Transposes are strides:
-element (r, k) of op(a) is a[r * a_steps[0] + k * a_steps[1]], element (k, q) of op(b) is
-b[k * b_steps[0] + q * b_steps[1]]. c and results are row-major.
+element (r, k) of op(a) is a[r * a_steps[-2] + k * a_steps[-1]], element (k, q) of op(b) is
+b[k * b_steps[-2] + q * b_steps[-1]]; the steps before these are those of a batch. c and results are row-major.
 """
 
 from __future__ import annotations
@@ -18,26 +18,33 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import SIMULATED, cuda, device, float32
+from .blocks import block_place
 from .element import getter
 from .epilogue import Epilogue, finisher
 from .tile import each, fragment, outer, put_runs, runs, zeros
 
+NAIVE = 16  # rows and columns of a block of the naive kernel
+
 
 @functools.cache
 def naive(epilogue: Epilogue) -> Callable[..., None]:
-    """One thread per element of the result, blocks of 16 x 16. Reads each operand 16 times less than it uses it."""
+    """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it."""
     finish, get = finisher(epilogue), getter(epilogue.dtype)
+    place = block_place(NAIVE, NAIVE, epilogue.batch, epilogue.split)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
-        m, n, k = sizes
-        q = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        r = np.int64(cuda.blockIdx.y) * cuda.blockDim.y + cuda.threadIdx.y
+        m, n = sizes[0], sizes[1]
+        row, column, a_at, b_at, k, corner = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
+        r, q = row + cuda.threadIdx.y, column + cuda.threadIdx.x
         if r < m and q < n:
             total = float32(0)
             for i in range(k):
-                x, y = get(a, r * a_steps[0] + i * a_steps[1]), get(b, i * b_steps[0] + q * b_steps[1])
+                x, y = (
+                    get(a, a_at + r * a_steps[-2] + i * a_steps[-1]),
+                    get(b, b_at + i * b_steps[-2] + q * b_steps[-1]),
+                )
                 total = cuda.fma(x, y, total)
-            finish(r, q, (total,), n, scales, operands)
+            finish(r, q, (total,), n, scales, operands + (corner,))
 
     kernel.__name__ = f"gemm_naive{epilogue}"
     return kernel
@@ -72,22 +79,6 @@ class Slices:
 ALIGNMENT = (
     None if SIMULATED else 16
 )  # bytes, of shared memory that is read in vectors; the simulator knows none
-GROUP = 8  # block rows that are worked column by column together, so that their operands meet in L2
-
-
-@functools.cache
-def tile_origin(tile_m: int, tile_n: int) -> Any:
-    """`origin(block, m, n)`: first row and column of a block's tile; bands of GROUP rows of tiles, column by column."""
-    group = GROUP
-
-    def origin(block, m, n):
-        tiles_m, tiles_n = max(1, (m + tile_m - 1) // tile_m), max(1, (n + tile_n - 1) // tile_n)
-        above = block // (group * tiles_n) * group
-        height = min(tiles_m - above, group)
-        within = block - above * tiles_n
-        return (above + within % height) * tile_m, within // height * tile_n
-
-    return device(origin)
 
 
 @functools.cache
@@ -110,7 +101,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     a_line, b_line = tiling.m + 4, tiling.n + 4
     a_size, b_size = step * a_line, step * b_line
     a_buffers, b_buffers = 2 * a_size, 2 * b_size
-    origin = tile_origin(tiling.m, tiling.n)
+    place = block_place(tiling.m, tiling.n, epilogue.batch, epilogue.split)
     start = zeros(rows * columns)
     finish = finisher(epilogue)
 
@@ -133,24 +124,24 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     write = each(rows * columns, epilogue.width, write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
-        m, n, k = sizes
+        m, n = sizes[0], sizes[1]
         a_shared = cuda.shared.array(a_buffers, float32, ALIGNMENT)
         b_shared = cuda.shared.array(b_buffers, float32, ALIGNMENT)
         thread = cuda.threadIdx.x
         tx, ty = thread % threads, thread // threads
-        row0, column0 = origin(np.int64(cuda.blockIdx.x), m, n)
+        row0, column0, a_from, b_from, k, corner = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
 
         # this thread's first element of a slice: its line within the tile, its depth along k, its offset in memory
         a_line0, a_depth = a_across(thread), a_along(thread)
         b_line0, b_depth = b_across(thread), b_along(thread)
-        a_at = (row0 + a_line0) * a_steps[0] + a_depth * a_steps[1]
-        b_at = (column0 + b_line0) * b_steps[1] + b_depth * b_steps[0]
+        a_at = a_from + (row0 + a_line0) * a_steps[-2] + a_depth * a_steps[-1]
+        b_at = b_from + (column0 + b_line0) * b_steps[-1] + b_depth * b_steps[-2]
         a_put, b_put = a_depth * a_line + a_line0, b_depth * b_line + b_line0
         a_lines, b_lines = np.int32(m - row0 - a_line0), np.int32(n - column0 - b_line0)
 
         acc = start
-        a_next = load_a(a, (a_at, a_lines, np.int32(k - a_depth), a_steps[0], a_steps[1]))
-        b_next = load_b(b, (b_at, b_lines, np.int32(k - b_depth), b_steps[1], b_steps[0]))
+        a_next = load_a(a, (a_at, a_lines, np.int32(k - a_depth), a_steps[-2], a_steps[-1]))
+        b_next = load_b(b, (b_at, b_lines, np.int32(k - b_depth), b_steps[-1], b_steps[-2]))
         buffer = 0
         left = k
         while left > 0:
@@ -158,17 +149,17 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
             store_b(b_shared, buffer * b_size + b_put, b_next)
             cuda.syncthreads()
             left -= step
-            a_at += step * a_steps[1]
-            b_at += step * b_steps[0]
-            a_next = load_a(a, (a_at, a_lines, np.int32(left - a_depth), a_steps[0], a_steps[1]))
-            b_next = load_b(b, (b_at, b_lines, np.int32(left - b_depth), b_steps[1], b_steps[0]))
+            a_at += step * a_steps[-1]
+            b_at += step * b_steps[-2]
+            a_next = load_a(a, (a_at, a_lines, np.int32(left - a_depth), a_steps[-2], a_steps[-1]))
+            b_next = load_b(b, (b_at, b_lines, np.int32(left - b_depth), b_steps[-1], b_steps[-2]))
             a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
             for i in range(step):
                 acc = multiply(
                     acc, read_a(a_shared, a_get + i * a_line), read_b(b_shared, b_get + i * b_line)
                 )
             buffer = 1 - buffer
-        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands)
+        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (corner,))
         write(acc, env)
 
     order = "_".join(

@@ -15,8 +15,9 @@ import numpy as np
 
 from ..dsl import cuda, device, int32, uint32
 from ..gemm_mma import CHUNK, DEPTH
+from .blocks import block_place
 from .epilogue import Epilogue, finisher
-from .gemm import ALIGNMENT, tile_origin
+from .gemm import ALIGNMENT
 from .ptx import Places, copy_async, multiply_tiles, shared_address, wait_copies
 from .tile import each, zeros
 
@@ -126,7 +127,7 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
     address, wait = shared_address(), wait_copies()
     multiply = multiply_tiles(epilogue.dtype, a_part.places, b_part.places, a_lines_fast, b_lines_fast)
     start, finish, depth = zeros(accumulators), finisher(epilogue), DEPTH
-    origin = tile_origin(tile_m, tile_n)
+    place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
 
     def write_run(i, products, env):
         row0, column0, lane, m, n, scales, operands = env
@@ -138,18 +139,20 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
     write = each(accumulators, epilogue.width, write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
-        m, n, k = sizes
+        m, n = sizes[0], sizes[1]
         a_shared = cuda.shared.array(a_both, uint32, ALIGNMENT)
         b_shared = cuda.shared.array(b_both, uint32, ALIGNMENT)
         thread = int32(cuda.threadIdx.x)
         lane, warp = thread % 32, thread // 32
-        row0, column0 = origin(np.int64(cuda.blockIdx.x), m, n)
+        row0, column0, a_from, b_from, k, corner = place_block(
+            np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps
+        )
 
         # what this thread brings of each slice: its first chunk's line and depth
         a_line, a_depth = a_first(thread)
         b_line, b_depth = b_first(thread)
-        a_at = (row0 + a_line) * a_steps[0] + a_depth * a_steps[1]
-        b_at = (column0 + b_line) * b_steps[1] + b_depth * b_steps[0]
+        a_at = a_from + (row0 + a_line) * a_steps[-2] + a_depth * a_steps[-1]
+        b_at = b_from + (column0 + b_line) * b_steps[-1] + b_depth * b_steps[-2]
         a_base, b_base = address(a_shared), address(b_shared)
         a_put = uint32(a_base + uint32(a_line * a_line_bytes + a_depth * a_depth_bytes))
         b_put = uint32(b_base + uint32(b_line * b_line_bytes + b_depth * b_depth_bytes))
@@ -163,27 +166,27 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
         b_get = uint32(b_base + uint32((warp_column + b_row) * b_line_bytes + b_k * b_depth_bytes))
 
         acc = start
-        a_copy(a, a_put, (a_at, a_lines, np.int32(k - a_depth), a_steps[0], a_steps[1]))
-        b_copy(b, b_put, (b_at, b_lines, np.int32(k - b_depth), b_steps[1], b_steps[0]))
+        a_copy(a, a_put, (a_at, a_lines, np.int32(k - a_depth), a_steps[-2], a_steps[-1]))
+        b_copy(b, b_put, (b_at, b_lines, np.int32(k - b_depth), b_steps[-1], b_steps[-2]))
         buffer = 0
         left = k
         while left > 0:
             wait()
             cuda.syncthreads()  # the slice is here, and nobody reads the other buffer any more
             left -= depth
-            a_at += depth * a_steps[1]
-            b_at += depth * b_steps[0]
+            a_at += depth * a_steps[-1]
+            b_at += depth * b_steps[-2]
             other = 1 - buffer
             a_copy(a, uint32(a_put + uint32(other * a_size)),
-                   (a_at, a_lines, np.int32(left - a_depth), a_steps[0], a_steps[1]))  # fmt: skip
+                   (a_at, a_lines, np.int32(left - a_depth), a_steps[-2], a_steps[-1]))  # fmt: skip
             b_copy(b, uint32(b_put + uint32(other * b_size)),
-                   (b_at, b_lines, np.int32(left - b_depth), b_steps[1], b_steps[0]))  # fmt: skip
+                   (b_at, b_lines, np.int32(left - b_depth), b_steps[-1], b_steps[-2]))  # fmt: skip
             acc = multiply(
                 acc, uint32(a_get + uint32(buffer * a_size)), uint32(b_get + uint32(buffer * b_size))
             )
             buffer = other
         wait()
-        write(acc, (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands))
+        write(acc, (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (corner,)))
 
     order = ("m" if a_lines_fast else "k") + ("n" if b_lines_fast else "k")
     kernel.__name__ = f"gemm_mma_{warps}_{order}{epilogue}"

@@ -94,7 +94,7 @@ def wgmma(
                 produce(base, full, maps, walk)
         else:
             take()
-            consume(base, full, maps, walk, sizes, scales, operands)
+            consume(base, full, maps, walk, sizes, scales, operands + ((),))
         leave()  # a block's shared memory may not go while others of its cluster still arrive there
 
     order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")

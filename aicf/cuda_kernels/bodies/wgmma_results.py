@@ -19,7 +19,7 @@ from ...registry.program import Expression
 from ..dsl import device, uint32
 from ..wgmma_tiling import ATOM, CHUNK_BYTES, WARPGROUP, Tiling
 from .element import vector_applier
-from .epilogue import Epilogue, finisher, places, starter
+from .epilogue import Epilogue, finisher, first_row, places, starter
 from .ptx import (
     commit_stores,
     fence_async,
@@ -135,14 +135,15 @@ def packer(epilogue: Epilogue) -> Any:
         places(reads),
         pack_halves(epilogue.stores[0]),
     )
+    first = first_row(epilogue.batch)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
     compute = vector_applier(expression, dtypes, (), moves, PAIR)
 
     def finish(r, q, products, n, scales, operands):
-        c, ins, strides, _ = operands
-        to = np.int64(r) * n + q
+        c, ins, strides, _, corner = operands
+        to = (first(corner) + r) * n + q
         values = start(products, scales, c, to)
-        made = compute(values, ins, (), at(np.int64(r), np.int64(q), np.int64(n), strides), to)
+        made = compute(values, ins, (), at(np.int64(r), np.int64(q), np.int64(n), strides, corner), to)
         return pack(made[0], made[1])
 
     return device(finish)

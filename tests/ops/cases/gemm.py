@@ -1,7 +1,7 @@
 from . import bf16, f16, f32
 
 NEGATIVE = {
-    ("gemm", "C1"): ([f32(2, 3, 4), f32(4, 5)], {}, r"a has rank 3, expected 2"),
+    ("gemm", "C1"): ([f32(4), f32(4, 5)], {}, r"a has rank 1, expected 2 or more"),
     ("gemm", "C2"): ([f32(4, 7), f32(6, 5)], {}, r"op\(a\) is \(4, 7\) and op\(b\) is \(6, 5\): 7 meets 6"),
     ("gemm", "C3"): ([f32(4, 7), f32(7, 5), f32(4, 1)], {}, r"c has shape \(4, 1\), the product is \(4, 5\)"),
     ("gemm", "C4"): (
@@ -10,7 +10,10 @@ NEGATIVE = {
     ),
     ("gemm", "C5"): ([f32(4, 7), f32(7, 5)], {"act": 7}, r"act is 7, expected 0 to 6"),
     ("gemm", "C6"): ([f32(4, 7), f32(7, 5)], {"beta": 0.5}, r"beta is 0\.5 but there is no c"),
-    ("bias_add", "C1"): ([f32(4), f32(4)], {}, r"x has rank 1, expected 2"),
+    ("gemm", "C7"): (
+        [f32(2, 4, 7), f32(3, 7, 5)], {}, r"the batch of a is \(2,\), of b \(3,\); needs equal ones",
+    ),
+    ("bias_add", "C1"): ([f32(4), f32(4)], {}, r"x has rank 1, expected 2 or more"),
     ("bias_add", "C2"): (
         [f32(4, 7), f32(3)], {},
         r"bias has length 3; expected 1 \(Scalar\), N = 7 \(PerN\) or M = 4 \(PerM\)",
