@@ -120,13 +120,13 @@ def test_matrices_come_in_runs_of_four_where_they_can(dtype, sizes, more, widths
     (gemm(37, 56, 24, dtype=f16), None, None),
     (gemm(40, 53, 24, dtype=bf16, trans_b=True), None, None),
     (gemm(40, 56, 24), "dtype", "the product is in f32, needs f16 or bf16"),
-    (gemm(40, 56, 20, dtype=f16), "chunks", "a has rows of 20, 20 apart; both must be multiples of 8"),
-    (gemm(40, 53, 24, dtype=f16), "chunks", "b has rows of 53, 53 apart; both must be multiples of 8"),
+    (gemm(40, 56, 20, dtype=f16), "chunks", "a has rows of 20, 20 apart; all must be multiples of 8"),
+    (gemm(40, 53, 24, dtype=f16), "chunks", "b has rows of 53, 53 apart; all must be multiples of 8"),
     (gemm(40, 56, 24, dtype=f16, alignment=8), "aligned", "a is aligned to 8 bytes, needs 16"),
     (region("gemm", desc((8, 8), f16, (16, 2)), desc((8, 8), f16), None, None), "contiguous",
      "a has strides (16, 2), needs a contiguous dimension"),
     (region("gemm", desc((8, 8), f16, (12, 1)), desc((8, 8), f16), None, None), "chunks",
-     "a has rows of 8, 12 apart; both must be multiples of 8"),
+     "a has rows of 8, 12 apart; all must be multiples of 8"),
 ])  # fmt: skip
 def test_tensor_cores_take_rows_of_whole_chunks(r, condition, reason):
     reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(r, H200)
