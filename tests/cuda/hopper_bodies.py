@@ -88,7 +88,8 @@ def _int32(x: int) -> int:
 
 
 class bodies(_Materials):
-    """A body with the machine behind its names: instructions are the machine's, other factories make their plain twins."""
+    """A body with the machine behind its names: instructions are the machine's, and those that it does not know their plain twins, as
+    other factories' are."""
 
     def __init__(self, machine: Any) -> None:
         super().__init__()
@@ -97,13 +98,13 @@ class bodies(_Materials):
     def of(self, value: Any) -> Any:
         if isinstance(value, Name):
             names = {"numba.cuda": self.machine.cuda, "numba.cuda.types.uint32": _uint32,
-                     "numba.cuda.types.int32": _int32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
+                     "numba.cuda.types.int32": _int32, "numba.cuda.types.float32": np.float32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
             return names[repr(value)]
         if isinstance(value, Deferred) and value not in self.made:
             factory, args = value.factory, tuple(map(self.of, value.args))
             if factory.__name__ == "device":
                 self.made[value] = args[0]
-            elif factory.__module__.startswith(PTX):
+            elif factory.__module__.startswith(PTX) and hasattr(self.machine, factory.__name__):
                 self.made[value] = getattr(self.machine, factory.__name__)(*args)
             else:
                 simulated, factory.__globals__["SIMULATED"] = factory.__globals__["SIMULATED"], True

@@ -128,8 +128,8 @@ class Machine:
         for first in range(0, self.grid, launch.cluster):
             self.blocks = [Block(r, first + r, launch.shared) for r in range(launch.cluster)]
             self.events.clear()
-            # of the producer's warpgroup only the first thread does anything
-            indices = [0, *range(128, launch.block[0])]
+            # of a producer's warpgroup only the first thread does anything
+            indices = [0, *range(128, launch.block[0])] if launch.block[0] > 128 else range(launch.block[0])
             self.threads = [Thread(self, b, i, lambda: body(*args)) for b in self.blocks for i in indices]
             self.everyone = len(indices)
             for block in self.blocks:
@@ -216,17 +216,23 @@ class Machine:
 
         return init
 
+    def barrier_end(self) -> Any:
+        def end(at: int) -> None:
+            del self.current.block.barriers[at]
+
+        return end
+
     def publish_barriers(self) -> Any:
         return lambda: None
 
     def expect(self) -> Any:
-        def expect(at: int, nbytes: int) -> None:
-            barrier = self.current.block.barriers[at]
-            barrier.nbytes += nbytes
-            barrier.pending -= 1
-            barrier.settle()
+        return lambda at, nbytes: self._arrive(self.current.block, at, nbytes)
 
-        return expect
+    def expect_more(self) -> Any:
+        return lambda at, nbytes: self._arrive(self.current.block, at, nbytes, arrivals=0)
+
+    def expect_remote(self) -> Any:
+        return lambda there, nbytes: self._arrive(*there, nbytes)
 
     def arrive(self) -> Any:
         return lambda at: self._arrive(self.current.block, at)
@@ -237,11 +243,15 @@ class Machine:
     def arrive_remote(self) -> Any:
         return lambda there: self._arrive(*there)
 
-    def _arrive(self, block: Block, at: int) -> None:
+    def _arrive(self, block: Block, at: int, nbytes: int = 0, arrivals: int = 1) -> None:
         assert block.running, "the block has left"
         barrier = block.barriers[at]
-        barrier.pending -= 1
+        barrier.nbytes += nbytes
+        barrier.pending -= arrivals
         barrier.settle()
+
+    def phase_over(self) -> Any:
+        return lambda at, parity: int(self.current.block.barriers[at].phase % 2 != parity)
 
     def wait_phase(self) -> Any:
         def wait(at: int, parity: int) -> None:
@@ -259,11 +269,42 @@ class Machine:
     def cluster_rank(self) -> Any:
         return lambda: self.current.block.rank
 
+    def cluster_size(self) -> Any:
+        return lambda: len(self.blocks)
+
     def cluster_arrive(self) -> Any:
         return lambda: None
 
+    cluster_arrive_only = cluster_arrive
+
     def cluster_wait(self) -> Any:
         return lambda: self._meet("cluster", self.everyone * len(self.blocks), self.blocks)
+
+    def load_remote(self) -> Any:
+        return lambda there: there[0].shared[there[0].at(np.array(there[1]))]
+
+    def store_remote(self) -> Any:
+        return lambda there, x: there[0].shared.__setitem__(there[0].at(np.array(there[1])), x)
+
+    # --- warps --------------------------------------------------------------------------------------------------------
+
+    def _warp(self, name: str, value: Any) -> list:
+        """What the lanes of this warp give, when all have."""
+        thread, lane = self.current, self.current.index % 32
+        warp = (name, thread.index // 32)
+        visit = thread.visits[warp] = thread.visits.get(warp, 0) + 1
+        given = thread.block.meetings.setdefault((*warp, visit), [None] * 32)
+        given[lane] = value
+        thread.wait(lambda: None not in given)
+        return given
+
+    def reduce_warp(self, op: str) -> Any:
+        ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+                 "xor": np.bitwise_xor}[op]  # fmt: skip
+        return lambda x: int(ufunc.reduce(self._warp("redux", np.int32(x)), dtype=np.int32))
+
+    def elect(self) -> Any:
+        return lambda: int(self._warp("elect", self.current.index)[0] == self.current.index)
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
@@ -324,9 +365,6 @@ class Machine:
 
         return store
 
-    def global_address(self) -> Any:
-        return lambda pointer, i: pointer[i:]
-
     def _send(self, addresses: np.ndarray, put: Callable[[np.ndarray], None]) -> None:
         block, entry = self.current.block, {"read": False}
         at = block.at(addresses)
@@ -361,6 +399,8 @@ class Machine:
 
         return fence
 
+    fence_async_all = fence_async
+
     def forget(self) -> Any:
         return lambda x: x
 
@@ -372,11 +412,7 @@ class Machine:
 
         def store(address: int, *words: Any) -> None:
             thread, lane = self.current, self.current.index % 32
-            warp = ("stmatrix", thread.index // 32)
-            visit = thread.visits[warp] = thread.visits.get(warp, 0) + 1
-            rows = thread.block.meetings.setdefault((*warp, visit), [None] * 32)
-            rows[lane] = address
-            thread.wait(lambda: None not in rows)
+            rows = self._warp("stmatrix", address)
             self._check_banks(rows)
             for j, pair in enumerate(words):
                 at = rows[8 * j + lane // 4] + lane % 4 * 4

@@ -11,6 +11,7 @@ from kernel_cases import desc
 from ptx_kernels import moved, moved_bytes, set_aside, shared_boxes
 from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
+from test_ptx_memory import INSTRUCTIONS as OTHERS
 
 import aicf.cuda_kernels.bodies.ptx as ptx
 from aicf.cuda_kernels.dsl import int32, uint32
@@ -89,10 +90,10 @@ def test_assembles_to_its_instruction(group):
 
 
 def test_every_intrinsic_is_assembled_somewhere():
-    """Those that are not in the table are in kernels of their own, here and in test_compile.py."""
+    """Those that are in no table are in kernels of their own, here, in test_ptx_products.py and in test_compile.py."""
     elsewhere = {"add_half2", "copy_async", "wait_copies", "shared_address", "multiply_tiles", "describe", "multiply_slabs",
                  "finish_products", "global_address"}  # fmt: skip
-    here = {intrinsic.factory.__name__ for intrinsic, _ in INSTRUCTIONS.values()}
+    here = {intrinsic.factory.__name__ for intrinsic, _ in [*INSTRUCTIONS.values(), *OTHERS.values()]}
     assert here | elsewhere == set(ptx.__all__) - {"Places", "assemble", "instruction"}
 
 

@@ -10,24 +10,45 @@ from .barrier import (
     arrive,
     arrive_remote,
     arrive_threads,
+    barrier_end,
     barrier_init,
     cluster_arrive,
+    cluster_arrive_only,
     cluster_rank,
+    cluster_size,
     cluster_wait,
     expect,
+    expect_more,
+    expect_remote,
     in_block,
+    load_remote,
+    phase_over,
     publish_barriers,
+    store_remote,
     sync_threads,
     wait_phase,
 )
 from .copy import copy_async, shared_address, wait_copies
-from .math import add_half2, forget, pack_halves
-from .memory import global_address
+from .math import add_half2, forget, pack_fp8, pack_halves, unpack_fp8, unpack_halves
+from .memory import (
+    add_words,
+    cache_policy,
+    fence_memory,
+    fetch_add,
+    global_address,
+    launch_next,
+    load_acquire,
+    load_words,
+    store_release,
+    store_words,
+    wait_kernel,
+)
 from .mma import Places, multiply_tiles, store_matrices
 from .tma import (
     add_box,
     commit_stores,
     fence_async,
+    fence_async_all,
     load_box,
     load_bytes,
     multicast_box,
@@ -38,6 +59,7 @@ from .tma import (
     wait_stores,
     wait_stores_read,
 )
+from .warp import elect, reduce_warp
 from .wgmma import (
     commit_products,
     describe,
@@ -50,11 +72,14 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Places", "add_box", "add_half2", "arrive", "arrive_remote", "arrive_threads", "assemble", "barrier_init",
-    "cluster_arrive", "cluster_rank",
-    "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "expect", "fence_async",
-    "fence_products", "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "load_box", "load_bytes",
-    "multicast_box", "multiply_slabs", "multiply_tiles", "pack_halves", "prefetch_box", "prefetch_map", "publish_barriers",
-    "shared_address", "store_box", "store_bytes", "store_matrices", "sync_threads", "take_registers", "wait_copies",
+    "Places", "add_box", "add_half2", "add_words", "arrive", "arrive_remote", "arrive_threads", "assemble",
+    "barrier_end", "barrier_init", "cache_policy", "cluster_arrive", "cluster_arrive_only", "cluster_rank",
+    "cluster_size", "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect",
+    "expect_more", "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
+    "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "launch_next",
+    "load_acquire", "load_box", "load_bytes", "load_remote", "load_words", "multicast_box", "multiply_slabs",
+    "multiply_tiles", "pack_fp8", "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers",
+    "reduce_warp", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release", "store_remote",
+    "store_words", "sync_threads", "take_registers", "unpack_fp8", "unpack_halves", "wait_copies", "wait_kernel",
     "wait_phase", "wait_products", "wait_stores", "wait_stores_read",
 ]  # fmt: skip

@@ -21,6 +21,12 @@ def barrier_init() -> Any:
 
 
 @deferred
+def barrier_end() -> Any:
+    """`end(barrier)`: its place may be used for something else. `mbarrier.inval`, sm_80."""
+    return instruction("mbarrier.inval.shared::cta.b64 [$0];", types.uint32)
+
+
+@deferred
 def publish_barriers() -> Any:
     """`publish()`: this thread's inits, before all that the cluster's other threads and its copy engines do after they
     synchronize with it. `fence.mbarrier_init`, sm_90."""
@@ -31,6 +37,20 @@ def publish_barriers() -> Any:
 def expect() -> Any:
     """`expect(barrier, nbytes)`: one arrival, and so many bytes to come in this phase. `mbarrier.arrive.expect_tx`, sm_90."""
     return instruction("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", types.uint32, types.uint32)
+
+
+@deferred
+def expect_more() -> Any:
+    """`expect(barrier, nbytes)`: so many bytes more to come in this phase, and no arrival. `mbarrier.expect_tx`, sm_90."""
+    return instruction("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", types.uint32, types.uint32)
+
+
+@deferred
+def expect_remote() -> Any:
+    """`expect(barrier, nbytes)`: as `expect`, at a barrier of the cluster, at an address that `in_block` made; sm_90."""
+    return instruction(
+        "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$0], $1;", types.uint32, types.uint32
+    )
 
 
 @deferred
@@ -69,6 +89,17 @@ def wait_phase() -> Any:
 
 
 @deferred
+def phase_over() -> Any:
+    """`over(barrier, parity)`: 1 if the phase of this parity is over, 0 if not; waits for nothing.
+    `mbarrier.test_wait.parity`, sm_80."""
+    text = (
+        "{\n.reg .pred over;\nmbarrier.test_wait.parity.shared::cta.b64 over, [$1], $2;\n"
+        "selp.b32 $0, 1, 0, over;\n}"
+    )
+    return instruction(text, types.uint32, types.uint32, result=types.int32)
+
+
+@deferred
 def sync_threads(barrier: int, threads: int) -> Any:
     """`sync()`: so many threads, whole warps, meet at one of the block's 16 barriers; 0 is syncthreads'. `bar.sync`, sm_70.
 
@@ -87,6 +118,31 @@ def arrive_threads(barrier: int, threads: int) -> Any:
 def cluster_rank() -> Any:
     """`rank()`: this block's place in its cluster. `%cluster_ctarank`, sm_90."""
     return instruction("mov.u32 $0, %cluster_ctarank;", result=types.uint32, effects=False)
+
+
+@deferred
+def cluster_size() -> Any:
+    """`size()`: how many blocks this one's cluster has. `%cluster_nctarank`, sm_90."""
+    return instruction("mov.u32 $0, %cluster_nctarank;", result=types.uint32, effects=False)
+
+
+@deferred
+def load_remote() -> Any:
+    """`load(address)`: an f32 of the shared memory of a block of the cluster, at an address that `in_block` made.
+    `ld.shared::cluster`, sm_90."""
+    return instruction("ld.shared::cluster.f32 $0, [$1];", types.uint32, result=types.float32)
+
+
+@deferred
+def store_remote() -> Any:
+    """`store(address, x)`: the other way. What was stored is seen after the cluster has met. `st.shared::cluster`, sm_90."""
+    return instruction("st.shared::cluster.f32 [$0], $1;", types.uint32, types.float32)
+
+
+@deferred
+def cluster_arrive_only() -> Any:
+    """`arrive()`: as `cluster_arrive`, but nothing is released: before a block leaves, for one. Whole warps. sm_90."""
+    return instruction("barrier.cluster.arrive.relaxed.aligned;", together=True)
 
 
 @deferred

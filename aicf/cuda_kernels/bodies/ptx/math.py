@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ....types import DType, bf16, f16
@@ -39,6 +40,54 @@ def pack_halves(dtype: DType) -> Any:
     kind = {f16: "f16", bf16: "bf16"}[dtype]
     real = types.float32
     return instruction(f"cvt.rn.{kind}x2.f32 $0, $2, $1;", real, real, result=types.uint32, effects=False)
+
+
+@deferred
+def unpack_halves(dtype: DType) -> Any:
+    """`unpack(word)`: two f32 (low, high), of f16 or bf16 in 32 bits. `cvt.f32.f16`; bf16 is the upper half of an f32."""
+    if SIMULATED:
+        return lambda word: tuple(np.array([word], np.uint32).view(dtype.numpy).astype(np.float32))
+    text = {
+        f16: "{\n.reg .b16 low, high;\nmov.b32 {low, high}, $2;\ncvt.f32.f16 $0, low;\ncvt.f32.f16 $1, high;\n}",
+        bf16: "{\n.reg .b32 x;\nshl.b32 x, $2, 16;\nmov.b32 $0, x;\nand.b32 x, $2, 0xffff0000;\nmov.b32 $1, x;\n}",
+    }[dtype]
+    return instruction(text, types.uint32, result=(types.float32, types.float32), effects=False)
+
+
+FP8 = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+
+
+@deferred
+def pack_fp8(kind: str) -> Any:
+    """`pack(a, b, c, d)`: four f32 rounded to e4m3 or e5m2, nearest even, a in the lowest byte; what is too large, and infinity,
+    becomes the largest number. `cvt.rn.satfinite.e4m3x2.f32`, sm_89."""
+    if SIMULATED:
+
+        def pack_lanes(*values):
+            most = np.float32(ml_dtypes.finfo(FP8[kind]).max)
+            x = np.array(values, np.float32)
+            lanes = np.clip(x, -most, most).astype(FP8[kind]).view(np.uint8)
+            return np.where(np.isnan(x), np.uint8(0x7F), lanes).view(np.uint32)[0]
+
+        return pack_lanes
+    assert kind in FP8
+    convert = f"cvt.rn.satfinite.{kind}x2.f32"
+    text = f"{{\n.reg .b16 low, high;\n{convert} low, $2, $1;\n{convert} high, $4, $3;\nmov.b32 $0, {{low, high}};\n}}"
+    return instruction(text, *[types.float32] * 4, result=types.uint32, effects=False)
+
+
+@deferred
+def unpack_fp8(kind: str) -> Any:
+    """`unpack(word)`: four f32, of e4m3 or e5m2, the lowest byte first. `cvt.rn.f16x2.e4m3x2`, sm_89."""
+    if SIMULATED:
+        return lambda word: tuple(np.array([word], np.uint32).view(FP8[kind]).astype(np.float32))
+    assert kind in FP8
+    lines = [".reg .b16 low, high, x, y;", ".reg .b32 pair;", "mov.b32 {low, high}, $4;"]
+    for i, half in enumerate(("low", "high")):
+        lines += [f"cvt.rn.f16x2.{kind}x2 pair, {half};", "mov.b32 {x, y}, pair;"]
+        lines += [f"cvt.f32.f16 ${2 * i}, x;", f"cvt.f32.f16 ${2 * i + 1}, y;"]
+    text = "{\n" + "\n".join(lines) + "\n}"
+    return instruction(text, types.uint32, result=(types.float32,) * 4, effects=False)
 
 
 @deferred

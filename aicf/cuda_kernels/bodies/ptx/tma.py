@@ -112,3 +112,9 @@ def fence_async() -> Any:
     """`fence()`: this thread's reads and writes of shared memory, before what the engines do there afterwards.
     `fence.proxy.async`."""
     return instruction("fence.proxy.async.shared::cta;")
+
+
+@deferred
+def fence_async_all() -> Any:
+    """`fence()`: the same of global memory too: before the engines read there what threads wrote. `fence.proxy.async`."""
+    return instruction("fence.proxy.async;")
