@@ -7,6 +7,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -63,6 +64,7 @@ class DType(enum.Enum):
         return self.name
 
     __str__ = __repr__
+    __hash__ = object.__hash__  # Enum's own is a call of Python, and selection hashes many
 
 
 _TO_NUMPY = {
@@ -106,11 +108,11 @@ class _Sized:
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return numel(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return self.numel * self.dtype.itemsize
 
@@ -165,7 +167,14 @@ class TensorDesc(_Sized):
         """The descriptor of a plan's slot: row-major and aligned like the arena."""
         return cls(spec.dtype, spec.shape, row_major(spec.shape), spec.device, alignment)
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype, self.shape, self.stride, self.device, self.alignment))
+
+    @cached_property
     def contiguous(self) -> bool:
         """Row-major without gaps; dimensions of size 1 may have any stride, and an empty tensor is contiguous."""
         if self.numel == 0:

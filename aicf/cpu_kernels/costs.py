@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost, host_memory_us, roofline
 from ..registry.program import Map, collapse
 from ..rows import RegionSpec
 from ..types import row_major
@@ -24,7 +24,7 @@ def loop_us(map: Map, region: RegionSpec, device: DeviceSpec) -> dict[str, float
     read = {load.operand for load in map.loads if load.operand is not None}
     sizes = [region.operands[p].nbytes for p in read] + [region.results[p].nbytes for _, p in map.stores]
     sizes += [map.numel * 4] * map.carried
-    memory = math.fsum(roofline(device, bytes=size, launches=0).terms["memory"] for size in sizes)
+    memory = math.fsum([host_memory_us(device, size) for size in sizes])
     compute = (
         roofline(device, bytes=0, flops=map.flops, efficiency=EFFICIENCY, launches=0).us if map.flops else 0.0
     )

@@ -5,7 +5,8 @@ A map is read from the region (registry/program.py); its scalar functions are in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
@@ -14,7 +15,7 @@ from ..registry.program import Map, Program, collapse
 from ..registry.read import read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
-from ..types import DType, TensorDesc, i32, i64, row_major
+from ..types import DType, i32, i64, row_major
 
 THREADS = 256
 MAX_RANK = 6
@@ -40,11 +41,11 @@ def grid_for(n: int, device: DeviceSpec, threads: int = THREADS) -> tuple[int]:
 
 def load_types(m: Map) -> tuple[DType | None, ...]:
     """Of each load, for bodies/element.py."""
-    return tuple(None if load.operand is None else load.dtype for load in m.loads)
+    return tuple([None if load.operand is None else load.dtype for load in m.loads])
 
 
 def store_types(m: Map) -> tuple[DType, ...]:
-    return tuple(m.dtypes[slot] for slot, _ in m.stores)
+    return tuple([m.dtypes[slot] for slot, _ in m.stores])
 
 
 def pointers(m: Map) -> tuple[tuple[In, ...], tuple[Out, ...]]:
@@ -54,7 +55,12 @@ def pointers(m: Map) -> tuple[tuple[In, ...], tuple[Out, ...]]:
 
 def collapsed(m: Map) -> tuple[tuple[int, ...], list[Strides]]:
     """The domain, and how each load walks it; results are dense, so they merge with anything."""
-    return collapse(m.shape, [load.strides for load in m.loads])
+    return _collapsed(m.shape, tuple([load.strides for load in m.loads]))
+
+
+@lru_cache(maxsize=256)
+def _collapsed(shape: Strides, strides: tuple[Strides, ...]) -> tuple[tuple[int, ...], list[Strides]]:
+    return collapse(shape, strides)
 
 
 def flat_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
@@ -100,7 +106,13 @@ def _map(region: RegionSpec) -> Map:
     return program.after
 
 
-def _readable(region: RegionSpec) -> Checks:
+@lru_cache(maxsize=256)
+def _refusal(region: RegionSpec) -> Reject | None:
+    """Of all of them: each region is asked of one after the other."""
+    return next((reject for reject in _shared_checks(region) if reject is not None), None)
+
+
+def _shared_checks(region: RegionSpec) -> Checks:
     program = read(region)
     if isinstance(program, Reject):
         yield program
@@ -112,9 +124,11 @@ def _readable(region: RegionSpec) -> Checks:
 
 
 def _dense(region: RegionSpec) -> Checks:
-    yield from _readable(region)
+    yield _refusal(region)
     m = _map(region)
-    for load in m.loads if not m.flat else ():
+    if m.flat:
+        return
+    for load in m.loads:
         if load.operand is None or not any(load.strides):
             continue
         t = region.operands[load.operand]
@@ -127,31 +141,26 @@ def _dense(region: RegionSpec) -> Checks:
                 "contiguous",
                 f"operand {load.operand} has strides {t.stride} for shape {t.shape}, needs row-major",
             )
-    if not m.flat:
-        yield Reject("access", f"an operand is not read in the order of the results, {m.shape}")
+    yield Reject("access", f"an operand is not read in the order of the results, {m.shape}")
 
 
 def vector_width(m: Map) -> int:
     """Neighbours per step: 16 bytes of the widest type that moves (8 halves, 4 numbers of f32), but at least 4."""
     moving = [load.dtype for load in m.loads if load.operand is not None and any(load.strides)]
-    return max(4, VECTOR // max(d.itemsize for d in (*moving, *store_types(m))))
+    return max(4, VECTOR // max([d.itemsize for d in (*moving, *store_types(m))]))
 
 
-def unaligned(region: RegionSpec, m: Map, width: int) -> Checks:
-    """What moves but does not start where a vector may, for runs of `width` neighbours."""
-    for what, i, t in _moving(region, m):
+def unaligned(region: RegionSpec, m: Map, width: int) -> Reject | None:
+    """The first that moves but does not start where a vector may, for runs of `width` neighbours."""
+    walking = [load for load in m.loads if any(load.strides)]
+    operands = sorted({load.operand for load in walking if load.operand is not None})
+    moving = [("operand", i, region.operands[i]) for i in operands]
+    moving += [("result", i, region.results[i]) for _, i in m.stores]
+    for what, i, t in moving:
         needed = min(VECTOR, width * t.dtype.itemsize)
         if t.alignment < needed:
-            yield Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
-    for load in m.loads:
-        if any(load.strides):
-            yield multiple("start of a vector", load.offset, width)
-
-
-def _moving(region: RegionSpec, m: Map) -> Iterator[tuple[str, int, TensorDesc]]:
-    operands = sorted({load.operand for load in m.loads if load.operand is not None and any(load.strides)})
-    yield from (("operand", i, region.operands[i]) for i in operands)
-    yield from (("result", i, region.results[i]) for _, i in m.stores)
+            return Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
+    return next((multiple("start of a vector", w.offset, width) for w in walking if w.offset % width), None)
 
 
 def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequence[Strides] = ()) -> Cost:
@@ -202,7 +211,7 @@ class ElementwiseVector:
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
         m = _map(region)
-        yield from unaligned(region, m, vector_width(m))
+        yield unaligned(region, m, vector_width(m))
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, vector_width(_map(region)))
@@ -220,7 +229,7 @@ class ElementwiseStrided:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _readable(region)
+        yield _refusal(region)
         yield at_most("rank after collapsing", len(collapsed(_map(region))[0]), MAX_RANK)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
@@ -239,7 +248,7 @@ class ElementwiseRows:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _readable(region)
+        yield _refusal(region)
         m = _map(region)
         width, (shape, strides) = vector_width(m), collapsed(m)
         yield at_most("rank after collapsing", len(shape), MAX_RANK)
@@ -252,7 +261,7 @@ class ElementwiseRows:
             if steps[-1] == 1:
                 for s in steps[:-1]:
                     yield multiple(f"row stride of operand {load.operand}", s, width)
-        yield from unaligned(region, m, width)
+        yield unaligned(region, m, width)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         m = _map(region)

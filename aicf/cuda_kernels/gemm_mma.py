@@ -28,10 +28,11 @@ def _layout(region: RegionSpec) -> list[tuple[str, int, int, tuple[int, ...], bo
 
 
 def _checks(region: RegionSpec) -> Checks:
+    product = region.tensors[region.anchor.outputs[0]].dtype
+    if product not in (f16, bf16):  # before all else: it costs least
+        yield Reject("dtype", f"the product is in {product}, needs f16 or bf16")
     yield from gemm.checks(region)
     p, _ = gemm.parts(region)
-    if p.dtype not in (f16, bf16):
-        yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
     for (name, extent, step, others, _), i in zip(_layout(region), (p.a, p.b)):
         if step != 1:
             yield Reject(

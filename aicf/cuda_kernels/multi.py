@@ -13,6 +13,7 @@ from ..registry.program import Load, Map
 from ..registry.read import read_parts
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
 from ..rows import RegionSpec
+from ..types import DType
 from .elementwise import (
     MAP_EFFICIENCY,
     PARAMETERS,
@@ -29,10 +30,21 @@ from .elementwise import (
 MAX_PARTS = 16
 
 
+class Part(NamedTuple):
+    """What is asked of a part again and again, by itself and beside others."""
+
+    map: Map
+    walks: tuple[bool, ...]  # of each load
+    offsets: tuple[int, ...]  # of each load
+    types: tuple[DType | None, ...]  # of each load
+    width: int  # neighbours of a vector of this part, whether it is aligned for them or not
+    aligned: bool  # for vectors of so many
+
+
 class Parts(NamedTuple):
     """Independent maps side by side."""
 
-    maps: tuple[Map, ...]
+    parts: tuple[Part, ...]
     moves: tuple[bool, ...]  # of each load, whether it walks any part
     columns: tuple[
         tuple[Load, ...], ...
@@ -42,21 +54,35 @@ class Parts(NamedTuple):
     )
 
 
+def _part(region: RegionSpec, m: Map) -> Part:
+    width = vector_width(m)
+    walks = tuple([any(load.strides) for load in m.loads])
+    offsets = tuple([load.offset for load in m.loads])
+    return Part(m, walks, offsets, load_types(m), width, unaligned(region, m, width) is None)
+
+
 @functools.lru_cache(maxsize=1024)
 def _parts(region: RegionSpec) -> Parts | Reject:
     maps = read_parts(region)
     if isinstance(maps, Reject):
         return maps
-    columns = list(zip(*(part.loads for part in maps)))
-    moves = tuple(any(any(load.strides) for load in c) for c in columns)
+    before = _parts(region.before) if region.before is not None else None
+    known = before.parts if isinstance(before, Parts) else ()
+    if any(part.map is not m for part, m in zip(known, maps)):
+        known = ()
+    parts = (*known, *(_part(region, m) for m in maps[len(known) :]))
+    columns = list(zip(*(part.map.loads for part in parts)))
+    moves = tuple(map(any, zip(*(part.walks for part in parts))))
     one = [
         not moving and len({(load.operand, load.offset) for load in c}) == 1
         for c, moving in zip(columns, moves)
     ]
     shared = tuple(c[:1] if same else c for c, same in zip(columns, one))
-    width = max(map(vector_width, maps))
-    aligned = all(check is None for part in maps for check in unaligned(region, part, width))
-    return Parts(maps, moves, shared, width if aligned else 1)
+    width = max(part.width for part in parts)
+    aligned = all(
+        part.aligned if part.width == width else unaligned(region, part.map, width) is None for part in parts
+    )
+    return Parts(parts, moves, shared, width if aligned else 1)
 
 
 def _accepted(region: RegionSpec) -> Parts:
@@ -67,7 +93,7 @@ def _accepted(region: RegionSpec) -> Parts:
 
 def _blocks(parts: Parts, device: DeviceSpec) -> list[int]:
     """Of each part, in proportion to its length; all together as many as one grid-stride loop would have."""
-    wanted = [cdiv(part.numel, parts.width * THREADS) for part in parts.maps]
+    wanted = [cdiv(part.map.numel, parts.width * THREADS) for part in parts.parts]
     share = max(1.0, sum(wanted) / (32 * device.sms))
     return [int(-(-n // share)) for n in wanted]
 
@@ -86,37 +112,37 @@ class MultiMap:
         if isinstance(parts, Reject):
             yield parts
             return
-        yield at_most("parts", len(parts.maps), MAX_PARTS)
+        yield at_most("parts", len(parts.parts), MAX_PARTS)
         for i, t in enumerate(region.results):
             if not t.contiguous:
                 yield Reject("results", f"result {i} is {t}, needs row-major")
-        first = parts.maps[0]
-        for number, part in enumerate(parts.maps):
-            if not part.flat:
+        first = parts.parts[0]
+        for number, part in enumerate(parts.parts):
+            if not part.map.flat:
                 yield Reject("access", f"an operand of part {number} is not read in the order of its result")
-            if load_types(part) != load_types(first):
+            if part.types != first.types:
                 yield Reject("ops", f"part {number} reads other operands than part 0")
-            for load, same, moving in zip(part.loads, first.loads, parts.moves):
-                if part.numel > 1 and any(load.strides) != moving:
-                    yield Reject("access", f"part {number} repeats an operand that another part walks")
-                if load.offset != same.offset:
-                    yield Reject("access", f"part {number} starts its operands elsewhere than part 0")
+            if part.walks != parts.moves and part.map.numel > 1:
+                yield Reject("access", f"part {number} repeats an operand that another part walks")
+            if part.offsets != first.offsets:
+                yield Reject("access", f"part {number} starts its operands elsewhere than part 0")
         pointers = sum(map(len, parts.columns)) + len(region.results)
-        yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.maps)), PARAMETERS)
+        yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.parts)), PARAMETERS)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         parts = _accepted(region)
         vector = parts.width > 1
         return roofline(
-            device, bytes=region.nbytes, flops=sum(part.flops for part in parts.maps), efficiency=MAP_EFFICIENCY,
+            device, bytes=region.nbytes, flops=sum(part.map.flops for part in parts.parts), efficiency=MAP_EFFICIENCY,
             memory_efficiency=VECTOR_ACCESS if vector else SCALAR_ACCESS,
-            blocks=sum(cdiv(part.numel, parts.width * THREADS) for part in parts.maps), blocks_per_sm=RESIDENT[vector],
+            blocks=sum(cdiv(part.map.numel, parts.width * THREADS) for part in parts.parts), blocks_per_sm=RESIDENT[vector],
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.multi import multi
 
-        maps, moves, columns, width = _accepted(region)
+        parts, moves, columns, width = _accepted(region)
+        maps = [part.map for part in parts]
         first = maps[0]
         walks = tuple(((int(moving),), load.offset) for moving, load in zip(moves, first.loads))
         body = multi(f"multi_map{len(maps)}_{width}_{first.expression.name}", first.expression, load_types(first),

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ class Access:
     operand: int | None
     axes: tuple[int, ...] = ()
     element: int = 0
+
+
+@lru_cache(maxsize=1024)
+def _at_the_right(ranks: tuple[int | None, ...], rank: int) -> tuple[Access, ...]:
+    """Operands of these ranks, None for one left out, aligned at the right, as NumPy broadcasts."""
+    return tuple(Access(n, tuple(range(rank - r, rank))) for n, r in enumerate(ranks) if r is not None)
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
@@ -169,11 +176,7 @@ class OpSchema:
         """What a map op's scalar function is called with; operands of these shapes, a result of this rank."""
         if self.access_fn is not None:
             return tuple(self.access_fn(*shapes, **attrs))
-        return tuple(
-            Access(n, tuple(range(rank - len(shape), rank)))  # aligned at the right, as NumPy broadcasts
-            for n, shape in enumerate(shapes)
-            if shape is not None
-        )
+        return _at_the_right(tuple([None if shape is None else len(shape) for shape in shapes]), rank)
 
     # --- the boundary -----------------------------------------------------------------------------------------------
 
@@ -347,9 +350,10 @@ def unregister(name: str) -> None:
 
 def schema_of(kind: OpKind | str) -> OpSchema:
     kind = OpKind(kind) if isinstance(kind, str) else kind
-    if kind not in _SCHEMAS:
-        load_more()
     found = _SCHEMAS.get(kind)
+    if found is None:
+        load_more()
+        found = _SCHEMAS.get(kind)
     if found is None:
         raise RegistryError(
             f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas())

@@ -32,11 +32,12 @@ def contribution(
     """
     schema = schema_of(op.kind)
     given = [t for t in op.inputs if t >= 0]
-    reads = any(t in made for t in given)
+    own = [t for t in given if t in made]
+    reads = bool(own)
     jumps = strict or op.kind.name == "convert" or DISCONTINUOUS in schema.traits
     scattered, access = _reads(schema, op, tensors)
     if not schema.is_map:  # a core reads until it is done, and so do the maps before it
-        scattered |= {t for t in range(len(tensors)) if t not in made and t not in op.outputs}
+        scattered |= set(range(len(tensors))).difference(made, op.outputs)
     rows: dict[str, Any] = {
         "program": (op.kind.name,),
         "slot": schema.core,
@@ -45,17 +46,18 @@ def contribution(
         "access": access,
         "dtype": (_compute(schema, op, tensors), reads),
         "round": "must" if jumps else "free",
-        "avail": min((tensors[t].alignment for t in (*given, *op.outputs) if t not in made), default=256),
+        "avail": min([tensors[t].alignment for t in (*given, *op.outputs) if t not in own], default=256),
         "escape": escaping,
     }
     if schema.core != MAP:
         rows["core"] = op.kind.name
     if around := _around(schema):
         rows["epilogue"] = around
-    scattered = frozenset(storage.get(t, t) for t in scattered)
-    written = (op.inputs[operand] for operand, how in schema.alias.values() if how == "must")
-    writes = frozenset(storage.get(t, t) for t in written)
-    rng = any(d.name == "rng" for d in schema.operands)
+    if storage:
+        scattered = frozenset([storage.get(t, t) for t in scattered])
+    written = [op.inputs[operand] for operand, how in schema.alias.values() if how == "must"]
+    writes = frozenset([storage.get(t, t) for t in written])
+    rng = "rng" in [d.name for d in schema.operands]
     if writes or scattered or rng or sync:
         rows["effects"] = Effect(writes, scattered, rng, sync, "" if schema.is_map else op.kind.name)
     return rows
@@ -76,7 +78,7 @@ def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], rea
         return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape)
     if schema.core != MAP:
         return Domain(shape, 1, reads=reads)
-    types = tuple(tensors[t].dtype for t in (*op.inputs, *op.outputs) if t >= 0)
+    types = tuple([tensors[t].dtype for t in (*op.inputs, *op.outputs) if t >= 0])
     return Domain(shape, reads=reads, alike=(op.kind, op.attrs, types))
 
 
@@ -84,19 +86,21 @@ def _reads(
     schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...]
 ) -> tuple[frozenset[int], frozenset[str]]:
     """(operands that are read elsewhere than where the result is written, how operands are read)."""
-    given = frozenset(t for t in op.inputs if t >= 0)
     if not schema.is_map:
+        given = frozenset([t for t in op.inputs if t >= 0])
         ways = {schema.core, *(flag for flag in ("trans_a", "trans_b") if op.attrs.get(flag))}
-        return given, frozenset(ways | {"strided"} if any(not tensors[t].contiguous for t in given) else ways)
+        if False in [tensors[t].contiguous for t in given]:
+            ways.add("strided")
+        return given, frozenset(ways)
     result = tensors[op.outputs[0]]
     shapes = [tensors[t].shape if t >= 0 else None for t in op.inputs]
-    scattered, ways = set(), set()
+    scattered, ways, whole = set(), set(), tuple(range(result.rank))
     for access in schema.accesses(shapes, result.rank, op.attrs):
         if access.operand is None:
             ways.add("index")
             continue
         t = op.inputs[access.operand]
-        in_place = tensors[t].shape == result.shape and access.axes == tuple(range(result.rank))
+        in_place = tensors[t].shape == result.shape and access.axes == whole
         ways.add("in place" if in_place else "broadcast")
         if not in_place:
             scattered.add(t)
@@ -104,5 +108,7 @@ def _reads(
 
 
 def _compute(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> DType:
-    shared = (tensors[t].dtype for d, t in zip(schema.operands, op.inputs) if t >= 0 and d.type.shared)
-    return next(shared, f32).compute
+    for declared, t in zip(schema.operands, op.inputs):
+        if t >= 0 and declared.type.shared:
+            return tensors[t].dtype.compute
+    return f32

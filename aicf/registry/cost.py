@@ -130,14 +130,19 @@ def _waves(sms: int, blocks: int, per_sm: int, alone: float, chain: float) -> tu
     return busy, waited
 
 
+def host_memory_us(device: DeviceSpec, bytes: float, efficiency: float = 1.0) -> float:
+    """What moving so many bytes takes: what fits into the L2 cache is likely to be there."""
+    near = min(bytes, device.l2_bytes)
+    moved = near / HOST_CACHE_SPEEDUP + (bytes - near)
+    return moved / (device.bandwidth * efficiency) * 1e-3
+
+
 def _on_host(
     device: DeviceSpec, bytes: float, flops: float, rate: str, efficiency: float, memory_efficiency: float,
     launches: int,
 ) -> Cost:  # fmt: skip
-    """Calls, and the greater of memory and arithmetic; what fits into the L2 cache is likely to be there."""
-    near = min(bytes, device.l2_bytes)
-    moved = near / HOST_CACHE_SPEEDUP + (bytes - near)
-    memory = moved / (device.bandwidth * memory_efficiency) * 1e-3
+    """Calls, and the greater of memory and arithmetic."""
+    memory = host_memory_us(device, bytes, memory_efficiency)
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6
     compute = (flops / speed if speed else math.inf) if flops else 0.0
     terms = {"launch": device.launch_us * launches}

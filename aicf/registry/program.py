@@ -79,22 +79,24 @@ class Map:
     stores: tuple[tuple[int, int], ...]  # (slot, position in region.results); dense, row-major over `shape`
     fed: int | None = None  # the slot that goes on into the core
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return numel(self.shape)
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """Of one pass over the domain, as the ops declare them."""
-        return self.numel * sum(schema_of(a.kind).flops for a in self.applies)
+        return self.numel * sum([schema_of(a.kind).flops for a in self.applies])
 
-    @property
+    @cached_property
     def flat(self) -> bool:
         """Every load walks the domain as the stores do, or stays where it is: no coordinates are needed."""
-        dense = _significant(self.shape, row_major(self.shape))
-        return all(
-            not any(load.strides) or _significant(self.shape, load.strides) == dense for load in self.loads
-        )
+        dense = row_major(self.shape)
+        significant = _significant(self.shape, dense)
+        for strides in {load.strides for load in self.loads} - {dense}:
+            if any(strides) and _significant(self.shape, strides) != significant:
+                return False
+        return True
 
     @cached_property
     def expression(self) -> Expression:
@@ -183,7 +185,7 @@ class Program:
 
 
 def _significant(shape: Shape, strides: Shape) -> Shape:
-    return tuple(s for s, size in zip(strides, shape) if size != 1)
+    return tuple([s for s, size in zip(strides, shape) if size != 1])
 
 
 def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
@@ -192,14 +194,12 @@ def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]
     for size, steps in zip(shape, zip(*strides) if strides else [()] * len(shape)):
         if size == 1:
             continue
-        if axes and all(outer == inner * size for outer, inner in zip(axes[-1][1], steps)):
+        if axes and axes[-1][1] == tuple([step * size for step in steps]):
             axes[-1] = (axes[-1][0] * size, steps)
         else:
             axes.append((size, steps))
     axes = axes or [(1, (0,) * len(strides))]
-    return tuple(size for size, _ in axes), [
-        tuple(steps[k] for _, steps in axes) for k in range(len(strides))
-    ]
+    return tuple([size for size, _ in axes]), list(zip(*[steps for _, steps in axes]))
 
 
 def fold_rows(gemm: Gemm, after: Map) -> tuple[Gemm, Map]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -57,40 +56,52 @@ def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
     first = region.ops[0]
     if not schema_of(first.kind).is_map:
         return Reject("ops", f"{first.kind} is no map")
-    made: set[int] = set()
-    for op in region.ops:
+    parts = list(_parts_before(region, removals))
+    known, new = region.ops[: len(parts)], region.ops[len(parts) :]
+    made = {t for op in known for t in op.outputs}
+    for op in new:
         if (op.kind, op.attrs) != (first.kind, first.attrs):
             return Reject("ops", f"{op.kind} beside {first.kind}: takes ops of one kind and equal attributes")
         if made.intersection(op.inputs):
             return Reject("ops", f"{op.kind} reads another part's result")
         made.update(op.outputs)
-    parts, seen = [], None
-    for op in region.ops:
-        alone = read(region.only(op))  # found again as the region grows, and for other places of the same op
+    for op in new:
+        alone = _read(region.only(op), removals)  # found again for other places of the same op
         if isinstance(alone, Reject):
             return alone
         part = _placed(alone.after, op, region)
-        alike = part.dtypes, part.rounded, alone.after.expression, len(part.stores)
-        if seen is not None and alike != seen:
+        if parts and _computed(part) != _computed(parts[0]):
             return Reject("ops", f"{op.kind} on other element types, or with other results kept")
-        seen = alike
         parts.append(part)
     if sum(len(p.stores) for p in parts) != len(region.outputs):
         return Reject("results", "a result is stored twice")
     return tuple(parts)
 
 
+def _parts_before(region: RegionSpec, removals: int) -> tuple[Map, ...]:
+    """Parts of the region that this one was grown from, if its tensors have kept their places; else none."""
+    before = region.before
+    if before is None or region.outputs[: len(before.outputs)] != before.outputs:
+        return ()
+    parts = _read_parts(before, removals)
+    return () if isinstance(parts, Reject) else parts
+
+
+def _computed(part: Map) -> tuple[Any, ...]:
+    """All that a part's expression is made from."""
+    return part.dtypes, part.rounded, len(part.loads), part.applies, [slot for slot, _ in part.stores]
+
+
 def _placed(alone: Map, op: RegionOp, region: RegionSpec) -> Map:
     """The map of `region.only(op)`, with its operands and results found among the region's."""
     ins = [region.inputs.index(t) for t in dict.fromkeys(op.inputs) if t >= 0]
-    loads = tuple(
-        Load(None if load.operand is None else ins[load.operand], load.dtype, load.strides, load.offset)
+    loads = tuple([
+        load if load.operand is None else Load(ins[load.operand], load.dtype, load.strides, load.offset)
         for load in alone.loads
-    )
-    stores = tuple(
-        (slot, p) for slot, n in alone.stores for p, t in enumerate(region.outputs) if t == op.outputs[n]
-    )
-    return replace(alone, loads=loads, stores=stores)
+    ])  # fmt: skip
+    places = [(p, t) for p, t in enumerate(region.outputs) if t in op.outputs]
+    stores = tuple((slot, p) for slot, n in alone.stores for p, t in places if t == op.outputs[n])
+    return Map(alone.shape, 0, loads, alone.applies, alone.dtypes, alone.rounded, stores)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -244,8 +255,10 @@ class _Reader:
         walks: dict[int, Shape] = {}
 
         def note(t: int, axes: Shape) -> None:
-            axes = tuple(-1 if size == 1 else a for a, size in zip(axes, self.tensors[t].shape))
-            if t not in self.position and walks.setdefault(t, axes) != axes:
+            if t in self.position:
+                return
+            axes = tuple([-1 if size == 1 else a for a, size in zip(axes, self.tensors[t].shape)])
+            if walks.setdefault(t, axes) != axes:
                 raise _Unreadable(
                     "access", f"{self.tensors[t]} is read in two ways: along axes {walks[t]} and {axes}"
                 )
@@ -268,7 +281,7 @@ class _Reader:
             for access in self._accesses(op):
                 if access.operand is not None:
                     t = op.inputs[access.operand]
-                    note(t, tuple(at[a] if a >= 0 else -1 for a in access.axes))
+                    note(t, tuple([at[a] if a >= 0 else -1 for a in access.axes]))
         if carried is not None:
             if self.tensors[carried].shape != shape:
                 raise _Unreadable(
@@ -279,7 +292,7 @@ class _Reader:
 
     def _argument(self, op: RegionOp, access: Access, at: Shape) -> Load | int:
         """What an op whose result walks the domain like `at` is called with: a Load, or a tensor that the map makes."""
-        axes = tuple(at[a] if a >= 0 else -1 for a in access.axes)
+        axes = tuple([at[a] if a >= 0 else -1 for a in access.axes])
         if access.operand is None:
             result = self.tensors[op.outputs[0]].shape
             return Load(None, DType.i64, self._strides(axes, row_major(result), result), access.element)

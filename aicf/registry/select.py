@@ -125,6 +125,7 @@ class Selector:
         self.registry, self.device, self.tuning, self.required = registry, device, tuning, required
         self.strict = strict
         self.index = registry.index(device, required)
+        self._refusals = tuning if isinstance(tuning, Tuning) else None
         self._memo: dict[RegionSpec, Selection | NoKernelError] = {}
         self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
 
@@ -142,10 +143,20 @@ class Selector:
     def ask(self, region: RegionSpec) -> Selection | NoKernelError:
         """The selection, or the error that says why there is none."""
         if region not in self._memo:
-            bits = self.index.begins(schema_of(region.kind)) & self.index.tensors(region.tensors)
-            bits &= self.index.accepting(structure(region), len(region.ops))
-            self.decide(region, self.rank(region, bits))
+            self.decide(region, self.rank(region, self._may_take(region)))
         return self._memo[region]
+
+    def alone(self, region: RegionSpec) -> Candidate | None:
+        """The best kernel of a region of one op. That there is none is not remembered: its reasons may be many."""
+        found = self._memo.get(region)
+        if found is None and (ranked := self.rank(region, self._may_take(region))):
+            self.decide(region, ranked)
+            return ranked[0]
+        return found.chosen if isinstance(found, Selection) else None
+
+    def _may_take(self, region: RegionSpec) -> Bits:
+        bits = self.index.begins(schema_of(region.kind)) & self.index.tensors(region.tensors)
+        return bits & self.index.accepting(structure(region), len(region.ops))
 
     def decide(self, region: RegionSpec, ranked: tuple[Candidate, ...]) -> None:
         """Remember what `rank` said of a region."""
@@ -172,7 +183,7 @@ class Selector:
 
     def _found_wrong(self, variant: KernelVariant, key: str) -> Reject | None:
         """Tuning runs a kernel before it times it; one that failed there is not used for that region."""
-        why = self.tuning.refused(key, variant.id) if isinstance(self.tuning, Tuning) else None
+        why = self._refusals.refused(key, variant.id) if self._refusals is not None else None
         return Reject("tuning", f"failed when it was tuned: {why}") if why else None
 
     def _summing_order(self, region: RegionSpec) -> str | None:

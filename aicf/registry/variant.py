@@ -230,7 +230,10 @@ class KernelVariant:
 
 
 def _first(checks: Checks) -> Reject | None:
-    return next((reject for reject in checks if reject is not None), None)
+    for reject in checks:
+        if reject is not None:
+            return reject
+    return None
 
 
 def structure(region: RegionSpec) -> str:

@@ -7,7 +7,7 @@ asked for a GPU that isn't here.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ class RegionSpec:
     """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region.
 
     strict  values are rounded at every op boundary, and no multiplication is contracted with an addition (A15)
+    before  the region that this one was grown from by its last op, if it was: what is known of that need not be found again
     """
 
     ops: tuple[RegionOp, ...]
@@ -36,6 +37,7 @@ class RegionSpec:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     strict: bool = False
+    before: RegionSpec | None = field(init=False, default=None, compare=False, repr=False)
 
     @classmethod
     def single(
@@ -53,12 +55,29 @@ class RegionSpec:
         op = RegionOp(kind, attrs, tuple(ins), outs)
         return cls((op,), (*tensors, *outputs), tuple(range(first)), outs)
 
+    def grown(self, op: RegionOp, tensors: tuple[TensorDesc, ...], outputs: tuple[int, ...]) -> RegionSpec:
+        """With one more op, which brings these tensors; `outputs` are those of the whole."""
+        first = len(self.tensors)
+        inputs = self.inputs + tuple(t for t in dict.fromkeys(op.inputs) if t >= first)
+        grown = RegionSpec((*self.ops, op), self.tensors + tensors, inputs, outputs, self.strict)
+        object.__setattr__(grown, "before", self)
+        return grown
+
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.ops, self.tensors, self.inputs, self.outputs, self.strict))
+        return hash((*self._words, self.inputs, self.outputs, self.strict))
+
+    @cached_property
+    def _words(self) -> tuple[int, int]:
+        """Of ops and of tensors, one after the other: a grown region's take a few steps more."""
+        ops, tensors, known = self.ops, self.tensors, (0, 0)
+        if self.before is not None:
+            known = self.before._words
+            ops, tensors = ops[len(self.before.ops) :], tensors[len(self.before.tensors) :]
+        return _folded(known[0], ops), _folded(known[1], tensors)
 
     @property
     def anchor(self) -> RegionOp:
@@ -80,28 +99,28 @@ class RegionSpec:
 
     @cached_property
     def operands(self) -> tuple[TensorDesc, ...]:
-        return tuple(self.tensors[i] for i in self.inputs)
+        return tuple([self.tensors[i] for i in self.inputs])
 
     @cached_property
     def results(self) -> tuple[TensorDesc, ...]:
-        return tuple(self.tensors[i] for i in self.outputs)
+        return tuple([self.tensors[i] for i in self.outputs])
 
     @cached_property
     def nbytes(self) -> int:
         """Fewest bytes of device memory the region can move: each operand read once, each result written once."""
-        return sum(t.nbytes for t in self.operands) + sum(t.nbytes for t in self.results)
+        return sum([t.nbytes for t in (*self.operands, *self.results)])
 
     def only(self, op: RegionOp) -> RegionSpec:
         """One of its ops as a region of its own."""
-        ins = tuple(dict.fromkeys(i for i in op.inputs if i >= 0))
+        ins = tuple(dict.fromkeys([i for i in op.inputs if i >= 0]))
         tensors = tuple(dict.fromkeys((*ins, *op.outputs)))
         local = {-1: -1, **{t: n for n, t in enumerate(tensors)}}
 
         def renumbered(indices: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(local[i] for i in indices)
+            return tuple([local[i] for i in indices])
 
         alone = RegionOp(op.kind, op.attrs, renumbered(op.inputs), renumbered(op.outputs))
-        descs = tuple(self.tensors[t] for t in tensors)
+        descs = tuple([self.tensors[t] for t in tensors])
         return RegionSpec((alone,), descs, renumbered(ins), renumbered(op.outputs), self.strict)
 
     def __str__(self) -> str:
@@ -165,3 +184,9 @@ class RegionSpec:
     def key(self) -> str:
         """The canonical region as JSON: what tuning data is keyed by."""
         return json.dumps(self.canonical.to_json(), sort_keys=True, separators=(",", ":"))
+
+
+def _folded(known: int, items: tuple[Any, ...]) -> int:
+    for item in items:
+        known = hash((known, item))
+    return known

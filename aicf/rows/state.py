@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .rows import EMPTY, ROWS, Attributes, Conflict, join
 
@@ -29,7 +29,7 @@ class AttributeState:
     def compose(self, theirs: Attributes) -> AttributeState:
         """With the rows of one more op. Candidates are narrowed by whoever has the index."""
         attrs, conflict = join(self.attrs, theirs)
-        return replace(self, last=self.last + 1, attrs=attrs, invalid_reason=conflict, score_hint=None)
+        return AttributeState(self.anchor, self.last + 1, attrs, self.candidates, conflict)
 
     def changed(self, before: AttributeState | None) -> dict[str, str]:
         """Rows, as text, that differ from an earlier state's."""

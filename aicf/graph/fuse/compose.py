@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...ir import Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
 from ...registry.contribution import contribution
 from ...registry.select import Candidate, Selector
 from ...registry.variant import KernelVariant, Reject
-from ...rows import AttributeState, Conflict, RegionOp, RegionSpec
+from ...rows import Attributes, AttributeState, Conflict, RegionOp, RegionSpec
+from ...rows.rows import Effect
 from ...types import AttrPack, OpKind, TensorDesc, TensorSpec, numel
 
 
@@ -29,6 +30,7 @@ class Node:
     spec: RegionSpec
     state: AttributeState
     made: frozenset[int]
+    read: frozenset[int]  # that one for each storage
     best: Candidate | None
     own_flops: int  # of its maps, each over its own result
     point_flops: int  # of its maps, at one point
@@ -55,7 +57,7 @@ class Open:
     last: int
     node: Node
     index: dict[int, int]  # vid -> place in the region's tensors
-    made: tuple[int, ...]  # vids
+    made: tuple[int, ...]  # vids that something after it reads
     homes: dict[int, int]  # storage that has several names -> the place of the first of them
     steps: tuple[Node, ...]  # of its prefixes, the last is its own
 
@@ -63,6 +65,21 @@ class Open:
     def us(self) -> float | None:
         """Predicted or measured time of the best kernel; None if none takes exactly this."""
         return self.node.best.us if self.node.best else None
+
+
+class _Step(NamedTuple):
+    """An op on its way into a region. What `key` says is all that the Node depends on."""
+
+    key: tuple[Any, ...]
+    ins: tuple[int, ...]  # places in the region's tensors; of its results, too
+    outs: tuple[int, ...]
+    new: list[int]  # vids
+    leaving: tuple[int, ...]
+    sync: bool
+    same: tuple[tuple[int, int], ...]  # operands that share storage, and the place that stands for it
+    places: dict[int, int]  # these are of the region with the op
+    made: tuple[int, ...]
+    homes: dict[int, int]
 
 
 @dataclass
@@ -113,6 +130,7 @@ class Composer:
         memo = selector.compositions
         self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})
         self._numbers: dict[Any, int] = memo.setdefault("numbers", {})
+        self._alone: dict[Any, tuple[float | None, int]] = memo.setdefault("alone", {})
         self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
         self._descs = [self._number(d) for d in schedule.descs]
         self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
@@ -127,63 +145,79 @@ class Composer:
         """The region with the next op of the schedule."""
         return self._extended(region, region.last + 1)
 
+    def alone(self, i: int) -> tuple[float | None, int]:
+        """Time of op i as a kernel of its own, None if none takes it; and the bytes it then moves."""
+        step = self._step(None, i)
+        found = self._alone.get(step.key)
+        if found is None:
+            spec = self._spec(None, i, step)
+            best = self.selector.alone(spec)
+            found = self._alone[step.key] = best.us if best else None, spec.nbytes
+        return found
+
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
-    def _extended(self, region: Open | None, i: int) -> Open | Stop:
+    def _step(self, region: Open | None, i: int) -> _Step:
         op, descs = self.schedule.ops[i], self._descs
         index, homes = (dict(region.index), dict(region.homes)) if region else ({}, {})
-        known, storage = len(index), self.schedule.storage
+        storage, new = self.schedule.storage, []
         for vid in (*op.in_vids, *op.out_vids):
             if vid >= 0 and vid not in index:
                 if vid in storage:
                     homes.setdefault(storage[vid], len(index))
                 index[vid] = len(index)
-        ins = tuple(index[v] if v >= 0 else -1 for v in op.in_vids)
-        outs = tuple(index[v] for v in op.out_vids)
-        made = (*(region.made if region else ()), *op.out_vids)
+                new.append(vid)
+        ins = tuple([index[v] if v >= 0 else -1 for v in op.in_vids])
+        outs = tuple([index[v] for v in op.out_vids])
         read = self.schedule.last_read
-        leaving = tuple(index[v] for v in made if read.get(v, -1) > i)
+        made = tuple([v for v in (*(region.made if region else ()), *op.out_vids) if read.get(v, -1) > i])
+        leaving = tuple([index[v] for v in made])
         if region is None or not leaving:  # a kernel of one op writes all its results, whoever reads them
             leaving = outs
-        fresh = tuple(descs[v] for v, n in index.items() if n >= known)
+        fresh = tuple([descs[v] for v in new])
         sync = bool(op.constraints.get("sync"))
-        same = tuple((index[v], homes[storage[v]]) for v in op.in_vids if v in storage)
+        same = tuple([(index[v], homes[storage[v]]) for v in op.in_vids if v in storage])
         key = (region.node.id if region else -1, self._calls[i], ins, outs, fresh, leaving, sync, same)
-        found = self._nodes.get(key)
+        return _Step(key, ins, outs, new, leaving, sync, same, index, made, homes)
+
+    def _spec(self, before: Node | None, i: int, step: _Step) -> RegionSpec:
+        op = RegionOp(self.schedule.kinds[i], self.schedule.attrs[i], step.ins, step.outs)
+        tensors = tuple([self.schedule.descs[v] for v in step.new])
+        if before is not None:
+            return before.spec.grown(op, tensors, step.leaving)
+        inputs = tuple([t for t in dict.fromkeys(step.ins) if t >= 0])
+        return RegionSpec((op,), tensors, inputs, step.leaving, self.selector.strict)
+
+    def _extended(self, region: Open | None, i: int) -> Open | Stop:
+        step = self._step(region, i)
+        found = self._nodes.get(step.key)
         if found is None:
-            new = tuple(self.schedule.descs[v] for v, n in index.items() if n >= known)
-            found = self._nodes[key] = self._node(
-                region.node if region else None, i, ins, outs, new, leaving, sync, dict(same)
-            )
+            found = self._nodes[step.key] = self._node(region.node if region else None, i, step)
         if isinstance(found, Stop):
             return found
         steps = (*(region.steps if region else ()), found)
-        return Open(region.anchor if region else i, i, found, index, made, homes, steps)
+        return Open(region.anchor if region else i, i, found, step.places, step.made, step.homes, steps)
 
-    def _node(
-        self, before: Node | None, i: int, ins: tuple[int, ...], outs: tuple[int, ...], new: tuple[TensorDesc, ...],
-        leaving: tuple[int, ...], sync: bool, storage: dict[int, int],
-    ) -> Node | Stop:  # fmt: skip
-        op = RegionOp(self.schedule.kinds[i], self.schedule.attrs[i], ins, outs)
-        schema, index, strict = schema_of(op.kind), self.selector.index, self.selector.strict
-        known = before.spec if before else RegionSpec((), (), (), (), strict)
-        tensors = known.tensors + new
-        made = before.made if before else frozenset()
-        inputs = known.inputs + tuple(t for t in dict.fromkeys(ins) if t >= len(known.tensors))
-        spec = RegionSpec((*known.ops, op), tensors, inputs, leaving, strict)
-        storage = {**before.storage, **storage} if before else storage
-        inner = len(leaving) - sum(t in leaving for t in outs)
-        rows = contribution(op, tensors, made, inner, sync and before is not None, strict, storage)
+    def _node(self, before: Node | None, i: int, step: _Step) -> Node | Stop:
+        spec, index, strict = self._spec(before, i, step), self.selector.index, self.selector.strict
+        op, leaving, storage = spec.ops[-1], step.leaving, dict(step.same)
+        schema, ins, outs, sync = schema_of(op.kind), step.ins, step.outs, step.sync
+        made = read = frozenset[int]()
+        if before is not None:
+            made, read, storage = before.made, before.read, {**before.storage, **storage}
+        inner = len(leaving) - sum([t in leaving for t in outs])
+        rows = contribution(op, spec.tensors, made, inner, sync and before is not None, strict, storage)
+        reads = frozenset([storage.get(t, t) for t in ins])
         point = schema.flops if schema.is_map else 0
-        own = point * numel(tensors[outs[0]].shape)
+        own = point * spec.tensors[outs[0]].numel
         if before is None:
             state = AttributeState(0, 0, MappingProxyType(dict(rows)))
         else:
             state = before.state.compose(rows)
             point, own = before.point_flops + point, before.own_flops + own
-            if state.attrs["domain"].alike is not None and (race := _race(spec, storage)):
-                state = replace(state, invalid_reason=race)
+            if state.attrs["domain"].alike is not None and _touches(before, rows, reads):
+                state = replace(state, invalid_reason=_race(spec, storage) or state.invalid_reason)
             if state.invalid_reason is not None and state.invalid_reason.trigger != "conflict":
                 return Stop(state.invalid_reason)
             state = _with_recomputed(state, own, point)
@@ -192,13 +226,16 @@ class Composer:
             if state.invalid_reason is not None:
                 return Stop(state.invalid_reason)
             return Stop(None, self._against(before, spec), _emptied(row, before.state, state))
-        length = len(spec.ops)
-        ranked = self.selector.rank(spec, live & index.accepting(_structure(state), length))
-        if ranked:
-            self.selector.decide(spec, ranked)
-        best = ranked[0] if ranked else None
-        state = replace(state, candidates=live, score_hint=best.score if best else None)
-        return Node(len(self._nodes), spec, state, made | set(outs), best, own, point, storage)
+        if before is None:
+            best = self.selector.alone(spec)
+        else:
+            ranked = self.selector.rank(spec, live & index.accepting(_structure(state), len(spec.ops)))
+            best = ranked[0] if ranked else None
+            if ranked:
+                self.selector.decide(spec, ranked)
+        hint = best.score if best else None
+        state = AttributeState(state.anchor, state.last, state.attrs, live, state.invalid_reason, hint)
+        return Node(len(self._nodes), spec, state, made.union(outs), read | reads, best, own, point, storage)
 
     def _narrowed(
         self, before: Node | None, state: AttributeState, spec: RegionSpec, schema: Any
@@ -237,6 +274,13 @@ def _emptied(row: str, before: AttributeState, after: AttributeState) -> tuple[s
 def _structure(state: AttributeState) -> str:
     domain = state.attrs["domain"]
     return "maps" if domain.parts > 1 else state.attrs["slot"]
+
+
+def _touches(before: Node, rows: Attributes, reads: frozenset[int]) -> bool:
+    """Whether an op reads what those before it write in place, or writes what they read."""
+    none = Effect()
+    written = before.state.attrs.get("effects", none).writes
+    return not (written.isdisjoint(reads) and rows.get("effects", none).writes.isdisjoint(before.read))
 
 
 def _race(spec: RegionSpec, storage: Mapping[int, int]) -> Conflict | None:

@@ -173,11 +173,11 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
 def _story(composer: Composer, region: Open) -> tuple[Composed, ...]:
     steps, before = [], None
     for n, (node, op) in enumerate(zip(region.steps, region.node.spec.ops)):
-        best, alone = node.best, composer.start(region.anchor + n)
+        best, (alone_us, alone_bytes) = node.best, composer.alone(region.anchor + n)
         steps.append(
             Composed(
                 op.kind.name, node.state.changed(before), node.state.candidates.bit_count(),
-                best.variant.id if best else None, best.us if best else None, alone.us, alone.node.spec.nbytes,
+                best.variant.id if best else None, best.us if best else None, alone_us, alone_bytes,
             )
         )  # fmt: skip
         before = node.state
@@ -217,10 +217,10 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     assert best.us is not None and following.us is not None
     split = best.us
     for i in range(best.last + 1, following.last + 1):
-        alone = composer.start(i)
-        if alone.us is None:
+        us, _ = composer.alone(i)
+        if us is None:
             return None
-        split += alone.us
+        split += us
     if following.us <= split:
         return None
     kind, fused = composer.schedule.kinds[following.last].name, following.us
