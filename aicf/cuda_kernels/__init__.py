@@ -1,8 +1,8 @@
 """CUDA kernels: variants beside the bodies they launch. Importing this package imports no numba."""
 
-from . import add, dropout, elementwise, gemm, gemm_mma, losses, memory, multi, reduce
+from . import add, dropout, elementwise, gemm, gemm_mma, gemm_split, losses, memory, multi, reduce
 
-MODULES = (add, dropout, elementwise, gemm, gemm_mma, losses, memory, multi, reduce)
+MODULES = (add, dropout, elementwise, gemm, gemm_mma, gemm_split, losses, memory, multi, reduce)
 
 __all__ = [
     "MODULES",
@@ -11,6 +11,7 @@ __all__ = [
     "elementwise",
     "gemm",
     "gemm_mma",
+    "gemm_split",
     "losses",
     "memory",
     "multi",

@@ -6,8 +6,10 @@ are widened when loaded. What the map loads and stores may have any element type
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import BARRIER_US, CACHE_TRIP_US, L2_PER_SM, Cost, roofline
@@ -144,12 +146,15 @@ class Tile:
     rate: str = "f32"
 
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
+        gemm, _ = parts(region)
+        return with_epilogue(self.product_cost(gemm, region.nbytes, device, gemm.flops), region, device)
+
+    def product_cost(self, gemm: Gemm, nbytes: float, device: DeviceSpec, useful: float) -> Cost:
         """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
 
         A slice that arrives later than the arithmetic of the one before it is done is waited for, unless other blocks of
-        the multiprocessor have work.
+        the multiprocessor have work. nbytes: through device memory; useful: flops that are no padding.
         """
-        gemm, _ = parts(region)
         (blocks,) = grid(gemm, self.m, self.n)
         padded, depth = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
         slices = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
@@ -158,12 +163,11 @@ class Tile:
         reads = gemm.count * (cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n)
         multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
         arrive = CACHE_TRIP_US + slices * self.step / L2_PER_SM * 1e-3
-        cost = roofline(
-            device, bytes=region.nbytes, flops=padded, useful=gemm.flops, rate=self.rate, efficiency=self.efficiency,
+        return roofline(
+            device, bytes=nbytes, flops=padded, useful=useful, rate=self.rate, efficiency=self.efficiency,
             blocks=blocks, blocks_per_sm=self.blocks_per_sm, cached=float(reads * gemm.k * gemm.dtype.itemsize),
             chain=cdiv(depth, self.step) * (BARRIER_US + max(0.0, arrive - multiply)),
         )  # fmt: skip
-        return with_epilogue(cost, region, device)
 
 
 def with_epilogue(cost: Cost, region: RegionSpec, device: DeviceSpec) -> Cost:
@@ -237,13 +241,19 @@ class GemmNaive:
         return [Launch(naive(epilogue(region, 1)), blocks, (NAIVE, NAIVE), arguments(region))]
 
 
-def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
+def tiled_body(tile: Tile, region: RegionSpec, finish: Any) -> Callable[..., None]:
+    from .bodies.gemm import Tiling, tiled
+
+    return tiled(Tiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_slices(region), finish)
+
+
+def _tiled(tile: Tile) -> KernelVariant:
     """A tile size as a variant."""
-    tile = Tile(m, n, k, efficiency, blocks_per_sm)
+    m, n = tile.m, tile.n
 
     @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES)
     class Tiled:
-        __doc__ = f"""A block of 256 threads per {m} x {n} tile, {k} deep slices of both operands in shared memory.
+        __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep slices of both operands in shared memory.
 
         Parallel over tiles; a thread holds {m // 16} x {n // 16} of one in registers. 2MNK flops, edges padded to whole tiles.
         Bytes: both operands once per tile they meet, four neighbours per load where runs of four are whole and aligned.
@@ -259,16 +269,14 @@ def _tiled(m: int, n: int, k: int, efficiency: float, blocks_per_sm: int) -> Ker
             return tile.cost(region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            from .bodies.gemm import Tiling, tiled
-
-            finish = epilogue(region, min(n // 16, 4))
-            body = tiled(Tiling(m, n, k, blocks_per_sm), *_slices(region), finish)
+            body = tiled_body(tile, region, epilogue(region, min(n // 16, 4)))
             return [Launch(body, grid(parts(region)[0], m, n), (THREADS,), arguments(region))]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
 # Efficiencies are what reads of shared memory leave: 2 of them for 4 multiply-adds, then for 16, then 4 for 64.
-gemm_tiled_32x32 = _tiled(32, 32, 32, 0.35, 3)
-gemm_tiled_64x64 = _tiled(64, 64, 16, 0.55, 3)
-gemm_tiled_128x128 = _tiled(128, 128, 8, 0.7, 2)
+SMALL, MIDDLE, LARGE = Tile(32, 32, 32, 0.35, 3), Tile(64, 64, 16, 0.55, 3), Tile(128, 128, 8, 0.7, 2)
+gemm_tiled_32x32 = _tiled(SMALL)
+gemm_tiled_64x64 = _tiled(MIDDLE)
+gemm_tiled_128x128 = _tiled(LARGE)

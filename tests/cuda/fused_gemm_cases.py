@@ -226,3 +226,17 @@ def large() -> list[Case]:
         made.append(case_of(v, biased(Product(*ODD, trans_a=True, trans_b=True), 1, "gelu")))
         made.append(case_of(v, residual(Product(*EVEN, alignment=4))))
     return made
+
+
+def split_cases(variant: str, m: int = 5, n: int = 8) -> list[Case]:
+    """Parts of equal length and not, in every type and order that the variant takes; no rows; one result."""
+    types = HALVES if "mma" in variant else TYPES
+    sizes = ((m, n, 256), (m, n, 136), (0, n, 136), (1, 8, 2048))
+    made = [residual(Product(*size, dtype)) for size in sizes for dtype in types]
+    made += [own(Product(m, n, 264, dtype, trans_a=True, trans_b=True)) for dtype in types]
+    if "mma" not in variant:
+        made += [
+            biased(Product(m + 2, n + 3, 101, trans_b=True), n + 3, "tanh", True),
+            residual(Product(1, 1, 301)),
+        ]
+    return [case_of(variant, r) for r in made]

@@ -97,8 +97,9 @@ def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, tr
 
 
 HALVES = {f16: 2e-3, bf16: 1.6e-2}  # and what their rounding allows, relative
-MMAS = [v for v in VARIANTS if ".gemm_mma_" in v]
-GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in MMAS]
+MMAS = [v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v]
+SPLITS = [v for v in VARIANTS if v.endswith("_split.v1")]
+GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *SPLITS)]
 
 # One region for each variant, compiled for every architecture.
 FIRST = [
@@ -115,6 +116,7 @@ FIRST = [
       for v in GEMMS for t, e in HALVES.items() if t is f16 or "64x64" in v),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), tolerance=2e-3)
       for v in MMAS),
+    *(Case(v, gemm(130, 72, 200, c=True, bias=72, act=ActKind.gelu, beta=0.5)) for v in SPLITS),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),

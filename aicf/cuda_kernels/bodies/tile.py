@@ -176,6 +176,24 @@ def outer(rows: int, columns: int) -> Any:
     return add
 
 
+@deferred
+def add_tiles(n: int) -> Any:
+    """`add(a, b)`: a + b, element by element."""
+    if SIMULATED:
+        return lambda a, b: tuple(x + y for x, y in zip(a, b))
+
+    @intrinsic
+    def add(typing, a, b):
+        def codegen(ctx, builder, sig, args):
+            take = builder.extract_value
+            values = [builder.fadd(take(args[0], i), take(args[1], i)) for i in range(n)]
+            return ctx.make_tuple(builder, sig.return_type, values)
+
+        return types.UniTuple(types.float32, n)(a, b), codegen
+
+    return add
+
+
 def zeros(n: int) -> tuple[Any, ...]:
     """A tile of n zeros; a constant to the kernel that closes over it."""
     return (np.float32(0),) * n

@@ -1,0 +1,160 @@
+"""Products whose k is split: parts of it side by side on multiprocessors that one part would leave idle, and then their sum.
+
+For few results of long sums, where there are fewer tiles than multiprocessors. Parts are written to the workspace as f32 and
+summed in order by a second launch, which does what follows the product: the same numbers in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ..device.spec import DeviceSpec
+from ..registry.cost import Cost, roofline
+from ..registry.program import Expression, Gemm
+from ..registry.variant import (
+    Checks,
+    KernelVariant,
+    Launch,
+    Num,
+    Reject,
+    Work,
+    at_least,
+    at_most,
+    cdiv,
+    variant,
+)
+from ..rows import RegionSpec
+from ..types import f32, i32
+from . import gemm
+from .elementwise import THREADS
+
+LEAST_STEPS = 2  # of a tile's depth, in each part
+MOST_PARTS = 64
+COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
+
+
+class Parts(NamedTuple):
+    """k as so many parts of `depth`, the last one maybe shorter."""
+
+    number: int
+    depth: int
+
+
+def divide(k: int, wanted: int, step: int) -> Parts:
+    """About so many parts, of whole steps each."""
+    depth = max(LEAST_STEPS, cdiv(cdiv(k, step), wanted)) * step
+    return Parts(cdiv(k, depth), depth)
+
+
+def checks(region: RegionSpec, step: int) -> Checks:
+    """Beside what the tile takes: one product, long enough to be split, and not the order of sums that strictness asks for."""
+    p, _ = gemm.parts(region)
+    if region.strict:
+        yield Reject("strict", "sums of parts are rounded where one sum is not; strict takes one sum")
+    yield at_most("axes of the batch", len(p.batch), 0)
+    yield at_least("k", p.k, LEAST_STEPS * step + 1)
+    yield at_most("elements of the product", p.m * p.n, 2**31 - 1)
+
+
+@lru_cache(maxsize=4096)
+def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, Parts]:
+    """The number of parts that is predicted to be fastest: by powers of two, up to what fills the device once."""
+    p, _ = gemm.parts(region)
+    (tiles,) = gemm.grid(p, tile.m, tile.n)
+    most = min(MOST_PARTS, max(2, device.sms * tile.blocks_per_sm // tiles))
+    wanted = sorted({most, *(2**i for i in range(1, most.bit_length()))})
+    tried = {divide(p.k, n, tile.step) for n in wanted}
+    costs = [(_cost(region, p, tile, parts, device), parts) for parts in sorted(tried)]
+    return min(costs, key=lambda pair: pair[0].us)
+
+
+def _cost(region: RegionSpec, p: Gemm, tile: gemm.Tile, parts: Parts, device: DeviceSpec) -> Cost:
+    """The parts as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
+    they fit."""
+    partial = 4 * parts.number * p.m * p.n
+    kept = partial if partial <= device.l2_bytes // 2 else 0
+    slices = replace(p, k=parts.depth, batch=(parts.number,))
+    operands = (p.m + p.n) * p.k * p.dtype.itemsize
+    first = tile.product_cost(slices, operands + partial - kept, device, p.flops)
+    rest = region.nbytes - operands
+    second = roofline(device, bytes=max(0, rest) + partial - kept, cached=kept)
+    return gemm.with_epilogue(first.plus(**{"sum of parts": second.us}), region, device)
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
+def raw(region: RegionSpec, run: int) -> Any:
+    """The epilogue of a part: sums as they are, into the workspace, by runs of at most so many columns."""
+    from .bodies.epilogue import Epilogue
+
+    p, _ = gemm.parts(region)
+    width = next(w for w in (4, 2, 1) if w <= run and p.n % w == 0)
+    return Epilogue(COPY, p.dtype, False, (), (f32,), width, batch=1, split=True)
+
+
+def launches(
+    region: RegionSpec, tile: gemm.Tile, parts: Parts, body: Callable[..., None], threads: int
+) -> list[Launch]:
+    """`body` for each part of each tile, then the sum. `body` was made with `raw`."""
+    from .bodies.gemm_split import sum_parts
+
+    p, _ = gemm.parts(region)
+    a, b, (c, ins, given, outs), _, *walks, scales = gemm.arguments(region)
+    sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
+    partial = Work(0, f32)
+    first = a, b, ((), (), (), (partial,)), sizes, *walks, (Num(1.0, f32), Num(0.0, f32))
+    finish = gemm.epilogue(region, 4)
+    count, blocks = Num(parts.number, i32), max(1, cdiv(p.m * p.n // finish.width, THREADS))
+    second = partial, count, (c, ins, given, outs), sizes[:2], scales
+    (tiles,) = gemm.grid(p, tile.m, tile.n)
+    return [
+        Launch(body, (tiles * parts.number,), (threads,), first),
+        Launch(sum_parts(finish), (blocks,), (THREADS,), second),
+    ]
+
+
+def split(
+    name: str, tile: gemm.Tile, accepts: Callable[[RegionSpec], Checks], make: Callable[[RegionSpec, Any], Any],
+    threads: int, run: int, needs: tuple[str, ...] = (),
+) -> KernelVariant:  # fmt: skip
+    """A tile as a variant that splits k. `make(region, epilogue)`: its body; `run`: columns that its threads hold together."""
+
+    @variant("gemm", id=f"cuda.{name}_split.v1", takes=gemm.TAKES, needs=needs)
+    class Split:
+        __doc__ = f"""{name} on parts of k side by side, and a second launch for their sum and what follows the product.
+
+        Parallel over {tile.m} x {tile.n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
+        out of the L2 cache if they fit. Limit: that, and a launch more.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield from accepts(region)
+            yield from checks(region, tile.step)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return best(region, tile, device)[0]
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            p, _ = gemm.parts(region)
+            return 4 * best(region, tile, device)[1].number * p.m * p.n
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            parts = best(region, tile, device)[1]
+            return launches(region, tile, parts, make(region, raw(region, run)), threads)
+
+    return Split  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _tiled(tile: gemm.Tile) -> KernelVariant:
+    def make(region: RegionSpec, epilogue: Any) -> Callable[..., None]:
+        return gemm.tiled_body(tile, region, epilogue)
+
+    return split(f"gemm_tiled_{tile.m}x{tile.n}", tile, gemm.checks, make, THREADS, min(tile.n // 16, 4))
+
+
+gemm_tiled_32x32_split, gemm_tiled_64x64_split = _tiled(gemm.SMALL), _tiled(gemm.MIDDLE)
+gemm_tiled_128x128_split = _tiled(gemm.LARGE)

@@ -1,0 +1,9 @@
+"""Products whose k is split in numba's simulator, against float64. Prints as simulate.py does."""
+
+from __future__ import annotations
+
+import simulate
+from fused_gemm_cases import split_cases
+
+if __name__ == "__main__":
+    simulate.main(split_cases("cuda.gemm_tiled_32x32_split.v1"), simulate.check)
