@@ -68,7 +68,9 @@ class Num:
     dtype: DType = DType.i64
 
 
-Element = DType | Literal["tf32", "u8"]  # tf32: f32, rounded as it is brought; u8: bytes, such as fp8
+Element = (
+    DType | Literal["tf32", "u8"]
+)  # tf32: f32, rounded to it (nearest even) as it is brought; u8: bytes, such as fp8
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,18 @@ from aicf.registry.variant import In, Num, Out, TensorMap
 PTX = "aicf.cuda_kernels.bodies.ptx."
 
 
+def to_tf32(x: np.ndarray) -> np.ndarray:
+    """Rounded to 10 bits behind the point, nearest even; infinities and NaN stay."""
+    bits = x.view(np.uint32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded, bits).astype(np.uint32).view(np.float32)
+
+
 class Tensor:
     """A tensor in memory, as a TensorMap describes it."""
 
     def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
-        self.map, self.memory = tensor_map, memory
+        self.map, self.memory = tensor_map, memory.view(np.uint8) if tensor_map.dtype == "u8" else memory
 
     def _places(self, corner: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Elements of memory for those of a box, and which of them are inside. The contiguous dimension is the last."""
@@ -30,7 +37,10 @@ class Tensor:
 
     def box(self, corner: tuple[int, ...]) -> np.ndarray:
         places, inside = self._places(corner)
-        return np.where(inside, self.memory[np.where(inside, places, 0)].astype(np.float64), 0.0)
+        values = self.memory[np.where(inside, places, 0)]
+        return np.where(
+            inside, (to_tf32(values) if self.map.dtype == "tf32" else values).astype(np.float64), 0.0
+        )
 
     def put(self, corner: tuple[int, ...], values: np.ndarray) -> None:
         places, inside = self._places(corner)

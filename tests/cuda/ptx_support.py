@@ -80,18 +80,12 @@ def _then(before: Any, call: Any, i: int, value: bool) -> Any:
     return device_function(keep if value else run)
 
 
-def kind_of(launch: Launch, kind: np.dtype) -> np.dtype:
-    """What the memory of results holds: bytes, if a map says so."""
-    bytewise = any(isinstance(a, TensorMap) and a.source == Out(0) and a.dtype == "u8" for a in launch.args)
-    return np.dtype(np.uint8) if bytewise else kind
-
-
 class OnModel:
     def __call__(self, launch: Launch, r: RegionSpec, arrays: list[np.ndarray]) -> np.ndarray:
         out = np.zeros(r.results[0].numel, r.results[0].dtype.numpy)
         out.view(np.uint8)[...] = 0xFF
         Machine(np.random.SeedSequence().entropy % 2**32).launch(
-            launch, [x.reshape(-1) for x in arrays], [out.view(kind_of(launch, out.dtype))]
+            launch, [x.reshape(-1) for x in arrays], [out]
         )
         return out.reshape(r.results[0].shape)
 

@@ -153,6 +153,19 @@ def test_a_box_is_brought_and_stored(compute, dtype, shape, box, at, to, swizzle
     np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
 
 
+def test_tf32_is_rounded_as_it_is_brought(compute):
+    """To nearest even, up into the next power of two as well; what stores know is f32."""
+    x = np.random.default_rng().normal(size=(8, 32)).astype(np.float32)
+    x[0, :8] = np.array([0x3F801000, 0x3F803000, 0x3F801001, 0x3FFFF000, 0x7F800000, 0xFF800000, 1, 0x80000000],
+                        np.uint32).view(np.float32)  # fmt: skip
+    maps = dense(In(0), "tf32", x.shape, (32, 8), 128), dense(Out(0), f32, x.shape, (32, 8), 128)
+    got = compute(moved(*maps, (0, 0), (0, 0)), regions_of([desc(x.shape, f32)], desc(x.shape, f32)), [x])
+    want = [0x3F800000, 0x3F804000, 0x3F802000, 0x40000000, 0x7F800000, 0xFF800000, 0, 0x80000000]
+    np.testing.assert_array_equal(got.view(np.uint32)[0, :8], np.array(want, np.uint32))
+    assert not (got.view(np.uint32) & np.uint32(0x1FFF)).any()
+    np.testing.assert_allclose(got[1:], x[1:], rtol=2.0**-11)
+
+
 @pytest.mark.parametrize("dtype", [f32, f16, bf16, i32], ids=str)
 def test_a_box_is_added(compute, dtype):
     """Twice, to what was stored: where the tensor is, and nowhere else."""

@@ -8,14 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernel_cases import desc
-from ptx_kernels import SHARED, aligned
+from memory_kernels import added, copied, handed, in_turns, late, matrices, packed, reduced, talked, unpacked
 from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
 import aicf.cuda_kernels.bodies.ptx as ptx
-from aicf.cuda_kernels.dsl import cuda, float32, int32, types, uint32
-from aicf.registry.variant import In, Launch, Out
-from aicf.types import DType, bf16, f16, f32, i32
+from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.dsl import int32
+from aicf.types import bf16, f16, f32, i32
 
 # --- one by one -------------------------------------------------------------------------------------------------------
 
@@ -102,33 +102,8 @@ def compute(request):
     return computer(request)
 
 
-def launch(kernel, *args, blocks: int = 1, threads: int = 128, cluster: int = 1, shared: int = 0) -> Launch:
-    kernel.blocks_per_sm = 1
-    return Launch(kernel, (blocks,), (threads,), args, shared, cluster)
-
-
 def integers(*shape: int) -> np.ndarray:
     return np.random.default_rng().integers(-50, 50, shape).astype(np.int32)
-
-
-def copied(words: int, hint: str) -> Launch:
-    """Operand 0 to result 0, so many words by each thread."""
-    at, load, store, wait, go = (
-        ptx.global_address(), ptx.load_words(words, hint), ptx.store_words(words, hint), ptx.wait_kernel(), ptx.launch_next()
-    )  # fmt: skip
-    first, last = ptx.cache_policy("first"), ptx.cache_policy("last")
-
-    def plain(x, y):
-        wait()
-        i = cuda.threadIdx.x * words
-        store(at(y, i), *load(at(x, i)))
-        go()
-
-    def kept(x, y):
-        i = cuda.threadIdx.x * words
-        store(at(y, i), last(), *load(at(x, i), first()))
-
-    return launch(kept if hint == "policy" else plain, In(0), Out(0))
 
 
 @pytest.mark.parametrize("words, hint", list(itertools.product((1, 2, 4), ("", "once", "policy"))))
@@ -136,43 +111,6 @@ def test_words_are_copied(compute, words, hint):
     x = integers(128 * words)
     r = regions_of([desc(x.shape, i32)], desc(x.shape, i32))
     np.testing.assert_array_equal(compute(copied(words, hint), r, [x]), x)
-
-
-def added(dtype: DType, words: int) -> Launch:
-    """What 128 threads have in operand 0, word by word, added in result 0, behind zeros that are stored first."""
-    at, add, load, store = (
-        ptx.global_address(), ptx.add_words(dtype, words), ptx.load_words(words), ptx.store_words(1)
-    )  # fmt: skip
-
-    def halves(x, y):
-        thread = int32(cuda.threadIdx.x)
-        if thread < words:
-            store(at(y, thread * 2), uint32(0))
-        cuda.syncthreads()
-        add(at(y, 0), *load(at(x, thread * words * 2)))
-
-    def ones(x, y):
-        if cuda.threadIdx.x == 0:
-            y[0] = float32(0)
-        cuda.syncthreads()
-        add(at(y, 0), x[cuda.threadIdx.x])
-
-    def pairs(x, y):
-        i = int32(2 * cuda.threadIdx.x)
-        if i < 2:
-            y[i] = float32(0)
-            y[i + 1] = float32(0)
-        cuda.syncthreads()
-        add(at(y, 0), x[i], x[i + 1])
-
-    def fours(x, y):
-        i = int32(4 * cuda.threadIdx.x)
-        if i < 16:
-            y[i // 4] = float32(0)
-        cuda.syncthreads()
-        add(at(y, 0), x[i], x[i + 1], x[i + 2], x[i + 3])
-
-    return launch({1: ones, 2: pairs, 4: fours}[words] if dtype is f32 else halves, In(0), Out(0))
 
 
 @pytest.mark.parametrize("dtype, words", list(itertools.product((f32, f16, bf16), (1, 2, 4))), ids=str)
@@ -185,35 +123,18 @@ def test_words_are_added(compute, dtype, words):
     np.testing.assert_array_equal(got.astype(np.float64), x.astype(np.float64).sum(0))
 
 
-def in_turns(blocks: int) -> Launch:
-    """Result 0: a sum that blocks add to one after another, as the flag behind it says; and tickets, counted from -1."""
-    at, load, store, fence = (
-        ptx.global_address(), ptx.load_acquire(), ptx.store_release(), ptx.fence_memory("gpu")
-    )  # fmt: skip
-    take = ptx.fetch_add()
-
-    def kernel(x, y):
-        thread, block = int32(cuda.threadIdx.x), int32(cuda.blockIdx.x)
-        if thread == 0:
-            while load(at(y, 128)) != block - 1:
-                pass
-        cuda.syncthreads()
-        y[thread] = x[block * 128 + thread] + (y[thread] if block > 0 else int32(0))
-        fence()
-        cuda.syncthreads()
-        if thread == 0:
-            store(at(y, 128), block)
-            y[131 + take(at(y, 129), 1)] = block
-
-    return launch(kernel, In(0), Out(0), blocks=blocks)
-
-
 def test_blocks_take_turns(compute):
     x = integers(4, 128)
     r = regions_of([desc(x.shape, i32)], desc((134,), i32))
     got = compute(in_turns(4), r, [x])
     np.testing.assert_array_equal(got[:128], x.sum(0))
     np.testing.assert_array_equal(got[128:], [3, 3, 0, 1, 2, 3])
+
+
+def test_half_a_block_waits_for_the_other(compute):
+    x = integers(64)
+    got = compute(handed(128), regions_of([desc((64,), i32)], desc((128,), i32)), [x])
+    np.testing.assert_array_equal(got, np.concatenate([x, x[::-1]]))
 
 
 OPS = {
@@ -226,70 +147,12 @@ OPS = {
 }
 
 
-def reduced(op: str) -> Launch:
-    reduce, elected = ptx.reduce_warp(op), ptx.elect()
-
-    def kernel(x, y):
-        thread = int32(cuda.threadIdx.x)
-        y[thread] = reduce(x[thread])
-        y[thread + 128] = elected()
-
-    return launch(kernel, In(0), Out(0))
-
-
 @pytest.mark.parametrize("op", OPS)
 def test_warps_reduce_and_elect(compute, op):
     x = integers(4, 32)
     got = compute(reduced(op), regions_of([desc(x.shape, i32)], desc((256,), i32)), [x]).reshape(8, 32)
     np.testing.assert_array_equal(got[:4], np.repeat(OPS[op].reduce(x, 1)[:, None], 32, 1))
     assert (got[4:].sum(1) == 1).all() and set(got[4:].flat) == {0, 1}
-
-
-def talked() -> Launch:
-    """Two blocks of a cluster swap numbers: result 0 has what was stored in each by the other, then what each finds in the other,
-    then what barriers said."""
-    address, there, store, load = ptx.shared_address(), ptx.in_block(), ptx.store_remote(), ptx.load_remote()
-    rank_of, size_of, arrive, wait, leave = (
-        ptx.cluster_rank(), ptx.cluster_size(), ptx.cluster_arrive(), ptx.cluster_wait(), ptx.cluster_arrive_only()
-    )  # fmt: skip
-    init, publish, over, come, end = (
-        ptx.barrier_init(), ptx.publish_barriers(), ptx.phase_over(), ptx.arrive(), ptx.barrier_end()
-    )  # fmt: skip
-    more, remote, until = ptx.expect_more(), ptx.expect_remote(), ptx.wait_phase()
-
-    def kernel(x, y):
-        base = aligned(address(cuda.shared.array(0, types.uint8)))
-        barrier, thread = uint32(base + uint32(1024)), int32(cuda.threadIdx.x)
-        rank, size = int32(rank_of()), int32(size_of())
-        own, other = uint32(base + uint32(4 * thread)), uint32(size - 1 - rank)
-        out = rank * 128
-        if thread == 0:
-            init(barrier, uint32(1))
-            init(uint32(barrier + uint32(8)), uint32(2))
-            publish()
-        arrive()
-        wait()
-        store(there(own, other), x[out + thread])
-        arrive()
-        wait()
-        y[out + thread] = load(there(own, uint32(rank)))
-        y[256 + out + thread] = load(there(own, other))
-        if thread == 0:
-            said = 512 + 8 * rank
-            y[said] = float32(over(barrier, uint32(0)))
-            more(barrier, uint32(0))
-            come(barrier)
-            y[said + 1] = float32(over(barrier, uint32(0)))
-            end(barrier)
-            second = uint32(barrier + uint32(8))
-            come(second)
-            remote(there(second, other), uint32(0))
-            until(second, uint32(0))
-            y[said + 2] = float32(over(second, uint32(0)))
-        leave()
-        wait()
-
-    return launch(kernel, In(0), Out(0), blocks=2, cluster=2, shared=SHARED)
 
 
 def test_blocks_of_a_cluster_talk(compute):
@@ -303,32 +166,6 @@ def test_blocks_of_a_cluster_talk(compute):
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 NUMPY = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
-
-
-def packed(kind: str) -> Launch:
-    """Four f32 of operand 0 in each word of result 0."""
-    pack, at, store = ptx.pack_fp8(kind), ptx.global_address(), ptx.store_words(1)
-
-    def kernel(x, y):
-        i = int32(4 * cuda.threadIdx.x)
-        store(at(y, cuda.threadIdx.x), pack(x[i], x[i + 1], x[i + 2], x[i + 3]))
-
-    return launch(kernel, In(0), Out(0))
-
-
-def unpacked(unpack, lanes: int) -> Launch:
-    """Each word of operand 0 as numbers."""
-    at, load = ptx.global_address(), ptx.load_words(1)
-
-    def two(x, y):
-        i = int32(2 * cuda.threadIdx.x)
-        y[i], y[i + 1] = unpack(load(at(x, cuda.threadIdx.x))[0])
-
-    def four(x, y):
-        i = int32(4 * cuda.threadIdx.x)
-        y[i], y[i + 1], y[i + 2], y[i + 3] = unpack(load(at(x, cuda.threadIdx.x))[0])
-
-    return launch(two if lanes == 2 else four, In(0), Out(0))
 
 
 @pytest.mark.parametrize("kind", NUMPY)
@@ -371,6 +208,40 @@ def test_halves_become_numbers(compute, dtype):
     np.testing.assert_array_equal(got, x.view(dtype.numpy).astype(np.float32))
 
 
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_matrices_are_stored(compute, dtype):
+    """Rounded to nearest even; lane 4 r + c has two neighbours of row r of each."""
+    x = np.random.default_rng().normal(size=(4, 32, 4, 2)).astype(np.float32)  # warp, lane, matrix, half
+    x[0, 0, 0] = 1 + np.array([0.5, 1.5]) * float(
+        ml_dtypes.finfo(dtype.numpy).eps
+    )  # halfway: to 1, and to the one after next
+    got = compute(matrices(dtype), regions_of([desc(x.shape, f32)], desc((4, 4, 8, 8), dtype)), [x])
+    want = x.astype(dtype.numpy).reshape(4, 8, 4, 4, 2).transpose(0, 3, 1, 2, 4).reshape(4, 4, 8, 8)
+    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+# --- one kernel after another -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_kernels_that_begin_early_wait_for_results(gpu):  # noqa: F811
+    """Each launched while the one before still runs; and adds one to what that one leaves, long after it let go of it."""
+    from cuda.core import LaunchConfig
+    from cuda.core import launch as start
+
+    if "sm_90a" not in gpu.spec.features:
+        pytest.skip(f"needs sm_90a; this is {gpu.spec.target}")
+    made, r = late(), regions_of([], desc((128,), i32))
+    ready = engine.prepare(made, r)
+    config = LaunchConfig(**engine.configuration(made), programmatic_stream_serialization=True)
+    out = gpu.allocate(512)
+    gpu.upload(out, np.zeros(128, np.int32))
+    for _ in range(50):
+        start(gpu.stream, config, ready.kernel, out)
+    gpu.stream.sync()
+    np.testing.assert_array_equal(gpu.download(out, 512).view(np.int32), 50)
+
+
 # --- kernels of these tests, compiled -----------------------------------------------------------------------------------
 
 
@@ -381,6 +252,7 @@ def test_kernels_compile():
         (copied(4, "policy"), word, word), (added(f16, 2), desc((512,), f16), desc((4,), f16)),
         (added(f32, 4), real, real), (in_turns(4), word, word), (reduced("min"), word, word), (talked(), real, real),
         (packed("e4m3"), real, word), (unpacked(ptx.unpack_fp8("e5m2"), 4), word, real),
-        (unpacked(ptx.unpack_halves(bf16), 2), word, real),
+        (unpacked(ptx.unpack_halves(bf16), 2), word, real), (matrices(bf16), real, desc((1024,), bf16)), (late(), word, word),
+        (handed(128), word, word),
     ]:  # fmt: skip
         code(made, regions_of([given], result))

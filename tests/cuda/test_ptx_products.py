@@ -6,11 +6,12 @@ import itertools
 import random
 import re
 
+import hopper_model
 import numpy as np
 import pytest
 from kernel_cases import desc
 from product_kernels import expected_products, operands, products
-from ptx_support import ALL, PLACES, code, computer, regions_of
+from ptx_support import ALL, PLACES, OnModel, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
 from aicf.cuda_kernels.bodies.ptx.wgmma import NBYTES, kinds_of, slab_text
@@ -64,6 +65,36 @@ def test_products(compute, case):
     exact = NBYTES[kinds_of(elements)[0]] != 2
     want = expected_products(arrays, a_k_fast, b_k_fast, twice)
     np.testing.assert_allclose(got, want, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-4)
+
+
+@pytest.mark.parametrize("case, old, new", [
+    ((("e4m3", "e5m2"), 64, 1, True, True), ".e4m3.e5m2", ".e5m2.e4m3"),
+    (("u8", 64, 1, True, True), ".u8.u8", ".u8.s8"),
+    ((f16, 64, 1, None, True), "{$64, $65,", "{$65, $64,"),  # words of rows eight apart
+    (("tf32", 32, 2, None, True), "{$80, $81,", "{$64, $65,"),  # of the first block of rows
+    (("e4m3", 64, 1, True, True), "add.s64 a, $64, 2;", "add.s64 a, $64, 4;"),
+    ((bf16, 64, 1, True, False), "1, 1, 0, 1;", "1, 1, 0, 0;"),
+    ((f16, 64, 1, True, True), "b, p,", "b, on,"),
+])  # fmt: skip
+def test_the_model_notices(monkeypatch, case, old, new):
+    """Each of these changes gives other sums."""
+
+    def changed(*config):
+        text = slab_text(*config)
+        assert old in text
+        return text.replace(old, new)
+
+    monkeypatch.setattr(hopper_model, "slab_text", changed)
+    arrays = operands(*case)
+    arrays = [abs(x.astype(np.float32)).astype(x.dtype) for x in arrays] if case[0] == f16 else arrays
+    given = [arrays[0].view(np.uint32), arrays[1]] if case[3] is None else arrays
+    if case[0] == "u8":
+        given[1][...] = 200
+    try:
+        got = OnModel()(products(*case, False), region_of(*case[:3]), given)
+    except AssertionError:
+        return  # a descriptor that no product has, a number that was never written
+    assert not np.array_equal(got, expected_products(arrays, *case[3:], False))
 
 
 @pytest.mark.parametrize("case", [

@@ -47,29 +47,28 @@ def element_of(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def fragment(words: np.ndarray, kind: str) -> np.ndarray:
     """Matrix A of 64 x 32 bytes of k, from each thread's four words, or numbers in them: PTX ISA, "Register Fragments"."""
-    values = (
-        np.ascontiguousarray(words, np.uint32).view(NUMPY[kind]).reshape(128, 4, -1)
-        if words.ndim == 2
-        else words
-    )
+    values = words
+    if words.ndim == 2:
+        values = np.ascontiguousarray(words, np.uint32).view(NUMPY[kind]).reshape(128, 4, -1)
+    if kind == "tf32":
+        values = read_as(kind, values)
     thread, j, e = np.indices(values.shape)
     lane, each = thread % 32, values.shape[2]
     made = np.empty((64, 8 * each))
-    made[thread // 32 * 16 + lane // 4 + j % 2 * 8, j // 2 * 4 * each + lane % 4 * each + e] = values.astype(
-        np.float64
-    )
+    rows, columns = thread // 32 * 16 + lane // 4 + j % 2 * 8, (j // 2 * 4 + lane % 4) * each + e
+    made[rows, columns] = values.astype(np.float64)
     return made
 
 
 def read_as(kind: str, values: np.ndarray) -> np.ndarray:
-    """tf32 has 10 bits behind the point: the lower 13 of an f32 are not read."""
-    if kind != "tf32":
-        return values
-    return (
-        (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000))
-        .view(np.float32)
-        .astype(np.float64)
-    )
+    """What shared memory holds, as numbers: it has bytes as they are, and of an f32 the lower 13 bits are not read as tf32."""
+    if NUMPY[kind].itemsize == 1:
+        read = np.nan_to_num(values).astype(np.uint8).view(NUMPY[kind]).astype(np.float64)
+        return np.where(np.isnan(values), np.nan, read)
+    if kind == "tf32":
+        bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+        return bits.view(np.float32).astype(np.float64)
+    return values
 
 
 NUMPY = {
@@ -109,11 +108,11 @@ def slab(text: str, registers: np.ndarray, a: Any, b: int, more: int, read: Call
                 each = [int(r.strip("{} $")) - 2 * count for r in found[7].split(",")]
                 left = fragment(a[:, each], left_kind)
             else:
-                left = read(operand(values["a"], 64, left_kind, halves and flags[2] == 1))
-            right = read(operand(values["b"], n, right_kind, halves and flags[-1] == 1))
+                left = read_as(left_kind, read(operand(values["a"], 64, left_kind, halves and flags[2] == 1)))
+            right = read_as(right_kind, read(operand(values["b"], n, right_kind, halves and flags[-1] == 1)))
             rows, columns = element_of(n)
-            made = (read_as(left_kind, left) @ read_as(right_kind, right).T)[rows, columns]
+            made = (left @ right.T)[rows, columns]
             registers[:, names] = made + (registers[:, names] if values[found[8]] else 0.0)
         else:
-            assert line.startswith(".reg"), line
+            assert line.startswith(".reg") or line == "wgmma.fence.sync.aligned", line
     return registers

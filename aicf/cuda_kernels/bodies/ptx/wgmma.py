@@ -1,5 +1,5 @@
-"""Matrix products by a warpgroup, four warps and 128 threads, from shared memory. PTX ISA, chapter "Asynchronous Warpgroup
-Level Matrix Multiply-Accumulate Instructions"; sm_90a, which later architectures do not run.
+"""Matrix products by a warpgroup, four warps and 128 threads, from shared memory, or with one operand in registers. PTX ISA,
+chapter "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"; sm_90a, which later architectures do not run.
 
 Products run behind the threads that ask for them: `fence_products`, `multiply_slabs`, `commit_products`, and only after
 `wait_products` may the sums be read, or the operands be overwritten. Sums stay in the registers that they are in: what
@@ -143,6 +143,8 @@ def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_
         f"setp.ne.b32 p, ${b_at + 1}, 0;",
         "setp.eq.b32 on, 0, 0;",
     ]
+    if a_k_fast is None:
+        lines.append("wgmma.fence.sync.aligned;")  # LLVM may compute words, or move them, behind another
     for step in range(STEPS):
         for block in range(blocks):
             registers = ", ".join(f"${block * sums + i}" for i in range(sums))
@@ -181,15 +183,8 @@ def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | Non
     @intrinsic
     def multiply(typing, acc, a, b, more):
         def codegen(ctx, builder, sig, args):
-            constraints = ",".join(
-                [
-                    *["=" + letter(acc.dtype)] * count,
-                    *map(str, range(count)),
-                    *(["r"] * words or "l"),
-                    "l",
-                    "r",
-                ]
-            )
+            sums, tied = ["=" + letter(acc.dtype)] * count, map(str, range(count))
+            constraints = ",".join([*sums, *tied, *(["r"] * words or "l"), "l", "r"])
             given = [builder.extract_value(args[0], i) for i in range(count)]
             left = [builder.extract_value(args[1], i) for i in range(words)] or [args[1]]
             sort = ir.LiteralStructType([ctx.get_value_type(acc.dtype)] * count)

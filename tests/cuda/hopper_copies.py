@@ -1,0 +1,136 @@
+"""Copies on the model of a Hopper multiprocessor: engines that bring and store boxes, and what threads write for them.
+
+A copy happens when its event is drawn; what a thread wrote is seen by it only after a fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hopper_bodies import Tensor
+from wgmma_model import swizzled
+
+START = 0x410  # of dynamic shared memory: as unaligned as it may be
+
+
+class Copies:
+    """What a Machine (hopper_model.py) has of it; methods named as the factories of bodies/ptx make what those make."""
+
+    def shared_address(self) -> Any:
+        return lambda array: START
+
+    def prefetch_map(self) -> Any:
+        return lambda tensor_map: None
+
+    def prefetch_box(self, rank: int = 2) -> Any:
+        return lambda tensor, *corner: None
+
+    def load_box(self, rank: int = 2) -> Any:
+        return lambda *args: self._load([self.current.block], *args)
+
+    def multicast_box(self, blocks: int, rank: int = 2) -> Any:
+        return lambda *args: self._load(self.blocks[:blocks], *args)
+
+    def _load(self, blocks: list[Any], to: int, tensor: Tensor, barrier: int, *corner: int) -> None:
+        self._bring(blocks, swizzled(to, tensor.map), tensor.box(corner), tensor.map.nbytes, barrier)
+
+    def load_bytes(self) -> Any:
+        def load(to: int, source: np.ndarray, nbytes: int, barrier: int) -> None:
+            assert to % 16 == 0 and nbytes % 16 == 0
+            values, size = source[: nbytes // source.itemsize].astype(np.float64), source.itemsize
+            self._bring([self.current.block], to + size * np.arange(len(values)), values, nbytes, barrier)
+
+        return load
+
+    def _bring(
+        self, blocks: list[Any], at: np.ndarray, values: np.ndarray, nbytes: int, barrier: int
+    ) -> None:
+        def arrives(block: Any) -> None:
+            assert block.running, "the block has left"
+            block.shared[block.at(at)] = values
+            block.barriers[barrier].nbytes -= nbytes
+            block.barriers[barrier].settle()
+
+        self.events += [lambda block=block: arrives(block) for block in blocks]
+
+    def store_box(self, rank: int = 2) -> Any:
+        return lambda tensor, source, *corner: self._send(
+            swizzled(source, tensor.map), lambda values: tensor.put(corner, values)
+        )
+
+    def add_box(self, rank: int = 2) -> Any:
+        return lambda tensor, source, *corner: self._send(
+            swizzled(source, tensor.map), lambda values: tensor.add(corner, values)
+        )
+
+    def store_bytes(self) -> Any:
+        def store(target: np.ndarray, source: int, nbytes: int) -> None:
+            assert source % 16 == 0 and nbytes % 16 == 0
+            count = nbytes // target.itemsize
+            self._send(
+                source + target.itemsize * np.arange(count), lambda x: target.__setitem__(slice(count), x)
+            )
+
+        return store
+
+    def _send(self, addresses: np.ndarray, put: Callable[[np.ndarray], None]) -> None:
+        block, entry = self.current.block, {"read": False}
+        at = block.at(addresses)
+
+        def leaves() -> None:
+            put(block.shared[at])
+            entry["read"] = True
+
+        self.current.stores[-1].append(entry)
+        self.leaving.append(leaves)
+
+    def commit_stores(self) -> Any:
+        return lambda: self.current.stores.append([])
+
+    def wait_stores_read(self, pending: int) -> Any:
+        def wait() -> None:
+            *committed, _ = self.current.stores
+            older = [e for group in committed[: len(committed) - pending] for e in group]
+            self.current.wait(lambda: all(e["read"] for e in older))
+
+        return wait
+
+    def wait_stores(self) -> Any:
+        return self.wait_stores_read(0)
+
+    def fence_async(self) -> Any:
+        def fence() -> None:
+            thread = self.current
+            for at, value in thread.written:
+                thread.block.shared[at] = value
+            thread.written.clear()
+
+        return fence
+
+    fence_async_all = fence_async
+
+    def forget(self) -> Any:
+        return lambda x: x
+
+    def pack_halves(self, dtype: Any) -> Any:
+        return lambda low, high: tuple(np.array([low, high], np.float32).astype(dtype.numpy))
+
+    def store_matrices(self) -> Any:
+        """A lane has words of the rows whose addresses other lanes give: a warp acts as one."""
+
+        def store(address: int, *words: Any) -> None:
+            thread, lane = self.current, self.current.index % 32
+            rows = self._warp("stmatrix", address)
+            self._check_banks(rows)
+            for j, pair in enumerate(words):
+                at = rows[8 * j + lane // 4] + lane % 4 * 4
+                thread.written.append((thread.block.at(np.array([at, at + 2])), pair))
+
+        return store
+
+    def _check_banks(self, addresses: list[int]) -> None:
+        for j in range(4):
+            rows = addresses[8 * j : 8 * j + 8]
+            assert len({a % 128 // 16 for a in rows}) == 8 and not any(a % 16 for a in rows)
