@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import CACHE_TRIP_US, Cost, roofline
+from ..registry.cost import Cost
 from ..registry.variant import (
     Checks,
     In,
@@ -26,13 +26,12 @@ from ..registry.variant import (
 )
 from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f16
-from . import gemm
+from . import gemm, wgmma_cost
 from .wgmma_tiling import ATOM, DEPTH, TILINGS, Tiling
 
 ROW_BYTES = 16  # that rows and pointers are multiples of
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 EXTENT = 2**31 - 1024  # of m, n and k: coordinates of a tile that hangs over are i32
-STORE_US = 0.8  # after the last product of a block, until its results are out; a guess until measured
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
@@ -112,8 +111,8 @@ def staged(tiling: Tiling, region: RegionSpec) -> bool:
 # --- variants ---------------------------------------------------------------------------------------------------------
 
 
-def _wgmma(tiling: Tiling, efficiency: float) -> KernelVariant:
-    """A tiling as a variant. `efficiency`: of the tensor cores' rate, with the chip full; guesses but for the prototype's."""
+def _wgmma(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant."""
 
     @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=gemm.TAKES, needs=("sm_90a",))
     class Wgmma:
@@ -128,7 +127,7 @@ def _wgmma(tiling: Tiling, efficiency: float) -> KernelVariant:
             yield from checks(region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return _cost(tiling, efficiency, region, device)
+            return wgmma_cost.cost(tiling, region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             return [_launch(tiling, region, device)]
@@ -136,47 +135,24 @@ def _wgmma(tiling: Tiling, efficiency: float) -> KernelVariant:
     return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _tiles(tiling: Tiling, region: RegionSpec) -> int:
-    """Blocks' worth of tiles, a cluster's at a time."""
-    p, _ = gemm.parts(region)
-    return max(1, cdiv(p.m, tiling.m * tiling.cluster) * cdiv(p.n, tiling.n)) * tiling.cluster
-
-
-def _cost(tiling: Tiling, efficiency: float, region: RegionSpec, device: DeviceSpec) -> Cost:
-    """Whole tiles of flops; operands from the cache, b once for a cluster. Slices are on their way while others are multiplied,
-    so what a block waits for is the first ones, and what comes after its last product."""
-    p, _ = gemm.parts(region)
-    tiles = _tiles(tiling, region)
-    lines = tiles * (tiling.m + tiling.n / tiling.cluster)
-    cost = roofline(
-        device, bytes=region.nbytes, flops=2.0 * tiles * tiling.m * tiling.n * cdiv(p.k, DEPTH) * DEPTH,
-        useful=p.flops, rate=p.dtype.name, efficiency=efficiency, blocks=tiles, blocks_per_sm=tiling.blocks,
-        cached=lines * p.k * p.dtype.itemsize, chain=CACHE_TRIP_US + STORE_US,
-    )  # fmt: skip
-    return gemm.with_epilogue(cost, region, device)
-
-
 def _launch(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> Launch:
     from .bodies.gemm_wgmma import wgmma
 
-    both, boxes = operands(region), staged(tiling, region)
+    (p, _), both, boxes = gemm.parts(region), operands(region), staged(tiling, region)
     assert not isinstance(both, Reject)
     a, b = both
     body = wgmma(tiling, a.k_fast, b.k_fast, gemm.epilogue(region, 2), boxes)
     maps: tuple[TensorMap, ...] = a.map(region, tiling.m), b.map(region, tiling.n // tiling.cluster)
     if boxes:
-        p, _ = gemm.parts(region)
         result = region.results[0].dtype
         maps = *maps, TensorMap(Out(0), result, (p.n, p.m), p.n * result.itemsize, (ATOM, 64))
     _, _, others, sizes, *_, scales = gemm.arguments(region)
-    resident = device.sms * tiling.blocks // tiling.cluster * tiling.cluster
-    grid = (min(_tiles(tiling, region), resident),)
+    resident = device.sms * tiling.blocks // tiling.cluster
+    grid = (min(wgmma_cost.clusters(tiling, region), resident) * tiling.cluster,)
     return Launch(
         body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.cluster
     )
 
 
 # Names of this module are what a registry takes.
-globals().update(
-    {f"gemm_wgmma_{tiling}": _wgmma(tiling, efficiency) for tiling, efficiency in TILINGS.items()}
-)
+globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in TILINGS})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 DEPTH = 64  # of k in a slice
 ATOM = 64  # halves in the 128 bytes that a row of a box has
 CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out, two for each consumer
 WARPGROUP = 128
-REGISTERS = 65536  # of a multiprocessor
+SMS = 132  # of an H100 or H200: what bands are as high as
 SHARED = (
     227 * 1024
 )  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
@@ -58,6 +59,11 @@ class Tiling:
         return self.row_blocks * self.n // 2
 
     @property
+    def band(self) -> int:
+        """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
+        return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.n) / (self.m * self.cluster)))
+
+    @property
     def a_bytes(self) -> int:
         return self.m * DEPTH * 2
 
@@ -95,29 +101,28 @@ class Tiling:
         return SLACK + self.barriers_at(staged) + 16 * self.stages(staged)
 
 
-# Every tiling that there is a kernel for, and of the tensor cores' rate what its main loop reaches with the chip full: guesses,
-# but for the prototype's, which was 128x256_cluster2. Two consumers: 168 registers for each of 384 threads to begin with, 64512
-# of 65536, as many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, as many as 32 and thrice 160.
-TILINGS = {
-    Tiling(128, 256, 2): 0.74,
-    Tiling(128, 256, 2, cluster=2): 0.77,
-    Tiling(256, 128, 2): 0.74,
-    Tiling(256, 128, 2, cluster=2): 0.76,
-    Tiling(128, 192, 2): 0.7,
-    Tiling(192, 128, 3, registers=(32, 160)): 0.7,
-    Tiling(192, 128, 3, cluster=2, registers=(32, 160)): 0.73,
-    Tiling(128, 128, 2): 0.65,
-    Tiling(128, 128, 2, cluster=2): 0.67,
-    Tiling(256, 64, 2): 0.6,
-    Tiling(128, 64, 2): 0.55,
-    Tiling(128, 128, 2, teams=2): 0.7,
-    Tiling(128, 128, 2, teams=2, cluster=2): 0.75,
-    Tiling(64, 256, 2, teams=2): 0.7,
-    Tiling(64, 256, 2, teams=2, cluster=2): 0.75,
-    Tiling(64, 192, 2, teams=2): 0.65,
-    Tiling(64, 128, 2, teams=2): 0.6,
-    Tiling(64, 128, 2, teams=2, cluster=2): 0.65,
-    Tiling(64, 256, 1, registers=None): 0.6,
-    Tiling(64, 128, 1, blocks=2, registers=(40, 216)): 0.5,
-    Tiling(64, 64, 1, blocks=2, registers=None): 0.4,
-}
+# Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
+# many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
+TILINGS = (
+    Tiling(128, 256, 2),
+    Tiling(128, 256, 2, cluster=2),
+    Tiling(256, 128, 2),
+    Tiling(256, 128, 2, cluster=2),
+    Tiling(128, 192, 2),
+    Tiling(192, 128, 3, registers=(40, 152)),
+    Tiling(192, 128, 3, cluster=2, registers=(40, 152)),
+    Tiling(128, 128, 2),
+    Tiling(128, 128, 2, cluster=2),
+    Tiling(256, 64, 2),
+    Tiling(128, 64, 2),
+    Tiling(128, 128, 2, teams=2),
+    Tiling(128, 128, 2, teams=2, cluster=2),
+    Tiling(64, 256, 2, teams=2),
+    Tiling(64, 256, 2, teams=2, cluster=2),
+    Tiling(64, 192, 2, teams=2),
+    Tiling(64, 128, 2, teams=2),
+    Tiling(64, 128, 2, teams=2, cluster=2),
+    Tiling(64, 256, 1, registers=None),
+    Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
+    Tiling(64, 64, 1, blocks=2, registers=None),
+)

@@ -1,7 +1,7 @@
 """The Hopper GEMM on a Hopper GPU: every tiling against float64, in a registry of its own, and through what starts kernels.
 
 Nothing here has run yet. The first session with a GPU runs this module, then `python -m benchmarks gemm`; when both are good
-`gemm_wgmma` joins `aicf.cuda_kernels.MODULES`, and its efficiencies become what was measured.
+`gemm_wgmma` joins `aicf.cuda_kernels.MODULES`, and the constants of `wgmma_cost` become what was measured.
 """
 
 from __future__ import annotations

@@ -8,14 +8,13 @@ import os
 from kernel_cases import desc, fused
 
 from aicf.cuda_kernels import gemm_wgmma
-from aicf.cuda_kernels.wgmma_tiling import TILINGS as TABLE
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
 from aicf.types import ActKind, f16
 
 H200 = preset("h200")
 VARIANTS = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
-TILINGS = list(TABLE)
+TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 # `make test-all` looks at every configuration
 ALL = bool(os.environ.get("AICF_TEST_ALL"))

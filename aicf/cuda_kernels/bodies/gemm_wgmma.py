@@ -47,7 +47,7 @@ from .ptx import (
 )
 from .tile import zeros
 from .wgmma_results import boxes_of_results, runs_of_results
-from .wgmma_walk import over, place, skipper, turner, turns
+from .wgmma_walk import length, over, placer, skipper, slices, splits, turner, turns
 
 
 @functools.cache
@@ -59,6 +59,7 @@ def wgmma(
     a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
     staged              results leave by way of shared memory, a box at a time; see wgmma_results.py
     maps                of a and b, and of the result if staged
+    sizes               m, n, k; and how much of k makes a split, if the epilogue is of splits: each has m rows of results
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
     stages, arrivals = tiling.stages(staged), tiling.members * cluster
@@ -67,11 +68,12 @@ def wgmma(
     prefetch, fence = prefetch_map(), fence_async()
     meet, leave, rank_of = _together(cluster)
     keep, take = _registers(tiling)
+    each, _ = splits(epilogue)
     produce = producer(tiling, a_k_fast, b_k_fast, stages)
     consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged)
 
     def kernel(maps, operands, sizes, scales):
-        m, n, k = sizes
+        m, n, k = sizes[0], sizes[1], sizes[2]
         # swizzles repeat every 1024 bytes, and shared memory begins where it likes
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
@@ -87,14 +89,14 @@ def wgmma(
         meet()
         rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, DEPTH)
         first, apart = uint32(cuda.blockIdx.x) // uint32(cluster), uint32(cuda.gridDim.x) // uint32(cluster)
-        walk = uint32(first), uint32(apart), rows, columns, int32(steps), uint32(rank_of())
+        walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), uint32(rank_of())
         if thread < WARPGROUP:
             keep()
             if thread == 0:
                 produce(base, full, maps, walk)
         else:
             take()
-            consume(base, full, maps, walk, sizes, scales, operands + ((),))
+            consume(base, full, maps, walk, sizes, scales, operands)
         leave()  # a block's shared memory may not go while others of its cluster still arrive there
 
     order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")
@@ -142,16 +144,17 @@ def producer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, stages: int) -> Any
     )
     bring_a = bringer(tile_m, a_k_fast, load_box())
     bring_b = bringer(share, b_k_fast, load_box() if cluster == 1 else multicast_box(cluster))
-    wait, announce, turn = wait_phase(), expect(), turner(stages)
+    wait, announce, turn, place = wait_phase(), expect(), turner(stages), placer(tiling.band)
 
     def produce(base, full, maps, walk):
-        first, apart, rows, columns, steps, rank = walk
+        first, apart, rows, columns, steps, each, rank = walk
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
-        tile = first
-        while tile < uint32(rows * columns):
-            row, column = place(tile, rows, columns)
+        tile, tiles = first, uint32(rows * columns * over(steps, each))
+        while tile < tiles:
+            row, column, split = place(tile, rows, columns)
+            begin, count = slices(split, steps, each)
             a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
-            for step in range(steps):
+            for step in range(int32(begin), int32(begin + count)):
                 ready = uint32(full + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
                 announce(ready, uint32(stage_bytes))
@@ -197,24 +200,28 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
     multiply = multiply_slabs(epilogue.dtype, tile_n, blocks, a_k_fast, b_k_fast)
     a_of, b_of = describe(a_k_fast), describe(b_k_fast)
     start, finish, release = zeros(tiling.sums), finish_products(tiling.sums), releaser(cluster)
-    turn, skip = turner(stages), skipper(stages)
+    turn, skip, place = turner(stages), skipper(stages), placer(tiling.band)
     wait_turn, pass_turn = turns(tiling)
-    write, done = (boxes_of_results if staged else runs_of_results)(tiling, epilogue)
+    _, below = splits(epilogue)
+    write, done = boxes_of_results(tiling, epilogue) if staged else runs_of_results(tiling, epilogue)
 
     def consume(base, full, maps, walk, sizes, scales, operands):
-        first, apart, rows, columns, steps, rank = walk
+        first, apart, rows, columns, steps, each, rank = walk
         thread = int32(cuda.threadIdx.x)
         group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
         team, part = int32(group // members), int32(group % members)
         acc = start  # what it holds before the first product of a tile is not read
-        stage, phase = skip(uint32(0), uint32(0), uint32(team * steps))
-        tile, tiles = uint32(first + uint32(team) * apart), uint32(rows * columns)
+        tile, tiles = uint32(first + uint32(team) * apart), uint32(rows * columns * over(steps, each))
+        stage, phase = uint32(0), uint32(0)
+        if team != 0:
+            stage, phase = skip(stage, phase, length(first, walk))
         while tile < tiles:
-            row, column = place(tile, rows, columns)
+            row, column, split = place(tile, rows, columns)
+            _, count = slices(split, steps, each)
             before = uint32(0)
             if tile != first:
                 wait_turn(team)
-            for step in range(steps):
+            for step in range(int32(count)):
                 ready = uint32(full + uint32(8) * stage)
                 wait(ready, phase)
                 at = uint32(base + stage * uint32(stage_bytes))
@@ -227,13 +234,16 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
                     release(before, member)
                 before = uint32(ready + uint32(empty))
                 stage, phase = turn(stage, phase)
-            if uint32(tile + apart) < tiles:
+            following = uint32(tile + apart)
+            if following < tiles:
                 pass_turn(team)
             acc = finish(acc)
             release(before, member)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            write(acc, base, maps, group, member, (line, int32(column * tile_n)), sizes, scales, operands)
-            stage, phase = skip(stage, phase, uint32((teams - 1) * steps))
+            corner, given = (line, int32(column * tile_n)), (*operands, below(split, sizes))
+            write(acc, base, maps, group, member, corner, sizes, scales, given)
+            if teams > 1 and following < tiles:
+                stage, phase = skip(stage, phase, length(following, walk))
             tile = uint32(tile + uint32(teams) * apart)
         done(member)
 

@@ -52,7 +52,7 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
     write_each = each(tiling.sums, epilogue.width, write_run)
 
     def write(acc, base, maps, group, member, corner, sizes, scales, operands):
-        m, n, _ = sizes
+        m, n = sizes[0], sizes[1]
         line = np.int32(corner[0] + member // 32 * 16 + member % 32 // 4)
         write_each(acc, (line, np.int32(corner[1] + member % 4 * 2), m, n, scales, operands))
 
@@ -108,7 +108,7 @@ def matrices(epilogue: Epilogue) -> Any:
 
     def put(i, run, env):
         at, member, line, column, sizes, scales, operands = env
-        m, n, _ = sizes
+        m, n = sizes[0], sizes[1]
         member = apart(member)
         warp, lane = member // 32, member % 32
         r, q = line + warp * 16 + lane // 4, column + i // 4 * 8 + lane % 4 * 2

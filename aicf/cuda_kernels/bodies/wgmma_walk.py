@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..dsl import device, int32, uint32
-from ..wgmma_tiling import WARPGROUP, Tiling
-from .ptx import arrive_threads, sync_threads
+import numpy as np
 
-GROUP = 8  # rows of tiles that are computed together, column by column: what is near in time shares operands in L2
+from ..dsl import device, int32, uint32
+from ..wgmma_tiling import DEPTH, WARPGROUP, Tiling
+from .epilogue import Epilogue
+from .ptx import arrive_threads, sync_threads
 
 
 @device
@@ -22,13 +23,45 @@ def over(length, tile):
     return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
 
 
+def placer(band: int) -> Any:
+    """`place(tile, rows, columns)`: a tile's row, column and split of k. All tiles of the first split, then of the next; in bands
+    of `band` rows, down each column of a band: what is near in time shares operands in the L2 cache."""
+
+    def place(tile, rows, columns):
+        split = uint32(tile // uint32(rows * columns))
+        tile = uint32(tile - split * rows * columns)
+        above = uint32(tile // uint32(band * columns) * uint32(band))
+        height = uint32(min(uint32(rows - above), uint32(band)))
+        within = uint32(tile - above * columns)
+        return uint32(above + within % height), uint32(within // height), split
+
+    return device(place)
+
+
+def splits(epilogue: Epilogue) -> tuple[Any, Any]:
+    """(`each(sizes, steps)`: how many slices of k a split has; `below(split, sizes)`: the corner of its results): one, of all of k,
+    or several, each of whose results lie below those of the one before."""
+    if not epilogue.split:
+        return device(lambda sizes, steps: steps), device(lambda split, sizes: ())
+
+    def below(split, sizes):
+        return np.int64(split) * sizes[0], np.int64(split)
+
+    return device(lambda sizes, steps: over(sizes[3], DEPTH)), device(below)
+
+
 @device
-def place(tile, rows, columns):
-    """A tile's row and column, in bands of GROUP rows, down each column of a band."""
-    above = uint32(tile // uint32(GROUP * columns) * uint32(GROUP))
-    height = uint32(min(uint32(rows - above), uint32(GROUP)))
-    within = uint32(tile - above * columns)
-    return uint32(above + within % height), uint32(within // height)
+def slices(split, steps, each):
+    """The first slice of a split of k, and how many it has: `each`, or in the last one what there is."""
+    first = uint32(split * each)
+    return first, uint32(min(each, uint32(steps - first)))
+
+
+@device
+def length(tile, walk):
+    """How many slices a tile has."""
+    _, _, rows, columns, steps, each, _ = walk
+    return slices(uint32(tile // uint32(rows * columns)), steps, each)[1]
 
 
 def turner(stages: int) -> Any:
