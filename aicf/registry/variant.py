@@ -81,7 +81,8 @@ class TensorMap:
     extents  elements along each dimension
     pitch    bytes from one to the next along each dimension but the first, multiples of 16; a number is a matrix's
     box      elements along each dimension of what one copy moves, at most 256; the first's take a multiple of 16 bytes
-    swizzle  bytes of shared memory in which 16-byte pieces change places, 128, 64 or 32: rows of a box are no longer; or 0
+    swizzle  128, 64 or 32: rows of a box take so many bytes, and 16-byte pieces change places among neighbouring rows, so
+             that a column of them lies in banks of its own; or 0: rows of any length, as they are
     """
 
     source: In | Out
@@ -96,7 +97,7 @@ class TensorMap:
         assert 1 <= len(self.extents) == len(self.box) == len(self.pitches) + 1 <= 5, self
         assert all(0 <= e <= 2**32 for e in self.extents) and all(1 <= e <= 256 for e in self.box), self
         assert all(p % 16 == 0 and 0 < p < 2**40 for p in self.pitches) and row % 16 == 0, self
-        assert self.swizzle in (0, 32, 64, 128) and row <= (self.swizzle or row), self
+        assert self.swizzle in (0, 32, 64, 128) and row == (self.swizzle or row), self
 
     @property
     def pitches(self) -> tuple[int, ...]:

@@ -171,7 +171,7 @@ def test_a_box_is_added(compute, dtype):
     """Twice, to what was stored: where the tensor is, and nowhere else."""
     shape, box = (3, 9, 32), (16, 8, 2)
     x = np.random.default_rng().integers(-30, 30, shape).astype(dtype.numpy)
-    maps = [dense(tensor, dtype, shape, box, 64) for tensor in (In(0), Out(0))]
+    maps = [dense(tensor, dtype, shape, box, 16 * dtype.itemsize) for tensor in (In(0), Out(0))]
     r = regions_of([desc(shape, dtype)], desc(shape, dtype))
     got = compute(moved(*maps, (8, 2, 0), (16, 1, 1), adds=2), r, [x])
     want = np.full(got.nbytes, 0xFF, np.uint8).view(got.dtype).reshape(shape)

@@ -88,14 +88,15 @@ def test_what_the_driver_is_told():
 def test_tensors_of_any_rank_and_element(dtype, kind, rank):
     driver, swizzle = Driver(), (0, 32, 64, 128)[rank % 4]
     extents, pitches = (48, 5, 4, 3, 2)[:rank], (512, 2560, 10240, 30720)[: rank - 1]
-    box = (16 // {"u8": 1, DType.bool: 1, i64: 8}.get(dtype, 4), 3, 2, 2, 1)[:rank]
+    row = swizzle or 48
+    box = (row // {"u8": 1, DType.bool: 1, i64: 8}.get(dtype, 4), 3, 2, 2, 1)[:rank]
     m = TensorMap(In(0), dtype, extents, pitches, box, swizzle)
     Descriptors(m, MapMemory(driver)).at(0x4000)
     said = f"swizzle {swizzle}B" if swizzle else "swizzle NONE"
     assert driver.encoded == (
         kind, rank, 0x4000, list(extents), list(pitches), list(box), [1] * rank, "flat", said, "promote 256", "zeros",
     )  # fmt: skip
-    assert m.nbytes == 16 * np.prod(box[1:], dtype=int)
+    assert m.nbytes == row * np.prod(box[1:], dtype=int)
 
 
 @pytest.mark.parametrize("extents, pitch, box, swizzle", [
@@ -105,6 +106,7 @@ def test_tensors_of_any_rank_and_element(dtype, kind, rank):
     ((64, 64), 128, (12, 64), 128),  # nor those of a box
     ((64, 64), 128, (64, 257), 128),
     ((64, 64), 128, (64, 64), 64),  # rows of 128 bytes
+    ((64, 64), 128, (32, 64), 128),  # and of 64
     ((64, 64), 128, (64, 64), 48),
     ((64, -1), 128, (64, 64), 128),
 ])  # fmt: skip
