@@ -20,11 +20,25 @@ from .ops.schema import schema_of, schemas
 from .registry.registry import KernelRegistry, OpKey
 from .registry.select import Selection, select
 from .registry.tuning import Tuning
-from .types import ActKind, AttrPack, DType, OpKind, TensorDesc, TensorSpec, bf16, bool_, f16, f32, i32, i64
+from .types import (
+    ActKind,
+    AttrPack,
+    DType,
+    OpKind,
+    Precision,
+    TensorDesc,
+    TensorSpec,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    i32,
+    i64,
+)
 
 __all__ = [
     "ActKind", "AicfError", "AttrPack", "DType", "DeviceSpec", "ExecPlan", "KernelRegistry", "OpKey", "OpKind",
-    "Program", "Selection", "Tensor", "TensorDesc", "TensorSpec", "Tuning", "__version__", "bf16", "bool_", "compile", "current",
+    "Precision", "Program", "Selection", "Tensor", "TensorDesc", "TensorSpec", "Tuning", "__version__", "bf16", "bool_", "compile", "current",
     "default_registry", "errors", "explain_for", "f16", "f32", "i32", "i64", "nn", "op_call", "runtime", "schema_of",
     "schemas", "select",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from rich.text import Text
 from . import __version__
 from .errors import AicfError
 from .nn import Model
+from .types import Precision
 
 MODES = ("infer", "grad", "train")
 
@@ -98,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--numerics", choices=("fused", "strict"), default="fused", help="as of aicf.compile"
     )
+    explain.add_argument(
+        "--precision", choices=tuple(Precision.__members__), default="exact", help="as of aicf.compile"
+    )
     explain.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
     explain.add_argument(
         "--diff", metavar="OTHER", help="compare with another device, or with what --json wrote into a file"
@@ -112,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
     tune.add_argument("--mode", choices=MODES, default="infer", help="as for explain")
     tune.add_argument("--numerics", choices=("fused", "strict"), default="fused", help="as of aicf.compile")
+    tune.add_argument(
+        "--precision", choices=tuple(Precision.__members__), default="exact", help="as of aicf.compile"
+    )
     tune.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
     tune.add_argument("--budget", type=_seconds, default=60.0, metavar="SECONDS", help="60 if not given")
     tune.add_argument(
@@ -194,6 +201,7 @@ def _explain(args: argparse.Namespace) -> int:
             loss=loss,
             optimizer=optimizer,
             numerics=args.numerics,
+            precision=args.precision,
             beam=args.beam,
             tuning=tuning,
         )

@@ -62,7 +62,7 @@ def _measure(args: Namespace, output: Path, load_recipe: LoadRecipe) -> int:
     with progress_bar() as progress:
         report = tune_for(
             model, args.budget, args.mode, device=args.device, loss=loss, optimizer=optimizer, numerics=args.numerics,
-            beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
+            precision=args.precision, beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
         )  # fmt: skip
     whole = report.tuning.save_into(output, update=args.update) if report.tuning else None
     if args.json:

@@ -15,6 +15,7 @@ from ..registry.registry import KernelRegistry
 from ..registry.select import Selector, log_choice
 from ..registry.tuning import Times, Tuning, tuning_of
 from ..rows import RegionSpec
+from ..types import Precision
 from .build.passes import lower, optimize, verify
 from .build.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
@@ -67,6 +68,7 @@ def compile(
     copy_roles: Iterable[str] | None = None,
     deterministic: bool = False,
     numerics: str = "fused",
+    precision: Precision | str = Precision.exact,
     beam: int = 1,
     variables: Variables | Program | None = None,
     registry: KernelRegistry | None = None,
@@ -88,6 +90,7 @@ def compile(
     numerics    "fused": a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
                 contracted, so that fused kernels give the bits of unfused ones (A15)
+    precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores (D10)
     beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses (A10); 16 is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
@@ -99,7 +102,7 @@ def compile(
     named dimensions (a last partial batch) are made when such a feed first comes.
     """
     # copies: what is changed in the model, loss or optimizer later is not part of this program
-    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate)
+    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision)
     policy = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
     rt = runtime(device)
     wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
@@ -145,6 +148,7 @@ def tune_for(
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
     numerics: str = "fused",
+    precision: Precision | str = Precision.exact,
     beam: int = 1,
     registry: KernelRegistry | None = None,
     tuning: Tuning | None = None,
@@ -157,7 +161,7 @@ def tune_for(
     again   regions to measure beside those of the model
     """
     rt, registry = runtime(device), registry or default_registry()
-    recipe = Recipe(model, mode, loss, optimizer) if model is not None else None
+    recipe = Recipe(model, mode, loss, optimizer, precision=precision) if model is not None else None
     ask = _asking(recipe, rt.spec, registry, frozenset(), _is_strict(numerics), beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 
@@ -195,6 +199,7 @@ def explain_for(
     optimizer: OptimizerLike | None = None,
     accumulate: int = 1,
     numerics: str = "fused",
+    precision: Precision | str = Precision.exact,
     beam: int = 1,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
@@ -203,7 +208,7 @@ def explain_for(
 
     device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     """
-    recipe = Recipe(model, mode, loss, optimizer, accumulate)
+    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = registry or default_registry()
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))

@@ -27,7 +27,7 @@ class Layer:
 
 
 class Linear(Layer):
-    """y = x @ weight.T + bias: x (N, inputs), weight (outputs, inputs), bias (outputs,), y (N, outputs)."""
+    """y = x @ weight.T + bias: x (..., N, inputs), weight (outputs, inputs), bias (outputs,), y (..., N, outputs)."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Linear(Layer):
 
 
 class BiasAdd(Layer):
-    """y = x + bias over the columns: x (M, N), bias (N,)."""
+    """y = x + bias over the columns: x (..., M, N), bias (N,)."""
 
     def __init__(self, size: int, bias_init: Initializer = init.zeros) -> None:
         self.size = checks.whole("BiasAdd: size", size)

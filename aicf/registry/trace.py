@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
-from ..types import ActKind
+from ..types import ActKind, Precision, f32
 from .program import Gemm, Program
 from .read import read
 from .variant import structure
@@ -34,8 +34,9 @@ def microseconds(us: float) -> str:
     return f"{us:.3g} us" if us < 1e3 else f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
 
 
-def describe_bias(selection: Selection) -> str:
-    """` · bias PerN · z kept` where a product's region has a bias (D4), and keeps what its activation reads."""
+def describe_product(selection: Selection) -> str:
+    """` · precision tf32 · bias PerN · z kept`: how far a product may round its operands (D10), its biases (D4), and whether
+    it keeps what its activation reads."""
     program = read(selection.region)
     if not isinstance(program, Program) or not isinstance(program.core, Gemm):
         return ""
@@ -47,9 +48,9 @@ def describe_bias(selection: Selection) -> str:
             kinds.append(BIAS_PER_N if load.strides[-1] else BIAS_PER_M if any(load.strides) else BIAS_SCALAR)
         elif apply.kind.name in ActKind.__members__:
             kept |= apply.ins[0] in {slot for slot, _ in after.stores}
-    if not kinds:
-        return ""
-    return f" · bias {', '.join(map(str, kinds))}" + (" · z kept" if kept else "")
+    rounds = program.core.precision is not Precision.exact and program.core.dtype is f32
+    text = f" · precision {program.core.precision.name}" if rounds else ""
+    return text + (f" · bias {', '.join(kinds)}" + " · z kept" * kept if kinds else "")
 
 
 def why_next_lost(selection: Selection) -> str:

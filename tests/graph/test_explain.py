@@ -20,7 +20,7 @@ import aicf
 from aicf import nn
 from aicf.cli import load_recipe
 from aicf.device.spec import PRESETS, preset
-from aicf.registry.trace import describe_bias, render
+from aicf.registry.trace import describe_product, render
 
 from .chains import rows_of
 
@@ -140,7 +140,7 @@ def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
     first, repeats = {}, []
     for n, r in enumerate(explanation.regions):
         ops = tuple((op.kind, op.attrs) for op in r.spec.ops)
-        bias = describe_bias(r.selection)
+        bias = describe_product(r.selection)
         like = (
             ops,
             tuple(t.dtype for t in r.spec.operands),

@@ -170,10 +170,13 @@ class GraphEmitter:
     Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.
 
     training  whether a loss will be differentiated: what layers such as dropout do only then
+    policy    attributes of every op that has them and is not given them, such as {"precision": Precision.tf32}
     """
 
-    def __init__(self, builder: Builder, device: str, training: bool = False) -> None:
-        self.builder, self.device, self.training = builder, device, training
+    def __init__(
+        self, builder: Builder, device: str, training: bool = False, policy: Mapping[str, Any] | None = None
+    ) -> None:
+        self.builder, self.device, self.training, self.policy = builder, device, training, policy or {}
         self._draws = 0
         self._scope: tuple[str, ...] = ()
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
@@ -199,6 +202,7 @@ class GraphEmitter:
             else [*operands]
         )
         given = self._with_constants(schema, values)
+        named = {**{a.name: self.policy[a.name] for a in schema.attrs if a.name in self.policy}, **named}
         attrs = schema.normalized([v.spec if v else None for v in given], named)
         pack = schema.pack(attrs)
         specs = schema.infer(given, pack, self.device)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ...errors import VerifyError
 from ...ir import Graph, Role, Value
-from ...types import TensorSpec
+from ...types import Precision, TensorSpec
 from .autodiff import gradients
 from .builder import Builder, GraphEmitter
 
@@ -52,6 +52,7 @@ class Recipe:
     """What to compile: everything but the sizes of named dimensions.
 
     accumulate  gradients of so many runs are averaged before the optimizer steps
+    precision   of products of f32, where an op is not told its own (D10)
     """
 
     model: ModelLike
@@ -59,6 +60,7 @@ class Recipe:
     loss: LossLike | None = None
     optimizer: OptimizerLike | None = None
     accumulate: int = 1
+    precision: Precision | str = Precision.exact
 
     def __post_init__(self) -> None:
         _check_part("model", self.model, ("inputs", "emit"), "an nn.Model", "compile(model, ...)")
@@ -84,6 +86,16 @@ class Recipe:
                 f"accumulate={runs!r} in mode {self.mode!r}",
                 expected="the whole number 1, or more in mode 'train'",
             )
+        if self.precision not in {*Precision, *Precision.__members__}:
+            raise VerifyError(
+                f"precision {self.precision!r} is unknown", expected=", ".join(Precision.__members__)
+            )
+
+    @property
+    def policy(self) -> Mapping[str, Any]:
+        """Attributes of the ops that have them."""
+        chosen = self.precision
+        return {"precision": int(Precision[chosen] if isinstance(chosen, str) else chosen)}
 
 
 def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hint: str) -> None:
@@ -100,7 +112,7 @@ def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hi
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
     """Emit a recipe for given sizes. `phase` is "step", or "accumulate" for the runs between two steps."""
     builder = Builder()
-    ctx = GraphEmitter(builder, device, training=recipe.mode != "infer")
+    ctx = GraphEmitter(builder, device, training=recipe.mode != "infer", policy=recipe.policy)
     inputs = {
         name: ctx.input(name, bound.shape, bound.dtype)
         for name, bound in ((n, s.bind(sizes)) for n, s in recipe.model.inputs.items())

@@ -13,7 +13,14 @@ from rich.console import Group, RenderableType
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
-from ...registry.trace import describe_bias, labelled, microseconds, render, selection_json, selection_lines
+from ...registry.trace import (
+    describe_product,
+    labelled,
+    microseconds,
+    render,
+    selection_json,
+    selection_lines,
+)
 from ...registry.tuning import counted
 from ..fuse import Region
 from .plan import ExecPlan
@@ -77,7 +84,7 @@ class Explanation(JupyterMixin):
             ops = tuple((op.kind, op.attrs) for op in spec.ops)
             types = tuple(t.dtype for t in spec.operands)
             told = (
-                describe_bias(region.selection),
+                describe_product(region.selection),
                 region.ended.trigger,
                 region.ended.row,
                 set(chosen.cost.terms) == {"measured"},
@@ -137,7 +144,7 @@ class Explanation(JupyterMixin):
         region = self.regions[n]
         ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
         text = Text(f"\nregion {n:<3} ").append(_brief(region), style="bold cyan")
-        return text.append(f"   {ops}{describe_bias(region.selection)}")
+        return text.append(f"   {ops}{describe_product(region.selection)}")
 
     def _operands(self, region: Region) -> RenderableType:
         operands = [str(t) for t in region.spec.operands]
