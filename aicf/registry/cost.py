@@ -39,6 +39,7 @@ class Cost:
 
     terms: Mapping[str, float] = field(default_factory=dict)
     predicted: float | None = None  # of a measured time: what the model would have said
+    noise: float = 0.0  # and how far off it may be, in microseconds
 
     @cached_property
     def us(self) -> float:
@@ -49,9 +50,9 @@ class Cost:
     def plus(self, **terms: float) -> Cost:
         return Cost({**self.terms, **{k: self.terms.get(k, 0.0) + v for k, v in terms.items()}})
 
-    def measured(self, us: float) -> Cost:
+    def measured(self, us: float, noise: float = 0.0) -> Cost:
         """A measured time in the place of this prediction, which stays to be compared with."""
-        return Cost({"measured": us}, predicted=self.us)
+        return Cost({"measured": us}, self.us, noise)
 
     def __str__(self) -> str:
         """Terms that matter: those under a thousandth of the whole are left out."""

@@ -125,7 +125,9 @@ class Selector:
         self.registry, self.device, self.tuning, self.required = registry, device, tuning, required
         self.strict = strict
         self.index = registry.index(device, required)
-        self._refusals = tuning if isinstance(tuning, Tuning) else None
+        self._tuned = (
+            tuning if isinstance(tuning, Tuning) else None
+        )  # a mapping of times says no more than those
         self._memo: dict[RegionSpec, Selection | NoKernelError] = {}
         self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
 
@@ -178,12 +180,14 @@ class Selector:
                 continue
             measured = self.tuning.get((key, variant.id)) if self.tuning else None
             cost = variant.cost(region, self.device)
-            ranked.append(Candidate(variant, cost if measured is None else cost.measured(measured)))
+            if measured is not None:
+                cost = cost.measured(measured, self._tuned.noise(key, variant.id) if self._tuned else 0.0)
+            ranked.append(Candidate(variant, cost))
         return tuple(sorted(ranked, key=lambda c: c.order))
 
     def _found_wrong(self, variant: KernelVariant, key: str) -> Reject | None:
         """Tuning runs a kernel before it times it; one that failed there is not used for that region."""
-        why = self._refusals.refused(key, variant.id) if self._refusals is not None else None
+        why = self._tuned.refused(key, variant.id) if self._tuned else None
         return Reject("tuning", f"failed when it was tuned: {why}") if why else None
 
     def _summing_order(self, region: RegionSpec) -> str | None:

@@ -163,6 +163,13 @@ class Tuning(Mapping[tuple[str, str], float]):
         found = self.regions.get(key)
         return found.refused.get(kernel_id) if found else None
 
+    def noise(self, key: str, kernel_id: str) -> float:
+        """How far off a time may be beside one of another region, in microseconds: half the interquartile range, the
+        probable error of one sample. More samples make a median no surer here, as regions are measured one after the other,
+        and what drifts meanwhile is in all samples of one."""
+        timing = self.regions[key].timings[kernel_id]
+        return 0.5 * timing.spread * timing.us
+
     @property
     def kernel_ids(self) -> frozenset[str]:
         return frozenset(id for m in self.regions.values() for id in (*m.timings, *m.refused))

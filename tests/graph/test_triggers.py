@@ -17,13 +17,14 @@ from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.ops.schema import schema_of
 from aicf.registry.select import Selector
+from aicf.registry.tuning import Header, Measured, Timing, Tuning
 from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
 from aicf.rows.rows import ROWS
 
 from .chains import graph_of, planned
 from .dags import dags
-from .forming import CPU, DEVICES, anything, chain, formed, one, story, weight
+from .forming import CPU, DEVICES, anything, chain, formed, lowered, one, story, weight
 
 
 @pytest.mark.spec("A9")
@@ -199,6 +200,41 @@ def test_cost_counts_what_stood_between_an_accepted_prefix_and_the_next():
     ]
     dear = replace(long, cost=structured("cpu.x.v1", us=3.5).cost)
     assert story(formed(chain("relu", "tanh", "neg"), registry_of(one, dear)))[0] == ("relu", "cost")
+
+
+def _tuned(fused: float, apart: float, spread: float) -> Tuning:
+    """relu and tanh together, and each alone, as they were measured."""
+    found = []
+    for kinds, us in ((("relu", "tanh"), fused), (("relu",), apart / 2), (("tanh",), apart / 2)):
+        (region,) = formed(chain(*kinds), registry_of(anything))
+        found.append(Measured(region.spec, {anything.id: Timing(us, spread, 50)}))
+    return Tuning(Header.here(CPU), found)
+
+
+@pytest.mark.spec("A7", "A9")
+@pytest.mark.parametrize(
+    "fused, spread, kept",
+    [
+        (99.0, 0.02, True),
+        (101.0, 0.0, False),
+        (100.9, 0.02, True),  # half of 2 %: 1.01 us, and twice 0.5 us for the parts; together 1.24 us
+        (101.3, 0.02, False),
+        (104.9, 0.5, True),  # however busy the machine was, no more than a twentieth
+        (105.1, 0.5, False),
+    ],
+)
+def test_measured_times_that_noise_tells_apart_do_not_split_a_region(fused, spread, kept):
+    tuning = _tuned(fused, 100.0, spread)
+    ops, graph = lowered(chain("relu", "tanh"))
+    regions = form_regions(ops, graph, Selector(registry_of(anything), CPU, tuning))
+    assert story(regions) == ([("relu + tanh", "end")] if kept else [("relu", "cost"), ("tanh", "end")])
+    near = regions[0].steps[-1].near
+    assert (near != "") == (kept and fused > 100)
+    if fused == 100.9:
+        assert near == "0.9 us over the split one, noise 1.23 us"
+    times = dict(tuning)  # which say nothing of noise
+    regions = form_regions(ops, graph, Selector(registry_of(anything), CPU, times))
+    assert len(regions) == (1 if fused <= 100 else 2)
 
 
 @pytest.mark.spec("A9")

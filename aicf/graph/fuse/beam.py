@@ -60,5 +60,5 @@ def search(composer: Composer, n: int, k: int) -> list[Open] | None:
 def _charged(composer: Composer, before: _Closed, region: Open, otherwise: float) -> _Hypothesis:
     if region.us is not None:
         return _Hypothesis(before, region, before.us + region.us)
-    us, _ = composer.alone(region.last)
-    return _Hypothesis(before, region, otherwise + (us or 0.0))
+    alone, _ = composer.alone(region.last)
+    return _Hypothesis(before, region, otherwise + (alone.us if alone else 0.0))

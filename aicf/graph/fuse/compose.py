@@ -130,7 +130,7 @@ class Composer:
         memo = selector.compositions
         self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})
         self._numbers: dict[Any, int] = memo.setdefault("numbers", {})
-        self._alone: dict[Any, tuple[float | None, int]] = memo.setdefault("alone", {})
+        self._alone: dict[Any, tuple[Candidate | None, int]] = memo.setdefault("alone", {})
         self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
         self._descs = [self._number(d) for d in schedule.descs]
         self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
@@ -145,14 +145,13 @@ class Composer:
         """The region with the next op of the schedule."""
         return self._extended(region, region.last + 1)
 
-    def alone(self, i: int) -> tuple[float | None, int]:
-        """Time of op i as a kernel of its own, None if none takes it; and the bytes it then moves."""
+    def alone(self, i: int) -> tuple[Candidate | None, int]:
+        """The best kernel of op i by itself, None if none takes it; and the bytes it then moves."""
         step = self._step(None, i)
         found = self._alone.get(step.key)
         if found is None:
             spec = self._spec(None, i, step)
-            best = self.selector.alone(spec)
-            found = self._alone[step.key] = best.us if best else None, spec.nbytes
+            found = self._alone[step.key] = self.selector.alone(spec), spec.nbytes
         return found
 
     def _number(self, value: Any) -> int:

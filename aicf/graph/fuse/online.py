@@ -15,10 +15,12 @@ from functools import cached_property
 
 from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp
-from ...registry.select import Selection, Selector
+from ...registry.select import Candidate, Selection, Selector
 from ...registry.trace import counted_reasons, why_not_taken
 from ...rows import AttributeState, RegionSpec
 from .compose import Composer, Open, Schedule, Stop
+
+NEAR = 0.05  # of the split time: noise that is greater says that the machine was busy, not that the two are alike
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Composed:
     us: float | None
     alone_us: float | None  # the op as a kernel of its own, and the bytes it would then move
     alone_bytes: int
+    near: str = ""  # that the op was kept, though times that were measured are a little better without it
 
 
 @dataclass(frozen=True)
@@ -171,13 +174,23 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
 
 
 def _story(composer: Composer, region: Open) -> tuple[Composed, ...]:
-    steps, before = [], None
+    steps: list[Composed] = []
+    before: AttributeState | None = None
+    taken: tuple[int, Candidate] | None = (
+        None  # the last prefix that a kernel takes: its last op, and the kernel
+    )
     for n, (node, op) in enumerate(zip(region.steps, region.node.spec.ops)):
-        best, (alone_us, alone_bytes) = node.best, composer.alone(region.anchor + n)
+        best, (alone, alone_bytes) = node.best, composer.alone(region.anchor + n)
+        near, i = "", region.anchor + n
+        if best and taken and (told := _apart(composer, taken[1], range(taken[0] + 1, i + 1), best)):
+            over, margin = best.us - told[0], told[1]
+            near = f"{over:.3g} us over the split one, noise {margin:.3g} us" if 0 < over <= margin else ""
+        taken = (i, best) if best else taken
         steps.append(
             Composed(
                 op.kind.name, node.state.changed(before), node.state.candidates.bit_count(),
-                best.variant.id if best else None, best.us if best else None, alone_us, alone_bytes,
+                best.variant.id if best else None, best.us if best else None, alone.us if alone else None,
+                alone_bytes, near,
             )
         )  # fmt: skip
         before = node.state
@@ -214,21 +227,30 @@ def _told(kind: str, stop: Stop) -> Ended:
 
 def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     """Legal is not profitable: stop when the fused prediction is worse than the split one (A9)."""
-    assert best.us is not None and following.us is not None
-    split = best.us
-    for i in range(best.last + 1, following.last + 1):
-        us, _ = composer.alone(i)
-        if us is None:
-            return None
-        split += us
-    if following.us <= split:
+    assert best.node.best and following.node.best
+    fused = following.node.best.us
+    told = _apart(composer, best.node.best, range(best.last + 1, following.last + 1), following.node.best)
+    if told is None or fused <= sum(told):
         return None
-    kind, fused = composer.schedule.kinds[following.last].name, following.us
+    split, kind = told[0], composer.schedule.kinds[following.last].name
     return Ended(
         "cost", f"fused {fused:.3g} us against {split:.3g} us split",
         f"with the next op, {kind}, it would take {fused:.3g} us, apart {split:.3g} us",
         "cost", f"{fused:.3g} us", f"{split:.3g} us",
     )  # fmt: skip
+
+
+def _apart(composer: Composer, best: Candidate, rest: range, fused: Candidate) -> tuple[float, float] | None:
+    """What a prefix and the ops after it take, each as a kernel of its own; and how much more fused ones may take and be
+    as good: what measured times may be off by. Fewer kernels are the better guess then. None if an op has no kernel."""
+    split, noise = best.us, [best.cost.noise, fused.cost.noise]
+    for i in rest:
+        alone, _ = composer.alone(i)
+        if alone is None:
+            return None
+        split += alone.us
+        noise.append(alone.cost.noise)
+    return split, min(math.hypot(*noise), NEAR * split)
 
 
 def _total(regions: Sequence[Open]) -> float:

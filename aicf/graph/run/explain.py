@@ -22,7 +22,7 @@ from ...registry.trace import (
     selection_lines,
 )
 from ...registry.tuning import counted
-from ..fuse import Region
+from ..fuse import Composed, Region
 from .plan import ExecPlan
 
 
@@ -116,6 +116,7 @@ class Explanation(JupyterMixin):
                 f"{step.op:<{width}}  {step.candidates} left"
                 + (f", {microseconds(step.us)}" if step.us is not None else ", none takes just this")
                 + "".join(f" · {row} {text}" for row, text in step.changed.items())
+                + (f" · kept: {step.near}" if step.near else "")
                 for step in region.steps
             ]
         if len(region.steps) == 1:
@@ -123,7 +124,8 @@ class Explanation(JupyterMixin):
         first, *others = region.steps
         plural = "s" if first.candidates != 1 else ""
         text = f"{first.op} {first.candidates} candidate{plural}"
-        return [text + "".join(f" · {step.op} {step.candidates}" for step in others)]
+        kept = (f" (kept: {step.near})" if step.near else "" for step in others)
+        return [text + "".join(f" · {step.op} {step.candidates}{near}" for step, near in zip(others, kept))]
 
     def _repeats(self, run: list[int], first: Sequence[int]) -> Text:
         """`regions 22..25  adam_step ×4, as regions 20, 21: 2.97 us, 1.88 us, …`."""
@@ -199,7 +201,7 @@ class Explanation(JupyterMixin):
                     "ended": {
                         name: getattr(r.ended, name) for name in ("trigger", "row", "left", "right", "detail")
                     },
-                    "steps": [asdict(step) for step in r.steps],
+                    "steps": [_step_json(step) for step in r.steps],
                     "bytes": r.spec.nbytes,
                     "view": not s.kernel_id,
                     **selection_json(r.selection),
@@ -207,6 +209,11 @@ class Explanation(JupyterMixin):
                 for r, s in zip(self.regions, self.plan.steps)
             ],
         }
+
+
+def _step_json(step: Composed) -> dict[str, Any]:
+    told = asdict(step)
+    return told if step.near else {name: value for name, value in told.items() if name != "near"}
 
 
 def _brief(region: Region) -> str:
