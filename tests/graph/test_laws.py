@@ -32,7 +32,7 @@ from aicf.rows import LENGTH_LIMIT, RegionOp, RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
 
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact
-from .forming import registries, unreadable
+from .forming import chain, formed, registries, unreadable
 from .interpret import by_ops, by_program
 from .test_fusion import unfused
 
@@ -83,6 +83,18 @@ def test_a_beam_as_wide_as_the_length_limit_is_the_optimum_over_intervals(dag, m
     assert best - 1e-9 <= greedy <= len(ops) + 1e-9  # one kernel for each op
     for beam in (2, 4):
         assert best - 1e-9 <= total(form_regions(ops, graph, selector, beam)) <= greedy + 1e-9
+
+
+@pytest.mark.spec("A10")
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_beam_keeps_the_cheapest_hypotheses_wherever_they_begin(at):
+    """At one op a region begins that is soon worth it, though not at once: the loop goes past it, and it is second best."""
+    kinds = ["relu", "tanh", "neg", "abs", "exp", "sigmoid", "square", "gelu"]
+    plain = structured("cpu.plain.v1", "map", takes=("map",), us=lambda r: 0.2 + 0.8 * len(r.ops))
+    later = structured("cpu.later.v1", kinds[at], takes=("map",), us=lambda r: 0.71 + 0.1 * len(r.ops))
+    assert len(formed(chain(*kinds), registry_of(plain, later))) == 1
+    regions = formed(chain(*kinds), registry_of(plain, later), beam=2)
+    assert [(r.anchor, r.kernel_id) for r in regions] == [(0, plain.id), (at, later.id)]
 
 
 @pytest.mark.spec("A10")
