@@ -1,8 +1,8 @@
 """CUDA kernels: variants beside the bodies they launch. Importing this package imports no numba."""
 
-from . import add, dropout, elementwise, gemm, gemm_mma, gemm_split, losses, memory, multi, reduce
+from . import add, dropout, elementwise, gemm, gemm_mma, gemm_split, gemv, losses, memory, multi, reduce
 
-MODULES = (add, dropout, elementwise, gemm, gemm_mma, gemm_split, losses, memory, multi, reduce)
+MODULES = (add, dropout, elementwise, gemm, gemm_mma, gemm_split, gemv, losses, memory, multi, reduce)
 
 __all__ = [
     "MODULES",
@@ -12,6 +12,7 @@ __all__ = [
     "gemm",
     "gemm_mma",
     "gemm_split",
+    "gemv",
     "losses",
     "memory",
     "multi",

@@ -229,8 +229,8 @@ class GemmNaive:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = parts(region)
         cost = roofline(
-            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.06, blocks=grid(gemm, 16, 16)[0], blocks_per_sm=8,
-            chain=gemm.k * LOAD_US,
+            device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.06, memory_efficiency=0.7,
+            blocks=grid(gemm, 16, 16)[0], blocks_per_sm=8, chain=gemm.k * LOAD_US,
         )  # fmt: skip
         return with_epilogue(cost, region, device)
 

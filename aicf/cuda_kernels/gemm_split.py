@@ -34,6 +34,8 @@ from .elementwise import THREADS
 LEAST_STEPS = 2  # of a tile's depth, in each part
 MOST_PARTS = 64
 COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
+PARTIAL = (), (), (), (Work(0, f32),)  # operands of a part's epilogue, which writes its sums to the workspace
+UNSCALED = Num(1.0, f32), Num(0.0, f32)
 
 
 class Parts(NamedTuple):
@@ -74,14 +76,22 @@ def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost,
 def _cost(region: RegionSpec, p: Gemm, tile: gemm.Tile, parts: Parts, device: DeviceSpec) -> Cost:
     """The parts as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
     they fit."""
-    partial = 4 * parts.number * p.m * p.n
-    kept = partial if partial <= device.l2_bytes // 2 else 0
+    through, total = sum_cost(region, p, parts.number, device)
     slices = replace(p, k=parts.depth, batch=(parts.number,))
-    operands = (p.m + p.n) * p.k * p.dtype.itemsize
-    first = tile.product_cost(slices, operands + partial - kept, device, p.flops)
-    rest = region.nbytes - operands
-    second = roofline(device, bytes=max(0, rest) + partial - kept, cached=kept)
-    return gemm.with_epilogue(first.plus(**{"sum of parts": second.us}), region, device)
+    first = tile.product_cost(slices, operand_bytes(p) + through, device, p.flops)
+    return gemm.with_epilogue(first.plus(**{"sum of parts": total.us}), region, device)
+
+
+def operand_bytes(p: Gemm) -> int:
+    return (p.m + p.n) * p.k * p.dtype.itemsize
+
+
+def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tuple[int, Cost]:
+    """(bytes of so many parts that go through memory when they are written, the second launch)."""
+    partial = 4 * number * p.m * p.n
+    kept = partial if partial <= device.l2_bytes // 2 else 0
+    rest = max(0, region.nbytes - operand_bytes(p))
+    return partial - kept, roofline(device, bytes=rest + partial - kept, cached=kept)
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
@@ -100,21 +110,24 @@ def launches(
     region: RegionSpec, tile: gemm.Tile, parts: Parts, body: Callable[..., None], threads: int
 ) -> list[Launch]:
     """`body` for each part of each tile, then the sum. `body` was made with `raw`."""
+    p, _ = gemm.parts(region)
+    a, b, _, _, *walks, _ = gemm.arguments(region)
+    sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
+    (tiles,) = gemm.grid(p, tile.m, tile.n)
+    first = Launch(body, (tiles * parts.number,), (threads,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
+    return [first, total(region, parts.number)]
+
+
+def total(region: RegionSpec, number: int) -> Launch:
+    """The second launch: so many parts are summed, and what follows the product is done."""
     from .bodies.gemm_split import sum_parts
 
     p, _ = gemm.parts(region)
-    a, b, (c, ins, given, outs), _, *walks, scales = gemm.arguments(region)
-    sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
-    partial = Work(0, f32)
-    first = a, b, ((), (), (), (partial,)), sizes, *walks, (Num(1.0, f32), Num(0.0, f32))
+    _, _, operands, sizes, *_, scales = gemm.arguments(region)
     finish = gemm.epilogue(region, 4)
-    count, blocks = Num(parts.number, i32), max(1, cdiv(p.m * p.n // finish.width, THREADS))
-    second = partial, count, (c, ins, given, outs), sizes[:2], scales
-    (tiles,) = gemm.grid(p, tile.m, tile.n)
-    return [
-        Launch(body, (tiles * parts.number,), (threads,), first),
-        Launch(sum_parts(finish), (blocks,), (THREADS,), second),
-    ]
+    blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
+    args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
+    return Launch(sum_parts(finish), (blocks,), (THREADS,), args)
 
 
 def split(

@@ -67,10 +67,19 @@ def emit_store(ctx: Any, b: Any, dtype: DType, value: Any, pointer: Any, exact: 
 
 def emit_load_vector(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
     """`width` neighbours in one load, or in 16-byte loads; the pointer is aligned to all of them, or to 16 bytes."""
-    vector, align, paired = _vector(pointer, width, dtype)
+    return unpack(ctx, b, dtype, emit_load_parts(b, dtype, pointer, width))
+
+
+def emit_load_parts(b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
+    """The same as they lie in memory: halves in pairs, as 32-bit words, if there is an even number of them."""
+    vector, align, _ = _vector(pointer, width, dtype)
     raw = b.load(b.bitcast(pointer, vector.as_pointer()), align=align)
-    parts = [b.extract_element(raw, const(i)) for i in range(vector.count)]
-    if paired:
+    return [b.extract_element(raw, const(i)) for i in range(vector.count)]
+
+
+def unpack(ctx: Any, b: Any, dtype: DType, parts: list[Any]) -> list[Any]:
+    """What `emit_load_parts` brought, as numbers."""
+    if dtype.itemsize == 2 and parts[0].type == ir.IntType(32):
         parts = [b.trunc(b.lshr(p, const(16 * half)), ir.IntType(16)) for p in parts for half in range(2)]
     return [decode(ctx, b, dtype, part) for part in parts]
 

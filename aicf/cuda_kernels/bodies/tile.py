@@ -16,7 +16,7 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import SIMULATED, deferred, intrinsic, ir, types
-from .element import const, emit_call, emit_load, emit_load_vector, emit_store_vector
+from .element import const, emit_call, emit_load, emit_load_parts, emit_load_vector, emit_store_vector, unpack
 
 
 @deferred
@@ -26,30 +26,17 @@ def runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any
     Run i starts at element place(i, env), or is all 0 where that is negative. Starts are aligned to a run.
     """
     if SIMULATED:
-
-        def load_each(pointer, env):
-            starts = [place(i, env) for i in range(count)]
-            return tuple(np.float32(pointer[s + j] if s >= 0 else 0) for s in starts for j in range(width))
-
-        return load_each
+        return lambda *args: tuple(map(np.float32, _load_each(count, width, place, *args)))
 
     @intrinsic
     def load(typing, pointer, env):
         def codegen(ctx, b, sig, args):
-            zero, values = ir.Constant(ir.FloatType(), 0.0), []
-            for i in range(count):
-                start = emit_call(ctx, b, place, types.int64, [types.int32, env], [const(i), args[1]])
-                outside = b.basic_block
-                with b.if_then(b.icmp_signed(">=", start, const(0, 64))):
-                    at = b.gep(args[0], [start])
-                    one = emit_load_vector if width > 1 else _emit_load_one
-                    loaded = one(ctx, b, dtype, at, width)
-                    inside = b.basic_block
-                for value in loaded:
-                    merged = b.phi(ir.FloatType())
-                    merged.add_incoming(zero, outside)
-                    merged.add_incoming(value, inside)
-                    values.append(merged)
+            def one(at):
+                if width == 1:
+                    return [emit_load(ctx, b, dtype, at)]
+                return emit_load_vector(ctx, b, dtype, at, width)
+
+            values = _emit_runs(ctx, b, count, place, env, args, width * [ir.FloatType()], one)
             return ctx.make_tuple(b, sig.return_type, values)
 
         return types.UniTuple(types.float32, count * width)(pointer, env), codegen
@@ -57,8 +44,50 @@ def runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any
     return load
 
 
-def _emit_load_one(ctx: Any, b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]:
-    return [emit_load(ctx, b, dtype, pointer)]
+@deferred
+def raw_runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any:
+    """As `runs`, but not widened: nothing waits for a load, and halves take half the registers, until `multiply_runs`."""
+    if SIMULATED:
+        return lambda *args: _load_each(count, width, place, *args)
+    paired = dtype.itemsize == 2 and width % 2 == 0
+    parts = width // 2 if paired else width
+
+    @intrinsic
+    def load(typing, pointer, env):
+        kind = types.uint32 if paired else pointer.dtype
+
+        def codegen(ctx, b, sig, args):
+            kinds = parts * [ctx.get_value_type(kind)]
+            values = _emit_runs(ctx, b, count, place, env, args, kinds,
+                                lambda at: emit_load_parts(b, dtype, at, width))  # fmt: skip
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(kind, count * parts)(pointer, env), codegen
+
+    return load
+
+
+def _load_each(count: int, width: int, place: Callable[..., Any], pointer: Any, env: Any) -> tuple[Any, ...]:
+    starts = [place(i, env) for i in range(count)]
+    return tuple(pointer[s + j] if s >= 0 else np.float32(0) for s in starts for j in range(width))
+
+
+def _emit_runs(ctx: Any, b: Any, count: int, place: Callable[..., Any], env: Any, args: Any, kinds: list[Any],
+               load: Callable[..., list[Any]]) -> list[Any]:  # fmt: skip
+    """`load` where a run is inside, zeros of these kinds where it is outside."""
+    values = []
+    for i in range(count):
+        start = emit_call(ctx, b, place, types.int64, [types.int32, env], [const(i), args[1]])
+        outside = b.basic_block
+        with b.if_then(b.icmp_signed(">=", start, const(0, 64))):
+            loaded = load(b.gep(args[0], [start]))
+            inside = b.basic_block
+        for value, kind in zip(loaded, kinds):
+            merged = b.phi(kind)
+            merged.add_incoming(ir.Constant(kind, 0), outside)
+            merged.add_incoming(value, inside)
+            values.append(merged)
+    return values
 
 
 @deferred
@@ -225,3 +254,48 @@ def fragment(groups: int, width: int, apart: int) -> Any:
         return types.UniTuple(types.float32, groups * width)(shared, base), codegen
 
     return read
+
+
+# Of `multiply_runs`: for each run read from shared memory, the element where it begins, and the multiply-adds that it is in:
+# which sum, which element of the register tile, which of the run.
+Reads = tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]
+
+
+@deferred
+def multiply_runs(dtype: DType, count: int, width: int, sums: int, shared_width: int, reads: Reads) -> Any:
+    """`multiply(acc, raw, shared, base)`: acc[i] + x[j] * y[e] for each (i, j, e), with one fused multiply-add each, in order.
+
+    raw     x: `count` runs of `width` elements, from `raw_runs`, widened here
+    shared  y: f32, in runs of `shared_width` from base + their beginning, one vector load each, just before it is needed
+    """
+    if SIMULATED:
+
+        def multiply_each(acc, raw, shared, base):
+            made = list(acc)
+            for begin, products in reads:
+                for i, j, e in products:
+                    made[i] = np.float32(made[i] + np.float32(raw[j]) * shared[base + begin + e])
+            return tuple(made)
+
+        return multiply_each
+
+    @intrinsic
+    def multiply(typing, acc, raw, shared, base):
+        def codegen(ctx, b, sig, args):
+            parts = [b.extract_value(args[1], i) for i in range(len(raw))]
+            each = len(parts) // count
+            runs = [unpack(ctx, b, dtype, parts[i * each : (i + 1) * each]) for i in range(count)]
+            x = [value for run in runs for value in run]
+            made = [b.extract_value(args[0], i) for i in range(sums)]
+            data = ctx.make_array(shared)(ctx, b, args[2]).data
+            vector = ir.VectorType(ir.FloatType(), shared_width).as_pointer(data.type.addrspace)
+            for begin, products in reads:
+                at = b.gep(data, [b.add(args[3], ir.Constant(args[3].type, begin))])
+                y = b.load(b.bitcast(at, vector), align=4 * shared_width)
+                for i, j, e in products:
+                    made[i] = b.fma(x[j], b.extract_element(y, const(e)), made[i])
+            return ctx.make_tuple(b, sig.return_type, made)
+
+        return acc(acc, raw, shared, base), codegen
+
+    return multiply

@@ -1,0 +1,69 @@
+"""Products with few rows or columns: regions and cases for the tests of their kernels."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from fused_gemm_cases import Product, case_of, regions, residual
+from kernel_cases import Case, desc, gemm, region
+
+from aicf.rows import RegionSpec
+from aicf.types import ActKind, DType, bf16, f16, f32
+
+SIMT = "cuda.gemv_simt.v1"
+TYPES = (f32, f16, bf16)
+TRANSPOSES = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
+
+
+def strided(dtype: DType) -> list[RegionSpec]:
+    """Rows further apart than they are long; columns apart; a vector with a step; both strides over one."""
+
+    def of(a: Any, b: Any) -> RegionSpec:
+        return region("gemm", desc(a[0], dtype, a[1]), desc(b[0], dtype, b[1]), None, None)
+
+    return [
+        of(((3, 40), (48, 1)), ((40, 24), (32, 1))),
+        of(((3, 40), (1, 5)), ((40, 24), (1, 48))),
+        of(((1, 40), (1, 1)), ((40, 9), (27, 3))),
+        of(((24, 40), (81, 2)), ((40, 2), (5, 2))),
+    ]  # fmt: skip
+
+
+def plain(dtype: DType) -> list[RegionSpec]:
+    """Every layout of both operands, few rows and few columns, whole runs and ragged ones, one block and several, parts of k."""
+    made = []
+    for t in TRANSPOSES:
+        for m, n, k in ((3, 40, 72), (40, 3, 72), (5, 37, 29), (37, 7, 29)):
+            made.append(gemm(m, n, k, dtype=dtype, **t))
+        made.append(gemm(1, 72, 1100, dtype=dtype, **t))
+        made.append(gemm(12, 24, 200, dtype=dtype, alignment=dtype.itemsize, **t))
+    made += strided(dtype)
+    made += [gemm(*sizes, dtype=dtype, bias=1) for sizes in (
+        (1, 1, 1), (1, 1, 9000), (1, 40, 1), (40, 1, 1), (16, 16, 0), (0, 5, 3), (5, 0, 3), (1, 3, 2500))]  # fmt: skip
+    made.append(
+        gemm(
+            9, 33, 65, dtype=dtype, c=True, bias=33, alpha=0.5, beta=-1.5, act=ActKind.gelu, save_preact=True
+        )
+    )
+    made.append(
+        gemm(
+            1, 8, 9000, dtype=dtype, c=True, bias=8, alpha=0.5, beta=-1.5, act=ActKind.relu, save_preact=True
+        )
+    )
+    return made
+
+
+def fused_cases(variant: str, dtype: DType) -> list[Case]:
+    """Every epilogue, behind few rows or behind few columns; parts of k are the same for all."""
+    sizes = itertools.cycle([(6, 20, 24), (20, 5, 24), (2, 18, 9)])
+    made = [
+        case_of(variant, regions(Product(*next(sizes), dtype))[name])
+        for name in regions(Product(2, 3, 4, dtype))
+        if "[" not in name
+    ]
+    return [*made, case_of(variant, residual(Product(1, 20, 9000, dtype)))]
+
+
+def cases(variant: str, dtype: DType) -> list[Case]:
+    return [*(case_of(variant, r) for r in plain(dtype)), *fused_cases(variant, dtype)]

@@ -1,0 +1,197 @@
+"""Products with few rows or few columns: when they are chosen, where their numbers go, and what they compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+
+import numpy as np
+import pytest
+from fused_gemm_cases import Product, case_of, residual
+from gemv_cases import SIMT, TYPES, cases
+from kernel_cases import VARIANTS, Case, assert_close, gemm, operands_for, reference, with_specials
+from test_compile import DEVICES, compile_case
+from test_fused_maps import fresh_seed, run_on_host
+from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
+
+from aicf.cuda_kernels.bodies.gemv import Slice, products, wide_step
+from aicf.cuda_kernels.gemv import OWN, Share, Staging, plan, share
+from aicf.device.spec import preset
+from aicf.types import DType, bf16, f16, f32
+
+H200 = preset("h200")
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+
+
+def chosen(device: str, *sizes: int, **more) -> str:
+    r, spec = gemm(*sizes, **more), preset(device)
+    able = [v for v in VARIANTS.values() if "gemm" in v.kinds and v.supported(r, spec) is None]
+    return max((v.score(r, spec), v.name) for v in able)[1]
+
+
+@pytest.mark.spec("B8", "D10")
+@pytest.mark.parametrize("device", ["h200", "a100", "t4"])
+@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
+def test_chosen_where_rows_or_columns_are_few(device, dtype):
+    for sizes in ((1, 4096, 4096), (4, 4096, 4096), (4096, 1, 4096), (8, 11008, 4096), (1, 1, 100000)):
+        for trans_b in (False, True):
+            assert chosen(device, *sizes, dtype=dtype, trans_b=trans_b).startswith("gemv"), sizes
+    for sizes in ((4096, 4096, 4096), (128, 512, 512), (256, 256, 64)):
+        assert not chosen(device, *sizes, dtype=dtype).startswith("gemv"), sizes
+
+
+@pytest.mark.spec("B8")
+def test_predicted_near_the_bandwidth_where_cores_keep_up():
+    """One thin line costs what reading costs; sixteen of halves cost arithmetic."""
+    reading = 2 * 4096 * 4096 / H200.bandwidth * 1e-3
+    one, sixteen = (plan(gemm(m, 4096, 4096, dtype=f16, trans_b=True), H200).cost for m in (1, 16))
+    assert reading < one.us < 1.4 * reading and "compute" not in one.terms
+    assert sixteen.terms["compute"] > reading
+
+
+@pytest.mark.spec("D10")
+def test_what_it_refuses():
+    variant = VARIANTS[SIMT]
+    assert variant.supported(gemm(16, 4096, 64), H200) is variant.supported(gemm(4096, 16, 64), H200) is None
+    strict = dataclasses.replace(gemm(1, 64, 64), strict=True)
+    assert "strict takes one sum, in order" in str(variant.supported(strict, H200))
+    assert str(variant.supported(gemm(17, 17, 64), H200)) == "smaller of m and n 17 is over 16"
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("sizes, more, name", [
+    ((1, 64, 64), {}, "1_l8_k2"), ((1, 64, 64), {"trans_b": True}, "1_k8_k2"), ((64, 3, 64), {}, "4_k8_l1"),
+    ((64, 3, 64), {"trans_b": True}, "4_k8_k4"), ((3, 64, 64), {"trans_a": True}, "4_l8_l1"),
+    ((5, 64, 64), {}, "8_l4_k4"), ((5, 63, 64), {}, "8_l1_k2"), ((5, 63, 63), {"trans_b": True}, "8_k1_k1"),
+    ((5, 64, 64), {"alignment": 4}, "8_l2_k2"), ((1, 1, 64), {}, "1_k8_k2"), ((40, 1, 1), {}, "1_l8_k1"),
+])  # fmt: skip
+def test_operands_come_in_the_longest_runs_that_are_whole_and_aligned(sizes, more, name):
+    assert "_".join(map(str, share(gemm(*sizes, dtype=f16, **more)))) == name
+
+
+def test_k_is_split_where_lines_are_few():
+    long, wide = gemm(1, 64, 100000, dtype=f16), gemm(1, 64 * 132, 4096, dtype=f16)
+    assert plan(wide, H200).splits == 1 and VARIANTS[SIMT].query_workspace(wide, H200) == 0
+    splits, chunk, _ = plan(long, H200)
+    assert splits > 8 and (splits - 1) * chunk < 100000 <= splits * chunk
+    assert VARIANTS[SIMT].query_workspace(long, H200) == splits * 64 * 4
+    first, second = VARIANTS[SIMT].build(residual(Product(1, 64, 100000)), H200)
+    assert "gelu" not in first.body.__name__ and "gelu" in second.body.__name__
+
+
+# --- where numbers go -------------------------------------------------------------------------------------------------
+
+SHARES = [
+    Share(few, k_fast, width, itemsize)
+    for few, k_fast, width, itemsize in itertools.product((1, 2, 4, 8, 16), (False, True), (1, 2, 4, 8), (2, 4))
+    if width * itemsize <= 16 and (width < 8 or few <= 4)
+]  # fmt: skip
+
+
+def stagings(part: Share) -> list[Staging]:
+    most = min(4, max(1, part.few * part.depth // part.threads))
+    return [Staging(False, 1), *(Staging(True, w) for w in (1, 2, 4) if w <= most)]
+
+
+@pytest.mark.spec("D10", "F2")
+@pytest.mark.parametrize("part", SHARES, ids=str)
+def test_every_product_meets_its_own_numbers(part):
+    """Of a slice: each thin number is brought once, and is read beside the wide one of the same k; all are multiplied."""
+    for staging in stagings(part):
+        thin = Slice(part, staging)
+        first, step, to = (f.args[0] for f in (thin.first(), thin.step(), thin.to()))
+        shared = {}
+        for thread in range(part.threads):
+            line, along = first(thread)
+            if not (line < part.few and along < part.depth):
+                continue
+            for i in range(thin.loads):
+                more = step(i)
+                for e in range(staging.width):
+                    at = to(line, along) + to(*more) + e * (1 if part.k_fast else part.few)
+                    assert shared.setdefault(at, (line + more[0], along + more[1] + e)) == (
+                        line + more[0],
+                        along + more[1] + e,
+                    )
+        assert set(shared) == set(range(part.few * part.depth))
+        assert set(shared.values()) == {(s, k) for s in range(part.few) for k in range(part.depth)}
+        quad, reads = products(part)
+        further, met = wide_step(part).args[0], set()
+        for thread in range(part.threads):
+            lane, group = thread % part.lanes, thread // part.lanes
+            if part.k_fast:
+                line, along, get = group * OWN, lane * part.width, lane * min(part.width, 4)
+            else:
+                line, along, get = lane * part.width, group, group * part.few
+            for begin, made in reads:
+                assert (get + begin) % quad == 0  # a vector load
+                for i, j, e in made:
+                    (down, deeper), v = further(j // part.width), j % part.width
+                    x = (
+                        (line + down, along + deeper + v)
+                        if part.k_fast
+                        else (line + down + v, along + deeper)
+                    )
+                    s, k = shared[get + begin + e]
+                    assert k == x[1] and i % part.few == s and i // part.few == (down if part.k_fast else v)
+                    met.add((*x, s))
+        assert len(met) == part.lines * part.depth * part.few
+
+
+# --- what they compute ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A12", "D9", "D10", "F2")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_code_run_on_the_host_agrees_with_numpy(dtype):
+    """With numbers, and with NaN and infinities among them."""
+    some = cases(SIMT, dtype)  # the last one is in parts
+    for case in some if EVERYTHING else [*some[TYPES.index(dtype) : -1 : 45], some[-1]]:
+        given = operands_for(case, fresh_seed()), with_specials(case, operands_for(case, fresh_seed()))
+        for operands, results in zip(given, run_on_host(case, *given)):
+            assert_close(case, results, reference(case, operands.arrays))
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
+def test_compiles_without_spills(dtype: DType, target: str):
+    """Every layout of both operands, whole runs and single numbers, for each count of thin lines."""
+    (device,) = (d for d in DEVICES if d.target == target)
+    every = [
+        gemm(few, 4096, 4096, trans_a=ta, trans_b=tb, dtype=dtype, alignment=alignment)
+        for few, ta, tb in itertools.product((1, 2, 4, 8, 16), (False, True), (False, True))
+        for alignment in (256, 4, dtype.itemsize)
+    ]
+    start = 5 * ["sm_75", "sm_80", "sm_90a"].index(target) + (dtype is f32)
+    for r in every if EVERYTHING else every[start::59]:
+        compile_case(Case(SIMT, r), device, look_at_ptx=True)
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("A12", "D9", "D10")
+@pytest.mark.parametrize("case", [c for t in TYPES for c in cases(SIMT, t)], ids=str)
+def test_agrees_with_numpy(gpu, case):  # noqa: F811
+    for operands in (operands_for(case, fresh_seed()), with_specials(case, operands_for(case, fresh_seed()))):
+        got = launch_case(gpu, case, operands.memory)
+        assert_close(case, got, reference(case, operands.arrays))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "sizes", [(1, 4096, 4096), (7, 1000, 3001), (4096, 4, 512), (3, 5, 70000), (16, 11008, 256)]
+)
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_at_size_and_again(gpu: Gpu, sizes, dtype, trans_b):  # noqa: F811
+    """At pointers of any alignment; and the same bits each time."""
+    for alignment, shift in ((256, 0), (dtype.itemsize, 1)):
+        case = case_of(SIMT, gemm(*sizes, dtype=dtype, trans_b=trans_b, alignment=alignment))
+        operands = operands_for(case, fresh_seed())
+        got, again = (launch_case(gpu, case, operands.memory, shift=shift) for _ in range(2))
+        assert_close(case, got, reference(case, operands.arrays))
+        assert np.array_equal(got[0].view(np.uint8), again[0].view(np.uint8))
