@@ -61,15 +61,19 @@ def checks(region: RegionSpec, step: int) -> Checks:
     yield at_most("elements of the product", p.m * p.n, 2**31 - 1)
 
 
+def choices(k: int, most: int, step: int) -> list[Parts]:
+    """Parts to choose among: powers of two, and as many as `most`, which fill the device once."""
+    most = min(MOST_PARTS, max(2, most))
+    return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
+
+
 @lru_cache(maxsize=4096)
 def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, Parts]:
-    """The number of parts that is predicted to be fastest: by powers of two, up to what fills the device once."""
+    """The number of parts that is predicted to be fastest."""
     p, _ = gemm.parts(region)
     (tiles,) = gemm.grid(p, tile.m, tile.n)
-    most = min(MOST_PARTS, max(2, device.sms * tile.blocks_per_sm // tiles))
-    wanted = sorted({most, *(2**i for i in range(1, most.bit_length()))})
-    tried = {divide(p.k, n, tile.step) for n in wanted}
-    costs = [(_cost(region, p, tile, parts, device), parts) for parts in sorted(tried)]
+    tried = choices(p.k, device.sms * tile.blocks_per_sm // tiles, tile.step)
+    costs = [(_cost(region, p, tile, parts, device), parts) for parts in tried]
     return min(costs, key=lambda pair: pair[0].us)
 
 

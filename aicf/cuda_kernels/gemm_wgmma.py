@@ -16,6 +16,7 @@ from ..registry.variant import (
     In,
     KernelVariant,
     Launch,
+    Num,
     Out,
     Reject,
     TensorMap,
@@ -25,9 +26,9 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
-from ..types import TensorDesc, bf16, f16
-from . import gemm, wgmma_cost
-from .wgmma_tiling import ATOM, DEPTH, TILINGS, Tiling
+from ..types import TensorDesc, bf16, f16, i32
+from . import gemm, gemm_split, wgmma_cost
+from .wgmma_tiling import ATOM, DEPTH, SPLIT, TILINGS, Tiling
 
 ROW_BYTES = 16  # that rows and pointers are multiples of
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
@@ -135,20 +136,57 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
     return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _launch(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> Launch:
+def _split(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant that splits k: gemm_split.py has the other half."""
+
+    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}_split.v1", takes=gemm.TAKES, needs=("sm_90a",))
+    class Split:
+        __doc__ = f"""As gemm_wgmma_{tiling}, on parts of k side by side, and a second launch for their sum and what follows the product.
+
+        Parallel over {tiling.m} x {tiling.n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
+        out of the L2 cache if they fit. Limit: that, and a launch more.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield from checks(region)
+            yield from gemm_split.checks(region, DEPTH)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return wgmma_cost.best_parts(tiling, region, device)[0]
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            p, _ = gemm.parts(region)
+            return 4 * wgmma_cost.best_parts(tiling, region, device)[1].number * p.m * p.n
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            parts = wgmma_cost.best_parts(tiling, region, device)[1]
+            return [_launch(tiling, region, device, parts), gemm_split.total(region, parts.number)]
+
+    return Split  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _launch(
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts | None = None
+) -> Launch:
+    """Of the whole product, or of parts of k."""
     from .bodies.gemm_wgmma import wgmma
 
-    (p, _), both, boxes = gemm.parts(region), operands(region), staged(tiling, region)
+    (p, _), both = gemm.parts(region), operands(region)
     assert not isinstance(both, Reject)
     a, b = both
-    body = wgmma(tiling, a.k_fast, b.k_fast, gemm.epilogue(region, 2), boxes)
     maps: tuple[TensorMap, ...] = a.map(region, tiling.m), b.map(region, tiling.n // tiling.cluster)
+    _, _, others, sizes, *_, scales = gemm.arguments(region)
+    if parts is None:
+        boxes, finish = staged(tiling, region), gemm.epilogue(region, 2)
+    else:
+        boxes, finish = False, gemm_split.raw(region, 2)
+        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
     if boxes:
         result = region.results[0].dtype
         maps = *maps, TensorMap(Out(0), result, (p.n, p.m), p.n * result.itemsize, (ATOM, 64))
-    _, _, others, sizes, *_, scales = gemm.arguments(region)
-    resident = device.sms * tiling.blocks // tiling.cluster
-    grid = (min(wgmma_cost.clusters(tiling, region), resident) * tiling.cluster,)
+    tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
+    grid = (min(tiles, wgmma_cost.resident(tiling, device)) * tiling.cluster,)
+    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes)
     return Launch(
         body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.cluster
     )
@@ -156,3 +194,4 @@ def _launch(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> Launch:
 
 # Names of this module are what a registry takes.
 globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in TILINGS})
+globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})

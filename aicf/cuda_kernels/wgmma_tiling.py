@@ -126,3 +126,10 @@ TILINGS = (
     Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
     Tiling(64, 64, 1, blocks=2, registers=None),
 )
+
+# Those that split k as well: few results of long sums.
+SPLIT = tuple(
+    t
+    for t in TILINGS
+    if t.teams == 1 and (t.m, t.n) in {(64, 64), (64, 128), (64, 256), (128, 128), (128, 256)}
+)

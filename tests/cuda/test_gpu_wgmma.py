@@ -14,7 +14,7 @@ import pytest
 import test_gpu_kernels
 from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
-from wgmma_cases import TRANSPOSES, VARIANTS, product, residual, stashed
+from wgmma_cases import BY_NAME, SPLITS, TRANSPOSES, VARIANTS, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import gemm_wgmma
@@ -34,7 +34,7 @@ BOTH = (f16, bf16)
 @pytest.fixture(autouse=True)
 def _known(monkeypatch):
     """`launch_case` finds the tilings among the variants."""
-    known = {**test_gpu_kernels.VARIANTS, **{v.id: v for v in VARIANTS.values()}}
+    known = {**test_gpu_kernels.VARIANTS, **{v.id: v for v in BY_NAME.values()}}
     monkeypatch.setattr(test_gpu_kernels, "VARIANTS", known)
 
 
@@ -103,6 +103,15 @@ def test_other_results(gpu, variant):  # noqa: F811
     check(gpu, variant, product(520, 264, 72, ("w", "convert", "y", {"dtype": f32.id})))
     check(gpu, variant, product(520, 264, 72, ("w", "convert", "y", {"dtype": bf16.id})), HALVES[bf16])
     check(gpu, variant, product(520, 264, 72, ("g", "gelu", "y")))
+
+
+@pytest.mark.spec("B10")
+@pytest.mark.parametrize("variant", sorted(v.id for v in SPLITS.values()))
+@pytest.mark.parametrize("make", [product, residual, stashed])
+@pytest.mark.parametrize("m, n, k", [(16, 4096, 4096), (130, 136, 520), (61, 133, 4000), (512, 512, 16384)])
+def test_parts_of_k(gpu, variant, make, m, n, k):  # noqa: F811
+    for dtype in BOTH:
+        check(gpu, variant, make(m, n, k, dtype=dtype, ta=True, pitch=(-(-m // 8) * 8, -(-n // 8) * 8)))
 
 
 @pytest.mark.parametrize("variant", IDS)

@@ -120,11 +120,15 @@ def test_bands_are_about_as_high_as_what_runs_at_once_is_wide():
 def compiled(t: Tiling, r: RegionSpec):
     launch = gemm_wgmma._launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
+    assert_clean(t, made)
+    return launch, made
+
+
+def assert_clean(t: Tiling, made: engine.CompiledKernel) -> None:
     assert made.registers > 0, f"the log can't be read:\n{made.log}"
     assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
     assert not re.findall(r"C75\d\d", made.log), made.log  # serialized products, ignored setmaxnreg
-    assert made.registers * launch.block[0] * t.blocks <= 65536
-    return launch, made
+    assert made.registers * t.threads * t.blocks <= 65536
 
 
 EPILOGUES = {"plain": product, "residual": residual, "stashed": stashed}

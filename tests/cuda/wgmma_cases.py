@@ -13,7 +13,9 @@ from aicf.registry.variant import KernelVariant
 from aicf.types import ActKind, f16
 
 H200 = preset("h200")
-VARIANTS = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
+BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
+SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
+VARIANTS = {name: v for name, v in BY_NAME.items() if name not in SPLITS}
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 # `make test-all` looks at every configuration
