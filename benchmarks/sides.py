@@ -10,8 +10,12 @@ import aicf
 from aicf.device.interop import adopt
 from aicf.device.runtime import Runtime
 from aicf.dispatch import KernelLoader
+from aicf.graph.build.builder import Builder, GraphEmitter
+from aicf.graph.build.passes import lower, optimize, verify
+from aicf.graph.fuse import form_regions
+from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.program import Program
-from aicf.registry.select import select
+from aicf.registry.select import Selector, select
 from aicf.rows import RegionSpec
 
 from .harness import NotHere
@@ -38,8 +42,65 @@ def bind_op(
         aicf.OpKind(kind), packed, [t.desc for t in operands], [t.desc for t in results]
     )
     chosen = select(region, runtime.spec, registry).kernel_id
-    call = KernelLoader(registry, runtime).bind(chosen, region, operands, results)
-    return BoundOp(call, chosen, (operands, results))
+    call, work = _bind(runtime, registry, chosen, region, operands, results)
+    return BoundOp(call, chosen, (operands, results, work))
+
+
+def _bind(
+    runtime: Runtime, registry: aicf.KernelRegistry, kernel_id: str, region: RegionSpec, operands: Sequence[Any],
+    results: Sequence[Any],
+) -> tuple[Callable[[], None], Any]:  # fmt: skip
+    """A call, and the workspace that it needs, if any."""
+    nbytes = registry.by_id(kernel_id).query_workspace(region, runtime.spec)
+    work = runtime.empty(aicf.TensorSpec((-(-nbytes // 4),), device=runtime.kind)) if nbytes else None
+    return KernelLoader(registry, runtime).bind(kernel_id, region, operands, results, work), work
+
+
+@dataclass(frozen=True)
+class BoundGraph:
+    """Ops that became regions by themselves, bound to memory, in order."""
+
+    calls: tuple[Callable[[], None], ...]
+    kernel_ids: tuple[str, ...]
+    keep: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return " + ".join(self.kernel_ids)
+
+
+def bind_graph(
+    runtime: Runtime, emit: Callable[..., Any], given: dict[str, Any], results: Sequence[Any],
+    kernels: aicf.KernelRegistry | None = None,
+) -> BoundGraph:  # fmt: skip
+    """`emit(ctx, **values)` returns the results; `given` and `results` are any library's tensors."""
+    registry, builder = kernels or aicf.default_registry(), Builder()
+    ctx = GraphEmitter(builder, runtime.kind)
+    tensors = {name: runtime.borrow(adopt(t)) for name, t in given.items()}
+    values = {name: ctx.input(name, t.spec.shape, t.spec.dtype) for name, t in tensors.items()}
+    made = emit(ctx, **values)
+    memory = {values[name].vid: t for name, t in tensors.items()}
+    for n, (value, tensor) in enumerate(
+        zip(made if isinstance(made, tuple) else (made,), results, strict=True)
+    ):
+        memory[builder.output(f"result {n}", value).vid] = runtime.borrow(adopt(tensor))
+    graph = verify(optimize(builder.graph))
+    regions = form_regions(schedule(lower(graph), graph), graph, Selector(registry, runtime.spec))
+    for region in regions:
+        for vid in (*region.in_vids, *region.out_vids):
+            if vid not in memory:
+                memory[vid] = runtime.empty(graph.values[vid].spec)
+    bound = [
+        _bind(
+            runtime,
+            registry,
+            r.kernel_id,
+            r.spec,
+            *([memory[v] for v in vids] for vids in (r.in_vids, r.out_vids)),
+        )
+        for r in regions
+    ]
+    keep = memory, [work for _, work in bound]
+    return BoundGraph(tuple(call for call, _ in bound), tuple(r.kernel_id for r in regions), keep)
 
 
 def op_call() -> Callable[..., Any]:

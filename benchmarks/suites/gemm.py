@@ -1,4 +1,5 @@
-"""Matrix products of halves against cuBLAS: squares, skinny and ragged ones, all four transposes; and every tiling by itself.
+"""Matrix products against cuBLAS: halves in squares, skinny and ragged, all four transposes; f32, exact and rounded to tf32;
+batches; and every Hopper tiling by itself.
 
 The Hopper kernels (`cuda_kernels/gemm_wgmma.py`) are put beside the installed ones here; they are not installed yet.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import aicf
@@ -27,7 +29,9 @@ OTHERS = (
 )  # fmt: skip
 SIZES = (*((n, n, n) for n in SQUARES), *OTHERS)
 SHOWN = (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 11008, 4096), (128, 4096, 4096)
-TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2}
+SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
+HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
+TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3}
 SAMPLE_S = 4e-4  # a graph has as many products as take about so long
 GUESS = 4e14  # flops a second
 PEER = "the better of cuBLAS and cuBLASLt"
@@ -36,24 +40,35 @@ LIBRARIES = {"cuBLAS": "cublas", "cuBLASLt": "cublaslt"}
 
 @dataclass(frozen=True)
 class Problem:
-    """op(a) op(b) of an m x k and a k x n matrix of halves. `order`: N or T for each."""
+    """op(a) op(b) of an m x k and a k x n matrix. `order`: N or T for each; tf32 and tf32x3 are of f32, so rounded."""
 
     m: int
     n: int
     k: int
     dtype: str = "bf16"
     order: str = "NT"
+    batch: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.order} {self.m}x{self.n}x{self.k}"
+        batch = "".join(f"{b} of " for b in self.batch)
+        return f"{self.dtype} {self.order} {batch}{self.m}x{self.n}x{self.k}"
 
     @property
     def flops(self) -> float:
-        return 2.0 * self.m * self.n * self.k
+        return 2.0 * prod(self.batch) * self.m * self.n * self.k
 
     @property
-    def attrs(self) -> dict[str, bool]:
-        return {"trans_a": self.order[0] == "T", "trans_b": self.order[1] == "T"}
+    def transposed(self) -> tuple[bool, bool]:
+        return self.order[0] == "T", self.order[1] == "T"
+
+    @property
+    def precision(self) -> aicf.Precision:
+        return aicf.Precision.__members__.get(self.dtype, aicf.Precision.exact)
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        trans_a, trans_b = self.transposed
+        return {"trans_a": trans_a, "trans_b": trans_b, "precision": self.precision}
 
 
 class Operands:
@@ -62,20 +77,20 @@ class Operands:
     def __init__(self, p: Problem, lab: Any) -> None:
         torch = lab.torch
         self.problem, self.lab = p, lab
-        kind = {"f16": torch.float16, "bf16": torch.bfloat16}[p.dtype]
+        kind = {"f16": torch.float16, "bf16": torch.bfloat16}.get(p.dtype, torch.float32)
         self.launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / p.flops)))
 
         def matrix(rows: int, columns: int, transposed: bool, scale: float = 1.0) -> Any:
-            shape = (columns, rows) if transposed else (rows, columns)
+            shape = (*p.batch, columns, rows) if transposed else (*p.batch, rows, columns)
             return (torch.randn(shape, device=lab.device) * scale).to(kind)
 
-        trans_a, trans_b = p.attrs.values()
-        nbytes = 2 * (p.m * p.k + p.k * p.n + p.m * p.n)
+        trans_a, trans_b = p.transposed
+        nbytes = kind.itemsize * prod(p.batch) * (p.m * p.k + p.k * p.n + p.m * p.n)
         self.sets = [
             (
                 matrix(p.m, p.k, trans_a),
                 matrix(p.k, p.n, trans_b, p.k**-0.5),
-                torch.empty(p.m, p.n, device=lab.device, dtype=kind),
+                torch.empty(*p.batch, p.m, p.n, device=lab.device, dtype=kind),
             )
             for _ in range(lab.sets(nbytes, self.launches))
         ]
@@ -92,17 +107,22 @@ class Operands:
         return graph, ops[0].kernel_id
 
     def theirs(self, library: str) -> Any:
-        torch, (trans_a, trans_b) = self.lab.torch, self.problem.attrs.values()
+        torch = self.lab.torch
         torch.backends.cuda.preferred_blas_library(LIBRARIES[library])
+        torch.backends.cuda.matmul.allow_tf32 = self.problem.precision is aicf.Precision.tf32
 
         def work() -> None:
             for i in self.turns:
                 a, b, c = self.sets[i]
-                torch.matmul(a.T if trans_a else a, b.T if trans_b else b, out=c)
+                torch.matmul(*self._factors(a, b), out=c)
 
         graph = self.lab.torch_graph(work)
+        torch.backends.cuda.matmul.allow_tf32 = False
         self._verify(library, graph)
         return graph
+
+    def _factors(self, *both: Any) -> list[Any]:
+        return [x.mT if transposed else x for x, transposed in zip(both, self.problem.transposed)]
 
     def _verify(self, what: str, graph: Any) -> None:
         for *_, c in self.sets:
@@ -115,10 +135,9 @@ class Operands:
     @functools.cached_property
     def _wanted(self) -> Any:
         """In f64; for the largest in f32, whose rounding is far below that of the results."""
-        torch, (trans_a, trans_b) = self.lab.torch, self.problem.attrs.values()
+        torch = self.lab.torch
         wide = torch.float64 if self.problem.flops < 1e12 else torch.float32
-        a, b = (x.to(wide) for x in self.sets[0][:2])
-        return torch.matmul(a.T if trans_a else a, b.T if trans_b else b).reshape(-1)
+        return torch.matmul(*self._factors(*(x.to(wide) for x in self.sets[0][:2]))).reshape(-1)
 
 
 def with_hopper() -> aicf.KernelRegistry:
@@ -136,6 +155,13 @@ def cases(bench: Bench) -> list[Case]:
         Problem(*size, dtype, order)
         for order in ("NT", "NN", "TN", "TT") for dtype in ("bf16", "f16") for size in sizes
     ]  # fmt: skip
+    problems += [
+        Problem(*size, dtype, order)
+        for dtype in ("f32", "tf32", "tf32x3") for order in ("NT", "NN") for size in (sizes[:1] if bench.tiny else SINGLE)
+    ]  # fmt: skip
+    problems += [
+        Problem(*size, batch=(count,)) for count, *size in (((3, 100, 72, 64),) if bench.tiny else HEADS)
+    ]
     shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
     made = [Case(f"gemm {p}", functools.partial(_against_cublas, p), seconds=1.0) for p in problems]
     return [*(Case(f"tilings {p}", functools.partial(_tilings, p), seconds=2.0) for p in shown), *made]
