@@ -154,22 +154,36 @@ def test_compiles_what_takes_the_most_registers(t):
     compiled(t, product(1000, 1001, 1000, *ops, tb=True, given=given, keep=("w", "d")))
 
 
-def test_the_code_has_the_instructions_that_it_should():
-    t, r = TILINGS[1], product(1000, 1000, 1000, ta=True)
+COOPERATIVE = {
+    "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16": 4,
+    "wgmma.fence": 1,
+    "wgmma.commit_group": 1,
+    "wgmma.wait_group": 2,
+    "setmaxnreg.dec": 1,
+    "setmaxnreg.inc": 1,
+    "barrier.cluster.arrive": 2,
+    "bar.sync": 4 * 2 * 2,  # for each chunk, before and after, of either consumer
+    "bar.arrive": 0,
+    "stmatrix": 16,
+    "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group": 4,
+}
+PINGPONG = {
+    **COOPERATIVE,
+    "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16": 0,
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16": 2 * 4,
+    "bar.sync": 4 * 2 * 2 + 2,  # and one at which each team waits for its turn
+    "bar.arrive": 2,
+}
+
+
+@pytest.mark.parametrize("t, expected", [
+    (Tiling(128, 256, 2, cluster=2), COOPERATIVE), (Tiling(128, 128, 2, teams=2, cluster=2), PINGPONG),
+], ids=str)  # fmt: skip
+def test_the_code_has_the_instructions_that_it_should(t, expected):
+    r = product(1000, 1000, 1000, ta=True)
     launch, _ = compiled(t, r)
     ptx = engine.ptx_of(launch, r, H200.target)
-    for instruction, count in {
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16": 4,
-        "wgmma.fence": 1,
-        "wgmma.commit_group": 1,
-        "wgmma.wait_group": 2,
-        "setmaxnreg.dec": 1,
-        "setmaxnreg.inc": 1,
-        "barrier.cluster.arrive": 2,
-        "bar.sync": 4 * 2 * 2,  # for each chunk, before and after, of either consumer
-        "stmatrix": 16,
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group": 4,
-    }.items():
+    for instruction, count in expected.items():
         assert ptx.count(instruction) == count, f"{instruction}: what a warp does together is nowhere copied"
     assert "multicast::cluster" in ptx
     assert ".release.cluster" not in re.sub(r"(fence|barrier)\S*", "", ptx), "a MEMBAR in the main loop"
