@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +15,16 @@ from ..registry.variant import HostCall, Reject, variant
 from ..types import OpKind, f32
 from .costs import loop_us
 from .elementwise import loops_take, program_of
+from .reduce import summed_columns, sums_us
 
 BLAS_CALL_US = 1.5
 
 
-@variant("gemm", id="cpu.gemm_blas.v2", takes=("gemm", "gemm+map"))
+@variant("gemm", id="cpu.gemm_blas.v2", takes=("gemm", "gemm+map", "gemm+map+reduce", "gemm+reduce"))
 class GemmBlas:
     """map(alpha * op(a) @ op(b) + beta * c): sgemm, then one more pass over the product if anything is left to do.
 
+    That pass adds up columns, too: in f64, like a reduction of its own.
     Parallel inside BLAS. Half types are widened first. Bytes: operands once, the product once or three times.
     """
 
@@ -37,14 +40,14 @@ class GemmBlas:
         cost = roofline(device, bytes=bytes, flops=core.flops, efficiency=0.5).plus(call=BLAS_CALL_US)
         if core.dtype is not f32:
             cost = cost.plus(widening=_factors(region, core) * 6 / device.bandwidth * 1e-3)
+        if program_of(region).tail is not None:
+            cost = cost.plus(sums=sums_us(core.m * core.n, core.n))
         return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
 
     def build(region, device):
-        from .loops import MapLoop
-
         core, rest = _plan(region)
-        loop = None if rest is None else MapLoop(rest, region.operands)
         stores = program_of(region).after.stores
+        loop = None if rest is None else _loop(rest, region)
         place = _place_of_product(region, rest) if rest else stores[0][1]
         read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
 
@@ -62,13 +65,21 @@ class GemmBlas:
         return HostCall(run)
 
 
+def _loop(rest: Map, region) -> Callable[..., None]:
+    """`loop(operands, results, product)`"""
+    from .loops import MapLoop
+
+    tail = program_of(region).tail
+    return MapLoop(rest, region.operands) if tail is None else summed_columns(rest, tail, region)
+
+
 def _plan(region) -> tuple[Gemm, Map | None]:
     """The product, and the map over it with alpha, beta and c; None if the product alone is the result."""
     program = program_of(region)
     core = program.core
     assert isinstance(core, Gemm)
     rest = _scaled(program.after, core, region)
-    trivial = core.dtype is f32 and not rest.applies and len(rest.stores) == 1
+    trivial = core.dtype is f32 and not rest.applies and len(rest.stores) == 1 and rest.fed is None
     return core, None if trivial else rest
 
 
@@ -123,4 +134,5 @@ def _scaled(map: Map, core: Gemm, region) -> Map:
         dtypes=tuple(dtypes),
         rounded=frozenset(moved(s) for s in map.rounded),
         stores=tuple((moved(s), p) for s, p in map.stores),
+        fed=None if map.fed is None else moved(map.fed),
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from ..registry.cost import Cost
-from ..registry.program import Map, Reduction
+from ..registry.program import ColumnSums, Map, Reduction
 from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
+from ..rows import RegionSpec
 from ..types import numel
 from .costs import loop_us
 from .elementwise import loops_take, program_of
@@ -48,7 +50,7 @@ class ReduceLoop:
         if width == 1:
             terms["rows"] = outer * min(ROW_US, reduced * SHORT_ROW_US)
         else:
-            terms["sums in a cache"] = before.numel * next(us for most, us in SUMS_US if 8 * width <= most)
+            terms["sums in a cache"] = sums_us(before.numel, width)
         if not _trivial(after):
             terms["epilogue"] = sum(loop_us(after, region, device).values())
         return Cost(terms)
@@ -77,6 +79,32 @@ class ReduceLoop:
                 finish(operands, results, out)
 
         return HostCall(run)
+
+
+def sums_us(numel: int, width: int) -> float:
+    """So many elements, each into one of `width` sums side by side."""
+    return numel * next(us for most, us in SUMS_US if 8 * width <= most)
+
+
+def summed_columns(map: Map, tail: ColumnSums, region: RegionSpec) -> Callable[..., None]:
+    """A map over a product with its tail: `run(operands, results, product)`."""
+    from .loops import MapLoop
+    from .reduce_loops import reduction
+
+    kept, (rows, columns), dtype = _kept(map), map.shape, tail.dtype.compute.numpy
+    feed = MapLoop(map if kept is None else replace(map, fed=None), region.operands)
+    reduce = reduction("sum", tail.dtype, feed.walk, kept, True)
+
+    def run(operands, results, product):
+        if columns == 0:
+            return
+        out = results[tail.result].reshape(-1)
+        sums = out if out.dtype == dtype else np.empty(columns, dtype)
+        reduce(feed.arrays(operands, product), feed.targets(results), feed.plan, sums, 1, rows, columns)
+        if sums is not out:
+            out[...] = sums
+
+    return run
 
 
 def _view(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int] | None:

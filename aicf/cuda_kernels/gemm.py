@@ -18,9 +18,11 @@ from ..registry.read import read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f16, f32, i32
+from . import column_sums
 from .elementwise import THREADS
 
 TAKES = "gemm", "gemm+map"
+TAKES_SUMS = (*TAKES, *column_sums.TAKES)
 BATCH_AXES = 2  # after those that all tensors walk as one are merged
 STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
@@ -83,8 +85,8 @@ def parts(region: RegionSpec) -> tuple[Gemm, Map]:
 # --- the epilogue -----------------------------------------------------------------------------------------------------
 
 
-def epilogue(region: RegionSpec, run: int):
-    """The epilogue for threads that hold runs of `run` neighbouring columns."""
+def epilogue(region: RegionSpec, run: int, tile_m: int = 1):
+    """The epilogue for threads that hold runs of `run` neighbouring columns, of blocks that hold `tile_m` rows."""
     from .bodies.epilogue import Epilogue, Read
 
     gemm, after = parts(region)
@@ -95,8 +97,9 @@ def epilogue(region: RegionSpec, run: int):
         reads.append(Read(dtype, row, column, load.offset, tuple(batch)))
     stores = tuple(region.results[p].dtype for _, p in after.stores)
     width = next((w for w in (4, 2) if w <= run and _in_runs(region, w)), 1)
+    sums, axes = column_sums.written(region, tile_m), len(gemm.batch)
     return Epilogue(
-        after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width, len(gemm.batch)
+        after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width, axes, sums=sums
     )
 
 
@@ -117,7 +120,9 @@ def _in_runs(region: RegionSpec, width: int) -> bool:
     gemm, after = parts(region)
     if gemm.n % width:
         return False
-    walking = list(region.results) + ([] if gemm.c is None else [region.operands[gemm.c]])
+    walking = [region.results[p] for _, p in after.stores] + (
+        [] if gemm.c is None else [region.operands[gemm.c]]
+    )
     for load in after.loads:
         *others, column = load.strides
         if column not in (0, 1):
@@ -147,7 +152,8 @@ class Tile:
 
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = parts(region)
-        return with_epilogue(self.product_cost(gemm, region.nbytes, device, gemm.flops), region, device)
+        cost = with_epilogue(self.product_cost(gemm, region.nbytes, device, gemm.flops), region, device)
+        return column_sums.with_sums(cost, region, self.m, device)
 
     def product_cost(self, gemm: Gemm, nbytes: float, device: DeviceSpec, useful: float) -> Cost:
         """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
@@ -203,7 +209,7 @@ def _slices(region: RegionSpec):
     return of(a, a_batch, a_m, a_k, gemm.m, a_m < a_k), of(b, b_batch, b_n, b_k, gemm.n, b_n <= b_k)
 
 
-def arguments(region: RegionSpec) -> tuple:
+def arguments(region: RegionSpec, tile_m: int = 1) -> tuple:
     gemm, after = parts(region)
     c = () if gemm.c is None else (In(gemm.c),)
     ins = tuple(In(load.operand) for load in after.loads if load.operand is not None)
@@ -212,7 +218,7 @@ def arguments(region: RegionSpec) -> tuple:
     sizes = tuple(Num(size, i32) for size in (gemm.m, gemm.n, gemm.k, *gemm.batch))
     walks = gemm.a_steps, gemm.b_steps
     scales = (Num(gemm.alpha, f32), Num(gemm.beta, f32))
-    operands = (c, ins, given, outs)
+    operands = (c, ins, given, outs, column_sums.pointers(region, tile_m))
     return (In(gemm.a), In(gemm.b), operands, sizes, *(tuple(map(Num, pair)) for pair in walks), scales)
 
 
@@ -251,7 +257,7 @@ def _tiled(tile: Tile) -> KernelVariant:
     """A tile size as a variant."""
     m, n = tile.m, tile.n
 
-    @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES)
+    @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES_SUMS)
     class Tiled:
         __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep slices of both operands in shared memory.
 
@@ -268,9 +274,13 @@ def _tiled(tile: Tile) -> KernelVariant:
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return tile.cost(region, device)
 
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            return column_sums.workspace(region, m)
+
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            body = tiled_body(tile, region, epilogue(region, min(n // 16, 4)))
-            return [Launch(body, grid(parts(region)[0], m, n), (THREADS,), arguments(region))]
+            body = tiled_body(tile, region, epilogue(region, min(n // 16, 4), m))
+            product = Launch(body, grid(parts(region)[0], m, n), (THREADS,), arguments(region, m))
+            return [product, *column_sums.launches(region, m, device)]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
 

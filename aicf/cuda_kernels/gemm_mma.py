@@ -7,7 +7,7 @@ from ..registry.cost import Cost
 from ..registry.variant import Checks, KernelVariant, Launch, Reject, variant
 from ..rows import RegionSpec
 from ..types import bf16, f16
-from . import gemm
+from . import column_sums, gemm
 
 DEPTH = 32  # k in shared memory at a time
 CHUNK = 8  # halves in the 16 bytes that one copy to shared memory takes
@@ -52,7 +52,7 @@ def _checks(region: RegionSpec) -> Checks:
 def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
     """A tile size as a variant. `efficiency`: of the tensor cores' rate; mma.sync tops out near 0.65 on Hopper."""
 
-    @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", takes=gemm.TAKES, needs=("sm_80",))
+    @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", takes=gemm.TAKES_SUMS, needs=("sm_80",))
     class Mma:
         __doc__ = f"""A block of {warps_m} x {warps_n} warps per {m} x {n} tile, by mma.sync m16n8k16; f16 or bf16, f32 sums.
 
@@ -69,14 +69,18 @@ def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_p
             rate = gemm.parts(region)[0].dtype.name
             return gemm.Tile(m, n, DEPTH, efficiency, blocks_per_sm, rate).cost(region, device)
 
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            return column_sums.workspace(region, m)
+
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             from .bodies.gemm_mma import PAIR, Warps, mma
 
             p, _ = gemm.parts(region)
             warps = Warps(m, n, warps_m, warps_n, blocks_per_sm)
             a_lines_fast, b_lines_fast = (fast for *_, fast in _layout(region))
-            body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, PAIR))
-            return [Launch(body, gemm.grid(p, m, n), (warps.threads,), gemm.arguments(region))]
+            body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, PAIR, m))
+            product = Launch(body, gemm.grid(p, m, n), (warps.threads,), gemm.arguments(region, m))
+            return [product, *column_sums.launches(region, m, device)]
 
     return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
 

@@ -34,7 +34,8 @@ from .elementwise import THREADS
 LEAST_STEPS = 2  # of a tile's depth, in each part
 MOST_PARTS = 64
 COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
-PARTIAL = (), (), (), (Work(0, f32),)  # operands of a part's epilogue, which writes its sums to the workspace
+# operands of a part's epilogue, which writes its sums to the workspace
+PARTIAL = (), (), (), (Work(0, f32),), ()
 UNSCALED = Num(1.0, f32), Num(0.0, f32)
 
 

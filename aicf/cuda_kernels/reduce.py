@@ -163,16 +163,16 @@ def _side(m: Map, walks: Walks) -> tuple[Any, tuple[Arg, ...]]:
     return side, (*pointers(m), tuple(Num(s) for steps in walks for s in steps if s not in (0, 1)))
 
 
-def _partial_side(r: Reduced, walk: Shape | None = None) -> tuple[Any, tuple[Arg, ...]]:
+def partial_side(dtype: DType, walk: Shape | None = None) -> tuple[Any, tuple[Arg, ...]]:
     """The workspace in the place of a map: read along this walk, or written."""
     from .bodies.index import walk_of
     from .bodies.reduce import Side
 
-    work, copy = Work(0, r.partial), Expression("copy", (), (r.partial,), frozenset(), 1, (0,))
+    work, copy = Work(0, dtype), Expression("copy", (), (dtype,), frozenset(), 1, (0,))
     if walk is None:
-        return Side(copy, (), (r.partial,), ()), ((), (work,), ())
+        return Side(copy, (), (dtype,), ()), ((), (work,), ())
     given = tuple(Num(s) for s in walk if s not in (0, 1))
-    return Side(copy, (r.partial,), (), ((walk_of(walk), 0),)), ((work,), (), given)
+    return Side(copy, (dtype,), (), ((walk_of(walk), 0),)), ((work,), (), given)
 
 
 def _first(how: str) -> str:
@@ -252,7 +252,7 @@ class ReduceRows:
 
         if parts == 1:
             return [launch(r.core.how, source, sink, lanes, rows, length, 1, length)]
-        inside, again = _partial_side(r), _partial_side(r, (parts, 1))
+        inside, again = partial_side(r.partial), partial_side(r.partial, (parts, 1))
         return [
             launch(_first(r.core.how), source, inside, lanes, rows * parts, length, parts, chunk),
             launch(r.core.how, again, sink, lanes_for(parts), rows, parts, 1, parts),
@@ -313,7 +313,7 @@ class ReduceColumns:
 
         if parts == 1:
             return [launch(r.core.how, source, sink, length, 1, length)]
-        inside, again = _partial_side(r), _partial_side(r, (parts * inner, inner, 1))
+        inside, again = partial_side(r.partial), partial_side(r.partial, (parts * inner, inner, 1))
         return [
             launch(_first(r.core.how), source, inside, length, parts, chunk),
             launch(r.core.how, again, sink, parts, 1, parts),

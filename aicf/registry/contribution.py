@@ -8,8 +8,9 @@ from typing import Any
 
 from ..ops.schema import DISCONTINUOUS, LINEAR, MAP, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
-from ..rows.rows import Around, Domain, Effect
+from ..rows.rows import Around, ByProduct, Domain, Effect
 from ..types import ActKind, DType, TensorDesc, f32
+from .read import sums_columns
 
 NO_OTHERS: Mapping[int, int] = MappingProxyType({})
 
@@ -50,7 +51,8 @@ def contribution(
         "escape": escaping,
     }
     if schema.core != MAP:
-        rows["core"] = op.kind.name
+        beside = not strict and sums_columns(op, tensors)  # strict: sums are added up in one order
+        rows["core"] = ByProduct(op.kind.name) if beside else op.kind.name
     if around := _around(schema):
         rows["epilogue"] = around
     if storage:

@@ -3,6 +3,7 @@
     before   a Map over the core's operand: elementwise work on the way into a reduction
     core     a matrix product, a reduction, or nothing
     after    a Map over the core's result, or the whole region if there is no core
+    tail     of a product: sums of the columns of what `after` feeds to it, such as a bias's gradient
 
 A Map is a domain, loads, scalar functions in order, and stores. Every op that is a map (`OpSchema.is_map`) can be part of
 one, whatever it is called: that is why a new op fuses with ops it never heard of. Kernels inline the scalar functions of
@@ -77,7 +78,7 @@ class Map:
     dtypes: tuple[DType, ...]
     rounded: frozenset[int]
     stores: tuple[tuple[int, int], ...]  # (slot, position in region.results); dense, row-major over `shape`
-    fed: int | None = None  # the slot that goes on into the core
+    fed: int | None = None  # the slot that goes on into the core, or the tail
 
     @cached_property
     def numel(self) -> int:
@@ -169,10 +170,19 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class ColumnSums:
+    """Sums over the rows of a matrix: a result of its own, dense, with an element for each column."""
+
+    result: int  # position in `region.results`
+    dtype: DType  # of its operand and result
+
+
+@dataclass(frozen=True)
 class Program:
     core: Gemm | Reduction | None
     before: Map | None
     after: Map
+    tail: ColumnSums | None = None
 
     @property
     def flops(self) -> int:

@@ -11,7 +11,7 @@ from ..ops.reductions import normal_axes
 from ..ops.schema import DISCONTINUOUS, Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import ActKind, AttrPack, DType, OpKind, Precision, TensorDesc, row_major
-from .program import Apply, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
+from .program import Apply, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
 from .variant import Reject
 
 
@@ -24,26 +24,47 @@ def read(region: RegionSpec) -> Program | Reject:
 def _read(region: RegionSpec, removals: int) -> Program | Reject:
     """`removals`: an op that was defined again has other functions."""
     cores = [i for i, op in enumerate(region.ops) if not schema_of(op.kind).is_map]
-    if len(cores) > 1:
+    tail = region.ops[-1] if len(cores) == 2 and _ends_in_sums(region, cores) else None
+    if len(cores) > 1 and tail is None:
         first, second = (region.ops[i].kind for i in cores[:2])
         return Reject("core", f"{first} and {second} need a kernel each")
+    if tail is not None and region.strict:
+        return Reject("strict", f"{tail.kind} beside a product adds up in another order than alone")
     reader = _Reader(region)
     try:
         if not cores:
             shape = region.tensors[region.ops[-1].outputs[0]].shape
             return reader.checked(Program(None, None, reader.map(region.ops, shape)))
         at = cores[0]
-        before, core, after = region.ops[:at], region.ops[at], region.ops[at + 1 :]
+        before, core = region.ops[:at], region.ops[at]
+        after = region.ops[at + 1 :] if tail is None else region.ops[at + 1 : -1]
         sort = schema_of(core.kind).core
         if sort == "gemm":
             if before:
                 return Reject("core", f"{before[0].kind} comes before the product")
-            return reader.checked(reader.gemm(core, after))
+            return reader.checked(reader.gemm(core, after, tail))
         if sort == "reduce":
             return reader.checked(reader.reduction(before, core, after))
         return Reject("core", f"{core.kind} has a kernel of its own")
     except _Unreadable as reason:
         return reason.reject
+
+
+def sums_columns(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
+    """Whether an op adds up floats along all axes but the last."""
+    if op.kind.name != "reduce_sum":
+        return False
+    x = tensors[op.inputs[0]]
+    floats = x.rank >= 2 and x.dtype.kind == "float"
+    return floats and normal_axes(x.rank, op.attrs["axes"]) == tuple(range(x.rank - 1))
+
+
+def _ends_in_sums(region: RegionSpec, cores: Sequence[int]) -> bool:
+    """A product, maps, and sums of columns: the kernel of the product adds them up on the way."""
+    first, last = (region.ops[i] for i in cores)
+    return (
+        schema_of(first.kind).core == "gemm" and last is region.ops[-1] and sums_columns(last, region.tensors)
+    )
 
 
 def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:
@@ -128,6 +149,8 @@ class _Reader:
     def checked(self, program: Program) -> Program:
         """Every result of the region is written by one of the maps."""
         written = {p for m in (program.before, program.after) if m for _, p in m.stores}
+        if program.tail is not None:
+            written.add(program.tail.result)
         for p, t in enumerate(self.region.outputs):
             if p not in written:
                 raise _Unreadable(
@@ -135,7 +158,8 @@ class _Reader:
                 )
         return program
 
-    def gemm(self, op: RegionOp, after: Sequence[RegionOp]) -> Program:
+    def gemm(self, op: RegionOp, after: Sequence[RegionOp], last: RegionOp | None = None) -> Program:
+        """`last`: sums of columns."""
         attrs = op.attrs
         a, b, c, bias = (*op.inputs, -1, -1)[:4]
         out = self.tensors[op.outputs[0]]
@@ -154,7 +178,11 @@ class _Reader:
         for t in (a, b, c):
             if t >= 0 and t not in self.position:
                 raise _Unreadable("core", "the product reads a value of the region")
-        map = self.map([*ops, *after], out.shape, carried=product)
+        fed = None if last is None else last.inputs[0]
+        if fed is not None and self.tensors[fed].shape != out.shape:
+            found = self.tensors[fed].shape
+            raise _Unreadable("domain", f"columns of {found} are added up, the product is {out.shape}")
+        map = self.map([*ops, *after], out.shape, carried=product, fed=fed)
         a_steps, b_steps, c_steps = (
             self._matrix(t, trans, len(batch))
             for t, trans in ((a, attrs["trans_a"]), (b, attrs["trans_b"]), (c, False))
@@ -165,7 +193,12 @@ class _Reader:
             attrs["trans_a"], attrs["trans_b"], out.dtype, Precision(attrs["precision"]),
         )  # fmt: skip
         core, map = fold_rows(core, map)
-        return Program(core, None, map)
+        if last is not None and core.batch:
+            raise _Unreadable(
+                "domain",
+                f"{last.kind} is over a batch of {core.batch}, whose rows are not those of one matrix",
+            )
+        return Program(core, None, map, None if last is None else self._sums(last.outputs[0]))
 
     def _matrix(self, t: int, transposed: bool, batch: int) -> Shape:
         """Strides along a batch of so many axes, and along rows and columns of op(t); 0 where there is no tensor, or no axis."""
@@ -181,6 +214,13 @@ class _Reader:
         core = Reduction(op.kind.name.removeprefix("reduce_"), axes, self.tensors[x].dtype)
         first = self.map(before, self.tensors[x].shape, fed=x)
         return Program(core, first, self.map(after, self.tensors[y].shape, carried=y))
+
+    def _sums(self, y: int) -> ColumnSums:
+        if len(self.stored.get(y, ())) != 1:
+            raise _Unreadable(
+                "results", f"sums of columns ({self.tensors[y]}) leave {len(self.stored.get(y, ()))} times"
+            )
+        return ColumnSums(self.stored[y][0], self.tensors[y].dtype)
 
     def _inner(self, like: TensorDesc) -> int:
         self.tensors.append(like)
@@ -216,6 +256,8 @@ class _Reader:
                     dtypes.append(key.dtype)
             arguments.append(keys)
             # results are numbered after all loads; until then they are known by their tensors
+        if fed is not None and fed not in own and fed not in self.position:
+            raise _Unreadable("core", f"{self.tensors[fed]} is made before the maps that end in its sums")
         if fed is not None and fed in self.position:
             key = self._external(fed, walks[fed])
             if key not in slots:

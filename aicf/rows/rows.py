@@ -61,13 +61,21 @@ class Program(Row):
         return " + ".join(value)
 
 
+class ByProduct(str):
+    """The name of an op that the kernel of a product can do beside it: the one core that may follow another."""
+
+    __slots__ = ()
+
+
 class Core(Row):
     """The op that a kernel is built around, if any: a product, a reduction, or one that nothing else fuses to."""
 
     name = "core"
 
     def join(self, mine: str, theirs: str) -> Any:
-        return Conflict(self.name, mine, theirs)
+        if mine == "gemm" and isinstance(theirs, ByProduct):
+            return f"{mine} + {theirs}"
+        return Conflict(self.name, str(mine), str(theirs))
 
 
 class Linearity(Row):

@@ -92,6 +92,26 @@ def test_the_gradient_of_an_activation_behind_a_transposed_product(trans_a, tran
     Graph(operands, ("gemm", "a b", "d", attrs), ("relu_grad", "d y", "g", {})).check(GEMM, 1e-5)
 
 
+@pytest.mark.spec("A12", "D6")
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("keep", ["g s", "s", "d g s"])
+@pytest.mark.parametrize("m, n, k", [*SIZES, (300, 130, 9), (5, 0, 3)])
+def test_sums_of_the_columns_of_what_follows(m, n, k, keep, dtype):
+    operands = ab(m, n, k, dtype, y=normal(m, n, dtype=dtype), c=normal(m, n, dtype=dtype))
+    steps = [("gemm", "a b c", "d", {"alpha": 0.5, "beta": 2.0}), ("relu_grad", "d y", "g", {})]
+    Graph(operands, *steps, ("reduce_sum", "g", "s", {"axes": (0,)}), keep=keep).check(
+        GEMM, HALF[dtype] or 1e-4
+    )
+
+
+@pytest.mark.spec("A12", "D6")
+def test_sums_of_the_product_itself_with_special_values():
+    operands = ab(7, 9, 4)
+    operands["a"][2, 1], operands["a"][3, 2] = np.nan, np.inf
+    steps = [PRODUCT, ("reduce_sum", "d", "s", {"axes": (0,), "keepdims": True})]
+    Graph(operands, *steps, keep="d s").check(GEMM, 1e-4)
+
+
 @pytest.mark.spec("A12")
 def test_operands_with_gaps():
     a, b, bias = normal(30, 22)[::2, ::3], normal(9, 8).T, normal(20)[::2][:9]

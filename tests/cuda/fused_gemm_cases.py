@@ -145,6 +145,40 @@ def residuals(p: Product, count: int, kept: int = 1, **more: Any) -> RegionSpec:
     return p.then(given, *ops, keep=[f"y{i}" for i in range(count - kept, count)])
 
 
+def summed(p: Product, act: str = "relu", keep: Sequence[str] = ("d", "s"), c: bool = False) -> RegionSpec:
+    """Backward: the product is dy, and the sums of gZ's columns are the gradient of a bias."""
+    given = {"x": p.matrix(), **({"c": p.matrix()} if c else {})}
+    ops = ("d", f"{act}_grad", "y", "x"), ("s", "reduce_sum", "d", {"axes": (0,)})
+    if c:
+        return p.then(given, *ops, keep=keep, c="c", alpha=0.5, beta=-1.5)
+    return p.then(given, *ops, keep=keep)
+
+
+def summed_alone(p: Product) -> RegionSpec:
+    """The product's own columns, as a row."""
+    return p.then({}, ("s", "reduce_sum", "y", {"axes": (0,), "keepdims": True}), keep=("y", "s"))
+
+
+def summed_long(p: Product) -> RegionSpec:
+    """What takes many registers, and leaves many results."""
+    given = {"bias": p.matrix(p.n), "x": p.matrix(), "rng": desc((2,), i64)}
+    ops = (
+        ("z", "bias_add", "y", "bias"),
+        ("h", "gelu_grad", "z", "x"),
+        ("t", "dropout", "h", "rng", {"rate": 0.4, "layer": 3}),
+    )
+    last = ("d", "add", "x", "t"), ("s", "reduce_sum", "d", {"axes": (0,)})
+    return p.then(given, *ops, *last, keep=("y", "h", "d", "s"))
+
+
+def sums(p: Product) -> dict[str, RegionSpec]:
+    """Columns that are added up beside the product: of what leaves, and of what nobody else reads."""
+    return {
+        "relu_grad, sums": summed(p), "gelu_grad, sums": summed(p, "gelu"), "sums only": summed(p, "tanh", ("s",)),
+        "c, sums": summed(p, c=True), "sums alone": summed_alone(p), "long, sums": summed_long(p),
+    }  # fmt: skip
+
+
 def regions(p: Product) -> dict[str, RegionSpec]:
     """Everything that an epilogue is made of."""
     made = {f"bias[{length}]": biased(p, length) for length in sorted({1, p.m, p.n})}
@@ -200,6 +234,7 @@ def small() -> list[Case]:
     made += [case_of(v, r) for v in (NAIVE, TILED) for r in batched(5, 6, 4).values()]
     made += [case_of(TILED, batched(33, 18, 5)["heads"])]
     two_tiles = Product(33, 34, 5, trans_a=True, trans_b=True)
+    made += [case_of(TILED, r) for r in (summed(two_tiles), summed_alone(Product(5, 7, 3)))]
     return [*made, case_of(TILED, biased(two_tiles, 33, "gelu", True))]
 
 
@@ -219,10 +254,14 @@ def large() -> list[Case]:
             if v in GEMMS:
                 odd = regions(Product(*ODD, dtype)) | batched(*ODD, dtype)
                 each |= {f"odd {name}": r for name, r in odd.items()}
+            if v != NAIVE:
+                for sizes in (EVEN, (40, 24, 8), (300, 200, 72)):
+                    each |= {f"{name} {sizes}": r for name, r in sums(Product(*sizes, dtype)).items()}
             made += [case_of(v, r) for name, r in each.items() if not (lean(v) and "spread" in name)]
             made.append(case_of(v, residual(Product(40, 53, 24, dtype, trans_b=True))))
     for v in GEMMS:
         made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES]
+        made += [case_of(v, summed(Product(*sizes))) for sizes in (*EDGES, (300, 53, 29)) if v != NAIVE]
         made.append(case_of(v, biased(Product(*ODD, trans_a=True, trans_b=True), 1, "gelu")))
         made.append(case_of(v, residual(Product(*EVEN, alignment=4))))
     return made

@@ -7,7 +7,9 @@ import os
 import numpy as np
 import pytest
 from fused_gemm_cases import (
+    EDGES,
     EVEN,
+    NAIVE,
     ODD,
     TILED,
     TYPES,
@@ -24,6 +26,9 @@ from fused_gemm_cases import (
     residuals,
     small,
     spread,
+    summed,
+    summed_alone,
+    sums,
 )
 from kernel_cases import (
     GEMMS,
@@ -50,6 +55,7 @@ H200 = preset("h200")
 P = Product(8, 16, 8)
 ALL = [*GEMMS, *MMAS]
 LARGE = "cuda.gemm_tiled_128x128.v1"
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of this size takes seconds
 
 
 # --- what they take ---------------------------------------------------------------------------------------------------
@@ -80,7 +86,11 @@ def strided_c() -> RegionSpec:
 REJECTED = [
     (residuals(P, 16), "loads and results after the product", "17 is over 16"),
     (residuals(P, 9, stride=(20, 1)), "strides other than 0, 1 and a row", "9 is over 8"),
-    (P.then({}, ("s", "reduce_sum", "y", {"axes": (0,)})), "structure", "this is gemm+reduce"),
+    (
+        P.then({}, ("s", "reduce_sum", "y", {"axes": (0,)}), ("t", "neg", "s")),
+        "structure",
+        "this is gemm+reduce+map",
+    ),
     (fed(), "structure", "this is map+gemm"),
     (strided_c(), "contiguous", "needs row-major"),
 ]
@@ -91,6 +101,43 @@ def test_rejects_with_the_value_seen(r, condition, reason):
     for variant in GEMMS:
         reject = VARIANTS[variant].supported(r, H200)
         assert reject is not None and condition in reject.condition and reason in reject.reason
+
+
+@pytest.mark.spec("A12", "D6")
+@pytest.mark.parametrize("variant", ALL)
+def test_takes_sums_of_columns_behind_any_map(variant):
+    for name, r in sums(Product(*EVEN, f16 if variant in MMAS else f32)).items():
+        reject = VARIANTS[variant].supported(r, H200)
+        assert (reject and reject.condition) == ("structure" if variant == NAIVE else None), (
+            f"{name}: {reject}"
+        )
+
+
+def reduced(kind: str, strict: bool = False, **attrs) -> RegionSpec:
+    return P.then({}, ("d", "relu", "y"), ("s", kind, "d", attrs), keep=("d", "s"), strict=strict)
+
+
+@pytest.mark.spec("A15", "B7")
+@pytest.mark.parametrize("r, condition, reason", [
+    (reduced("reduce_sum", axes=(1,)), "core", "gemm and reduce_sum need a kernel each"),
+    (reduced("reduce_sum", axes=()), "core", "gemm and reduce_sum need a kernel each"),
+    (reduced("reduce_max", axes=(0,)), "core", "gemm and reduce_max need a kernel each"),
+    (reduced("reduce_sum", strict=True, axes=(0,)), "strict", "adds up in another order than alone"),
+])  # fmt: skip
+def test_other_reductions_stay_kernels_of_their_own(r, condition, reason):
+    for variant in (v for v in GEMMS if v != NAIVE):
+        reject = VARIANTS[variant].supported(r, H200)
+        assert reject.condition == condition and reason in reject.reason
+
+
+@pytest.mark.spec("B8", "D6")
+@pytest.mark.parametrize("m, launches", [(8, 1), (32, 1), (33, 2), (0, 1)])
+def test_one_row_of_tiles_needs_no_second_launch_and_no_workspace(m, launches):
+    variant, r = VARIANTS[TILED], summed(Product(m, 40, 8))
+    assert len(variant.build(r, H200)) == launches
+    assert variant.query_workspace(r, H200) == (2 * 40 * 4 if launches == 2 else 0)
+    terms = variant.cost(r, H200).terms
+    assert (terms["column sums"] > H200.launch_us) == (launches == 2)
 
 
 @pytest.mark.spec("B8")
@@ -125,12 +172,13 @@ def test_runs_of_columns_where_they_are_whole_and_aligned(r, expected):
 
 # --- machine code -----------------------------------------------------------------------------------------------------
 
-LONG = ("dropped", "every_value", "own", "spread")  # what takes most registers
+LONG = ("dropped", "every_value", "own", "spread", "long, sums")  # what takes most registers
 TARGETS = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
 
 
 def compiled_cases(variant: str, sizes: tuple[int, int, int]) -> list[tuple[str, Case]]:
-    made = regions(Product(*sizes, f16 if variant in MMAS else f32))
+    p = Product(*sizes, f16 if variant in MMAS else f32)
+    made = regions(p) | (sums(p) if variant != NAIVE else {})
     return [(name, Case(variant, r)) for name, r in made.items() if not (lean(variant) and name == "spread")]
 
 
@@ -141,9 +189,6 @@ def test_every_tile_has_registers_for_long_epilogues(variant, device):
     for name, case in compiled_cases(variant, EVEN):
         if name in LONG:
             compile_case(case, device)
-
-
-EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of this size takes seconds
 
 
 @pytest.mark.spec("F2")
@@ -212,6 +257,42 @@ def test_batches_compile(variant):
     for name, r in batched(*EVEN, dtype).items():
         if EVERYTHING or name in ("c, z", "heads, rows"):
             compile_case(Case(variant, r), HOPPER)
+
+
+@pytest.mark.spec("A12", "D6")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("sizes", [(6, 8, 4), (37, 53, 9), *EDGES[1:]], ids=str)
+def test_sums_of_columns_run_on_the_host_agree_with_numpy(sizes, dtype):
+    """One row of tiles, two, an edge; no rows and no depth give zeros."""
+    made = list(sums(Product(*sizes, dtype)).values())
+    for r in made if EVERYTHING else [made[fresh_seed() % len(made)]]:
+        case = case_of(TILED, r)
+        operands = operands_for(case, fresh_seed())
+        (results,) = run_on_host(case, operands)
+        assert_close(case, results, reference(case, operands.arrays))
+
+
+@pytest.mark.spec("A15", "D6")
+@pytest.mark.parametrize("rows", [6, 37])
+def test_special_values_stay_in_the_sums_of_their_columns(rows):
+    case = case_of(TILED, summed(Product(rows, 53, 4)))
+    operands = operands_for(case, fresh_seed())
+    dy = operands.arrays[0]
+    dy[rows // 2, 1], operands.arrays[2][rows // 2, 0::2] = np.inf, 1.0
+    (results,) = run_on_host(case, operands)
+    assert not np.isfinite(results[1]).all() and np.isfinite(results[1][1::2]).any()
+    assert_close(case, results, reference(case, operands.arrays))
+
+
+@pytest.mark.spec("A15", "D6")
+def test_sums_are_of_what_is_stored():
+    """Rows that nearly cancel: the digits that f16 drops would show."""
+    case = case_of(TILED, summed_alone(Product(3, 40, 1, f16)))
+    operands = operands_for(case, fresh_seed())
+    a = operands.arrays[0]
+    a[2] = -(a[0] + a[1])
+    ((y, s),) = run_on_host(case, operands)
+    np.testing.assert_array_equal(s, y.astype(np.float32).sum(axis=0, keepdims=True).astype(np.float16))
 
 
 def difference(*, keep: bool, strict: bool = False) -> RegionSpec:

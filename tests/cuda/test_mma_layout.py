@@ -6,7 +6,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aicf.cuda_kernels.bodies.gemm_mma import DEPTH, Fragments, Stored, copier, element_of, lane_of
+from aicf.cuda_kernels.bodies.gemm_mma import (
+    DEPTH,
+    Fragments,
+    Stored,
+    Warps,
+    copier,
+    element_of,
+    held_of,
+    lane_of,
+    sums_of,
+)
 
 LANES = range(32)
 
@@ -104,3 +114,33 @@ def test_every_number_goes_where_it_belongs(tile, warps, fast):
         inside = product[row0 : row0 + tile[0], column0 : column0 + tile[1]]
         want[: inside.shape[0], : inside.shape[1]] = inside
         np.testing.assert_allclose(block(a, b, tile, warps, fast, row0, column0), want, atol=1e-9)
+
+
+@pytest.mark.spec("A12", "D6")
+@pytest.mark.parametrize("m, n, down, across", [(32, 32, 2, 2), (64, 64, 2, 2), (128, 128, 2, 4)])
+def test_sums_of_columns_meet_those_of_the_other_rows(m, n, down, across):
+    """Every element of a tile once, in the sum of its column; every sum in a place of its own."""
+    warps = Warps(m, n, down, across, 1)
+    held, warp_m, warp_n = held_of(warps), m // down, n // across
+    place, at = element_of(warp_n // 8).args[0], sums_of(warps).args[0]
+    tile = np.random.default_rng().normal(size=(m, n))
+    shared, met = np.full(held.lines * n, np.nan), np.zeros((m, n), int)
+    for thread in range(warps.threads):
+        lane, warp = thread % 32, thread // 32
+        sums = np.zeros(max(held.columns) + 1)
+        for i, own in enumerate(held.columns):
+            row, column = place(i, lane)
+            row, column = row + warp // across * warp_m, column + warp % across * warp_n
+            sums[own] += tile[row, column]
+            met[row, column] += 1
+        for own, total in enumerate(sums):
+            to = at(thread) + own // held.width * held.apart + own % held.width
+            assert np.isnan(shared[to])
+            shared[to] = total
+    assert (met == 1).all()
+    np.testing.assert_allclose(
+        shared.reshape(held.lines, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
+    )
+    assert (
+        shared.size <= 2 * min(Stored(m, fast).halves for fast in (False, True)) // 2
+    )  # 32-bit words of two slices of a

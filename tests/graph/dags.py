@@ -28,7 +28,7 @@ BINARY = ["add", "sub", "mul", "maximum", "minimum"]
 COMPARE = ["less", "less_equal", "greater", "greater_equal"]
 RULES = [
     "unary", "unary", "unary", "binary", "binary", "binary", "bias", "broadcast", "reduce", "gemm", "select", "convert",
-    "constant", "ratio", "grad", "dropout", "step",
+    "constant", "ratio", "grad", "dropout", "step", "backward",
 ]  # fmt: skip
 LARGEST = 50.0
 
@@ -322,6 +322,19 @@ class _Drawer:
         kind = self.draw(st.sampled_from(["relu_grad", "tanh_grad", "sigmoid_grad"]))
         dy, y = self._pick(), self._pick(lambda v: v.plain)
         self._add(kind, (dy, y), self._bound(dy) * 20)
+
+    def _backward(self) -> None:
+        """A product, an activation's gradient, and the sums of its columns: a bias's gradient."""
+        dy = len(self.pool)
+        self._gemm()
+        if dy == len(self.pool):
+            return
+        y = self._pick(lambda v: v.plain and v.spec == self.pool[dy].spec)
+        gz = (
+            self._add(self.draw(st.sampled_from(["relu_grad", "tanh_grad"])), (dy, y), self._bound(dy) * 20)
+            or dy
+        )
+        self._add("reduce_sum", (gz,), self._bound(gz) * max(self.pool[gz].spec.shape[0], 1), axes=(0,))
 
     def _dropout(self) -> None:
         x = self._pick()

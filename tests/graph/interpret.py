@@ -28,7 +28,10 @@ def by_program(program: Program, region: RegionSpec, operands: list[np.ndarray])
     parts = [program] if isinstance(program, Program) else [Program(None, None, part) for part in program]
     for part in parts:
         fed = _run(part.before, operands, results) if part.before else None
-        _run(part.after, operands, results, _core(part.core, operands, fed))
+        fed = _run(part.after, operands, results, _core(part.core, operands, fed))
+        if part.tail is not None:
+            sums = results[part.tail.result]
+            sums[...] = fed.sum(axis=0).reshape(sums.shape)
     return results
 
 

@@ -199,6 +199,29 @@ def test_a_value_that_is_read_again_in_its_region_stays_inside(device):
     assert len(region.out_vids) == 1
 
 
+@pytest.mark.spec("A12", "D6")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("maps", [(), ("relu",), ("tanh", "square")])
+def test_sums_of_columns_leave_beside_the_product(device, maps):
+    def emit(ctx, x):
+        y = chain(*maps)(ctx, ctx.gemm(x, weight(ctx)))
+        return {"sums": ctx.reduce_sum(y, axes=(0,)), "y": y}
+
+    (region,) = regions_of(emit, device=device)
+    assert region.spec.signature == " + ".join(["gemm", *maps, "reduce_sum"])
+    assert {t.shape for t in region.spec.results} == {(3, 4), (4,)}
+    rows, maximum = (
+        (("gemm", "conflict", "core"),),
+        lambda ctx, x: ctx.reduce_max(ctx.gemm(x, weight(ctx)), axes=(0,)),
+    )
+    assert (
+        tuple(
+            (r.spec.signature, r.ended.trigger, r.ended.row) for r in regions_of(maximum, device=device)[:1]
+        )
+        == rows
+    )
+
+
 @pytest.mark.spec("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_gemm_relu_bias_is_not_gemm_bias_relu(device):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import aicf
 from aicf.registry.contribution import contribution
 from aicf.rows import AttributeState, Conflict, RegionSpec
-from aicf.rows.rows import HARD, LENGTH_LIMIT, ROWS, Domain, Effect, join
+from aicf.rows.rows import HARD, LENGTH_LIMIT, ROWS, ByProduct, Domain, Effect, join
 from aicf.types import DType
 
 from .chains import graph_of
@@ -88,6 +88,30 @@ def test_domains_unify_where_they_are_equal_or_grow_before_a_core(mine, theirs, 
     else:
         left = f"({', '.join(map(str, mine))})" + " after the core" * phase
         assert (joined.row, joined.left, joined.right) == ("domain", left, str(Domain(theirs)))
+
+
+@pytest.mark.spec("A3", "A12")
+def test_the_one_core_that_may_follow_another_adds_up_columns_of_a_product():
+    core, sums = ROW["core"], ByProduct("reduce_sum")
+    assert core.join("gemm", sums) == "gemm + reduce_sum"
+    assert core.join("gemm + reduce_sum", "gemm") == Conflict("core", "gemm + reduce_sum", "gemm")
+    assert core.join("gemm + reduce_sum", sums) == Conflict("core", "gemm + reduce_sum", "reduce_sum")
+    for first in ("reduce_sum", "softmax_cross_entropy"):
+        assert core.join(first, sums) == Conflict("core", first, "reduce_sum")
+
+
+@pytest.mark.spec("A2", "A15")
+@pytest.mark.parametrize("kind, strict, attrs, beside", [
+    ("reduce_sum", False, {"axes": (0,)}, True), ("reduce_sum", False, {"axes": (-2,), "keepdims": True}, True),
+    ("reduce_sum", True, {"axes": (0,)}, False), ("reduce_sum", False, {"axes": (1,)}, False),
+    ("reduce_sum", False, {}, False), ("reduce_mean", False, {"axes": (0,)}, False),
+])  # fmt: skip
+def test_sums_of_columns_are_known_by_their_axes_unless_strict(kind, strict, attrs, beside):
+    region = region_of(lambda ctx, x: ctx.op(kind, x, **attrs))
+    assert (
+        isinstance(contribution(region.ops[0], region.tensors, (), strict=strict)["core"], ByProduct)
+        == beside
+    )
 
 
 CONFLICTS = [

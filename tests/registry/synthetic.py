@@ -11,7 +11,9 @@ from aicf.registry.variant import HostCall, KernelVariant, Reject, one_op
 from aicf.rows import RegionSpec
 from aicf.types import OpKind, TensorDesc, TensorSpec
 
-STRUCTURES = ("map", "gemm", "gemm+map", "reduce", "map+reduce", "reduce+map", "map+reduce+map", "maps")
+STRUCTURES = (
+    "map", "gemm", "gemm+map", "gemm+map+reduce", "gemm+reduce", "reduce", "map+reduce", "reduce+map", "map+reduce+map", "maps",
+)  # fmt: skip
 
 
 def kernel(

@@ -47,6 +47,7 @@ class Epilogue:
     width  over 1: runs are whole, what walks along them is aligned, and no column stride is GIVEN
     batch  axes of the batch, at most 2
     split  the batch is of parts of k
+    sums   where the expression has one result more than there are stores: columns of that are added up, and written so
     """
 
     expression: Expression
@@ -57,6 +58,12 @@ class Epilogue:
     width: int = 1
     batch: int = 0
     split: bool = False
+    sums: DType | None = None
+
+    @property
+    def outside(self) -> tuple[Any, ...] | None:
+        """What a run outside of the results adds to sums."""
+        return None if self.sums is None else (np.float32(0),) * self.width
 
     def __str__(self) -> str:
         parts = (
@@ -65,6 +72,7 @@ class Epilogue:
             ("c", self.has_c),
             (self.expression.name, self.expression.steps),
             (str(len(self.stores)), len(self.stores) > 1),
+            (f"sums_{self.sums}", self.sums is not None),
         )
         return "".join(f"_{name}" for name, on in parts if on)
 
@@ -75,8 +83,10 @@ def finisher(epilogue: Epilogue) -> Any:
 
     products  `width` f32
     scales    (alpha, beta)
-    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results, corner)
+    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results, (where sums go,) or (), corner)
     corner    of a batch: the row that this product begins at in the results, and its index along each axis; else ()
+
+    Returns what is to be added up, if anything.
     """
     reads = epilogue.reads
     start = starter(epilogue.dtype, epilogue.has_c, epilogue.width)
@@ -86,10 +96,10 @@ def finisher(epilogue: Epilogue) -> Any:
     apply = vector_applier(epilogue.expression, dtypes, epilogue.stores, moves, epilogue.width)
 
     def finish(r, q, products, n, scales, operands):
-        c, ins, strides, outs, corner = operands
+        c, ins, strides, outs, _, corner = operands
         to = (first(corner) + r) * n + q
         values = start(products, scales, c, to)
-        apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides, corner), to)
+        return apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides, corner), to)
 
     return device(finish)
 

@@ -19,9 +19,10 @@ import numpy as np
 from ...types import DType
 from ..dsl import SIMULATED, cuda, device, float32
 from .blocks import block_place
+from .column_sums import Held, writer
 from .element import getter
 from .epilogue import Epilogue, finisher
-from .tile import each, fragment, outer, put_runs, runs, zeros
+from .tile import fragment, outer, put_runs, runs, zeros
 
 NAIVE = 16  # rows and columns of a block of the naive kernel
 
@@ -103,7 +104,9 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     a_buffers, b_buffers = 2 * a_size, 2 * b_size
     place = block_place(tiling.m, tiling.n, epilogue.batch, epilogue.split)
     start = zeros(rows * columns)
-    finish = finisher(epilogue)
+    finish, outside = finisher(epilogue), epilogue.outside
+    own = tuple(range(columns)) * rows
+    held = Held(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
 
     a_walk, b_walk = Walk(tiling.m, step, block, a_slices), Walk(tiling.n, step, block, b_slices)
     load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.dtype)
@@ -119,9 +122,10 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
         r = row + (x // row_width) * (row_width * threads) + x % row_width
         q = column + (y // column_width) * (column_width * threads) + y % column_width
         if r < m and q < n:
-            finish(r, q, products, n, scales, operands)
+            return finish(r, q, products, n, scales, operands)
+        return outside
 
-    write = each(rows * columns, epilogue.width, write_run)
+    write, line_length = writer(epilogue, held, write_run), tiling.n
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -160,7 +164,8 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
                 )
             buffer = 1 - buffer
         env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (corner,))
-        write(acc, env)
+        at = ty * line_length + tx * column_width
+        write(acc, env, a_shared, thread, at, (row0, column0), n, operands)
 
     order = "_".join(
         f"{'k' if not s.lines_fast else line}{s.width}" for s, line in ((a_slices, "m"), (b_slices, "n"))

@@ -16,10 +16,11 @@ import numpy as np
 from ..dsl import cuda, device, int32, uint32
 from ..gemm_mma import CHUNK, DEPTH
 from .blocks import block_place
+from .column_sums import Held, writer
 from .epilogue import Epilogue, finisher
 from .gemm import ALIGNMENT
 from .ptx import Places, copy_async, multiply_tiles, shared_address, wait_copies
-from .tile import each, zeros
+from .tile import zeros
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 
@@ -93,6 +94,24 @@ def element_of(columns: int) -> Any:
     return device(of)
 
 
+def held_of(warps: Warps) -> Held:
+    """What the threads of a block hold of its tile: pairs of columns, eight apart."""
+    columns = warps.n // warps.warps_n // 8
+    own = tuple(i // 4 % columns * PAIR + i % PAIR for i in range(warps.m * warps.n // warps.threads))
+    return Held(warps.m, warps.n, own, PAIR, 8, 8 * warps.warps_m, warps.threads)
+
+
+def sums_of(warps: Warps) -> Any:
+    """`at(thread)`: line * n + first column of a thread; those who hold the same columns have a line each."""
+    across, n, warp_n = warps.warps_n, warps.n, warps.n // warps.warps_n
+
+    def at(thread):
+        lane, warp = thread % 32, thread // 32
+        return (warp // across * 8 + lane // 4) * n + warp % across * warp_n + lane % 4 * PAIR
+
+    return device(at)
+
+
 def lane_of(part: Fragments) -> Any:
     """`of(lane)`: line and k of the matrix row that a thread gives ldmatrix the address of."""
     first, lines_fast = part.first, part.stored.lines_fast
@@ -126,7 +145,7 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
     b_first, b_copy = copier(b_stored, threads)
     address, wait = shared_address(), wait_copies()
     multiply = multiply_tiles(epilogue.dtype, a_part.places, b_part.places, a_lines_fast, b_lines_fast)
-    start, finish, depth = zeros(accumulators), finisher(epilogue), DEPTH
+    start, finish, outside, depth = zeros(accumulators), finisher(epilogue), epilogue.outside, DEPTH
     place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
 
     def write_run(i, products, env):
@@ -134,9 +153,10 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
         x, y = place(i, lane)
         r, q = row0 + x, column0 + y
         if r < m and q < n:
-            finish(r, q, products, n, scales, operands)
+            return finish(r, q, products, n, scales, operands)
+        return outside
 
-    write = each(accumulators, epilogue.width, write_run)
+    sums_at, write = sums_of(warps), writer(epilogue, held_of(warps), write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -186,7 +206,8 @@ def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue
             )
             buffer = other
         wait()
-        write(acc, (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (corner,)))
+        env = (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (corner,))
+        write(acc, env, a_shared, thread, sums_at(thread), (row0, column0), n, operands)
 
     order = ("m" if a_lines_fast else "k") + ("n" if b_lines_fast else "k")
     kernel.__name__ = f"gemm_mma_{warps}_{order}{epilogue}"

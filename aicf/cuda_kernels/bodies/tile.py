@@ -184,6 +184,46 @@ def each(n: int, width: int, fn: Callable[..., None]) -> Any:
 
 
 @deferred
+def column_sums(columns: tuple[int, ...], count: int, width: int, fn: Callable[..., Any]) -> Any:
+    """`run(tile, env)`: as `each`, of a fn that returns `width` numbers; the sums of these by column, `count` of them.
+
+    Element i of the tile is of column columns[i]. Each sum is of elements in their order.
+    """
+    n = len(columns)
+    if SIMULATED:
+
+        def add_each(tile, env):
+            sums = [np.float32(0)] * count
+            for i in range(0, n, width):
+                for j, value in enumerate(fn(i, tile[i : i + width], env)):
+                    sums[columns[i + j]] = np.float32(sums[columns[i + j]] + value)
+            return tuple(sums)
+
+        return add_each
+
+    @intrinsic
+    def run(typing, tile, env):
+        neighbours = types.UniTuple(types.float32, width)
+
+        def codegen(ctx, b, sig, args):
+            sums = [ir.Constant(ir.FloatType(), 0.0)] * count
+            for i in range(0, n, width):
+                values = ctx.make_tuple(
+                    b, neighbours, [b.extract_value(args[0], i + j) for j in range(width)]
+                )
+                given = [const(i), values, args[1]]
+                made = emit_call(ctx, b, fn, neighbours, [types.int32, neighbours, env], given)
+                for j in range(width):
+                    at = columns[i + j]
+                    sums[at] = b.fadd(sums[at], b.extract_value(made, j))
+            return ctx.make_tuple(b, sig.return_type, sums)
+
+        return types.UniTuple(types.float32, count)(tile, env), codegen
+
+    return run
+
+
+@deferred
 def outer(rows: int, columns: int) -> Any:
     """`add(acc, a, b)`: acc + a bᵀ, row-major, one fused multiply-add per element."""
     n = rows * columns

@@ -140,7 +140,7 @@ def packer(epilogue: Epilogue) -> Any:
     compute = vector_applier(expression, dtypes, (), moves, PAIR)
 
     def finish(r, q, products, n, scales, operands):
-        c, ins, strides, _, corner = operands
+        c, ins, strides, _, _, corner = operands
         to = (first(corner) + r) * n + q
         values = start(products, scales, c, to)
         made = compute(values, ins, (), at(np.int64(r), np.int64(q), np.int64(n), strides, corner), to)

@@ -184,7 +184,7 @@ class _Run:
             )  # over a greater domain: computed again at each point
             fits = again or self.shape == fact.shape
         else:
-            fits = fact.core == "reduce" and self.values[read[0]]
+            fits = fact.core == "reduce" and (self.core == "gemm" or self.values[read[0]])
         return 2 * (not set(last.makes).intersection(read)) + (fact.core != "map") if fits else None
 
     def take(self, i: int) -> None:

@@ -1,0 +1,94 @@
+"""Sums of columns beside a product, such as a bias's gradient: what they add to its kernel, and the launch behind it.
+
+Each block adds up its tile's rows of what the map hands on, while they are in registers. Where there is one row of tiles that
+is the result; else each writes a line of f32 to the workspace, and a small launch adds up these lines. The order is fixed, so
+results repeat exactly.
+"""
+
+from __future__ import annotations
+
+from ..device.spec import DeviceSpec
+from ..registry.cost import BARRIER_US, Cost, roofline
+from ..registry.program import Expression, Gemm, Program
+from ..registry.read import read
+from ..registry.variant import Launch, Num, Out, Work, cdiv
+from ..rows import RegionSpec
+from ..types import DType, f32
+from .elementwise import THREADS, grid_for
+from .reduce import EFFICIENCY, RESIDENT, chain_us, lanes_for, partial_side
+
+TAKES = "gemm+reduce", "gemm+map+reduce"
+
+
+def _lines(region: RegionSpec, tile_m: int) -> tuple[Program, int, int] | None:
+    """(the region, rows of tiles, columns), if there are sums."""
+    program = read(region)
+    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    if program.tail is None:
+        return None
+    return program, max(1, cdiv(program.core.m, tile_m)), program.core.n
+
+
+def workspace(region: RegionSpec, tile_m: int) -> int:
+    found = _lines(region, tile_m)
+    return 0 if found is None or found[1] == 1 else found[1] * found[2] * f32.itemsize
+
+
+def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec) -> Cost:
+    """The cost of a product, and of sums beside it: two barriers of a block, and a launch over lines, if there are several."""
+    if (found := _lines(region, tile_m)) is None:
+        return cost
+    _, lines, columns = found
+    if lines == 1:
+        return cost.plus(**{"column sums": 2 * BARRIER_US})
+    width, nbytes = _width(columns), lines * columns * f32.itemsize
+    again = roofline(
+        device, bytes=2 * nbytes, flops=lines * columns, efficiency=EFFICIENCY, memory_efficiency=0.8,
+        blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, chain=chain_us(cdiv(lines, THREADS // width), THREADS // width),
+    )  # fmt: skip
+    return cost.plus(**{"column sums": again.us + 2 * BARRIER_US})
+
+
+def launches(region: RegionSpec, tile_m: int, device: DeviceSpec) -> list[Launch]:
+    """What follows the product's: one that adds up the lines, if there are several."""
+    if (found := _lines(region, tile_m)) is None or found[1] == 1:
+        return []
+    from .bodies.reduce import Side, columns
+
+    program, lines, count = found
+    assert program.tail is not None
+    width = _width(count)
+    given, read_lines = partial_side(f32, (lines * count, count, 1))
+    sink = Side(_copy(program.tail.dtype), (), (program.tail.dtype,), ())
+    kernel = columns("sum", f32, given, sink, width)
+    tiles = cdiv(count, width)
+    numbers = Num(tiles), Num(lines), Num(count), Num(1), Num(lines), Num(lines, f32)
+    results = (), (Out(program.tail.result),), ()
+    return [Launch(kernel, grid_for(tiles * THREADS, device), (THREADS,), (*read_lines, *results, *numbers))]
+
+
+def pointers(region: RegionSpec, tile_m: int) -> tuple[Out | Work, ...]:
+    """Where a product's kernel writes its sums."""
+    if (found := _lines(region, tile_m)) is None:
+        return ()
+    program, lines, _ = found
+    assert program.tail is not None
+    return (Out(program.tail.result) if lines == 1 else Work(),)
+
+
+def written(region: RegionSpec, tile_m: int) -> DType | None:
+    """And in which type."""
+    if (found := _lines(region, tile_m)) is None:
+        return None
+    program, lines, _ = found
+    assert program.tail is not None
+    return program.tail.dtype if lines == 1 else f32
+
+
+def _width(columns: int) -> int:
+    """Neighbouring columns that a block of the second launch reads side by side."""
+    return min(32, lanes_for(columns))
+
+
+def _copy(dtype: DType) -> Expression:
+    return Expression("copy", (), (dtype,), frozenset(), 1, (0,))
