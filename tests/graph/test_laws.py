@@ -27,7 +27,7 @@ from aicf.graph.fuse.schedule import schedule
 from aicf.ops import record
 from aicf.registry.read import _read_parts, read, read_parts
 from aicf.registry.select import Selector
-from aicf.registry.variant import Reject, structure
+from aicf.registry.variant import Reject, one_op, structure
 from aicf.rows import LENGTH_LIMIT, RegionOp, RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
 
@@ -94,6 +94,17 @@ def test_a_beam_keeps_the_cheapest_hypotheses_wherever_they_begin(at):
     later = structured("cpu.later.v1", kinds[at], takes=("map",), us=lambda r: 0.71 + 0.1 * len(r.ops))
     assert len(formed(chain(*kinds), registry_of(plain, later))) == 1
     regions = formed(chain(*kinds), registry_of(plain, later), beam=2)
+    assert [(r.anchor, r.kernel_id) for r in regions] == [(0, plain.id), (at, later.id)]
+
+
+@pytest.mark.spec("A10")
+def test_a_beam_charges_for_ops_that_no_kernel_takes_yet():
+    """Regions that none takes as they are would be had for nothing, and crowd out the one that is second best."""
+    kinds, at = ["relu", "tanh", "neg", "abs", "exp", "sigmoid", "square", "gelu"], 4
+    plain = structured("cpu.plain.v1", "relu", takes=("map",), us=lambda r: 0.2 + 0.8 * len(r.ops))
+    later = structured("cpu.later.v1", "exp", takes=("map",), us=lambda r: 0.71 + 0.1 * len(r.ops))
+    never = structured("cpu.never.v1", "map", takes=("map",), reject=lambda r: one_op(r))
+    regions = formed(chain(*kinds), registry_of(plain, later, never), beam=2)
     assert [(r.anchor, r.kernel_id) for r in regions] == [(0, plain.id), (at, later.id)]
 
 

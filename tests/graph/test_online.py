@@ -189,6 +189,16 @@ def deep(layers: int, device="cpu"):
     return schedule(lower(graph), graph), graph
 
 
+@pytest.mark.spec("A6", "D4")
+def test_a_kernel_of_one_op_writes_all_its_results_whoever_reads_them():
+    def emit(ctx, x):
+        d, _ = ctx.op("gemm", x, weight(ctx), save_preact=True)
+        return d
+
+    (region,) = formed(emit, registry_of(one))
+    assert region.spec.outputs == region.spec.ops[0].outputs and len(region.out_vids) == 2
+
+
 @pytest.mark.spec("A6")
 @pytest.mark.parametrize("beam", [1, 4])
 def test_an_op_is_composed_a_bounded_number_of_times(beam, monkeypatch):

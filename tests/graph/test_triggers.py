@@ -104,18 +104,21 @@ def steps(ctx, *calls):
 
 
 @pytest.mark.spec("A9", "A13", "C6")
+@pytest.mark.parametrize("between", [0, 2])
 @pytest.mark.parametrize("registry", [registry_of(one, anything), None])
-def test_ops_side_by_side_do_not_read_what_another_writes(registry):
-    """The second step reads b, which the third writes: one launch runs them in no order."""
+def test_ops_side_by_side_do_not_read_what_another_writes(registry, between):
+    """The second step reads b, which the last writes: one launch runs them in no order, whatever stands between them."""
 
     def emit(ctx, x):
         a, b, u, v = (ctx.state(name, (4, 4), 1.0) for name in "abuv")
         c, w = ctx.state("c", (4,), 1.0), ctx.state("w", (4,), 1.0)
-        steps(ctx, (c, ctx.state("h", (4,), 1.0), w), (a, b, u), (b, ctx.state("g", (4, 4), 1.0), v))
+        others = [[ctx.state(f"{name}{n}", (5,), 1.0) for name in "pgv"] for n in range(between)]
+        steps(ctx, (c, ctx.state("h", (4,), 1.0), w), (a, b, u), *others, (b, ctx.state("g", (4, 4), 1.0), v))
         return ctx.copy(x)
 
     regions = formed(emit, registry)
-    assert [r.spec.signature for r in regions[:2]] == ["sgd_step + sgd_step", "sgd_step"]
+    together = " + ".join(["sgd_step"] * (2 + between))
+    assert [r.spec.signature for r in regions[:2]] == [together, "sgd_step"]
     ended = regions[0].ended
     assert (ended.trigger, ended.left, ended.right) == (
         "barrier", "a write of %9 in place", "a read of %9 side by side",
@@ -161,6 +164,13 @@ def test_no_region_is_longer_than_the_limit(n):
 
 
 @pytest.mark.spec("A9")
+def test_nor_does_a_variant_that_judges_regions_by_itself_go_over_the_limit():
+    always = replace(anything, takes=(), viable=lambda region: ())
+    regions = formed(chain(*["relu"] * (LENGTH_LIMIT + 1)), registry_of(always))
+    assert [(len(r.spec.ops), r.ended.trigger) for r in regions] == [(LENGTH_LIMIT, "limit"), (1, "end")]
+
+
+@pytest.mark.spec("A9")
 @settings(max_examples=30, deadline=None)
 @given(dag=dags(max_ops=8), data=st.data())
 def test_nothing_is_fused_across_an_explicit_sync_point(dag, data):
@@ -187,6 +197,14 @@ def test_cost_ends_a_region_with_both_sums():
     regions = formed(chain("relu", "tanh", "neg"), registry_of(one, dear))
     assert story(regions) == [("relu + tanh", "cost"), ("neg", "end")]
     assert (regions[0].ended.left, regions[0].ended.right) == ("9 us", "2 us")
+
+
+@pytest.mark.spec("A9")
+def test_of_equal_times_one_kernel_is_better_than_two():
+    even = structured("cpu.even.v1", takes=("map",), us=lambda r: 1.0 * len(r.ops))
+    assert story(formed(chain("relu", "tanh", "neg"), registry_of(one, even))) == [
+        ("relu + tanh + neg", "end")
+    ]
 
 
 @pytest.mark.spec("A9")
