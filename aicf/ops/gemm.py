@@ -115,8 +115,9 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
     """gA, gB, gC and gBias from A, B, C, gY and Z (D6): gZ is one elementwise op of gY and Z (or of D, where act's
     derivative is a function of it), then two products, and a reduction if there is a bias.
 
-    They stay ops of their own: gZ is read by both products and the reduction, which share no loop; a kernel that formed it
-    in each would compute the derivative K / tile times over and read two tensors instead of one.
+    They stay ops of their own: gZ is read by both products, which share no loop; a kernel that formed it in each would
+    compute the derivative K / tile times over and read two tensors instead of one. Where dY comes from a product, that one's
+    kernel takes gZ and the reduction along.
     """
     product = functools.partial(emit.gemm, precision=precision)
     gz = dd
