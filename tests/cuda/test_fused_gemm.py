@@ -113,6 +113,15 @@ def test_takes_sums_of_columns_behind_any_map(variant):
         )
 
 
+@pytest.mark.spec("A12", "B7")
+def test_no_other_kernel_takes_sums_of_columns():
+    tiles = {v for v in ALL if v != NAIVE}
+    for dtype in (f32, f16):
+        for r in sums(Product(8, 16, 96, dtype)).values():
+            taken = {v.id for v in VARIANTS.values() if v.supported(r, H200) is None}
+            assert taken == {v for v in tiles if dtype is f16 or v not in MMAS}
+
+
 def reduced(kind: str, strict: bool = False, **attrs) -> RegionSpec:
     return P.then({}, ("d", "relu", "y"), ("s", kind, "d", attrs), keep=("d", "s"), strict=strict)
 
@@ -332,6 +341,16 @@ def test_special_values_stay_where_they_belong(r):
 def test_agrees_with_numpy(gpu, case):  # noqa: F811
     operands = operands_for(case, fresh_seed())
     assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("A12", "D6")
+@pytest.mark.parametrize("variant", [v for v in ALL if v != NAIVE])
+def test_sums_are_the_same_in_every_run(gpu: Gpu, variant):  # noqa: F811
+    case = case_of(variant, summed(Product(1000, 136, 72, f16 if variant in MMAS else f32), "gelu"))
+    operands = operands_for(case, fresh_seed())
+    first, *others = ([r.tobytes() for r in launch_case(gpu, case, operands.memory)] for _ in range(5))
+    assert all(other == first for other in others)
 
 
 @pytest.mark.gpu
