@@ -1,8 +1,34 @@
 """CUDA kernels: variants beside the bodies they launch. Importing this package imports no numba."""
 
-from . import add, dropout, elementwise, gemm, gemm_mma, gemm_split, gemv, losses, memory, multi, reduce
+from . import (
+    add,
+    dropout,
+    elementwise,
+    gemm,
+    gemm_mma,
+    gemm_split,
+    gemv,
+    gemv_mma,
+    losses,
+    memory,
+    multi,
+    reduce,
+)
 
-MODULES = (add, dropout, elementwise, gemm, gemm_mma, gemm_split, gemv, losses, memory, multi, reduce)
+MODULES = (
+    add,
+    dropout,
+    elementwise,
+    gemm,
+    gemm_mma,
+    gemm_split,
+    gemv,
+    gemv_mma,
+    losses,
+    memory,
+    multi,
+    reduce,
+)
 
 __all__ = [
     "MODULES",
@@ -13,6 +39,7 @@ __all__ = [
     "gemm_mma",
     "gemm_split",
     "gemv",
+    "gemv_mma",
     "losses",
     "memory",
     "multi",

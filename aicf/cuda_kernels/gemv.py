@@ -9,9 +9,10 @@ to 4 thin lines of halves, and to 16 of f32; beyond that halves need tensor core
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import BARRIER_US, TRIP_US, Cost, roofline
@@ -56,7 +57,7 @@ class Skinny(NamedTuple):
 def skinny(region: RegionSpec) -> Skinny:
     """A product whose smaller side is called thin."""
     p, _ = gemm.parts(region)
-    (a_m, a_k), (b_k, b_n) = p.a_steps, p.b_steps
+    (*_, a_m, a_k), (*_, b_k, b_n) = p.a_steps, p.b_steps
     a, b = Lines(p.a, p.m, a_m, a_k), Lines(p.b, p.n, b_n, b_k)
     return Skinny(b, a, p.k, True) if p.m <= p.n else Skinny(a, b, p.k, False)
 
@@ -177,49 +178,105 @@ def share(region: RegionSpec) -> tuple[Share, Staging]:
 # --- how k is split ---------------------------------------------------------------------------------------------------
 
 
+class Block(NamedTuple):
+    """What a block has of the wide operand, and how fast it is.
+
+    depth     of k in one step, whose loads are on their way during the one before
+    flops     for each of its numbers, what else is done beside the products included
+    resident  blocks on a multiprocessor
+    """
+
+    lines: int
+    depth: int
+    resident: int
+    flops: float
+    rate: str
+    efficiency: float
+
+
 class Plan(NamedTuple):
     """`chunk` of k for each of `splits` blocks that share lines; with several, another kernel adds up what they have."""
 
     splits: int
     chunk: int
+    blocks: int
     cost: Cost
 
 
 @lru_cache(maxsize=256)
-def plan(region: RegionSpec, device: DeviceSpec) -> Plan:
+def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
     """The fastest, as predicted: another launch is worth it where there would be few blocks with long ways to go."""
-    (p, _), depth, best = gemm.parts(region), share(region)[0].depth, None
-    steps = cdiv(skinny(region).k, depth)
-    for splits in (1 << i for i in range(SPLITS.bit_length())):
-        if splits > 1 and (2 * splits > steps or p.m * p.n >= 2**31):
-            break
-        chunk = max(1, cdiv(steps, splits)) * depth
-        made = max(1, cdiv(steps * depth, chunk))
-        cost = _cost(region, device, made, chunk)
+    (p, _), s = gemm.parts(region), skinny(region)
+    steps, tiles = cdiv(s.k, block.depth), max(1, cdiv(s.wide.lines, block.lines))
+    most = min(SPLITS, steps // 2) if p.m * p.n < 2**31 else 1
+    best = None
+    for wanted in (1 << i for i in range(max(1, most).bit_length())):
+        chunk = max(1, cdiv(steps, wanted)) * block.depth
+        splits = max(1, cdiv(s.k, chunk))
+        cost = _cost(region, block, device, splits, chunk)
         if best is None or cost.us < best.cost.us:
-            best = Plan(made, chunk, cost)
+            best = Plan(splits, chunk, tiles * splits, cost)
     assert best is not None
     return best
 
 
-def _cost(region: RegionSpec, device: DeviceSpec, splits: int, chunk: int) -> Cost:
-    """The wide operand once; a step's loads are on their way during the one before, so a block makes no step in less than a
-    trip to memory. Widening a half is as much as a multiply-add."""
-    (p, _), s, (part, _) = gemm.parts(region), skinny(region), share(region)
-    blocks = max(1, cdiv(s.wide.lines, part.lines)) * splits
-    work = part.few + (p.dtype is not f32)
-    steps = cdiv(min(chunk, max(1, s.k)), part.depth)
+def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
+    """The wide operand once, the thin one from the cache for each block; no step in less than a trip to memory."""
+    (p, _), s = gemm.parts(region), skinny(region)
+    tiles, depth = max(1, cdiv(s.wide.lines, block.lines)), min(chunk, max(1, s.k))
+    size = p.dtype.itemsize
     through, total = gemm_split.sum_cost(region, p, splits, device)
     cost = roofline(
         device, bytes=gemm_split.operand_bytes(p) + through if splits > 1 else region.nbytes,
-        flops=2.0 * work * s.wide.lines * s.k, useful=p.flops, rate="f32", efficiency=EFFICIENCY,
-        memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=part.resident,
-        chain=(steps - 1) * TRIP_US + 4 * BARRIER_US,
-        cached=float(blocks) * s.thin.lines * min(chunk, s.k) * p.dtype.itemsize + s.wide.lines * s.k * p.dtype.itemsize,
+        flops=block.flops * s.wide.lines * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
+        memory_efficiency=MEMORY_EFFICIENCY, blocks=tiles * splits, blocks_per_sm=block.resident,
+        chain=(cdiv(depth, block.depth) - 1) * TRIP_US + 4 * BARRIER_US,
+        cached=float(tiles * s.thin.lines + s.wide.lines) * s.k * size,
     )  # fmt: skip
     if splits > 1:
         cost = cost.plus(**{"sum of parts": total.us})
     return gemm.with_epilogue(cost, region, device)
+
+
+def checks(region: RegionSpec, few: int) -> Checks:
+    """What every kernel for few lines takes: one product, whose sums may be added up from parts."""
+    yield from gemm.checks(region)
+    p, _ = gemm.parts(region)
+    if region.strict:
+        yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
+    yield at_most("axes of the batch", len(p.batch), 0)
+    yield at_most("smaller of m and n", min(p.m, p.n), few)
+
+
+def workspace(region: RegionSpec, plan: Plan) -> int:
+    p, _ = gemm.parts(region)
+    return p.m * p.n * plan.splits * f32.itemsize if plan.splits > 1 else 0
+
+
+def launches(
+    region: RegionSpec, plan: Plan, threads: int, make: Callable[[Any], Callable[..., None]]
+) -> list[Launch]:
+    """`make(epilogue)`: the body. It takes (wide, thin, operands, sizes, wide_steps, thin_steps, scales): see bodies/gemv.py."""
+    s = skinny(region)
+    _, _, operands, *_, scales = gemm.arguments(region)
+    sizes = tuple(Num(x, i32) for x in (s.wide.lines, s.thin.lines, s.k, plan.chunk))
+    walks = tuple((Num(x.line_step), Num(x.k_step)) for x in (s.wide, s.thin))
+
+    def products(epilogue: Any, operands: Any, scales: Any) -> Launch:
+        args = (In(s.wide.operand), In(s.thin.operand), operands, sizes, *walks, scales)
+        return Launch(make(epilogue), (plan.blocks,), (threads,), args)
+
+    if plan.splits == 1:
+        return [products(gemm.epilogue(region, 1), operands, scales)]
+    first = products(gemm_split.raw(region, 1), gemm_split.PARTIAL, gemm_split.UNSCALED)
+    return [first, gemm_split.total(region, plan.splits)]
+
+
+def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
+    """Widening a half is as much as a multiply-add."""
+    part, _ = share(region)
+    flops = 2.0 * (part.few + (part.itemsize < f32.itemsize))
+    return plan(region, Block(part.lines, part.depth, part.resident, flops, "f32", EFFICIENCY), device)
 
 
 @variant("gemm", id="cuda.gemv_simt.v1", takes=gemm.TAKES)
@@ -232,37 +289,18 @@ class GemvSimt:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from gemm.checks(region)
-        p, _ = gemm.parts(region)
-        if region.strict:
-            yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
-        yield at_most("axes of the batch", len(p.batch), 0)
-        yield at_most("smaller of m and n", min(p.m, p.n), FEW)
+        yield from checks(region, FEW)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return plan(region, device).cost
+        return simt_plan(region, device).cost
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        p, _ = gemm.parts(region)
-        splits = plan(region, device).splits
-        return p.m * p.n * splits * f32.itemsize if splits > 1 else 0
+        return workspace(region, simt_plan(region, device))
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.gemv import gemv
 
-        (p, _), s, (shared, staging) = gemm.parts(region), skinny(region), share(region)
-        splits, chunk, _ = plan(region, device)
-        _, _, operands, *_, scales = gemm.arguments(region)
-        blocks = max(1, cdiv(s.wide.lines, shared.lines)) * splits
-        sizes = tuple(Num(x, i32) for x in (s.wide.lines, s.thin.lines, s.k, chunk))
-        walks = tuple((Num(x.line_step), Num(x.k_step)) for x in (s.wide, s.thin))
-
-        def products(epilogue, operands, scales) -> Launch:
-            body = gemv(p.dtype, shared, staging, s.rows, epilogue)
-            args = (In(s.wide.operand), In(s.thin.operand), operands, sizes, *walks, scales)
-            return Launch(body, (blocks,), (shared.threads,), args)
-
-        if splits == 1:
-            return [products(gemm.epilogue(region, 1), operands, scales)]
-        first = products(gemm_split.raw(region, 1), gemm_split.PARTIAL, gemm_split.UNSCALED)
-        return [first, gemm_split.total(region, splits)]
+        (p, _), s, (part, staging) = gemm.parts(region), skinny(region), share(region)
+        return launches(
+            region, simt_plan(region, device), part.threads, lambda e: gemv(p.dtype, part, staging, s.rows, e)
+        )

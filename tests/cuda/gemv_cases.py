@@ -11,7 +11,7 @@ from kernel_cases import Case, desc, gemm, region
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, bf16, f16, f32
 
-SIMT = "cuda.gemv_simt.v1"
+SIMT, MMA = "cuda.gemv_simt.v1", "cuda.gemv_mma.v1"
 TYPES = (f32, f16, bf16)
 TRANSPOSES = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
 
@@ -54,16 +54,42 @@ def plain(dtype: DType) -> list[RegionSpec]:
     return made
 
 
+def halves(dtype: DType) -> list[RegionSpec]:
+    """For tensor cores: the smaller operand along k, in whole runs of eight; the other one either way. Each count of few lines,
+    one step and many, parts of k, edges, nothing at all."""
+    made = []
+    for t in (False, True):
+        for few, many, k in (
+            (3, 40, 72),
+            (12, 64, 520),
+            (31, 72, 264),
+            (64, 136, 1032),
+            (1, 72, 9000),
+            (33, 40, 8),
+        ):
+            made.append(gemm(few, many, k, dtype=dtype, trans_b=t))
+            made.append(gemm(many, few, k, dtype=dtype, trans_a=t, trans_b=True))
+        made += [gemm(*sizes, dtype=dtype, trans_b=t, bias=1) for sizes in ((0, 8, 8), (8, 8, 8), (1, 8, 8))]
+    made.append(gemm(1, 1, 8, dtype=dtype, trans_b=True))
+    made.append(region("gemm", desc((3, 40), dtype, (48, 1)), desc((40, 24), dtype, (32, 1)), None, None))
+    made.append(region("gemm", desc((24, 40), dtype, (1, 48)), desc((40, 5), dtype, (1, 56)), None, None))
+    more = {"c": True, "alpha": 0.5, "beta": -1.5, "act": ActKind.gelu, "save_preact": True}
+    made += [gemm(9, 32, k, dtype=dtype, bias=32, **more) for k in (64, 9000)]
+    return made
+
+
 def fused_cases(variant: str, dtype: DType) -> list[Case]:
     """Every epilogue, behind few rows or behind few columns; parts of k are the same for all."""
-    sizes = itertools.cycle([(6, 20, 24), (20, 5, 24), (2, 18, 9)])
+    some = [(6, 20, 24), (20, 5, 24), (2, 18, 9)] if variant == SIMT else [(6, 24, 24), (40, 24, 16)]
+    sizes = itertools.cycle(some)
     made = [
-        case_of(variant, regions(Product(*next(sizes), dtype))[name])
+        case_of(variant, regions(Product(*next(sizes), dtype, trans_b=variant == MMA))[name])
         for name in regions(Product(2, 3, 4, dtype))
         if "[" not in name
     ]
-    return [*made, case_of(variant, residual(Product(1, 20, 9000, dtype)))]
+    return [*made, case_of(variant, residual(Product(1, 24, 9000, dtype)))]
 
 
 def cases(variant: str, dtype: DType) -> list[Case]:
-    return [*(case_of(variant, r) for r in plain(dtype)), *fused_cases(variant, dtype)]
+    own = plain if variant == SIMT else halves
+    return [*(case_of(variant, r) for r in own(dtype)), *fused_cases(variant, dtype)]

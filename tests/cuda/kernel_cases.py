@@ -120,6 +120,7 @@ FIRST = [
     Case("cuda.gemv_simt.v1", gemm(5, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)),
     Case("cuda.gemv_simt.v1", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
                                    dtype=f16), tolerance=2e-3),
+    Case("cuda.gemv_mma.v1", gemm(12, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), 2e-3),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),

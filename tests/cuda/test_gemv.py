@@ -9,14 +9,28 @@ import os
 import numpy as np
 import pytest
 from fused_gemm_cases import Product, case_of, residual
-from gemv_cases import SIMT, TYPES, cases
-from kernel_cases import VARIANTS, Case, assert_close, gemm, operands_for, reference, with_specials
+from gemv_cases import MMA, SIMT, TYPES, cases
+from kernel_cases import (
+    VARIANTS,
+    Case,
+    assert_close,
+    desc,
+    gemm,
+    operands_for,
+    reference,
+    region,
+    with_specials,
+)
 from test_compile import DEVICES, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
+from test_mma_layout import mma
 
 from aicf.cuda_kernels.bodies.gemv import Slice, products, wide_step
-from aicf.cuda_kernels.gemv import OWN, Share, Staging, plan, share
+from aicf.cuda_kernels.bodies.gemv_mma import holder, thin_step, thin_words, wide_loads, wide_words
+from aicf.cuda_kernels.bodies.gemv_mma import wide_step as mma_step
+from aicf.cuda_kernels.gemv import OWN, Share, Staging, share, simt_plan
+from aicf.cuda_kernels.gemv_mma import CHUNK, STEP, Warps
 from aicf.device.spec import preset
 from aicf.types import DType, bf16, f16, f32
 
@@ -37,6 +51,9 @@ def test_chosen_where_rows_or_columns_are_few(device, dtype):
     for sizes in ((1, 4096, 4096), (4, 4096, 4096), (4096, 1, 4096), (8, 11008, 4096), (1, 1, 100000)):
         for trans_b in (False, True):
             assert chosen(device, *sizes, dtype=dtype, trans_b=trans_b).startswith("gemv"), sizes
+    if dtype is f16 and device != "t4":
+        for sizes in ((16, 4096, 4096), (64, 4096, 4096), (4096, 32, 4096)):
+            assert chosen(device, *sizes, dtype=dtype, trans_b=True) == "gemv_mma", sizes
     for sizes in ((4096, 4096, 4096), (128, 512, 512), (256, 256, 64)):
         assert not chosen(device, *sizes, dtype=dtype).startswith("gemv"), sizes
 
@@ -45,7 +62,7 @@ def test_chosen_where_rows_or_columns_are_few(device, dtype):
 def test_predicted_near_the_bandwidth_where_cores_keep_up():
     """One thin line costs what reading costs; sixteen of halves cost arithmetic."""
     reading = 2 * 4096 * 4096 / H200.bandwidth * 1e-3
-    one, sixteen = (plan(gemm(m, 4096, 4096, dtype=f16, trans_b=True), H200).cost for m in (1, 16))
+    one, sixteen = (simt_plan(gemm(m, 4096, 4096, dtype=f16, trans_b=True), H200).cost for m in (1, 16))
     assert reading < one.us < 1.4 * reading and "compute" not in one.terms
     assert sixteen.terms["compute"] > reading
 
@@ -54,6 +71,17 @@ def test_predicted_near_the_bandwidth_where_cores_keep_up():
 def test_what_it_refuses():
     variant = VARIANTS[SIMT]
     assert variant.supported(gemm(16, 4096, 64), H200) is variant.supported(gemm(4096, 16, 64), H200) is None
+    tensor = VARIANTS[MMA]
+    assert tensor.supported(gemm(64, 4096, 64, dtype=bf16), H200) is None
+    for r, reason in (
+        (gemm(64, 65, 64), "the product is in f32"), (gemm(65, 65, 64, dtype=f16), "smaller of m and n 65 is over 64"),
+        (gemm(64, 8, 64, dtype=f16), "the smaller operand is f16[64x8], needs whole aligned runs of 8 along k"),
+        (gemm(8, 20, 64, dtype=f16), "the larger operand is f16[64x20], needs whole aligned runs of 8"),
+    ):  # fmt: skip
+        assert reason in str(tensor.supported(r, H200))
+    batch = region("gemm", desc((3, 8, 64), f16), desc((3, 64, 40), f16), None, None)
+    for either in (variant, tensor):
+        assert str(either.supported(batch, H200)) == "axes of the batch 1 is over 0"
     strict = dataclasses.replace(gemm(1, 64, 64), strict=True)
     assert "strict takes one sum, in order" in str(variant.supported(strict, H200))
     assert str(variant.supported(gemm(17, 17, 64), H200)) == "smaller of m and n 17 is over 16"
@@ -72,8 +100,8 @@ def test_operands_come_in_the_longest_runs_that_are_whole_and_aligned(sizes, mor
 
 def test_k_is_split_where_lines_are_few():
     long, wide = gemm(1, 64, 100000, dtype=f16), gemm(1, 64 * 132, 4096, dtype=f16)
-    assert plan(wide, H200).splits == 1 and VARIANTS[SIMT].query_workspace(wide, H200) == 0
-    splits, chunk, _ = plan(long, H200)
+    assert simt_plan(wide, H200).splits == 1 and VARIANTS[SIMT].query_workspace(wide, H200) == 0
+    splits, chunk, *_ = simt_plan(long, H200)
     assert splits > 8 and (splits - 1) * chunk < 100000 <= splits * chunk
     assert VARIANTS[SIMT].query_workspace(long, H200) == splits * 64 * 4
     first, second = VARIANTS[SIMT].build(residual(Product(1, 64, 100000)), H200)
@@ -139,6 +167,55 @@ def test_every_product_meets_its_own_numbers(part):
         assert len(met) == part.lines * part.depth * part.few
 
 
+def word(words: np.ndarray, which) -> np.ndarray:
+    """A register of each lane, as two numbers: one that was loaded, or halves of two."""
+    if isinstance(which, int):
+        return words[:, which]
+    low, high, half = which
+    return np.stack([words[:, low, half], words[:, high, half]], -1)
+
+
+@pytest.mark.spec("D10", "F2")
+@pytest.mark.parametrize("k_fast", [False, True])
+@pytest.mark.parametrize("few", [8, 16, 32, 64])
+def test_fragments_meet_their_own_numbers(few, k_fast):
+    """A block's step, thread by thread, with mma done as the PTX manual says it is."""
+    warps, rng = Warps(few, k_fast), np.random.default_rng()
+    wide, thin = rng.normal(size=(warps.lines, warps.depth)), rng.normal(size=(few, warps.depth))
+    result = np.zeros((warps.lines, few))
+    further, thin_further, of = (f.args[0] for f in (mma_step(warps), thin_step(warps), holder(warps)))
+    for warp in range(warps.warps):
+        loaded: list[list[np.ndarray]] = [[], []]
+        line0 = warp // warps.along * 16 * warps.tiles
+        for lane in range(32):
+            row, along = lane // 4, warp % warps.along * STEP * warps.unroll + lane % 4 * CHUNK
+            line, runs = line0 + (row if k_fast else row * warps.width), []
+            for i in range(wide_loads(warps)):
+                down, deeper = further(i)
+                at = (
+                    slice(line + down, line + down + warps.width),
+                    slice(along + deeper, along + deeper + CHUNK),
+                )
+                runs.append(wide[line + down, at[1]] if k_fast else wide[at[0], along + deeper])
+            loaded[0].append(np.concatenate(runs).reshape(-1, 2))
+            steps = [thin_further(i) for i in range(warps.columns * warps.unroll)]
+            runs = [thin[row + down, along + deeper : along + deeper + CHUNK] for down, deeper in steps]
+            loaded[1].append(np.concatenate(runs).reshape(-1, 2))
+        a, b = map(np.stack, loaded)
+        acc = np.zeros((32, warps.sums))
+        for a_tiles, b_tiles in zip(wide_words(warps), thin_words(warps)):
+            for i, j in itertools.product(range(warps.tiles), range(warps.columns)):
+                left, right = (
+                    np.stack([word(x, w) for w in t], 1) for x, t in ((a, a_tiles[i]), (b, b_tiles[j]))
+                )
+                first = 4 * (i * warps.columns + j)
+                acc[:, first : first + 4] += mma(left, right)
+        for line, s in itertools.product(range(16 * warps.tiles), range(few)):
+            i, lane = of(line, s)
+            result[line0 + line, s] += acc[lane, i]
+    np.testing.assert_allclose(result, wide @ thin.T, atol=1e-9)
+
+
 # --- what they compute ------------------------------------------------------------------------------------------------
 
 
@@ -147,7 +224,7 @@ def test_every_product_meets_its_own_numbers(part):
 def test_code_run_on_the_host_agrees_with_numpy(dtype):
     """With numbers, and with NaN and infinities among them."""
     some = cases(SIMT, dtype)  # the last one is in parts
-    for case in some if EVERYTHING else [*some[TYPES.index(dtype) : -1 : 45], some[-1]]:
+    for case in some if EVERYTHING else [some[9 + 5 * TYPES.index(dtype)], some[-1]]:
         given = operands_for(case, fresh_seed()), with_specials(case, operands_for(case, fresh_seed()))
         for operands, results in zip(given, run_on_host(case, *given)):
             assert_close(case, results, reference(case, operands.arrays))
@@ -169,12 +246,26 @@ def test_compiles_without_spills(dtype: DType, target: str):
         compile_case(Case(SIMT, r), device, look_at_ptx=True)
 
 
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_tensor_core_kernels_compile_without_spills(target: str):
+    """Both layouts of the wide operand for each count of thin lines."""
+    (device,) = (d for d in DEVICES if d.target == target)
+    every = [gemm(few, 4096, 512, trans_b=tb, dtype=f16) for few in (64, 32, 16, 8) for tb in (False, True)]
+    for r in every if EVERYTHING else every[target == "sm_80" :: 4]:
+        compile_case(Case(MMA, r), device, look_at_ptx=True)
+
+
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
 @pytest.mark.spec("A12", "D9", "D10")
-@pytest.mark.parametrize("case", [c for t in TYPES for c in cases(SIMT, t)], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [c for t in TYPES for c in cases(SIMT, t)] + [c for t in (f16, bf16) for c in cases(MMA, t)],
+    ids=str,
+)
 def test_agrees_with_numpy(gpu, case):  # noqa: F811
     for operands in (operands_for(case, fresh_seed()), with_specials(case, operands_for(case, fresh_seed()))):
         got = launch_case(gpu, case, operands.memory)
@@ -189,8 +280,10 @@ def test_agrees_with_numpy(gpu, case):  # noqa: F811
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_at_size_and_again(gpu: Gpu, sizes, dtype, trans_b):  # noqa: F811
     """At pointers of any alignment; and the same bits each time."""
-    for alignment, shift in ((256, 0), (dtype.itemsize, 1)):
-        case = case_of(SIMT, gemm(*sizes, dtype=dtype, trans_b=trans_b, alignment=alignment))
+    for variant, alignment, shift in ((SIMT, 256, 0), (SIMT, dtype.itemsize, 1), (MMA, 256, 0)):
+        case = case_of(variant, gemm(*sizes, dtype=dtype, trans_b=trans_b, alignment=alignment))
+        if VARIANTS[variant].supported(case.region, H200):
+            continue
         operands = operands_for(case, fresh_seed())
         got, again = (launch_case(gpu, case, operands.memory, shift=shift) for _ in range(2))
         assert_close(case, got, reference(case, operands.arrays))

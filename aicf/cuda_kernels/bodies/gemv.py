@@ -39,14 +39,14 @@ def gemv(dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epi
     shared_size = max(2 * thin_size, sums * threads)
     start, finish = zeros(sums), finisher(epilogue)
 
-    load_wide = raw_runs(dtype, share.loads, width, _place(wide_step(share)))
+    load_wide = raw_runs(dtype, share.loads, width, place(wide_step(share)))
     thin_slice = Slice(share, staging)
     thin_first, thin_to, store_thin = thin_slice.first(), thin_slice.to(), thin_slice.store()
-    load_thin = runs(dtype, thin_slice.loads, staging.width, _place(thin_slice.step()))
+    load_thin = runs(dtype, thin_slice.loads, staging.width, place(thin_slice.step()))
     wide_neighbours, thin_neighbours = k_fast and width > 1, staging.width > 1  # their steps along k are one
     multiply = multiply_runs(dtype, share.loads, width, sums, *products(share))
     keep = put_runs(sums, 1, threads, 1)
-    where, add, corner = _output(share, rows), _adder(share), _corner(epilogue.split)
+    where, add, corner = output(share.lines, share.few, rows), _adder(share), corner_of(epilogue.split)
 
     def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
         lines, count, k, chunk = sizes
@@ -94,34 +94,34 @@ def gemv(dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epi
         cuda.syncthreads()
         m, n = (count, lines) if rows else (lines, count)
         where_to = operands + (corner(split, m),)
-        output = thread
-        while output < per_block * few:
-            line, of = where(output)
-            total = add(shared, line, of, output)
+        result = thread
+        while result < per_block * few:
+            line, of = where(result)
+            total = add(shared, line, of, result)
             line += line0
             if line < lines and of < count:
                 if rows:
                     finish(of, line, (total,), n, scales, where_to)
                 else:
                     finish(line, of, (total,), n, scales, where_to)
-            output += threads
+            result += threads
 
     kernel.__name__ = f"gemv_{share}_{staging}_{'rows' if rows else 'columns'}{epilogue}"
     kernel.blocks_per_sm = share.resident
     return kernel
 
 
-def _place(step: Any) -> Any:
+def place(step: Any) -> Any:
     """`place(i, env)`: where run i of a thread begins, `step(i)` lines and elements of k from its first; -1 outside."""
 
-    def place(i, env):
+    def begin(i, env):
         at, lines_left, left, line_step, k_step = env
         line, along = step(i)
         if line < lines_left and along < left:
             return at + line * line_step + along * k_step
         return np.int64(-1)
 
-    return place
+    return begin
 
 
 def wide_step(share: Share) -> Any:
@@ -214,13 +214,12 @@ def products(share: Share) -> tuple[int, Any]:
     return quad, tuple(reads)
 
 
-def _output(share: Share, rows: bool) -> Any:
+def output(lines: int, few: int, rows: bool) -> Any:
     """`where(i)`: line, and thin line, of a block's result i, so that neighbouring threads write neighbours."""
-    lines, few = share.lines, share.few
     return device(lambda i: (i % lines, i // lines)) if rows else device(lambda i: (i // few, i % few))
 
 
-def _corner(split: bool) -> Any:
+def corner_of(split: bool) -> Any:
     """`corner(part, m)`: where a part's results begin."""
     return device((lambda part, m: (part * m, part)) if split else (lambda part, m: ()))
 

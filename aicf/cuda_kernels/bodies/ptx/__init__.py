@@ -43,7 +43,7 @@ from .memory import (
     store_words,
     wait_kernel,
 )
-from .mma import Places, multiply_tiles, store_matrices
+from .mma import Places, Words, multiply_tiles, multiply_words, store_matrices
 from .tma import (
     add_box,
     commit_stores,
@@ -72,13 +72,13 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Places", "add_box", "add_half2", "add_words", "arrive", "arrive_remote", "arrive_threads", "assemble",
+    "Places", "Words", "add_box", "add_half2", "add_words", "arrive", "arrive_remote", "arrive_threads", "assemble",
     "barrier_end", "barrier_init", "cache_policy", "cluster_arrive", "cluster_arrive_only", "cluster_rank",
     "cluster_size", "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect",
     "expect_more", "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
     "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "launch_next",
     "load_acquire", "load_box", "load_bytes", "load_remote", "load_words", "multicast_box", "multiply_slabs",
-    "multiply_tiles", "pack_fp8", "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers",
+    "multiply_tiles", "multiply_words", "pack_fp8", "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers",
     "reduce_warp", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release", "store_remote",
     "store_words", "sync_threads", "take_registers", "unpack_fp8", "unpack_halves", "wait_copies", "wait_kernel",
     "wait_phase", "wait_products", "wait_stores", "wait_stores_read",

@@ -69,6 +69,56 @@ def multiply_tiles(dtype: DType, a: Places, b: Places, a_transposed: bool, b_tra
     return multiply
 
 
+# Of `multiply_words`: for each slice of 16 along k, for each tile, the registers of its fragment: a word as it is, or
+# (x, y, half): the lower (0) or upper (1) halves of two words.
+Words = tuple[tuple[tuple[Any, ...], ...], ...]
+
+
+@deferred
+def multiply_words(dtype: DType, a: Words, b: Words) -> Any:
+    """`multiply(acc, a, b)`: acc + a b by a warp, out of words that its threads loaded themselves.
+
+    a    four registers for each 16 x 16 fragment; b: two for each of 16 x 8
+    acc  four f32 per 16 x 8 tile; tiles row-major
+    `mma.sync.m16n8k16`, sm_80
+    """
+    kind = {f16: "f16", bf16: "bf16"}[dtype]
+    product = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
+    text = f"{product} {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
+
+    @intrinsic
+    def multiply(typing, acc, a_words, b_words):
+        def codegen(ctx, builder, sig, args):
+            take = builder.extract_value
+
+            def word(source, which):
+                if isinstance(which, int):
+                    return take(source, which)
+                low, high = (take(source, i) for i in which[:2])
+                if which[2]:
+                    return builder.or_(builder.lshr(low, const(16)), builder.and_(high, const(0xFFFF0000)))
+                return builder.or_(builder.and_(low, const(0xFFFF)), builder.shl(high, const(16)))
+
+            values = [take(args[0], i) for i in range(len(acc))]
+            for a_tiles, b_tiles in zip(a, b):
+                lefts = [[word(args[1], which) for which in tile] for tile in a_tiles]
+                rights = [[word(args[2], which) for which in tile] for tile in b_tiles]
+                for row, left in enumerate(lefts):
+                    for column, right in enumerate(rights):
+                        first = 4 * (row * len(rights) + column)
+                        given = [*left, *right, *values[first : first + 4]]
+                        result = ir.LiteralStructType([ir.FloatType()] * 4)
+                        made = assemble(
+                            builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", result, given, together=True
+                        )
+                        values[first : first + 4] = [take(made, i) for i in range(4)]
+            return ctx.make_tuple(builder, sig.return_type, values)
+
+        return acc(acc, a_words, b_words), codegen
+
+    return multiply
+
+
 @deferred
 def store_matrices() -> Any:
     """`store(address, a, b, c, d)`: four 8 x 8 matrices of halves to shared memory; lane 8 j + i gives the address of row i of
