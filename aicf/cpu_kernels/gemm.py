@@ -79,7 +79,7 @@ def _plan(region) -> tuple[Gemm, Map | None]:
     core = program.core
     assert isinstance(core, Gemm)
     rest = _scaled(program.after, core, region)
-    trivial = core.dtype is f32 and not rest.applies and len(rest.stores) == 1 and rest.fed is None
+    trivial = rest.dtypes[0] is f32 and not rest.applies and len(rest.stores) == 1 and rest.fed is None
     return core, None if trivial else rest
 
 

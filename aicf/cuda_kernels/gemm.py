@@ -1,7 +1,6 @@
 """Variants for matrix products and any map that follows them: biases, activations and their gradients, residuals, dropout.
 
-a, b and c are f32, f16 or bf16, all alike; arithmetic is exact f32 on the ordinary cores, on every architecture. Half types
-are widened when loaded. What the map loads and stores may have any element type. Regions are read by registry/program.py.
+Arithmetic is exact f32 on the ordinary cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by registry/program.py.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from ..registry.program import Gemm, Map, Program
 from ..registry.read import read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
-from ..types import TensorDesc, bf16, f16, f32, i32
+from ..types import TensorDesc, f32, i32
 from . import column_sums
 from .elementwise import THREADS
 
 TAKES = "gemm", "gemm+map"
 TAKES_SUMS = (*TAKES, *column_sums.TAKES)
 BATCH_AXES = 2  # after those that all tensors walk as one are merged
-STORED = f32, f16, bf16
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 TENSORS = 16  # that an epilogue loads and stores: their places take registers beside the sums
 LEAN = 64  # sums in a thread; from here on 128 registers hold little else
@@ -51,12 +49,6 @@ def _shared_checks(region: RegionSpec) -> Checks:
         return
     gemm, after = parts(region)
     yield at_most("greatest extent", max(gemm.m, gemm.n, gemm.k), 2**31 - 1)
-    for what, i in (("a", gemm.a), ("b", gemm.b), ("c", gemm.c)):
-        if i is not None and (region.operands[i].dtype is not gemm.dtype or gemm.dtype not in STORED):
-            found = region.operands[i].dtype
-            yield Reject(
-                "dtype", f"{what} is {found} for a product in {gemm.dtype}, needs f32, f16 or bf16 in both"
-            )
     if gemm.c is not None and not region.operands[gemm.c].contiguous:
         yield Reject("contiguous", f"c is {region.operands[gemm.c]}, needs row-major")
     for i, t in enumerate(region.results):
@@ -98,8 +90,9 @@ def epilogue(region: RegionSpec, run: int, tile_m: int = 1):
     stores = tuple(region.results[p].dtype for _, p in after.stores)
     width = next((w for w in (4, 2) if w <= run and _in_runs(region, w)), 1)
     sums, axes = column_sums.written(region, tile_m), len(gemm.batch)
+    c = None if gemm.c is None else region.operands[gemm.c].dtype
     return Epilogue(
-        after.expression, gemm.dtype, gemm.c is not None, tuple(reads), stores, width, axes, sums=sums
+        after.expression, gemm.dtype, gemm.b_dtype, c, tuple(reads), stores, width, axes, sums=sums
     )
 
 

@@ -28,9 +28,9 @@ def _layout(region: RegionSpec) -> list[tuple[str, int, int, tuple[int, ...], bo
 
 
 def _checks(region: RegionSpec) -> Checks:
-    product = region.tensors[region.anchor.outputs[0]].dtype
-    if product not in (f16, bf16):  # before all else: it costs least
-        yield Reject("dtype", f"the product is in {product}, needs f16 or bf16")
+    factor = region.tensors[region.anchor.inputs[0]].dtype
+    if factor not in (f16, bf16):  # before all else: it costs least
+        yield Reject("dtype", f"the product is in {factor}, needs f16 or bf16")
     yield from gemm.checks(region)
     p, _ = gemm.parts(region)
     for (name, extent, step, others, _), i in zip(_layout(region), (p.a, p.b)):

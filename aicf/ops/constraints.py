@@ -27,6 +27,9 @@ _FLOATS = frozenset({DType.f32, DType.f16, DType.bf16})
 _INTS = frozenset({DType.i32, DType.i64})
 Float = TypeConstraint("float", _FLOATS)
 Int = TypeConstraint("int", _INTS)
+Factor = TypeConstraint(
+    "float", _FLOATS, shared=False
+)  # of a product, whose other operands follow its result
 Number = TypeConstraint("number", _FLOATS | _INTS)
 Any_ = TypeConstraint("any", frozenset(DType))
 Index = TypeConstraint("index", _INTS, shared=False)

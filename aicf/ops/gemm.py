@@ -6,9 +6,9 @@ import functools
 
 import numpy as np
 
-from ..types import ActKind, Precision, TensorSpec, numel
+from ..types import ActKind, DType, Precision, TensorSpec, f32, numel
 from .activations import FROM_RESULT, activation_gradient
-from .schema import LINEAR, Access, Float, op, require, schema_of
+from .schema import LINEAR, Access, Factor, Float, is_integer, op, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
@@ -34,8 +34,8 @@ def _check_bias(bias: TensorSpec, m: int, n: int, constraint: str) -> None:
 
 @op("gemm", results=("d", "z"), traits=(LINEAR,), core="gemm")
 def gemm(
-    a: Float,
-    b: Float,
+    a: Factor,
+    b: Factor,
     c: Float = None,
     bias: Float = None,
     *,
@@ -47,13 +47,15 @@ def gemm(
     slope: float = 0.01,
     save_preact: bool = False,
     precision: int = Precision.exact,
+    out_dtype: int = 0,
 ):
     """d = act(z), z = alpha * op(a) @ op(b) + beta * c + bias, where op transposes the last two axes if asked.
 
     Shapes: op(a) (..., M, K), op(b) (..., K, N), c (..., M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are
     (..., M, N). Leading axes are those of a batch; a or b may have none, and is then the same for all of it.
     Accumulation is in f32; half types are widened when read, and d and z rounded once. precision is a Precision: with the
-    default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu.
+    default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu. out_dtype is the id of
+    the results' element type, 0 for that of a and b.
 
     C1  a and b have rank 2 or more
     C2  the contracted extents agree                       (StableHLO dot_general C10)
@@ -62,6 +64,9 @@ def gemm(
     C5  act is an ActKind, precision a Precision
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
+    C8  a and b have one element type
+    C9  c and bias have the results' element type, or f32
+    C10 out_dtype is 0, or the id of f32, f16 or bf16
     """
     for name, x in (("a", a), ("b", b)):
         require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")
@@ -81,12 +86,34 @@ def gemm(
         known = kinds._value2member_map_
         require(value in known, "C5", f"{name} is {value}, expected 0 to {len(known) - 1}")
     require(c is not None or beta == 1.0, "C6", f"beta is {beta} but there is no c")
-    out = TensorSpec((*batch, m, n), a.dtype, a.device)
+    require(
+        a.dtype is b.dtype,
+        "C8",
+        f"b is {b.dtype} but a is {a.dtype}; operands never promote, convert one of them",
+    )
+    ids = {t.id: t for t in sorted(Float.dtypes, key=lambda t: t.id)}
+    names = ", ".join(f"{id} ({t})" for id, t in ids.items())
+    require(out_dtype in (0, *ids), "C10", f"out_dtype is {out_dtype}, expected 0 or {names}")
+    out = TensorSpec((*batch, m, n), ids.get(out_dtype, a.dtype), a.device)
+    for name, added in (("c", c), ("bias", bias)):
+        if added is not None:
+            message = f"{name} is {added.dtype}, expected {out.dtype}, as the results, or f32"
+            require(added.dtype in (out.dtype, f32), "C9", message)
     return (out, out) if save_preact else out
 
 
+@gemm.normalizer
+def _(specs, attrs):
+    """The type that results have anyway is 0."""
+    own, given = specs[0].dtype if specs and specs[0] else None, attrs.get("out_dtype", 0)
+    named = isinstance(given, DType) or is_integer(given)
+    return {**attrs, "out_dtype": 0} if own and named and given in (own, own.id) else attrs
+
+
 @gemm.reference
-def _(a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, save_preact, precision):
+def _(
+    a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, save_preact, precision, out_dtype
+):
     wide = np.promote_types(a.dtype if a.dtype.kind == "f" else np.float32, np.float32)
     factors = [x.swapaxes(-1, -2) if t else x for x, t in ((a, trans_a), (b, trans_b))]
     if precision == Precision.tf32 and a.dtype == np.float32:
@@ -111,31 +138,38 @@ def round_tf32(x: np.ndarray) -> np.ndarray:
 
 
 @gemm.gradient
-def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope, precision):
+def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope, precision, out_dtype):
     """gA, gB, gC and gBias from A, B, C, gY and Z (D6): gZ is one elementwise op of gY and Z (or of D, where act's
     derivative is a function of it), then two products, and a reduction if there is a bias.
 
     They stay ops of their own: gZ is read by both products, which share no loop; a kernel that formed it in each would
     compute the derivative K / tile times over and read two tensors instead of one. Where dY comes from a product, that one's
     kernel takes gZ and the reduction along.
+
+    gZ has the results' element type; if that is not the operands', it is rounded to theirs before it is multiplied.
     """
     product = functools.partial(emit.gemm, precision=precision)
     gz = dd
     if act != ActKind.none and dd is not None:
         if z is None and ActKind(act).name not in FROM_RESULT:  # not stashed: form the pre-activation again
-            z = product(a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
+            z = product(
+                a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out_dtype=out_dtype
+            )
         attrs = {"slope": slope} if act == ActKind.leaky_relu else {}
         gz = activation_gradient(emit, ActKind(act).name, dd, z, d, **attrs)
     if dz is not None:
         gz = dz if gz is None else emit.add(gz, dz)
-    gc = None if c is None else gz if beta == 1.0 else emit.scale(gz, factor=beta)
+    g = _like(emit, gz, a)
+    gc = None if c is None else _like(emit, gz, c)
+    if c is not None and beta != 1.0:
+        gc = emit.scale(gc, factor=beta)
     # (op(a) op(b))' : each factor's gradient is the product with the other, transposed back into its own layout
     ga = (
-        product(b, gz, alpha=alpha, trans_a=trans_b, trans_b=True)
+        product(b, g, alpha=alpha, trans_a=trans_b, trans_b=True)
         if trans_a
-        else product(gz, b, alpha=alpha, trans_b=not trans_b)
+        else product(g, b, alpha=alpha, trans_b=not trans_b)
     )
-    rows = a, gz
+    rows = a, g
     if (
         len(b.shape) < len(gz.shape) and not trans_a
     ):  # rows of all the batch meet the same b: one long product
@@ -146,7 +180,12 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
         else product(*rows, alpha=alpha, trans_a=not trans_a)
     )
     ga, gb = (_over_batch(emit, g, len(x.shape)) for g, x in ((ga, a), (gb, b)))
-    return ga, gb, gc, None if bias is None else _bias_gradient(emit, gz, bias)
+    return ga, gb, gc, None if bias is None else _bias_gradient(emit, _like(emit, gz, bias), bias)
+
+
+def _like(emit, gradient, x):
+    """A gradient in the element type of x."""
+    return gradient if gradient.dtype is x.dtype else emit.convert(gradient, dtype=x.dtype)
 
 
 def _over_batch(emit, gradient, rank):
@@ -176,6 +215,7 @@ gemm.samples((2, 3, 4, 7), (2, 3, 7, 5), (2, 3, 4, 5), (4,), act=ActKind.relu)
 gemm.samples((3, 4, 7), (7, 5), None, (5,), act=ActKind.gelu)
 gemm.samples((3, 7, 4), (5, 7), None, (1,), trans_a=True, trans_b=True)
 gemm.samples((4, 7), (3, 5, 7), None, None, trans_b=True, alpha=0.5)
+gemm.samples((4, 7), (7, 5), None, None, act=ActKind.relu, out_dtype=DType.f32.id)
 
 
 @op("bias_add", alias={0: (0, "may")}, traits=(LINEAR,))

@@ -130,6 +130,7 @@ class Gemm:
 
     a_steps, b_steps, c_steps  strides in elements along (*batch, m, k), (*batch, k, n) and (*batch, m, n), 0 where a tensor
                                is the same for all of a batch
+    dtype, b_dtype             of a and b; the product's is that of what it carries to the map, and c's too
     precision                  how far f32 operands may be rounded
     """
 
@@ -148,6 +149,7 @@ class Gemm:
     trans_a: bool
     trans_b: bool
     dtype: DType
+    b_dtype: DType
     precision: Precision
 
     @property

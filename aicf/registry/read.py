@@ -190,7 +190,8 @@ class _Reader:
         core = Gemm(
             m, n, self.tensors[a].shape[-2 if attrs["trans_a"] else -1], tuple(batch), self.position[a],
             self.position[b], self.position.get(c), a_steps, b_steps, c_steps, attrs["alpha"], attrs["beta"],
-            attrs["trans_a"], attrs["trans_b"], out.dtype, Precision(attrs["precision"]),
+            attrs["trans_a"], attrs["trans_b"], self.tensors[a].dtype, self.tensors[b].dtype,
+            Precision(attrs["precision"]),
         )  # fmt: skip
         core, map = fold_rows(core, map)
         if last is not None and core.batch:

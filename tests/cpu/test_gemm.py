@@ -47,6 +47,20 @@ def test_batches(a, b, bias, dtype):
     )
 
 
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("out", HALF, ids=str)
+def test_the_results_type_is_chosen(out, dtype):
+    """c and the bias have it too; alone, the product is nothing but what BLAS makes."""
+    operands = ab(9, 11, 6, dtype, c=normal(9, 11, dtype=out), bias=normal(11, dtype=out))
+    attrs = {"beta": 0.5, "act": ActKind.gelu, "save_preact": True, "out_dtype": out.id}
+    whole = Graph(operands, ("gemm", "a b c bias", "d z", attrs), keep="d z")
+    alone = Graph(ab(9, 11, 6, dtype), ("gemm", "a b", "d", {"out_dtype": out.id}))
+    for graph in (whole, alone):
+        assert {t.dtype for t in graph.region.results} == {out}
+        graph.check(GEMM, HALF[out] or 1e-5)
+
+
 @pytest.mark.spec("A12", "D7")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("act", [ActKind.none, ActKind.relu, ActKind.tanh, ActKind.leaky_relu])

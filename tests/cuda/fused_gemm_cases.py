@@ -21,6 +21,7 @@ class Product:
 
     batch   before both, but for an operand that `shared` names
     heads   the batch's two axes lie inside the rows' in a, as heads of attention do
+    out     the type of the results and of what follows, if it is not `dtype`
     """
 
     m: int
@@ -33,17 +34,21 @@ class Product:
     batch: tuple[int, ...] = ()
     shared: str = ""
     heads: bool = False
+    out: DType | None = None
 
     def matrix(self, *shape: int, stride: Sequence[int] | None = None) -> TensorDesc:
-        """Of its type; and its shape, by default."""
-        return desc(shape or (*self.batch, self.m, self.n), self.dtype, stride, self.alignment)
+        """Of the results' type; and their shape, by default."""
+        shape = shape or (*self.batch, self.m, self.n)
+        return desc(shape, self.out or self.dtype, stride, self.alignment)
 
     def _factor(self, name: str, rows: int, columns: int, transposed: bool) -> TensorDesc:
         shape = (columns, rows) if transposed else (rows, columns)
         if name == "a" and self.heads:
             x, y = self.batch
-            return self.matrix(x, y, *shape, stride=(y * shape[0] * shape[1], shape[1], y * shape[1], 1))
-        return self.matrix(*(() if name == self.shared else self.batch), *shape)
+            stride = y * shape[0] * shape[1], shape[1], y * shape[1], 1
+            return desc((x, y, *shape), self.dtype, stride, self.alignment)
+        batch = () if name == self.shared else self.batch
+        return desc((*batch, *shape), self.dtype, alignment=self.alignment)
 
     def then(
         self, given: dict[str, TensorDesc], *ops: tuple[Any, ...], keep: Sequence[str] = (), strict: bool = False,
@@ -52,7 +57,8 @@ class Product:
         """`given`: operands of the ops; c and bias are names among them. With save_preact there is z beside y."""
         a = self._factor("a", self.m, self.k, self.trans_a)
         operands = {"a": a, "b": self._factor("b", self.k, self.n, self.trans_b), **given}
-        attrs = {"trans_a": self.trans_a, "trans_b": self.trans_b, **attrs}
+        out_dtype = self.out.id if self.out else 0
+        attrs = {"trans_a": self.trans_a, "trans_b": self.trans_b, "out_dtype": out_dtype, **attrs}
         made = ("y", "z") if attrs.get("save_preact") else "y"
         return fused(operands, (made, "gemm", "a", "b", c, bias, attrs), *ops, keep=keep, strict=strict)
 
@@ -259,6 +265,7 @@ def large() -> list[Case]:
                     each |= {f"{name} {sizes}": r for name, r in sums(Product(*sizes, dtype)).items()}
             made += [case_of(v, r) for name, r in each.items() if not (lean(v) and "spread" in name)]
             made.append(case_of(v, residual(Product(40, 53, 24, dtype, trans_b=True))))
+            made += [case_of(v, own(Product(*EVEN, dtype, out=t))) for t in TYPES if t is not dtype]
     for v in GEMMS:
         made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES]
         made += [case_of(v, summed(Product(*sizes))) for sizes in (*EDGES, (300, 53, 29)) if v != NAIVE]

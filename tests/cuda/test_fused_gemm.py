@@ -20,6 +20,7 @@ from fused_gemm_cases import (
     dropped,
     large,
     lean,
+    own,
     pitched,
     regions,
     residual,
@@ -239,6 +240,32 @@ def test_code_run_on_the_host_agrees_with_numpy(dtype):
             given = operands_for(case, fresh_seed())
             (results,) = run_on_host(case, given)
             assert_close(case, results, reference(case, given.arrays))
+
+
+@pytest.mark.spec("D10", "F2")
+@pytest.mark.parametrize("dtype, out", [(a, b) for a in TYPES for b in TYPES if a is not b])
+def test_results_of_another_type_run_on_the_host_agree_with_numpy(dtype, out):
+    """c, bias and residual have it too."""
+    case = case_of(TILED, own(Product(6, 8, 5, dtype, out=out)))
+    given = operands_for(case, fresh_seed())
+    (results,) = run_on_host(case, given)
+    assert [r.dtype for r in results] == [out.numpy] * 2
+    assert_close(case, results, reference(case, given.arrays))
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("variant", MMAS)
+def test_halves_with_f32_results_are_multiplied_on_tensor_cores(variant):
+    assert VARIANTS[variant].supported(own(Product(*EVEN, f16, out=f32)), H200) is None
+    reject = VARIANTS[variant].supported(own(Product(*EVEN, f32, out=f16)), H200)
+    assert reject is not None and reject.reason == "the product is in f32, needs f16 or bf16"
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
+@pytest.mark.parametrize("variant", ["cuda.gemm_tiled_64x64.v1", "cuda.gemm_mma_64x64.v1"])
+def test_f32_results_of_halves_compile(variant, device):
+    compile_case(Case(variant, own(Product(*EVEN, f16, out=f32))), device)
 
 
 @pytest.mark.spec("D9", "F2")

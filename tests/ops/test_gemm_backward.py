@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aicf.ops.schema import schema_of
-from aicf.types import ActKind
+from aicf.types import ActKind, DType
 
 from .numpy_emitter import NumpyEmitter, call_gradient
 from .sampling import packed
@@ -37,6 +37,27 @@ def derivative(act: ActKind, z: np.ndarray) -> np.ndarray:
         u, du = (math.sqrt(2 / math.pi) * f for f in (z + 0.044715 * z**3, 1 + 0.134145 * z**2))
         return 0.5 * (1 + np.tanh(u)) + 0.5 * z * du / np.cosh(u) ** 2
     return np.ones_like(z)
+
+
+@pytest.mark.spec("D6", "D10")
+@pytest.mark.parametrize("act", [ActKind.none, ActKind.gelu], ids=lambda a: a.name)
+def test_gradients_of_f16_operands_are_f16_whatever_the_results_are(act):
+    """gC and gBias have the results' type, and are not rounded on the way."""
+    rng, gemm = np.random.default_rng(act), schema_of("gemm")
+    a, b = (rng.normal(size=s).astype(np.float16) for s in ((M, K), (K, N)))
+    c, bias, gy = (rng.normal(size=s).astype(np.float32) for s in ((M, N), (N,), (M, N)))
+    attrs = packed(gemm, [a, b, c, bias], {"act": act, "out_dtype": DType.f32})
+    results = gemm.call_reference([a, b, c, bias], attrs)
+    assert results[0].dtype == np.float32
+    ga, gb, gc, gbias = call_gradient(gemm, [a, b, c, bias], results, [gy], attrs)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    gz = gy * derivative(act, wide_a @ wide_b + c + bias)
+    for got, want, dtype, tolerance in (
+        (ga, gz @ wide_b.T, np.float16, 4e-3), (gb, wide_a.T @ gz, np.float16, 4e-3), (gc, gz, np.float32, 1e-5),
+        (gbias, gz.sum(0), np.float32, 1e-5),
+    ):  # fmt: skip
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
 
 
 @pytest.mark.spec("D3", "D4", "D6", "D7", "D8")

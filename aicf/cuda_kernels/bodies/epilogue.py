@@ -43,7 +43,8 @@ class Read:
 class Epilogue:
     """alpha * product + beta * c, and a map over that, which a kernel does to `width` neighbours of a row together.
 
-    dtype  of a, b and c
+    dtype, b_dtype  of a and b
+    c      its element type, if there is one
     width  over 1: runs are whole, what walks along them is aligned, and no column stride is GIVEN
     batch  axes of the batch, at most 2
     split  the batch is of parts of k
@@ -52,7 +53,8 @@ class Epilogue:
 
     expression: Expression
     dtype: DType
-    has_c: bool
+    b_dtype: DType
+    c: DType | None
     reads: tuple[Read, ...]
     stores: tuple[DType, ...]
     width: int = 1
@@ -69,7 +71,8 @@ class Epilogue:
         parts = (
             ("split" if self.split else f"batch{self.batch}", self.batch > 0),
             (self.dtype.name, self.dtype is not f32),
-            ("c", self.has_c),
+            (self.b_dtype.name, self.b_dtype is not self.dtype),
+            ("c", self.c),
             (self.expression.name, self.expression.steps),
             (str(len(self.stores)), len(self.stores) > 1),
             (f"sums_{self.sums}", self.sums is not None),
@@ -89,7 +92,7 @@ def finisher(epilogue: Epilogue) -> Any:
     Returns what is to be added up, if anything.
     """
     reads = epilogue.reads
-    start = starter(epilogue.dtype, epilogue.has_c, epilogue.width)
+    start = starter(epilogue.c, epilogue.width)
     at, first = places(reads), first_row(epilogue.batch)
     moves = tuple(read.column != 0 for read in reads)
     dtypes = tuple(read.dtype for read in reads)
@@ -151,14 +154,17 @@ def stride(known: int | str, position: int) -> Any:
 
 
 @deferred
-def starter(dtype: DType, has_c: bool, width: int) -> Any:
+def starter(dtype: DType | None, width: int) -> Any:
     """`start(products, scales, c, i)`: alpha * product + beta * c for `width` neighbours, in f32 and with one fused
-    multiply-add for c whether or not contraction is allowed elsewhere: fused or not, a product is the same number."""
+    multiply-add for c whether or not contraction is allowed elsewhere: fused or not, a product is the same number.
+
+    dtype  of c; None: there is none
+    """
     if SIMULATED:
 
         def start_each(products, scales, c, i):
             scaled = [np.float32(scales[0] * x) for x in products]
-            if not has_c:
+            if dtype is None:
                 return tuple(scaled)
             return tuple(np.float32(scales[1] * np.float32(c[0][i + j]) + x) for j, x in enumerate(scaled))
 
@@ -169,7 +175,7 @@ def starter(dtype: DType, has_c: bool, width: int) -> Any:
         def codegen(ctx, b, sig, args):
             alpha, beta = (b.extract_value(args[1], j) for j in range(2))
             values = [b.fmul(alpha, b.extract_value(args[0], j)) for j in range(width)]
-            if has_c:
+            if dtype is not None:
                 pointer = b.gep(b.extract_value(args[2], 0), [args[3]])
                 if width > 1:
                     added = emit_load_vector(ctx, b, dtype, pointer, width)

@@ -1,7 +1,7 @@
 """Matrix products with f32 arithmetic: naive first, then tiled through shared memory and registers.
 
 Both compute alpha * op(a) @ op(b) + beta * c and end in the same epilogue (epilogue.py), which takes any map from there to
-the results. a, b and c are f32, f16 or bf16, all alike: half types are widened to f32 when they are loaded. Sums are of
+the results. a, b and c may have any float types: they are widened to f32 when they are loaded. Sums are of
 explicit fused multiply-adds, so that they are the same numbers where contraction is forbidden. Transposes are strides:
 element (r, k) of op(a) is a[r * a_steps[-2] + k * a_steps[-1]], element (k, q) of op(b) is
 b[k * b_steps[-2] + q * b_steps[-1]]; the steps before these are those of a batch. c and results are row-major.
@@ -30,7 +30,8 @@ NAIVE = 16  # rows and columns of a block of the naive kernel
 @functools.cache
 def naive(epilogue: Epilogue) -> Callable[..., None]:
     """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it."""
-    finish, get = finisher(epilogue), getter(epilogue.dtype)
+    finish = finisher(epilogue)
+    get_a, get_b = getter(epilogue.dtype), getter(epilogue.b_dtype)
     place = block_place(NAIVE, NAIVE, epilogue.batch, epilogue.split)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
@@ -41,8 +42,8 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
             total = float32(0)
             for i in range(k):
                 x, y = (
-                    get(a, a_at + r * a_steps[-2] + i * a_steps[-1]),
-                    get(b, b_at + i * b_steps[-2] + q * b_steps[-1]),
+                    get_a(a, a_at + r * a_steps[-2] + i * a_steps[-1]),
+                    get_b(b, b_at + i * b_steps[-2] + q * b_steps[-1]),
                 )
                 total = cuda.fma(x, y, total)
             finish(r, q, (total,), n, scales, operands + (corner,))
@@ -109,7 +110,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     held = Held(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
 
     a_walk, b_walk = Walk(tiling.m, step, block, a_slices), Walk(tiling.n, step, block, b_slices)
-    load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.dtype)
+    load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
     store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
     a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
     read_a = fragment(rows // row_width, row_width, row_width * threads)

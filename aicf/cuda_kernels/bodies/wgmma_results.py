@@ -130,11 +130,7 @@ def matrices(epilogue: Epilogue) -> Any:
 def packer(epilogue: Epilogue) -> Any:
     """`finish(r, q, products, n, scales, operands)`: as `finisher`'s, but the two neighbours are returned, in 32 bits."""
     reads, expression = epilogue.reads, rounded_by_store(epilogue.expression)
-    start, at, pack = (
-        starter(epilogue.dtype, epilogue.has_c, PAIR),
-        places(reads),
-        pack_halves(epilogue.stores[0]),
-    )
+    start, at, pack = (starter(epilogue.c, PAIR), places(reads), pack_halves(epilogue.stores[0]))
     first = first_row(epilogue.batch)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
     compute = vector_applier(expression, dtypes, (), moves, PAIR)

@@ -1,3 +1,5 @@
+from aicf.types import DType
+
 from . import bf16, f16, f32
 
 NEGATIVE = {
@@ -12,6 +14,17 @@ NEGATIVE = {
     ("gemm", "C6"): ([f32(4, 7), f32(7, 5)], {"beta": 0.5}, r"beta is 0\.5 but there is no c"),
     ("gemm", "C7"): (
         [f32(2, 4, 7), f32(3, 7, 5)], {}, r"the batch of a is \(2,\), of b \(3,\); needs equal ones",
+    ),
+    ("gemm", "C8"): (
+        [f16(4, 7), bf16(7, 5)], {}, r"b is bf16 but a is f16; operands never promote, convert one of them",
+    ),
+    ("gemm", "C9"): (
+        [f16(4, 7), f16(7, 5), None, f16(5)], {"out_dtype": DType.f32},
+        r"bias is f16, expected f32, as the results, or f32",
+    ),
+    ("gemm", "C10"): (
+        [f16(4, 7), f16(7, 5)], {"out_dtype": DType.i32},
+        r"out_dtype is 4, expected 0 or 1 \(f32\), 2 \(f16\), 3 \(bf16\)",
     ),
     ("bias_add", "C1"): ([f32(4), f32(4)], {}, r"x has rank 1, expected 2 or more"),
     ("bias_add", "C2"): (
