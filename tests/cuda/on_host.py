@@ -1,7 +1,8 @@
 """Kernels run on the host: what numba makes of a body, before NVIDIA's compiler has it.
 
 Unlike the simulator this runs the intrinsics: every load, store, conversion and index as LLVM. Blocks come one after
-another, and so do a block's threads unless they meet at barriers; then each has a thread of its own.
+another, and so do a block's threads unless they meet at barriers; then each has a thread of its own. Of instructions that LLVM
+does not know there is mma.sync m16n8k16, done as the PTX manual says it is, where a warp's threads meet.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
 from aicf.cuda_kernels.dsl import materialise
 from aicf.registry.variant import In, Launch, Num, Work
 from aicf.rows import RegionSpec
+from aicf.types import bf16, f16
 
 PATIENCE = 60  # seconds at a barrier
 
@@ -33,6 +35,65 @@ def _meet() -> None:
     _block.wait(PATIENCE)
 
 
+class _Warp:
+    """Threads that multiply together: what each brought."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(32)
+        self.words = np.zeros((32, 6), np.uint32)
+
+
+_warps: list[_Warp] = []
+
+
+def _multiply(dtype: Any, *given: Any) -> None:
+    """A thread's four sums of m16n8k16: rows g and g + 8, columns 2c and 2c + 1, where its lane is 4g + c."""
+    *words, c0, c1, c2, c3, result = given
+    warp, lane = _warps[_place.tid // 32], _place.tid % 32
+    warp.words[lane] = words
+    warp.barrier.wait(PATIENCE)
+    halves = (
+        warp.words.view(np.uint16).reshape(8, 4, 6, 2).view(dtype).astype(np.float32)
+    )  # (g, c, register, half)
+    g, c = divmod(lane, 4)
+    rows = halves[g, :, :4].reshape(
+        4, 2, 2, 2
+    )  # (c, pair of k, upper row, half): registers 0 and 2 are row g
+    columns = halves[2 * c : 2 * c + 2, :, 4:]  # (column, c, pair of k, half)
+    with np.errstate(all="ignore"):
+        sums = np.einsum("cpuh,ncph->un", rows.astype(np.float64), columns.astype(np.float64))
+    out = (ctypes.c_float * 4).from_address(result)
+    with np.errstate(all="ignore"):
+        out[:] = [float(x) for x in np.array([c0, c1, c2, c3]) + sums.reshape(-1)]
+    warp.barrier.wait(PATIENCE)
+
+
+_SUMS = "{float, float, float, float}"
+_MULTIPLY = re.compile(
+    r'call {float, float, float, float} asm[^"]*"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(b?f16)[^"]*", "[^"]*"'
+)
+
+
+def _wrapper(name: str) -> str:
+    """LLVM for `name`, which returns the sums that a function of Python leaves in memory."""
+    types = 6 * ["i32"] + 4 * ["float"]
+    params = ", ".join(f"{t} %{i}" for i, t in enumerate(types))
+    made = "".join(
+        f"%p{i} = getelementptr [4 x float], [4 x float]* %s, i32 0, i32 {i}\n%v{i} = load float, float* %p{i}\n"
+        f"%r{i} = insertvalue {_SUMS} {f'%r{i - 1}' if i else 'undef'}, float %v{i}, {i}\n"
+        for i in range(4)
+    )
+    return f"""
+declare void @{name}_python({", ".join([*types, "i64"])})
+define {_SUMS} @{name}({params}) {{
+%s = alloca [4 x float]
+%at = ptrtoint [4 x float]* %s to i64
+call void @{name}_python({params}, i64 %at)
+{made}ret {_SUMS} %r3
+}}
+"""
+
+
 @functools.cache
 def _symbols() -> list[Any]:
     """What the code calls: registers, read from `_place`; and libdevice's functions, by libm. Kept alive here."""
@@ -44,6 +105,11 @@ def _symbols() -> list[Any]:
         binding.add_symbol(f"on_host_{name}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     kept.append(ctypes.CFUNCTYPE(None)(_meet))
     binding.add_symbol("on_host_barrier", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+    for dtype in (f16, bf16):
+        words, sums = 6 * [ctypes.c_uint32], 4 * [ctypes.c_float]
+        kind = ctypes.CFUNCTYPE(None, *words, *sums, ctypes.c_int64)
+        kept.append(kind(functools.partial(_multiply, dtype.numpy)))
+        binding.add_symbol(f"on_host_{dtype}_python", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     libm = ctypes.CDLL("libm.so.6")
     for name in ("expf", "tanhf", "sqrtf", "logf", "erff", "fabsf"):
         binding.add_symbol(f"__nv_{name}", ctypes.cast(getattr(libm, name), ctypes.c_void_p).value)
@@ -66,6 +132,8 @@ def _code(launch: Launch, region: RegionSpec) -> tuple[Any, str, bool]:
         text = re.sub(r"llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.x", r"on_host_\1", text)
         text, barriers = re.subn(r"llvm\.nvvm\.barrier0", "on_host_barrier", text)
         meets |= barriers > 0
+        text = _MULTIPLY.sub(rf"call {_SUMS} @on_host_\1", text)
+        text += "".join(_wrapper(f"on_host_{t}") for t in (f16, bf16) if f"@on_host_{t}(" in text)
         text = re.sub(r"^target (triple|datalayout) = .*$", "", text, flags=re.MULTILINE)
         modules.append(binding.parse_assembly(f'target triple = "{binding.get_process_triple()}"\n{text}'))
     for other in modules[1:]:
@@ -125,6 +193,7 @@ class OnHost:
                     run(block, thread)
             return
         _block = threading.Barrier(threads)
+        _warps[:] = [_Warp() for _ in range(threads // 32)]
         with ThreadPoolExecutor(
             threads
         ) as pool:  # which starts a thread for each call, as long as all are waiting
