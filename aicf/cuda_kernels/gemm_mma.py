@@ -1,90 +1,214 @@
-"""Variants for matrix products of half types on tensor cores; operands, epilogues and results are those of gemm.py."""
+"""Variants for matrix products on tensor cores by mma.sync, sm_80 and newer; operands, epilogues and results are those of
+gemm.py, and operands may lie anyhow: the better rows are aligned, the wider the copies."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import gcd
+
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost
-from ..registry.variant import Checks, KernelVariant, Launch, Reject, variant
+from ..registry.cost import BARRIER_US, CACHE_TRIP_US, L2_PER_SM, Cost, roofline
+from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
 from ..rows import RegionSpec
-from ..types import bf16, f16
+from ..types import Precision, TensorDesc, bf16, f16, f32
 from . import column_sums, gemm
 
-DEPTH = 32  # k in shared memory at a time
-CHUNK = 8  # halves in the 16 bytes that one copy to shared memory takes
+WIDEST = 16  # bytes that one copy to shared memory takes
+NARROWEST = 4  # that it takes: numbers narrower than that go through registers
+ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
+FEW = 32  # sums of a thread: with more, there are no registers for numbers on their way
+CEILING = {
+    8: 0.9,
+    9: 0.65,
+}  # of the tensor cores' rate, that mma.sync reaches, by architecture; published figures
+CEILING_LATER = 0.3  # guess
+COPY_US = 0.0012  # of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 2 cycles, a guess
+HELD_COPIES = 2  # a load and a store for each number that goes through registers
 
 
-def _layout(region: RegionSpec) -> list[tuple[str, int, int, tuple[int, ...], bool]]:
-    """(name, contiguous extent, contiguous step, other steps, whether lines are contiguous) of a and of b."""
+@dataclass(frozen=True)
+class Tiling:
+    """A block of warps_m x warps_n warps computes an m x n tile.
+
+    depth   of k in a slice
+    stages  slices in shared memory, all but one of them on their way
+    blocks  for each multiprocessor: registers are limited for them
+    """
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    depth: int
+    stages: int
+    blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.depth}"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def sums(self) -> int:
+        """Of a thread."""
+        return self.m * self.n // self.threads
+
+    def shared(self, itemsize: int) -> int:
+        return ALIGNED + self.stages * (self.m + self.n) * self.depth * itemsize
+
+    def resident(self, itemsize: int, device: DeviceSpec) -> int:
+        """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
+        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared(itemsize) + 1024)))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How a or b comes in.
+
+    lines_fast  whether lines are contiguous, not k
+    width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16
+    """
+
+    name: str
+    lines_fast: bool
+    width: int
+
+
+def operands(region: RegionSpec) -> tuple[Operand, Operand]:
     p, _ = gemm.parts(region)
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
-    made = []
-    for name, lines, line_step, k_step, batch, lines_fast in (
-        ("a", p.m, a_m, a_k, a_batch, a_m < a_k),
-        ("b", p.n, b_n, b_k, b_batch, b_n <= b_k),
-    ):
-        extent, fast, slow = (lines, line_step, k_step) if lines_fast else (p.k, k_step, line_step)
-        made.append((name, extent, fast, (slow, *batch), lines_fast))
-    return made
+    return (
+        _operand("a", region.operands[p.a], a_batch, (p.m, a_m), (p.k, a_k)),
+        _operand("b", region.operands[p.b], b_batch, (p.n, b_n), (p.k, b_k)),
+    )
 
 
-def _checks(region: RegionSpec) -> Checks:
-    factor = region.tensors[region.anchor.inputs[0]].dtype
-    if factor not in (f16, bf16):  # before all else: it costs least
-        yield Reject("dtype", f"the product is in {factor}, needs f16 or bf16")
+def _operand(
+    name: str, matrix: TensorDesc, batch: list[int], lines: tuple[int, int], depth: tuple[int, int]
+) -> Operand:
+    """`lines` and `depth` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
+    compute addresses with it."""
+    made, size = [], matrix.dtype.itemsize
+    for lines_fast, (inner, step), (_, pitch) in ((False, depth, lines), (True, lines, depth)):
+        runs = step == 1 or inner == 1
+        width = gcd(WIDEST, matrix.alignment, size * gcd(*batch, pitch))
+        made.append((runs, width, Operand(name, lines_fast, width if runs else size)))
+    return max(made, key=lambda option: option[:2])[-1]
+
+
+def _checks(region: RegionSpec, tiling: Tiling, precision: Precision) -> Checks:
+    factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
+    taken = (f16, bf16) if precision is Precision.exact else (f32,)
+    if len(factors) > 1 or not factors <= set(taken):  # before all else: it costs least
+        found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
+        yield Reject("dtype", f"the product is in {found}, needs {needed}")
     yield from gemm.checks(region)
+    if precision > (allowed := gemm.parts(region)[0].precision):
+        yield Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
+    for operand in operands(region):
+        if operand.width < NARROWEST and tiling.sums > FEW:
+            found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
+            yield Reject("aligned", f"{found}, needs {NARROWEST}")
+
+
+def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, device: DeviceSpec) -> Cost:
+    """Whole tiles of flops; operands once from memory and once per tile from the cache.
+
+    `stages` - 1 slices are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
+    What is narrower than 16 bytes takes more copies, which warps issue in the place of products.
+    """
     p, _ = gemm.parts(region)
-    for (name, extent, step, others, _), i in zip(_layout(region), (p.a, p.b)):
-        if step != 1:
-            yield Reject(
-                "contiguous", f"{name} has strides {region.operands[i].stride}, needs a contiguous dimension"
-            )
-        if any(size % CHUNK for size in (extent, *others)):
-            apart = " and ".join(map(str, others))
-            yield Reject(
-                "chunks", f"{name} has rows of {extent}, {apart} apart; all must be multiples of {CHUNK}"
-            )
-        if region.operands[i].alignment < 2 * CHUNK:
-            yield Reject(
-                "aligned", f"{name} is aligned to {region.operands[i].alignment} bytes, needs {2 * CHUNK}"
-            )
+    itemsize = p.dtype.itemsize
+    (blocks,) = gemm.grid(p, tiling.m, tiling.n)
+    slices = max(1, cdiv(p.k, tiling.depth))
+    efficiency *= CEILING.get(device.arch[0], CEILING_LATER)
+    speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
+    multiply = 2.0 * tiling.m * tiling.n * tiling.depth / speed if speed else 0.0
+    resident = tiling.resident(itemsize, device)
+    copies = 0.0
+    for operand, lines in zip(operands(region), (tiling.m, tiling.n)):
+        nbytes, each = lines * tiling.depth * itemsize / 32, HELD_COPIES if operand.width < NARROWEST else 1
+        copies += nbytes * (each / operand.width - 1 / WIDEST)
+    if copies and multiply:
+        efficiency *= multiply / (multiply + copies * COPY_US)
+    nbytes = (tiling.m + tiling.n) * tiling.depth * itemsize
+    arrive = (CACHE_TRIP_US + resident * nbytes / L2_PER_SM * 1e-3) / (tiling.stages - 1)
+    lines = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
+    cost = roofline(
+        device, bytes=region.nbytes, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
+        efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(lines * p.k * itemsize),
+        chain=CACHE_TRIP_US + slices * (BARRIER_US + max(0.0, arrive - multiply)),
+    )  # fmt: skip
+    return column_sums.with_sums(gemm.with_epilogue(cost, region, device), region, tiling.m, device)
 
 
-def _mma(m: int, n: int, warps_m: int, warps_n: int, efficiency: float, blocks_per_sm: int) -> KernelVariant:
-    """A tile size as a variant. `efficiency`: of the tensor cores' rate; mma.sync tops out near 0.65 on Hopper."""
+def _mma(
+    tiling: Tiling, efficiency: float, precision: Precision = Precision.exact, suffix: str = ""
+) -> KernelVariant:
+    """A tiling as a variant: of half types if it is exact, else of f32. `efficiency`: of what mma.sync reaches, with the chip
+    full; guesses until measured."""
+    m, n, halves = tiling.m, tiling.n, precision is Precision.exact
+    name = ("" if halves else f"{precision.name}_") + f"{m}x{n}{suffix}"
+    if precision is Precision.tf32x3:
+        efficiency /= 3  # as many products
+    how = {
+        Precision.exact: "mma.sync m16n8k16; f16 or bf16, f32 sums",
+        Precision.tf32: "mma.sync m16n8k8; f32 rounded to tf32, f32 sums",
+        Precision.tf32x3: "mma.sync m16n8k8; f32 as two tf32 parts each, three products; infinities become NaN",
+    }[precision]
+    shared = tiling.shared(2 if halves else 4)
 
-    @variant("gemm", id=f"cuda.gemm_mma_{m}x{n}.v1", takes=gemm.TAKES_SUMS, needs=("sm_80",))
+    @variant("gemm", id=f"cuda.gemm_mma_{name}.v1", takes=gemm.TAKES_SUMS, needs=("sm_80",), shared=shared)
     class Mma:
-        __doc__ = f"""A block of {warps_m} x {warps_n} warps per {m} x {n} tile, by mma.sync m16n8k16; f16 or bf16, f32 sums.
+        __doc__ = f"""A block of {tiling.warps_m} x {tiling.warps_n} warps per {m} x {n} tile, by {how}.
 
-        Slices 32 deep, two in shared memory, brought by cp.async: 16 bytes at a time, so contiguous extents and leading
-        dimensions are multiples of 8. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, latency of a slice.
+        Slices {tiling.depth} deep, {tiling.stages} in shared memory, brought by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
+        rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from _checks(region)
-            if m * n >= gemm.LEAN * 32 * warps_m * warps_n:
-                yield from gemm.lean(region)
+            yield from _checks(region, tiling, precision)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            rate = gemm.parts(region)[0].dtype.name
-            return gemm.Tile(m, n, DEPTH, efficiency, blocks_per_sm, rate).cost(region, device)
+            rate = gemm.parts(region)[0].dtype.name if halves else "tf32"
+            return _cost(tiling, efficiency, rate, region, device)
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return [_launch(tiling, precision, region), *column_sums.launches(region, m, device)]
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
             return column_sums.workspace(region, m)
 
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            from .bodies.gemm_mma import PAIR, Warps, mma
-
-            p, _ = gemm.parts(region)
-            warps = Warps(m, n, warps_m, warps_n, blocks_per_sm)
-            a_lines_fast, b_lines_fast = (fast for *_, fast in _layout(region))
-            body = mma(warps, a_lines_fast, b_lines_fast, gemm.epilogue(region, PAIR, m))
-            product = Launch(body, gemm.grid(p, m, n), (warps.threads,), gemm.arguments(region, m))
-            return [product, *column_sums.launches(region, m, device)]
-
     return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-gemm_mma_32x32 = _mma(32, 32, 2, 2, 0.12, 6)
-gemm_mma_64x64 = _mma(64, 64, 2, 2, 0.25, 4)
-gemm_mma_128x128 = _mma(128, 128, 2, 4, 0.45, 2)
+def _launch(tiling: Tiling, precision: Precision, region: RegionSpec) -> Launch:
+    from .bodies.gemm_mma import PAIR, mma
+
+    p, _ = gemm.parts(region)
+    a, b = operands(region)
+    kind = p.dtype.name if precision is Precision.exact else precision.name
+    body = mma(
+        tiling, kind, (a.lines_fast, b.lines_fast), (a.width, b.width), gemm.epilogue(region, PAIR, tiling.m)
+    )
+    grid, shared = gemm.grid(p, tiling.m, tiling.n), tiling.shared(p.dtype.itemsize)
+    return Launch(body, grid, (tiling.threads,), gemm.arguments(region, tiling.m), shared)
+
+
+gemm_mma_32x32 = _mma(Tiling(32, 32, 2, 2, 64, 4, 4), 0.25)
+gemm_mma_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 4, 4), 0.5)
+gemm_mma_64x128 = _mma(Tiling(64, 128, 2, 2, 32, 4, 3), 0.65)
+gemm_mma_128x64 = _mma(Tiling(128, 64, 2, 2, 32, 4, 3), 0.65)
+gemm_mma_128x128 = _mma(Tiling(128, 128, 2, 2, 32, 3, 2), 0.8)
+gemm_mma_128x256 = _mma(Tiling(128, 256, 2, 4, 32, 4, 1), 0.95)
+gemm_mma_256x128 = _mma(Tiling(256, 128, 4, 2, 32, 4, 1), 0.95)
+gemm_mma_128x256_deep = _mma(Tiling(128, 256, 2, 4, 64, 3, 1), 1.0, suffix="_deep")
+
+gemm_mma_tf32_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 3, 4), 0.5, Precision.tf32)
+gemm_mma_tf32_128x128 = _mma(Tiling(128, 128, 2, 2, 16, 3, 2), 0.8, Precision.tf32)
+gemm_mma_tf32_128x256 = _mma(Tiling(128, 256, 2, 4, 16, 4, 1), 0.95, Precision.tf32)
+
+gemm_mma_tf32x3_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 3, 4), 0.6, Precision.tf32x3)
+gemm_mma_tf32x3_128x128 = _mma(Tiling(128, 128, 2, 4, 32, 3, 1), 0.8, Precision.tf32x3)

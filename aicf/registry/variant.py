@@ -153,6 +153,7 @@ class KernelVariant:
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
     dtypes   element types that tensors of a region may have
     alignment   bytes that every pointer must be aligned to
+    shared   bytes of shared memory that a block takes
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
 
@@ -168,6 +169,7 @@ class KernelVariant:
     alignment: int = 1
     workspace: Callable[[RegionSpec, DeviceSpec], int] = field(default=lambda region, device: 0)
     needs: tuple[str, ...] = ()
+    shared: int = 0
     priority: int = 0
     capture_safe: bool = True
     deterministic: bool = True
@@ -229,6 +231,9 @@ class KernelVariant:
         for need in self.needs:
             if reason := device.missing(need):
                 return Reject("needs", reason)
+        if self.shared > device.shared_per_block:
+            found = f"{device.name} has {device.shared_per_block}"
+            return Reject("needs", f"needs {self.shared} bytes of shared memory for a block; {found}")
         return None
 
 
@@ -279,6 +284,7 @@ def variant(
     dtypes: Iterable[DType] = DType,
     alignment: int = 1,
     needs: tuple[str, ...] = (),
+    shared: int = 0,
     priority: int = 0,
     capture_safe: bool = True,
     deterministic: bool = True,
@@ -309,6 +315,7 @@ def variant(
             dtypes=frozenset(dtypes),
             alignment=alignment,
             needs=needs,
+            shared=shared,
             priority=priority,
             capture_safe=capture_safe,
             deterministic=deterministic,

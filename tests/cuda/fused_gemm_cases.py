@@ -246,7 +246,7 @@ def small() -> list[Case]:
 
 def lean(variant: str) -> bool:
     """Whether its threads hold so many sums that they have no registers for places of columns."""
-    return "128x128" in variant
+    return "tiled_128x128" in variant
 
 
 def large() -> list[Case]:

@@ -19,7 +19,7 @@ from aicf.ops.draw import draw
 from aicf.ops.schema import OpSchema, schema_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
-from aicf.types import ActKind, DType, TensorDesc, TensorSpec, bf16, f16, f32, i32, i64, row_major
+from aicf.types import ActKind, DType, Precision, TensorDesc, TensorSpec, bf16, f16, f32, i32, i64, row_major
 
 VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
 
@@ -97,9 +97,12 @@ def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, tr
 
 
 HALVES = {f16: 2e-3, bf16: 1.6e-2}  # and what their rounding allows, relative
-MMAS = [v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v]
+MMAS = [v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v and "tf32" not in v]
+TF32S = {
+    v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma_tf32" in v
+}  # and what they may be off
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1")]
-GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *SPLITS)]
+GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS)]
 
 # One region for each variant, compiled for every architecture.
 FIRST = [
@@ -121,6 +124,8 @@ FIRST = [
     Case("cuda.gemv_simt.v1", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
                                    dtype=f16), tolerance=2e-3),
     Case("cuda.gemv_mma.v1", gemm(12, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), 2e-3),
+    *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, precision=Precision.tf32), e)
+      for v, e in TF32S.items()),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
@@ -135,11 +140,11 @@ FIRST = [
 ]  # fmt: skip
 
 
-def gemm_cases(variant: str, dtype: DType = f32, tolerance: float = 2e-5) -> list[Case]:
+def gemm_cases(variant: str, dtype: DType = f32, tolerance: float = 2e-5, **common: Any) -> list[Case]:
     """Every transpose, bias kind, activation and output of one GEMM variant, at ragged sizes and at even ones."""
 
     def of(*sizes: int, **more: Any) -> RegionSpec:
-        return gemm(*sizes, dtype=dtype, **more)
+        return gemm(*sizes, dtype=dtype, **common, **more)
 
     transposes = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
     made = [of(*sizes, **t) for t in transposes for sizes in ((37, 53, 29), (36, 52, 28))]
@@ -159,13 +164,15 @@ def gemm_cases(variant: str, dtype: DType = f32, tolerance: float = 2e-5) -> lis
 
 
 def mma_cases(variant: str, dtype: DType) -> list[Case]:
-    """The same for one on tensor cores: rows are multiples of eight numbers, how many rows there are is free."""
+    """The same for one on tensor cores: copies of 16, 8 and 4 bytes, and by numbers where its threads have registers for them."""
 
     def of(*sizes: int, **more: Any) -> RegionSpec:
         return gemm(*sizes, dtype=dtype, **more)
 
     transposes = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
     made = [of(*sizes, **t) for t in transposes for sizes in ((40, 56, 24), (264, 136, 520))]
+    ragged = [of(*sizes, **t) for t in transposes for sizes in ((36, 52, 28), (38, 54, 70), (37, 53, 29))]
+    made += [r for r in ragged if VARIANTS[variant].supported(r, preset("h200")) is None]
     made += [
         of(37, 56, 24),
         of(37, 53, 24, trans_b=True),
@@ -325,6 +332,7 @@ MORE = (
     [c for v in GEMMS for c in gemm_cases(v)]
     # what a half type changes, it changes alike in all tiles
     + [c for v in GEMMS for t, e in HALVES.items() for c in gemm_cases(v, t, e)[:: 1 if "64x64" in v else 5]]
+    + [c for v, e in TF32S.items() for c in gemm_cases(v, tolerance=e, precision=Precision.tf32)]
     + [c for v in MMAS for t in HALVES for c in mma_cases(v, t)[:: 1 if t is f16 else 5]]
     + _elementwise()
     + _dropouts()

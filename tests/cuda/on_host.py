@@ -11,7 +11,7 @@ import ctypes
 import functools
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -116,8 +116,10 @@ def _symbols() -> list[Any]:
     return kept
 
 
-def _code(launch: Launch, region: RegionSpec) -> tuple[Any, str, bool]:
-    """(a module for the host, the kernel's name in it, whether its threads meet)."""
+def host_code(
+    launch: Launch, region: RegionSpec, rewrite: Callable[[str], str] = lambda text: text
+) -> tuple[Any, str, bool]:
+    """(a module for the host, the kernel's name in it, whether its threads meet). `rewrite`: of LLVM, before anything else."""
     from llvmlite import binding
     from numba.cuda.compiler import _compile_pyfunc_with_fixup
     from numba.cuda.descriptor import cuda_target
@@ -128,7 +130,7 @@ def _code(launch: Launch, region: RegionSpec) -> tuple[Any, str, bool]:
         abi_info={"abi_name": kernel_name(launch)}, cc=(8, 0),
     )  # fmt: skip
     modules, meets = [], False
-    for text in library.llvm_strs:
+    for text in map(rewrite, library.llvm_strs):
         text = re.sub(r"llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.x", r"on_host_\1", text)
         text, barriers = re.subn(r"llvm\.nvvm\.barrier0", "on_host_barrier", text)
         meets |= barriers > 0
@@ -142,49 +144,72 @@ def _code(launch: Launch, region: RegionSpec) -> tuple[Any, str, bool]:
     return modules[0], library._entry_name, meets
 
 
+def engine_of(module: Any) -> Any:
+    """The module as machine code."""
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features().flatten()
+    machine = binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=features, opt=2
+    )
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+def host_arguments(
+    launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequence[np.ndarray], workspace: np.ndarray
+) -> list[Any]:
+    """Of the kernel, for ctypes. Each array is the memory behind a pointer."""
+
+    def of(arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            for part in arg:
+                yield from of(part)
+        elif isinstance(arg, Num):
+            yield _NUMBERS[arg.dtype.name](arg.value)
+        elif isinstance(arg, Work):
+            yield ctypes.c_void_p(workspace.ctypes.data + arg.offset)
+        else:
+            yield ctypes.c_void_p((arrays_in if isinstance(arg, In) else arrays_out)[arg.index].ctypes.data)
+
+    return list(of(launch.args))
+
+
+def place_thread(block: int, thread: int, launch: Launch) -> None:
+    """Says where the calling thread is."""
+    _place.ctaid, _place.tid, _place.ntid, _place.nctaid = block, thread, launch.block[0], launch.grid[0]
+
+
+def prepare() -> None:
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    _symbols()
+
+
 class OnHost:
     """A launch, compiled for the host."""
 
     def __init__(self, launch: Launch, region: RegionSpec) -> None:
-        from llvmlite import binding
-
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        _symbols()
-        module, name, self.meets = _code(launch, region)
-        features = binding.get_host_cpu_features().flatten()
-        machine = binding.Target.from_default_triple().create_target_machine(
-            cpu=binding.get_host_cpu_name(), features=features, opt=2
-        )
-        self.launch, self.engine = launch, binding.create_mcjit_compiler(module, machine)
-        self.engine.finalize_object()
+        prepare()
+        module, name, self.meets = host_code(launch, region)
+        self.launch, self.engine = launch, engine_of(module)
         self.address = self.engine.get_function_address(name)
 
     def __call__(
         self, arrays_in: Sequence[np.ndarray], arrays_out: Sequence[np.ndarray], workspace: np.ndarray
     ) -> None:
-        """Each array is the memory behind a pointer; results are written in place."""
+        """Results are written in place."""
         global _block
 
-        def of(arg: Any) -> Any:
-            if isinstance(arg, tuple):
-                for part in arg:
-                    yield from of(part)
-            elif isinstance(arg, Num):
-                yield _NUMBERS[arg.dtype.name](arg.value)
-            elif isinstance(arg, Work):
-                yield ctypes.c_void_p(workspace.ctypes.data + arg.offset)
-            else:
-                yield ctypes.c_void_p(
-                    (arrays_in if isinstance(arg, In) else arrays_out)[arg.index].ctypes.data
-                )
-
-        args = list(of(self.launch.args))
+        args = host_arguments(self.launch, arrays_in, arrays_out, workspace)
         kernel = ctypes.CFUNCTYPE(None, *map(type, args))(self.address)
         blocks, threads = self.launch.grid[0], self.launch.block[0]
 
         def run(block: int, thread: int) -> None:
-            _place.ctaid, _place.tid, _place.ntid, _place.nctaid = block, thread, threads, blocks
+            place_thread(block, thread, self.launch)
             kernel(*args)
 
         if not self.meets:

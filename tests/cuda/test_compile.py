@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 
 import pytest
@@ -13,10 +15,11 @@ from aicf.device.spec import DeviceSpec
 from aicf.rows import RegionSpec
 from aicf.types import DType
 
+SHARED = {"sm_75": 64, "sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227}  # KB for a block
 DEVICES = [
     DeviceSpec("test", "cuda", (int(t[3:-1]), int(t[-1])), frozenset({t + "a"} if t in ("sm_90", "sm_100") else ()), 100,
-               1000.0, {"f32": 20.0})
-    for t in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
+               1000.0, {"f32": 20.0, "tf32": 80.0, "f16": 160.0, "bf16": 160.0}, shared_per_block=kb * 1024)
+    for t, kb in SHARED.items()
 ]  # fmt: skip
 HOPPER = DEVICES[4]
 FLAT = "cuda.elementwise_flat.v1"
@@ -46,19 +49,35 @@ def test_every_variant_has_a_case():
     assert {c.variant for c in FIRST} == set(VARIANTS)
 
 
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+
+
+def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
+    """Kernels on tensor cores take seconds each: by default an architecture for each of them, in turn."""
+    made, turns = [], itertools.cycle(DEVICES[1:5])
+    for case in cases:
+        some = [next(turns)] if ".gemm_mma_" in case.variant and not EVERYTHING else DEVICES
+        made += [(case, device) for device in some]
+    return made
+
+
 @pytest.mark.spec("F2")
-@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.target)
-@pytest.mark.parametrize("case", FIRST, ids=lambda c: c.variant)
+@pytest.mark.parametrize(
+    "case, device", _each_for_one(FIRST), ids=lambda x: getattr(x, "target", None) or x.variant
+)
 def test_compiles_for_every_architecture(case, device):
     compile_case(case, device)
 
 
 def _largest(case: Case) -> bool:
-    return "128x128" in case.variant and case.region.results[0].dtype is DType.f32
+    return "tiled_128x128" in case.variant and case.region.results[0].dtype is DType.f32
 
 
 # The largest tile stands for all GEMMs: it is the one that is short of registers. Its f32 stands for the half types.
-ON_HOPPER = [*FIRST, *(c for c in MORE if ".gemm_" not in c.variant or _largest(c))]
+ON_HOPPER = [
+    c for c in FIRST if EVERYTHING or ".gemm_mma_" not in c.variant or c.variant.endswith("128x256.v1")
+]
+ON_HOPPER += [*(c for c in MORE if ".gemm_" not in c.variant or _largest(c))]
 
 
 @pytest.mark.spec("F2")

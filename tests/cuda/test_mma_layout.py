@@ -1,146 +1,296 @@
-"""Where the tensor-core kernel puts its numbers, on a machine without one: its address arithmetic, run thread by thread, with
-ldmatrix and mma done as the PTX manual says they are."""
+"""The mma.sync kernels on a machine without one: where their numbers lie and how they come there, and what they compute, whatever
+the order in which copies arrive. See mma_machine.py."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from typing import Any
+
 import numpy as np
 import pytest
-
-from aicf.cuda_kernels.bodies.gemm_mma import (
-    DEPTH,
-    Fragments,
-    Stored,
-    Warps,
-    copier,
-    element_of,
-    held_of,
-    lane_of,
-    sums_of,
+from fused_gemm_cases import Product, dropped, own, residual, spread
+from kernel_cases import (
+    HALVES,
+    MMAS,
+    TF32S,
+    VARIANTS,
+    Case,
+    Operands,
+    assert_close,
+    desc,
+    gemm,
+    operands_for,
+    reference,
+    region,
 )
+from mma_machine import Machine, Wrong, rounded
+from test_fused_maps import fresh_seed
 
+from aicf.cuda_kernels.bodies.gemm_mma import element_of, held_of, sums_of
+from aicf.cuda_kernels.bodies.mma_slices import Brought, Fragments, Stored
+from aicf.cuda_kernels.gemm_mma import Tiling
+from aicf.device.spec import preset
+from aicf.rows import RegionSpec
+from aicf.types import DType, Precision, bf16, f16, f32
+
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+H200 = preset("h200")
 LANES = range(32)
 
+# --- where things lie -------------------------------------------------------------------------------------------------
 
-def bring(matrix: np.ndarray, stored: Stored, threads: int, line0: int, k0: int) -> np.ndarray:
-    """One slice of a matrix (lines x k) as the block's threads copy it; what nobody writes is NaN."""
-    shared = np.full(stored.halves, np.nan)
-    memory = (matrix.T if stored.lines_fast else matrix).reshape(-1)
-    lines, depths = matrix.shape
-    line_step, k_step = (1, lines) if stored.lines_fast else (depths, 1)
-    first, copy = copier(stored, threads)
-    count, apart, place, itemsize = copy.args
+SLICES = [
+    Stored(lines, depth, size, fast)
+    for size, lines, depth, fast in (
+        (2, 32, 64, False), (2, 64, 32, False), (2, 256, 64, False), (2, 32, 64, True), (2, 64, 32, True),
+        (2, 256, 32, True), (4, 64, 16, False), (4, 128, 32, False), (4, 32, 32, True), (4, 64, 16, True), (4, 256, 32, True),
+    )
+]  # fmt: skip
+
+
+def offsets(stored: Stored) -> np.ndarray:
+    """Of each element, (lines, depth). What `Stored.offset` computes, where it calls a plain function."""
+    turn, line, k = stored.turn().args[0], *np.indices((stored.lines, stored.depth))
+    row, along = (k, line) if stored.lines_fast else (line, k)
+    return row * stored.row + (along * stored.itemsize ^ turn(row))
+
+
+@pytest.mark.parametrize("stored", SLICES, ids=str)
+def test_each_element_has_a_place_of_its_own(stored):
+    at = offsets(stored)
+    assert sorted(at.reshape(-1)) == list(range(0, stored.nbytes, stored.itemsize))
+
+
+@pytest.mark.parametrize("stored", SLICES, ids=str)
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+@pytest.mark.parametrize("threads", [128, 256])
+def test_every_byte_is_brought_once(stored, width, threads):
+    if width < stored.itemsize or threads * width < stored.row:
+        pytest.skip("no such units")
+    brought, at, seen = Brought(stored, width, threads), offsets(stored), []
     for thread in range(threads):
-        line, depth = first.args[0](thread)
-        at = (line0 + line) * line_step + (k0 + depth) * k_step
-        to = line * stored.line_bytes + depth * stored.depth_bytes
-        for i in range(count):
-            start = place(i, (at, lines - line0 - line, depths - k0 - depth, line_step, k_step))
-            target = (to + i * apart) // itemsize
-            assert (to + i * apart) % 16 == 0 and np.isnan(shared[target : target + 8]).all()
-            shared[target : target + 8] = memory[start : start + 8] if start >= 0 else 0
-    return shared
+        line, k = brought.first().args[0](thread)
+        for i, (turned, added) in enumerate(brought.to):
+            place = (int(at[line, k]) ^ turned) + added
+            down = i * brought.apart
+            assert place == at[(line, k + down) if stored.lines_fast else (line + down, k)]
+            assert place % width == 0
+            seen += range(place, place + width)
+    assert sorted(seen) == list(range(stored.nbytes))
 
 
-def ldmatrix(shared: np.ndarray, addresses: list[int], transposed: bool) -> np.ndarray:
-    """(lane, register, half): thread 8 j + i gives the address of row i of matrix j."""
-    got = np.empty((32, 4, 2))
-    for j in range(4):
-        rows = [addresses[8 * j + i] for i in range(8)]
-        assert len({a % 128 // 16 for a in rows}) == 8, "each row in banks of its own"
-        matrix = np.stack([shared[a // 2 : a // 2 + 8] for a in rows])
-        matrix = matrix.T if transposed else matrix
-        for lane in LANES:
-            got[lane, j] = matrix[lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2]
-    return got
+@pytest.mark.parametrize("stored", SLICES, ids=str)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
+    """And from where the elements are that the manual says a thread has."""
+    part, at, half = Fragments(stored, count, first), offsets(stored), 16 // stored.itemsize
+    if 16 * count > stored.lines:
+        pytest.skip("no such part")
+    for corner in range(0, stored.lines, 16 * count):
+        start = [part.lane().args[0](lane) for lane in LANES]
+        base = [int(at[corner + line, k]) for line, k in start]
+        for step, fragments in enumerate(part.places):
+            for i, places in enumerate(fragments):
+                for number, (turned, added) in enumerate(places):
+                    found = [(b ^ turned) + added for b in base]
+                    if stored.by_numbers:
+                        assert len({x % 128 // 4 for x in found}) == 32
+                        low, high = (number % 2, number // 2) if first else (number // 2, number % 2)
+                        line, k = corner + 16 * i + 8 * low, step * 8 + 4 * high
+                        want = [at[line + lane // 4, k + lane % 4] for lane in LANES]
+                    else:
+                        assert all(
+                            len({x % 128 // 16 for x in found[j : j + 8]}) == 8 for j in range(0, 32, 8)
+                        )
+                        want = [at[corner + 16 * i + line, step * 2 * half + k] for line, k in start]
+                    assert found == want
 
 
-def mma(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(lane, accumulator) of m16n8k16, from (lane, 4, 2) of a and (lane, 2, 2) of b."""
-    left, right = np.empty((16, 16)), np.empty((16, 8))
-    for lane in LANES:
-        group, pair = lane // 4, lane % 4 * 2
-        for register in range(4):
-            row, column = group + register % 2 * 8, pair + register // 2 * 8
-            left[row, column : column + 2] = a[lane, register]
-        for register in range(2):
-            right[pair + register * 8 : pair + register * 8 + 2, group] = b[lane, register]
-    product = left @ right
-    return np.stack(
-        [[product[lane // 4 + i // 2 * 8, lane % 4 * 2 + i % 2] for i in range(4)] for lane in LANES]
+def test_sums_cover_a_tile():
+    of = element_of(4).args[0]
+    seen = {of(i, lane) for i in range(2 * 4 * 4) for lane in LANES}
+    assert seen == {(r, q) for r in range(32) for q in range(32)}
+    assert all(
+        of(i + 1, lane) == (of(i, lane)[0], of(i, lane)[1] + 1) for i in range(0, 32, 2) for lane in LANES
     )
 
 
-def block(a: np.ndarray, b: np.ndarray, tile: tuple[int, int], warps: tuple[int, int], fast: tuple[bool, bool],
-          row0: int, column0: int) -> np.ndarray:  # fmt: skip
-    """The tile of a @ b.T that a block computes; a is (m, k), b is (n, k)."""
-    threads, part = 32 * warps[0] * warps[1], (tile[0] // warps[0], tile[1] // warps[1])
-    stored = [Stored(lines, f) for lines, f in zip(tile, fast)]
-    fragments = [Fragments(s, lines // 16, s is stored[0]) for s, lines in zip(stored, part)]
-    columns, result = part[1] // 8, np.zeros(tile)
-    for k0 in range(0, a.shape[1], DEPTH):
-        shared = [bring(x, s, threads, at, k0) for x, s, at in zip((a, b), stored, (row0, column0))]
-        for warp in range(warps[0] * warps[1]):
-            corner = warp // warps[1] * part[0], warp % warps[1] * part[1]
-            base = []
-            for f, line0 in zip(fragments, corner):
-                rows = [lane_of(f).args[0](lane) for lane in LANES]
-                base.append([(line0 + r) * f.stored.line_bytes + k * f.stored.depth_bytes for r, k in rows])
-            for step in range(DEPTH // 16):
-                left, right = (
-                    [ldmatrix(memory, [x + place for x in at], f.stored.lines_fast) for place in f.places[step]]
-                    for memory, f, at in zip(shared, fragments, base)
-                )  # fmt: skip
-                for r in range(part[0] // 16):
-                    for c in range(columns):
-                        half = 2 * (c % 2)
-                        made = mma(left[r], right[c // 2][:, half : half + 2])
-                        for lane in LANES:
-                            for i in range(4):
-                                x, y = element_of(columns).args[0](4 * (r * columns + c) + i, lane)
-                                result[corner[0] + x, corner[1] + y] += made[lane, i]
-    return result
-
-
-@pytest.mark.spec("D10", "F2")
-@pytest.mark.parametrize("tile, warps", [((32, 32), (2, 2)), ((64, 64), (2, 2)), ((128, 128), (2, 4))])
-@pytest.mark.parametrize("fast", [(False, False), (False, True), (True, False), (True, True)])
-def test_every_number_goes_where_it_belongs(tile, warps, fast):
-    """A whole tile, and one that hangs over two edges and the end of k."""
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(tile[0] + 16, 40)), rng.normal(size=(tile[1] + 24, 40))
-    product = a @ b.T
-    for row0, column0 in ((0, 0), tile):
-        want = np.zeros(tile)
-        inside = product[row0 : row0 + tile[0], column0 : column0 + tile[1]]
-        want[: inside.shape[0], : inside.shape[1]] = inside
-        np.testing.assert_allclose(block(a, b, tile, warps, fast, row0, column0), want, atol=1e-9)
-
-
 @pytest.mark.spec("A12", "D6")
-@pytest.mark.parametrize("m, n, down, across", [(32, 32, 2, 2), (64, 64, 2, 2), (128, 128, 2, 4)])
-def test_sums_of_columns_meet_those_of_the_other_rows(m, n, down, across):
+@pytest.mark.parametrize(
+    "tiling",
+    [Tiling(32, 32, 2, 2, 64, 4, 4), Tiling(128, 128, 2, 2, 32, 3, 2), Tiling(256, 128, 4, 2, 32, 4, 1)],
+    ids=str,
+)
+def test_sums_of_columns_meet_those_of_the_other_rows(tiling):
     """Every element of a tile once, in the sum of its column; every sum in a place of its own."""
-    warps = Warps(m, n, down, across, 1)
-    held, warp_m, warp_n = held_of(warps), m // down, n // across
-    place, at = element_of(warp_n // 8).args[0], sums_of(warps).args[0]
+    across, m, n = tiling.warps_n, tiling.m, tiling.n
+    held, warp_m, warp_n = held_of(tiling), m // tiling.warps_m, n // across
+    place, at = element_of(warp_n // 8).args[0], sums_of(tiling).args[0]
     tile = np.random.default_rng().normal(size=(m, n))
     shared, met = np.full(held.lines * n, np.nan), np.zeros((m, n), int)
-    for thread in range(warps.threads):
+    for thread in range(tiling.threads):
         lane, warp = thread % 32, thread // 32
         sums = np.zeros(max(held.columns) + 1)
-        for i, own in enumerate(held.columns):
+        for i, column_held in enumerate(held.columns):
             row, column = place(i, lane)
             row, column = row + warp // across * warp_m, column + warp % across * warp_n
-            sums[own] += tile[row, column]
+            sums[column_held] += tile[row, column]
             met[row, column] += 1
-        for own, total in enumerate(sums):
-            to = at(thread) + own // held.width * held.apart + own % held.width
+        for i, total in enumerate(sums):
+            to = at(thread) + i // held.width * held.apart + i % held.width
             assert np.isnan(shared[to])
             shared[to] = total
     assert (met == 1).all()
     np.testing.assert_allclose(
         shared.reshape(held.lines, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
     )
-    assert (
-        shared.size <= 2 * min(Stored(m, fast).halves for fast in (False, True)) // 2
-    )  # 32-bit words of two slices of a
+    assert 4 * shared.size <= tiling.shared(2)
+
+
+# --- what they compute ------------------------------------------------------------------------------------------------
+
+
+def shifted(case: Case, operands: Operands) -> list[np.ndarray]:
+    """The memory of each operand, aligned to what its description says and to no more."""
+    made = []
+    for memory, t in zip(operands.memory, case.region.operands):
+        room = np.full(memory.nbytes + 512, 255, np.uint8)
+        start = -room.ctypes.data % 256 + (t.alignment % 256)
+        made.append(room[start : start + memory.nbytes].view(memory.dtype))
+        made[-1][...] = memory
+    return made
+
+
+def run(case: Case, operands: Operands, seed: int = 0, **faults: Any) -> list[np.ndarray]:
+    variant, r = VARIANTS[case.variant], case.region
+    assert variant.supported(r, H200) is None
+    (launch,) = variant.build(r, H200)
+    results = [np.full(t.nbytes, 255, np.uint8).view(t.dtype.numpy).reshape(t.shape) for t in r.results]
+    Machine(launch, r, **faults)(shifted(case, operands), results, seed)
+    return results
+
+
+def check(case: Case) -> None:
+    seed = fresh_seed()
+    operands = operands_for(case, seed)
+    assert_close(case, run(case, operands, seed), reference(case, operands.arrays))
+
+
+def case_of(tile: str, r: RegionSpec) -> Case:
+    variant = f"cuda.gemm_mma_{tile}.v1"
+    return Case(variant, r, TF32S.get(variant) or HALVES[r.operands[0].dtype])
+
+
+def of(*sizes: int, dtype: DType = f16, **more: Any) -> RegionSpec:
+    return gemm(*sizes, dtype=dtype, **({"precision": Precision.tf32} if dtype is f32 else {}), **more)
+
+
+def strided(dtype: DType = f16) -> RegionSpec:
+    """a with nothing contiguous, b with rows further apart than they are long."""
+    r = region("gemm", desc((20, 24), dtype, (50, 2)), desc((24, 40), dtype, (44, 1)), None, None)
+    return r if dtype is f16 else dataclasses.replace(r, ops=of(20, 40, 24, dtype=dtype).ops)
+
+
+def batched() -> RegionSpec:
+    return region("gemm", desc((2, 20, 24), f16), desc((2, 24, 40), f16, (1000, 40, 1)), None, None)
+
+
+SMALL = [
+    # copies of 16 bytes, of both orders; tiles that hang over both edges and the end of k
+    case_of("32x32", of(40, 24, 72)),
+    case_of("32x32", of(40, 24, 136, trans_a=True, trans_b=True, dtype=bf16)),
+    case_of("64x64", of(72, 80, 168, trans_b=True)),
+    # of 8, of 4, and by numbers
+    case_of("64x64", of(36, 52, 76, trans_a=True)),
+    case_of("64x64", of(38, 54, 70, trans_b=True, dtype=bf16)),
+    case_of("64x64", of(37, 53, 75)),
+    case_of("32x32", of(37, 53, 29, trans_a=True, trans_b=True, alignment=2)),
+    case_of("32x32", strided()),
+    case_of("32x32", batched()),
+    # nothing to sum, and one of everything
+    case_of("32x32", of(5, 6, 0)),
+    case_of("32x32", of(1, 1, 1)),
+    # f32: ldmatrix where k is contiguous, numbers where lines are
+    case_of("tf32_64x64", of(37, 52, 44, dtype=f32)),
+    case_of("tf32_64x64", of(36, 53, 75, dtype=f32, trans_a=True, trans_b=True)),
+    case_of("tf32x3_64x64", of(36, 53, 75, dtype=f32)),
+    case_of("tf32x3_64x64", strided(f32)),
+    # what follows
+    case_of("32x32", residual(Product(36, 40, 24, f16))),
+    case_of("32x32", own(Product(37, 41, 24, bf16))),
+]  # fmt: skip
+LARGE = [
+    case_of(v.split(".")[1].removeprefix("gemm_mma_"), of(140, 268, k, dtype=t, trans_a=a, trans_b=b))
+    for v in (*MMAS, *TF32S) for a, b, k in ((False, False, 104), (True, False, 204), (False, True, 98), (True, True, 40))
+    for t in ((f32,) if v in TF32S else (f16, bf16))
+]  # fmt: skip
+LARGE += [case_of("64x64", then(Product(132, 136, 72, f16))) for then in (dropped, spread, own)]
+
+
+@pytest.mark.spec("D9", "D10", "F2")
+@pytest.mark.parametrize("case", [*SMALL, *LARGE] if EVERYTHING else SMALL[::2], ids=str)
+def test_agrees_with_numpy(case):
+    check(case)
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("tile", ["128x128", "tf32_128x128"])
+def test_one_of_the_large_tiles_agrees_with_numpy(tile):
+    """Another one each time."""
+    dtype = f32 if "tf32" in tile else f16
+    check(case_of(tile, of(70, 136, 72, dtype=dtype, trans_b=bool(fresh_seed() % 2))))
+
+
+def test_three_products_are_as_exact_as_f32():
+    """And one is not."""
+    r, errors = of(33, 34, 64, dtype=f32), {}
+    for tile in ("tf32_64x64", "tf32x3_64x64"):
+        case = case_of(tile, r)
+        operands = operands_for(case, fresh_seed())
+        (got,), (want,) = run(case, operands), reference(case, operands.arrays)
+        errors[tile] = np.abs(got - want).max() / np.abs(want).max()
+    assert errors["tf32x3_64x64"] < 2e-6 and 2e-5 < errors["tf32_64x64"] < 2e-3
+
+
+def test_special_values_stay_in_their_row():
+    """Of a, a NaN; of b, an infinity: they come out where they went in, and padding brings none."""
+    case = case_of("32x32", of(37, 41, 30))
+    operands = operands_for(case, fresh_seed())
+    operands.arrays[0][3, 5], operands.arrays[1][7, 40] = np.nan, np.inf
+    (got,), (want,) = run(case, operands), reference(case, operands.arrays)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+
+
+def test_tf32_rounds_to_nearest():
+    words = [0x3F800FFF, 0x3F801000, 0x3F802FFF, 0xBF801000, 0x7F800000, 0x7FC00000]
+    assert [rounded(w) for w in words] == [
+        0x3F800000,
+        0x3F802000,
+        0x3F802000,
+        0xBF802000,
+        0x7F800000,
+        0x7FC00000,
+    ]
+
+
+# --- what the machine finds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r, faults", [
+    (of(24, 24, 200), None),
+    (of(23, 23, 200), None),
+    (of(24, 24, 200), {"wait_group 2": "wait_group 3"}),
+    (of(24, 24, 200), {"wait_group 0": "wait_group 1"}),
+    (of(24, 24, 200), {".trans": ""}),
+], ids=["no barriers", "no barriers, by numbers", "waits too little", "leaves early", "no transpose"])  # fmt: skip
+def test_broken_kernels_fail(r, faults):
+    """Without barriers, or a stage too many on its way, numbers would still come out right most of the time."""
+    case = case_of("32x32", r)
+    operands = operands_for(case, fresh_seed())
+    with pytest.raises((Wrong, AssertionError)):
+        assert_close(
+            case, run(case, operands, faults=faults, barriers=bool(faults)), reference(case, operands.arrays)
+        )

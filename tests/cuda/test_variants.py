@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 from kernel_cases import VARIANTS, desc, gemm, region
 
+from aicf.cuda_kernels import gemm_mma
 from aicf.cuda_kernels.reduce import Split, reduced, split
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
 from aicf.registry.program import collapse
-from aicf.types import bf16, f16, f32
+from aicf.rows import RegionSpec
+from aicf.types import Precision, bf16, f16, f32
 
 H200 = preset("h200")
 
@@ -120,24 +122,77 @@ def test_matrices_come_in_runs_of_four_where_they_can(dtype, sizes, more, widths
     (gemm(37, 56, 24, dtype=f16), None, None),
     (gemm(40, 53, 24, dtype=bf16, trans_b=True), None, None),
     (gemm(40, 56, 24), "dtype", "the product is in f32, needs f16 or bf16"),
-    (gemm(40, 56, 20, dtype=f16), "chunks", "a has rows of 20, 20 apart; all must be multiples of 8"),
-    (gemm(40, 53, 24, dtype=f16), "chunks", "b has rows of 53, 53 apart; all must be multiples of 8"),
-    (gemm(40, 56, 24, dtype=f16, alignment=8), "aligned", "a is aligned to 8 bytes, needs 16"),
-    (region("gemm", desc((8, 8), f16, (16, 2)), desc((8, 8), f16), None, None), "contiguous",
-     "a has strides (16, 2), needs a contiguous dimension"),
-    (region("gemm", desc((8, 8), f16, (12, 1)), desc((8, 8), f16), None, None), "chunks",
-     "a has rows of 8, 12 apart; all must be multiples of 8"),
+    (gemm(40, 56, 20, dtype=f16), None, None),
+    (gemm(40, 54, 24, dtype=f16, alignment=4), None, None),
+    (gemm(40, 53, 24, dtype=f16), "aligned", "b is aligned to 2 bytes, or its rows are, needs 4"),
+    (gemm(40, 56, 24, dtype=f16, alignment=2), "aligned", "a is aligned to 2 bytes, or its rows are, needs 4"),
+    (region("gemm", desc((8, 8), f16, (16, 2)), desc((8, 8), f16), None, None), "aligned",
+     "a is aligned to 2 bytes, or its rows are, needs 4"),
+    (region("gemm", desc((8, 8), f16, (12, 1)), desc((8, 8), f16), None, None), None, None),
 ])  # fmt: skip
-def test_tensor_cores_take_rows_of_whole_chunks(r, condition, reason):
-    reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(r, H200)
-    assert (reject and (reject.condition, reject.reason)) == (condition and (condition, reason))
+def test_tensor_cores_take_any_rows_and_the_widest_tiles_those_of_whole_words(r, condition, reason):
+    small, large = (VARIANTS[f"cuda.gemm_mma_{tile}.v1"].supported(r, H200) for tile in ("64x64", "128x256"))
+    assert (large and (large.condition, large.reason)) == (condition and (condition, reason))
+    assert small == (None if condition == "aligned" else large)
+
+
+def widths(r: RegionSpec) -> list[tuple[bool, int]]:
+    return [(o.lines_fast, o.width) for o in gemm_mma.operands(r)]
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("r, expected", [
+    (gemm(40, 56, 24, dtype=f16), [(False, 16), (True, 16)]),
+    (gemm(40, 56, 24, dtype=f16, trans_a=True, trans_b=True), [(True, 16), (False, 16)]),
+    (gemm(40, 53, 28, dtype=f16), [(False, 8), (True, 2)]),
+    (gemm(40, 54, 28, dtype=f16, alignment=4), [(False, 4), (True, 4)]),
+    (gemm(40, 53, 28, precision=Precision.tf32), [(False, 16), (True, 4)]),
+    (gemm(1, 1, 29, dtype=f16), [(False, 2), (False, 2)]),
+    (region("gemm", desc((8, 8), f16, (16, 2)), desc((8, 8), f16), None, None), [(False, 2), (True, 16)]),
+])  # fmt: skip
+def test_copies_are_as_wide_as_rows_are_aligned(r, expected):
+    assert widths(r) == expected
+
+
+@pytest.mark.spec("D9")
+def test_a_batch_lies_as_apart_as_its_copies_need():
+    plain = region("gemm", desc((3, 8, 16), f16, (260, 16, 1)), desc((3, 16, 24), f16), None, None)
+    assert widths(plain) == [(False, 8), (True, 16)]
+
+
+@pytest.mark.spec("D10")
+def test_f32_is_rounded_only_as_far_as_it_may_be():
+    for allowed, taken in (
+        (Precision.exact, ()),
+        (Precision.tf32x3, ("tf32x3",)),
+        (Precision.tf32, ("tf32x3", "tf32")),
+    ):
+        for precision in ("tf32x3", "tf32"):
+            reject = VARIANTS[f"cuda.gemm_mma_{precision}_64x64.v1"].supported(
+                gemm(40, 56, 24, precision=allowed), H200
+            )
+            assert (reject is None) == (precision in taken)
+            assert (
+                reject is None
+                or reject.reason == f"the product is to be {allowed.name}, this one is {precision}"
+            )
+
+
+def test_shared_memory_that_a_device_lacks():
+    reject = VARIANTS["cuda.gemm_mma_128x256_deep.v1"].supported(
+        gemm(64, 64, 64, dtype=f16), preset("rtx4090")
+    )
+    assert str(reject) == "needs 147584 bytes of shared memory for a block; rtx4090 has 101376"
 
 
 @pytest.mark.spec("D10", "B8")
 def test_tensor_cores_where_there_are_some():
-    assert best(gemm(8192, 8192, 8192, dtype=f16)) == "gemm_mma_128x128"
+    assert best(gemm(8192, 8192, 8192, dtype=f16)) == "gemm_mma_128x256_deep"
     assert best(gemm(128, 512, 512, dtype=bf16)) in ("gemm_mma_32x32", "gemm_mma_64x64")
-    assert best(gemm(8192, 8191, 8192, dtype=f16)) == "gemm_tiled_128x128"
+    assert best(gemm(8192, 8191, 8192, dtype=f16)) == "gemm_mma_64x64"
+    assert best(gemm(4096, 4096, 4096)) == "gemm_tiled_128x128"
+    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32x3)).startswith("gemm_mma_tf32x3")
+    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).startswith("gemm_mma_tf32_")
     reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))
     assert str(reject) == "needs sm_80 or newer; t4 is sm_75"
 

@@ -1,87 +1,35 @@
-"""Matrix products of half types on tensor cores, by mma.sync m16n8k16 with f32 accumulation (sm_80 and newer).
+"""Matrix products on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
 
-Strides, epilogue and what is computed are those of gemm.py. Operands lie in shared memory as they do in memory, k or lines
-contiguous, and ldmatrix transposes the latter on the way to registers.
+Strides, epilogue and what is computed are those of gemm.py. Slices of operands lie in shared memory as mma_slices.py says,
+several of them, of which one is multiplied and the others are on their way.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..dsl import cuda, device, int32, uint32
-from ..gemm_mma import CHUNK, DEPTH
+from ..dsl import cuda, device, int32, types, uint32
+from ..gemm_mma import ALIGNED, Tiling
 from .blocks import block_place
 from .column_sums import Held, writer
 from .epilogue import Epilogue, finisher
-from .gemm import ALIGNMENT
-from .ptx import Places, copy_async, multiply_tiles, shared_address, wait_copies
+from .mma_slices import Brought, Fragments, Stored
+from .ptx import (
+    commit_copies,
+    forget,
+    multiply_held,
+    multiply_steps,
+    read_fragments,
+    shared_address,
+    wait_copies,
+)
 from .tile import zeros
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A slice of an operand in shared memory: `lines` x DEPTH halves, lines or k contiguous, 16 bytes of padding a row, so
-    that the eight rows of an ldmatrix fall on different banks."""
-
-    lines: int
-    lines_fast: bool
-
-    @property
-    def line_bytes(self) -> int:
-        return 2 if self.lines_fast else 2 * (DEPTH + CHUNK)
-
-    @property
-    def depth_bytes(self) -> int:
-        return 2 * (self.lines + CHUNK) if self.lines_fast else 2
-
-    @property
-    def halves(self) -> int:
-        return DEPTH * (self.lines + CHUNK) if self.lines_fast else self.lines * (DEPTH + CHUNK)
-
-
-@dataclass(frozen=True)
-class Fragments:
-    """A warp's part of an operand: `count` fragments of 16 lines x 16 k each, by ldmatrix.x4.
-
-    The four 8 x 8 matrices of an x4 are those of an mma operand: for a, lines 0-7 and 8-15 at k 0-7, then at k 8-15; for b
-    (two column tiles), k 0-7 and 8-15 of lines 0-7, then of lines 8-15.
-    """
-
-    stored: Stored
-    count: int
-    first: bool  # whether it is a
-
-    @property
-    def places(self) -> Places:
-        """For each slice of 16 along k: bytes from the warp's first fragment to each."""
-        steps, lines = range(DEPTH // 16), range(self.count)
-        apart = self.stored.line_bytes, self.stored.depth_bytes
-        return tuple(tuple(16 * (i * apart[0] + step * apart[1]) for i in lines) for step in steps)
-
-
-@dataclass(frozen=True)
-class Warps:
-    """A block of warps_m x warps_n warps computes an m x n tile. Registers are limited for `blocks` per multiprocessor."""
-
-    m: int
-    n: int
-    warps_m: int
-    warps_n: int
-    blocks: int
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}"
 
 
 def element_of(columns: int) -> Any:
@@ -94,16 +42,16 @@ def element_of(columns: int) -> Any:
     return device(of)
 
 
-def held_of(warps: Warps) -> Held:
+def held_of(tiling: Tiling) -> Held:
     """What the threads of a block hold of its tile: pairs of columns, eight apart."""
-    columns = warps.n // warps.warps_n // 8
-    own = tuple(i // 4 % columns * PAIR + i % PAIR for i in range(warps.m * warps.n // warps.threads))
-    return Held(warps.m, warps.n, own, PAIR, 8, 8 * warps.warps_m, warps.threads)
+    columns = tiling.n // tiling.warps_n // 8
+    own = tuple(i // 4 % columns * PAIR + i % PAIR for i in range(tiling.sums))
+    return Held(tiling.m, tiling.n, own, PAIR, 8, 8 * tiling.warps_m, tiling.threads)
 
 
-def sums_of(warps: Warps) -> Any:
+def sums_of(tiling: Tiling) -> Any:
     """`at(thread)`: line * n + first column of a thread; those who hold the same columns have a line each."""
-    across, n, warp_n = warps.warps_n, warps.n, warps.n // warps.warps_n
+    across, n, warp_n = tiling.warps_n, tiling.n, tiling.n // tiling.warps_n
 
     def at(thread):
         lane, warp = thread % 32, thread // 32
@@ -112,125 +60,124 @@ def sums_of(warps: Warps) -> Any:
     return device(at)
 
 
-def lane_of(part: Fragments) -> Any:
-    """`of(lane)`: line and k of the matrix row that a thread gives ldmatrix the address of."""
-    first, lines_fast = part.first, part.stored.lines_fast
-
-    def of(lane):
-        inner, odd, upper = lane % 8, lane // 8 % 2 * 8, lane // 16 * 8
-        line, depth = (odd, upper) if first else (upper, odd)
-        return (line, depth + inner) if lines_fast else (line + inner, depth)
-
-    return device(of)
-
-
 @functools.cache
-def mma(warps: Warps, a_lines_fast: bool, b_lines_fast: bool, epilogue: Epilogue) -> Callable[..., None]:
-    """A block per tile of the result; two slices of each operand in shared memory, the next on its way by cp.async.
+def mma(
+    tiling: Tiling, kind: str, lines_fast: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
+) -> Callable[..., None]:
+    """A block per tile of the result.
 
-    Operands come 16 bytes at a time: leading dimensions and contiguous extents are multiples of 8, pointers aligned.
-    Per step and warp: 2 (m / 16 + n / 16) ldmatrix.x4, 2 (m / 16)(n / 8) mma, with its own part's m and n.
+    kind        of product: see `ptx.multiply_steps`
+    lines_fast  for a and b: whether lines are contiguous, not k
+    widths      bytes that are copied at a time, to which pointers and rows are aligned
+
+    Each slice is waited for before the last products of the one before it: its first fragments are read while they run. A
+    barrier then tells that it is here for all, and that nobody reads the buffer that the next copies go to.
     """
-    tile_m, tile_n, threads, across = warps.m, warps.n, warps.threads, warps.warps_n
-    warp_m, warp_n = tile_m // warps.warps_m, tile_n // warps.warps_n
-    a_stored, b_stored = Stored(tile_m, a_lines_fast), Stored(tile_n, b_lines_fast)
+    m_warps, n_warps, threads = tiling.warps_m, tiling.warps_n, tiling.threads
+    tile_m, tile_n, depth, itemsize = tiling.m, tiling.n, tiling.depth, epilogue.dtype.itemsize
+    warp_m, warp_n = tile_m // m_warps, tile_n // n_warps
+    a_stored = Stored(tile_m, depth, itemsize, lines_fast[0])
+    b_stored = Stored(tile_n, depth, itemsize, lines_fast[1])
     a_part, b_part = Fragments(a_stored, warp_m // 16, True), Fragments(b_stored, warp_n // 16, False)
-    a_size, b_size = 2 * a_stored.halves, 2 * b_stored.halves  # bytes of one slice
-    a_both, b_both = a_size // 2, b_size // 2  # 32-bit words of two
-    a_line_bytes, a_depth_bytes = a_stored.line_bytes, a_stored.depth_bytes
-    b_line_bytes, b_depth_bytes = b_stored.line_bytes, b_stored.depth_bytes
+    a_brought, b_brought = Brought(a_stored, widths[0], threads), Brought(b_stored, widths[1], threads)
+    a_bytes, stage = a_stored.nbytes, a_stored.nbytes + b_stored.nbytes
+    ahead_stages, ring = tiling.stages - 1, tiling.stages * stage
     columns, accumulators = warp_n // 8, warp_m * warp_n // 32
-    a_lane, b_lane, place = lane_of(a_part), lane_of(b_part), element_of(columns)
-    a_first, a_copy = copier(a_stored, threads)
-    b_first, b_copy = copier(b_stored, threads)
-    address, wait = shared_address(), wait_copies()
-    multiply = multiply_tiles(epilogue.dtype, a_part.places, b_part.places, a_lines_fast, b_lines_fast)
-    start, finish, outside, depth = zeros(accumulators), finisher(epilogue), epilogue.outside, DEPTH
+
+    a_lane, b_lane, place = a_part.lane(), b_part.lane(), element_of(columns)
+    a_first, a_fetch, a_store = a_brought.first(), a_brought.fetch(), a_brought.store()
+    b_first, b_fetch, b_store = b_brought.first(), b_brought.fetch(), b_brought.store()
+    a_offset, b_offset = a_stored.offset(), b_stored.offset()
+    reads = a_part.places, b_part.places, *lines_fast
+    first, multiply, finish_slice = (
+        read_fragments(*reads), multiply_steps(kind, *reads), multiply_held(kind, warp_m // 16)
+    )  # fmt: skip
+    address, commit, wait, wait_all = (
+        shared_address(), commit_copies(), wait_copies(tiling.stages - 2), wait_copies(0)
+    )  # fmt: skip
+    start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, forget()
     place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
+    aligned = ALIGNED
 
     def write_run(i, products, env):
         row0, column0, lane, m, n, scales, operands = env
-        x, y = place(i, lane)
+        x, y = place(i, apart(lane))
         r, q = row0 + x, column0 + y
         if r < m and q < n:
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    sums_at, write = sums_of(warps), writer(epilogue, held_of(warps), write_run)
+    sums_at, write = sums_of(tiling), writer(epilogue, held_of(tiling), write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
-        a_shared = cuda.shared.array(a_both, uint32, ALIGNMENT)
-        b_shared = cuda.shared.array(b_both, uint32, ALIGNMENT)
+        base = uint32(address(cuda.shared.array(0, types.uint8)))
+        base = uint32((base + uint32(aligned - 1)) // uint32(aligned) * uint32(aligned))
         thread = int32(cuda.threadIdx.x)
         lane, warp = thread % 32, thread // 32
         row0, column0, a_from, b_from, k, corner = place_block(
             np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps
         )
 
-        # what this thread brings of each slice: its first chunk's line and depth
+        # what this thread brings of each slice: its first unit's line and depth
         a_line, a_depth = a_first(thread)
         b_line, b_depth = b_first(thread)
         a_at = a_from + (row0 + a_line) * a_steps[-2] + a_depth * a_steps[-1]
         b_at = b_from + (column0 + b_line) * b_steps[-1] + b_depth * b_steps[-2]
-        a_base, b_base = address(a_shared), address(b_shared)
-        a_put = uint32(a_base + uint32(a_line * a_line_bytes + a_depth * a_depth_bytes))
-        b_put = uint32(b_base + uint32(b_line * b_line_bytes + b_depth * b_depth_bytes))
+        a_put = uint32(base + uint32(a_offset(a_line, a_depth)))
+        b_put = uint32(base + uint32(a_bytes + b_offset(b_line, b_depth)))
         a_lines, b_lines = np.int32(m - row0 - a_line), np.int32(n - column0 - b_line)
 
-        # where its warp's part begins, and its row of the matrices that ldmatrix reads
-        warp_row, warp_column = warp // across * warp_m, warp % across * warp_n
+        # where its warp's part begins, and its part of the fragments there
+        warp_row, warp_column = warp // n_warps * warp_m, warp % n_warps * warp_n
         a_row, a_k = a_lane(lane)
         b_row, b_k = b_lane(lane)
-        a_get = uint32(a_base + uint32((warp_row + a_row) * a_line_bytes + a_k * a_depth_bytes))
-        b_get = uint32(b_base + uint32((warp_column + b_row) * b_line_bytes + b_k * b_depth_bytes))
+        a_get = uint32(base + uint32(a_offset(warp_row + a_row, a_k)))
+        b_get = uint32(base + uint32(a_bytes + b_offset(warp_column + b_row, b_k)))
+
+        ahead = k  # of k, from the next slice to bring on
+        for s in range(ahead_stages):
+            a_to, b_to = uint32(a_put + uint32(s * stage)), uint32(b_put + uint32(s * stage))
+            a_held = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
+            b_held = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            commit()
+            a_store(a_to, a_held)
+            b_store(b_to, b_held)
+            ahead -= depth
+            a_at += depth * a_steps[-1]
+            b_at += depth * b_steps[-2]
 
         acc = start
-        a_copy(a, a_put, (a_at, a_lines, np.int32(k - a_depth), a_steps[-2], a_steps[-1]))
-        b_copy(b, b_put, (b_at, b_lines, np.int32(k - b_depth), b_steps[-1], b_steps[-2]))
-        buffer = 0
-        left = k
+        wait()
+        cuda.syncthreads()
+        held = first(a_get, b_get)
+        read, free, left = 0, ahead_stages * stage, k
         while left > 0:
-            wait()
-            cuda.syncthreads()  # the slice is here, and nobody reads the other buffer any more
+            a_to, b_to = uint32(a_put + uint32(free)), uint32(b_put + uint32(free))
+            a_held = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
+            b_held = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            commit()
+            acc, held = multiply(acc, held, uint32(a_get + uint32(read)), uint32(b_get + uint32(read)))
+            a_store(a_to, a_held)
+            b_store(b_to, b_held)
+            ahead -= depth
             left -= depth
             a_at += depth * a_steps[-1]
             b_at += depth * b_steps[-2]
-            other = 1 - buffer
-            a_copy(a, uint32(a_put + uint32(other * a_size)),
-                   (a_at, a_lines, np.int32(left - a_depth), a_steps[-2], a_steps[-1]))  # fmt: skip
-            b_copy(b, uint32(b_put + uint32(other * b_size)),
-                   (b_at, b_lines, np.int32(left - b_depth), b_steps[-1], b_steps[-2]))  # fmt: skip
-            acc = multiply(
-                acc, uint32(a_get + uint32(buffer * a_size)), uint32(b_get + uint32(buffer * b_size))
-            )
-            buffer = other
-        wait()
+            free, read = read, read + stage
+            if read == ring:
+                read = 0
+            wait()
+            cuda.syncthreads()
+            following = first(uint32(a_get + uint32(read)), uint32(b_get + uint32(read)))
+            acc = finish_slice(acc, held)
+            held = following
+        wait_all()
         env = (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (corner,))
-        write(acc, env, a_shared, thread, sums_at(thread), (row0, column0), n, operands)
+        words = cuda.shared.array(0, uint32)  # the same memory
+        write(acc, env, words, thread, sums_at(thread), (row0, column0), n, operands)
 
-    order = ("m" if a_lines_fast else "k") + ("n" if b_lines_fast else "k")
-    kernel.__name__ = f"gemm_mma_{warps}_{order}{epilogue}"
-    kernel.blocks_per_sm = warps.blocks
+    order = "".join(f"_{('mn'[i]) if f else 'k'}{w}" for i, (f, w) in enumerate(zip(lines_fast, widths)))
+    kernel.__name__ = f"gemm_mma_{tiling}_{kind}{order}{epilogue}"
+    kernel.blocks_per_sm = tiling.blocks
     return kernel
-
-
-def copier(stored: Stored, threads: int) -> tuple[Any, Any]:
-    """(`first(thread)`: line and depth of its first chunk; `copy(pointer, to, env)`: all of its chunks)."""
-    fast = (stored.lines if stored.lines_fast else DEPTH) // CHUNK
-    apart, lines_fast = threads // fast, stored.lines_fast
-    lines, depth = (0, apart) if lines_fast else (apart, 0)
-
-    def first(thread):
-        chunk, row = thread % fast * CHUNK, thread // fast
-        return (chunk, row) if lines_fast else (row, chunk)
-
-    def place(i, env):
-        at, lines_left, depth_left, line_step, k_step = env
-        if i * lines < lines_left and i * depth < depth_left:
-            return at + i * lines * line_step + i * depth * k_step
-        return np.int64(-1)
-
-    bytes_apart = apart * (stored.depth_bytes if lines_fast else stored.line_bytes)
-    count = stored.lines * DEPTH // (CHUNK * threads)
-    return device(first), copy_async(count, bytes_apart, place, 2)

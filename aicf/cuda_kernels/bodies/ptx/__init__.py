@@ -28,7 +28,7 @@ from .barrier import (
     sync_threads,
     wait_phase,
 )
-from .copy import copy_async, shared_address, wait_copies
+from .copy import Place, commit_copies, copy_async, load_units, shared_address, store_units, wait_copies
 from .math import add_half2, forget, pack_fp8, pack_halves, unpack_fp8, unpack_halves
 from .memory import (
     add_words,
@@ -43,7 +43,7 @@ from .memory import (
     store_words,
     wait_kernel,
 )
-from .mma import Places, Words, multiply_tiles, multiply_words, store_matrices
+from .mma import Places, Words, multiply_held, multiply_steps, multiply_words, read_fragments, store_matrices
 from .tma import (
     add_box,
     commit_stores,
@@ -72,14 +72,17 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Places", "Words", "add_box", "add_half2", "add_words", "arrive", "arrive_remote", "arrive_threads", "assemble",
-    "barrier_end", "barrier_init", "cache_policy", "cluster_arrive", "cluster_arrive_only", "cluster_rank",
-    "cluster_size", "cluster_wait", "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect",
-    "expect_more", "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
-    "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "launch_next",
-    "load_acquire", "load_box", "load_bytes", "load_remote", "load_words", "multicast_box", "multiply_slabs",
-    "multiply_tiles", "multiply_words", "pack_fp8", "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers",
-    "reduce_warp", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release", "store_remote",
-    "store_words", "sync_threads", "take_registers", "unpack_fp8", "unpack_halves", "wait_copies", "wait_kernel",
-    "wait_phase", "wait_products", "wait_stores", "wait_stores_read",
+    "Place", "Places", "Words", "add_box", "add_half2", "add_words", "arrive", "arrive_remote",
+    "arrive_threads", "assemble", "barrier_end", "barrier_init", "cache_policy", "cluster_arrive",
+    "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies",
+    "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
+    "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
+    "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers",
+    "launch_next", "load_acquire", "load_box", "load_bytes", "load_remote", "load_units", "load_words",
+    "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
+    "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
+    "reduce_warp", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
+    "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "unpack_fp8",
+    "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
+    "wait_stores_read",
 ]  # fmt: skip

@@ -9,62 +9,68 @@ from ....types import DType, bf16, f16
 from ...dsl import deferred, intrinsic, ir, types
 from ..element import const
 from .assemble import assemble, instruction
+from .copy import Place, moved
 
-Places = tuple[tuple[int, ...], ...]
+# Where a warp's fragments of 16 lines x 32 bytes of k lie: for each step along k, for each of them, one place of an
+# ldmatrix.x4, or four of numbers.
+Places = tuple[tuple[tuple[Place, ...], ...], ...]
+
+PRODUCTS = {"f16": (16, "f16"), "bf16": (16, "bf16"), "tf32": (8, "tf32"), "tf32x3": (8, "tf32")}
+
+
+def product_text(kind: str) -> str:
+    """16 x 8 sums, then four registers of a, two of b, and the sums that are added to."""
+    k, name = PRODUCTS[kind]
+    return f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32 {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
+
+
+def fragment_text(transposed: bool) -> str:
+    return f"ldmatrix.sync.aligned.m8n8.x4{'.trans' * transposed}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
 
 
 @deferred
-def multiply_tiles(dtype: DType, a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
-    """`multiply(acc, a_at, b_at)`: acc + a b over slices of 16 along k, by a warp.
-
-    a, b         where fragments of 16 lines lie, in bytes: a tuple of them for each slice
-    a_at, b_at   this thread's addresses for ldmatrix, as `gemm_mma.lane_of` says
-    acc          four f32 per 16 x 8 tile; tiles row-major
-    """
-    kind = {f16: "f16", bf16: "bf16"}[dtype]
-    product = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
-    text = f"{product} {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
-    rows, columns = len(a[0]), 2 * len(b[0])  # tiles of 16 and of 8, which go two to a fragment
+def read_fragments(a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
+    """`read(a_at, b_at)`: the fragments of the first step, four words each, a's and then b's; see `multiply_steps`."""
 
     @intrinsic
-    def multiply(typing, acc, a_at, b_at):
+    def read(typing, a_at, b_at):
         def codegen(ctx, builder, sig, args):
-            take, word, real = builder.extract_value, ir.IntType(32), ir.FloatType()
+            words = _load(builder, args[0], a[0], a_transposed) + _load(builder, args[1], b[0], b_transposed)
+            return ctx.make_tuple(builder, sig.return_type, words)
 
-            def load(base, place, transposed):
-                at = builder.add(base, const(place))
-                text = (
-                    f"ldmatrix.sync.aligned.m8n8.x4{'.trans' * transposed}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
-                )
-                loaded = assemble(
-                    builder, text, "=r,=r,=r,=r,r,~{memory}", ir.LiteralStructType([word] * 4), [at], True
-                )
-                return [take(loaded, i) for i in range(4)]
+        return types.UniTuple(types.uint32, _words(a, b))(types.uint32, types.uint32), codegen
 
-            values = [take(args[0], i) for i in range(len(sig.args[0]))]
-            for a_places, b_places in zip(a, b):
-                lefts = [load(args[1], place, a_transposed) for place in a_places]
-                rights = [load(args[2], place, b_transposed) for place in b_places]
-                for row in range(rows):
-                    for column in range(columns):
-                        first = 4 * (row * columns + column)
-                        half = 2 * (column % 2)
-                        given = [
-                            *lefts[row],
-                            *rights[column // 2][half : half + 2],
-                            *values[first : first + 4],
-                        ]
-                        made = assemble(
-                            builder,
-                            text,
-                            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
-                            ir.LiteralStructType([real] * 4),
-                            given,
-                        )
-                        values[first : first + 4] = [take(made, i) for i in range(4)]
-            return ctx.make_tuple(builder, sig.return_type, values)
+    return read
 
-        return acc(acc, types.uint32, types.uint32), codegen
+
+@deferred
+def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
+    """`multiply(acc, held, a_at, b_at)`: (acc + a b over all steps but the last one, whose fragments are the second part).
+
+    kind         "f16" or "bf16": m16n8k16. "tf32": m16n8k8, operands rounded to nearest as they are read, halves away from
+                 zero. "tf32x3": three such products of what is rounded and of what that leaves, the smaller ones first
+    a, b         where fragments of 16 lines lie; b's are two tiles of 8 columns each
+    a_at, b_at   this thread's addresses, as `gemm_mma.lane_of` says
+    held         fragments of the first step
+    acc          four f32 per 16 x 8 tile; tiles row-major
+
+    The next step's fragments are on their way while one's are multiplied.
+    """
+
+    @intrinsic
+    def multiply(typing, acc, held, a_at, b_at):
+        def codegen(ctx, builder, sig, args):
+            values = [builder.extract_value(args[0], i) for i in range(len(sig.args[0]))]
+            words = [builder.extract_value(args[1], i) for i in range(len(sig.args[1]))]
+            for a_places, b_places in zip(a[1:], b[1:]):
+                coming = _load(builder, args[2], a_places, a_transposed)
+                coming += _load(builder, args[3], b_places, b_transposed)
+                values = _products(builder, kind, values, words, len(a[0]))
+                words = coming
+            pair = ctx.make_tuple(builder, acc, values), ctx.make_tuple(builder, held, words)
+            return ctx.make_tuple(builder, sig.return_type, pair)
+
+        return types.Tuple((acc, held))(acc, held, types.uint32, types.uint32), codegen
 
     return multiply
 
@@ -72,6 +78,79 @@ def multiply_tiles(dtype: DType, a: Places, b: Places, a_transposed: bool, b_tra
 # Of `multiply_words`: for each slice of 16 along k, for each tile, the registers of its fragment: a word as it is, or
 # (x, y, half): the lower (0) or upper (1) halves of two words.
 Words = tuple[tuple[tuple[Any, ...], ...], ...]
+
+
+@deferred
+def multiply_held(kind: str, rows: int) -> Any:
+    """`multiply(acc, held)`: acc + a b of the fragments that are held, `rows` of a and the others of b."""
+
+    @intrinsic
+    def multiply(typing, acc, held):
+        def codegen(ctx, builder, sig, args):
+            values, words = (
+                [builder.extract_value(arg, i) for i in range(len(kinds))]
+                for arg, kinds in zip(args, sig.args)
+            )
+            return ctx.make_tuple(builder, acc, _products(builder, kind, values, words, rows))
+
+        return acc(acc, held), codegen
+
+    return multiply
+
+
+def _words(a: Places, b: Places) -> int:
+    return 4 * (len(a[0]) + len(b[0]))
+
+
+def _load(builder: Any, base: Any, fragments: tuple[tuple[Place, ...], ...], transposed: bool) -> list[Any]:
+    word, words = ir.IntType(32), []
+    for places in fragments:
+        at = [moved(builder, base, place) for place in places]
+        if len(places) == 1:
+            four = ir.LiteralStructType([word] * 4)
+            text = fragment_text(transposed)
+            loaded = assemble(builder, text, "=r,=r,=r,=r,r,~{memory}", four, at, True, True)
+            words += [builder.extract_value(loaded, i) for i in range(4)]
+        else:
+            words += [
+                assemble(builder, "ld.shared.b32 $0, [$1];", "=r,r,~{memory}", word, [x], True) for x in at
+            ]
+    return words
+
+
+def _products(builder: Any, kind: str, values: list[Any], words: list[Any], rows: int) -> list[Any]:
+    """All products of a step. Those of the same sums come one after another with all others between them."""
+    text, values = product_text(kind), list(values)
+    columns, sums = (len(words) - 4 * rows) // 2, ir.LiteralStructType([ir.FloatType()] * 4)
+    for taken in _terms(builder, kind, words, rows):
+        for row in range(rows):
+            for column in range(columns):
+                first, right = 4 * (row * columns + column), 4 * rows + 2 * column
+                given = [*taken[4 * row : 4 * row + 4], *taken[right : right + 2], *values[first : first + 4]]
+                made = assemble(builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", sums, given, together=True)
+                values[first : first + 4] = [builder.extract_value(made, i) for i in range(4)]
+    return values
+
+
+def _terms(builder: Any, kind: str, words: list[Any], rows: int) -> list[list[Any]]:
+    """The words of each product that is summed."""
+    if not kind.startswith("tf32"):
+        return [words]
+    high = [_rounded(builder, word) for word in words]
+    if kind == "tf32":
+        return [high]
+    real, word = ir.FloatType(), ir.IntType(32)
+    low = []
+    for x, near in zip(words, high):
+        rest = builder.fsub(builder.bitcast(x, real), builder.bitcast(near, real))  # exact
+        low.append(_rounded(builder, builder.bitcast(rest, word)))
+    a = slice(0, 4 * rows)
+    b = slice(4 * rows, None)
+    return [low[a] + high[b], high[a] + low[b], high]
+
+
+def _rounded(builder: Any, word: Any) -> Any:
+    return assemble(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,r", ir.IntType(32), [word])
 
 
 @deferred
