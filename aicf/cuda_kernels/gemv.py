@@ -33,7 +33,6 @@ LOADED = 16  # bytes that a thread loads at once
 SEGMENT = 64  # bytes of a row that a block reads, where lanes walk lines: what memory gives at once
 SPLITS = 64
 EFFICIENCY = 0.5  # of the f32 rate: reads of shared memory and places are beside the multiply-adds; a guess until measured
-MEMORY_EFFICIENCY = 0.88  # of the peak; a guess until measured
 
 
 class Lines(NamedTuple):
@@ -229,7 +228,7 @@ def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chu
     cost = roofline(
         device, bytes=gemm_split.operand_bytes(p) + through if splits > 1 else region.nbytes,
         flops=block.flops * s.wide.lines * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
-        memory_efficiency=MEMORY_EFFICIENCY, blocks=tiles * splits, blocks_per_sm=block.resident,
+        blocks=tiles * splits, blocks_per_sm=block.resident,
         chain=(cdiv(depth, block.depth) - 1) * TRIP_US + 4 * BARRIER_US,
         cached=float(tiles * s.thin.lines + s.wide.lines) * s.k * size,
     )  # fmt: skip

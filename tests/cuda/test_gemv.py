@@ -24,7 +24,6 @@ from kernel_cases import (
 from test_compile import DEVICES, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
-from test_mma_layout import mma
 
 from aicf.cuda_kernels.bodies.gemv import Slice, products, wide_step
 from aicf.cuda_kernels.bodies.gemv_mma import holder, thin_step, thin_words, wide_loads, wide_words
@@ -165,6 +164,14 @@ def test_every_product_meets_its_own_numbers(part):
                     assert k == x[1] and i % part.few == s and i // part.few == (down if part.k_fast else v)
                     met.add((*x, s))
         assert len(met) == part.lines * part.depth * part.few
+
+
+def mma(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(lane, sum) of m16n8k16, from (lane, 4 registers, 2 halves) of a and (lane, 2, 2) of b."""
+    left, right = (x.reshape(8, 4, -1, 2) for x in (a, b))  # lane 4g + c is row g of a, column g of b
+    rows = left.reshape(8, 4, 2, 2, 2)  # (g, c, pair of k, row g or g + 8, half): registers 0 and 2 are row g
+    product = np.einsum("gcpuh,ncph->gun", rows, right)
+    return product.reshape(8, 2, 4, 2).transpose(0, 2, 1, 3).reshape(32, 4)
 
 
 def word(words: np.ndarray, which) -> np.ndarray:
