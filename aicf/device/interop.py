@@ -226,16 +226,37 @@ def _dlpack(obj: Any, name: str, library: str, stream: int | None) -> Foreign:
         raise FeedError(f"{name} is on DLPack device {kind}", expected="the host (1) or a CUDA device (2)")
     from cuda.core.utils import StridedMemoryView
 
-    view = StridedMemoryView.from_dlpack(obj, stream_ptr=-1 if stream is None else stream or 1)
+    asked = _Unordered(obj) if stream is None and library in ("jax", "jaxlib") else obj
+    view = StridedMemoryView.from_dlpack(asked, stream_ptr=-1 if stream is None else stream or 1)
     dtype, shape = _dtype(name, view.dtype), tuple(view.shape)
     stride = row_major(shape) if view.strides is None else tuple(view.strides)
     readonly = "its DLPack capsule says read-only" if view.readonly else None
     if library in ("jax", "jaxlib"):
         readonly = "JAX arrays are immutable"
     return _device(
-        dtype, shape, stride, int(view.ptr), view, name, ordinal=ordinal, readonly=readonly, library=library,
+        dtype, shape, stride, int(view.ptr), Handed(obj, view), name, ordinal=ordinal, readonly=readonly, library=library,
         handed_over=True,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A tensor that came by DLPack, and the view that keeps its memory."""
+
+    exporter: Any
+    view: Any
+
+
+class _Unordered:
+    """An exporter that is asked for no order among streams. JAX takes DLPack's number for that, -1, for a stream; asked for
+    none, it waits until the array is there."""
+
+    def __init__(self, exporter: Any) -> None:
+        self.exporter = exporter
+        self.__dlpack_device__ = exporter.__dlpack_device__
+
+    def __dlpack__(self, stream: int | None = None, **how: Any) -> Any:
+        return self.exporter.__dlpack__(**how)
 
 
 def _host_array(obj: Any, name: str) -> np.ndarray:

@@ -333,7 +333,7 @@ def _ordered(
                 expected="tensors of the library whose stream is captured",
             )
         for t in handed_over:
-            adopt(t.owner.exporting_obj, t.library, stream=work)  # its producer makes the stream wait
+            adopt(t.owner.exporter, t.library, stream=work)  # its producer makes the stream wait
         for other in others:
             streams.wait(ordinal, work, other)
         _run(prepared, pointers, work, first=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import AttrPack, DType, OpKind, TensorSpec
-from .constraints import ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
+from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
 
 # --- how a map op reads its operands ----------------------------------------------------------------------------------
 
@@ -83,6 +83,11 @@ class OpSchema:
     @property
     def is_map(self) -> bool:
         return MAP in self.traits
+
+    def jumps(self, operands: Iterable[DType], results: Iterable[DType]) -> bool:
+        """Whether a rounding error of an operand may change a result by a jump: a float that becomes an integer is cut off."""
+        cut = any(t.kind == "float" for t in operands) and any(t.kind != "float" for t in results)
+        return cut or DISCONTINUOUS in self.traits
 
     @property
     def kind(self) -> OpKind:

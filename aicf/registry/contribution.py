@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..ops.schema import DISCONTINUOUS, LINEAR, MAP, OpSchema, schema_of
+from ..ops.schema import LINEAR, MAP, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
 from ..rows.rows import Around, ByProduct, Domain, Effect
 from ..types import ActKind, DType, TensorDesc, f32
-from .read import sums_columns
+from .read import jumps, sums_columns
 
 NO_OTHERS: Mapping[int, int] = MappingProxyType({})
 
@@ -35,7 +35,7 @@ def contribution(
     given = [t for t in op.inputs if t >= 0]
     own = [t for t in given if t in made]
     reads = bool(own)
-    jumps = strict or op.kind.name == "convert" or DISCONTINUOUS in schema.traits
+    rounds = strict or op.kind.name == "convert" or jumps(op, tensors)
     scattered, access = _reads(schema, op, tensors)
     if not schema.is_map:  # a core reads until it is done, and so do the maps before it
         scattered |= set(range(len(tensors))).difference(made, op.outputs)
@@ -46,7 +46,7 @@ def contribution(
         "domain": _domain(schema, op, tensors, reads),
         "access": access,
         "dtype": (_compute(schema, op, tensors), reads),
-        "round": "must" if jumps else "free",
+        "round": "must" if rounds else "free",
         "avail": min([tensors[t].alignment for t in (*given, *op.outputs) if t not in own], default=256),
         "escape": escaping,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ops import record
 from ..ops.reductions import normal_axes
-from ..ops.schema import DISCONTINUOUS, Access, schema_of
+from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import ActKind, AttrPack, DType, OpKind, Precision, TensorDesc, row_major
 from .program import Apply, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
@@ -65,6 +65,12 @@ def _ends_in_sums(region: RegionSpec, cores: Sequence[int]) -> bool:
     return (
         schema_of(first.kind).core == "gemm" and last is region.ops[-1] and sums_columns(last, region.tensors)
     )
+
+
+def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
+    """Whether a rounding error of what the op reads may change its result by a jump."""
+    operands, results = ([tensors[t].dtype for t in ts if t >= 0] for ts in (op.inputs, op.outputs))
+    return schema_of(op.kind).jumps(operands, results)
 
 
 def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:
@@ -364,4 +370,4 @@ class _Reader:
             return True
         if any(t in op.outputs and op.kind.name == "convert" for op in ops):
             return True
-        return any(t in op.inputs and DISCONTINUOUS in schema_of(op.kind).traits for op in ops)
+        return any(t in op.inputs and jumps(op, self.tensors) for op in ops)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ops.draw import draw, plain
-from ...ops.schema import DISCONTINUOUS, schema_of
+from ...ops.schema import schema_of
+from ...registry import read
 from ...rows import RegionSpec
 from ...types import DType
 
@@ -63,7 +64,7 @@ class Trial:
 
 def jumps(region: RegionSpec) -> bool:
     """Whether a rounding error inside may change a result by a jump: then one draw of operands proves nothing wrong."""
-    return any(DISCONTINUOUS in schema_of(op.kind).traits for op in region.ops)
+    return any(read.jumps(op, region.tensors) for op in region.ops)
 
 
 def _terms(region: RegionSpec, ins: Sequence[int], outs: Sequence[int]) -> float:
