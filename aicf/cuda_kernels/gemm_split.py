@@ -33,6 +33,7 @@ from .elementwise import THREADS
 
 LEAST_STEPS = 2  # of a tile's depth, in each part
 MOST_PARTS = 64
+MOST_TILES = 512  # more than that fill any device, three blocks to a multiprocessor, without being split
 COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
 # operands of a part's epilogue, which writes its sums to the workspace
 PARTIAL = (), (), (), (Work(0, f32),), ()
@@ -52,13 +53,15 @@ def divide(k: int, wanted: int, step: int) -> Parts:
     return Parts(cdiv(k, depth), depth)
 
 
-def checks(region: RegionSpec, step: int) -> Checks:
-    """Beside what the tile takes: one product, long enough to be split, and not the order of sums that strictness asks for."""
+def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
+    """Beside what the tile takes: one product of few tiles, long enough to be split, and not the order of sums that strictness
+    asks for."""
     p, _ = gemm.parts(region)
     if region.strict:
         yield Reject("strict", "sums of parts are rounded where one sum is not; strict takes one sum")
     yield at_most("axes of the batch", len(p.batch), 0)
     yield at_least("k", p.k, LEAST_STEPS * step + 1)
+    yield at_most("tiles", cdiv(p.m, tile[0]) * cdiv(p.n, tile[1]), MOST_TILES)
     yield at_most("elements of the product", p.m * p.n, 2**31 - 1)
 
 
@@ -151,7 +154,7 @@ def split(
 
         def accepts(region: RegionSpec) -> Checks:
             yield from accepts(region)
-            yield from checks(region, tile.step)
+            yield from checks(region, tile.step, (tile.m, tile.n))
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return best(region, tile, device)[0]

@@ -149,7 +149,7 @@ def _split(tiling: Tiling) -> KernelVariant:
 
         def accepts(region: RegionSpec) -> Checks:
             yield from checks(region)
-            yield from gemm_split.checks(region, DEPTH)
+            yield from gemm_split.checks(region, DEPTH, (tiling.m, tiling.n))
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.best_parts(tiling, region, device)[0]

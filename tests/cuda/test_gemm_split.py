@@ -48,6 +48,7 @@ def test_the_workspace_holds_every_part():
 @pytest.mark.parametrize("r, condition, reason", [
     (residual(Product(40, 50, 64)), "k", "k 64 is under 65"),
     (Product(40, 50, 640).then({}, strict=True), "strict", "strict takes one sum"),
+    (residual(Product(1024, 1024, 640)), "tiles", "tiles 1024 is over 512"),
     (batched(40, 50, 640)["alone"], "axes of the batch", "1 is over 0"),
 ])  # fmt: skip
 def test_rejects_with_the_value_seen(r, condition, reason):
