@@ -77,7 +77,9 @@ class Name:
 
 cuda: Any = Name("numba.cuda")
 types: Any = Name("numba.cuda.types")
-float32, int32, int64, uint32 = (Name("numba.cuda.types", t) for t in ("float32", "int32", "int64", "uint32"))
+float32, int32, int64, uint32, uint64 = (
+    Name("numba.cuda.types", t) for t in ("float32", "int32", "int64", "uint32", "uint64")
+)
 
 # for intrinsics
 intrinsic: Any = Name("numba.cuda.extending", "intrinsic")

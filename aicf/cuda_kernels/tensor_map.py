@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..registry.variant import Element, TensorMap
+from ..registry.variant import Element, TensorMap, cdiv
 from ..types import DType, bf16, f16, f32, i32, i64
 
 NBYTES = 128  # of a descriptor; it is aligned to 64
@@ -31,9 +31,11 @@ def encode(driver: Any, tensor_map: TensorMap, pointer: int) -> bytes:
     """As the driver writes it: zeros outside, whole L2 lines prefetched."""
     m = tensor_map
     kind = getattr(driver.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + _ELEMENTS[m.dtype])
+    # none at all would be a null pointer, which is refused
+    pitches = m.pitches or (cdiv(m.extents[0] * m.itemsize, 16) * 16,)
     swizzle = f"CU_TENSOR_MAP_SWIZZLE_{m.swizzle}B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
     code, made = driver.cuTensorMapEncodeTiled(
-        kind, len(m.extents), pointer, [driver.cuuint64_t(x) for x in m.extents], [driver.cuuint64_t(x) for x in m.pitches],
+        kind, len(m.extents), pointer, [driver.cuuint64_t(x) for x in m.extents], [driver.cuuint64_t(x) for x in pitches],
         [driver.cuuint32_t(x) for x in m.box], [driver.cuuint32_t(1)] * len(m.extents),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, swizzle),

@@ -30,6 +30,7 @@ class Tensor:
         """Elements of memory for those of a box, and which of them are inside. The contiguous dimension is the last."""
         m = self.map
         assert len(corner) == len(m.box), "as many coordinates as the tensor has dimensions"
+        assert corner[0] * m.itemsize % 16 == 0, "an illegal instruction"
         at = np.indices(m.box[::-1])[::-1] + np.reshape(corner, (-1, *[1] * len(m.box)))
         extents = np.reshape(m.extents, (-1, *[1] * len(m.box)))
         steps = 1, *(p // m.itemsize for p in m.pitches)
@@ -92,6 +93,11 @@ def _uint32(x: int) -> int:
     return int(x)
 
 
+def _uint64(x: int) -> int:
+    assert 0 <= x < 2**64, f"{x} is no u64"
+    return int(x)
+
+
 def _int32(x: int) -> int:
     assert -(2**31) <= x < 2**31, f"{x} is no i32"
     return int(x)
@@ -108,7 +114,7 @@ class bodies(_Materials):
     def of(self, value: Any) -> Any:
         if isinstance(value, Name):
             names = {"numba.cuda": self.machine.cuda, "numba.cuda.types.uint32": _uint32,
-                     "numba.cuda.types.int32": _int32, "numba.cuda.types.float32": np.float32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
+                     "numba.cuda.types.uint64": _uint64, "numba.cuda.types.int32": _int32, "numba.cuda.types.float32": np.float32, "numba.cuda.types": SimpleNamespace(uint8=None)}  # fmt: skip
             return names[repr(value)]
         if isinstance(value, Deferred) and value not in self.made:
             factory, args = value.factory, tuple(map(self.of, value.args))

@@ -13,13 +13,19 @@ from hopper_bodies import Tensor
 from wgmma_model import swizzled
 
 START = 0x410  # of dynamic shared memory: as unaligned as it may be
+RANK_AT = 24  # the bit of an address from which on it is a block's rank in its cluster
+
+
+def offset(address: Any) -> Any:
+    """Of an address within its block."""
+    return address & ((1 << RANK_AT) - 1)
 
 
 class Copies:
     """What a Machine (hopper_model.py) has of it; methods named as the factories of bodies/ptx make what those make."""
 
     def shared_address(self) -> Any:
-        return lambda array: START
+        return lambda array: START | self.current.block.rank << RANK_AT
 
     def prefetch_map(self) -> Any:
         return lambda tensor_map: None
@@ -49,9 +55,9 @@ class Copies:
     ) -> None:
         def arrives(block: Any) -> None:
             assert block.running, "the block has left"
-            block.shared[block.at(at)] = values
-            block.barriers[barrier].nbytes -= nbytes
-            block.barriers[barrier].settle()
+            block.shared[block.at(offset(at))] = values
+            block.barrier(offset(barrier)).nbytes -= nbytes
+            block.barrier(offset(barrier)).settle()
 
         self.events += [lambda block=block: arrives(block) for block in blocks]
 

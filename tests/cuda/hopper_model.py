@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 from hopper_bodies import Cuda, argument, bodies
-from hopper_copies import START, Copies
+from hopper_copies import RANK_AT, START, Copies, offset
 from wgmma_model import slab
 
-from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits, slab_text
+from aicf.cuda_kernels.bodies.ptx.wgmma import slab_text
 from aicf.registry.variant import Launch
 
 
@@ -71,8 +71,14 @@ class Block:
         self.running = 0
 
     def at(self, addresses: np.ndarray) -> np.ndarray:
-        assert (addresses >= START).all() and (addresses < START + len(self.shared)).all()
-        return addresses - START
+        """Where in `shared`; of this block's addresses, or of places that are the same in all."""
+        assert np.isin(addresses >> RANK_AT, (0, self.rank)).all(), "an address in another block"
+        within = offset(addresses)
+        assert (within >= START).all() and (within < START + len(self.shared)).all()
+        return within - START
+
+    def barrier(self, at: int) -> Barrier:
+        return self.barriers[offset(at)]
 
 
 class Thread(threading.Thread):
@@ -210,14 +216,14 @@ class Machine(Copies):
 
     def barrier_init(self) -> Any:
         def init(at: int, count: int) -> None:
-            assert at % 8 == 0 and at not in self.current.block.barriers
-            self.current.block.barriers[at] = Barrier(count, count)
+            assert at % 8 == 0 and offset(at) not in self.current.block.barriers
+            self.current.block.barriers[offset(at)] = Barrier(count, count)
 
         return init
 
     def barrier_end(self) -> Any:
         def end(at: int) -> None:
-            del self.current.block.barriers[at]
+            del self.current.block.barriers[offset(at)]
 
         return end
 
@@ -237,24 +243,24 @@ class Machine(Copies):
         return lambda at: self._arrive(self.current.block, at)
 
     def in_block(self) -> Any:
-        return lambda at, rank: (self.blocks[rank], at)
+        return lambda at, rank: (self.blocks[rank], offset(at) | rank << RANK_AT)
 
     def arrive_remote(self) -> Any:
         return lambda there: self._arrive(*there)
 
     def _arrive(self, block: Block, at: int, nbytes: int = 0, arrivals: int = 1) -> None:
         assert block.running, "the block has left"
-        barrier = block.barriers[at]
+        barrier = block.barrier(at)
         barrier.nbytes += nbytes
         barrier.pending -= arrivals
         barrier.settle()
 
     def phase_over(self) -> Any:
-        return lambda at, parity: int(self.current.block.barriers[at].phase % 2 != parity)
+        return lambda at, parity: int(self.current.block.barrier(at).phase % 2 != parity)
 
     def wait_phase(self) -> Any:
         def wait(at: int, parity: int) -> None:
-            barrier = self.current.block.barriers[at]
+            barrier = self.current.block.barrier(at)
             self.current.wait(lambda: barrier.phase % 2 != parity)
 
         return wait
@@ -306,9 +312,6 @@ class Machine(Copies):
         return lambda: int(self._warp("elect", self.current.index)[0] == self.current.index)
 
     # --- products -----------------------------------------------------------------------------------------------------
-
-    def describe(self, k_fast: bool) -> Any:
-        return lambda address: address >> 4 | layout_bits(k_fast)
 
     def multiply_slabs(self, *config: Any) -> Any:
         text = slab_text(*config)

@@ -11,6 +11,9 @@ from kernel_cases import Case, reference
 from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, product, residual, stashed
 
 from aicf.cuda_kernels import gemm_wgmma
+from aicf.cuda_kernels.bodies import gemm_wgmma as body
+from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits
+from aicf.cuda_kernels.dsl import device
 from aicf.cuda_kernels.wgmma_tiling import Tiling
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16
@@ -35,7 +38,7 @@ def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 0, machine: type[Ma
 
 
 WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, registers=(40, 216))
-PINGPONG = Tiling(64, 128, 2, teams=2)
+PINGPONG, PAIR = Tiling(64, 128, 2, teams=2), Tiling(64, 128, 1, cluster=2, registers=None)
 
 
 @pytest.mark.spec("D9", "F2")
@@ -44,6 +47,12 @@ PINGPONG = Tiling(64, 128, 2, teams=2)
 def test_every_number_goes_where_it_belongs(ta, tb, dtype):
     """More tiles than blocks, more slices than stages, edges in every direction."""
     run(SMALL, product(72, 136, 200, dtype=dtype, ta=ta, tb=tb), seed=random.randrange(2**32))
+
+
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+def test_every_number_goes_where_it_belongs_in_a_cluster(ta, tb):
+    run(PAIR, product(72, 136, 136, ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
 @pytest.mark.parametrize("make", [residual, stashed])
@@ -186,3 +195,17 @@ def test_the_model_notices(t, machine):
     with pytest.raises((AssertionError, Stuck)):
         for seed in range(20):
             run(t, product(72, 2 * t.n + 8, 648), seed, machine=machine)
+
+
+def test_the_model_notices_descriptors_with_a_rank(monkeypatch):
+    """Above what is within a block, an address has the block's rank, which would lengthen the step to the next 64 columns."""
+
+    def whole(k_fast):
+        bits = layout_bits(k_fast)
+        return device(lambda address: address >> 4 | bits)
+
+    monkeypatch.setattr(body, "describe", whole)
+    body.wgmma.cache_clear()
+    with pytest.raises(AssertionError):
+        run(PAIR, product(72, 136, 64))
+    body.wgmma.cache_clear()

@@ -3,7 +3,8 @@ memory. PTX ISA, chapter "Data Movement and Conversion Instructions", sections "
 
 A tensor is described by a tensor map: 128 bytes in global memory, of which kernels get the address, `u64`. Coordinates are
 of elements, the contiguous dimension's first, one for each of `rank` dimensions, 1 to 5; they may lie outside: there loads
-bring zeros, which count as bytes that arrived, and stores write nothing. A box lies at a multiple of 128 bytes, swizzled as
+bring zeros, which count as bytes that arrived, and stores write nothing. The first is a multiple of 16 bytes: any other is
+an illegal instruction. A box lies at a multiple of 128 bytes, swizzled as
 its map says: over 1024, 512 or 256 bytes of addresses.
 """
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....types import DType
-from ...dsl import deferred, intrinsic, ir, types
-from ..element import const
+from ...dsl import deferred, device, intrinsic, ir, types, uint32, uint64
 from .assemble import assemble, instruction, letter
 
 ROWS = 64  # of a, that one instruction multiplies
@@ -57,7 +56,7 @@ def layout_bits(k_fast: bool) -> int:
     k_fast      rows of 128 bytes along k, one under the other
     otherwise   of halves only: rows of 64 lines (of m or n), one for each k; the next 64 lines after 64 rows
 
-    bits 0-13   address / 16
+    bits 0-13   address / 16, within the block
     bits 16-29  bytes / 16 to the next 64 lines; not read if k is contiguous
     bits 32-45  bytes / 16 to the next eight rows
     bits 62-63  1: 128-byte swizzle
@@ -66,20 +65,15 @@ def layout_bits(k_fast: bool) -> int:
     return next_lines << 16 | (GROUP_BYTES // 16) << 32 | 1 << 62
 
 
-@deferred
 def describe(k_fast: bool) -> Any:
     """`of(address)`: the descriptor of what lies there; see `layout_bits`. No instruction."""
     bits = layout_bits(k_fast)
 
-    @intrinsic
-    def of(typing, address):
-        def codegen(ctx, b, sig, args):
-            start = b.zext(b.lshr(args[0], const(4)), ir.IntType(64))
-            return b.or_(start, const(bits, 64))
+    def of(address):
+        # the upper bits of an address are the block's rank in its cluster, which are no part of a descriptor
+        return uint64(uint64(uint32(address) >> uint32(4)) & uint64(0x3FFF) | uint64(bits))
 
-        return types.uint64(types.uint32), codegen
-
-    return of
+    return device(of)
 
 
 @deferred
