@@ -26,6 +26,7 @@ VECTOR_ACCESS, SCALAR_ACCESS, SCATTERED_ACCESS = 0.9, 0.85, 0.25
 MAP_EFFICIENCY = 0.5  # of the f32 rate, by the ops' declared flops
 DIVISION_FLOPS = 20  # of a coordinate: integer instructions, at half the rate of multiply-adds
 RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 registers that vectors take
+UNROLL = 4  # elements of a thread and step, where there are enough for all threads
 VECTOR = 16  # bytes: the most that one load takes
 
 Strides = tuple[int, ...]
@@ -65,14 +66,16 @@ def _collapsed(shape: Strides, strides: tuple[Strides, ...]) -> tuple[tuple[int,
 
 def flat_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
     """Every load walks the domain as the results do, or stays; `width` neighbours per thread and step."""
-    from .bodies.elementwise import strided, vector
+    from .bodies.elementwise import flat, vector
 
     walks = tuple(((int(any(load.strides)),), load.offset) for load in m.loads)
     what = m.expression, load_types(m), store_types(m), walks
-    grid, n = grid_for(cdiv(m.numel, width), device), Num(m.numel)
+    n = Num(m.numel)
     if width == 1:
-        body = strided(f"elementwise_flat_{m.expression.name}", *what, True)
-        return Launch(body, grid, (THREADS,), (*pointers(m), (n,), (), n))
+        each = UNROLL if m.numel >= UNROLL * THREADS * RESIDENT[0] * device.sms else 1
+        body = flat(f"elementwise_flat{each}_{m.expression.name}", *what, each, THREADS)
+        return Launch(body, grid_for(cdiv(m.numel, each), device), (THREADS,), (*pointers(m), n))
+    grid = grid_for(cdiv(m.numel, width), device)
     body = vector(f"elementwise_vector{width}_{m.expression.name}", *what, width)
     return Launch(body, grid, (THREADS,), (*pointers(m), n))
 

@@ -137,7 +137,8 @@ Stores = tuple[DType, ...]
 class Lanes:
     """A map of `width` neighbours at once; loads marked in `moves` walk along, the others are read once for all lanes.
 
-    `width` is a power of two, and offsets of what walks are multiples of it: pointers are aligned for vectors.
+    `width` is a power of two, and offsets of what walks are multiples of it: pointers are aligned for vectors. With lanes
+    `apart` elements from each other, more than one, they need not be.
     """
 
     expr: Expression
@@ -145,6 +146,7 @@ class Lanes:
     outs: Stores
     moves: tuple[bool, ...]
     width: int
+    apart: int = 1
 
 
 @deferred
@@ -154,9 +156,11 @@ def mapper(expr: Expression, ins: Loads, outs: Stores) -> Any:
 
 
 @deferred
-def vector_mapper(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int) -> Any:
-    """The same `apply` for `width` neighbours: see Lanes."""
-    return _map(Lanes(expr, ins, outs, moves, width))
+def vector_mapper(
+    expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int, apart: int = 1
+) -> Any:
+    """The same `apply` for `width` neighbours, or for as many that lie apart: see Lanes."""
+    return _map(Lanes(expr, ins, outs, moves, width, apart))
 
 
 @deferred
@@ -240,18 +244,21 @@ def _map(lanes: Lanes) -> Any:
 def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
           to: Any) -> list[Any]:  # fmt: skip
     """Loads, steps and stores; returns of each lane the result that is not stored, if there is one."""
-    expr, width = lanes.expr, lanes.width
+    expr, width, apart = lanes.expr, lanes.width, lanes.apart
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
         if dtype is None:
             # a multiple of the width: said so, lanes share what depends on its upper bits only, such as Philox's counter
-            start = b.and_(at, at.type(-width)) if moves else at
-            column = [b.or_(start, at.type(j)) if moves else at for j in range(width)]
+            start = b.and_(at, at.type(-width)) if moves and apart == 1 else at
+            further = b.or_ if apart == 1 else b.add
+            column = [further(start, at.type(j * apart)) if moves else at for j in range(width)]
         else:
             source = b.gep(b.extract_value(sources, pointer), [at])
             pointer += 1
-            if moves and width > 1:
+            if moves and apart > 1:
+                column = [emit_load(ctx, b, dtype, b.gep(source, [at.type(j * apart)])) for j in range(width)]
+            elif moves and width > 1:
                 column = emit_load_vector(ctx, b, dtype, source, width)
             else:
                 column = [emit_load(ctx, b, dtype, source)] * width
@@ -260,10 +267,11 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
     for k, dtype in enumerate(lanes.outs):
         target, values = b.gep(b.extract_value(targets, k), [to]), [results[k] for results in made]
         exact = expr.results[k] in expr.rounded
-        if width > 1:
+        if width > 1 and apart == 1:
             emit_store_vector(ctx, b, dtype, values, target, exact)
-        else:
-            emit_store(ctx, b, dtype, values[0], target, exact)
+            continue
+        for j, value in enumerate(values):
+            emit_store(ctx, b, dtype, value, b.gep(target, [to.type(j * apart)]), exact)
     return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 
@@ -292,13 +300,13 @@ def _run(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: An
     """As _emit, in the simulator."""
     arguments, pointers = carried, iter(sources)
     for dtype, moves, at in zip(lanes.ins, lanes.moves, offsets):
-        places = [at + j if moves else at for j in range(lanes.width)]
+        places = [at + j * lanes.apart if moves else at for j in range(lanes.width)]
         column = places if dtype is None else [*map(next(pointers).__getitem__, places)]
         arguments = [(*given, value) for given, value in zip(arguments, column)]
     made = [run_expression(lanes.expr, list(values)) for values in arguments]
     for j, results in enumerate(made):
         for target, value in zip(targets, results):
-            target[to + j] = value
+            target[to + j * lanes.apart] = value
     return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 

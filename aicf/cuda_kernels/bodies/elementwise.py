@@ -56,6 +56,33 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
 
 
 @functools.cache
+def flat(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int,
+         threads: int) -> Callable[..., None]:  # fmt: skip
+    """A domain of one dimension, `width` elements per thread and step, a block's width apart: wherever tensors begin, loads of
+    neighbouring threads are neighbours, and several are under way at once."""
+    apply_one, of = mapper(expr, ins, outs), offsets(walks)
+    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width, threads)
+    per_block, resident = width * threads, blocks_per_sm(ins, outs, walks, width)
+
+    def kernel(ins, outs, n):
+        i = np.int64(cuda.blockIdx.x) * per_block + cuda.threadIdx.x
+        step = np.int64(cuda.gridDim.x) * per_block
+        while i < n:
+            if i + (per_block - threads) < n:
+                apply(ins, outs, of((i,), ()), i)
+            else:
+                k = i
+                while k < n:
+                    apply_one(ins, outs, of((k,), ()), k)
+                    k += threads
+            i += step
+
+    kernel.blocks_per_sm = resident
+    kernel.__name__ = name
+    return kernel
+
+
+@functools.cache
 def vector(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...],
            width: int) -> Callable[..., None]:  # fmt: skip
     """A domain of one dimension, `width` neighbours per thread and step: 16-byte loads, so that fewer threads keep memory
