@@ -30,6 +30,8 @@ from .types import (
     TensorSpec,
     bf16,
     bool_,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     i32,
@@ -39,6 +41,6 @@ from .types import (
 __all__ = [
     "ActKind", "AicfError", "AttrPack", "DType", "DeviceSpec", "ExecPlan", "KernelRegistry", "OpKey", "OpKind",
     "Precision", "Program", "Selection", "Tensor", "TensorDesc", "TensorSpec", "Tuning", "__version__", "bf16", "bool_", "compile", "current",
-    "default_registry", "errors", "explain_for", "f16", "f32", "i32", "i64", "nn", "op_call", "runtime", "schema_of",
+    "default_registry", "errors", "explain_for", "f8e4m3", "f8e5m2", "f16", "f32", "i32", "i64", "nn", "op_call", "runtime", "schema_of",
     "schemas", "select",
 ]  # fmt: skip

@@ -28,13 +28,15 @@ class DType(enum.Enum):
     i32 = (4, 4, "int")
     i64 = (5, 8, "int")
     bool = (6, 1, "bool")
+    f8e4m3 = (7, 1, "float")
+    f8e5m2 = (8, 1, "float")
 
     def __init__(self, id: int, itemsize: int, kind: str) -> None:
         self.id, self.itemsize, self.kind = id, itemsize, kind
 
     @property
     def numpy(self) -> np.dtype:
-        """The NumPy dtype; bf16 comes from ml_dtypes."""
+        """The NumPy dtype; bf16 and fp8 come from ml_dtypes. f8e4m3 is the one without infinities, `e4m3fn`."""
         return _TO_NUMPY[self]
 
     @property
@@ -74,11 +76,25 @@ _TO_NUMPY = {
     DType.i32: np.dtype(np.int32),
     DType.i64: np.dtype(np.int64),
     DType.bool: np.dtype(np.bool_),
+    DType.f8e4m3: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.f8e5m2: np.dtype(ml_dtypes.float8_e5m2),
 }
 _FROM_NUMPY = {v: k for k, v in _TO_NUMPY.items()}
 _BY_ID = {t.id: t for t in DType}
 
 f32, f16, bf16, i32, i64, bool_ = DType.f32, DType.f16, DType.bf16, DType.i32, DType.i64, DType.bool
+f8e4m3, f8e5m2 = DType.f8e4m3, DType.f8e5m2
+GREATEST = {f8e4m3: 448.0, f8e5m2: 57344.0}  # what saturates: a greater finite number becomes this
+
+
+def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """x in an element type, as it is stored: nearest even; fp8 saturates, where ml_dtypes makes a NaN or an infinity."""
+    if dtype in GREATEST:
+        wide = x if x.dtype == np.float64 else x.astype(np.float32)
+        bounded = np.clip(wide, -GREATEST[dtype], GREATEST[dtype])
+        x = np.where(np.isinf(wide), wide, bounded) if dtype is f8e5m2 else bounded
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x.astype(dtype.numpy)
 
 
 def numel(shape: tuple[Any, ...]) -> int:

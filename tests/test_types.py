@@ -22,6 +22,7 @@ from aicf.types import (
     TensorSpec,
     numel,
     pointer_alignment,
+    rounded,
     row_major,
 )
 
@@ -31,7 +32,8 @@ from aicf.types import (
 def test_ids_and_sizes_of_element_types_are_fixed():
     """Ids are stored in attribute blobs: a change of one breaks saved plans."""
     assert {t.name: (t.id, t.itemsize) for t in DType} == {
-        "f32": (1, 4), "f16": (2, 2), "bf16": (3, 2), "i32": (4, 4), "i64": (5, 8), "bool": (6, 1),
+        "f32": (1, 4), "f16": (2, 2), "bf16": (3, 2), "i32": (4, 4), "i64": (5, 8), "bool": (6, 1), "f8e4m3": (7, 1),
+        "f8e5m2": (8, 1),
     }  # fmt: skip
     assert all(DType.from_id(t.id) is t and t.numpy.itemsize == t.itemsize for t in DType)
 
@@ -41,6 +43,7 @@ def test_ids_and_sizes_of_element_types_are_fixed():
     [
         (DType.f16, DType.f16), ("bf16", DType.bf16), (np.float32, DType.f32), ("float16", DType.f16),
         (np.dtype("i8"), DType.i64), (ml_dtypes.bfloat16, DType.bf16), (bool, DType.bool), (int, DType.i64),
+        (ml_dtypes.float8_e4m3fn, DType.f8e4m3), ("float8_e5m2", DType.f8e5m2),
     ],
 )  # fmt: skip
 def test_element_types_by_any_name(value, want):
@@ -56,8 +59,44 @@ def test_what_is_no_element_type(value):
 def test_floats_compute_in_f32():
     assert {t: t.compute for t in DType} == {
         DType.f32: DType.f32, DType.f16: DType.f32, DType.bf16: DType.f32,
-        DType.i32: DType.i32, DType.i64: DType.i64, DType.bool: DType.bool,
+        DType.i32: DType.i32, DType.i64: DType.i64, DType.bool: DType.bool, DType.f8e4m3: DType.f32, DType.f8e5m2: DType.f32,
     }  # fmt: skip
+
+
+def nearest(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """The fp8 number next to each, of two the one with an even code; from a table of all."""
+    codes = np.arange(128, dtype=np.uint8)
+    table = codes.view(dtype.numpy).astype(np.float64)
+    codes, table = codes[np.isfinite(table)], table[np.isfinite(table)]
+    wide = np.abs(x.astype(np.float64))
+    above = np.searchsorted(table, wide).clip(1, len(table) - 1)
+    low, high = wide - table[above - 1], table[above] - wide
+    up = (high < low) | ((high == low) & (codes[above] % 2 == 0))
+    found = np.where(up, codes[above], codes[above - 1]) | np.where(np.signbit(x), 128, 0).astype(np.uint8)
+    return found.astype(np.uint8).view(dtype.numpy)
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize(
+    "dtype, greatest", [(DType.f8e4m3, 448), (DType.f8e5m2, 57344)], ids=["f8e4m3", "f8e5m2"]
+)
+def test_fp8_is_rounded_to_the_nearest_and_saturates(dtype, greatest):
+    rng = np.random.default_rng()
+    numbers = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float32)
+    numbers = np.sort(numbers[np.isfinite(numbers)])
+    ties = (numbers[1:] + numbers[:-1]) / 2
+    wide = rng.integers(0, 2**32, 10000, np.uint32).view(np.float32)
+    x = np.concatenate([numbers, ties, np.nextafter(ties, np.inf), np.nextafter(ties, -np.inf), wide[np.isfinite(wide)],
+                        rng.normal(size=1000).astype(np.float32), [1e-9, -1e-9, 3e38, -3e38, 464, 465, 61440]]).astype(np.float32)  # fmt: skip
+    got = rounded(x, dtype)
+    np.testing.assert_array_equal(got.view(np.uint8), nearest(x, dtype).view(np.uint8))
+    assert np.abs(got.astype(np.float64)).max() == greatest
+    inside = np.abs(x) <= greatest
+    np.testing.assert_array_equal(got[inside].view(np.uint8), x[inside].astype(dtype.numpy).view(np.uint8))
+    special = rounded(np.array([np.nan, np.inf, -np.inf, -0.0], np.float64), dtype).astype(np.float32)
+    endless = greatest if dtype is DType.f8e4m3 else np.inf
+    np.testing.assert_array_equal(special, [np.nan, endless, -endless, -0.0])
+    assert np.signbit(special[-1])
 
 
 # --- specs and descriptors ----------------------------------------------------------------------------------

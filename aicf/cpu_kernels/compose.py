@@ -41,13 +41,19 @@ REPEATED, NEXT, APART = (
 )  # how an argument walks a run: not at all, by one element, by a stride of its own
 
 _TYPES = {DType.f32: types.float32, DType.i32: types.int32, DType.i64: types.int64, DType.bool: types.boolean}
-_WIDEN = {DType.f16: halves.widen_f16, DType.bf16: halves.widen_bf16}
-_NARROW = {DType.f16: halves.narrow_f16, DType.bf16: halves.narrow_bf16}
+_WIDEN = {
+    DType.f16: halves.widen_f16, DType.bf16: halves.widen_bf16, DType.f8e4m3: halves.widen_e4m3, DType.f8e5m2: halves.widen_e5m2,
+}  # fmt: skip
+_NARROW = {
+    DType.f16: halves.narrow_f16, DType.bf16: halves.narrow_bf16, DType.f8e4m3: halves.narrow_e4m3,
+    DType.f8e5m2: halves.narrow_e5m2,
+}  # fmt: skip
+_BITS = types.uint16, types.uint8  # that loops see halves and fp8 as
 
 
 def memory_dtype(dtype: DType) -> np.dtype:
-    """The NumPy type that loops see a tensor as: halves as their bits."""
-    return np.dtype(np.uint16) if dtype in _WIDEN else dtype.numpy
+    """The NumPy type that loops see a tensor as: floats that they can't compute with as their bits."""
+    return np.dtype(f"u{dtype.itemsize}") if dtype in _WIDEN else dtype.numpy
 
 
 @lru_cache(maxsize=1024)
@@ -77,7 +83,7 @@ def run_of(
     targets   flat, for the first results; written from `position` on
     fed       flat, for the others; written from `place` on
 
-    f16 and bf16 come and go as uint16; an array or a target may have the compute type instead.
+    f16 and bf16 come and go as uint16, fp8 as uint8; an array or a target may have the compute type instead.
     """
 
     @intrinsic
@@ -110,7 +116,7 @@ def _generate(typing, expression, sources, walks, context, builder, signature, a
             return where
         kind = arrays[sources[k]]
         loaded = load_item(context, builder, kind, builder.gep(ins[sources[k]], [where]))
-        return emit.widened(k, loaded) if kind.dtype == types.uint16 else loaded
+        return emit.widened(k, loaded) if kind.dtype in _BITS else loaded
 
     repeated = {k: argument(k, number(0)) for k in count if walks[k] == REPEATED}
     made = [cgutils.alloca_once(builder, context.get_data_type(t.dtype), BLOCK) for t in targets]
@@ -121,7 +127,7 @@ def _generate(typing, expression, sources, walks, context, builder, signature, a
             i = add(start, loop.index)
             values = emit.evaluate([repeated[k] if k in repeated else argument(k, i) for k in count])
             for slot, value, kind, stack in zip(expression.results, values, targets, made):
-                value = emit.narrowed(slot, value) if kind.dtype == types.uint16 else value
+                value = emit.narrowed(slot, value) if kind.dtype in _BITS else value
                 store_item(context, builder, kind, value, builder.gep(stack, [loop.index]))
         for kind, stack, out, begin in zip(targets, made, outs, begins):
             itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
@@ -155,7 +161,8 @@ class _Emitter:
         return signature.return_type, value
 
     def widened(self, slot, value):
-        return self.call(_WIDEN[self.expression.dtypes[slot]], (types.uint16,), [value])[1]
+        dtype = self.expression.dtypes[slot]
+        return self.call(_WIDEN[dtype], (_BITS[dtype.itemsize == 1],), [value])[1]
 
     def narrowed(self, slot, value):
         return self.call(_NARROW[self.expression.dtypes[slot]], (types.float32,), [value])[1]

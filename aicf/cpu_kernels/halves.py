@@ -1,6 +1,6 @@
-"""f16 and bf16 as bits, for a host that computes with neither: branch-free integer code that LLVM vectorises.
+"""f16, bf16 and fp8 as bits, for a host that computes with none: branch-free integer code that LLVM vectorises.
 
-Rounding is to nearest, ties to even; NaN stays NaN, and what is too large becomes infinite.
+Rounding is to nearest, ties to even; NaN stays NaN. What is too large becomes infinite, in fp8 the greatest number.
 """
 
 from __future__ import annotations
@@ -45,6 +45,23 @@ def narrow_bf16(x):
 
 
 @_jit
+def widen_e5m2(bits):
+    """The upper byte of an f16."""
+    return widen_f16(_u(bits) << _u(8))
+
+
+_E4M3_REBIAS = np.float32(2.0**120)  # biases of 127 and 7
+
+
+@_jit
+def widen_e4m3(bits):
+    sign, rest = _u(bits) & _u(0x80), _u(bits) & _u(0x7F)
+    finite = _bits(_float(_u(rest << _u(20))) * _E4M3_REBIAS)
+    whole = _u(0x7FC00000) if rest == _u(0x7F) else finite
+    return _float(whole | _u(sign << _u(24)))
+
+
+@_jit
 def widen_f16(bits):
     sign, rest = _u(bits) & _SIGN, _u(bits) & _REST
     shifted = _u(rest << _F16_SHIFT)
@@ -62,3 +79,28 @@ def narrow_f16(x):
     even = _u(_u(rest - _EXPONENTS + _F16_HALF + _u(_u(rest >> _F16_SHIFT) & _ONE)) >> _F16_SHIFT)
     whole = special if rest >= _F16_TOO_LARGE else tiny if rest < _F16_NORMAL else even
     return np.uint16(_u(whole | sign))
+
+
+def _narrow_fp8(mantissa, bias, greatest, infinite):
+    """Saturates; an infinity stays one in a type that has it, of the bits `infinite`, or becomes the greatest number."""
+    shift, most = _u(23 - mantissa), _u(np.float32(greatest).view(np.uint32))
+    half, exponents, normal = _u((1 << (22 - mantissa)) - 1), _u((127 - bias) << 23), _u((128 - bias) << 23)
+    magic = _u((127 - bias + 23 - mantissa + 1) << 23)  # as for f16
+    endless = _u(infinite)
+
+    @_jit
+    def narrow(x):
+        bits = _bits(x)
+        rest = _u(bits & _u(0x7FFFFFFF))
+        bounded = min(rest, most)
+        tiny = _u(_bits(_float(bounded) + _float(magic)) - magic)
+        even = _u(_u(bounded - exponents + half + _u(_u(bounded >> shift) & _ONE)) >> shift)
+        finite = tiny if bounded < normal else even
+        whole = _u(0x7F) if rest > _INFINITE else endless if rest == _INFINITE else finite
+        return np.uint8(_u(whole | _u(_u(bits >> _u(24)) & _u(0x80))))
+
+    return narrow
+
+
+narrow_e4m3 = _narrow_fp8(3, 7, 448.0, 0x7E)
+narrow_e5m2 = _narrow_fp8(2, 15, 57344.0, 0x7C)

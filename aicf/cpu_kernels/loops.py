@@ -94,7 +94,9 @@ class MapLoop:
 def flat(array: Any, dense: bool = True) -> np.ndarray:
     """What loops read: all elements in one axis, or, of an array with gaps, the first, from which they count on.
 
-    Halves come as their bits.
+    Halves and fp8 come as their bits.
     """
     line = (array if dense else array[(slice(1),) * array.ndim]).reshape(-1)
-    return line.view(np.uint16) if line.itemsize == 2 else line
+    if line.itemsize > 2 or line.dtype.char == "?":
+        return line
+    return line.view(np.uint16 if line.itemsize == 2 else np.uint8)

@@ -16,7 +16,8 @@ from .costs import walk_us
 # adds, and how often its expression passes over the operands. Read off small ops on a 3 GHz x86 core.
 START_US, CALL_US, PASSES = 4.0, 1.5, 3.0
 RUN_US = 0.012  # where NumPy begins another row of a reduction
-CONVERT_US = {DType.f16: 1.3e-3, DType.bf16: 0.2e-3}  # an element from or to f32, by NumPy and by ml_dtypes
+# An element from or to f32, by NumPy and by ml_dtypes.
+CONVERT_US = {DType.f16: 1.3e-3, DType.bf16: 0.2e-3, DType.f8e4m3: 1.4e-2, DType.f8e5m2: 0.6e-2}
 
 
 @variant("*", id="cpu.reference.v1", priority=-10)
@@ -51,12 +52,10 @@ class Reference:
         schema, attrs, positions = schema_of(region.kind), dict(region.attrs), op_operands(region)
         reference = schema.reference_fn
         assert reference is not None, schema.name
-        narrow = any(
-            t.dtype in (DType.f16, DType.bf16) for t in region.operands
-        )  # computed in f32, rounded once
+        narrow = [t.dtype.compute is not t.dtype for t in region.operands]  # computed in f32, rounded once
 
         def run(operands, results):
-            given = [_widened(a) for a in operands] if narrow else operands
+            given = [a.astype(np.float32) if n else a for a, n in zip(operands, narrow)]
             arrays = [None if p is None else given[p] for p in positions]
             with np.errstate(all="ignore"):  # NaN and Inf are values here, not warnings
                 values = reference(*arrays, **attrs)
@@ -70,7 +69,3 @@ def op_operands(region):
     """Where the one op's operands are among the region's, in its own order: None if left out, twice if taken twice."""
     where = {tensor: position for position, tensor in enumerate(region.inputs)}
     return [where[tensor] if tensor >= 0 else None for tensor in region.anchor.inputs]
-
-
-def _widened(array):
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array

@@ -129,9 +129,10 @@ class Share:
 
     @cached_property
     def unroll(self) -> int:
-        """Steps along k at once: up to 128 bytes are on their way for each thread, fewer where sums take the registers."""
+        """Steps along k at once: up to 128 bytes are on their way for each thread, fewer where sums take the registers, and 64 of
+        fp8: what is widened takes registers too."""
         words = 32 if self.few <= 2 else 16 if self.few < FEW else 8
-        each = max(1, self.width * self.itemsize // 4) * (OWN if self.k_fast else 1)
+        each = max(1, self.width * max(2, self.itemsize) // 4) * (OWN if self.k_fast else 1)
         return min(PLACES[self.k_fast], max(1, words // each))
 
     @cached_property
@@ -299,7 +300,11 @@ class GemvSimt:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.gemv import gemv
 
-        (p, _), s, (part, staging) = gemm.parts(region), skinny(region), share(region)
+        s, (part, staging) = skinny(region), share(region)
+        wide, thin = (region.operands[x.operand].dtype for x in (s.wide, s.thin))
         return launches(
-            region, simt_plan(region, device), part.threads, lambda e: gemv(p.dtype, part, staging, s.rows, e)
+            region,
+            simt_plan(region, device),
+            part.threads,
+            lambda e: gemv(wide, thin, part, staging, s.rows, e),
         )

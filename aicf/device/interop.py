@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ..errors import AttrError, FeedError
@@ -26,7 +25,10 @@ _TORCH_DTYPES = {
     "torch.int32": DType.i32,
     "torch.int64": DType.i64,
     "torch.bool": DType.bool,
+    "torch.float8_e4m3fn": DType.f8e4m3,
+    "torch.float8_e5m2": DType.f8e5m2,
 }
+_DLPACK_CODES = {DType.bf16: 4, DType.f8e4m3: 10, DType.f8e5m2: 12}  # of what NumPy's DLPack does not have
 
 
 @dataclass(frozen=True)
@@ -198,11 +200,8 @@ def _torch(torch: Any, tensor: Any, name: str) -> Foreign:
     dtype, device = _TORCH_DTYPES[str(tensor.dtype)], tensor.device
     tensor = tensor.detach()
     if device.type == "cpu":
-        array = (
-            tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-            if dtype is DType.bf16
-            else tensor.numpy()
-        )
+        bits = {DType.bf16: torch.int16, DType.f8e4m3: torch.int8, DType.f8e5m2: torch.int8}.get(dtype)
+        array = tensor.numpy() if bits is None else tensor.view(bits).numpy().view(dtype.numpy)
         return _host(array, tensor, name, "torch")
     if device.type != "cuda" or getattr(torch.version, "hip", None):
         raise FeedError(f"{name} is on {device}", expected="the host or a CUDA device")
@@ -262,7 +261,7 @@ class _Unordered:
 def _host_array(obj: Any, name: str) -> np.ndarray:
     try:
         return np.from_dlpack(obj)
-    except (BufferError, RuntimeError, TypeError, ValueError):  # NumPy's DLPack has no bf16
+    except (BufferError, RuntimeError, TypeError, ValueError):  # NumPy's DLPack has no bf16 and no fp8
         try:
             return np.asarray(obj, copy=False)
         except (TypeError, ValueError) as error:
@@ -272,13 +271,13 @@ def _host_array(obj: Any, name: str) -> np.ndarray:
 def export(tensor: Tensor, stream: int | None = None, **options: Any) -> Any:
     """A tensor of ours as a DLPack capsule; `stream`, the consumer's, waits for the work on ours. `options` as DLPack's."""
     options = {name: value for name, value in options.items() if value is not None}
-    narrow = tensor.dtype is DType.bf16  # neither NumPy's nor every cuda.core's DLPack has it
-    bits = np.dtype(np.int16) if narrow else tensor.dtype.numpy
+    code = _DLPACK_CODES.get(tensor.dtype)  # neither NumPy's nor every cuda.core's DLPack has it
+    bits = tensor.dtype.numpy if code is None else np.dtype(f"i{tensor.dtype.itemsize}")
     if tensor.array is not None:
         capsule = tensor.array.view(bits).__dlpack__(stream=stream, **options)
     else:
         capsule = _export_cuda(tensor, bits, stream, options)
-    return _as_bf16(capsule) if narrow else capsule
+    return capsule if code is None else _coded(capsule, code)
 
 
 def _export_cuda(tensor: Tensor, bits: np.dtype, stream: int | None, options: dict[str, Any]) -> Any:
@@ -321,15 +320,14 @@ class _DLTensor(ctypes.Structure):
     ]  # fmt: skip
 
 
-_CODE_BFLOAT = 4
 _VERSIONED_HEAD = 32  # version, context, deleter and flags come before the tensor
 
 
-def _as_bf16(capsule: Any) -> Any:
-    """A capsule of 16-bit integers, made one of bf16."""
+def _coded(capsule: Any, code: int) -> Any:
+    """A capsule of integers, made one of floats of as many bits."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     versioned = "dltensor_versioned" in repr(capsule)
     address = pointer_of(capsule, b"dltensor_versioned" if versioned else b"dltensor")
-    _DLTensor.from_address(address + _VERSIONED_HEAD * versioned).code = _CODE_BFLOAT
+    _DLTensor.from_address(address + _VERSIONED_HEAD * versioned).code = code
     return capsule

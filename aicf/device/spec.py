@@ -16,7 +16,7 @@ from ..errors import DeviceError
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One device. `tflops` maps a kind of arithmetic ("f32", "tf32", "f16") to its dense rate."""
+    """One device. `tflops` maps a kind of arithmetic ("f32", "tf32", "f16", "f8") to its dense rate."""
 
     name: str
     kind: str  # "cpu" or "cuda"
@@ -62,7 +62,8 @@ def _cuda(
     **more: float,
 ) -> DeviceSpec:
     target = f"sm_{arch[0]}{arch[1]}"
-    rates = {"f32": f32, "tf32": tf32, "f16": f16, "bf16": f16 if arch >= (8, 0) else 0.0}
+    f8 = 2 * f16 if arch >= (8, 9) else 0.0  # with f32 sums, as all; datasheets say the same to a rounding
+    rates = {"f32": f32, "tf32": tf32, "f16": f16, "bf16": f16 if arch >= (8, 0) else 0.0, "f8": f8}
     return DeviceSpec(
         name,
         "cuda",
@@ -143,7 +144,13 @@ def from_properties(
         frozenset({f"sm_{arch[0]}{arch[1]}a"} if arch >= (9, 0) else ()),
         sms,
         bandwidth,
-        {"f32": f32, "tf32": f32 * tensor / 2, "f16": f32 * tensor, "bf16": f32 * tensor},
+        {
+            "f32": f32,
+            "tf32": f32 * tensor / 2,
+            "f16": f32 * tensor,
+            "bf16": f32 * tensor,
+            "f8": f32 * tensor * 2 if arch >= (8, 9) else 0.0,
+        },
         l2_bytes,
         shared_per_block,
         memory_bytes,

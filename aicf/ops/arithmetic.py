@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from ..types import DType
-from .schema import LINEAR, Any_, AnyOwn, Bool, Float, Number, elementwise, require
+from ..types import DType, rounded
+from .schema import LINEAR, Any_, AnyOwn, Bool, Float, Number, elementwise, refuse_gradient, require
 
 
 def unbroadcast(emit, g, like):
@@ -348,6 +348,9 @@ _BOOL = DType.bool.id
 def convert(x: AnyOwn, *, dtype: int):
     """x in another element type, rounded to nearest even; the gradient passes between floats and stops elsewhere.
 
+    What is too large becomes infinite in f16 and bf16. fp8 saturates: a greater finite number becomes the greatest one, 448
+    in f8e4m3 and 57344 in f8e5m2, and so does infinity in f8e4m3, which has none; NaN stays NaN. fp8 has no gradient.
+
     A float becomes an integer by truncation toward zero (NaN and what does not fit: unspecified, as in StableHLO), a
     bool by x != 0, and true is 1.
 
@@ -363,12 +366,15 @@ def _(x, dtype):
 
 @convert.reference
 def _(x, dtype):
-    return x.astype(DType.from_id(dtype).numpy)
+    return rounded(x, DType.from_id(dtype))
 
 
 @convert.gradient
 def _(emit, dy, x):
-    return emit.convert(dy, dtype=x.dtype) if x.dtype.kind == dy.dtype.kind == "float" else None
+    if not x.dtype.kind == dy.dtype.kind == "float":
+        return None
+    refuse_gradient("convert", x=x.dtype, y=dy.dtype)
+    return emit.convert(dy, dtype=x.dtype)
 
 
 for _type in DType:

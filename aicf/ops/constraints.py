@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..types import DType
+from ..errors import TypeInferenceError
+from ..types import GREATEST, DType
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,8 @@ _FLOATS = frozenset({DType.f32, DType.f16, DType.bf16})
 _INTS = frozenset({DType.i32, DType.i64})
 Float = TypeConstraint("float", _FLOATS)
 Int = TypeConstraint("int", _INTS)
-Factor = TypeConstraint(
-    "float", _FLOATS, shared=False
-)  # of a product, whose other operands follow its result
+# a factor of a product, whose other operands follow its result
+Factor = TypeConstraint("float", _FLOATS | frozenset(GREATEST), shared=False)
 Number = TypeConstraint("number", _FLOATS | _INTS)
 Any_ = TypeConstraint("any", frozenset(DType))
 Index = TypeConstraint("index", _INTS, shared=False)
@@ -69,6 +69,17 @@ def require(condition: bool, constraint: str, message: str) -> None:
     """Inside `infer`: constraint `C1` of the op's docstring must hold. The message gives the values seen."""
     if not condition:
         raise ConstraintBroken(constraint, message)
+
+
+def refuse_gradient(op: str, **operands: DType) -> None:
+    """Inside a gradient rule: fp8 holds too little to be differentiated through."""
+    for name, dtype in operands.items():
+        if dtype in GREATEST:
+            raise TypeInferenceError(
+                f"{op} has no gradient where {name} is {dtype}, and the loss depends on it",
+                expected="f32, f16 or bf16",
+                hint="keep master weights in f32, and convert them to fp8 for inference",
+            )
 
 
 def is_integer(value: Any) -> bool:

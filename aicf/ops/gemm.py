@@ -6,9 +6,9 @@ import functools
 
 import numpy as np
 
-from ..types import ActKind, DType, Precision, TensorSpec, f32, numel
+from ..types import GREATEST, ActKind, DType, Precision, TensorSpec, bf16, f16, f32, numel
 from .activations import FROM_RESULT, activation_gradient
-from .schema import LINEAR, Access, Factor, Float, is_integer, op, require, schema_of
+from .schema import LINEAR, Access, Factor, Float, is_integer, op, refuse_gradient, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
@@ -53,9 +53,10 @@ def gemm(
 
     Shapes: op(a) (..., M, K), op(b) (..., K, N), c (..., M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are
     (..., M, N). Leading axes are those of a batch; a or b may have none, and is then the same for all of it.
-    Accumulation is in f32; half types are widened when read, and d and z rounded once. precision is a Precision: with the
+    Accumulation is in f32; what is narrower is widened when read, and d and z rounded once. precision is a Precision: with the
     default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu. out_dtype is the id of
-    the results' element type, 0 for that of a and b.
+    the results' element type, 0 for that of a and b. a and b may be fp8, of which there is no gradient: it would have to be
+    rounded to fp8 too.
 
     C1  a and b have rank 2 or more
     C2  the contracted extents agree                       (StableHLO dot_general C10)
@@ -64,9 +65,9 @@ def gemm(
     C5  act is an ActKind, precision a Precision
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
-    C8  a and b have one element type
+    C8  a and b have one element type, or both are fp8
     C9  c and bias have the results' element type, or f32
-    C10 out_dtype is 0, or the id of f32, f16 or bf16
+    C10 out_dtype is the id of f32, f16 or bf16, or, unless a and b are fp8, 0
     """
     for name, x in (("a", a), ("b", b)):
         require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")
@@ -86,15 +87,17 @@ def gemm(
         known = kinds._value2member_map_
         require(value in known, "C5", f"{name} is {value}, expected 0 to {len(known) - 1}")
     require(c is not None or beta == 1.0, "C6", f"beta is {beta} but there is no c")
+    fp8 = a.dtype in GREATEST
     require(
-        a.dtype is b.dtype,
+        a.dtype is b.dtype or (fp8 and b.dtype in GREATEST),
         "C8",
         f"b is {b.dtype} but a is {a.dtype}; operands never promote, convert one of them",
     )
-    ids = {t.id: t for t in sorted(Float.dtypes, key=lambda t: t.id)}
+    ids = {} if fp8 else {0: a.dtype}
+    ids |= {t.id: t for t in (f32, f16, bf16)}
     names = ", ".join(f"{id} ({t})" for id, t in ids.items())
-    require(out_dtype in (0, *ids), "C10", f"out_dtype is {out_dtype}, expected 0 or {names}")
-    out = TensorSpec((*batch, m, n), ids.get(out_dtype, a.dtype), a.device)
+    require(out_dtype in ids, "C10", f"out_dtype is {out_dtype}, expected one of {names}")
+    out = TensorSpec((*batch, m, n), ids[out_dtype], a.device)
     for name, added in (("c", c), ("bias", bias)):
         if added is not None:
             message = f"{name} is {added.dtype}, expected {out.dtype}, as the results, or f32"
@@ -148,6 +151,7 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
 
     gZ has the results' element type; if that is not the operands', it is rounded to theirs before it is multiplied.
     """
+    refuse_gradient("gemm", a=a.dtype, b=b.dtype)
     product = functools.partial(emit.gemm, precision=precision)
     gz = dd
     if act != ActKind.none and dd is not None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..types import DType, TensorSpec, numel
+from ..types import DType, TensorSpec, numel, rounded
 from .arithmetic import check_dtype
 from .schema import LINEAR, VIEW, Access, Any_, elementwise, is_integer, op, require
 
@@ -52,7 +52,7 @@ def fill(*, shape: tuple, value: float, dtype: int):
 
 @fill.reference
 def _(shape, value, dtype):
-    return np.full(shape, value, DType.from_id(dtype).numpy)
+    return np.full(shape, rounded(np.asarray(value), DType.from_id(dtype)))
 
 
 for _type in DType:

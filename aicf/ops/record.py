@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AttrError, RegistryError, TypeInferenceError
-from ..types import AttrPack, DType, OpKind, TensorSpec
+from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
 from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
 
 # --- how a map op reads its operands ----------------------------------------------------------------------------------
@@ -244,7 +244,8 @@ class OpSchema:
             require(
                 spec.dtype in decl.type.dtypes,
                 "types",
-                f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})",
+                f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})"
+                + ("; fp8 is for storage and products, convert it" if spec.dtype in GREATEST else ""),
             )
             if decl.type.shared:
                 shared = shared or (decl.name, spec.dtype)
@@ -262,7 +263,7 @@ class OpSchema:
     ) -> tuple[np.ndarray, ...]:
         """The reference on NumPy arrays; always a tuple.
 
-        It sees f16 and bf16 as f32, and what it returns is rounded once, to the inferred types. With an f64 array among
+        It sees narrower floats as f32, and what it returns is rounded once, to the inferred types. With an f64 array among
         the operands the results stay f64: an oracle for every float type.
         """
         if self.reference_fn is None:
@@ -270,7 +271,7 @@ class OpSchema:
         exact = any(a is not None and a.dtype == np.float64 for a in arrays)
         specs = [a if a is None else TensorSpec(a.shape, _spec_dtype(a.dtype)) for a in arrays]
         wide = [
-            a.astype(np.float32) if a is not None and s is not None and s.dtype in _NARROW else a
+            a.astype(np.float32) if a is not None and s is not None and s.dtype.compute is not s.dtype else a
             for a, s in zip(arrays, specs)
         ]
         with np.errstate(all="ignore"):
@@ -280,9 +281,6 @@ class OpSchema:
                 np.asarray(o, np.float64 if exact and s.dtype.kind == "float" else s.dtype.numpy)
                 for o, s in zip(out, self.infer(specs, attrs))
             )
-
-
-_NARROW = frozenset({DType.f16, DType.bf16})
 
 
 def _spec_dtype(dtype: np.dtype) -> DType:

@@ -48,6 +48,7 @@ from .constraints import (
     OperandDecl,
     TypeConstraint,
     is_integer,
+    refuse_gradient,
     require,
 )
 from .record import Access, OpSchema, register, schema_of, schemas, unregister
@@ -73,6 +74,7 @@ __all__ = [
     "elementwise",
     "is_integer",
     "op",
+    "refuse_gradient",
     "register",
     "require",
     "schema_of",

@@ -10,7 +10,7 @@ from typing import Any
 from kernel_cases import GEMMS, HALVES, MMAS, Case, desc, fused
 
 from aicf.rows import RegionSpec
-from aicf.types import ActKind, DType, TensorDesc, bf16, f16, f32, i32, i64
+from aicf.types import ActKind, DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
 
 NAIVE, TILED = "cuda.gemm_naive.v1", "cuda.gemm_tiled_32x32.v1"
 
@@ -22,6 +22,7 @@ class Product:
     batch   before both, but for an operand that `shared` names
     heads   the batch's two axes lie inside the rows' in a, as heads of attention do
     out     the type of the results and of what follows, if it is not `dtype`
+    b_dtype b's, if it is not `dtype`
     """
 
     m: int
@@ -35,6 +36,7 @@ class Product:
     shared: str = ""
     heads: bool = False
     out: DType | None = None
+    b_dtype: DType | None = None
 
     def matrix(self, *shape: int, stride: Sequence[int] | None = None) -> TensorDesc:
         """Of the results' type; and their shape, by default."""
@@ -43,12 +45,13 @@ class Product:
 
     def _factor(self, name: str, rows: int, columns: int, transposed: bool) -> TensorDesc:
         shape = (columns, rows) if transposed else (rows, columns)
+        dtype = self.b_dtype or self.dtype if name == "b" else self.dtype
         if name == "a" and self.heads:
             x, y = self.batch
             stride = y * shape[0] * shape[1], shape[1], y * shape[1], 1
-            return desc((x, y, *shape), self.dtype, stride, self.alignment)
+            return desc((x, y, *shape), dtype, stride, self.alignment)
         batch = () if name == self.shared else self.batch
-        return desc((*batch, *shape), self.dtype, alignment=self.alignment)
+        return desc((*batch, *shape), dtype, alignment=self.alignment)
 
     def then(
         self, given: dict[str, TensorDesc], *ops: tuple[Any, ...], keep: Sequence[str] = (), strict: bool = False,
@@ -238,6 +241,8 @@ def small() -> list[Case]:
             made += [case_of(variant, r) for r in regions(Product(*sizes, dtype)).values()]
     made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES for v in (NAIVE, TILED)]
     made += [case_of(v, r) for v in (NAIVE, TILED) for r in batched(5, 6, 4).values()]
+    fp8 = Product(5, 8, 12, f8e4m3, out=f16, b_dtype=f8e5m2), Product(5, 7, 3, f8e5m2, out=f32)
+    made += [case_of(v, own(p)) for v in (NAIVE, TILED) for p in fp8]
     made += [case_of(TILED, batched(33, 18, 5)["heads"])]
     two_tiles = Product(33, 34, 5, trans_a=True, trans_b=True)
     made += [case_of(TILED, r) for r in (summed(two_tiles), summed_alone(Product(5, 7, 3)))]

@@ -19,7 +19,21 @@ from aicf.ops.draw import draw
 from aicf.ops.schema import OpSchema, schema_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
-from aicf.types import ActKind, DType, Precision, TensorDesc, TensorSpec, bf16, f16, f32, i32, i64, row_major
+from aicf.types import (
+    ActKind,
+    DType,
+    Precision,
+    TensorDesc,
+    TensorSpec,
+    bf16,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    i32,
+    i64,
+    row_major,
+)
 
 VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
 
@@ -229,7 +243,7 @@ def _elementwise() -> list[Case]:
     cases += [
         Case(flat, region("convert", desc((77,), a), dtype=b.id), tolerance=1e-2)
         for a, b in ((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (f32, i32), (i64, f32), (DType.bool, f32),
-                     (f32, DType.bool), (i32, i64))
+                     (f32, DType.bool), (i32, i64), (f32, f8e4m3), (f32, f8e5m2), (f8e4m3, bf16), (f8e5m2, f16), (i64, f8e5m2))
     ]  # fmt: skip
     p = (4, 257)
     cases += [
@@ -361,7 +375,7 @@ def operands_for(case: Case, seed: int = 0) -> Operands:
         values = draw(schema, decl, t.dtype, shapes, rng)
         extent = 1 + sum((d - 1) * s for d, s in zip(t.shape, t.stride)) if t.numel else 0
         memory = np.zeros(extent, t.dtype.numpy)
-        array = np.lib.stride_tricks.as_strided(memory, t.shape, [s * t.dtype.itemsize for s in t.stride])
+        array = np.ndarray(t.shape, t.dtype.numpy, memory, strides=[s * t.dtype.itemsize for s in t.stride])
         array[...] = np.asarray(values).astype(t.dtype.numpy)
         made.memory.append(memory)
         made.arrays.append(array)
@@ -404,7 +418,7 @@ def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> l
             for i, result in zip(op.outputs, results):
                 made[i] = result
                 dtype = r.tensors[i].dtype
-                narrow = dtype.itemsize == 2
+                narrow = dtype.compute is not dtype
                 values[i] = _wide(result.astype(dtype.numpy) if narrow else result, exact)
     return [made[i] for i in r.outputs]
 

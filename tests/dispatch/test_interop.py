@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -91,10 +93,10 @@ def test_adopting_twice_changes_nothing():
 
 @pytest.mark.parametrize("dtype", DType, ids=str)
 def test_ours_are_handed_over_by_dlpack(dtype):
-    """NumPy's own DLPack has no bf16: ours says so itself."""
+    """NumPy's own DLPack has no bf16 and no fp8: ours says so itself."""
     t = aicf.runtime("cpu").upload(np.arange(6).reshape(2, 3), TensorSpec((2, 3), dtype))
     assert t.__dlpack_device__() == (1, 0)
-    if dtype is DType.bf16:
+    if dtype in (DType.bf16, DType.f8e4m3, DType.f8e5m2):
         assert repr(t.__dlpack__()).startswith('<capsule object "dltensor"')
         assert repr(t.__dlpack__(max_version=(1, 0))).startswith('<capsule object "dltensor_versioned"')
         return
@@ -113,7 +115,34 @@ TORCH = {
     "int32": "i32",
     "int64": "i64",
     "bool": "bool",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
 }
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("code, dtype", [(10, DType.f8e4m3), (12, DType.f8e5m2)], ids=str)
+def test_dlpack_knows_fp8_by_its_codes(code, dtype):
+    """kDLFloat8_e4m3fn and kDLFloat8_e5m2 of DLPack 1.1, eight bits each."""
+    t = aicf.runtime("cpu").upload(np.arange(6), TensorSpec((6,), dtype))
+    for options, head in (({}, 0), ({"max_version": (1, 1)}, 32)):
+        capsule = t.__dlpack__(**options)
+        name = b"dltensor_versioned" if head else b"dltensor"
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        found = ctypes.string_at(get(capsule, name) + head + 20, 2)
+        assert tuple(found) == (code, 8)
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("dtype", [DType.f8e4m3, DType.f8e5m2], ids=str)
+def test_numpy_s_fp8_is_taken_and_given(dtype):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    narrow, back = np.zeros((3, 4), dtype.numpy), np.zeros((4, 3), np.float32)
+    aicf.op_call("convert", [x], [narrow], {"dtype": dtype.id})
+    np.testing.assert_array_equal(narrow, x.astype(dtype.numpy))
+    aicf.op_call("convert", [narrow.T], [back], {"dtype": DType.f32.id})
+    np.testing.assert_array_equal(back, narrow.T.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -123,7 +152,7 @@ def test_torch(name):
     y = torch.zeros(4, 3, dtype=x.dtype)
     for _ in range(2):
         aicf.op_call("copy", [x.t()], [y])
-    assert torch.equal(x.t(), y)
+    assert torch.equal(x.t().float(), y.float())
     ours = aicf.runtime("cpu").upload(np.arange(6), TensorSpec((6,), TORCH[name]))
     taken = torch.from_dlpack(ours)
     assert taken.dtype == x.dtype and taken.tolist() == torch.arange(6).to(x.dtype).tolist()

@@ -7,7 +7,7 @@ from aicf.errors import TypeInferenceError
 from aicf.ops.schema import ELEMENTWISE, schema_of, schemas
 from aicf.types import DType, TensorSpec
 
-from .cases import EXACT, boolean, f32, i32, i64
+from .cases import EXACT, bf16, boolean, f16, f32, i32, i64, of
 from .sampling import cases, name, operands, packed, spec
 
 
@@ -18,7 +18,8 @@ def test_inferred_types_are_those_of_the_reference(schema, sample, dtype):
     attrs = packed(schema, arrays, sample["attrs"])
     inferred = schema.infer([spec(a) for a in arrays], attrs)
     with np.errstate(all="ignore"):
-        wide = [a if a is None or a.dtype.itemsize != 2 else a.astype(np.float32) for a in arrays]
+        narrow = [a is not None and spec(a).dtype.compute is not spec(a).dtype for a in arrays]
+        wide = [a.astype(np.float32) if n else a for a, n in zip(arrays, narrow)]
         raw = schema.reference_fn(*wide, **attrs)
     raw = raw if isinstance(raw, tuple) else (raw,)
     assert [r.shape for r in inferred] == [np.shape(r) for r in raw]
@@ -52,11 +53,27 @@ def test_every_op_has_an_exact_inference_test():
         ("less", [i32(2, 3), i32(3)], {}, [boolean(2, 3)]),
         ("select", [boolean(2, 1), i32(3), i32()], {}, [i32(2, 3)]),
         ("convert", [boolean(2)], {"dtype": DType.i64}, [i64(2)]),
+        ("convert", [f32(2)], {"dtype": DType.f8e4m3}, [of(DType.f8e4m3)(2)]),
+        ("select", [boolean(2), *[of(DType.f8e5m2)()] * 2], {}, [of(DType.f8e5m2)(2)]),
+        ("gemm", [of(DType.f8e4m3)(2, 3), of(DType.f8e4m3)(3, 4)], {"out_dtype": DType.f16}, [f16(2, 4)]),
+        (
+            "gemm",
+            [of(DType.f8e4m3)(2, 3), of(DType.f8e5m2)(3, 4), None, bf16(4)],
+            {"out_dtype": DType.bf16},
+            [bf16(2, 4)],
+        ),
+        (
+            "gemm",
+            [of(DType.f8e5m2)(2, 3), of(DType.f8e4m3)(3, 4), f32(2, 4)],
+            {"out_dtype": DType.bf16},
+            [bf16(2, 4)],
+        ),
+        ("gemm", [f16(2, 3), f16(3, 4), f32(2, 4)], {"out_dtype": DType.f32}, [f32(2, 4)]),
         ("sgd_step", [f32(3)] * 3 + [f32()] * 3, {}, [f32(3)] * 2),
         ("schedule_step", [i32(), f32()], {"every": 2, "gamma": 0.5}, [f32()]),
     ],
 )
-def test_the_elementwise_rule(op, specs, attrs, results):
+def test_results_types(op, specs, attrs, results):
     schema = schema_of(op)
     assert list(schema.infer(specs, schema.pack(attrs))) == results
 

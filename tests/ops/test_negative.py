@@ -2,13 +2,17 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from aicf.errors import AttrError, RegistryError, TypeInferenceError
 from aicf.ops.schema import Float, elementwise, op, schema_of, schemas, unregister
 from aicf.types import DType, TensorSpec
 
-from .cases import NEGATIVE, bf16, boolean, f16, f32, i32, i64
+from .cases import NEGATIVE, bf16, boolean, f16, f32, i32, i64, of
+from .numpy_emitter import call_gradient
+
+f8 = of(DType.f8e4m3)
 
 
 @pytest.mark.spec("E5")
@@ -41,6 +45,21 @@ def test_every_constraint_has_its_negative_test():
         ("softmax_cross_entropy", [f32(2, 3), f32(2)], r"labels is f32; expected index \(i32, i64\)"),
         ("select", [i32(2), f32(2), f32(2)], r"c is i32; expected bool \(bool\)"),
         ("clip_scale", [f16(), f32()], r"norm2 is f16; expected f32 \(f32\)"),
+        (
+            "relu",
+            [of(DType.f8e4m3)(2)],
+            r"x is f8e4m3; expected float \(bf16, f16, f32\); fp8 is for storage and products, convert it",
+        ),
+        (
+            "reduce_sum",
+            [of(DType.f8e5m2)(2)],
+            r"x is f8e5m2; expected number .*; fp8 is for storage and products, convert it",
+        ),
+        (
+            "gemm",
+            [f32(2, 2), f32(2, 2), of(DType.f8e4m3)(2, 2)],
+            r"c is f8e4m3; expected float .*, convert it",
+        ),
         ("add", [f16(2), bf16(2)], r"b is bf16 but a is f16; operands never promote, convert one of them"),
         ("select", [boolean(2), i32(2), i64(2)], r"b is i64 but a is i32; operands never .*"),
         ("add", [f32(2), TensorSpec((2,), DType.f32, "cuda")], r"operands live on cpu and cuda"),
@@ -51,6 +70,36 @@ def test_what_a_declaration_guarantees(op, specs, message):
     with pytest.raises(TypeInferenceError) as caught:
         schema_of(op).infer(specs, {})
     assert re.fullmatch(rf"{op} (operands|types|devices): {message}", caught.value.what), caught.value.what
+
+
+@pytest.mark.spec("D10", "E3")
+@pytest.mark.parametrize("a, b, out, message", [
+    (f8, f8, 0, r"gemm C10: out_dtype is 0, expected one of 1 \(f32\), 2 \(f16\), 3 \(bf16\)"),
+    (f8, f8, DType.f8e4m3, r"gemm C10: out_dtype is 0, expected .*"),
+    (f8, f8, DType.f8e5m2, r"gemm C10: out_dtype is 8, expected .*"),
+    (f8, f16, DType.f32, r"gemm C8: b is f16 but a is f8e4m3; operands never promote, convert one of them"),
+    (f32, f8, DType.f32, r"gemm C8: b is f8e4m3 but a is f32; .*"),
+])  # fmt: skip
+def test_products_of_fp8_say_what_they_result_in(a, b, out, message):
+    schema, specs = schema_of("gemm"), [a(2, 2), b(2, 2)]
+    with pytest.raises(TypeInferenceError) as caught:
+        schema.infer(specs, schema.pack(schema.normalized(specs, {"out_dtype": out})))
+    assert re.fullmatch(message, caught.value.what), caught.value.what
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("op, types, attrs, name", [
+    ("gemm", "f8e4m3 f8e4m3 f32", {"out_dtype": DType.f32}, "a is f8e4m3"), ("convert", "f8e5m2 f32", {"dtype": DType.f32}, "x is f8e5m2"),
+    ("convert", "f32 f8e4m3", {"dtype": DType.f8e4m3}, "y is f8e4m3"),
+])  # fmt: skip
+def test_nothing_is_differentiated_through_fp8(op, types, attrs, name):
+    schema = schema_of(op)
+    *operands, result = (np.ones((2, 2), DType[t].numpy) for t in types.split())
+    attrs = schema.pack(attrs)
+    given = [*operands, None, None] if op == "gemm" else operands
+    with pytest.raises(TypeInferenceError, match=f"{op} has no gradient where {name}") as caught:
+        call_gradient(schema, given, [result], [result], attrs)
+    assert caught.value.hint == "keep master weights in f32, and convert them to fp8 for inference"
 
 
 @pytest.mark.spec("E2")

@@ -25,7 +25,9 @@ ALIGNMENT = None if SIMULATED else 16
 
 
 @functools.cache
-def gemv(dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epilogue) -> Callable[..., None]:
+def gemv(
+    wide_dtype: DType, thin_dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epilogue
+) -> Callable[..., None]:  # fmt: skip
     """A block per share of lines, and of k if that is split among blocks.
 
     wide, thin    element (line, k) is wide[line * wide_steps[0] + k * wide_steps[1]]
@@ -39,12 +41,12 @@ def gemv(dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epi
     shared_size = max(2 * thin_size, sums * threads)
     start, finish = zeros(sums), finisher(epilogue)
 
-    load_wide = raw_runs(dtype, share.loads, width, place(wide_step(share)))
+    load_wide = raw_runs(wide_dtype, share.loads, width, place(wide_step(share)))
     thin_slice = Slice(share, staging)
     thin_first, thin_to, store_thin = thin_slice.first(), thin_slice.to(), thin_slice.store()
-    load_thin = runs(dtype, thin_slice.loads, staging.width, place(thin_slice.step()))
+    load_thin = runs(thin_dtype, thin_slice.loads, staging.width, place(thin_slice.step()))
     wide_neighbours, thin_neighbours = k_fast and width > 1, staging.width > 1  # their steps along k are one
-    multiply = multiply_runs(dtype, share.loads, width, sums, *products(share))
+    multiply = multiply_runs(wide_dtype, share.loads, width, sums, *products(share))
     keep = put_runs(sums, 1, threads, 1)
     where, add, corner = output(share.lines, share.few, rows), _adder(share), corner_of(epilogue.split)
 

@@ -16,7 +16,16 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import SIMULATED, deferred, intrinsic, ir, types
-from .element import const, emit_call, emit_load, emit_load_parts, emit_load_vector, emit_store_vector, unpack
+from .element import (
+    const,
+    emit_call,
+    emit_load,
+    emit_load_parts,
+    emit_load_vector,
+    emit_store_vector,
+    per_word,
+    unpack,
+)
 
 
 @deferred
@@ -46,15 +55,15 @@ def runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any
 
 @deferred
 def raw_runs(dtype: DType, count: int, width: int, place: Callable[..., Any]) -> Any:
-    """As `runs`, but not widened: nothing waits for a load, and halves take half the registers, until `multiply_runs`."""
+    """As `runs`, but not widened: nothing waits for a load, and narrow types take fewer registers, until `multiply_runs`."""
     if SIMULATED:
         return lambda *args: _load_each(count, width, place, *args)
-    paired = dtype.itemsize == 2 and width % 2 == 0
-    parts = width // 2 if paired else width
+    packed = per_word(dtype, width)
+    parts = width // packed
 
     @intrinsic
     def load(typing, pointer, env):
-        kind = types.uint32 if paired else pointer.dtype
+        kind = types.uint32 if packed > 1 else pointer.dtype
 
         def codegen(ctx, b, sig, args):
             kinds = parts * [ctx.get_value_type(kind)]

@@ -9,16 +9,14 @@ Sums lie as `multiply_slabs` says.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression
 from ..dsl import device, uint32
 from ..wgmma_tiling import ATOM, CHUNK_BYTES, WARPGROUP, Tiling
-from .element import vector_applier
+from .element import rounded_by_store, vector_applier
 from .epilogue import Epilogue, finisher, first_row, places, starter
 from .ptx import (
     commit_stores,
@@ -129,7 +127,7 @@ def matrices(epilogue: Epilogue) -> Any:
 @functools.cache
 def packer(epilogue: Epilogue) -> Any:
     """`finish(r, q, products, n, scales, operands)`: as `finisher`'s, but the two neighbours are returned, in 32 bits."""
-    reads, expression = epilogue.reads, rounded_by_store(epilogue.expression)
+    reads, expression = epilogue.reads, rounded_by_store(epilogue.expression, len(epilogue.stores))
     start, at, pack = (starter(epilogue.c, PAIR), places(reads), pack_halves(epilogue.stores[0]))
     first = first_row(epilogue.batch)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
@@ -143,9 +141,3 @@ def packer(epilogue: Epilogue) -> Any:
         return pack(made[0], made[1])
 
     return device(finish)
-
-
-def rounded_by_store(expression: Expression) -> Expression:
-    """Without the rounding of what no function reads: storing it rounds it."""
-    read = {slot for _, arguments, _ in expression.steps for slot in arguments}
-    return dataclasses.replace(expression, rounded=expression.rounded & read)

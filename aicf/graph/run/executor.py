@@ -92,8 +92,9 @@ class Bound:
         region, known = step.region, {}
         for i, v in zip(region.inputs, step.in_vids):
             array = self.tensors[v].numpy()
-            half = array.dtype.itemsize == 2 and not region.strict  # kept in f32 inside the kernel
-            known[i] = array.astype(np.float32) if half else array
+            dtype = region.tensors[i].dtype
+            narrow = dtype.compute is not dtype and not region.strict  # kept in f32 inside the kernel
+            known[i] = array.astype(np.float32) if narrow else array
         for op in region.ops:
             operands = [known[i] if i >= 0 else None for i in op.inputs]
             known.update(zip(op.outputs, schema_of(op.kind).call_reference(operands, op.attrs)))

@@ -124,10 +124,13 @@ class Variables(Mapping[str, Tensor]):
         return missing
 
 
+_FROM_VOID = {DType.bf16: np.dtype("V2"), DType.f8e4m3: np.dtype("V1")}  # what np.savez makes of them
+
+
 def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
     """A host array of the variable's type, or StateError. Python numbers take its element type."""
-    if isinstance(value, np.ndarray) and spec.dtype is DType.bf16 and value.dtype == np.dtype("V2"):
-        value = value.view(spec.dtype.numpy)  # what np.savez makes of bf16
+    if isinstance(value, np.ndarray) and spec.dtype in _FROM_VOID and value.dtype == _FROM_VOID[spec.dtype]:
+        value = value.view(spec.dtype.numpy)
     if isinstance(value, (bool, int, float)):
         array = np.asarray(value, spec.dtype.numpy)
     else:

@@ -24,7 +24,7 @@ NEGATIVE = {
     ),
     ("gemm", "C10"): (
         [f16(4, 7), f16(7, 5)], {"out_dtype": DType.i32},
-        r"out_dtype is 4, expected 0 or 1 \(f32\), 2 \(f16\), 3 \(bf16\)",
+        r"out_dtype is 4, expected one of 0 \(f16\), 1 \(f32\), 2 \(f16\), 3 \(bf16\)",
     ),
     ("bias_add", "C1"): ([f32(4), f32(4)], {}, r"x has rank 1, expected 2 or more"),
     ("bias_add", "C2"): (

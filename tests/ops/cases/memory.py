@@ -6,7 +6,7 @@ NEGATIVE = {
     ),
     ("fill", "C2"): (
         [], {"shape": (2,), "value": 0.0, "dtype": 0},
-        r"dtype is 0, expected 1 \(f32\), 2 \(f16\), 3 \(bf16\), 4 \(i32\), 5 \(i64\), 6 \(bool\)",
+        r"dtype is 0, expected 1 \(f32\), 2 \(f16\), 3 \(bf16\), 4 \(i32\), 5 \(i64\), 6 \(bool\), 7 \(f8e4m3\), 8 \(f8e5m2\)",
     ),
     ("reshape", "C1"): ([f32(6)], {"shape": (2, 3.0)}, r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
     ("reshape", "C2"): ([f32(4, 7)], {"shape": (4, 6)}, r"shape \(4, 6\) has 24 elements, x has 28"),
