@@ -31,19 +31,40 @@ class BoundOp:
 
 
 def bind_op(
-    runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any],
-    kernels: aicf.KernelRegistry | None = None, **attrs: Any,
-) -> BoundOp:  # fmt: skip
-    """An op on any library's tensors that the runtime's device can reach; by these kernels, or those that are installed."""
+    runtime: Runtime,
+    kind: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    kernel_id: str | None = None,
+    **attrs: Any,
+) -> BoundOp:
+    """An op on any library's tensors that the runtime's device can reach; by this kernel, or the one that is chosen."""
+    operands, results, region = _asked(runtime, kind, inputs, outputs, attrs)
+    registry = aicf.default_registry()
+    chosen = kernel_id or select(region, runtime.spec, registry).kernel_id
+    call, work = _bind(runtime, registry, chosen, region, operands, results)
+    return BoundOp(call, chosen, (operands, results, work))
+
+
+def ranked(
+    runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], **attrs: Any
+) -> list[tuple[str, float]]:
+    """(id, predicted us) of the kernels that take the op, the best first."""
+    *_, region = _asked(runtime, kind, inputs, outputs, attrs)
+    selection = select(region, runtime.spec, aicf.default_registry())
+    return [(c.variant.id, c.us) for c in selection.ranked]
+
+
+def _asked(
+    runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]
+) -> tuple[list[Any], list[Any], RegionSpec]:
     operands, results = ([runtime.borrow(adopt(t)) for t in tensors] for tensors in (inputs, outputs))
-    schema, registry = aicf.schema_of(kind), kernels or aicf.default_registry()
+    schema = aicf.schema_of(kind)
     packed = schema.pack(schema.normalized([t.spec for t in operands], attrs))
     region = RegionSpec.single(
         aicf.OpKind(kind), packed, [t.desc for t in operands], [t.desc for t in results]
     )
-    chosen = select(region, runtime.spec, registry).kernel_id
-    call, work = _bind(runtime, registry, chosen, region, operands, results)
-    return BoundOp(call, chosen, (operands, results, work))
+    return operands, results, region
 
 
 def _bind(
@@ -69,11 +90,10 @@ class BoundGraph:
 
 
 def bind_graph(
-    runtime: Runtime, emit: Callable[..., Any], given: dict[str, Any], results: Sequence[Any],
-    kernels: aicf.KernelRegistry | None = None,
-) -> BoundGraph:  # fmt: skip
+    runtime: Runtime, emit: Callable[..., Any], given: dict[str, Any], results: Sequence[Any]
+) -> BoundGraph:
     """`emit(ctx, **values)` returns the results; `given` and `results` are any library's tensors."""
-    registry, builder = kernels or aicf.default_registry(), Builder()
+    registry, builder = aicf.default_registry(), Builder()
     ctx = GraphEmitter(builder, runtime.kind)
     tensors = {name: runtime.borrow(adopt(t)) for name, t in given.items()}
     values = {name: ctx.input(name, t.spec.shape, t.spec.dtype) for name, t in tensors.items()}

@@ -1,7 +1,7 @@
 """Variants for matrix products of half types on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
 
 Epilogues and results are those of gemm.py; operands come in either order, through descriptors, so that rows have to begin at
-multiples of 16 bytes, and nothing else. They are not in the default registry until they have run on a GPU.
+multiples of 16 bytes, and nothing else.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .. import sides
 from ..gpu import LAUNCHES
 from ..harness import Bench, Case, NotHere, Suite
 from ..results import Row, row
-from .gemm import GUESS, SAMPLE_S, TOLERANCE, with_hopper
+from .gemm import GUESS, SAMPLE_S, TOLERANCE
 
 SIZES = ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 11008, 4096))
 PLAIN, PEER = "the product alone, by aicf", "the better of torch eager and torch.compile"
@@ -109,8 +109,7 @@ class Work:
 
     def ours(self) -> tuple[Any, str]:
         """A graph of the step in aicf's kernels, verified; and their names."""
-        kernels = with_hopper()
-        bound = [sides.bind_graph(self.lab.runtime, self.step.ours, *one, kernels) for one in self.sets]
+        bound = [sides.bind_graph(self.lab.runtime, self.step.ours, *one) for one in self.sets]
         graph = self.lab.aicf_graph([call for i in self.turns for call in bound[i].calls])
         for result in self.sets[0][1]:
             result.fill_(float("nan"))

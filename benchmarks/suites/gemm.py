@@ -1,7 +1,5 @@
 """Matrix products against cuBLAS: halves in squares, skinny and ragged, all four transposes; f32, exact and rounded to tf32;
-batches; and every Hopper tiling by itself.
-
-The Hopper kernels (`cuda_kernels/gemm_wgmma.py`) are put beside the installed ones here; they are not installed yet.
+batches; and the kernels that are predicted to be the best, each by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ from math import prod
 from typing import Any
 
 import aicf
-from aicf.cuda_kernels import gemm_wgmma
-from aicf.registry.variant import KernelVariant
 
 from .. import sides
 from ..gpu import LAUNCHES
@@ -28,12 +24,16 @@ OTHERS = (
     (1000, 1000, 1000), (4097, 4095, 4096),
 )  # fmt: skip
 SIZES = (*((n, n, n) for n in SQUARES), *OTHERS)
-SHOWN = (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 11008, 4096), (128, 4096, 4096)
+SHOWN = (
+    (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (128, 4096, 4096),
+    (16, 4096, 4096), (1000, 1000, 1000),
+)  # fmt: skip
 SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
 HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
 TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3}
 SAMPLE_S = 4e-4  # a graph has as many products as take about so long
 GUESS = 4e14  # flops a second
+TRIED = 16  # kernels for each shape
 PEER = "the better of cuBLAS and cuBLASLt"
 LIBRARIES = {"cuBLAS": "cublas", "cuBLASLt": "cublaslt"}
 
@@ -96,10 +96,10 @@ class Operands:
         ]
         self.turns = [i % len(self.sets) for i in range(self.launches)]
 
-    def ours(self, registry: aicf.KernelRegistry) -> tuple[Any, str]:
-        """A graph of what selection takes from these kernels, verified; and its name."""
+    def ours(self, kernel_id: str | None = None) -> tuple[Any, str]:
+        """A graph of this kernel, or of the one that is chosen, verified; and its id."""
         ops = [
-            sides.bind_op(self.lab.runtime, "gemm", [a, b], [c], registry, **self.problem.attrs)
+            sides.bind_op(self.lab.runtime, "gemm", [a, b], [c], kernel_id, **self.problem.attrs)
             for a, b, c in self.sets
         ]
         graph = self.lab.aicf_graph([ops[i].call for i in self.turns])
@@ -140,15 +140,6 @@ class Operands:
         return torch.matmul(*self._factors(*(x.to(wide) for x in self.sets[0][:2]))).reshape(-1)
 
 
-def with_hopper() -> aicf.KernelRegistry:
-    """Everything that is installed, and the tilings."""
-    return aicf.KernelRegistry([*aicf.default_registry(), *tilings()])
-
-
-def tilings() -> list[KernelVariant]:
-    return [v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)]
-
-
 def cases(bench: Bench) -> list[Case]:
     sizes = ((256, 256, 256), (1000, 1000, 1000)) if bench.tiny else SIZES
     problems = [
@@ -164,7 +155,7 @@ def cases(bench: Bench) -> list[Case]:
     ]
     shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
     made = [Case(f"gemm {p}", functools.partial(_against_cublas, p), seconds=1.0) for p in problems]
-    return [*(Case(f"tilings {p}", functools.partial(_tilings, p), seconds=2.0) for p in shown), *made]
+    return [*(Case(f"kernels {p}", functools.partial(_kernels, p), seconds=2.0) for p in shown), *made]
 
 
 def _lab(bench: Bench) -> Any:
@@ -176,7 +167,7 @@ def _lab(bench: Bench) -> Any:
 def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     lab = _lab(bench)
     operands = Operands(p, lab)
-    graph, kernel_id = operands.ours(with_hopper())
+    graph, kernel_id = operands.ours()
     graphs = {"aicf": graph} | {name: operands.theirs(name) for name in LIBRARIES}
     times = _times(bench, operands, graphs)
     best = min(LIBRARIES, key=lambda name: times[name].median)
@@ -184,28 +175,21 @@ def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
 
 
-def _tilings(p: Problem, bench: Bench) -> Iterator[Row]:
-    """Each against the choice that is made by prediction."""
+def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
+    """Those that are predicted to be best, against the one that is chosen."""
     lab = _lab(bench)
     operands = Operands(p, lab)
-    chosen, chosen_id = operands.ours(with_hopper())
-    graphs = {"chosen": chosen}
-    for variant in tilings():
-        if why := variant.admits(lab.runtime.spec):
-            raise NotHere(str(why))
-        graphs[variant.name], _ = operands.ours(aicf.KernelRegistry([variant]))
+    a, b, c = operands.sets[0]
+    best = sides.ranked(lab.runtime, "gemm", [a, b], [c], **p.attrs)[:TRIED]
+    graphs = {kernel_id: operands.ours(kernel_id)[0] for kernel_id, _ in best}
     times = _times(bench, operands, graphs)
-    for name, time in times.items():
-        if name != "chosen":
-            mine, choice = (t.rate(p.flops / 1e12) for t in (time, times["chosen"]))
-            yield row(
-                f"{p} by {name}",
-                "TFLOP/s",
-                mine,
-                f"chosen: {chosen_id}",
-                choice,
-                f"{time.median * 1e6:.4g} us",
-            )
+    chosen = best[0][0]
+    for kernel_id, us in best[1:]:
+        mine, choice = (times[k].rate(p.flops / 1e12) for k in (kernel_id, chosen))
+        note = (
+            f"{times[kernel_id].median * 1e6:.4g} us, predicted {us:.4g}; chosen {best[0][1]:.4g} predicted"
+        )
+        yield row(f"{p} by {kernel_id}", "TFLOP/s", mine, f"chosen: {chosen}", choice, note)
 
 
 def _times(bench: Bench, operands: Operands, graphs: dict[str, Any]) -> dict[str, Stats]:
@@ -227,6 +211,6 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 SUITE = Suite(
-    "gemm", "f16 and bf16 products against cuBLAS, all transposes, 256 to 16384; each Hopper tiling by itself", 600, cases,
+    "gemm", "products against cuBLAS, all transposes, 256 to 16384, f16, bf16, f32, tf32; and kernels by themselves", 600, cases,
     headlines=tuple((f"gemm {Problem(n, n, n)}", PEER) for n in (4096, 8192)), summary=summary,
 )  # fmt: skip

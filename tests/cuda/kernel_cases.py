@@ -115,8 +115,9 @@ MMAS = [v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v and "tf32
 TF32S = {
     v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma_tf32" in v
 }  # and what they may be off
-SPLITS = [v for v in VARIANTS if v.endswith("_split.v1")]
-GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS)]
+WGMMAS = [v for v in VARIANTS if ".gemm_wgmma_" in v]  # wgmma_cases.py has their cases
+SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in WGMMAS]
+GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS)]
 
 # One region for each variant, compiled for every architecture.
 FIRST = [

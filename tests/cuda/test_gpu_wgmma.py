@@ -1,8 +1,4 @@
-"""The Hopper GEMM on a Hopper GPU: every tiling against float64, in a registry of its own, and through what starts kernels.
-
-Nothing here has run yet. The first session with a GPU runs this module, then `python -m benchmarks gemm`; when both are good
-`gemm_wgmma` joins `aicf.cuda_kernels.MODULES`, and the constants of `wgmma_cost` become what was measured.
-"""
+"""The Hopper GEMM on a Hopper GPU: every tiling against float64, and through what starts kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import BY_NAME, SPLITS, TRANSPOSES, VARIANTS, product, residual, stashed
 
 import aicf
-from aicf.cuda_kernels import gemm_wgmma
 from aicf.device.runtime import runtime
 from aicf.dispatch.loader import KernelLoader
 from aicf.dispatch.prepared import prepare
@@ -173,12 +168,6 @@ def cuda():
     return made
 
 
-def registry() -> aicf.KernelRegistry:
-    made = aicf.default_registry().copy()
-    made.add_module(gemm_wgmma)
-    return made
-
-
 def tensors(cuda: Any, r: Any, seed: int) -> tuple[list[Any], list[np.ndarray]]:
     arrays = operands_for(Case("", r), seed).arrays
     made = []
@@ -192,7 +181,7 @@ def tensors(cuda: Any, r: Any, seed: int) -> tuple[list[Any], list[np.ndarray]]:
 @pytest.mark.spec("B13", "C9")
 def test_captured_and_replayed(cuda):
     """Two bound calls of one kernel in a graph, each with descriptors of its own; results of replays are those of eager runs."""
-    r, kernels = product(512, 512, 512, dtype=bf16, tb=True), registry()
+    r, kernels = product(512, 512, 512, dtype=bf16, tb=True), aicf.default_registry()
     loader = KernelLoader(kernels, cuda)
     for kernel_id in IDS:
         calls, outs, wants = [], [], []
