@@ -118,7 +118,7 @@ class Tensor:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.device == "cpu" or self.dtype.name == "bf16":
+        if self.device == "cpu" or self.dtype.numpy.isbuiltin != 1:  # of ml_dtypes: no typestr names it
             raise AttributeError(f"a {self.device} tensor of {self.dtype} has no __cuda_array_interface__")
         size = self.dtype.itemsize
         return {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import aicf
 from aicf.device.interop import adopt
+from aicf.device.tensor import Tensor
 from aicf.errors import FeedError
 from aicf.types import DType, TensorSpec
 
@@ -132,6 +134,20 @@ def test_dlpack_knows_fp8_by_its_codes(code, dtype):
         get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         found = ctypes.string_at(get(capsule, name) + head + 20, 2)
         assert tuple(found) == (code, 8)
+
+
+@pytest.mark.parametrize("dtype", DType, ids=str)
+def test_a_cuda_array_interface_is_given_where_a_typestr_names_the_type(dtype):
+    ours = Tensor(TensorSpec((2, 3), dtype, "cuda"), 4096, SimpleNamespace(stream_id=7))
+    if dtype in (DType.bf16, DType.f8e4m3, DType.f8e5m2):
+        assert not hasattr(ours, "__cuda_array_interface__")
+        return
+    found = ours.__cuda_array_interface__
+    assert np.dtype(found["typestr"]) == dtype.numpy and found["strides"] == (
+        3 * dtype.itemsize,
+        dtype.itemsize,
+    )
+    assert found["stream"] == 7 and found["data"] == (4096, False)
 
 
 @pytest.mark.spec("D10")

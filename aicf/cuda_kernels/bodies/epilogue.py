@@ -15,7 +15,8 @@ import numpy as np
 from ...registry.program import Expression
 from ...types import DType, f32
 from ..dsl import SIMULATED, deferred, device, intrinsic, types
-from .element import emit_load, emit_load_vector, vector_applier
+from .element import vector_applier
+from .storage import emit_load, emit_load_vector
 
 GIVEN, LEADING = "given", "n"  # strides that a kernel is told when it starts, or that are the results' own
 

@@ -16,8 +16,9 @@ import numpy as np
 from ...registry.program import Expression
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device
-from .element import Loads, Stores, applier, feeder, numba_type
+from .element import Loads, Stores, applier, feeder
 from .index import Walk, coordinates, offsets
+from .storage import numba_type
 
 BLOCK = 256  # threads; also the number of partial results in shared memory
 

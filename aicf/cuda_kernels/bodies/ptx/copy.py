@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...dsl import deferred, intrinsic, ir, types
-from ..element import const, emit_call
+from ..element import emit_call
+from ..storage import const
 from .assemble import assemble, instruction
 
 Place = tuple[
