@@ -26,11 +26,16 @@ class Tensor:
     def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
         self.map, self.memory = tensor_map, memory.view(np.uint8) if tensor_map.dtype == "u8" else memory
 
-    def _places(self, corner: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def check(self, corner: tuple[int, ...], stores: bool = False) -> None:
+        """That the accelerator takes a corner: stores take no negative one."""
+        assert len(corner) == len(self.map.box), "as many coordinates as the tensor has dimensions"
+        assert corner[0] * self.map.itemsize % 16 == 0, "an illegal instruction: between multiples of 16"
+        assert not stores or min(corner) >= 0, "an illegal instruction: a store at a negative coordinate"
+
+    def _places(self, corner: tuple[int, ...], stores: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Elements of memory for those of a box, and which of them are inside. The contiguous dimension is the last."""
         m = self.map
-        assert len(corner) == len(m.box), "as many coordinates as the tensor has dimensions"
-        assert corner[0] * m.itemsize % 16 == 0, "an illegal instruction"
+        self.check(corner, stores)
         at = np.indices(m.box[::-1])[::-1] + np.reshape(corner, (-1, *[1] * len(m.box)))
         extents = np.reshape(m.extents, (-1, *[1] * len(m.box)))
         steps = 1, *(p // m.itemsize for p in m.pitches)
@@ -44,11 +49,11 @@ class Tensor:
         )
 
     def put(self, corner: tuple[int, ...], values: np.ndarray) -> None:
-        places, inside = self._places(corner)
+        places, inside = self._places(corner, stores=True)
         self.memory[places[inside]] = values[inside]
 
     def add(self, corner: tuple[int, ...], values: np.ndarray) -> None:
-        places, inside = self._places(corner)
+        places, inside = self._places(corner, stores=True)
         self.memory[places[inside]] += values[inside].astype(self.memory.dtype)
 
 

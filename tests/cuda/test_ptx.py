@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hopper_bodies import Tensor
 from kernel_cases import desc
 from ptx_kernels import moved, moved_bytes, set_aside, shared_boxes
 from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
@@ -127,19 +128,20 @@ BOXES = [
     (bf16, (100, 120), (64, 64), (64, 8), (0, 40), 128),
     (f16, (100, 120), (64, 64), (-8, -3), (56, 70), 128),
     (f16, (100, 120), (64, 64), (304, 0), (0, 0), 128),
-    ("u8", (1024,), (256,), (16,), (-16,), 0),
-    ("u8", (40, 256), (128, 32), (32, 20), (-32, 20), 128),
-    (f32, (40, 32), (16, 32), (8, 20), (24, -8), 64),
-    (f32, (5, 16, 16), (8, 4, 3), (4, -2, 4), (12, 13, -1), 32),
+    ("u8", (1024,), (256,), (-16,), (896,), 0),
+    ("u8", (40, 256), (128, 32), (-32, 20), (160, 20), 128),
+    (f32, (40, 32), (16, 32), (8, -8), (24, 20), 64),
+    (f32, (5, 16, 16), (8, 4, 3), (4, -2, 4), (12, 13, 3), 32),
     (i32, (5, 16, 16), (32, 4, 3), (4, -2, 1), (0, 0, 0), 128),
     (f16, (3, 5, 4, 64), (64, 2, 2, 2), (0, 3, 4, 2), (0, 0, 0, 0), 128),
-    (bf16, (2, 3, 4, 5, 16), (16, 2, 2, 2, 2), (8, 1, 1, -1, 1), (0, 2, 0, 0, -1), 32),
+    (bf16, (2, 3, 4, 5, 16), (16, 2, 2, 2, 2), (8, 1, 1, -1, 1), (0, 4, 0, 0, 1), 32),
+    (f16, (100, 120), (64, 64), (0, 0), (128, 100), 128),
 ]
 
 
 @pytest.mark.parametrize("dtype, shape, box, at, to, swizzle", BOXES, ids=str)
 def test_a_box_is_brought_and_stored(compute, dtype, shape, box, at, to, swizzle):
-    """Of one to five dimensions: zeros come from outside, nothing goes there."""
+    """Of one to five dimensions: zeros come from outside, nothing goes there. Stores begin at no negative coordinate."""
     kind = i32 if dtype == "u8" else dtype
     itemsize = 1 if dtype == "u8" else dtype.itemsize
     x = np.random.default_rng().integers(1, 99, shape).astype(np.uint8 if dtype == "u8" else dtype.numpy)
@@ -148,10 +150,21 @@ def test_a_box_is_brought_and_stored(compute, dtype, shape, box, at, to, swizzle
     r = regions_of([desc((words,), kind)], desc((words,), kind))
     got = compute(moved(*maps, at, to), r, [x]).view(x.dtype).reshape(shape)
     want = np.full(got.nbytes, 0xFF, np.uint8).view(x.dtype).reshape(shape)
-    target = [slice(max(c, 0), c + e) for c, e in zip(to[::-1], box[::-1])]
-    away = tuple(slice(max(-c, 0), max(-c, 0) + len(range(n)[t])) for c, n, t in zip(to[::-1], shape, target))
-    want[tuple(target)] = boxed(x, box, at)[away]
+    target = tuple(slice(c, c + e) for c, e in zip(to[::-1], box[::-1]))
+    want[target] = boxed(x, box, at)[tuple(slice(len(range(n)[t])) for n, t in zip(shape, target))]
     np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
+
+
+@pytest.mark.parametrize("corner", [(4, 0), (-8, 0), (0, -1)], ids=str)
+def test_the_model_refuses_illegal_instructions(corner):
+    """As an H200 does: of all that are no multiple of 16 bytes, of stores those that are negative. Its context is dead then."""
+    tensor, values = Tensor(dense(Out(0), f16, (8, 64), (64, 8), 128), np.zeros(512)), np.zeros((8, 64))
+    uses = [lambda: tensor.put(corner, values), lambda: tensor.add(corner, values)]
+    if min(corner) >= 0:
+        uses += [lambda: tensor.box(corner), lambda: tensor.check(corner)]
+    for use in uses:
+        with pytest.raises(AssertionError, match="an illegal instruction"):
+            use()
 
 
 def test_tf32_is_rounded_as_it_is_brought(compute):

@@ -3,9 +3,9 @@ memory. PTX ISA, chapter "Data Movement and Conversion Instructions", sections "
 
 A tensor is described by a tensor map: 128 bytes in global memory, of which kernels get the address, `u64`. Coordinates are
 of elements, the contiguous dimension's first, one for each of `rank` dimensions, 1 to 5; they may lie outside: there loads
-bring zeros, which count as bytes that arrived, and stores write nothing. The first is a multiple of 16 bytes: any other is
-an illegal instruction. A box lies at a multiple of 128 bytes, swizzled as
-its map says: over 1024, 512 or 256 bytes of addresses.
+bring zeros, which count as bytes that arrived, and stores write nothing. The first is a multiple of 16 bytes, and those of stores
+are not negative: all others are illegal instructions, as seen on an H200. A box lies at a multiple of 128 bytes, swizzled as its
+map says: over 1024, 512 or 256 bytes of addresses.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def prefetch_box(rank: int = 2) -> Any:
 
 @deferred
 def store_box(rank: int = 2) -> Any:
-    """`store(map, source, x, y, …)`: a box from shared memory; see `commit_stores`.
+    """`store(map, source, x, y, …)`: a box from shared memory; no coordinate is negative. See `commit_stores`.
     `cp.async.bulk.tensor.global.shared::cta`."""
     text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [$0, {_corner(2, rank)}], [$1];"
     return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
@@ -69,8 +69,8 @@ def store_box(rank: int = 2) -> Any:
 @deferred
 def add_box(rank: int = 2) -> Any:
     """`add(map, source, x, y, …)`: a box from shared memory, added to what is there, element by element, in any order of those
-    who add. The map says what an element is: f32, f16 and bf16 are rounded to nearest even. See `commit_stores`.
-    `cp.reduce.async.bulk.tensor.add`."""
+    who add; no coordinate is negative. The map says what an element is: f32, f16 and bf16 are rounded to nearest even. See
+    `commit_stores`. `cp.reduce.async.bulk.tensor.add`."""
     text = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group [$0, {_corner(2, rank)}], [$1];"
     return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
 
