@@ -54,7 +54,7 @@ class AddHalf2:
 
         pairs = region.results[0].numel // 2
         ins = (In(region.inputs.index(i)) for i in region.anchor.inputs)
-        return [Launch(half2, grid_for(pairs, device), (THREADS,), (*ins, Out(0), Num(pairs)))]
+        return [Launch(half2, grid_for(pairs), (THREADS,), (*ins, Out(0), Num(pairs)))]
 
 
 def _rank_one(region: RegionSpec) -> Reject | None:

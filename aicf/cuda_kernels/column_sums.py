@@ -64,7 +64,7 @@ def launches(region: RegionSpec, tile_m: int, device: DeviceSpec) -> list[Launch
     tiles = cdiv(count, width)
     numbers = Num(tiles), Num(lines), Num(count), Num(1), Num(lines), Num(lines, f32)
     results = (), (Out(program.tail.result),), ()
-    return [Launch(kernel, grid_for(tiles * THREADS, device), (THREADS,), (*read_lines, *results, *numbers))]
+    return [Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*read_lines, *results, *numbers))]
 
 
 def pointers(region: RegionSpec, tile_m: int) -> tuple[Out | Work, ...]:

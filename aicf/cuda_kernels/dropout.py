@@ -46,7 +46,7 @@ class Dropout:
         x, rng = (In(region.inputs.index(i)) for i in region.anchor.inputs)
         args = (x, rng, Out(0), Num(y.numel), Num(threshold), Num(scale, f32), Num(region.attrs["layer"]))
         body = dropout(y.dtype, _vector(region))
-        return [Launch(body, grid_for(cdiv(y.numel, RUN), device), (THREADS,), args)]
+        return [Launch(body, grid_for(cdiv(y.numel, RUN)), (THREADS,), args)]
 
 
 @variant("rng_advance", id="cuda.rng_advance.v1")

@@ -19,6 +19,7 @@ from ..types import DType, i32, i64, row_major
 
 THREADS = 256
 MAX_RANK = 6
+GRID = 2**31 - 1  # blocks, at most; then each takes several steps
 PARAMETERS = 4096  # bytes: what a kernel takes
 MAX_POINTERS = 64  # with six strides of 8 bytes each they fit
 # For `map_cost`. An H200 moves 4.13 to 4.38 of its 4.8 TB/s with 16-byte loads; the others are guesses until measured.
@@ -26,15 +27,16 @@ VECTOR_ACCESS, SCALAR_ACCESS, SCATTERED_ACCESS = 0.9, 0.85, 0.25
 MAP_EFFICIENCY = 0.5  # of the f32 rate, by the ops' declared flops
 DIVISION_FLOPS = 20  # of a coordinate: integer instructions, at half the rate of multiply-adds
 RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 registers that vectors take
-UNROLL = 4  # elements of a thread and step, where there are enough for all threads
+UNROLL = 4  # elements of a thread and step of elementwise_flat
 VECTOR = 16  # bytes: the most that one load takes
 
 Strides = tuple[int, ...]
 
 
-def grid_for(n: int, device: DeviceSpec, threads: int = THREADS) -> tuple[int]:
-    """Blocks of a grid-stride loop over n elements: at most 32 per multiprocessor, four times what is resident."""
-    return (max(1, min(cdiv(n, threads), 32 * device.sms)),)
+def grid_for(n: int, threads: int = THREADS) -> tuple[int]:
+    """Blocks for n elements: one step each. Blocks that stay for several drift apart, and memory likes neighbours together: at
+    2^28 elements they reach 95 % of the speed, on an H200."""
+    return (max(1, min(cdiv(n, threads), GRID)),)
 
 
 # --- a map as a kernel's constants and arguments ------------------------------------------------------------------------
@@ -64,7 +66,7 @@ def _collapsed(shape: Strides, strides: tuple[Strides, ...]) -> tuple[tuple[int,
     return collapse(shape, strides)
 
 
-def flat_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
+def flat_launch(m: Map, width: int = 1) -> Launch:
     """Every load walks the domain as the results do, or stays; `width` neighbours per thread and step."""
     from .bodies.elementwise import flat, vector
 
@@ -72,15 +74,14 @@ def flat_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
     what = m.expression, load_types(m), store_types(m), walks
     n = Num(m.numel)
     if width == 1:
-        each = UNROLL if m.numel >= UNROLL * THREADS * RESIDENT[0] * device.sms else 1
-        body = flat(f"elementwise_flat{each}_{m.expression.name}", *what, each, THREADS)
-        return Launch(body, grid_for(cdiv(m.numel, each), device), (THREADS,), (*pointers(m), n))
-    grid = grid_for(cdiv(m.numel, width), device)
+        body = flat(f"elementwise_flat_{m.expression.name}", *what, UNROLL, THREADS)
+        return Launch(body, grid_for(cdiv(m.numel, UNROLL)), (THREADS,), (*pointers(m), n))
+    grid = grid_for(cdiv(m.numel, width))
     body = vector(f"elementwise_vector{width}_{m.expression.name}", *what, width)
     return Launch(body, grid, (THREADS,), (*pointers(m), n))
 
 
-def strided_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
+def strided_launch(m: Map, width: int = 1) -> Launch:
     """Loads with any strides; `width` neighbours per thread and step, a divisor of the last dimension."""
     from .bodies.elementwise import strided
     from .bodies.index import walk_of
@@ -95,7 +96,7 @@ def strided_launch(m: Map, device: DeviceSpec, width: int = 1) -> Launch:
     body = strided(f"elementwise_{kind}_{m.expression.name}", m.expression, load_types(m), store_types(m), walks,
                    narrow, width)  # fmt: skip
     sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
-    grid = grid_for(cdiv(m.numel, width), device)
+    grid = grid_for(cdiv(m.numel, width))
     return Launch(body, grid, (THREADS,), (*pointers(m), sizes, given, Num(m.numel)))
 
 
@@ -188,7 +189,8 @@ def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequen
 
 @variant(MAP, id="cuda.elementwise_flat.v1", takes=(MAP,))
 class ElementwiseFlat:
-    """One element per thread and step, all operands dense (or of one element). Any dtype; half types compute in f32.
+    """Four elements per thread and step, a block's width apart; all operands dense (or of one element), wherever they begin.
+    Any dtype; half types compute in f32.
 
     Parallel over elements. Bytes: each operand read once, each result written once. Limit: memory, 4 bytes per load.
     """
@@ -200,7 +202,7 @@ class ElementwiseFlat:
         return map_cost(region, device, 1)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return [flat_launch(_map(region), device)]
+        return [flat_launch(_map(region))]
 
 
 @variant(MAP, id="cuda.elementwise_vector.v1", takes=(MAP,))
@@ -221,7 +223,7 @@ class ElementwiseVector:
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         m = _map(region)
-        return [flat_launch(m, device, vector_width(m))]
+        return [flat_launch(m, vector_width(m))]
 
 
 @variant(MAP, id="cuda.elementwise_strided.v1", takes=(MAP,), priority=-1)
@@ -239,7 +241,7 @@ class ElementwiseStrided:
         return map_cost(region, device, 1, collapsed(_map(region))[1])
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return [strided_launch(_map(region), device)]
+        return [strided_launch(_map(region))]
 
 
 @variant(MAP, id="cuda.elementwise_rows.v1", takes=(MAP,), priority=-1)
@@ -272,4 +274,4 @@ class ElementwiseRows:
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         m = _map(region)
-        return [strided_launch(m, device, vector_width(m))]
+        return [strided_launch(m, vector_width(m))]

@@ -36,7 +36,7 @@ def _launch(region: RegionSpec, device: DeviceSpec, body) -> list[Launch]:
     lanes = lanes_for(classes)
     pointers = (*(In(region.inputs.index(i)) for i in region.anchor.inputs), Out(0))
     kernel = body(logits.dtype, labels.dtype, lanes)
-    return [Launch(kernel, grid_for(rows * lanes, device), (THREADS,), (*pointers, Num(rows), Num(classes)))]
+    return [Launch(kernel, grid_for(rows * lanes), (THREADS,), (*pointers, Num(rows), Num(classes)))]
 
 
 @variant("softmax_cross_entropy", id="cuda.softmax_xent_rows.v1")

@@ -32,7 +32,7 @@ class Fill:
         carrier = {DType.bool: i32, i32: i32, i64: i64}.get(y.dtype, f32)
         number = bool(value) if y.dtype is DType.bool else value
         args = (Out(0), Num(int(number) if carrier is not f32 else number, carrier), Num(y.numel))
-        return [Launch(fill(y.dtype), grid_for(y.numel, device), (THREADS,), args)]
+        return [Launch(fill(y.dtype), grid_for(y.numel), (THREADS,), args)]
 
 
 @variant("reshape", id="cuda.reshape.v1")
@@ -48,7 +48,7 @@ class Reshape:
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         (y,) = region.results
-        return [flat_launch(_copy(y.dtype, (y.numel,)), device)]
+        return [flat_launch(_copy(y.dtype, (y.numel,)))]
 
 
 @variant("copy", id="cuda.copy_strided.v1", priority=-1)
@@ -77,7 +77,7 @@ class CopyStrided:
         sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
         given = tuple(Num(s) for s in (*source, *target) if s not in (0, 1))
         args = ((In(0),), (Out(0),), sizes, given, Num(y.numel))
-        return [Launch(body, grid_for(y.numel, device), (THREADS,), args)]
+        return [Launch(body, grid_for(y.numel), (THREADS,), args)]
 
 
 def _copy(dtype: DType, shape: tuple[int, ...]) -> Map:

@@ -246,9 +246,7 @@ class ReduceRows:
                    chunk: int) -> Launch:  # fmt: skip
             kernel = body(how, r.partial, before[0], after[0], lanes)
             numbers = Num(segments), Num(length), Num(splits), Num(chunk), Num(r.length, f32)
-            return Launch(
-                kernel, grid_for(segments * lanes, device), (THREADS,), (*before[1], *after[1], *numbers)
-            )
+            return Launch(kernel, grid_for(segments * lanes), (THREADS,), (*before[1], *after[1], *numbers))
 
         if parts == 1:
             return [launch(r.core.how, source, sink, lanes, rows, length, 1, length)]
@@ -307,9 +305,7 @@ class ReduceColumns:
             kernel = body(how, r.partial, before[0], after[0], width)
             tiles = outer * splits * cdiv(inner, width)
             numbers = Num(tiles), Num(length), Num(inner), Num(splits), Num(chunk), Num(r.length, f32)
-            return Launch(
-                kernel, grid_for(tiles * THREADS, device), (THREADS,), (*before[1], *after[1], *numbers)
-            )
+            return Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*before[1], *after[1], *numbers))
 
         if parts == 1:
             return [launch(r.core.how, source, sink, length, 1, length)]
@@ -375,4 +371,4 @@ class ReduceNaive:
         sizes = tuple(map(Num, kept)), tuple(map(Num, inside))
         numbers = Num(r.after.numel), Num(r.length), Num(r.length, f32)
         args = (*before_args, *after_args, *sizes, *numbers)
-        return [Launch(body, grid_for(r.after.numel, device), (THREADS,), args)]
+        return [Launch(body, grid_for(r.after.numel), (THREADS,), args)]
