@@ -2,7 +2,7 @@
 
 Unlike the simulator this runs the intrinsics: every load, store, conversion and index as LLVM. Blocks come one after
 another, and so do a block's threads unless they meet at barriers; then each has a thread of its own. Of instructions that LLVM
-does not know there is mma.sync m16n8k16, done as the PTX manual says it is, where a warp's threads meet.
+does not know there are mma.sync m16n8k16, done as the PTX manual says it is, where a warp's threads meet, and conversions of fp8.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
@@ -24,6 +25,7 @@ from aicf.rows import RegionSpec
 from aicf.types import bf16, f16
 
 PATIENCE = 60  # seconds at a barrier
+CAPABILITY = 8, 0  # that is compiled for
 
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")  # by which a thread knows its place; along x
 _place = threading.local()
@@ -68,6 +70,39 @@ def _multiply(dtype: Any, *given: Any) -> None:
     warp.barrier.wait(PATIENCE)
 
 
+def _narrow(dtype: Any, low: float, high: float) -> int:
+    """cvt.rn.satfinite.e4m3x2.f32 and e5m2x2: any NaN is 0x7F, what is too large is the greatest number."""
+    x, most = np.array([low, high], np.float32), np.float32(ml_dtypes.finfo(dtype).max)
+    with np.errstate(all="ignore"):
+        codes = np.clip(x, -most, most).astype(dtype).view(np.uint8)
+    return int(np.where(np.isnan(x), np.uint8(0x7F), codes).view(np.uint16)[0])
+
+
+def _widen(dtype: Any, pair: int) -> int:
+    """cvt.rn.f16x2.e4m3x2 and e5m2x2."""
+    with np.errstate(all="ignore"):
+        return int(np.array([pair], np.uint16).view(dtype).astype(np.float16).view(np.uint32)[0])
+
+
+_FP8 = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_CONVERSIONS = {
+    "narrow": (re.compile(r'asm +"cvt\.rn\.satfinite\.(e\dm\d)x2\.f32 [^"]*", "[^"]*"'), "i16 @{}(float, float)",
+               _narrow, ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_float, ctypes.c_float)),
+    "widen": (re.compile(r'asm +"cvt\.rn\.f16x2\.(e\dm\d)x2 [^"]*", "[^"]*"'), "i32 @{}(i16)", _widen,
+              ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint16)),
+}  # fmt: skip
+
+
+def _with_conversions(text: str) -> str:
+    for name, (written, signature, _, _) in _CONVERSIONS.items():
+        text = written.sub(rf"@on_host_{name}_\1", text)
+        called = (f"on_host_{name}_{kind}" for kind in _FP8)
+        text += "".join(
+            f"declare {signature.format(f)}\n" for f in called if f"@{f}(" in text or f"@{f} (" in text
+        )
+    return text
+
+
 _SUMS = "{float, float, float, float}"
 _MULTIPLY = re.compile(
     r'call {float, float, float, float} asm[^"]*"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(b?f16)[^"]*", "[^"]*"'
@@ -110,6 +145,10 @@ def _symbols() -> list[Any]:
         kind = ctypes.CFUNCTYPE(None, *words, *sums, ctypes.c_int64)
         kept.append(kind(functools.partial(_multiply, dtype.numpy)))
         binding.add_symbol(f"on_host_{dtype}_python", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+    for name, (_, _, function, kind) in _CONVERSIONS.items():
+        for element, dtype in _FP8.items():
+            kept.append(kind(functools.partial(function, dtype)))
+            binding.add_symbol(f"on_host_{name}_{element}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     libm = ctypes.CDLL("libm.so.6")
     for name in ("expf", "tanhf", "sqrtf", "logf", "erff", "fabsf"):
         binding.add_symbol(f"__nv_{name}", ctypes.cast(getattr(libm, name), ctypes.c_void_p).value)
@@ -127,13 +166,14 @@ def host_code(
     cuda_target.target_context.cached_internal_func.clear()
     library, _ = _compile_pyfunc_with_fixup(
         materialise(launch.body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
-        abi_info={"abi_name": kernel_name(launch)}, cc=(8, 0),
+        abi_info={"abi_name": kernel_name(launch)}, cc=CAPABILITY,
     )  # fmt: skip
     modules, meets = [], False
     for text in map(rewrite, library.llvm_strs):
         text = re.sub(r"llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.x", r"on_host_\1", text)
         text, barriers = re.subn(r"llvm\.nvvm\.barrier0", "on_host_barrier", text)
         meets |= barriers > 0
+        text = _with_conversions(text)
         text = _MULTIPLY.sub(rf"call {_SUMS} @on_host_\1", text)
         text += "".join(_wrapper(f"on_host_{t}") for t in (f16, bf16) if f"@on_host_{t}(" in text)
         text = re.sub(r"^target (triple|datalayout) = .*$", "", text, flags=re.MULTILINE)

@@ -9,6 +9,7 @@ from ptx_kernels import BARRIERS, SHARED, aligned
 from wgmma_model import NUMPY
 
 from aicf.cuda_kernels.bodies import ptx
+from aicf.cuda_kernels.bodies.llvm import const
 from aicf.cuda_kernels.bodies.ptx.wgmma import (
     LINE_BYTES,
     NBYTES,
@@ -19,7 +20,6 @@ from aicf.cuda_kernels.bodies.ptx.wgmma import (
     kinds_of,
     slab_bytes,
 )
-from aicf.cuda_kernels.bodies.storage import const
 from aicf.cuda_kernels.bodies.tile import each
 from aicf.cuda_kernels.dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
 from aicf.registry.variant import In, Launch, Out, TensorMap

@@ -1,12 +1,15 @@
-"""fp8 in CUDA kernels: every code read, hard numbers written, moved, and multiplied (D10). The conversions are of integers,
-the same on every architecture."""
+"""fp8 in CUDA kernels: every code read, hard numbers written, moved, and multiplied (D10). Conversions are in integers, and
+by instructions from sm_89 on: the host runs both."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import re
 
 import numpy as np
+import on_host
 import pytest
 from fused_gemm_cases import TYPES, Product, biased, case_of, own, residual
 from kernel_cases import VARIANTS, Case, Operands, assert_close, desc, fused, operands_for, reference, region
@@ -27,6 +30,12 @@ NAIVE, TILED, SPLIT, GEMV = (
 FP8 = pytest.mark.parametrize("dtype", GREATEST, ids=str)
 PAIRS = list(itertools.product(GREATEST, repeat=2))
 TARGETS = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample
+
+
+@pytest.fixture(params=[(8, 0), (8, 9)], ids=["integers", "instructions"])
+def way(request, monkeypatch):
+    monkeypatch.setattr(on_host, "CAPABILITY", request.param)
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------
@@ -92,14 +101,14 @@ def writings(dtype: DType) -> list[tuple[Case, np.ndarray, np.ndarray]]:
 
 @pytest.mark.spec("D10", "F2")
 @FP8
-def test_every_code_is_read_on_the_host(dtype):
+def test_every_code_is_read_on_the_host(dtype, way):
     for case, x, want in readings(dtype):
         same(run_on_host(case, only(x))[0][0], want)
 
 
 @pytest.mark.spec("D10", "F2")
 @FP8
-def test_hard_numbers_are_written_on_the_host(dtype):
+def test_hard_numbers_are_written_on_the_host(dtype, way):
     for case, x, want in writings(dtype):
         same(run_on_host(case, only(x))[0][0], want)
 
@@ -107,7 +116,7 @@ def test_hard_numbers_are_written_on_the_host(dtype):
 @pytest.mark.spec("D10", "F2")
 @FP8
 @pytest.mark.parametrize("variant", [VECTOR, STRIDED])
-def test_movement_keeps_every_number(dtype, variant):
+def test_movement_keeps_every_number(dtype, variant, way):
     """Infinities too, where there are some."""
     memory = np.repeat(codes(dtype), 2) if variant == STRIDED else codes(dtype)
     case = moved(dtype, variant)
@@ -123,7 +132,7 @@ def quantised(dtype: DType) -> Case:
 
 @pytest.mark.spec("D10", "A15", "F2")
 @FP8
-def test_what_is_rounded_inside_a_kernel_is_what_memory_would_hold(dtype):
+def test_what_is_rounded_inside_a_kernel_is_what_memory_would_hold(dtype, way):
     x = hard(dtype)[:992]
     narrow, back = run_on_host(quantised(dtype), only(x))[0]
     same(narrow, rounded(x, dtype))
@@ -134,7 +143,7 @@ def test_what_is_rounded_inside_a_kernel_is_what_memory_would_hold(dtype):
 @pytest.mark.spec("D10")
 @FP8
 @pytest.mark.parametrize("value", [1.3, -1e9, np.inf, np.nan])
-def test_filled_as_convert_does(dtype, value):
+def test_filled_as_convert_does(dtype, value, way):
     case = Case("cuda.fill.v1", region("fill", shape=(3, 5), value=value, dtype=dtype.id))
     same(run_on_host(case, Operands())[0][0], np.full((3, 5), rounded(np.float32([value]), dtype)[0]))
 
@@ -165,8 +174,9 @@ def narrowed(variant: str, to: DType) -> Case:
 @pytest.mark.parametrize(
     "variant", [TILED, SPLIT, GEMV]
 )  # blocks of the naive one have two axes; the simulator runs it
-def test_products_run_on_the_host_agree_with_numpy(variant):
-    for case in products(variant):
+def test_products_run_on_the_host_agree_with_numpy(variant, way, request):
+    cases = products(variant)
+    for case in cases if EVERYTHING else random.Random(request.node.name).sample(cases, 3):
         given = operands_for(case, fresh_seed())
         (results,) = run_on_host(case, given)
         assert_close(case, results, reference(case, given.arrays))
@@ -223,6 +233,20 @@ def test_bytes_travel_in_words(of, to):
         found = re.findall(rf"^\s+{instruction}\.global\S*?(?:\.v(\d))?\.[bfu](\d+)", ptx, re.MULTILINE)
         last = ("", str(8 * dtype.itemsize))  # the elements after the last whole vector, one at a time
         assert found.pop() == last and set(found) == {(str(words[dtype]).replace("1", ""), "32")}
+
+
+@pytest.mark.spec("D10", "F2")
+@pytest.mark.parametrize(
+    "target, expected", [("sm_80", 0), ("sm_86", 0), ("sm_89", 1), ("sm_90a", 1), ("sm_100a", 1)]
+)
+def test_pairs_are_converted_by_one_instruction_where_there_is_one(target, expected):
+    for r, instruction, pairs in (
+        (region("convert", operand(f32), dtype=f8e4m3.id), "cvt.rn.satfinite.e4m3x2.f32", 2),
+        (region("convert", operand(f8e5m2), dtype=f32.id), "cvt.rn.f16x2.e5m2x2", 2),
+    ):
+        (launch,) = VARIANTS[VECTOR].build(r, preset("h200"))
+        found = engine.ptx_of(launch, r, target).count(instruction)
+        assert found > pairs if expected else not found  # in each vector, and one at the end
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ stands the same thing in plain Python, on NumPy arrays.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,22 +15,8 @@ import numpy as np
 from ...registry.program import Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
+from .llvm import emit_call
 from .storage import decode, emit_load, emit_load_vector, emit_store, emit_store_vector, encode, numba_type
-
-
-def emit_call(
-    ctx: Any, b: Any, fn: Callable[..., Any], result: Any, arg_types: list[Any], args: list[Any]
-) -> Any:
-    """Call a plain Python function; it is inlined. Its defaults (see ops/scalar.py) are appended as constants."""
-    for value in fn.__defaults__ or ():
-        kind = (
-            types.boolean
-            if isinstance(value, (bool, np.bool_))
-            else getattr(types, np.dtype(type(value)).name)
-        )
-        arg_types, args = [*arg_types, kind], [*args, ctx.get_constant(kind, value)]
-    return ctx.compile_internal(b, fn, result(*arg_types), args)
-
 
 # --- maps -------------------------------------------------------------------------------------------------------------
 #

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import SIMULATED, deferred, intrinsic, ir, types
-from .element import emit_call
-from .storage import const, emit_load, emit_load_parts, emit_load_vector, emit_store_vector, per_word, unpack
+from .llvm import const, emit_call
+from .storage import emit_load, emit_load_parts, emit_load_vector, emit_store_vector, per_word, unpack
 
 
 @deferred

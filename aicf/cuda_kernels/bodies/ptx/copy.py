@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...dsl import deferred, intrinsic, ir, types
-from ..element import emit_call
-from ..storage import const
+from ..llvm import const, emit_call
 from .assemble import assemble, instruction
 
 Place = tuple[

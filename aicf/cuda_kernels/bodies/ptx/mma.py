@@ -7,7 +7,7 @@ from typing import Any
 
 from ....types import DType, bf16, f16
 from ...dsl import deferred, intrinsic, ir, types
-from ..storage import const
+from ..llvm import const
 from .assemble import assemble, instruction
 from .copy import Place, moved
 
