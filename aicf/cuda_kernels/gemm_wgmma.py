@@ -32,26 +32,35 @@ from .wgmma_tiling import ATOM, DEPTH, SPLIT, TILINGS, Tiling
 
 ROW_BYTES = 16  # that rows and pointers are multiples of
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
-EXTENT = 2**31 - 1024  # of m, n and k: coordinates of a tile that hangs over are i32
+BATCH_SPARE = 96  # registers beside sums that it takes to do so in a batch
+EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
 
 
+Axis = tuple[int, int]  # an extent and a step, in elements
+
+
 @dataclass(frozen=True)
 class Operand:
-    """a or b, as rows in memory: of k, or of lines (m or n)."""
+    """a or b, as rows in memory: of k, or of lines (m or n); of a batch, along those `axes` of it that are not shared."""
 
     name: str
     index: int
     k_fast: bool
     extents: tuple[int, int]
     pitch: int  # bytes from row to row
+    axes: tuple[int, ...]
+    batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
 
     def map(self, region: RegionSpec, lines: int) -> TensorMap:
         """For slices of `lines` and 64 of k, or for 64 lines of them at a time."""
         box = (DEPTH, lines) if self.k_fast else (ATOM, DEPTH)
-        return TensorMap(In(self.index), region.operands[self.index].dtype, self.extents, self.pitch, box)
+        extents = *self.extents, *(extent for extent, _ in self.batch)
+        pitches = self.pitch, *(pitch for _, pitch in self.batch)
+        ones = (1,) * len(self.batch)
+        return TensorMap(In(self.index), region.operands[self.index].dtype, extents, pitches, box + ones)
 
 
 @lru_cache(maxsize=256)
@@ -59,22 +68,31 @@ def operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
     """a and b, or why one of them has no 16-byte aligned rows."""
     p, _ = gemm.parts(region)
     a, b = region.operands[p.a], region.operands[p.b]
-    (a_m, a_k), (b_k, b_n) = p.a_steps, p.b_steps
-    made = _operand("a", p.a, a, (p.m, a_m), (p.k, a_k)), _operand("b", p.b, b, (p.n, b_n), (p.k, b_k))
+    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
+    made = (
+        _operand("a", p.a, a, (p.m, a_m), (p.k, a_k), tuple(zip(p.batch, a_batch))),
+        _operand("b", p.b, b, (p.n, b_n), (p.k, b_k), tuple(zip(p.batch, b_batch))),
+    )
     return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
 
 
 def _operand(
-    name: str, index: int, matrix: TensorDesc, lines: tuple[int, int], depth: tuple[int, int]
+    name: str, index: int, matrix: TensorDesc, lines: Axis, depth: Axis, batch: tuple[Axis, ...]
 ) -> Operand | Reject:
-    """`lines` and `depth` are each an extent and a step. Steps of an extent of one mean nothing."""
+    """Steps of an extent of one mean nothing."""
     if matrix.alignment < ROW_BYTES:
         return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {ROW_BYTES}")
+    axes = tuple(i for i, (extent, step) in enumerate(batch) if extent > 1 and step)
+    walks = tuple((batch[i][0], batch[i][1] * matrix.dtype.itemsize) for i in axes)
+    if any(pitch % ROW_BYTES for _, pitch in walks):
+        return Reject(
+            "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {ROW_BYTES} bytes"
+        )
     for k_fast, (inner, step), (outer, pitch) in ((True, depth, lines), (False, lines, depth)):
         row = inner * matrix.dtype.itemsize
         apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, ROW_BYTES) * ROW_BYTES
         if (step == 1 or inner == 1) and apart >= row and apart % ROW_BYTES == 0:
-            return Operand(name, index, k_fast, (inner, outer), apart)
+            return Operand(name, index, k_fast, (inner, outer), apart, axes, walks)
     return Reject(
         "rows",
         f"{name} is {matrix}, needs rows that begin at multiples of {ROW_BYTES} bytes, one after the other",
@@ -87,24 +105,25 @@ def checks(region: RegionSpec) -> Checks:
     p, _ = gemm.parts(region)
     if p.dtype not in (f16, bf16):
         yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
-    yield at_most("axes of the batch", len(p.batch), 0)
     yield at_least("k", p.k, 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
+    yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
     made = operands(region)
     yield made if isinstance(made, Reject) else None
 
 
 def staged(tiling: Tiling, region: RegionSpec) -> bool:
     """Whether results leave a box at a time: they can, and there are registers for it. What computes with indices, as dropout
-    does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
+    does, takes them; and two blocks of rows leave fewer, since what they share is kept, as does a place in a batch."""
     (p, after), result = gemm.parts(region), region.results[0]
+    tight = tiling.row_blocks > 1 or (p.batch and tiling.spare < BATCH_SPARE)
     return (
         len(after.stores) == 1
         and result.dtype in (f16, bf16)
         and result.alignment >= ROW_BYTES
         and p.n * result.dtype.itemsize % ROW_BYTES == 0
         and gemm.epilogue(region, 2).width == 2
-        and len(after.loads) + (p.c is not None) <= (BOX_LOADS if tiling.row_blocks == 1 else 1)
+        and len(after.loads) + (p.c is not None) <= (1 if tight else BOX_LOADS)
         and all(load.operand is not None for load in after.loads)
     )
 
@@ -183,10 +202,12 @@ def _launch(
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
     if boxes:
         result = region.results[0].dtype
-        maps = *maps, TensorMap(Out(0), result, (p.n, p.m), p.n * result.itemsize, (ATOM, 64))
+        row, count = p.n * result.itemsize, (p.count,) * bool(p.batch)
+        pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
+        maps = *maps, TensorMap(Out(0), result, (p.n, p.m, *count), pitches, box)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     grid = (min(tiles, wgmma_cost.resident(tiling, device)) * tiling.cluster,)
-    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes)
+    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes)
     return Launch(
         body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.cluster
     )

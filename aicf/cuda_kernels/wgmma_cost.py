@@ -82,4 +82,4 @@ def resident(tiling: Tiling, device: DeviceSpec) -> int:
 def clusters(tiling: Tiling, region: RegionSpec) -> int:
     """Clusters' worth of tiles: one if there is nothing to do."""
     p, _ = gemm.parts(region)
-    return max(1, cdiv(p.m, tiling.m * tiling.cluster) * cdiv(p.n, tiling.n))
+    return max(1, p.count * cdiv(p.m, tiling.m * tiling.cluster) * cdiv(p.n, tiling.n))

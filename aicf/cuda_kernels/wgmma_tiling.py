@@ -59,6 +59,12 @@ class Tiling:
         return self.row_blocks * self.n // 2
 
     @property
+    def spare(self) -> int:
+        """Registers that it has beside them."""
+        taken = 65536 // (self.threads * self.blocks) if self.registers is None else self.registers[1]
+        return min(taken, 255) - self.sums
+
+    @property
     def band(self) -> int:
         """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
         return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.n) / (self.m * self.cluster)))

@@ -8,9 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import test_gpu_kernels
+from fused_gemm_cases import Product
 from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
-from wgmma_cases import BY_NAME, SPLITS, TRANSPOSES, VARIANTS, product, residual, stashed
+from wgmma_cases import (
+    BY_NAME,
+    SPLITS,
+    TRANSPOSES,
+    VARIANTS,
+    SharedHeads,
+    batches,
+    product,
+    residual,
+    stashed,
+)
 
 import aicf
 from aicf.device.runtime import runtime
@@ -24,6 +35,7 @@ pytestmark = pytest.mark.gpu
 
 IDS = sorted(v.id for v in VARIANTS.values())
 BOTH = (f16, bf16)
+NAMES = sorted(batches(8, 8, 8))
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +110,25 @@ def test_other_results(gpu, variant):  # noqa: F811
     check(gpu, variant, product(520, 264, 72, ("w", "convert", "y", {"dtype": f32.id})))
     check(gpu, variant, product(520, 264, 72, ("w", "convert", "y", {"dtype": bf16.id})), HALVES[bf16])
     check(gpu, variant, product(520, 264, 72, ("g", "gelu", "y")))
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("variant", IDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_batches(gpu, variant, name):  # noqa: F811
+    """Tiles that hang over both ways, in runs and in boxes; products smaller than a tile. The two types take turns."""
+    dtype = BOTH[(IDS.index(variant) + NAMES.index(name)) % 2]
+    for sizes in ((520, 264, 200), (304, 136, 72), (40, 24, 8)):
+        check(gpu, variant, batches(*sizes, dtype)[name])
+
+
+@pytest.mark.parametrize("variant", IDS)
+def test_many_products(gpu, variant):  # noqa: F811
+    """More than the device has multiprocessors, each of several tiles: heads of attention."""
+    for p in (SharedHeads, Product):
+        for trans_b in (False, True):
+            heads = p(260, 264, 64, bf16, batch=(8, 12), heads=True, trans_b=trans_b)
+            check(gpu, variant, heads.then({}))
 
 
 @pytest.mark.spec("B10")

@@ -10,10 +10,11 @@ import random
 import re
 
 import pytest
+from fused_gemm_cases import Product
 from hopper_bodies import bodies
 from hopper_model import Machine
-from kernel_cases import desc
-from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, VARIANTS, product, residual, stashed
+from kernel_cases import desc, fused
+from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, VARIANTS, batches, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import engine, gemm_wgmma
@@ -27,6 +28,12 @@ from aicf.types import DType, bf16, f16, f32, i64
 # --- what is taken ----------------------------------------------------------------------------------------------------
 
 
+def batch(count, a_stride=None):
+    """So many products of a row and an 8 x 8 matrix."""
+    operands = {"a": desc((count, 1, 8), f16, a_stride), "b": desc((count, 8, 8), f16)}
+    return fused(operands, ("y", "gemm", "a", "b", None, None, {}))
+
+
 @pytest.mark.parametrize("r, reason", [
     (product(64, 64, 64, dtype=f32), "the product is in f32, needs f16 or bf16"),
     (product(64, 64, 0), "k 0 is under 1"),
@@ -35,6 +42,9 @@ from aicf.types import DType, bf16, f16, f32, i64
     (product(64, 64, 64, pitch=(68, None)), "needs rows that begin at multiples of 16 bytes"),
     (product(64, 64, 64, pitch=(32, None)), "needs rows"),
     (product(64, 64, 64, alignment=8), "a is aligned to 8 bytes, needs 16"),
+    (batches(37, 64, 64, f32)["heads"], "the product is in f32"),
+    (batch(3, (12, 8, 1)), "a is f16[3x1x8] strides (12, 8, 1), needs matrices that begin at multiples of 16 bytes"),
+    (batch(2**31), "tiles of 64 x 64 2147483648 is over"),
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(r, reason):
     for variant in VARIANTS.values():
@@ -58,6 +68,23 @@ def test_needs_hopper_itself():
 def test_takes_either_order(r, fast):
     assert all(v.supported(r, H200) is None for v in VARIANTS.values())
     assert tuple(o.k_fast for o in gemm_wgmma.operands(r)) == fast
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("name, a_map, b_map", [
+    ("alone", ((56, 40, 3), (112, 4480)), ((48, 56, 3), (96, 5376))),
+    ("shared a", ((56, 40), (112,)), ((48, 56, 3), (96, 5376))),
+    ("shared b", ((56, 240), (112,)), ((48, 56), (96,))),  # one product of more rows
+    ("shared b, rows", ((56, 40, 6), (112, 4480)), ((48, 56), (96,))),
+    ("heads", ((56, 40, 2, 3), (336, 13440, 112)), ((48, 56, 2, 3), (96, 16128, 5376))),
+    ("heads of one b", ((40, 56, 2, 3), (240, 13440, 80)), ((48, 56, 2), (96, 16128))),
+])  # fmt: skip
+def test_a_shared_operand_has_no_axis_of_the_batch(name, a_map, b_map):
+    """Of which the pitch would be 0, which no map has."""
+    r = batches(40, 48, 56)[name]
+    assert all(v.supported(r, H200) is None for v in VARIANTS.values())
+    maps = [o.map(r, 64) for o in gemm_wgmma.operands(r)]
+    assert [(m.extents, m.pitches) for m in maps] == [a_map, b_map]
 
 
 @pytest.mark.parametrize("r, boxes", [
@@ -94,13 +121,13 @@ def test_shared_memory_and_registers_suffice(t, staged):
 
 
 @pytest.mark.parametrize(
-    "rows, columns, splits", [(1, 1, 1), (3, 5, 1), (8, 2, 3), (19, 7, 2), (1, 20, 1), (40, 1, 4)]
+    "rows, columns, layers", [(1, 1, 1), (3, 5, 1), (8, 2, 3), (19, 7, 2), (1, 20, 1), (40, 1, 4)]
 )
 @pytest.mark.parametrize("band", [1, 5, 8])
-def test_every_tile_is_visited_once_and_neighbours_in_time_are_near(rows, columns, splits, band):
+def test_every_tile_is_visited_once_and_neighbours_in_time_are_near(rows, columns, layers, band):
     where = bodies(Machine(0)).of(placer(band))
-    visited = [where(tile, rows, columns) for tile in range(rows * columns * splits)]
-    assert sorted(visited) == list(itertools.product(range(rows), range(columns), range(splits)))
+    visited = [where(tile, rows, columns) for tile in range(rows * columns * layers)]
+    assert sorted(visited) == list(itertools.product(range(rows), range(columns), range(layers)))
     assert [v[2] for v in visited] == sorted(v[2] for v in visited)
     assert all(abs(a[0] - b[0]) <= band for a, b in itertools.pairwise(visited) if a[1:] == b[1:])
 
@@ -140,6 +167,15 @@ CHOSEN = CODE if ALL else random.Random(0).sample(CODE, 12)
 @pytest.mark.parametrize("t, order, dtype, then", CHOSEN, ids=lambda v: str(v))
 def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
     compiled(t, EPILOGUES[then](1000, 1000, 1000, dtype=dtype, ta=order[0], tb=order[1]))
+
+
+BATCHED = list(itertools.product(TILINGS, batches(8, 8, 8), (f16, bf16)))
+
+
+@pytest.mark.spec("F2", "D10")
+@pytest.mark.parametrize("t, name, dtype", BATCHED if ALL else random.Random(0).sample(BATCHED, 6), ids=str)
+def test_batches_compile_without_spills_or_serialized_products(t, name, dtype):
+    compiled(t, batches(1000, 1016, 1000, dtype)[name])
 
 
 @pytest.mark.parametrize("t", TILINGS if ALL else TILINGS[1:2], ids=str)
@@ -223,6 +259,14 @@ def test_costs_tell_large_from_small():
     assert 1 < long["128x128_cluster2"] / long["128x128_pingpong_cluster2"] < 1.02
 
 
+@pytest.mark.spec("D5")
+def test_a_batch_costs_its_tiles():
+    """As many of them as one product of that many rows has, and about as much."""
+    t = VARIANTS["gemm_wgmma_128x128"]
+    one, many = product(3072, 1024, 512), batches(1024, 1024, 512)["alone"]
+    assert t.cost(many, H200).us == pytest.approx(t.cost(one, H200).us, rel=0.1)
+
+
 @pytest.mark.spec("B8")
 def test_a_prediction_is_told_by_its_causes():
     terms = VARIANTS["gemm_wgmma_128x256_cluster2"].cost(product(3072, 3072, 3072), H200).terms
@@ -233,11 +277,10 @@ def test_a_prediction_is_told_by_its_causes():
 
 @pytest.mark.spec("B7", "B8")
 def test_beside_the_others_a_tiling_is_chosen_where_it_can_be_and_the_reason_told_where_not():
-    """In a registry with all; by default none is: nothing is chosen for anybody that has not run."""
-    kernels = aicf.default_registry().copy()
-    assert not any("wgmma" in v.id for v in kernels)
-    kernels.add_module(gemm_wgmma)
-    assert "gemm_wgmma" in select(product(4096, 4096, 4096, dtype=bf16, tb=True), H200, kernels).kernel_id
+    kernels = aicf.default_registry()
+    heads = Product(1024, 1024, 1024, bf16, batch=(8, 12), heads=True, trans_b=True).then({})
+    for r in (product(4096, 4096, 4096, dtype=bf16, tb=True), heads):
+        assert "gemm_wgmma" in select(r, H200, kernels).kernel_id
     ragged = select(product(4097, 4095, 4095), H200, kernels)
     told = {r.variant.name: r.reject.reason for r in ragged.rejected}
     assert "gemm_wgmma" not in ragged.kernel_id and all("16 bytes" in told[name] for name in VARIANTS)

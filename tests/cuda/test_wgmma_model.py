@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hopper_bodies import Tensor
 from hopper_model import Machine, Stuck
-from kernel_cases import Case, reference
-from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, product, residual, stashed
+from kernel_cases import HALVES, Case, assert_close, reference
+from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, batches, product, residual, stashed
 
 from aicf.cuda_kernels import gemm_wgmma
 from aicf.cuda_kernels.bodies import gemm_wgmma as body
@@ -19,22 +21,30 @@ from aicf.rows import RegionSpec
 from aicf.types import bf16, f16
 
 
-def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 0, machine: type[Machine] = Machine) -> None:
+def run(
+    t: Tiling,
+    r: RegionSpec,
+    seed: int = 0,
+    grid: int = 0,
+    machine: type[Machine] = Machine,
+    tolerance: float = 0.0,
+) -> None:
     """On the model, with small whole numbers: sums are exact, whatever their order. What lies between rows is NaN."""
     rng, ins, arrays = np.random.default_rng(seed), [], []
     for d in r.operands:
         arrays.append(rng.integers(-2, 3, d.shape).astype(d.dtype.numpy))
-        memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), np.nan).astype(
+        nothing = np.nan if d.dtype.kind == "float" else 0
+        memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), nothing).astype(
             d.dtype.numpy
         )
-        np.lib.stride_tricks.as_strided(memory, d.shape, [s * d.dtype.itemsize for s in d.stride])[...] = (
-            arrays[-1]
-        )
+        view = np.lib.stride_tricks.as_strided(memory, d.shape, [s * d.dtype.itemsize for s in d.stride])
+        view[...] = arrays[-1]
+        arrays[-1] = view.copy()  # where a stride is 0, the last of what was written
         ins.append(memory)
     outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
     machine(seed).launch(gemm_wgmma._launch(t, r, H200), ins, outs, grid or t.cluster)
-    for got, want, d in zip(outs, reference(Case("", r), arrays), r.results):
-        np.testing.assert_array_equal(got.reshape(d.shape).astype(np.float64), want)
+    got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
+    assert_close(Case("", r, tolerance=tolerance), got, reference(Case("", r), arrays))
 
 
 WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, registers=(40, 216))
@@ -60,6 +70,41 @@ def test_every_number_goes_where_it_belongs_in_a_cluster(ta, tb):
 def test_epilogues_read_and_write_what_they_should(make, sizes, pitch):
     """In boxes and in runs, of two columns and of one; nothing outside of an operand is read."""
     run(SMALL, make(*sizes, pitch=pitch))
+
+
+LITTLE = Tiling(64, 64, 1, registers=None)
+BATCHED = [(t, name, 72) for t in (LITTLE, PAIR, PINGPONG) for name in batches(8, 8, 8)]
+BATCHED += [
+    (t, name, 71) for t in (LITTLE, PINGPONG) for name in ("dropped", "heads, rows")
+]  # rows of k, in both
+
+
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("t, name, n", BATCHED if ALL else random.Random(1).sample(BATCHED, 4), ids=str)
+def test_batches(t, name, n):
+    """Tiles hang over, and come after those of the next product that other blocks compute; operands are shared, or of heads."""
+    seed = random.randrange(2**32)
+    run(t, batches(72, n, 72)[name], seed, 2 * t.cluster, tolerance=HALVES[f16])
+
+
+class FoldedResults(Machine):
+    """Results of a batch as one matrix, in which tiles hang over into the next product's."""
+
+    def store_box(self, rank=2):
+        store, folded = super().store_box(rank), rank == 3
+
+        def store_folded(tensor, source, column, line, layer):
+            (n, m, count), (row, _) = tensor.map.extents, tensor.map.pitches
+            whole = replace(tensor.map, extents=(n, m * count), pitch=row, box=tensor.map.box[:2])
+            store(Tensor(whole, tensor.memory), source, column, layer * m + line)
+
+        return store_folded if folded else store
+
+
+def test_the_model_notices_tiles_that_hang_over_into_the_next_product():
+    with pytest.raises(AssertionError):
+        run(LITTLE, batches(72, 64, 8)["alone"], grid=2, machine=FoldedResults, tolerance=HALVES[f16])
+    run(LITTLE, batches(72, 64, 8)["alone"], grid=2, tolerance=HALVES[f16])
 
 
 @pytest.mark.parametrize("m, n, k", [(1, 8, 1), (1, 1, 1), (3, 8, 65), (64, 128, 64), (2, 130, 9)])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 
+from fused_gemm_cases import Product, batched, two_biases
 from kernel_cases import desc, fused
 
 from aicf.cuda_kernels import gemm_wgmma
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
-from aicf.types import ActKind, f16
+from aicf.rows import RegionSpec
+from aicf.types import ActKind, DType, TensorDesc, f16
 
 H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
@@ -61,3 +63,18 @@ def stashed(m, n, k, dtype=f16, **more):
     return product(
         m, n, k, dtype=dtype, given=given, act=ActKind.relu, save_preact=True, alpha=2.0, beta=-1.0, **more
     )
+
+
+class SharedHeads(Product):
+    """b has one matrix for all heads of a."""
+
+    def _factor(self, name: str, rows: int, columns: int, transposed: bool) -> TensorDesc:
+        made = super()._factor(name, rows, columns, transposed)
+        return desc(made.shape, made.dtype, (made.stride[0], 0, *made.stride[2:])) if name == "b" else made
+
+
+def batches(m: int, n: int, k: int, dtype: DType = f16) -> dict[str, RegionSpec]:
+    """`batched`, but for the empty one; and heads that share."""
+    made = {name: r for name, r in batched(m, n, k, dtype).items() if name != "none"}
+    heads = SharedHeads(m, n, k, dtype, batch=(2, 3), heads=True, trans_a=True)
+    return {**made, "heads of one b": two_biases(heads)}

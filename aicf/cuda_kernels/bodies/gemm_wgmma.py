@@ -47,19 +47,27 @@ from .ptx import (
 )
 from .tile import zeros
 from .wgmma_results import boxes_of_results, runs_of_results
-from .wgmma_walk import length, over, placer, skipper, slices, splits, turner, turns
+from .wgmma_walk import layers, lengths, over, placer, skipper, turner, turns
 
 
 @functools.cache
 def wgmma(
-    tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: bool
+    tiling: Tiling,
+    a_k_fast: bool,
+    b_k_fast: bool,
+    epilogue: Epilogue,
+    staged: bool,
+    a_axes: tuple[int, ...] = (),
+    b_axes: tuple[int, ...] = (),
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
     a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
     staged              results leave by way of shared memory, a box at a time; see wgmma_results.py
-    maps                of a and b, and of the result if staged
-    sizes               m, n, k; and how much of k makes a split, if the epilogue is of splits: each has m rows of results
+    a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
+    maps                of a and b, and of the result if staged: of a batch, with all of its matrices as a third dimension
+    sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
+                        rows of results
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
     stages, arrivals = tiling.stages(staged), tiling.members * cluster
@@ -68,8 +76,8 @@ def wgmma(
     prefetch, fence = prefetch_map(), fence_async()
     meet, leave, rank_of = _together(cluster)
     keep, take = _registers(tiling)
-    each, _ = splits(epilogue)
-    produce = producer(tiling, a_k_fast, b_k_fast, stages)
+    each = layers(epilogue).each
+    produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
     consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged)
 
     def kernel(maps, operands, sizes, scales):
@@ -93,14 +101,17 @@ def wgmma(
         if thread < WARPGROUP:
             keep()
             if thread == 0:
-                produce(base, full, maps, walk)
+                produce(base, full, maps, walk, sizes)
         else:
             take()
             consume(base, full, maps, walk, sizes, scales, operands)
         leave()  # a block's shared memory may not go while others of its cluster still arrive there
 
     order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")
-    kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{epilogue}" + "_staged" * staged
+    walks = "".join(
+        f"_{name}{''.join(map(str, axes))}" for name, axes in (("a", a_axes), ("b", b_axes)) if axes
+    )
+    kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}" + "_staged" * staged
     kernel.blocks_per_sm = tiling.blocks
     return kernel
 
@@ -129,8 +140,12 @@ def _registers(tiling: Tiling) -> tuple[Any, Any]:
 # --- the producer -----------------------------------------------------------------------------------------------------
 
 
-def producer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, stages: int) -> Any:
-    """`produce(base, full, maps, walk)`: one thread asks for slice after slice, as soon as there is room.
+# of an operand: whether k is contiguous; the axes of the batch that it has
+Order = tuple[bool, tuple[int, ...]]
+
+
+def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
+    """`produce(base, full, maps, walk, sizes)`: one thread asks for slice after slice, as soon as there is room.
 
     Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it.
     """
@@ -142,17 +157,19 @@ def producer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, stages: int) -> Any
         tiling.b_bytes // cluster,
         8 * stages,
     )
-    bring_a = bringer(tile_m, a_k_fast, load_box())
-    bring_b = bringer(share, b_k_fast, load_box() if cluster == 1 else multicast_box(cluster))
+    bring_a = bringer(tile_m, a_order, load_box)
+    bring_b = bringer(share, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster))
+    _, number, slices, point_of, _ = layers(epilogue)
     wait, announce, turn, place = wait_phase(), expect(), turner(stages), placer(tiling.band)
 
-    def produce(base, full, maps, walk):
+    def produce(base, full, maps, walk, sizes):
         first, apart, rows, columns, steps, each, rank = walk
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
-        tile, tiles = first, uint32(rows * columns * over(steps, each))
+        tile, tiles = first, uint32(rows * columns * number(sizes, steps, each))
         while tile < tiles:
-            row, column, split = place(tile, rows, columns)
-            begin, count = slices(split, steps, each)
+            row, column, layer = place(tile, rows, columns)
+            begin, count = slices(layer, steps, each)
+            point = point_of(layer, sizes)
             a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
             for step in range(int32(begin), int32(begin + count)):
                 ready = uint32(full + uint32(8) * stage)
@@ -161,26 +178,38 @@ def producer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, stages: int) -> Any
                 a_at = uint32(base + stage * uint32(stage_bytes))
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
                 k = int32(step * DEPTH)
-                bring_a(a_at, maps[0], ready, a_line, k)
-                bring_b(b_at, maps[1], ready, b_line, k)
+                bring_a(a_at, maps[0], ready, a_line, k, point)
+                bring_b(b_at, maps[1], ready, b_line, k, point)
                 stage, phase = turn(stage, phase)
             tile = uint32(tile + apart)
 
     return device(produce)
 
 
-def bringer(lines: int, k_fast: bool, load: Any) -> Any:
-    """`bring(to, map, ready, line, k)`: `lines` x 64 of k; as rows of k, or 64 lines at a time as 64 rows of lines."""
-    boxes = lines // ATOM
+def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
+    """`bring(to, map, ready, line, k, point)`: `lines` x 64 of k; as rows of k, or 64 lines at a time as 64 rows of lines."""
+    (k_fast, axes), boxes = order, lines // ATOM
+    load = loader(load_box, axes)
 
-    def rows_of_k(to, map, ready, line, k):
-        load(to, map, ready, k, line)
+    def rows_of_k(to, map, ready, line, k, point):
+        load(to, map, ready, k, line, point)
 
-    def rows_of_lines(to, map, ready, line, k):
+    def rows_of_lines(to, map, ready, line, k, point):
         for i in range(boxes):
-            load(uint32(to + uint32(i * 2 * ATOM * DEPTH)), map, ready, int32(line + i * ATOM), k)
+            load(uint32(to + uint32(i * 2 * ATOM * DEPTH)), map, ready, int32(line + i * ATOM), k, point)
 
     return device(rows_of_k if k_fast else rows_of_lines)
+
+
+def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
+    """`load(to, map, ready, x, y, point)`: a box of the matrix at this point of the batch, of an operand with such axes."""
+    load = load_box(2 + len(axes))
+    if not axes:
+        return device(lambda to, map, ready, x, y, point: load(to, map, ready, x, y))
+    first, last = axes[0], axes[-1]
+    if len(axes) == 1:
+        return device(lambda to, map, ready, x, y, point: load(to, map, ready, x, y, point[first]))
+    return device(lambda to, map, ready, x, y, point: load(to, map, ready, x, y, point[first], point[last]))
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------
@@ -202,7 +231,8 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
     start, finish, release = zeros(tiling.sums), finish_products(tiling.sums), releaser(cluster)
     turn, skip, place = turner(stages), skipper(stages), placer(tiling.band)
     wait_turn, pass_turn = turns(tiling)
-    _, below = splits(epilogue)
+    _, number, slices, _, corner_of = layers(epilogue)
+    length = lengths(slices)
     write, done = boxes_of_results(tiling, epilogue) if staged else runs_of_results(tiling, epilogue)
 
     def consume(base, full, maps, walk, sizes, scales, operands):
@@ -211,13 +241,14 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
         group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
         team, part = int32(group // members), int32(group % members)
         acc = start  # what it holds before the first product of a tile is not read
-        tile, tiles = uint32(first + uint32(team) * apart), uint32(rows * columns * over(steps, each))
+        tile = uint32(first + uint32(team) * apart)
+        tiles = uint32(rows * columns * number(sizes, steps, each))
         stage, phase = uint32(0), uint32(0)
         if team != 0:
             stage, phase = skip(stage, phase, length(first, walk))
         while tile < tiles:
-            row, column, split = place(tile, rows, columns)
-            _, count = slices(split, steps, each)
+            row, column, layer = place(tile, rows, columns)
+            _, count = slices(layer, steps, each)
             before = uint32(0)
             if tile != first:
                 wait_turn(team)
@@ -240,7 +271,8 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
             acc = finish(acc)
             release(before, member)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            corner, given = (line, int32(column * tile_n)), (*operands, below(split, sizes))
+            corner = line, int32(column * tile_n), int32(layer)
+            given = *operands, corner_of(layer, sizes)
             write(acc, base, maps, group, member, corner, sizes, scales, given)
             if teams > 1 and following < tiles:
                 stage, phase = skip(stage, phase, length(following, walk))

@@ -4,7 +4,7 @@ runs    each thread stores the two neighbouring columns that it holds, or one: a
 boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by the tensor memory accelerator, which does not
         write outside of the result: for one result of a half type with 16-byte aligned rows
 
-Sums lie as `multiply_slabs` says.
+Sums lie as `multiply_slabs` says. `corner`: first row and column of a tile, and its layer (see wgmma_walk.py).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
     across, chunks_at = tiling.n // ATOM, tiling.chunks_at
     put_all = each(CHUNK, 8, matrices(epilogue))
     wait_but_one, wait_read, wait_all = wait_stores_read(1), wait_stores_read(0), wait_stores()
-    fence, store, commit = fence_async(), store_box(), commit_stores()
+    fence, store, commit = fence_async(), storer(epilogue.batch), commit_stores()
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
 
     def write_chunk(i, run, env):
@@ -80,7 +80,7 @@ def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
         fence()
         sync(group)
         if member == 0:
-            store(result, at, column, line)
+            store(result, at, column, line, corner[2])
             commit()
 
     write_each = each(tiling.sums, CHUNK, write_chunk)
@@ -94,6 +94,14 @@ def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
             wait_all()
 
     return device(write), device(done)
+
+
+def storer(batch: int) -> Any:
+    """`store(map, source, column, line, layer)`: of one matrix; or of many, so that no box hangs over into the next."""
+    if batch:
+        return store_box(3)
+    store = store_box()
+    return device(lambda map, source, column, line, layer: store(map, source, column, line))
 
 
 def matrices(epilogue: Epilogue) -> Any:

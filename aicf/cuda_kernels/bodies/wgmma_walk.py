@@ -7,7 +7,7 @@ registers. No memory holds the results of more tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,44 +24,88 @@ def over(length, tile):
 
 
 def placer(band: int) -> Any:
-    """`place(tile, rows, columns)`: a tile's row, column and split of k. All tiles of the first split, then of the next; in bands
+    """`place(tile, rows, columns)`: a tile's row, column and layer. All tiles of the first layer, then of the next; in bands
     of `band` rows, down each column of a band: what is near in time shares operands in the L2 cache."""
 
     def place(tile, rows, columns):
-        split = uint32(tile // uint32(rows * columns))
-        tile = uint32(tile - split * rows * columns)
+        layer = uint32(tile // uint32(rows * columns))
+        tile = uint32(tile - layer * rows * columns)
         above = uint32(tile // uint32(band * columns) * uint32(band))
         height = uint32(min(uint32(rows - above), uint32(band)))
         within = uint32(tile - above * columns)
-        return uint32(above + within % height), uint32(within // height), split
+        return uint32(above + within % height), uint32(within // height), layer
 
     return device(place)
 
 
-def splits(epilogue: Epilogue) -> tuple[Any, Any]:
-    """(`each(sizes, steps)`: how many slices of k a split has; `below(split, sizes)`: the corner of its results): one, of all of k,
-    or several, each of whose results lie below those of the one before."""
-    if not epilogue.split:
-        return device(lambda sizes, steps: steps), device(lambda split, sizes: ())
+class Layers(NamedTuple):
+    """What tiles at one row and column differ by: their part of k, or their place in a batch.
 
-    def below(split, sizes):
-        return np.int64(split) * sizes[0], np.int64(split)
+    each     `each(sizes, steps)`: how many slices of k a layer has, the last one maybe fewer
+    number   `number(sizes, steps, each)`: of layers
+    slices   `slices(layer, steps, each)`: the first slice of a layer, and how many it has
+    point    `point(layer, sizes)`: its index along each axis of the batch, i32
+    corner   `corner(layer, sizes)`: of its results, as `finisher` takes it
+    """
 
-    return device(lambda sizes, steps: over(sizes[3], DEPTH)), device(below)
+    each: Any
+    number: Any
+    slices: Any
+    point: Any
+    corner: Any
+
+
+def layers(epilogue: Epilogue) -> Layers:
+    """One; or parts of k, each of whose results lie below those of the one before; or a batch's products."""
+    all_steps, no_point = device(lambda sizes, steps: steps), device(lambda layer, sizes: ())
+    parts = device(lambda sizes, steps, each: over(steps, each))
+    if not epilogue.batch:
+        return Layers(all_steps, parts, part_of_k, no_point, no_point)
+
+    def below(layer, sizes):
+        return np.int64(layer) * sizes[0], np.int64(layer)
+
+    if epilogue.split:
+        return Layers(
+            device(lambda sizes, steps: over(sizes[3], DEPTH)), parts, part_of_k, no_point, device(below)
+        )
+    all_of_k = device(lambda layer, steps, each: (uint32(0), steps))
+    if epilogue.batch == 1:
+        count, point = (
+            device(lambda sizes, steps, each: uint32(sizes[3])),
+            device(lambda layer, sizes: (int32(layer),)),
+        )
+        return Layers(all_steps, count, all_of_k, point, device(below))
+
+    def along_two(layer, sizes):
+        x = uint32(layer // uint32(sizes[4]))
+        return int32(x), int32(layer - x * uint32(sizes[4]))
+
+    point = device(along_two)
+
+    def below_two(layer, sizes):
+        x, y = point(layer, sizes)
+        return np.int64(layer) * sizes[0], np.int64(x), np.int64(y)
+
+    count = device(lambda sizes, steps, each: uint32(uint32(sizes[3]) * uint32(sizes[4])))
+    return Layers(all_steps, count, all_of_k, point, device(below_two))
 
 
 @device
-def slices(split, steps, each):
-    """The first slice of a split of k, and how many it has: `each`, or in the last one what there is."""
-    first = uint32(split * each)
+def part_of_k(part, steps, each):
+    """The first slice of a part of k, and how many it has: `each`, or in the last one what there is."""
+    first = uint32(part * each)
     return first, uint32(min(each, uint32(steps - first)))
 
 
-@device
-def length(tile, walk):
-    """How many slices a tile has."""
-    _, _, rows, columns, steps, each, _ = walk
-    return slices(uint32(tile // uint32(rows * columns)), steps, each)[1]
+def lengths(slices: Any) -> Any:
+    """`length(tile, walk)`: how many slices a tile has."""
+
+    def length(tile, walk):
+        _, _, rows, columns, steps, each, _ = walk
+        return slices(uint32(tile // uint32(rows * columns)), steps, each)[1]
+
+    return device(length)
 
 
 def turner(stages: int) -> Any:
