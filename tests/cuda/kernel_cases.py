@@ -17,6 +17,7 @@ from aicf.device.spec import preset
 from aicf.ops.constraints import OperandDecl
 from aicf.ops.draw import draw
 from aicf.ops.schema import OpSchema, schema_of
+from aicf.registry.read import jumps
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import (
@@ -405,11 +406,13 @@ def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, Opera
 
 
 def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
-    """The ops in NumPy, one after another; values inside the region are rounded to their types.
+    """The ops in NumPy, one after another; values inside the region are rounded to their types where kernels have to (A15).
 
     Floats are float64 unless the values are special ones, which overflow elsewhere there.
     """
     r = case.region
+    rounded = set(r.outputs) | {t for op in r.ops if jumps(op, r.tensors) for t in op.inputs}
+    rounded |= {t for op in r.ops if r.strict or op.kind.name == "convert" for t in op.outputs}
     values = {i: _wide(x, exact) for i, x in zip(r.inputs, arrays)}
     made = dict(values)
     for op in r.ops:
@@ -419,7 +422,7 @@ def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> l
             for i, result in zip(op.outputs, results):
                 made[i] = result
                 dtype = r.tensors[i].dtype
-                narrow = dtype.compute is not dtype
+                narrow = dtype.compute is not dtype and i in rounded
                 values[i] = _wide(result.astype(dtype.numpy) if narrow else result, exact)
     return [made[i] for i in r.outputs]
 

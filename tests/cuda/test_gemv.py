@@ -279,7 +279,10 @@ def test_tensor_core_kernels_compile_without_spills(target: str):
     ids=str,
 )
 def test_agrees_with_numpy(gpu, case):  # noqa: F811
-    for operands in (operands_for(case, fresh_seed()), with_specials(case, operands_for(case, fresh_seed()))):
+    drawn = [operands_for(case, fresh_seed())]
+    if not any(t.dtype.kind == "int" for t in case.region.results):  # what a NaN becomes is not specified
+        drawn.append(with_specials(case, operands_for(case, fresh_seed())))
+    for operands in drawn:
         got = launch_case(gpu, case, operands.memory)
         assert_close(case, got, reference(case, operands.arrays))
 

@@ -50,8 +50,13 @@ def torch_layouts(torch):
 
 
 def to_torch(torch, array):
-    if array.dtype == DType.bf16.numpy:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).cuda()
+    kinds = {
+        DType.bf16.numpy: (np.int16, torch.bfloat16), DType.f8e4m3.numpy: (np.uint8, torch.float8_e4m3fn),
+        DType.f8e5m2.numpy: (np.uint8, torch.float8_e5m2),
+    }  # fmt: skip
+    if array.dtype in kinds:
+        bits, kind = kinds[array.dtype]
+        return torch.from_numpy(np.ascontiguousarray(array).view(bits)).cuda().reshape(array.shape).view(kind)
     return torch.from_numpy(np.ascontiguousarray(array)).cuda().reshape(array.shape)
 
 
