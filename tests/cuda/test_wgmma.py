@@ -169,7 +169,8 @@ def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
     compiled(t, EPILOGUES[then](1000, 1000, 1000, dtype=dtype, ta=order[0], tb=order[1]))
 
 
-BATCHED = list(itertools.product(TILINGS, batches(8, 8, 8), (f16, bf16)))
+# but for what is one product of more rows
+BATCHED = list(itertools.product(TILINGS, sorted({*batches(8, 8, 8)} - {"shared b"}), (f16, bf16)))
 
 
 @pytest.mark.spec("F2", "D10")
