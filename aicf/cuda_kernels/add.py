@@ -46,7 +46,7 @@ class AddHalf2:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         pairs = region.results[0].numel // 2
         return roofline(
-            device, bytes=region.nbytes, memory_efficiency=0.85, blocks=cdiv(pairs, THREADS), blocks_per_sm=8
+            device, bytes=region.nbytes, memory_efficiency=0.77, blocks=cdiv(pairs, THREADS), blocks_per_sm=8
         )
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -15,7 +15,7 @@ from ..registry.variant import Launch, Num, Out, Work, cdiv
 from ..rows import RegionSpec
 from ..types import DType, f32
 from .elementwise import THREADS, grid_for
-from .reduce import EFFICIENCY, RESIDENT, chain_us, lanes_for, partial_side
+from .reduce import EFFICIENCY, RESIDENT, TREE_US, chain_us, lanes_for, partial_side
 
 TAKES = "gemm+reduce", "gemm+map+reduce"
 
@@ -44,7 +44,8 @@ def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec) -
     width, nbytes = _width(columns), lines * columns * f32.itemsize
     again = roofline(
         device, bytes=2 * nbytes, flops=lines * columns, efficiency=EFFICIENCY, memory_efficiency=0.8,
-        blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, chain=chain_us(cdiv(lines, THREADS // width), THREADS // width),
+        blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, chain=chain_us(cdiv(lines, THREADS // width)),
+        finish=TREE_US,
     )  # fmt: skip
     return cost.plus(**{"column sums": again.us + 2 * BARRIER_US})
 

@@ -32,6 +32,8 @@ from . import gemm
 from .elementwise import THREADS
 
 LEAST_STEPS = 2  # of a tile's depth, in each part
+SUM_STEP_US = 0.07  # of the second launch, for each part: measured on an H200
+SUM_RUN = 4  # columns of a thread of the second launch, at most
 MOST_PARTS = 64
 MOST_TILES = 512  # more than that fill any device, three blocks to a multiprocessor, without being split
 COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
@@ -86,8 +88,10 @@ def _cost(region: RegionSpec, p: Gemm, tile: gemm.Tile, parts: Parts, device: De
     they fit."""
     through, total = sum_cost(region, p, parts.number, device)
     slices = replace(p, k=parts.depth, batch=(parts.number,))
-    first = tile.product_cost(slices, operand_bytes(p) + through, device, p.flops)
-    return gemm.with_epilogue(first.plus(**{"sum of parts": total.us}), region, device)
+    first = tile.product_cost(
+        slices, operand_bytes(p) + through, device, p.flops, gemm.STORE_US * tile.m * tile.n
+    )
+    return first.plus(**{"sum of parts": total.us})
 
 
 def operand_bytes(p: Gemm) -> int:
@@ -99,7 +103,12 @@ def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tu
     partial = 4 * number * p.m * p.n
     kept = partial if partial <= device.l2_bytes // 2 else 0
     rest = max(0, region.nbytes - operand_bytes(p))
-    return partial - kept, roofline(device, bytes=rest + partial - kept, cached=kept)
+    each = SUM_RUN * THREADS
+    total = roofline(
+        device, bytes=rest + partial - kept, cached=kept, blocks=cdiv(p.m * p.n, each), blocks_per_sm=8,
+        chain=SUM_STEP_US * number, finish=gemm.finish_us(region, each),
+    )  # fmt: skip
+    return partial - kept, total
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
@@ -132,7 +141,7 @@ def total(region: RegionSpec, number: int) -> Launch:
 
     p, _ = gemm.parts(region)
     _, _, operands, sizes, *_, scales = gemm.arguments(region)
-    finish = gemm.epilogue(region, 4)
+    finish = gemm.epilogue(region, SUM_RUN)
     blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
     args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
     return Launch(sum_parts(finish), (blocks,), (THREADS,), args)

@@ -28,11 +28,8 @@ from ..registry.variant import (
 from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f16, i32
 from . import gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, DEPTH, SPLIT, TILINGS, Tiling
+from .wgmma_tiling import ATOM, DEPTH, ROW_BYTES, SPLIT, TILINGS, Tiling
 
-ROW_BYTES = 16  # that rows and pointers are multiples of
-BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
-BATCH_SPARE = 96  # registers beside sums that it takes to do so in a batch
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
 
@@ -112,22 +109,6 @@ def checks(region: RegionSpec) -> Checks:
     yield made if isinstance(made, Reject) else None
 
 
-def staged(tiling: Tiling, region: RegionSpec) -> bool:
-    """Whether results leave a box at a time: they can, and there are registers for it. What computes with indices, as dropout
-    does, takes them; and two blocks of rows leave fewer, since what they share is kept, as does a place in a batch."""
-    (p, after), result = gemm.parts(region), region.results[0]
-    tight = tiling.row_blocks > 1 or (p.batch and tiling.spare < BATCH_SPARE)
-    return (
-        len(after.stores) == 1
-        and result.dtype in (f16, bf16)
-        and result.alignment >= ROW_BYTES
-        and p.n * result.dtype.itemsize % ROW_BYTES == 0
-        and gemm.epilogue(region, 2).width == 2
-        and len(after.loads) + (p.c is not None) <= (1 if tight else BOX_LOADS)
-        and all(load.operand is not None for load in after.loads)
-    )
-
-
 # --- variants ---------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +177,7 @@ def _launch(
     maps: tuple[TensorMap, ...] = a.map(region, tiling.m), b.map(region, tiling.n // tiling.cluster)
     _, _, others, sizes, *_, scales = gemm.arguments(region)
     if parts is None:
-        boxes, finish = staged(tiling, region), gemm.epilogue(region, 2)
+        boxes, finish = wgmma_cost.staged(tiling, region), gemm.epilogue(region, 2)
     else:
         boxes, finish = False, gemm_split.raw(region, 2)
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED

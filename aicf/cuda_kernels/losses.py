@@ -8,7 +8,7 @@ from ..registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, o
 from ..rows import RegionSpec
 from ..types import TensorDesc
 from .elementwise import THREADS, grid_for
-from .reduce import RESIDENT, UNROLLED, chain_us, lanes_for
+from .reduce import RESIDENT, TREE_US, UNROLLED, chain_us, lanes_for
 
 
 def op_operands(region: RegionSpec) -> list[TensorDesc]:
@@ -21,12 +21,10 @@ def _cost(region: RegionSpec, device: DeviceSpec, reads: int) -> Cost:
     blocks = cdiv(rows * lanes_for(classes), THREADS)
     lanes = lanes_for(classes)
     again = (reads - 1) * op_operands(region)[0].nbytes  # what is read once more is in a cache
-    passes = chain_us(cdiv(classes, lanes), lanes) + (reads - 1) * CACHE_TRIP_US * cdiv(
-        classes, lanes * UNROLLED
-    )
+    passes = chain_us(cdiv(classes, lanes)) + (reads - 1) * CACHE_TRIP_US * cdiv(classes, lanes * UNROLLED)
     return roofline(
         device, bytes=region.nbytes, cached=again, flops=10 * reads * rows * classes, efficiency=0.3,
-        memory_efficiency=0.8, blocks=blocks, blocks_per_sm=RESIDENT, chain=passes + chain_us(1, lanes),
+        memory_efficiency=0.8, blocks=blocks, blocks_per_sm=RESIDENT, chain=passes + chain_us(1), finish=2 * TREE_US,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import functools
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import BARRIER_US, TRIP_US, Cost, roofline
+from ..registry.cost import TRIP_US, Cost, roofline
 from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse
 from ..registry.read import read
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
@@ -182,13 +182,24 @@ def _first(how: str) -> str:
 
 UNROLLED = 4  # steps of a thread whose loads are in flight together: nothing is stored between them
 RESIDENT = 5  # blocks on a multiprocessor, by the 40 to 58 registers that these kernels take
-EFFICIENCY = 0.25  # of the f32 rate; a guess until measured
-SAME_SECTOR_US = 0.1  # an element of reduce_naive along rows: a trip for every eight, and additions between
+EFFICIENCY = 0.25  # of the f32 rate; never the limit
+# What follows was measured on an H200.
+LINE = 128  # bytes: a multiprocessor's first cache gives one line at a time
+LINE_US = 5e-4  # for each; so long a warp's load takes for each line that it touches
+ELEMENT_US = 0.02  # of reduce_naive, along rows: an addition, and its load out of the cache
+NEAR = 8  # elements whose loads are on their way at once
+TREE_US, FEED_US = 0.3, 0.1  # of a multiprocessor, for the tree of a block, and for each of its operands
+SETUP_US = 0.3  # a block's way through the tree
 
 
-def chain_us(steps: int, folded: int) -> float:
-    """Microseconds of dependent steps: further trips to memory of a thread, then a tree over `folded` threads."""
-    return (max(1, cdiv(steps, UNROLLED)) - 1) * TRIP_US + (folded.bit_length() + 1) * BARRIER_US / 2
+def chain_us(steps: int) -> float:
+    """Microseconds of dependent steps: further trips to memory of a thread, and its way through the tree."""
+    return (max(1, cdiv(steps, UNROLLED)) - 1) * TRIP_US + SETUP_US
+
+
+def tree_us(r: Reduced) -> float:
+    """Of a multiprocessor, for each block."""
+    return TREE_US + FEED_US * sum(any(load.strides) for load in r.before.loads)
 
 
 def _flops(r: Reduced) -> int:
@@ -226,7 +237,7 @@ class ReduceRows:
         return roofline(
             device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
             blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lanes), lanes),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lanes)), finish=tree_us(r),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -285,7 +296,7 @@ class ReduceColumns:
         return roofline(
             device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.8,
             blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lines), lines),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lines)), finish=tree_us(r),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -354,10 +365,15 @@ class ReduceNaive:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
         along = max(r.before.shape, default=1) > 1 and (len(r.before.shape) - 1) in r.core.axes
+        lines = 0.0
+        if along:
+            walking = [load for load in r.before.loads if any(load.strides)]
+            touched = sum(min(1.0, r.length * load.dtype.itemsize / LINE) for load in walking)
+            lines = min(THREADS, r.after.numel) * r.length * touched * LINE_US
         return roofline(
             device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY,
-            memory_efficiency=0.3 if along else 0.75, blocks=cdiv(r.after.numel, THREADS), blocks_per_sm=RESIDENT,
-            chain=r.length * (SAME_SECTOR_US if along else TRIP_US / UNROLLED),
+            memory_efficiency=0.75, blocks=cdiv(r.after.numel, THREADS), blocks_per_sm=RESIDENT, finish=lines,
+            chain=max(0, r.length - NEAR) * ELEMENT_US if along else r.length * TRIP_US / UNROLLED,
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -1,7 +1,8 @@
 """What a Hopper matrix product is predicted to take: blocks that stay, with a ring of slices that never runs dry between tiles.
 
-A block's main loop goes at the rate of the tensor cores, or of the L2 cache that its slices come from. Between main loops is the
-epilogue, unless another team or another block of the multiprocessor multiplies meanwhile.
+A block's main loop goes at the rate of the tensor cores, of its way to the L2 cache, or of a trip there for each filling of the
+ring. Between main loops is the epilogue, unless another team or another block of the multiprocessor multiplies meanwhile.
+Constants were measured on an H200, with cold caches.
 """
 
 from __future__ import annotations
@@ -12,49 +13,84 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import L2_PER_SM, TRIP_US, Cost
 from ..registry.variant import cdiv
 from ..rows import RegionSpec
+from ..types import bf16, f16
 from . import gemm, gemm_split
 from .gemm_split import Parts
-from .wgmma_tiling import ATOM, DEPTH, Tiling
+from .wgmma_tiling import ATOM, DEPTH, ROW_BYTES, Tiling
 
-# All guesses until measured, but for the first, which is the prototype's at 4096³, and fits its 704 TFLOP/s without clusters,
-# where the cache is the limit.
-RATE = 0.8  # of the tensor cores' peak, that a main loop reaches for which slices are there in time
-START_US = 1.0  # barriers, descriptors on their way, registers divided anew
-CLUSTER_US = 0.3  # for blocks of a cluster to meet at its start and its end
-DRAIN_US = 0.15  # from a tile's last request to its last product
-CHUNK_US = 0.2  # for a consumer to finish 64 x 64 results and send them off
+# Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
+# with all of them, when clocks fall.
+ALONE, ALL = 0.83, 0.7
+NARROW = (
+    0.8  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
+)
+PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
+FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
+DRAIN_US = 0.3  # from a tile's last request to its last product
+LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
+STRADDLE = 1.5  # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines
+START_US = 0.5  # barriers, descriptors on their way, registers divided anew
+CLUSTER_US = 0.9  # for blocks of a cluster to meet at its start and its end
+CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
+# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map
+CHUNK_US, APART_US, LOAD_CHUNK_US = 0.055, 0.4, 0.75
+CHUNK_FLOP_US = 0.06  # for each flop that the map takes for each element
+ROW = 0.4  # of that, for one with an element for each column
+BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
+BATCH_SPARE = 96  # registers beside sums that it takes to do so in a batch
 
 
 def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None) -> Cost:
     """Microseconds by their causes, as roofline's; of parts of k, which a second launch sums, if that is said."""
-    p, after = gemm.parts(region)
+    p, _ = gemm.parts(region)
     depth, count = (cdiv(p.k, DEPTH) * DEPTH, 1) if parts is None else (parts.depth, parts.number)
     tiles = clusters(tiling, region) * tiling.cluster * count
-    speed = device.tflops[p.dtype.name] * RATE * 1e6 / device.sms
+    share = min(1.0, tiles / device.sms)
+    rate = ALONE + (ALL - ALONE) * share
+    if tiling.n == ATOM:
+        rate *= NARROW
+    speed = device.tflops[p.dtype.name] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * depth / speed
-    fetch = (tiling.m + tiling.n / tiling.cluster) * depth * p.dtype.itemsize / L2_PER_SM * 1e-3
-    loop = max(multiply, fetch)
-    arithmetic = after.flops / tiles / (device.tflops["f32"] * gemm.EPILOGUE_EFFICIENCY * 1e6 / device.sms)
+    slices, size = depth // DEPTH, depth * p.dtype.itemsize
+    fetch = max(
+        (tiling.m + tiling.n) * size / PORT,
+        (tiling.m + tiling.n / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
+    ) * 1e-3  # fmt: skip
+    flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
+    wait = flight * (slices - 1) / tiling.stages(parts is None and staged(tiling, region))
+    loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     chunks = tiling.row_blocks * cdiv(tiling.n, ATOM)
-    finish = DRAIN_US + chunks * CHUNK_US + (arithmetic if parts is None else 0.0)
+    if parts is None:
+        each = _chunk_us(region) + (0.0 if staged(tiling, region) else APART_US)
+    else:
+        each = CHUNK_US + APART_US
+    finish = DRAIN_US + chunks * each
 
     usable = device.sms - device.sms % tiling.cluster
     most = cdiv(tiles, usable)  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
-    together = max(most * loop + finish, cdiv(most, at_once) * (loop + finish))
+    in_turn = most * (alone if tiling.blocks == 1 else loop)
+    together = max(in_turn + finish, cdiv(most, at_once) * (alone + finish))
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
     if parts is not None:
         through, total = gemm_split.sum_cost(region, p, parts.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
-    limits = {"memory": nbytes / device.bandwidth * 1e-3, "L2": tiles * fetch / device.sms, "compute": useful}
+    reached = gemm.MEMORY_EFFICIENCY
+    if tiling.n == ATOM and p.n > p.m:
+        reached *= LINES
+    memory = nbytes / (device.bandwidth * reached) * 1e-3
+    limits = {"memory": memory, "L2": tiles * fetch / device.sms, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
-    terms = {"launch": device.launch_us, "latency": TRIP_US + START_US + CLUSTER_US * (tiling.cluster > 1)}
+    first = tiling.stage_bytes / PORT * 1e-3
+    latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
+    terms = {"launch": device.launch_us, "latency": latency}
     reached = terms[limit] = limits[limit]
     last = "wave tail" if most > at_once else "idle multiprocessors"
     for name, until in (
         ("tile padding", tiles * loop / device.sms),
         (last, most * loop),
+        ("dependent steps", in_turn),
         ("epilogue", together),
     ):
         if until > reached * (1 + 1e-9):
@@ -62,7 +98,41 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
             reached = until
     if parts is None:
         return Cost(terms)
-    return gemm.with_epilogue(Cost({**terms, "sum of parts": total.us}), region, device)
+    return Cost({**terms, "sum of parts": total.us})
+
+
+def _straddling(region: RegionSpec) -> float:
+    p, _ = gemm.parts(region)
+    pitches = max(p.a_steps[-2:]), max(p.b_steps[-2:])
+    return STRADDLE if any(pitch * p.dtype.itemsize % 128 for pitch in pitches) else 1.0
+
+
+def _chunk_us(region: RegionSpec) -> float:
+    """For a consumer to finish 64 x 64 results, beside sending them off apart."""
+    f = gemm.follows(region)
+    return CHUNK_US + LOAD_CHUNK_US * (f.matrices + ROW * f.rows) + CHUNK_FLOP_US * f.flops
+
+
+def staged(tiling: Tiling, region: RegionSpec) -> bool:
+    """Whether results leave a box at a time: they can, and there are registers for it. What computes with indices, as dropout
+    does, takes them; and two blocks of rows leave fewer, since what they share is kept, as does a place in a batch."""
+    tight = tiling.row_blocks > 1 or (tiling.spare < BATCH_SPARE and gemm.parts(region)[0].batch)
+    return _boxes(region) <= (1 if tight else BOX_LOADS)
+
+
+@lru_cache(maxsize=256)
+def _boxes(region: RegionSpec) -> int:
+    """Loads of an epilogue whose results may leave in boxes; more than any may have, if they may not."""
+    (p, after), result = gemm.parts(region), region.results[0]
+    may = (
+        len(after.stores) == 1
+        and result.dtype in (f16, bf16)
+        and result.alignment >= ROW_BYTES
+        and p.n * result.dtype.itemsize % ROW_BYTES == 0
+        and gemm.in_runs(region, 2)
+        and all(load.operand is not None for load in after.loads)
+    )
+    return len(after.loads) + (p.c is not None) if may else BOX_LOADS + 1
 
 
 @lru_cache(maxsize=4096)

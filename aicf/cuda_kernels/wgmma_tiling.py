@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 DEPTH = 64  # of k in a slice
+ROW_BYTES = 16  # that rows and pointers are multiples of
 ATOM = 64  # halves in the 128 bytes that a row of a box has
 CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out, two for each consumer
 WARPGROUP = 128

@@ -17,7 +17,7 @@ from kernel_cases import desc, fused
 from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, VARIANTS, batches, product, residual, stashed
 
 import aicf
-from aicf.cuda_kernels import engine, gemm_wgmma
+from aicf.cuda_kernels import engine, gemm_wgmma, wgmma_cost
 from aicf.cuda_kernels.bodies.wgmma_walk import placer
 from aicf.cuda_kernels.wgmma_tiling import CHUNK_BYTES, SHARED, Tiling
 from aicf.device.spec import preset
@@ -97,7 +97,7 @@ def test_a_shared_operand_has_no_axis_of_the_batch(name, a_map, b_map):
     (product(64, 64, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), given={"rng": desc((2,), i64)}), False),
 ])  # fmt: skip
 def test_how_results_leave(r, boxes):
-    assert gemm_wgmma.staged(Tiling(64, 128, 1), r) == boxes
+    assert wgmma_cost.staged(Tiling(64, 128, 1), r) == boxes
 
 
 # --- what a block is made of ------------------------------------------------------------------------------------------
@@ -233,12 +233,12 @@ def costs(*sizes):
 
 
 @pytest.mark.spec("D5")
-@pytest.mark.parametrize("sizes, tflops", [((2048,) * 3, 670), ((4096,) * 3, 763), ((8192,) * 3, 748), ((16384,) * 3, 699),
-                                           ((4096, 11008, 4096), 698), ((8192, 1024, 8192), 700)])  # fmt: skip
-def test_predictions_are_near_what_the_prototype_measured(sizes, tflops):
-    """Its one tile; on a chip that, where it has long to do, slows down for power: nothing here knows that."""
+@pytest.mark.parametrize(
+    "sizes, tflops", [((1024,) * 3, 150), ((2048,) * 3, 639), ((4096,) * 3, 722), ((8192,) * 3, 661)]
+)
+def test_predictions_are_near_what_was_measured(sizes, tflops):
     m, n, k = sizes
-    assert costs(*sizes)["128x256_cluster2"] == pytest.approx(2e-6 * m * n * k / tflops, rel=0.11)
+    assert costs(*sizes)["128x256_cluster2"] == pytest.approx(2e-6 * m * n * k / tflops, rel=0.13)
 
 
 @pytest.mark.spec("D5")
@@ -247,17 +247,20 @@ def test_costs_tell_large_from_small():
         found = costs(*sizes)
         return min(found, key=found.__getitem__)
 
-    for n in (2048, 4096, 8192):
-        assert best(n, n, n) == "128x256_cluster2", "the largest, if they fill the chip evenly"
-    assert best(3072, 3072, 3072) == "192x128_cluster2", (
+    for n in (2048, 4096):
+        assert best(n, n, n) == "128x128_pingpong"
+    assert best(3072, 3072, 3072) in ("192x128", "128x192"), (
         "384 tiles for 132 multiprocessors; others need a fourth wave"
     )
-    assert best(1024, 1024, 1024) == "64x128_pingpong_cluster2", "128 tiles"
-    assert best(256, 256, 256) == best(512, 512, 512) == best(16, 4096, 4096) == "64x64"
+    assert best(1024, 1024, 1024) == "64x128_pingpong", "128 tiles"
+    assert best(256, 256, 256) == best(512, 512, 512) == "64x64"
     assert "pingpong" in best(8192, 8192, 512), "where tiles end often"
+    for n in (256, 1024, 4096):
+        found = costs(n, n, n)
+        assert all(found[name] < found[name + "_cluster2"] for name in found if name + "_cluster2" in found)
     short, long = costs(8192, 8192, 512), costs(8192, 8192, 8192)
-    assert short["128x128_cluster2"] / short["128x128_pingpong_cluster2"] > 1.1
-    assert 1 < long["128x128_cluster2"] / long["128x128_pingpong_cluster2"] < 1.02
+    assert short["128x128"] / short["128x128_pingpong"] > 1.1
+    assert 1 < long["128x128"] / long["128x128_pingpong"] < 1.02
 
 
 @pytest.mark.spec("D5")
