@@ -37,7 +37,7 @@ CHUNK_US, APART_US, LOAD_CHUNK_US = 0.055, 0.4, 0.75
 CHUNK_FLOP_US = 0.06  # for each flop that the map takes for each element
 ROW = 0.4  # of that, for one with an element for each column
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
-BATCH_SPARE = 96  # registers beside sums that it takes to do so in a batch
+SPARE = 96  # registers beside sums that it takes to do so
 
 
 def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None) -> Cost:
@@ -115,8 +115,8 @@ def _chunk_us(region: RegionSpec) -> float:
 
 def staged(tiling: Tiling, region: RegionSpec) -> bool:
     """Whether results leave a box at a time: they can, and there are registers for it. What computes with indices, as dropout
-    does, takes them; and two blocks of rows leave fewer, since what they share is kept, as does a place in a batch."""
-    tight = tiling.row_blocks > 1 or (tiling.spare < BATCH_SPARE and gemm.parts(region)[0].batch)
+    does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
+    tight = tiling.row_blocks > 1 or tiling.spare < SPARE
     return _boxes(region) <= (1 if tight else BOX_LOADS)
 
 
