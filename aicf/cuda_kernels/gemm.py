@@ -16,7 +16,7 @@ from ..registry.program import Gemm, Map, Program
 from ..registry.read import read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
-from ..types import TensorDesc, f32, i32
+from ..types import DType, TensorDesc, f32, i32
 from . import column_sums
 from .elementwise import THREADS
 
@@ -134,6 +134,25 @@ def in_runs(region: RegionSpec, width: int) -> bool:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Of `count` products: all that a tile's cost asks of them."""
+
+    m: int
+    n: int
+    k: int
+    count: int
+    dtype: DType
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.count * self.m * self.n * self.k
+
+
+def sizes_of(p: Gemm) -> Sizes:
+    return Sizes(p.m, p.n, p.k, p.count, p.dtype)
+
+
+@dataclass(frozen=True)
 class Tile:
     """What a block computes, and how fast.
 
@@ -152,11 +171,11 @@ class Tile:
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = parts(region)
         finish = finish_us(region, self.m * self.n)
-        cost = self.product_cost(gemm, region.nbytes, device, gemm.flops, finish)
+        cost = self.product_cost(sizes_of(gemm), region.nbytes, device, gemm.flops, finish)
         return column_sums.with_sums(cost, region, self.m, device)
 
     def product_cost(
-        self, gemm: Gemm, nbytes: float, device: DeviceSpec, useful: float, finish: float
+        self, gemm: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
     ) -> Cost:
         """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
 
@@ -208,7 +227,7 @@ def follows(region: RegionSpec) -> Follows:
 # --- operands ---------------------------------------------------------------------------------------------------------
 
 
-def grid(gemm: Gemm, m: int, n: int) -> tuple[int]:
+def grid(gemm: Gemm | Sizes, m: int, n: int) -> tuple[int]:
     """A block for each tile of m x n; one if there is none."""
     return (max(1, gemm.count * cdiv(gemm.m, m) * cdiv(gemm.n, n)),)
 

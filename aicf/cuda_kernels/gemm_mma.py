@@ -3,7 +3,9 @@ gemm.py, and operands may lie anyhow: the better rows are aligned, the wider the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from ..device.spec import DeviceSpec
@@ -105,7 +107,17 @@ def _operand(
     return max(made, key=lambda option: option[:2])[-1]
 
 
-def _checks(region: RegionSpec, tiling: Tiling, precision: Precision) -> Checks:
+def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
+    """What every tiling of a precision refuses."""
+
+    @lru_cache(maxsize=256)
+    def refusal(region: RegionSpec) -> Reject | None:
+        return next((reject for reject in _shared_checks(region, precision) if reject is not None), None)
+
+    return refusal
+
+
+def _shared_checks(region: RegionSpec, precision: Precision) -> Checks:
     factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
     taken = (f16, bf16) if precision is Precision.exact else (f32,)
     if len(factors) > 1 or not factors <= set(taken):  # before all else: it costs least
@@ -114,6 +126,9 @@ def _checks(region: RegionSpec, tiling: Tiling, precision: Precision) -> Checks:
     yield from gemm.checks(region)
     if precision > (allowed := gemm.parts(region)[0].precision):
         yield Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
+
+
+def _checks(region: RegionSpec, tiling: Tiling) -> Checks:
     for operand in operands(region):
         if operand.width < NARROWEST and tiling.sums > FEW:
             found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
@@ -154,6 +169,11 @@ def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, devi
     return column_sums.with_sums(cost, region, tiling.m, device)
 
 
+FAMILIES = {
+    precision: _family(precision) for precision in (Precision.exact, Precision.tf32, Precision.tf32x3)
+}
+
+
 def _mma(
     tiling: Tiling, efficiency: float, precision: Precision = Precision.exact, suffix: str = ""
 ) -> KernelVariant:
@@ -170,7 +190,14 @@ def _mma(
     }[precision]
     shared = tiling.shared(2 if halves else 4)
 
-    @variant("gemm", id=f"cuda.gemm_mma_{name}.v1", takes=gemm.TAKES_SUMS, needs=("sm_80",), shared=shared)
+    @variant(
+        "gemm",
+        id=f"cuda.gemm_mma_{name}.v1",
+        takes=gemm.TAKES_SUMS,
+        needs=("sm_80",),
+        shared=shared,
+        family=FAMILIES[precision],
+    )
     class Mma:
         __doc__ = f"""A block of {tiling.warps_m} x {tiling.warps_n} warps per {m} x {n} tile, by {how}.
 
@@ -179,7 +206,7 @@ def _mma(
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from _checks(region, tiling, precision)
+            yield from _checks(region, tiling)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             rate = gemm.parts(region)[0].dtype.name if halves else "tf32"

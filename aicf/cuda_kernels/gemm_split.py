@@ -7,7 +7,6 @@ summed in order by a second launch, which does what follows the product: the sam
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from ..rows import RegionSpec
 from ..types import f32, i32
 from . import gemm
 from .elementwise import THREADS
+from .gemm import Sizes
 
 LEAST_STEPS = 2  # of a tile's depth, in each part
 SUM_STEP_US = 0.07  # of the second launch, for each part: measured on an H200
@@ -73,40 +73,54 @@ def choices(k: int, most: int, step: int) -> list[Parts]:
     return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
 
 
-@lru_cache(maxsize=4096)
 def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, Parts]:
-    """The number of parts that is predicted to be fastest."""
+    """The number of parts that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
     p, _ = gemm.parts(region)
-    (tiles,) = gemm.grid(p, tile.m, tile.n)
-    tried = choices(p.k, device.sms * tile.blocks_per_sm // tiles, tile.step)
-    costs = [(_cost(region, p, tile, parts, device), parts) for parts in tried]
-    return min(costs, key=lambda pair: pair[0].us)
+    sizes = gemm.sizes_of(p)
+    parts = _fastest(sizes, tile, device)
+    through, total = sum_cost(region, p, parts.number, device)
+    return _cost(sizes, tile, parts, device, through, total), parts
 
 
-def _cost(region: RegionSpec, p: Gemm, tile: gemm.Tile, parts: Parts, device: DeviceSpec) -> Cost:
+@lru_cache(maxsize=4096)
+def _fastest(sizes: Sizes, tile: gemm.Tile, device: DeviceSpec) -> Parts:
+    (tiles,) = gemm.grid(sizes, tile.m, tile.n)
+    result, finish = sizes.m * sizes.n * f32.itemsize, gemm.STORE_US * SUM_RUN * THREADS
+
+    def us(parts: Parts) -> float:
+        through, total = _sum(sizes, parts.number, result, finish, device)
+        return _cost(sizes, tile, parts, device, through, total).us
+
+    return min(choices(sizes.k, device.sms * tile.blocks_per_sm // tiles, tile.step), key=us)
+
+
+def _cost(sizes: Sizes, tile: gemm.Tile, parts: Parts, device: DeviceSpec, through: int, total: Cost) -> Cost:
     """The parts as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
     they fit."""
-    through, total = sum_cost(region, p, parts.number, device)
-    slices = replace(p, k=parts.depth, batch=(parts.number,))
+    slices = Sizes(sizes.m, sizes.n, parts.depth, parts.number, sizes.dtype)
     first = tile.product_cost(
-        slices, operand_bytes(p) + through, device, p.flops, gemm.STORE_US * tile.m * tile.n
+        slices, operand_bytes(sizes) + through, device, sizes.flops, gemm.STORE_US * tile.m * tile.n
     )
     return first.plus(**{"sum of parts": total.us})
 
 
-def operand_bytes(p: Gemm) -> int:
+def operand_bytes(p: Gemm | Sizes) -> int:
     return (p.m + p.n) * p.k * p.dtype.itemsize
 
 
 def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tuple[int, Cost]:
     """(bytes of so many parts that go through memory when they are written, the second launch)."""
-    partial = 4 * number * p.m * p.n
-    kept = partial if partial <= device.l2_bytes // 2 else 0
     rest = max(0, region.nbytes - operand_bytes(p))
-    each = SUM_RUN * THREADS
+    return _sum(gemm.sizes_of(p), number, rest, gemm.finish_us(region, SUM_RUN * THREADS), device)
+
+
+def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec) -> tuple[int, Cost]:
+    """`rest`: bytes beside the parts; `finish`: of a block's results."""
+    partial = f32.itemsize * number * sizes.m * sizes.n
+    kept = partial if partial <= device.l2_bytes // 2 else 0
     total = roofline(
-        device, bytes=rest + partial - kept, cached=kept, blocks=cdiv(p.m * p.n, each), blocks_per_sm=8,
-        chain=SUM_STEP_US * number, finish=gemm.finish_us(region, each),
+        device, bytes=rest + partial - kept, cached=kept, blocks=cdiv(sizes.m * sizes.n, SUM_RUN * THREADS),
+        blocks_per_sm=8, chain=SUM_STEP_US * number, finish=finish,
     )  # fmt: skip
     return partial - kept, total
 

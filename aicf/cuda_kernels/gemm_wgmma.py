@@ -96,8 +96,13 @@ def _operand(
     )
 
 
-def checks(region: RegionSpec) -> Checks:
-    """What every tiling takes: halves in rows that the accelerator can copy."""
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    """Every tiling takes halves in rows that the accelerator can copy."""
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
     yield from gemm.checks(region)
     p, _ = gemm.parts(region)
     if p.dtype not in (f16, bf16):
@@ -115,7 +120,7 @@ def checks(region: RegionSpec) -> Checks:
 def _wgmma(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
 
-    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=gemm.TAKES, needs=("sm_90a",))
+    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family)
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
@@ -125,7 +130,7 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from checks(region)
+            yield None
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.cost(tiling, region, device)
@@ -139,7 +144,9 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
 def _split(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant that splits k: gemm_split.py has the other half."""
 
-    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}_split.v1", takes=gemm.TAKES, needs=("sm_90a",))
+    @variant(
+        "gemm", id=f"cuda.gemm_wgmma_{tiling}_split.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family
+    )
     class Split:
         __doc__ = f"""As gemm_wgmma_{tiling}, on parts of k side by side, and a second launch for their sum and what follows the product.
 
@@ -148,7 +155,6 @@ def _split(tiling: Tiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from checks(region)
             yield from gemm_split.checks(region, DEPTH, (tiling.m, tiling.n))
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:

@@ -77,7 +77,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
         through, total = gemm_split.sum_cost(region, p, parts.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
     reached = gemm.MEMORY_EFFICIENCY
-    if tiling.n == ATOM and p.n > p.m:
+    if tiling.n == ATOM and p.n >= p.m:
         reached *= LINES
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     limits = {"memory": memory, "L2": tiles * fetch / device.sms, "compute": useful}

@@ -17,7 +17,11 @@ from .variant import Reject
 
 def read(region: RegionSpec) -> Program | Reject:
     """The region as a Program; or at which op, and why, it is none."""
-    return _read(region, record.removals)
+    known = region.__dict__.get("_program")  # every kernel asks: a region that was read remembers it
+    if known is None or known[0] != record.removals:
+        known = record.removals, _read(region, record.removals)
+        object.__setattr__(region, "_program", known)
+    return known[1]
 
 
 @lru_cache(maxsize=8192)

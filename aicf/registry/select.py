@@ -173,7 +173,14 @@ class Selector:
         order = self._summing_order(region)
         key = region.key if self.tuning else ""
         ranked = []
+        families: dict[Any, Reject | None] = {}
         for variant in self.index.members(bits):
+            family = variant.family
+            if family is not None:
+                if family not in families:
+                    families[family] = family(region)
+                if families[family] is not None:
+                    continue
             if variant.refuses(region) or (order is not None and variant.id != order):
                 continue
             if self._found_wrong(variant, key):

@@ -154,6 +154,7 @@ class KernelVariant:
     dtypes   element types that tensors of a region may have
     alignment   bytes that every pointer must be aligned to
     shared   bytes of shared memory that a block takes
+    family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
 
@@ -164,6 +165,7 @@ class KernelVariant:
     cost: Callable[[RegionSpec, DeviceSpec], Cost]
     build: Callable[[RegionSpec, DeviceSpec], list[Launch] | HostCall]
     viable: Callable[[RegionSpec], Checks] | None = None
+    family: Callable[[RegionSpec], Reject | None] | None = None
     takes: tuple[str, ...] = ()
     dtypes: frozenset[DType] = frozenset(DType)
     alignment: int = 1
@@ -183,7 +185,8 @@ class KernelVariant:
 
     def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None, or the first condition that fails with the value seen."""
-        return self.admits(device) or self._takes(region) or _first(self.accepts(region))
+        refused = self.admits(device) or self._takes(region) or (self.family and self.family(region))
+        return refused or self.refuses(region)
 
     def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
@@ -192,7 +195,7 @@ class KernelVariant:
         return self.admits(device) or self._continues(region)
 
     def refuses(self, region: RegionSpec) -> Reject | None:
-        """As `supported`, of a region whose device, structure and element types an index has found right."""
+        """As `supported`, of a region whose device, structure and element types an index has found right, and its family."""
         return _first(self.accepts(region))
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
@@ -288,6 +291,7 @@ def variant(
     priority: int = 0,
     capture_safe: bool = True,
     deterministic: bool = True,
+    family: Callable[[RegionSpec], Reject | None] | None = None,
 ) -> Callable[[type], KernelVariant]:
     """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable` and `workspace`.
 
@@ -319,6 +323,7 @@ def variant(
             priority=priority,
             capture_safe=capture_safe,
             deterministic=deterministic,
+            family=family,
             doc=inspect.getdoc(cls) or "",
             **functions,
         )
