@@ -7,7 +7,7 @@ asked for a GPU that isn't here.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,13 @@ class RegionSpec:
     outputs: tuple[int, ...]
     strict: bool = False
     before: RegionSpec | None = field(init=False, default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The question alone: what was found out about it, functions among it, stays in this process."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     @classmethod
     def single(
