@@ -155,7 +155,7 @@ def cases(bench: Bench) -> list[Case]:
     ]
     shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
     made = [Case(f"gemm {p}", functools.partial(_against_cublas, p), seconds=1.0) for p in problems]
-    return [*(Case(f"kernels {p}", functools.partial(_kernels, p), seconds=2.0) for p in shown), *made]
+    return [*made, *(Case(f"kernels {p}", functools.partial(_kernels, p), seconds=2.0) for p in shown)]
 
 
 def _lab(bench: Bench) -> Any:
