@@ -1,9 +1,11 @@
-"""Markers: `spec("A6")` names the row of docs/spec.md that a test proves; `gpu` needs an NVIDIA GPU and skips without one."""
+"""Markers: `spec("A6")` names the row of docs/spec.md that a test proves; `gpu` needs an NVIDIA GPU and skips without one; of
+`sample(n)` n sets of parameters run, and all with AICF_TEST_ALL=1."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -18,13 +20,36 @@ ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, tes
 os.environ["AICF_CACHE"] = "off"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [] if EVERYTHING else _beyond_samples(items)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
     reason = None
     for item in items:
         if "gpu" in item.keywords:
             reason = reason or cuda_missing() or "available"
             if reason != "available":
                 item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
+
+
+def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones: always the same, unless
+    AICF_TEST_SEED is another. What is named on the command line by itself is a small set, and runs."""
+    groups: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if "sample" in item.keywords and "gpu" not in item.keywords:
+            groups.setdefault((str(item.path), getattr(item, "originalname", item.name)), []).append(item)
+    left_out = []
+    for (_, name), group in groups.items():
+        size = group[0].get_closest_marker("sample").args[0]
+        draw = random.Random(f"{name} {os.environ.get('AICF_TEST_SEED', 0)}")
+        left_out += draw.sample(group, max(0, len(group) - size))
+    return left_out
 
 
 @pytest.hookimpl(wrapper=True)

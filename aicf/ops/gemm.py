@@ -67,7 +67,7 @@ def gemm(
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
     C8  a and b have one element type, or both are fp8
     C9  c and bias have the results' element type, or f32
-    C10 out_dtype is the id of f32, f16 or bf16, or, unless a and b are fp8, 0
+    C10  out_dtype is the id of f32, f16 or bf16, or, unless a and b are fp8, 0
     """
     for name, x in (("a", a), ("b", b)):
         require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")

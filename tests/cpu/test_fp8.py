@@ -43,6 +43,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_array_equal(np.signbit(got)[want == 0], np.signbit(want)[want == 0])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("D10", "A12")
 @FP8
 @pytest.mark.parametrize("variant", [LOOP, REFERENCE])
@@ -78,6 +79,7 @@ def test_what_is_kept_is_what_later_ops_read(dtype):
             same(got, -rounded(x, dtype).astype(np.float32))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("D10")
 @FP8
 @pytest.mark.parametrize("variant", [LOOP, REFERENCE])

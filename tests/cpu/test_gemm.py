@@ -106,6 +106,7 @@ def test_the_gradient_of_an_activation_behind_a_transposed_product(trans_a, tran
     Graph(operands, ("gemm", "a b", "d", attrs), ("relu_grad", "d y", "g", {})).check(GEMM, 1e-5)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("keep", ["g s", "s", "d g s"])

@@ -33,6 +33,7 @@ def test_reductions_alone(shape, axes, how):
     reduced(normal(*shape), how, axes, keepdims=True).check(REDUCE)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", ["reduce_sum", "reduce_max"])
 @pytest.mark.parametrize("dtype", [i32, i64, f16, bf16], ids=str)
@@ -48,6 +49,7 @@ def test_integers_wrap():
     np.testing.assert_array_equal(got, x.sum(1, dtype=np.int32))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("shape, axes", DOMAINS, ids=str)

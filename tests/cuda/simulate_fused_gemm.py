@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import simulate
-from fused_gemm_cases import small
+from fused_gemm_cases import simulated, small
 
 if __name__ == "__main__":
-    simulate.main(small(), simulate.check)
+    simulate.main(simulated(small()), simulate.check)

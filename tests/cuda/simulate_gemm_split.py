@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import simulate
-from fused_gemm_cases import split_cases
+from fused_gemm_cases import simulated, split_cases
 
 if __name__ == "__main__":
-    simulate.main(split_cases("cuda.gemm_tiled_32x32_split.v1"), simulate.check)
+    simulate.main(simulated(split_cases("cuda.gemm_tiled_32x32_split.v1")), simulate.check)

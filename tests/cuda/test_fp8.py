@@ -99,6 +99,7 @@ def writings(dtype: DType) -> list[tuple[Case, np.ndarray, np.ndarray]]:
     return made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10", "F2")
 @FP8
 def test_every_code_is_read_on_the_host(dtype, way):
@@ -170,6 +171,7 @@ def narrowed(variant: str, to: DType) -> Case:
     return Case(variant, p.then({}, ("w", "convert", "y", {"dtype": to.id}), keep=("y", "w"), alpha=100.0))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize(
     "variant", [TILED, SPLIT, GEMV]

@@ -25,6 +25,7 @@ from fused_gemm_cases import (
     regions,
     residual,
     residuals,
+    simulated,
     small,
     spread,
     summed,
@@ -196,6 +197,7 @@ EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of
 SMALL_MMA, LARGE_MMA = "cuda.gemm_mma_64x64.v1", "cuda.gemm_mma_128x256.v1"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("variant", ALL if EVERYTHING else [*GEMMS, SMALL_MMA, LARGE_MMA])
@@ -206,6 +208,7 @@ def test_every_tile_has_registers_for_long_epilogues(variant, device):
             compile_case(case, device)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("variant, sizes", [(LARGE, ODD), (SMALL_MMA, EVEN)])
 def test_epilogues_compile_for_hopper_without_f64(variant, sizes):
@@ -215,6 +218,7 @@ def test_epilogues_compile_for_hopper_without_f64(variant, sizes):
         compile_case(case, HOPPER, look_at_ptx=True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize(
@@ -233,9 +237,10 @@ def test_compiles_at_the_limits(variant, device):
 @pytest.mark.spec("A12", "D3", "D4")
 def test_simulated_kernels_agree_with_numpy():
     outcomes = outcomes_of("simulate_fused_gemm.py")
-    assert len(outcomes) == len(small())
+    assert len(outcomes) == len(simulated(small()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12", "F2")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(dtype):

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fused_gemm_cases import TYPES, Product, batched, biased, case_of, own, residual, split_cases, spread
+from fused_gemm_cases import (
+    TYPES,
+    Product,
+    batched,
+    biased,
+    case_of,
+    own,
+    residual,
+    simulated,
+    split_cases,
+    spread,
+)
 from kernel_cases import SPLITS, VARIANTS, assert_close, operands_for, reference, with_specials
 from simulated import outcomes_of
 from test_fused_maps import fresh_seed, run_on_host
@@ -58,7 +69,7 @@ def test_rejects_with_the_value_seen(r, condition, reason):
 
 @pytest.mark.spec("B10", "D5")
 def test_simulated_kernels_agree_with_numpy():
-    assert len(outcomes_of("simulate_gemm_split.py")) == len(split_cases(SMALL))
+    assert len(outcomes_of("simulate_gemm_split.py")) == len(simulated(split_cases(SMALL)))
 
 
 @pytest.mark.spec("B10", "F2")

@@ -229,12 +229,14 @@ LARGE = [
 LARGE += [case_of("64x64", then(Product(132, 136, 72, f16))) for then in (dropped, spread, own)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("case", [*SMALL, *LARGE] if EVERYTHING else SMALL[::2], ids=str)
 def test_agrees_with_numpy(case):
     check(case)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("tile", ["128x128", "tf32_128x128"])
 def test_one_of_the_large_tiles_agrees_with_numpy(tile):
@@ -279,6 +281,7 @@ def test_tf32_rounds_to_nearest():
 # --- what the machine finds -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("r, faults", [
     (of(24, 24, 200), None),
     (of(23, 23, 200), None),

@@ -40,6 +40,7 @@ def compute(request):
     return computer(request)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_products_assemble(case):

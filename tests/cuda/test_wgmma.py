@@ -163,6 +163,7 @@ CODE = list(itertools.product(TILINGS, TRANSPOSES, (f16, bf16), EPILOGUES))
 CHOSEN = CODE if ALL else random.Random(0).sample(CODE, 12)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, order, dtype, then", CHOSEN, ids=lambda v: str(v))
 def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
@@ -173,6 +174,7 @@ def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
 BATCHED = list(itertools.product(TILINGS, sorted(batches(8, 8, 8)), (f16, bf16)))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, name, dtype", BATCHED if ALL else random.Random(0).sample(BATCHED, 6), ids=str)
 def test_batches_compile_without_spills_or_serialized_products(t, name, dtype):
@@ -213,6 +215,7 @@ PINGPONG = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("t, expected", [
     (Tiling(128, 256, 2, cluster=2), COOPERATIVE), (Tiling(128, 128, 2, teams=2, cluster=2), PINGPONG),
 ], ids=str)  # fmt: skip

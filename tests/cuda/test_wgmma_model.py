@@ -51,6 +51,7 @@ WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, r
 PINGPONG, PAIR = Tiling(64, 128, 2, teams=2), Tiling(64, 128, 1, cluster=2, registers=None)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
@@ -59,6 +60,7 @@ def test_every_number_goes_where_it_belongs(ta, tb, dtype):
     run(SMALL, product(72, 136, 200, dtype=dtype, ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_every_number_goes_where_it_belongs_in_a_cluster(ta, tb):
@@ -79,6 +81,7 @@ BATCHED += [
 ]  # rows of k, in both
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, name, n", BATCHED if ALL else random.Random(1).sample(BATCHED, 4), ids=str)
 def test_batches(t, name, n):
@@ -120,6 +123,7 @@ def tiles_of(t: Tiling):
 SAMPLE = {str(t): TRANSPOSES[i % 4] for i, t in enumerate(TILINGS)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, ta, tb", [
@@ -130,6 +134,7 @@ def test_every_tiling_computes(t, ta, tb):
     run(t, product(*tiles_of(t), ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "m, n, k", [(64, 128, 8), (64, 256, 600), (64, 384, 1000), (136, 392, 520), (192, 640, 64)]
 )
@@ -230,6 +235,7 @@ class EarlyRelease(Machine):
         return lambda at, parity: None if self.current.index == 0 else wait(at, parity)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("t, machine", [
     *((SMALL, m) for m in (NoFence, NoWaitForStores, NoMeeting, NoWaitForProducts, NoWaitForSlices, NoRelease, EarlyRelease)),
     *((PINGPONG, m) for m in (NoTurns, NoPassingOn, NoRelease, EarlyRelease)),
