@@ -61,7 +61,7 @@ def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
     return made
 
 
-@pytest.mark.sample(90)
+@pytest.mark.sample(60)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize(
     "case, device", _each_for_one(FIRST), ids=lambda x: getattr(x, "target", None) or x.variant

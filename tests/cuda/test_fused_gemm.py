@@ -153,11 +153,11 @@ def test_one_row_of_tiles_needs_no_second_launch_and_no_workspace(m, launches):
 
 @pytest.mark.spec("B8")
 def test_what_follows_a_product_has_a_term_of_its_own():
-    """In proportion to its arithmetic; a product alone has none."""
+    """A product alone has its results to store; operands and arithmetic come on top."""
     variant = VARIANTS[LARGE]
     alone, once = P.then({}), biased(P, 16)
     costs = [variant.cost(r, H200).terms.get("epilogue", 0.0) for r in (alone, once, residuals(P, 2))]
-    assert costs[0] == 0.0 < costs[1] and costs[2] == pytest.approx(2 * costs[1])
+    assert 0.0 < costs[0] < costs[1] < costs[2]
 
 
 # --- vectors ----------------------------------------------------------------------------------------------------------
