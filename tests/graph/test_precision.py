@@ -49,7 +49,7 @@ def test_an_op_that_is_told_its_own_keeps_it():
 
 
 @pytest.mark.spec("D10")
-@pytest.mark.parametrize("wrong", ["TF32", "fp8", 3, None])
+@pytest.mark.parametrize("wrong", ["TF32", "fp8", 3, None, True, ["tf32"]])
 def test_an_unknown_precision_is_refused_with_those_there_are(wrong):
     with pytest.raises(VerifyError, match=r"precision .* is unknown\n *expected: exact, tf32x3, tf32"):
         aicf.compile(model(), device="cpu", precision=wrong)

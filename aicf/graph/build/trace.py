@@ -86,7 +86,7 @@ class Recipe:
                 f"accumulate={runs!r} in mode {self.mode!r}",
                 expected="the whole number 1, or more in mode 'train'",
             )
-        if self.precision not in {*Precision, *Precision.__members__}:
+        if isinstance(self.precision, bool) or self.precision not in (*Precision, *Precision.__members__):
             raise VerifyError(
                 f"precision {self.precision!r} is unknown", expected=", ".join(Precision.__members__)
             )
