@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,23 @@ from aicf.device.runtime import cuda_missing
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
 
-# What is tested is compiled. Tests of the cache turn it on, in folders of their own.
-os.environ["AICF_CACHE"] = "off"
-
+# Processes that test side by side have a core each; a BLAS with as many threads as there are cores makes them wait for each
+# other. They inherit this from the first, which imports this file before it starts them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is tested is compiled in this run, so the cache is off; tests of it turn it on, in folders of their own. With a GPU
+    the processes of a run share one that begins empty: thousands of launches are of hundreds of kernels."""
+    if hasattr(config, "workerinput"):
+        return  # it inherits what the first process has set
+    os.environ["AICF_CACHE"] = "off"
+    if not cuda_missing():
+        folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ.update(AICF_CACHE="on", AICF_CACHE_DIR=os.environ.get("AICF_TEST_CACHE", folder.name))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

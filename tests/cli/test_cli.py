@@ -153,6 +153,7 @@ def test_the_cache_is_counted_and_cleared(capsys, tmp_path, monkeypatch):
     from aicf.cuda_kernels import cache
     from aicf.cuda_kernels.compile import CompiledKernel
 
+    monkeypatch.setenv("AICF_CACHE", "off")
     assert main(["cache"]) == 0 and "AICF_CACHE=off" in capsys.readouterr().out
     monkeypatch.setenv("AICF_CACHE", "on")
     monkeypatch.setenv("AICF_CACHE_DIR", str(tmp_path))
