@@ -168,11 +168,11 @@ class Start:
         """The kernel's parameters: pointers as int, numbers as NumPy scalars."""
         args = list(self.args)
         for at, arg in self.pointers:
-            if isinstance(arg, Work):
-                args[at] = workspace + arg.offset
-                continue
             tensor = arg.source if isinstance(arg, TensorMap) else arg
-            pointer = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
+            if isinstance(tensor, Work):
+                pointer = workspace + tensor.offset
+            else:
+                pointer = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
             args[at] = describe(arg).at(pointer) if isinstance(arg, TensorMap) else pointer
         return args
 

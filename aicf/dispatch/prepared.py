@@ -286,12 +286,11 @@ def _start(
     start = engine.prepare(launch, region, kernel_id)
     fill, maps = [], []
     for at, arg in start.pointers:
-        if isinstance(arg, Work):
-            fill.append((at, work[0], work[1] + arg.offset))
-            continue
         if isinstance(arg, TensorMap):
             maps.append((at, engine.describe(arg)))
         tensor = arg.source if isinstance(arg, TensorMap) else arg
-        which, offset = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
-        fill.append((at, which, offset))
+        if isinstance(tensor, Work):
+            fill.append((at, work[0], work[1] + tensor.offset))
+        else:
+            fill.append((at, *(ins if isinstance(tensor, In) else outs)[tensor.index]))
     return Start(start.kernel, start.config, list(start.args), tuple(fill), tuple(maps))

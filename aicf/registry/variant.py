@@ -77,7 +77,7 @@ Element = (
 class TensorMap:
     """Pointer to a descriptor of a tensor, for copies by the tensor memory accelerator (sm_90): 128 bytes in device memory.
 
-    source   the tensor, at a 16-byte aligned place: 1 to 5 dimensions, the contiguous one first
+    source   the tensor, at a 16-byte aligned place: 1 to 5 dimensions, the contiguous one first; it may be a copy in the workspace
     extents  elements along each dimension
     pitch    bytes from one to the next along each dimension but the first, multiples of 16; a number is a matrix's
     box      elements along each dimension of what one copy moves, at most 256; the first's take a multiple of 16 bytes
@@ -85,7 +85,7 @@ class TensorMap:
              that a column of them lies in banks of its own; or 0: rows of any length, as they are
     """
 
-    source: In | Out
+    source: In | Out | Work
     dtype: Element
     extents: tuple[int, ...]
     pitch: int | tuple[int, ...]

@@ -11,7 +11,7 @@ from aicf.cuda_kernels import engine, tensor_map
 from aicf.cuda_kernels.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
 from aicf.dispatch import prepared
 from aicf.errors import DeviceError
-from aicf.registry.variant import In, Launch, Num, Out, TensorMap
+from aicf.registry.variant import In, Launch, Num, Out, TensorMap, Work
 from aicf.types import DType, bf16, f16, f32, i32, i64
 
 A = TensorMap(In(0), f16, (40, 30), 96, (64, 128))
@@ -174,19 +174,19 @@ def made(monkeypatch):
 
 
 def test_bound_launches_get_the_descriptor_of_their_pointer(made):
-    args = ((A, TensorMap(Out(0), f16, (8, 8), 16, (64, 64))), In(1), Num(5, i32))
-    start = engine.Start(None, None, *engine.parameters(args))
-    packed = start.packed([10, 20], [30])
-    assert packed[2:] == [20, 5]
-    assert packed[:2] == [d.at(p) for d, p in zip(made.values(), (10, 30))]
+    maps = A, TensorMap(Out(0), f16, (8, 8), 16, (64, 64)), TensorMap(Work(64), f16, (40, 30), 96, (64, 128))
+    start = engine.Start(None, None, *engine.parameters((maps, In(1), Num(5, i32), Work(4))))
+    packed = start.packed([10, 20], [30], 1000)
+    assert packed[3:] == [20, 5, 1004]
+    assert packed[:3] == [d.at(p) for d, p in zip(made.values(), (10, 30, 1064))]
 
 
 def test_op_calls_describe_whatever_pointer_comes(made, monkeypatch):
     """One preparation, another tensor each call; a copy in scratch memory has its place there."""
-    args = (A, Out(0))
+    args = (A, Out(0), TensorMap(Work(32), f16, (8, 8), 16, (64, 64)), Work(8))
     start = engine.Start("kernel", "config", *engine.parameters(args))
     monkeypatch.setattr(engine, "prepare", lambda *given: start)
-    one = prepared._start(Launch(print, (1,), (1,), args), None, "", [(0, 0)], [(1, 64)], (2, 0))
+    one = prepared._start(Launch(print, (1,), (1,), args), None, "", [(0, 0)], [(1, 64)], (2, 512))
     launched = []
     monkeypatch.setattr(
         "cuda.core.launch", lambda stream, config, kernel, *given: launched.append(given), raising=False
@@ -197,9 +197,11 @@ def test_op_calls_describe_whatever_pointer_comes(made, monkeypatch):
     call = object.__new__(prepared.Prepared)
     call.ordinal, call.scratch, call.starts = 0, 0, (one,)
     for pointer in (0x100, 0x200, 0x100):
-        call._launch([pointer, 0x1000], 0)
-    (described,) = made.values()
-    assert launched == [(described.at(p), 0x1040) for p in (0x100, 0x200, 0x100)]
+        call._launch([pointer, 0x1000, 0x2000], 0)
+    given, copied = made.values()
+    assert launched == [
+        (given.at(p), 0x1040, copied.at(0x2000 + 512 + 32), 0x2000 + 512 + 8) for p in (0x100, 0x200, 0x100)
+    ]
 
 
 def test_equal_maps_share_descriptors_on_a_device(monkeypatch):
