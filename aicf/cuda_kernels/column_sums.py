@@ -61,9 +61,9 @@ def launches(region: RegionSpec, tile_m: int, device: DeviceSpec) -> list[Launch
     width = _width(count)
     given, read_lines = partial_side(f32, (lines * count, count, 1))
     sink = Side(_copy(program.tail.dtype), (), (program.tail.dtype,), ())
-    kernel = columns("sum", f32, given, sink, width)
+    kernel = columns("sum", f32, given, sink, width, False)
     tiles = cdiv(count, width)
-    numbers = Num(tiles), Num(lines), Num(count), Num(1), Num(lines), Num(lines, f32)
+    numbers = Num(lines), Num(count), Num(1), Num(lines), Num(lines, f32)
     results = (), (Out(program.tail.result),), ()
     return [Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*read_lines, *results, *numbers))]
 

@@ -19,7 +19,7 @@ from ..types import DType, i32, i64, row_major
 
 THREADS = 256
 MAX_RANK = 6
-GRID = 2**31 - 1  # blocks, at most; then each takes several steps
+GRID = 2**31 - 1  # blocks, at most: of one step each, for more than any memory holds
 PARAMETERS = 4096  # bytes: what a kernel takes
 MAX_POINTERS = 64  # with six strides of 8 bytes each they fit
 # For `map_cost`. An H200 moves 4.13 to 4.38 of its 4.8 TB/s with 16-byte loads, and so little by scattered ones.
@@ -30,7 +30,8 @@ RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 regist
 # Of loops over single elements, and over vectors, before the first load: measured on an H200
 LOOP_US = 0.1, 0.05
 REST_US = 0.35  # for what is left of a ragged length, after its vectors; measured
-UNROLL = 4  # elements of a thread and step of elementwise_flat
+# Elements of a thread of elementwise_flat; up to so many that each can have a thread on an H200, it has one
+UNROLL, FEW = 4, 2**15
 VECTOR = 16  # bytes: the most that one load takes
 
 Strides = tuple[int, ...]
@@ -38,7 +39,7 @@ Strides = tuple[int, ...]
 
 def grid_for(n: int, threads: int = THREADS) -> tuple[int]:
     """Blocks for n elements: one step each. Blocks that stay for several drift apart, and memory likes neighbours together: at
-    2^28 elements they reach 95 % of the speed, on an H200."""
+    2^28 elements they reach 95 % of the speed, on an H200. Kernels of several steps go round where this is not enough."""
     return (max(1, min(cdiv(n, threads), GRID)),)
 
 
@@ -77,11 +78,18 @@ def flat_launch(m: Map, width: int = 1) -> Launch:
     what = m.expression, load_types(m), store_types(m), walks
     n = Num(m.numel)
     if width == 1:
-        body = flat(f"elementwise_flat_{m.expression.name}", *what, UNROLL, THREADS)
-        return Launch(body, grid_for(cdiv(m.numel, UNROLL)), (THREADS,), (*pointers(m), n))
+        each = unroll(m)
+        ragged = m.numel % (each * THREADS) != 0
+        body = flat(f"elementwise_flat{each}_{m.expression.name}", *what, each, THREADS, ragged)
+        return Launch(body, grid_for(cdiv(m.numel, each)), (THREADS,), (*pointers(m), n))
     grid = grid_for(cdiv(m.numel, width))
-    body = vector(f"elementwise_vector{width}_{m.expression.name}", *what, width)
+    body = vector(f"elementwise_vector{width}_{m.expression.name}", *what, width, m.numel % width != 0)
     return Launch(body, grid, (THREADS,), (*pointers(m), n))
+
+
+def unroll(m: Map) -> int:
+    """Elements of a thread of elementwise_flat."""
+    return UNROLL if m.numel > FEW else 1
 
 
 def strided_launch(m: Map, width: int = 1) -> Launch:
@@ -181,7 +189,7 @@ def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequen
     access = VECTOR_ACCESS if width > 1 else HALF_ACCESS if vector_width(m) > 4 else SCALAR_ACCESS
     if any(steps[-1] not in (0, 1) for steps in strides):
         access = SCATTERED_ACCESS
-    each = UNROLL if width == 1 and not strides else width
+    each = unroll(m) if width == 1 and not strides else width
     chain = LOOP_US[width > 1] + (REST_US if m.numel % width else 0.0)
     return roofline(
         device, bytes=region.nbytes, flops=m.flops + index_flops * m.numel, efficiency=MAP_EFFICIENCY,

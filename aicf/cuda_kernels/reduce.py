@@ -255,7 +255,7 @@ class ReduceRows:
 
         def launch(how: str, before: Any, after: Any, lanes: int, segments: int, length: int, splits: int,
                    chunk: int) -> Launch:  # fmt: skip
-            kernel = body(how, r.partial, before[0], after[0], lanes)
+            kernel = body(how, r.partial, before[0], after[0], lanes, splits > 1)
             numbers = Num(segments), Num(length), Num(splits), Num(chunk), Num(r.length, f32)
             return Launch(kernel, grid_for(segments * lanes), (THREADS,), (*before[1], *after[1], *numbers))
 
@@ -313,9 +313,9 @@ class ReduceColumns:
         source, sink = _side(r.before, before_walks), _side(r.after, after_walks)
 
         def launch(how: str, before: Any, after: Any, length: int, splits: int, chunk: int) -> Launch:
-            kernel = body(how, r.partial, before[0], after[0], width)
+            kernel = body(how, r.partial, before[0], after[0], width, splits > 1)
             tiles = outer * splits * cdiv(inner, width)
-            numbers = Num(tiles), Num(length), Num(inner), Num(splits), Num(chunk), Num(r.length, f32)
+            numbers = Num(length), Num(inner), Num(splits), Num(chunk), Num(r.length, f32)
             return Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*before[1], *after[1], *numbers))
 
         if parts == 1:

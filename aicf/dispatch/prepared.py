@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..device import streams
@@ -104,10 +105,8 @@ class Prepared:
             self._launch(tensors, stream)
 
     def _launch(self, pointers: Sequence[int], handle: int) -> None:
-        from cuda.core import launch
-
         assert self.ordinal is not None, "the host has no launches"
-        stream, scratch = streams.stream_object(self.ordinal, handle), 0
+        launch, stream, scratch = _launcher(), streams.stream_object(self.ordinal, handle), 0
         previous = streams.enter(self.ordinal)
         try:
             if self.scratch:
@@ -124,6 +123,14 @@ class Prepared:
             if scratch:
                 streams.free(handle, scratch)
             streams.leave(previous)
+
+
+@cache
+def _launcher() -> Any:
+    """An import costs each call what a tenth of a launch does."""
+    from cuda.core import launch
+
+    return launch
 
 
 def _pairs(schema: OpSchema, operands: Descs, results: Sequence[TensorDesc]) -> Iterator[Pair]:

@@ -28,7 +28,7 @@ from kernel_cases import (
     unaligned,
 )  # fmt: skip
 
-from aicf.cuda_kernels import elementwise, engine
+from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec, from_properties
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec
@@ -379,18 +379,6 @@ def test_lengths_around_a_block(gpu):
         check(gpu, Case("cuda.elementwise_flat.v1", region("add", (n,), (n,))))
         check(gpu, Case("cuda.elementwise_vector.v1", region("add", (n,), (n,))))
         check(gpu, Case("cuda.elementwise_strided.v1", region("add", (n, 1), (3,))))
-
-
-def test_a_grid_smaller_than_the_work(gpu, monkeypatch):
-    """More elements than the largest grid has threads: the loops go round."""
-    monkeypatch.setattr(elementwise, "GRID", 32)
-    n = 32 * 256 * 5 + 7
-    check(gpu, Case("cuda.elementwise_flat.v1", region("add", (n,), (n,))))
-    check(gpu, Case("cuda.elementwise_vector.v1", region("add", (4 * n + 1,), (4 * n + 1,))))
-    check(gpu, Case("cuda.reduce_rows.v1", region("reduce_sum", (n, 5), axes=(1,))))
-    check(gpu, Case("cuda.reduce_columns.v1", region("reduce_max", (100, 5, 33), axes=(1,))))
-    labels = desc((n,), i64)
-    check(gpu, Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, 5), labels)))
 
 
 def test_a_bound_launch_can_be_captured(gpu):

@@ -1,4 +1,5 @@
-"""Maps: one thread per element or per few neighbours, in a grid-stride loop, so that any grid covers any length.
+"""Maps: one thread per element or per few neighbours, and a grid that covers them all. There is no loop, nor code for an end that
+a length does not have: on an H200 small tensors take as long as their kernel's code takes to come from memory.
 
 Limit: memory bandwidth. Consecutive threads touch consecutive elements of the results, so their stores coalesce always,
 and loads wherever an operand's last stride is 1 (or 0: one broadcast load for the warp).
@@ -41,69 +42,80 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
     else:
         apply = vector_mapper(expr, ins, outs, tuple(1 in steps[-2:] for steps, _ in walks), width)
 
-    resident = blocks_per_sm(ins, outs, walks, width)
-
     def kernel(ins, outs, shape, strides, n):
         i = (np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x) * width
-        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x * width
-        while i < n:
+        if i < n:
             apply(ins, outs, of(at(i, shape) + (i,), strides), i)
-            i += step
 
-    kernel.blocks_per_sm = resident
-    kernel.__name__ = name
-    return kernel
+    return _named(kernel, name, False, blocks_per_sm(ins, outs, walks, width))
 
 
 @functools.cache
-def flat(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int,
-         threads: int) -> Callable[..., None]:  # fmt: skip
-    """A domain of one dimension, `width` elements per thread and step, a block's width apart: wherever tensors begin, loads of
-    neighbouring threads are neighbours, and several are under way at once."""
-    apply_one, of = mapper(expr, ins, outs), offsets(walks)
-    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width, threads)
-    per_block, resident = width * threads, blocks_per_sm(ins, outs, walks, width)
+def flat(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int, threads: int,
+         ragged: bool) -> Callable[..., None]:  # fmt: skip
+    """A domain of one dimension, `width` elements per thread, a block's width apart: wherever tensors begin, loads of
+    neighbouring threads are neighbours, and several are under way at once.
 
-    def kernel(ins, outs, n):
-        i = np.int64(cuda.blockIdx.x) * per_block + cuda.threadIdx.x
-        step = np.int64(cuda.gridDim.x) * per_block
-        while i < n:
-            if i + (per_block - threads) < n:
-                apply(ins, outs, of((i,), ()), i)
-            else:
-                k = i
-                while k < n:
-                    apply_one(ins, outs, of((k,), ()), k)
-                    k += threads
-            i += step
-
-    kernel.blocks_per_sm = resident
-    kernel.__name__ = name
-    return kernel
-
-
-@functools.cache
-def vector(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...],
-           width: int) -> Callable[..., None]:  # fmt: skip
-    """A domain of one dimension, `width` neighbours per thread and step: 16-byte loads, so that fewer threads keep memory
-    busy. The last n % width elements go one by one."""
-    apply_one, of = mapper(expr, ins, outs), offsets(walks)
-    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
-
+    ragged  the last block has fewer elements than the others
+    """
+    apply_one, of, per_block = mapper(expr, ins, outs), offsets(walks), width * threads
     resident = blocks_per_sm(ins, outs, walks, width)
 
-    def kernel(ins, outs, n):
-        thread = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x * width
-        whole = n - n % width
-        i = thread * width
-        while i < whole:
-            apply(ins, outs, of((i,), ()), i)
-            i += step
-        i = whole + thread
+    def single(ins, outs, n):
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if i < n:
             apply_one(ins, outs, of((i,), ()), i)
 
+    if width == 1:
+        return _named(single, name, False, resident)
+    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width, threads)
+
+    def whole(ins, outs, n):
+        i = np.int64(cuda.blockIdx.x) * per_block + cuda.threadIdx.x
+        apply(ins, outs, of((i,), ()), i)
+
+    def kernel(ins, outs, n):
+        i = np.int64(cuda.blockIdx.x) * per_block + cuda.threadIdx.x
+        if i + (per_block - threads) < n:
+            apply(ins, outs, of((i,), ()), i)
+        else:
+            for _ in range(width):
+                if i < n:
+                    apply_one(ins, outs, of((i,), ()), i)
+                i += threads
+
+    return _named(kernel if ragged else whole, name, ragged, resident)
+
+
+@functools.cache
+def vector(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int,
+           ragged: bool) -> Callable[..., None]:  # fmt: skip
+    """A domain of one dimension, `width` neighbours per thread: 16-byte loads, so that fewer threads keep memory busy.
+
+    ragged  the last n % width elements go one by one
+    """
+    apply_one, of = mapper(expr, ins, outs), offsets(walks)
+    apply = vector_mapper(expr, ins, outs, tuple(steps[-1] == 1 for steps, _ in walks), width)
+
+    def whole(ins, outs, n):
+        i = (np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x) * width
+        if i < n:
+            apply(ins, outs, of((i,), ()), i)
+
+    def kernel(ins, outs, n):
+        thread = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+        end = n - n % width
+        i = thread * width
+        if i < end:
+            apply(ins, outs, of((i,), ()), i)
+        i = end + thread
+        if i < n:
+            apply_one(ins, outs, of((i,), ()), i)
+
+    return _named(kernel if ragged else whole, name, ragged, blocks_per_sm(ins, outs, walks, width))
+
+
+def _named(kernel: Callable[..., None], name: str, ragged: bool, resident: int) -> Callable[..., None]:
+    kernel.__name__ = name + "_ragged" * ragged
     kernel.blocks_per_sm = resident
-    kernel.__name__ = name
     return kernel

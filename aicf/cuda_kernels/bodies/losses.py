@@ -70,17 +70,14 @@ def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]
         partial = cuda.shared.array(BLOCK, float32)
         thread = cuda.threadIdx.x
         lane, slot = thread % lanes, thread // lanes
-        first = np.int64(cuda.blockIdx.x) * per_block
-        while first < rows:  # the same for all threads of the block: there are barriers inside
-            row = first + slot
-            top, total = statistics(partial, logits, row * classes, classes, thread, lane, row < rows)
-            if row < rows and lane == 0:
-                label = np.int64(get_label(labels, row))
-                value = NAN
-                if 0 <= label < classes:
-                    value = math.log(total) + (top - get(logits, row * classes + label))
-                put(loss, row, value)
-            first += np.int64(cuda.gridDim.x) * per_block
+        row = np.int64(cuda.blockIdx.x) * per_block + slot
+        top, total = statistics(partial, logits, row * classes, classes, thread, lane, row < rows)
+        if row < rows and lane == 0:
+            label = np.int64(get_label(labels, row))
+            value = NAN
+            if 0 <= label < classes:
+                value = math.log(total) + (top - get(logits, row * classes + label))
+            put(loss, row, value)
 
     kernel.__name__ = f"softmax_xent_rows{lanes}_{dtype}"
     return kernel
@@ -97,20 +94,17 @@ def softmax_xent_grad(dtype: DType, labels: DType, lanes: int) -> Callable[..., 
         partial = cuda.shared.array(BLOCK, float32)
         thread = cuda.threadIdx.x
         lane, slot = thread % lanes, thread // lanes
-        first = np.int64(cuda.blockIdx.x) * per_block
-        while first < rows:
-            row = first + slot
-            start = row * classes
-            top, total = statistics(partial, logits, start, classes, thread, lane, row < rows)
-            if row < rows:
-                label = np.int64(get_label(labels, row))
-                scale = dloss[row] if 0 <= label < classes else NAN
-                i = np.int64(lane)
-                while i < classes:
-                    hot = one if i == label else zero
-                    put(dlogits, start + i, (exp(get(logits, start + i) - top) / total - hot) * scale)
-                    i += lanes
-            first += np.int64(cuda.gridDim.x) * per_block
+        row = np.int64(cuda.blockIdx.x) * per_block + slot
+        start = row * classes
+        top, total = statistics(partial, logits, start, classes, thread, lane, row < rows)
+        if row < rows:
+            label = np.int64(get_label(labels, row))
+            scale = dloss[row] if 0 <= label < classes else NAN
+            i = np.int64(lane)
+            while i < classes:
+                hot = one if i == label else zero
+                put(dlogits, start + i, (exp(get(logits, start + i) - top) / total - hot) * scale)
+                i += lanes
 
     kernel.__name__ = f"softmax_xent_grad_rows{lanes}_{dtype}"
     return kernel

@@ -2,6 +2,9 @@
 
 A reducer is (combine, identity); floats accumulate in f32, integers in their own type, wrapping. A long reduction that
 gives few results is split: segments of it are reduced side by side into a workspace, and that is reduced again.
+
+Grids cover all segments, of which there are fewer than 2^31 where there are divisions: those of 32 bits take 20 instructions,
+those of 64 bits a hundred, which is most of what a small reduction would take.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy as np
 
 from ...registry.program import Expression
 from ...types import DType
-from ..dsl import SIMULATED, cuda, deferred, device
+from ..dsl import SIMULATED, cuda, deferred, device, uint32
 from .element import Loads, Stores, applier, feeder
 from .index import Walk, coordinates, offsets
 from .storage import numba_type
@@ -84,14 +87,15 @@ def _named(kernel: Callable[..., None], kind: str, op: str, before: Side, after:
 
 
 @functools.cache
-def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int) -> Callable[..., None]:
+def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int, split: bool) -> Callable[..., None]:
     """`lanes` threads per segment of a row; its elements are neighbours, and neighbouring threads read them.
 
     The reduction of before(r, s * chunk : (s + 1) * chunk) is number r * splits + s; a mean is divided by `count`. The map
     before it walks (row, column) and stores at row * columns + column; that after it walks and stores (number,).
+    split   there are several segments to a row
     """
     combine, identity = reducer(op, dtype)
-    fold, feed, apply = tree(combine, lanes, 1), _feeder(before), _applier(after)
+    fold, feed, apply, part = tree(combine, lanes, 1), _feeder(before), _applier(after), _parter(split)
     of, after_of = offsets(before.walks), offsets(after.walks)
     shared_type, per_block, divide = _shared_type(dtype), BLOCK // lanes, op == "mean"
 
@@ -101,74 +105,81 @@ def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int) -> Callab
         partial = cuda.shared.array(BLOCK, shared_type)
         thread = cuda.threadIdx.x
         lane, slot = thread % lanes, thread // lanes
-        first = np.int64(cuda.blockIdx.x) * per_block
-        while first < segments:  # the same for all threads of the block: there are barriers inside
-            segment = first + slot
-            total = identity
-            if segment < segments:
-                row, split = segment // splits, segment % splits
-                i = split * chunk + lane
-                end = min(columns, (split + 1) * chunk)
-                while i < end:
-                    total = combine(total, feed(ins, outs, of((row, i), strides), row * columns + i))
-                    i += lanes
-            partial[thread] = total
-            fold(partial, thread, lane)
-            if lane == 0 and segment < segments:
-                total = partial[thread]
-                if divide:
-                    total = total / count
-                apply(total, after_ins, after_outs, after_of((segment,), after_strides), segment)
-            cuda.syncthreads()
-            first += np.int64(cuda.gridDim.x) * per_block
+        segment = np.int64(cuda.blockIdx.x) * per_block + slot
+        total = identity
+        if segment < segments:
+            row, begin = part(segment, splits, chunk)
+            i, end = begin + lane, min(columns, begin + chunk)
+            while i < end:
+                total = combine(total, feed(ins, outs, of((row, i), strides), row * columns + i))
+                i += lanes
+        partial[thread] = total
+        fold(partial, thread, lane)
+        if lane == 0 and segment < segments:
+            total = partial[thread]
+            if divide:
+                total = total / count
+            apply(total, after_ins, after_outs, after_of((segment,), after_strides), segment)
 
-    return _named(kernel, f"rows{lanes}", op, before, after)
+    return _named(kernel, f"rows{lanes}" + "_split" * split, op, before, after)
 
 
 @functools.cache
-def columns(op: str, dtype: DType, before: Side, after: Side, width: int) -> Callable[..., None]:
+def columns(op: str, dtype: DType, before: Side, after: Side, width: int, split: bool) -> Callable[..., None]:
     """`width` neighbouring threads per line read neighbouring columns; 256 / width lines are read side by side.
 
     The domain is (outer, length, inner). Number (o * splits + s, c) is the reduction of
     before(o, s * chunk : (s + 1) * chunk, c); the map after it walks (o * splits + s, c).
+    split   there are several of s
     """
     combine, identity = reducer(op, dtype)
     height = BLOCK // width
-    fold, feed, apply = tree(combine, height, width), _feeder(before), _applier(after)
+    fold, feed, apply, part = (tree(combine, height, width), _feeder(before), _applier(after), _parter(split))
     of, after_of = offsets(before.walks), offsets(after.walks)
     shared_type, divide = _shared_type(dtype), op == "mean"
 
-    def kernel(
-        ins, outs, strides, after_ins, after_outs, after_strides, tiles, length, inner, splits, chunk, count
-    ):
+    def kernel(ins, outs, strides, after_ins, after_outs, after_strides, length, inner, splits, chunk, count):
         partial = cuda.shared.array(BLOCK, shared_type)
         thread = cuda.threadIdx.x
         lane, line = thread % width, thread // width
-        across = (inner + width - 1) // width
-        tile = np.int64(cuda.blockIdx.x)
-        while tile < tiles:
-            segment, column = tile // across, tile % across * width + lane
-            total = identity
-            if column < inner:
-                o, split = segment // splits, segment % splits
-                i = split * chunk + line
-                end = min(length, (split + 1) * chunk)
-                while i < end:
-                    place = (o * length + i) * inner + column
-                    total = combine(total, feed(ins, outs, of((o, i, column), strides), place))
-                    i += height
-            partial[thread] = total
-            fold(partial, thread, line)
-            if line == 0 and column < inner:
-                total = partial[thread]
-                if divide:
-                    total = total / count
-                at = after_of((segment, column), after_strides)
-                apply(total, after_ins, after_outs, at, segment * inner + column)
-            cuda.syncthreads()
-            tile += cuda.gridDim.x
+        tile, across = uint32(cuda.blockIdx.x), uint32((inner + width - 1) // width)
+        segment = np.int64(tile // across)
+        column = np.int64(tile - uint32(segment) * across) * width + lane
+        total = identity
+        if column < inner:
+            o, begin = part(segment, splits, chunk)
+            i, end = begin + line, min(length, begin + chunk)
+            while i < end:
+                place = (o * length + i) * inner + column
+                total = combine(total, feed(ins, outs, of((o, i, column), strides), place))
+                i += height
+        partial[thread] = total
+        fold(partial, thread, line)
+        if line == 0 and column < inner:
+            total = partial[thread]
+            if divide:
+                total = total / count
+            apply(
+                total,
+                after_ins,
+                after_outs,
+                after_of((segment, column), after_strides),
+                segment * inner + column,
+            )
 
-    return _named(kernel, f"columns{width}", op, before, after)
+    return _named(kernel, f"columns{width}" + "_split" * split, op, before, after)
+
+
+def _parter(split: bool) -> Any:
+    """`part(segment, splits, chunk)`: which row, or line of rows, a segment is of, and where in it the segment begins."""
+    if not split:
+        return device(lambda segment, splits, chunk: (segment, np.int64(0)))
+
+    def part(segment, splits, chunk):
+        row = uint32(segment) // uint32(splits)
+        return np.int64(row), (segment - np.int64(row) * splits) * chunk
+
+    return device(part)
 
 
 @functools.cache
@@ -185,7 +196,7 @@ def naive(op: str, dtype: DType, before: Side, after: Side, kept: int, reduced: 
     def kernel(ins, outs, strides, after_ins, after_outs, after_strides, kept_shape, reduced_shape, results, length,
                count):  # fmt: skip
         r = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        while r < results:
+        if r < results:
             at = kept_at(r, kept_shape)
             total = identity
             for i in range(length):
@@ -194,7 +205,6 @@ def naive(op: str, dtype: DType, before: Side, after: Side, kept: int, reduced: 
             if divide:
                 total = total / count
             apply(total, after_ins, after_outs, after_of(at, after_strides), r)
-            r += np.int64(cuda.gridDim.x) * cuda.blockDim.x
 
     return _named(kernel, f"naive{kept}_{reduced}", op, before, after)
 
