@@ -60,17 +60,22 @@ class Operand:
         return TensorMap(In(self.index), region.operands[self.index].dtype, extents, pitches, box + ones)
 
 
-@lru_cache(maxsize=256)
 def operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
     """a and b, or why one of them has no 16-byte aligned rows."""
+    made = each_operand(region)
+    return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=256)
+def each_operand(region: RegionSpec) -> tuple[Operand | Reject, Operand | Reject]:
+    """a and b, each of them or why it has no 16-byte aligned rows."""
     p, _ = gemm.parts(region)
     a, b = region.operands[p.a], region.operands[p.b]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
-    made = (
+    return (
         _operand("a", p.a, a, (p.m, a_m), (p.k, a_k), tuple(zip(p.batch, a_batch))),
         _operand("b", p.b, b, (p.n, b_n), (p.k, b_k), tuple(zip(p.batch, b_batch))),
     )
-    return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
 
 
 def _operand(

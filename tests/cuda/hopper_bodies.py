@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aicf.cuda_kernels.dsl import Deferred, Name, _Materials
-from aicf.registry.variant import In, Num, Out, TensorMap
+from aicf.registry.variant import In, Num, Out, TensorMap, Work
 
 PTX = "aicf.cuda_kernels.bodies.ptx."
 
@@ -57,13 +57,15 @@ class Tensor:
         self.memory[places[inside]] += values[inside].astype(self.memory.dtype)
 
 
-def argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray]) -> Any:
+def argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray], workspace: np.ndarray) -> Any:
     if isinstance(arg, tuple):
-        return tuple(argument(part, ins, outs) for part in arg)
+        return tuple(argument(part, ins, outs, workspace) for part in arg)
     if isinstance(arg, Num):
         return arg.dtype.numpy.type(arg.value) if arg.dtype.kind == "float" else int(arg.value)
     if isinstance(arg, TensorMap):
-        return Tensor(arg, argument(arg.source, ins, outs))
+        return Tensor(arg, argument(arg.source, ins, outs, workspace))
+    if isinstance(arg, Work):
+        return workspace[arg.offset :].view(arg.dtype.numpy)
     assert isinstance(arg, In | Out)
     return (ins if isinstance(arg, In) else outs)[arg.index]
 

@@ -23,6 +23,8 @@ from wgmma_model import slab
 from aicf.cuda_kernels.bodies.ptx.wgmma import slab_text
 from aicf.registry.variant import Launch
 
+NOTHING = np.empty(0, np.uint8)
+
 
 class Stuck(Exception):
     """Nothing can go on, and not everything is done."""
@@ -125,10 +127,13 @@ class Machine(Copies):
 
     # --- launching ----------------------------------------------------------------------------------------------------
 
-    def launch(self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0) -> None:
-        """On flat arrays; `grid`: fewer blocks than the launch says."""
+    def launch(
+        self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0,
+        workspace: np.ndarray = NOTHING,
+    ) -> None:  # fmt: skip
+        """On flat arrays; `grid`: fewer blocks than the launch says; a workspace is of bytes."""
         body = bodies(self).of(launch.body)
-        args = tuple(argument(arg, ins, outs) for arg in launch.args)
+        args = tuple(argument(arg, ins, outs, workspace) for arg in launch.args)
         self.grid = grid or launch.grid[0]
         for first in range(0, self.grid, launch.cluster):
             self.blocks = [Block(r, first + r, launch.shared) for r in range(launch.cluster)]

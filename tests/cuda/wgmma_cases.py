@@ -8,7 +8,7 @@ import os
 from fused_gemm_cases import Product, batched, two_biases
 from kernel_cases import desc, fused
 
-from aicf.cuda_kernels import gemm_wgmma
+from aicf.cuda_kernels import gemm_wgmma, gemm_wgmma_packed
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
@@ -18,6 +18,7 @@ H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
 VARIANTS = {name: v for name, v in BY_NAME.items() if name not in SPLITS}
+PACKED = {v.name: v for v in vars(gemm_wgmma_packed).values() if isinstance(v, KernelVariant)}
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 # `make test-all` looks at every configuration

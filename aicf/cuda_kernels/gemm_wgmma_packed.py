@@ -1,0 +1,153 @@
+"""Variants of Hopper's products for operands that the accelerator can't copy as they are: they are copied into the workspace first.
+
+A copy has rows that begin at multiples of 16 bytes (pack.py). The product is then that of another region, whose operands lie so, by
+the very kernel that takes it; its descriptors are of the copies. So batches of many axes are products of one, if what follows
+allows, and types that need k contiguous have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from ..device.spec import DeviceSpec
+from ..registry.cost import Cost
+from ..registry.program import Gemm, Program
+from ..registry.read import read
+from ..registry.variant import Checks, In, KernelVariant, Launch, Reject, TensorMap, Work, cdiv, variant
+from ..rows import RegionSpec
+from . import gemm, gemm_wgmma, pack
+
+HALF = 2  # bytes, that wgmma takes in either order; of all others k is contiguous
+ALIGNMENT = 256  # of each copy in the workspace
+FIT = "fit"
+TILINGS = "128x128_pingpong", "192x128", "128x256", "64x128_pingpong", "64x64", "128x128_split"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`region` is the one that was asked for, with those operands that are copied as they will lie."""
+
+    region: RegionSpec
+    copies: tuple[pack.Copy, ...]
+
+
+@lru_cache(maxsize=256)
+def packed(region: RegionSpec) -> Packed | Reject:
+    """What is copied of a product, or why nothing can or need be."""
+    program = read(region)
+    if isinstance(program, Reject):
+        return program
+    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    p, after = program.core, program.after
+    if not p.m * p.n * p.k * p.count:
+        return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")
+    indices = p.a, p.b
+    unfit = {i for i, o in zip(indices, gemm_wgmma.each_operand(region)) if isinstance(o, Reject)}
+    axes = len(p.batch) > gemm.BATCH_AXES
+    if not unfit and not axes:
+        return Reject(FIT, "a and b are read where they are")
+    made = _with(region, p, unfit)
+    if axes and len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
+        made = _with(region, p, set(indices))
+    others = {p.c, *(load.operand for load in after.loads)}
+    if read_again := next((c for c in made.copies if c.index in others), None):
+        return Reject("read again", f"operand {read_again.index} is read after the product as well, as it is")
+    return next((reject for c in made.copies for reject in pack.checks(c) if reject is not None), made)
+
+
+def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
+    copies = []
+    for index in sorted(indices):
+        t = region.operands[index]
+        transposed = p.trans_a if index == p.a else not p.trans_b
+        k = len(t.shape) - (2 if transposed else 1)
+        copies.append(pack.copy_of(index, t, pack.fastest(t) if t.dtype.itemsize == HALF else k))
+    tensors = list(region.tensors)
+    for copy in copies:
+        tensors[region.inputs[copy.index]] = copy.target
+    made = RegionSpec(region.ops, tuple(tensors), region.inputs, region.outputs, region.strict)
+    return Packed(made, tuple(copies))
+
+
+@cache
+def family(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], Reject | None]:
+    """What kernels refuse with copies, that refuse `of` without."""
+
+    def refuses(region: RegionSpec) -> Reject | None:
+        made = packed(region)
+        if isinstance(made, Reject):
+            return (made.condition == FIT and of(region)) or made
+        return of(made.region)
+
+    return refuses
+
+
+def _known(region: RegionSpec) -> Packed:
+    """Of a region that is taken."""
+    made = packed(region)
+    assert isinstance(made, Packed)
+    return made
+
+
+def places(made: Packed, start: int) -> list[int]:
+    """Where copies begin in a workspace of which so many bytes are the product's, and where the last one ends."""
+    at = [cdiv(start, ALIGNMENT) * ALIGNMENT]
+    for copy in made.copies:
+        at.append(at[-1] + cdiv(copy.nbytes, ALIGNMENT) * ALIGNMENT)
+    return at
+
+
+def _packed(plain: KernelVariant) -> KernelVariant:
+    """A variant that copies what `plain` can't read."""
+    assert plain.family is not None
+
+    @variant(
+        "gemm", id=f"cuda.{plain.name}_packed.v1", takes=plain.takes, needs=plain.needs, family=family(plain.family)
+    )  # fmt: skip
+    class Copying:
+        __doc__ = f"""As {plain.name}, of operands that are first copied to rows that begin at multiples of 16 bytes.
+
+        A launch more, parallel over 16 bytes of what it writes. Bytes: each such operand once more, read and written; then those
+        of {plain.name}. Limit: memory for the copies; that of {plain.name} for the product.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield plain.refuses(_known(region).region)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            made = _known(region)
+            copies = pack.cost(made.copies, device).us
+            return plain.cost(made.region, device).plus(**{"copies of operands": copies})
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            made = _known(region)
+            return places(made, plain.query_workspace(made.region, device))[-1]
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            made = _known(region)
+            at = places(made, plain.query_workspace(made.region, device))[:-1]
+            launches = plain.build(made.region, device)
+            assert isinstance(launches, list)
+            copied = {In(c.index): Work(start, c.source.dtype) for c, start in zip(made.copies, at)}
+            return [pack.launch(made.copies, at), *(_reading(launch, copied) for launch in launches)]
+
+    return Copying  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _reading(launch: Launch, copied: dict[In, Work]) -> Launch:
+    """With descriptors of the copies in the place of operands'."""
+
+    def of(arg):
+        if isinstance(arg, tuple):
+            return tuple(map(of, arg))
+        if isinstance(arg, TensorMap) and isinstance(arg.source, In):
+            return replace(arg, source=copied.get(arg.source, arg.source))
+        return arg
+
+    return replace(launch, args=of(launch.args))
+
+
+# Names of this module are what a registry takes.
+globals().update({f"gemm_wgmma_{t}_packed": _packed(getattr(gemm_wgmma, f"gemm_wgmma_{t}")) for t in TILINGS})

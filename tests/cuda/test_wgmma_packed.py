@@ -1,0 +1,159 @@
+"""Hopper's products of operands that the accelerator can't copy as they are, without a GPU: what is taken, and what is computed.
+
+The copies run as LLVM on the host, the product on the model of the machine. tests/cuda/test_pack.py has the copies by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hopper_model import Machine
+from kernel_cases import Case, assert_close, desc, fused, reference
+from on_host import OnHost
+from test_wgmma import assert_clean
+from wgmma_cases import BY_NAME, H200, PACKED, TILINGS, TRANSPOSES, product, residual
+
+import aicf
+from aicf.cuda_kernels import engine, gemm_wgmma, gemm_wgmma_packed
+from aicf.registry.select import select
+from aicf.rows import RegionSpec
+from aicf.types import TensorDesc, bf16, f16, f32
+
+SMALL = PACKED["gemm_wgmma_64x64_packed"]
+WHOLE = [v for name, v in PACKED.items() if "_split" not in name]  # those that take products of any k
+
+
+def of(a: TensorDesc, b: TensorDesc, *then, given=(), **attrs) -> RegionSpec:
+    return fused({"a": a, "b": b, **dict(given)}, ("y", "gemm", "a", "b", None, None, attrs), *then)
+
+
+def heads(*strides: int) -> TensorDesc:
+    """2 x 3 x 5 matrices of 40 x 24."""
+    return desc((2, 3, 5, 40, 24), f16, strides)
+
+
+# --- what is taken ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r, reason", [
+    (product(64, 64, 64), "a and b are read where they are"),
+    (product(64, 64, 64, dtype=f32), "the product is in f32, needs f16 or bf16"),
+    (product(63, 61, 65, dtype=f32), "the product is in f32, needs f16 or bf16"),
+    (product(65, 63, 0), "nothing to copy of 1 products 65x63x0"),
+    (product(0, 63, 65), "nothing to copy of 1 products 0x63x65"),
+    (of(desc((33, 33), f16), desc((33, 33), f16), ("z", "add", "y", "a")), "operand 0 is read after the product as well"),
+])  # fmt: skip
+def test_refuses_with_the_value_seen(r, reason):
+    for variant in PACKED.values():
+        reject = variant.supported(r, H200)
+        assert reject is not None and reason in str(reject), reject
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("r, copied, fast", [
+    (product(37, 53, 29), [0, 1], (True, False)),
+    (product(37, 56, 29), [0], (True, False)),
+    (product(40, 53, 24, ta=True, tb=True), [], (False, True)),
+    (product(40, 56, 24, alignment=2), [0], (True, False)),
+    (product(64, 64, 64, pitch=(68, None)), [0], (True, False)),
+    (of(desc((40, 24), f16, (48, 2)), desc((24, 40), f16, (1, 24))), [0], (True, True)),
+    (of(desc((40, 24), f16, (2, 80)), desc((24, 40), f16, (1, 24))), [0], (False, True)),
+    (of(desc((2, 40, 24), f16, (1000, 24, 1)), desc((2, 24, 33), f16)), [1], (True, False)),
+    (of(desc((33, 33), f16), desc((33, 33), f16)), [0, 1], (True, False)),
+])  # fmt: skip
+def test_copies_what_it_must_and_nothing_else(r, copied, fast):
+    assert all((v.supported(r, H200) is None) == bool(copied) for v in WHOLE)
+    made = gemm_wgmma_packed.packed(r)
+    region = made.region if copied else r
+    assert copied == [c.index for c in made.copies] if copied else "where they are" in made.reason
+    assert tuple(o.k_fast for o in gemm_wgmma.operands(region)) == fast
+
+
+@pytest.mark.parametrize("strides", [(15 * 960, 960, 3 * 960, 24, 1), (0, 960, 3 * 960, 24, 1)])
+def test_batches_of_many_axes_become_few(strides):
+    """b walks them as one, a does not, until it is copied; what it shares is copied once."""
+    r = of(heads(*strides), desc((2, 3, 5, 24, 16), f16))
+    assert "axes of the batch" in str(BY_NAME["gemm_wgmma_64x64"].supported(r, H200))
+    assert all(v.supported(r, H200) is None for v in WHOLE)
+    made = gemm_wgmma_packed.packed(r)
+    batch = 2 - (strides[0] == 0)
+    assert [c.nbytes for c in made.copies if c.index == 0] == [batch * 15 * 40 * 48]
+
+
+def test_one_copy_for_an_operand_that_is_both():
+    x = desc((33, 33), f16)
+    r = fused({"x": x}, ("y", "gemm", "x", "x", None, None, {"trans_b": True}))
+    assert SMALL.supported(r, H200) is None
+    assert len(gemm_wgmma_packed.packed(r).copies) == 1
+
+
+# --- what is computed -------------------------------------------------------------------------------------------------
+
+
+def run(variant, r: RegionSpec, seed: int = 0) -> None:
+    """With small whole numbers; what lies between rows is NaN, and so is the workspace."""
+    assert variant.supported(r, H200) is None
+    rng, ins, arrays = np.random.default_rng(seed), [], []
+    for d in r.operands:
+        memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), np.nan).astype(
+            d.dtype.numpy
+        )
+        view = np.lib.stride_tricks.as_strided(memory, d.shape, [s * d.dtype.itemsize for s in d.stride])
+        view[...] = rng.integers(-2, 3, d.shape)
+        arrays.append(view.copy())
+        ins.append(memory)
+    outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
+    raw = np.full(variant.query_workspace(r, H200) + 256, 0xFF, np.uint8)
+    workspace = raw[-raw.ctypes.data % 256 :]
+    copies, multiply = variant.build(r, H200)
+    OnHost(copies, r)(ins, outs, workspace)
+    Machine(seed).launch(multiply, ins, outs, 2, workspace)
+    got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
+    assert_close(Case("", r), got, reference(Case("", r), arrays))
+
+
+@pytest.mark.spec("D9", "D10", "F2")
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+def test_products_of_odd_rows(ta, tb):
+    run(SMALL, product(67, 71, 73, ta=ta, tb=tb, dtype=bf16), random.randrange(2**32))
+
+
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("r", [
+    residual(41, 39, 25, pitch=(27, None)),
+    of(desc((40, 24), f16, (2, 80)), desc((24, 40), f16, (3, 80))),  # of one each second row, of the other each third column
+    of(desc((3, 17, 9), f16, (1, 27, 3)), desc((9, 13), f16)),  # of a batch, which is the nearest axis
+    of(heads(15 * 960, 960, 3 * 960, 24, 1), desc((2, 3, 5, 24, 16), f16)),
+], ids=str)  # fmt: skip
+def test_other_layouts(r):
+    run(SMALL, r, random.randrange(2**32))
+
+
+# --- machine code, and what it costs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", random.Random(2).sample(sorted(PACKED), 2))
+def test_compiles_clean(name):
+    variant, r = PACKED[name], product(1001, 999, 1003)
+    tiling = next(t for t in TILINGS if name in (f"gemm_wgmma_{t}_packed", f"gemm_wgmma_{t}_split_packed"))
+    copies, multiply, *_ = variant.build(r, H200)
+    made = engine.compile_launch(copies, r, H200.target)
+    assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
+    assert_clean(tiling, engine.compile_launch(multiply, r, H200.target))
+
+
+@pytest.mark.spec("B8", "D10")
+def test_chosen_where_it_pays():
+    """33 MB once more are 18 us beside 200; few rows are read once, and copied for nothing."""
+    kernels = aicf.default_registry()
+    for ta, tb in TRANSPOSES:
+        chosen = select(product(4097, 4095, 4096, dtype=bf16, ta=ta, tb=tb), H200, kernels)
+        assert chosen.kernel_id.endswith("_packed.v1") == ((ta, tb) != (False, True)), (
+            "of which all rows are whole"
+        )
+        if (ta, tb) != (False, True):
+            assert 15 < chosen.chosen.cost.terms["copies of operands"] < 40
+    assert "packed" not in select(product(16, 4096, 4096, dtype=bf16), H200, kernels).kernel_id
+    assert "packed" not in select(product(65, 63, 61), H200, kernels).kernel_id
