@@ -1,8 +1,9 @@
 """Markers: `spec("A6")` names the row of docs/spec.md that a test proves; `gpu` needs an NVIDIA GPU and skips without one; of
-`sample(n)` n sets of parameters run, and all with AICF_TEST_ALL=1."""
+`sample(n)` n sets of parameters run, of `sample(n, each="op")` n for each `op`, and all with AICF_TEST_ALL=1."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(AICF_CACHE="on", AICF_CACHE_DIR=os.environ.get("AICF_TEST_CACHE", folder.name))
 
 
+@pytest.hookimpl(trylast=True)  # after -k and -m: of what those leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [] if EVERYTHING else _beyond_samples(items)
     if left_out:
@@ -53,16 +55,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
     """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones: always the same, unless
     AICF_TEST_SEED is another. What is named on the command line by itself is a small set, and runs."""
-    groups: dict[tuple[str, str], list[pytest.Item]] = {}
+    groups: dict[tuple[str, str], dict[int | None, list[pytest.Item]]] = {}
     for item in items:
-        if "sample" in item.keywords and "gpu" not in item.keywords:
-            groups.setdefault((str(item.path), getattr(item, "originalname", item.name)), []).append(item)
+        if (mark := item.get_closest_marker("sample")) and "gpu" not in item.keywords:
+            each = mark.kwargs.get("each")
+            value = id(item.callspec.params[each]) if each else None
+            name = getattr(item, "originalname", item.name)
+            groups.setdefault((str(item.path), name), {}).setdefault(value, []).append(item)
     left_out = []
-    for (_, name), group in groups.items():
-        size = group[0].get_closest_marker("sample").args[0]
+    for (_, name), parts in groups.items():
         draw = random.Random(f"{name} {os.environ.get('AICF_TEST_SEED', 0)}")
-        left_out += draw.sample(group, max(0, len(group) - size))
+        for part in parts.values():
+            size = part[0].get_closest_marker("sample").args[0]
+            left_out += draw.sample(part, max(0, len(part) - size))
     return left_out
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end and compilers leave much garbage: looking through all of it was a tenth of a run."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -87,6 +87,7 @@ def test_compares_and_selects_in_the_middle(dtype):
     ).check(LOOP)  # fmt: skip
 
 
+@pytest.mark.sample(2, each="to")
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", list(DType), ids=str)
 @pytest.mark.parametrize("to", list(DType), ids=str)
