@@ -120,13 +120,16 @@ def test_products_of_odd_rows(ta, tb):
     run(SMALL, product(67, 71, 73, ta=ta, tb=tb, dtype=bf16), random.randrange(2**32))
 
 
-@pytest.mark.spec("D9", "F2")
-@pytest.mark.parametrize("r", [
+LAYOUTS = [
     residual(41, 39, 25, pitch=(27, None)),
-    of(desc((40, 24), f16, (2, 80)), desc((24, 40), f16, (3, 80))),  # of one each second row, of the other each third column
-    of(desc((3, 17, 9), f16, (1, 27, 3)), desc((9, 13), f16)),  # of a batch, which is the nearest axis
+    of(desc((40, 24), f16, (2, 80)), desc((24, 40), f16, (3, 80))),  # each second row, and each third column
+    of(desc((3, 17, 9), f16, (1, 27, 3)), desc((9, 13), f16)),  # of a batch, along which neighbours lie
     of(heads(15 * 960, 960, 3 * 960, 24, 1), desc((2, 3, 5, 24, 16), f16)),
-], ids=str)  # fmt: skip
+]
+
+
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("r", LAYOUTS, ids=str)
 def test_other_layouts(r):
     run(SMALL, r, random.randrange(2**32))
 
