@@ -391,9 +391,10 @@ class ActKind(enum.IntEnum):
 
 
 class Precision(enum.IntEnum):
-    """How far the f32 operands of a product may be rounded before they are multiplied (D10). Sums are of f32 in any case.
+    """How far the f32 operands of a product may be rounded before they are multiplied (D10). Sums are of f32 in any case, but
+    for fp8, of which tensor cores may sum 128 products of k in some 14 bits, unless numerics are strict.
 
-    A kernel may be more exact than it has to be. Half types are never rounded.
+    A kernel may be more exact than it has to be. Narrower types are never rounded.
     """
 
     exact = 0

@@ -1,4 +1,4 @@
-"""Variants for matrix products of half types on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
+"""Variants for matrix products on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
 
 Epilogues and results are those of gemm.py; operands come in either order, through descriptors, so that rows have to begin at
 multiples of 16 bytes, and nothing else.
@@ -13,6 +13,7 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
 from ..registry.variant import (
     Checks,
+    Element,
     In,
     KernelVariant,
     Launch,
@@ -26,15 +27,18 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
-from ..types import TensorDesc, bf16, f16, i32
+from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
 from . import gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, DEPTH, ROW_BYTES, SPLIT, TILINGS, Tiling
+from .wgmma_tiling import ATOM, ROW_BYTES, SPLIT, TILINGS, Tiling, by_slices, depth
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
 
+
+# as the accelerator brings them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
+ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: "u8", f8e5m2: "u8"}
 
 Axis = tuple[int, int]  # an extent and a step, in elements
 
@@ -52,12 +56,13 @@ class Operand:
     batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
 
     def map(self, region: RegionSpec, lines: int) -> TensorMap:
-        """For slices of `lines` and 64 of k, or for 64 lines of them at a time."""
-        box = (DEPTH, lines) if self.k_fast else (ATOM, DEPTH)
+        """For slices of `lines` and 128 bytes of k, or for 64 lines of them at a time."""
+        dtype = region.operands[self.index].dtype
+        box = (depth(dtype), lines) if self.k_fast else (ATOM, depth(dtype))
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
-        return TensorMap(In(self.index), region.operands[self.index].dtype, extents, pitches, box + ones)
+        return TensorMap(In(self.index), ELEMENTS.get(dtype, dtype), extents, pitches, box + ones)
 
 
 def operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
@@ -90,33 +95,48 @@ def _operand(
         return Reject(
             "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {ROW_BYTES} bytes"
         )
-    for k_fast, (inner, step), (outer, pitch) in ((True, depth, lines), (False, lines, depth)):
+    orders = (True, depth, lines), (False, lines, depth)
+    for k_fast, (inner, step), (outer, pitch) in orders if matrix.dtype.itemsize == 2 else orders[:1]:
         row = inner * matrix.dtype.itemsize
         apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, ROW_BYTES) * ROW_BYTES
         if (step == 1 or inner == 1) and apart >= row and apart % ROW_BYTES == 0:
             return Operand(name, index, k_fast, (inner, outer), apart, axes, walks)
+    of_k = "" if matrix.dtype.itemsize == 2 else f" of k, as tensor cores read {matrix.dtype},"
     return Reject(
         "rows",
-        f"{name} is {matrix}, needs rows that begin at multiples of {ROW_BYTES} bytes, one after the other",
+        f"{name} is {matrix}, needs rows{of_k} that begin at multiples of {ROW_BYTES} bytes, one after the other",
     )
 
 
 @lru_cache(maxsize=256)
 def family(region: RegionSpec) -> Reject | None:
-    """Every tiling takes halves in rows that the accelerator can copy."""
+    """Every tiling takes what tensor cores multiply, in rows that the accelerator can copy."""
     return next((reject for reject in _checks(region) if reject is not None), None)
 
 
 def _checks(region: RegionSpec) -> Checks:
     yield from gemm.checks(region)
     p, _ = gemm.parts(region)
-    if p.dtype not in (f16, bf16):
-        yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
+    if p.dtype is f32 and p.precision is not Precision.tf32:
+        yield Reject("precision", f"the product is to be {p.precision.name}, this one is tf32")
+    if by_slices(p.dtype) and region.strict:
+        yield Reject(
+            "strict", "tensor cores keep some 14 bits of a sum of fp8 products; strict takes sums in f32"
+        )
     yield at_least("k", p.k, 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
     made = operands(region)
     yield made if isinstance(made, Reject) else None
+
+
+def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
+    if by_slices(gemm.parts(region)[0].dtype) and not tiling.sums_by_slices:
+        return Reject(
+            "sums",
+            "fp8 sums take turns with tensor cores: needs two teams that multiply at once, and registers for both",
+        )
+    return None
 
 
 # --- variants ---------------------------------------------------------------------------------------------------------
@@ -135,7 +155,7 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield None
+            yield _summed(tiling, region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.cost(tiling, region, device)
@@ -160,7 +180,9 @@ def _split(tiling: Tiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield from gemm_split.checks(region, DEPTH, (tiling.m, tiling.n))
+            yield _summed(tiling, region)
+            step = depth(gemm.parts(region)[0].dtype)
+            yield from gemm_split.checks(region, step, (tiling.m, tiling.n))
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.best_parts(tiling, region, device)[0]

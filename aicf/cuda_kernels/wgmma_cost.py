@@ -13,11 +13,12 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import L2_PER_SM, TRIP_US, Cost
 from ..registry.variant import cdiv
 from ..rows import RegionSpec
-from ..types import bf16, f16
+from ..types import bf16, f8e4m3, f8e5m2, f16, f32
 from . import gemm, gemm_split
 from .gemm_split import Parts
-from .wgmma_tiling import ATOM, DEPTH, ROW_BYTES, Tiling
+from .wgmma_tiling import ATOM, ROW_BYTES, Tiling, depth
 
+RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
 # with all of them, when clocks fall.
 ALONE, ALL = 0.83, 0.7
@@ -43,15 +44,16 @@ SPARE = 96  # registers beside sums that it takes to do so
 def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None) -> Cost:
     """Microseconds by their causes, as roofline's; of parts of k, which a second launch sums, if that is said."""
     p, _ = gemm.parts(region)
-    depth, count = (cdiv(p.k, DEPTH) * DEPTH, 1) if parts is None else (parts.depth, parts.number)
+    step = depth(p.dtype)
+    length, count = (cdiv(p.k, step) * step, 1) if parts is None else (parts.depth, parts.number)
     tiles = clusters(tiling, region) * tiling.cluster * count
     share = min(1.0, tiles / device.sms)
     rate = ALONE + (ALL - ALONE) * share
     if tiling.n == ATOM:
         rate *= NARROW
-    speed = device.tflops[p.dtype.name] * rate * 1e6 / device.sms
-    multiply = 2.0 * tiling.m * tiling.n * depth / speed
-    slices, size = depth // DEPTH, depth * p.dtype.itemsize
+    speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
+    multiply = 2.0 * tiling.m * tiling.n * length / speed
+    slices, size = length // step, length * p.dtype.itemsize
     fetch = max(
         (tiling.m + tiling.n) * size / PORT,
         (tiling.m + tiling.n / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
@@ -140,7 +142,10 @@ def best_parts(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[
     """The number of parts of k that is predicted to be fastest."""
     p, _ = gemm.parts(region)
     most = resident(tiling, device) // clusters(tiling, region)
-    costs = [(cost(tiling, region, device, parts), parts) for parts in gemm_split.choices(p.k, most, DEPTH)]
+    costs = [
+        (cost(tiling, region, device, parts), parts)
+        for parts in gemm_split.choices(p.k, most, depth(p.dtype))
+    ]
     return min(costs, key=lambda pair: pair[0].us)
 
 

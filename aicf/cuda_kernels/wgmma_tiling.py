@@ -5,16 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-DEPTH = 64  # of k in a slice
+from ..types import GREATEST, DType
+
+LINE_BYTES = 128  # of k in a slice, and of a row of a box
 ROW_BYTES = 16  # that rows and pointers are multiples of
-ATOM = 64  # halves in the 128 bytes that a row of a box has
+ATOM = 64  # halves in a row of a box
 CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out, two for each consumer
 WARPGROUP = 128
+ADDRESSES = 40  # registers that a main loop has beside sums, at least
 SMS = 132  # of an H100 or H200: what bands are as high as
 SHARED = (
     227 * 1024
 )  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
 SLACK = 1024  # to begin at a multiple of 1024
+
+
+def depth(dtype: DType) -> int:
+    """Of k in a slice: 64 halves, 32 f32, 128 of fp8."""
+    return LINE_BYTES // dtype.itemsize
+
+
+def by_slices(dtype: DType) -> bool:
+    """Whether products of each slice are summed by themselves, and those sums in f32: tensor cores keep some 14 bits of a sum
+    of fp8 products, of which a long one would lose all that its last products add."""
+    return dtype in GREATEST
 
 
 @dataclass(frozen=True)
@@ -66,17 +80,22 @@ class Tiling:
         return min(taken, 255) - self.sums
 
     @property
+    def sums_by_slices(self) -> bool:
+        """Whether it has registers for a slice's sums of 64 rows beside its own, and others to multiply while they are added up."""
+        return self.members * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
+
+    @property
     def band(self) -> int:
         """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
         return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.n) / (self.m * self.cluster)))
 
     @property
     def a_bytes(self) -> int:
-        return self.m * DEPTH * 2
+        return self.m * LINE_BYTES
 
     @property
     def b_bytes(self) -> int:
-        return self.n * DEPTH * 2
+        return self.n * LINE_BYTES
 
     @property
     def own_bytes(self) -> int:

@@ -53,8 +53,8 @@ def gemm(
 
     Shapes: op(a) (..., M, K), op(b) (..., K, N), c (..., M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are
     (..., M, N). Leading axes are those of a batch; a or b may have none, and is then the same for all of it.
-    Accumulation is in f32; what is narrower is widened when read, and d and z rounded once. precision is a Precision: with the
-    default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu. out_dtype is the id of
+    Accumulation is in f32; what is narrower is widened when read, and d and z rounded once. precision is a Precision, which says
+    what fp8 is excepted from: with the default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu. out_dtype is the id of
     the results' element type, 0 for that of a and b. a and b may be fp8, of which there is no gradient: it would have to be
     rounded to fp8 too.
 

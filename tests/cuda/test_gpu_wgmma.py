@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from kernel_cases import HALVES, Case, assert_close, desc, operands_for, referen
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import (
     BY_NAME,
+    OTHERS,
     SPLITS,
+    TILINGS,
     TRANSPOSES,
     VARIANTS,
     SharedHeads,
     batches,
+    other,
     product,
     residual,
     stashed,
@@ -29,7 +33,7 @@ from aicf.dispatch.loader import KernelLoader
 from aicf.dispatch.prepared import prepare
 from aicf.graph.run.capture import capture
 from aicf.ops.schema import schema_of
-from aicf.types import DType, TensorSpec, bf16, f16, f32, i64
+from aicf.types import DType, Precision, TensorSpec, bf16, f8e4m3, f16, f32, i64
 
 pytestmark = pytest.mark.gpu
 
@@ -138,6 +142,60 @@ def test_many_products(gpu, variant):  # noqa: F811
 def test_parts_of_k(gpu, variant, make, m, n, k):  # noqa: F811
     for dtype in BOTH:
         check(gpu, variant, make(m, n, k, dtype=dtype, ta=True, pitch=(-(-m // 8) * 8, -(-n // 8) * 8)))
+
+
+def turn(variant: str, of: Sequence[Any]) -> Any:
+    """Variants take turns."""
+    return of[IDS.index(variant) % len(of)]
+
+
+# a result of f32 is as far off as its operands were rounded, or as sums of fp8 were kept
+OTHERS_OFF = {**HALVES, f32: 2e-3}
+BYTES = [v for v in IDS if "split" not in v and next(t for t in TILINGS if f"_{t}." in v).sums_by_slices]
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("variant, fp8", [*((v, False) for v in IDS), *((v, True) for v in BYTES)])
+def test_words_and_bytes(gpu, variant, fp8):  # noqa: F811
+    """More tiles than multiprocessors, edges in every direction, odd, tiny."""
+    types, make = OTHERS[1 + IDS.index(variant) % 4] if fp8 else OTHERS[0], turn(variant, (product, residual))
+    for sizes in ((2056, 2064, 1000), (300, 136, 4099), (1, 8, 1), (65, 264, 33)):
+        check(gpu, variant, other(*sizes, types, make), OTHERS_OFF[types[2]])
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("types", OTHERS, ids=str)
+def test_words_and_bytes_in_parts_and_batches(gpu, types):  # noqa: F811
+    """Of k; and of rows that are not whole in pairs. An op's own c, bias, and activation."""
+    off = OTHERS_OFF[types[2]]
+    check(gpu, "cuda.gemm_wgmma_128x128_split.v1", other(130, 136, 4099, types), off)
+    check(gpu, "cuda.gemm_wgmma_64x128.v1", other(130, 133, 71, types, stashed), off)
+    a, b, out = types
+    p = Product(130, 136, 80, a, batch=(2, 3), trans_b=True, b_dtype=b, out=out, shared="b", heads=True)
+    more = {"precision": Precision.tf32} if a is f32 else {}
+    check(gpu, "cuda.gemm_wgmma_64x64.v1", p.then({}, **more), off)
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("types", OTHERS, ids=str)
+def test_special_words_and_bytes(gpu, types):  # noqa: F811
+    """NaN and infinities, where the type has them, spoil their rows and columns, and nothing else."""
+    case = Case("cuda.gemm_wgmma_128x128.v1", other(300, 136, 200, types))
+    operands = with_specials(case, operands_for(case))
+    (got,), (want,) = launch_case(gpu, case, operands.memory), reference(case, operands.arrays, exact=False)
+    np.testing.assert_array_equal(np.isfinite(got.astype(np.float32)), np.isfinite(want.astype(np.float32)))
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("variant", BYTES)
+def test_long_sums_of_bytes(gpu, variant):  # noqa: F811
+    """Of positive numbers: as they are summed, what is added to a sum gets small beside it. Tensor cores by themselves would lose it."""
+    case = Case(variant, other(200, 264, 16384, (f8e4m3, f8e4m3, f32)))
+    ins = [
+        np.random.default_rng().uniform(0.5, 1.5, d.shape).astype(d.dtype.numpy) for d in case.region.operands
+    ]
+    (got,), (want,) = launch_case(gpu, case, ins), reference(case, ins)
+    assert np.abs(got / want - 1).max() < 2.0**-8
 
 
 @pytest.mark.parametrize("variant", IDS)

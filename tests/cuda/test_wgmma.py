@@ -8,13 +8,27 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from fused_gemm_cases import Product
 from hopper_bodies import bodies
 from hopper_model import Machine
 from kernel_cases import desc, fused
-from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, VARIANTS, batches, product, residual, stashed
+from wgmma_cases import (
+    ALL,
+    H200,
+    OTHERS,
+    TILINGS,
+    TRANSPOSES,
+    VARIANTS,
+    batches,
+    other,
+    product,
+    residual,
+    stashed,
+    takes,
+)
 
 import aicf
 from aicf.cuda_kernels import engine, gemm_wgmma, wgmma_cost
@@ -23,7 +37,7 @@ from aicf.cuda_kernels.wgmma_tiling import CHUNK_BYTES, SHARED, Tiling
 from aicf.device.spec import preset
 from aicf.registry.select import select
 from aicf.rows import RegionSpec
-from aicf.types import DType, bf16, f16, f32, i64
+from aicf.types import DType, Precision, bf16, f8e4m3, f8e5m2, f16, f32, i64
 
 # --- what is taken ----------------------------------------------------------------------------------------------------
 
@@ -35,14 +49,19 @@ def batch(count, a_stride=None):
 
 
 @pytest.mark.parametrize("r, reason", [
-    (product(64, 64, 64, dtype=f32), "the product is in f32, needs f16 or bf16"),
+    (product(64, 64, 64, dtype=f32, tb=True), "the product is to be exact, this one is tf32"),
+    (product(64, 64, 64, dtype=f32, tb=True, precision=Precision.tf32x3), "the product is to be tf32x3, this one is tf32"),
+    (product(64, 64, 64, dtype=f32, precision=Precision.tf32), "b is f32[64x64], needs rows of k, as tensor cores read f32, that begin"),
+    (product(64, 64, 64, dtype=f8e4m3, ta=True, tb=True, out_dtype=f16.id), "a is f8e4m3[64x64], needs rows of k"),
+    (product(64, 64, 72, dtype=f8e5m2, tb=True, out_dtype=f16.id), "needs rows of k, as tensor cores read f8e5m2, that begin at mult"),
+    (replace(other(64, 64, 64, OTHERS[1]), strict=True), "strict takes sums in f32"),
     (product(64, 64, 0), "k 0 is under 1"),
     (product(64, 64, 60), "a is f16[64x60]"),
     (product(64, 60, 64), "b is f16[64x60]"),
     (product(64, 64, 64, pitch=(68, None)), "needs rows that begin at multiples of 16 bytes"),
     (product(64, 64, 64, pitch=(32, None)), "needs rows"),
     (product(64, 64, 64, alignment=8), "a is aligned to 8 bytes, needs 16"),
-    (batches(37, 64, 64, f32)["heads"], "the product is in f32"),
+    (batches(37, 64, 64, f32)["heads"], "the product is to be exact"),
     (batch(3, (12, 8, 1)), "a is f16[3x1x8] strides (12, 8, 1), needs matrices that begin at multiples of 16 bytes"),
     (batch(2**31), "tiles of 64 x 64 2147483648 is over"),
 ])  # fmt: skip
@@ -50,6 +69,19 @@ def test_refuses_with_the_value_seen(r, reason):
     for variant in VARIANTS.values():
         reject = variant.supported(r, H200)
         assert reject is not None and reason in str(reject), reject
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("types", OTHERS, ids=str)
+def test_takes_words_and_bytes(types):
+    """Of bytes, tilings that have registers for a slice's sums beside their own, and others to multiply meanwhile."""
+    r = other(37, 53, 29, types)
+    for t in TILINGS:
+        reject = VARIANTS[f"gemm_wgmma_{t}"].supported(r, H200)
+        assert reject is None if takes(t, types) else "fp8 sums take turns" in str(reject), reject
+    assert {str(t) for t in TILINGS if t.sums_by_slices} == {
+        "256x128", "256x128_cluster2", "128x192", "128x128", "128x128_cluster2", "256x64", "128x64", "64x128", "64x64"
+    }  # fmt: skip
 
 
 def test_needs_hopper_itself():
@@ -170,6 +202,22 @@ def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
     compiled(t, EPILOGUES[then](1000, 1000, 1000, dtype=dtype, ta=order[0], tb=order[1]))
 
 
+NARROW = list(itertools.product([t for t in TILINGS if t.sums_by_slices], OTHERS[1:], EPILOGUES))
+WIDE = list(itertools.product(TILINGS, OTHERS[:1], EPILOGUES))
+LINES = [*WIDE, *NARROW] if ALL else [*random.Random(0).sample(WIDE, 4), *random.Random(0).sample(NARROW, 6)]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("F2", "D10")
+@pytest.mark.parametrize("t, types, then", LINES, ids=str)
+def test_words_and_bytes_compile_without_spills_or_serialized_products(t, types, then):
+    r = other(1000, 1016, 1000, types, EPILOGUES[then])
+    launch, _ = compiled(t, r)
+    a, b = ("tf32",) * 2 if types[0] is f32 else (x.name[2:] for x in types[:2])
+    depth = 8 if types[0] is f32 else 32
+    assert f"m64n{t.n}k{depth}.f32.{a}.{b} " in engine.ptx_of(launch, r, H200.target)
+
+
 # but for what is one product of more rows
 BATCHED = list(itertools.product(TILINGS, sorted(batches(8, 8, 8)), (f16, bf16)))
 
@@ -227,7 +275,7 @@ def test_the_code_has_the_instructions_that_it_should(t, expected):
         assert ptx.count(instruction) == count, f"{instruction}: what a warp does together is nowhere copied"
     assert "multicast::cluster" in ptx
     assert ".release.cluster" not in re.sub(r"(fence|barrier)\S*", "", ptx), "a MEMBAR in the main loop"
-    assert "f64" not in re.sub(r"\.reg.*", "", ptx)
+    assert ".f64" not in re.sub(r"\.reg.*", "", ptx)
 
 
 def costs(*sizes):
@@ -286,7 +334,8 @@ def test_a_prediction_is_told_by_its_causes():
 def test_beside_the_others_a_tiling_is_chosen_where_it_can_be_and_the_reason_told_where_not():
     kernels = aicf.default_registry()
     heads = Product(1024, 1024, 1024, bf16, batch=(8, 12), heads=True, trans_b=True).then({})
-    for r in (product(4096, 4096, 4096, dtype=bf16, tb=True), heads):
+    words, byte = other(4096, 4096, 4096, OTHERS[0]), other(8192, 8192, 8192, OTHERS[1])
+    for r in (product(4096, 4096, 4096, dtype=bf16, tb=True), heads, words, byte):
         assert "gemm_wgmma" in select(r, H200, kernels).kernel_id
     ragged = select(product(4097, 4095, 4095), H200, kernels)
     told = {r.variant.name: r.reject.reason for r in ragged.rejected}

@@ -10,15 +10,16 @@ import pytest
 from hopper_bodies import Tensor
 from hopper_model import Machine, Stuck
 from kernel_cases import HALVES, Case, assert_close, reference
-from wgmma_cases import ALL, H200, TILINGS, TRANSPOSES, batches, product, residual, stashed
+from wgmma_cases import ALL, H200, OTHERS, TILINGS, TRANSPOSES, batches, other, product, residual, stashed
 
 from aicf.cuda_kernels import gemm_wgmma
 from aicf.cuda_kernels.bodies import gemm_wgmma as body
+from aicf.cuda_kernels.bodies import wgmma_sums
 from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits
 from aicf.cuda_kernels.dsl import device
 from aicf.cuda_kernels.wgmma_tiling import Tiling
 from aicf.rows import RegionSpec
-from aicf.types import bf16, f16
+from aicf.types import bf16, f8e4m3, f16, f32
 
 
 def run(
@@ -37,7 +38,7 @@ def run(
         memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), nothing).astype(
             d.dtype.numpy
         )
-        view = np.lib.stride_tricks.as_strided(memory, d.shape, [s * d.dtype.itemsize for s in d.stride])
+        view = np.ndarray(d.shape, d.dtype.numpy, memory, strides=[s * d.dtype.itemsize for s in d.stride])
         view[...] = arrays[-1]
         arrays[-1] = view.copy()  # where a stride is 0, the last of what was written
         ins.append(memory)
@@ -74,7 +75,7 @@ def test_epilogues_read_and_write_what_they_should(make, sizes, pitch):
     run(SMALL, make(*sizes, pitch=pitch))
 
 
-LITTLE = Tiling(64, 64, 1, registers=None)
+LITTLE, LITTLE2 = Tiling(64, 64, 1, registers=None), Tiling(64, 64, 1, blocks=2, registers=None)
 BATCHED = [(t, name, 72) for t in (LITTLE, PAIR, PINGPONG) for name in batches(8, 8, 8)]
 BATCHED += [
     (t, name, 71) for t in (LITTLE, PINGPONG) for name in ("dropped", "heads, rows")
@@ -88,6 +89,61 @@ def test_batches(t, name, n):
     """Tiles hang over, and come after those of the next product that other blocks compute; operands are shared, or of heads."""
     seed = random.randrange(2**32)
     run(t, batches(72, n, 72)[name], seed, 2 * t.cluster, tolerance=HALVES[f16])
+
+
+TWO = Tiling(128, 64, 2)
+LOW = Tiling(
+    128, 64, 1, blocks=2, registers=(40, 216)
+)  # two blocks of rows, whose sums of a slice take turns
+BY_TYPE = [(t, OTHERS[0]) for t in (SMALL, PAIR, PINGPONG)] + [
+    (t, types) for t in (LITTLE2, TWO, LOW) for types in OTHERS[1:]
+]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("D10", "F2")
+@pytest.mark.parametrize("make", [product, residual])
+@pytest.mark.parametrize("t, types", BY_TYPE if ALL else random.Random(2).sample(BY_TYPE, 5), ids=str)
+def test_words_and_bytes(t, types, make):
+    """Edges in every direction, and more slices than stages."""
+    depth = 128 // types[0].itemsize
+    k = depth * (1 + t.stages(False)) + 3
+    run(t, other(t.m + 8, t.n + 9, k, types, make), seed=random.randrange(2**32), tolerance=HALVES[bf16])
+
+
+class FourteenBits(Machine):
+    """Tensor cores that cut off every sum."""
+
+    def _multiply(self):
+        groups = [(group, group.done) for block in self.blocks for group in block.groups.values()]
+        if not super()._multiply():
+            return False
+        for group, before in groups:
+            if group.done > before:
+                fraction, exponent = np.frexp(group.registers)
+                group.registers = np.ldexp(np.trunc(fraction * 2**14), exponent - 14)
+        return True
+
+
+@pytest.mark.spec("D10")
+def test_long_sums_of_bytes_are_kept_in_f32(monkeypatch):
+    """Of numbers that are all positive, whose sum would outgrow what is added to it."""
+    r = other(64, 64, 128 * 30, (f8e4m3, f8e4m3, f32))
+    rng = np.random.default_rng()
+    ins = [rng.uniform(0.5, 1.5, d.shape).astype(d.dtype.numpy) for d in r.operands]
+    (want,) = reference(Case("", r), ins)
+
+    def error():
+        body.wgmma.cache_clear()
+        out = np.full(r.results[0].shape, np.nan, np.float32)
+        launch = gemm_wgmma._launch(LITTLE2, r, H200)
+        FourteenBits(0).launch(launch, [x.reshape(-1) for x in ins], [out.reshape(-1)], 1)
+        return float(np.abs(out / want - 1).max())
+
+    assert error() < 2**-13
+    monkeypatch.setattr(wgmma_sums, "by_slices", lambda dtype: False)
+    assert error() > 2**-11
+    body.wgmma.cache_clear()
 
 
 class FoldedResults(Machine):

@@ -12,7 +12,7 @@ from aicf.cuda_kernels import gemm_wgmma, gemm_wgmma_packed
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
-from aicf.types import ActKind, DType, TensorDesc, f16
+from aicf.types import ActKind, DType, Precision, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 
 H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
@@ -35,6 +35,7 @@ def product(
     k,
     *then,
     dtype=f16,
+    b_dtype=None,
     ta=False,
     tb=False,
     pitch=(None, None),
@@ -45,25 +46,53 @@ def product(
 ):
     """y = op(a) op(b), and ops that follow, as for `fused`; `pitch`: elements from row to row of a and b."""
     a, b = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
-    operands = {"a": matrix(*a, dtype, pitch[0], alignment), "b": matrix(*b, dtype, pitch[1]), **dict(given)}
+    operands = {
+        "a": matrix(*a, dtype, pitch[0], alignment),
+        "b": matrix(*b, b_dtype or dtype, pitch[1]),
+        **dict(given),
+    }
     c, bias = (name if name in operands else None for name in ("c", "bias"))
     more = {"trans_a": ta, "trans_b": tb, **attrs}
     return fused(operands, (("y", "z") if attrs.get("save_preact") else "y", "gemm", "a", "b", c, bias, more), *then,
                  keep=keep)  # fmt: skip
 
 
-def residual(m, n, k, dtype=f16, **more):
-    given = {"row": desc((n,), dtype), "x": desc((m, n), dtype)}
+def residual(m, n, k, dtype=f16, out=None, **more):
+    given = {"row": desc((n,), out or dtype), "x": desc((m, n), out or dtype)}
     return product(m, n, k, ("u", "bias_add", "y", "row"), ("r", "relu", "u"), ("d", "add", "x", "r"), dtype=dtype,
                    given=given, **more)  # fmt: skip
 
 
-def stashed(m, n, k, dtype=f16, **more):
+def stashed(m, n, k, dtype=f16, out=None, **more):
     """alpha, beta, c, a bias, an activation and its operand."""
-    given = {"c": desc((m, n), dtype), "bias": desc((n,), dtype)}
+    given = {"c": desc((m, n), out or dtype), "bias": desc((n,), out or dtype)}
     return product(
         m, n, k, dtype=dtype, given=given, act=ActKind.relu, save_preact=True, alpha=2.0, beta=-1.0, **more
     )
+
+
+# a, b and the results of products of words and of bytes
+OTHERS = (
+    (f32, f32, f32),
+    (f8e4m3, f8e4m3, f16),
+    (f8e4m3, f8e5m2, f32),
+    (f8e5m2, f8e4m3, bf16),
+    (f8e5m2, f8e5m2, f32),
+)
+
+
+def other(m, n, k, types, make=product, **more):
+    """`make` of such types, k contiguous, rows padded to 16 bytes."""
+    a, b, out = types
+    pitch = -(-k * a.itemsize // 16) * 16 // a.itemsize
+    attrs = {"precision": Precision.tf32} if a is f32 else {"out_dtype": out.id}
+    given = {} if make is product else {"out": out}
+    return make(m, n, k, dtype=a, b_dtype=b, tb=True, pitch=(pitch, pitch), **given, **attrs, **more)
+
+
+def takes(t, types):
+    """Whether a tiling is for products of these types."""
+    return types[0] is f32 or t.sums_by_slices
 
 
 class SharedHeads(Product):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from aicf.graph.tune.verify import Trial
 from aicf.ops.gemm import round_tf32
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec
-from aicf.types import TensorDesc, TensorSpec, f32
+from aicf.types import TensorDesc, TensorSpec, f8e4m3, f32
 
 
 def model() -> nn.Model:
@@ -71,6 +73,19 @@ def test_a_kernel_that_rounds_operands_is_right_where_it_may_only(precision):
     exact, rounded = a @ b, round_tf32(a) @ round_tf32(b)
     assert trial.fault([exact]) is None
     assert (trial.fault([rounded]) is None) == (precision is Precision.tf32)
+
+
+@pytest.mark.spec("D10", "A7")
+def test_tensor_cores_may_cut_off_sums_of_fp8_unless_numerics_are_strict():
+    schema, kind = schema_of("gemm"), f8e4m3
+    specs = [TensorSpec((40, 200), kind), TensorSpec((200, 30), kind), None, None]
+    attrs = schema.pack(schema.normalized(specs, {"out_dtype": f32.id}))
+    descs = [s and TensorDesc.dense(s) for s in specs]
+    loose = RegionSpec.single(schema.kind, attrs, descs, [TensorDesc.dense(TensorSpec((40, 30)))])
+    for r, bits, right in ((loose, 10, True), (loose, 6, False), (replace(loose, strict=True), 10, False)):
+        trial = Trial.draw(r, np.random.default_rng())
+        a, b = (x.astype(np.float32) for x in trial.operands)
+        assert (trial.fault([a @ b * np.float32(1 + 2.0**-bits)]) is None) == right
 
 
 @pytest.mark.spec("D10")

@@ -1,9 +1,9 @@
-"""Matrix products of half types as Hopper does them fastest: a producer warpgroup asks the tensor memory accelerator for slices
+"""Matrix products as Hopper does them fastest: a producer warpgroup asks the tensor memory accelerator for slices
 of the operands, consumer warpgroups multiply them by wgmma out of shared memory, and blocks stay for tile after tile.
 
 What there is in a block (docs/kernels/gemm.md tells it slowly):
 
-    shared memory   `stages` slices of a and b, 64 of k deep, b behind a; two chunks of results for each consumer, if results
+    shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; two chunks of results for each consumer, if results
                     leave that way; two barriers a stage
     full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
     empty[stage]    the slice has been read: an arrival by each consumer of its tile, of each block that shares it
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
-from ..wgmma_tiling import ATOM, DEPTH, WARPGROUP, Tiling
+from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, depth
 from .epilogue import Epilogue
 from .ptx import (
     arrive,
@@ -27,26 +27,21 @@ from .ptx import (
     cluster_arrive,
     cluster_rank,
     cluster_wait,
-    commit_products,
     describe,
     expect,
     fence_async,
-    fence_products,
-    finish_products,
     in_block,
     keep_registers,
     load_box,
     multicast_box,
-    multiply_slabs,
     prefetch_map,
     publish_barriers,
     shared_address,
     take_registers,
     wait_phase,
-    wait_products,
 )
-from .tile import zeros
 from .wgmma_results import boxes_of_results, runs_of_results
+from .wgmma_sums import sums_of
 from .wgmma_walk import layers, lengths, over, placer, skipper, turner, turns
 
 
@@ -69,7 +64,7 @@ def wgmma(
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results
     """
-    tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
+    tile_m, tile_n, cluster, slice_of_k = tiling.m, tiling.n, tiling.cluster, depth(epilogue.dtype)
     stages, arrivals = tiling.stages(staged), tiling.members * cluster
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
@@ -95,7 +90,7 @@ def wgmma(
             for map in maps:
                 prefetch(map)
         meet()
-        rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, DEPTH)
+        rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, slice_of_k)
         first, apart = uint32(cuda.blockIdx.x) // uint32(cluster), uint32(cuda.gridDim.x) // uint32(cluster)
         walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), uint32(rank_of())
         if thread < WARPGROUP:
@@ -150,7 +145,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it.
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
-    share = tile_n // cluster
+    share, slice_of_k = tile_n // cluster, depth(epilogue.dtype)
     stage_bytes, a_bytes, share_bytes, empty = (
         tiling.stage_bytes,
         tiling.a_bytes,
@@ -177,7 +172,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 announce(ready, uint32(stage_bytes))
                 a_at = uint32(base + stage * uint32(stage_bytes))
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
-                k = int32(step * DEPTH)
+                k = int32(step * slice_of_k)
                 bring_a(a_at, maps[0], ready, a_line, k, point)
                 bring_b(b_at, maps[1], ready, b_line, k, point)
                 stage, phase = turn(stage, phase)
@@ -187,7 +182,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
 
 
 def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
-    """`bring(to, map, ready, line, k, point)`: `lines` x 64 of k; as rows of k, or 64 lines at a time as 64 rows of lines."""
+    """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k; as rows of k, or, of halves, 64 lines at a time as 64 rows of lines."""
     (k_fast, axes), boxes = order, lines // ATOM
     load = loader(load_box, axes)
 
@@ -196,7 +191,7 @@ def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
 
     def rows_of_lines(to, map, ready, line, k, point):
         for i in range(boxes):
-            load(uint32(to + uint32(i * 2 * ATOM * DEPTH)), map, ready, int32(line + i * ATOM), k, point)
+            load(uint32(to + uint32(i * ATOM * LINE_BYTES)), map, ready, int32(line + i * ATOM), k, point)
 
     return device(rows_of_k if k_fast else rows_of_lines)
 
@@ -225,10 +220,8 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
     teams, members = tiling.teams, tiling.members
     stages = tiling.stages(staged)
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
-    wait, fence, commit, wait_but_one = wait_phase(), fence_products(), commit_products(), wait_products(1)
-    multiply = multiply_slabs(epilogue.dtype, tile_n, blocks, a_k_fast, b_k_fast)
-    a_of, b_of = describe(a_k_fast), describe(b_k_fast)
-    start, finish, release = zeros(tiling.sums), finish_products(tiling.sums), releaser(cluster)
+    start, begin, multiply, finish = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
+    a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
     turn, skip, place = turner(stages), skipper(stages), placer(tiling.band)
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
@@ -240,7 +233,7 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
         thread = int32(cuda.threadIdx.x)
         group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
         team, part = int32(group // members), int32(group % members)
-        acc = start  # what it holds before the first product of a tile is not read
+        acc = start
         tile = uint32(first + uint32(team) * apart)
         tiles = uint32(rows * columns * number(sizes, steps, each))
         stage, phase = uint32(0), uint32(0)
@@ -249,7 +242,7 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
         while tile < tiles:
             row, column, layer = place(tile, rows, columns)
             _, count = slices(layer, steps, each)
-            before = uint32(0)
+            before, acc = uint32(0), begin(acc)
             if tile != first:
                 wait_turn(team)
             for step in range(int32(count)):
@@ -257,10 +250,7 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
                 wait(ready, phase)
                 at = uint32(base + stage * uint32(stage_bytes))
                 a, b = a_of(uint32(at + uint32(part * own_bytes))), b_of(uint32(at + uint32(a_bytes)))
-                fence()
                 acc = multiply(acc, a, b, uint32(step != 0))
-                commit()
-                wait_but_one()
                 if step != 0:
                     release(before, member)
                 before = uint32(ready + uint32(empty))
@@ -268,12 +258,12 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
             following = uint32(tile + apart)
             if following < tiles:
                 pass_turn(team)
-            acc = finish(acc)
+            sums = finish(acc)
             release(before, member)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
             corner = line, int32(column * tile_n), int32(layer)
             given = *operands, corner_of(layer, sizes)
-            write(acc, base, maps, group, member, corner, sizes, scales, given)
+            write(sums, base, maps, group, member, corner, sizes, scales, given)
             if teams > 1 and following < tiles:
                 stage, phase = skip(stage, phase, length(following, walk))
             tile = uint32(tile + uint32(teams) * apart)

@@ -247,19 +247,20 @@ def outer(rows: int, columns: int) -> Any:
 
 
 @deferred
-def add_tiles(n: int) -> Any:
-    """`add(a, b)`: a + b, element by element."""
+def add_tiles(n: int, first: int = 0) -> Any:
+    """`add(a, b)`: a + b, element by element; of a those n from `first` on, which b has, and the others as they are."""
     if SIMULATED:
-        return lambda a, b: tuple(x + y for x, y in zip(a, b))
+        return lambda a, b: (*a[:first], *(x + y for x, y in zip(a[first:], b)), *a[first + n :])
 
     @intrinsic
     def add(typing, a, b):
         def codegen(ctx, builder, sig, args):
-            take = builder.extract_value
-            values = [builder.fadd(take(args[0], i), take(args[1], i)) for i in range(n)]
-            return ctx.make_tuple(builder, sig.return_type, values)
+            take, made = builder.extract_value, args[0]
+            for i in range(first, first + n):
+                made = builder.insert_value(made, builder.fadd(take(args[0], i), take(args[1], i - first)), i)
+            return made
 
-        return types.UniTuple(types.float32, n)(a, b), codegen
+        return a(a, b), codegen
 
     return add
 

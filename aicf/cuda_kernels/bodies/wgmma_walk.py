@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dsl import device, int32, uint32
-from ..wgmma_tiling import DEPTH, WARPGROUP, Tiling
+from ..wgmma_tiling import WARPGROUP, Tiling, depth
 from .epilogue import Epilogue
 from .ptx import arrive_threads, sync_threads
 
@@ -66,9 +66,9 @@ def layers(epilogue: Epilogue) -> Layers:
         return np.int64(layer) * sizes[0], np.int64(layer)
 
     if epilogue.split:
-        return Layers(
-            device(lambda sizes, steps: over(sizes[3], DEPTH)), parts, part_of_k, no_point, device(below)
-        )
+        slice_of_k = depth(epilogue.dtype)
+        steps_of_part = device(lambda sizes, steps: over(sizes[3], slice_of_k))
+        return Layers(steps_of_part, parts, part_of_k, no_point, device(below))
     all_of_k = device(lambda layer, steps, each: (uint32(0), steps))
     if epilogue.batch == 1:
         count, point = (
