@@ -22,7 +22,7 @@ from . import gemm, gemm_wgmma, pack
 HALF = 2  # bytes, that wgmma takes in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
 FIT = "fit"
-TILINGS = "128x128_pingpong", "192x128", "128x256", "64x128_pingpong", "64x64", "128x128_split"
+TILINGS = "128x128_pingpong", "192x128", "128x256", "256x128", "64x128_pingpong", "64x64", "128x128_split"
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from hopper_model import Machine
 from kernel_cases import Case, assert_close, desc, fused, reference
 from on_host import OnHost
 from test_wgmma import assert_clean
-from wgmma_cases import BY_NAME, H200, PACKED, TILINGS, TRANSPOSES, product, residual
+from wgmma_cases import BY_NAME, H200, OTHERS, PACKED, TILINGS, TRANSPOSES, product, residual
 
 import aicf
 from aicf.cuda_kernels import engine, gemm_wgmma, gemm_wgmma_packed
 from aicf.registry.select import select
 from aicf.rows import RegionSpec
-from aicf.types import TensorDesc, bf16, f16, f32
+from aicf.types import Precision, TensorDesc, bf16, f16, f32
 
 SMALL = PACKED["gemm_wgmma_64x64_packed"]
 WHOLE = [v for name, v in PACKED.items() if "_split" not in name]  # those that take products of any k
@@ -39,8 +39,8 @@ def heads(*strides: int) -> TensorDesc:
 
 @pytest.mark.parametrize("r, reason", [
     (product(64, 64, 64), "a and b are read where they are"),
-    (product(64, 64, 64, dtype=f32), "the product is in f32, needs f16 or bf16"),
-    (product(63, 61, 65, dtype=f32), "the product is in f32, needs f16 or bf16"),
+    (product(64, 64, 64, dtype=f32), "the product is to be exact, this one is tf32"),
+    (product(63, 61, 65, dtype=f32), "the product is to be exact, this one is tf32"),
     (product(65, 63, 0), "nothing to copy of 1 products 65x63x0"),
     (product(0, 63, 65), "nothing to copy of 1 products 0x63x65"),
     (of(desc((33, 33), f16), desc((33, 33), f16), ("z", "add", "y", "a")), "operand 0 is read after the product as well"),
@@ -100,7 +100,7 @@ def run(variant, r: RegionSpec, seed: int = 0) -> None:
         memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), np.nan).astype(
             d.dtype.numpy
         )
-        view = np.lib.stride_tricks.as_strided(memory, d.shape, [s * d.dtype.itemsize for s in d.stride])
+        view = np.ndarray(d.shape, d.dtype.numpy, memory, strides=[s * d.dtype.itemsize for s in d.stride])
         view[...] = rng.integers(-2, 3, d.shape)
         arrays.append(view.copy())
         ins.append(memory)
@@ -118,6 +118,18 @@ def run(variant, r: RegionSpec, seed: int = 0) -> None:
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_products_of_odd_rows(ta, tb):
     run(SMALL, product(67, 71, 73, ta=ta, tb=tb, dtype=bf16), random.randrange(2**32))
+
+
+@pytest.mark.spec("D9", "D10", "F2")
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+@pytest.mark.parametrize("types", OTHERS[:3], ids=str)
+def test_words_and_bytes_in_every_order(types, ta, tb):
+    """Of which k is contiguous in the copies."""
+    a, b, out = types
+    attrs = {"precision": Precision.tf32} if a is f32 else {"out_dtype": out.id}
+    r = product(67, 71, 161, ta=ta, tb=tb, dtype=a, b_dtype=b, **attrs)
+    assert all(o.k_fast for o in gemm_wgmma.operands(gemm_wgmma_packed.packed(r).region))
+    run(SMALL, r, random.randrange(2**32))
 
 
 LAYOUTS = [
