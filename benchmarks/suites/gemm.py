@@ -1,5 +1,5 @@
 """Matrix products against cuBLAS: halves in squares, skinny and ragged, all four transposes; f32, exact and rounded to tf32;
-batches; and the kernels that are predicted to be the best, each by itself.
+fp8; batches; and the kernels that are predicted to be the best, each by itself.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ SHOWN = (
     (16, 4096, 4096), (1000, 1000, 1000),
 )  # fmt: skip
 SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
+BYTES = (4096, 4096, 4096), (8192, 8192, 8192)  # of fp8
 HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
-TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3}
+TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3, "fp8": 1.6e-2}
 SAMPLE_S = 4e-4  # a graph has as many products as take about so long
 GUESS = 4e14  # flops a second
 TRIED = 16  # kernels for each shape
 PEER = "the better of cuBLAS and cuBLASLt"
 LIBRARIES = {"cuBLAS": "cublas", "cuBLASLt": "cublaslt"}
+SCALED = {"_scaled_mm": False, "_scaled_mm, fast sums": True}  # PyTorch's of fp8, which is cuBLASLt's
 
 
 @dataclass(frozen=True)
 class Problem:
-    """op(a) op(b) of an m x k and a k x n matrix. `order`: N or T for each; tf32 and tf32x3 are of f32, so rounded."""
+    """op(a) op(b) of an m x k and a k x n matrix. `order`: N or T for each; tf32 and tf32x3 are of f32, so rounded; of fp8,
+    which is f8e4m3, results are bf16."""
 
     m: int
     n: int
@@ -68,7 +71,17 @@ class Problem:
     @property
     def attrs(self) -> dict[str, Any]:
         trans_a, trans_b = self.transposed
-        return {"trans_a": trans_a, "trans_b": trans_b, "precision": self.precision}
+        more = {"alpha": self.alpha, "out_dtype": aicf.bf16.id} if self.dtype == "fp8" else {}
+        return {"trans_a": trans_a, "trans_b": trans_b, "precision": self.precision, **more}
+
+    @property
+    def alpha(self) -> float:
+        """What makes results of order one: of fp8 here, where a scaled operand would have few digits."""
+        return self.k**-0.5 if self.dtype == "fp8" else 1.0
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(SCALED if self.dtype == "fp8" else LIBRARIES)
 
 
 class Operands:
@@ -77,7 +90,9 @@ class Operands:
     def __init__(self, p: Problem, lab: Any) -> None:
         torch = lab.torch
         self.problem, self.lab = p, lab
-        kind = {"f16": torch.float16, "bf16": torch.bfloat16}.get(p.dtype, torch.float32)
+        kinds = {"f16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+        kind = kinds.get(p.dtype, torch.float32)
+        result = torch.bfloat16 if p.dtype == "fp8" else kind
         self.launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / p.flops)))
 
         def matrix(rows: int, columns: int, transposed: bool, scale: float = 1.0) -> Any:
@@ -85,12 +100,13 @@ class Operands:
             return (torch.randn(shape, device=lab.device) * scale).to(kind)
 
         trans_a, trans_b = p.transposed
-        nbytes = kind.itemsize * prod(p.batch) * (p.m * p.k + p.k * p.n + p.m * p.n)
+        scale = p.k**-0.5 / p.alpha
+        nbytes = prod(p.batch) * (kind.itemsize * (p.m + p.n) * p.k + result.itemsize * p.m * p.n)
         self.sets = [
             (
                 matrix(p.m, p.k, trans_a),
-                matrix(p.k, p.n, trans_b, p.k**-0.5),
-                torch.empty(*p.batch, p.m, p.n, device=lab.device, dtype=kind),
+                matrix(p.k, p.n, trans_b, scale),
+                torch.empty(*p.batch, p.m, p.n, device=lab.device, dtype=result),
             )
             for _ in range(lab.sets(nbytes, self.launches))
         ]
@@ -108,18 +124,29 @@ class Operands:
 
     def theirs(self, library: str) -> Any:
         torch = self.lab.torch
-        torch.backends.cuda.preferred_blas_library(LIBRARIES[library])
+        if library in LIBRARIES:
+            torch.backends.cuda.preferred_blas_library(LIBRARIES[library])
         torch.backends.cuda.matmul.allow_tf32 = self.problem.precision is aicf.Precision.tf32
+        multiply = torch.matmul if library in LIBRARIES else self._scaled(SCALED[library])
 
         def work() -> None:
             for i in self.turns:
                 a, b, c = self.sets[i]
-                torch.matmul(*self._factors(a, b), out=c)
+                multiply(*self._factors(a, b), out=c)
 
         graph = self.lab.torch_graph(work)
         torch.backends.cuda.matmul.allow_tf32 = False
         self._verify(library, graph)
         return graph
+
+    def _scaled(self, fast: bool) -> Any:
+        torch = self.lab.torch
+        if not hasattr(torch, "_scaled_mm"):
+            raise NotHere("the peer, torch._scaled_mm, is not in this PyTorch")
+        one, alpha = (torch.tensor(x, device=self.lab.device) for x in (1.0, self.problem.alpha))
+        return functools.partial(
+            torch._scaled_mm, scale_a=one, scale_b=alpha, out_dtype=torch.bfloat16, use_fast_accum=fast
+        )
 
     def _factors(self, *both: Any) -> list[Any]:
         return [x.mT if transposed else x for x, transposed in zip(both, self.problem.transposed)]
@@ -137,19 +164,25 @@ class Operands:
         """In f64; for the largest in f32, whose rounding is far below that of the results."""
         torch = self.lab.torch
         wide = torch.float64 if self.problem.flops < 1e12 else torch.float32
-        return torch.matmul(*self._factors(*(x.to(wide) for x in self.sets[0][:2]))).reshape(-1)
+        made = torch.matmul(*self._factors(*(x.to(wide) for x in self.sets[0][:2]))).reshape(-1)
+        return made.mul_(self.problem.alpha)
 
 
 def cases(bench: Bench) -> list[Case]:
     sizes = ((256, 256, 256), (1000, 1000, 1000)) if bench.tiny else SIZES
-    problems = [
-        Problem(*size, dtype, order)
-        for order in ("NT", "NN", "TN", "TT") for dtype in ("bf16", "f16") for size in sizes
-    ]  # fmt: skip
+
+    def halves(orders: Sequence[str]) -> list[Problem]:
+        return [
+            Problem(*size, dtype, order) for order in orders for dtype in ("bf16", "f16") for size in sizes
+        ]
+
+    problems = halves(("NT",))
+    problems += [Problem(*size, "fp8") for size in (sizes[:1] if bench.tiny else BYTES)]
     problems += [
         Problem(*size, dtype, order)
-        for dtype in ("f32", "tf32", "tf32x3") for order in ("NT", "NN") for size in (sizes[:1] if bench.tiny else SINGLE)
+        for dtype in ("tf32", "f32", "tf32x3") for order in ("NT", "NN") for size in (sizes[:1] if bench.tiny else SINGLE)
     ]  # fmt: skip
+    problems += halves(("NN", "TN", "TT"))
     problems += [
         Problem(*size, batch=(count,)) for count, *size in (((3, 100, 72, 64),) if bench.tiny else HEADS)
     ]
@@ -168,9 +201,9 @@ def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     lab = _lab(bench)
     operands = Operands(p, lab)
     graph, kernel_id = operands.ours()
-    graphs = {"aicf": graph} | {name: operands.theirs(name) for name in LIBRARIES}
+    graphs = {"aicf": graph} | {name: operands.theirs(name) for name in p.peers}
     times = _times(bench, operands, graphs)
-    best = min(LIBRARIES, key=lambda name: times[name].median)
+    best = min(p.peers, key=lambda name: times[name].median)
     speeds = {name: times[name].rate(p.flops / 1e12) for name in ("aicf", best)}
     yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
 
@@ -211,6 +244,6 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 SUITE = Suite(
-    "gemm", "products against cuBLAS, all transposes, 256 to 16384, f16, bf16, f32, tf32; and kernels by themselves", 600, cases,
+    "gemm", "products against cuBLAS, all transposes, 256 to 16384, f16, bf16, f32, tf32, fp8; and kernels by themselves", 600, cases,
     headlines=tuple((f"gemm {Problem(n, n, n)}", PEER) for n in (4096, 8192)), summary=summary,
 )  # fmt: skip
