@@ -1,8 +1,8 @@
 """Sums of columns beside a product, such as a bias's gradient: what they add to its kernel, and the launch behind it.
 
 Each block adds up its tile's rows of what the map hands on, while they are in registers. Where there is one row of tiles that
-is the result; else each writes a line of f32 to the workspace, and a small launch adds up these lines. The order is fixed, so
-results repeat exactly.
+is the result; else each writes a line of f32 to the workspace, or a few, and a small launch adds up these lines. The order is
+fixed, so results repeat exactly.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .reduce import EFFICIENCY, RESIDENT, TREE_US, chain_us, lanes_for, partial_
 TAKES = "gemm+reduce", "gemm+map+reduce"
 
 
-def _lines(region: RegionSpec, tile_m: int) -> tuple[Program, int, int] | None:
-    """(the region, rows of tiles, columns), if there are sums."""
+def _lines(region: RegionSpec, tile_m: int, each: int) -> tuple[Program, int, int] | None:
+    """(the region, lines, columns), if there are sums. `each`: lines that tiles of tile_m rows leave."""
     program = read(region)
     assert isinstance(program, Program) and isinstance(program.core, Gemm)
     if program.tail is None:
         return None
-    return program, max(1, cdiv(program.core.m, tile_m)), program.core.n
+    return program, max(1, cdiv(program.core.m, tile_m)) * each, program.core.n
 
 
-def workspace(region: RegionSpec, tile_m: int) -> int:
-    found = _lines(region, tile_m)
+def workspace(region: RegionSpec, tile_m: int, each: int = 1) -> int:
+    found = _lines(region, tile_m, each)
     return 0 if found is None or found[1] == 1 else found[1] * found[2] * f32.itemsize
 
 
-def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec) -> Cost:
+def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> Cost:
     """The cost of a product, and of sums beside it: two barriers of a block, and a launch over lines, if there are several."""
-    if (found := _lines(region, tile_m)) is None:
+    if (found := _lines(region, tile_m, each)) is None:
         return cost
     _, lines, columns = found
     if lines == 1:
@@ -50,9 +50,9 @@ def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec) -
     return cost.plus(**{"column sums": again.us + 2 * BARRIER_US})
 
 
-def launches(region: RegionSpec, tile_m: int, device: DeviceSpec) -> list[Launch]:
+def launches(region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> list[Launch]:
     """What follows the product's: one that adds up the lines, if there are several."""
-    if (found := _lines(region, tile_m)) is None or found[1] == 1:
+    if (found := _lines(region, tile_m, each)) is None or found[1] == 1:
         return []
     from .bodies.reduce import Side, columns
 
@@ -68,18 +68,18 @@ def launches(region: RegionSpec, tile_m: int, device: DeviceSpec) -> list[Launch
     return [Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*read_lines, *results, *numbers))]
 
 
-def pointers(region: RegionSpec, tile_m: int) -> tuple[Out | Work, ...]:
+def pointers(region: RegionSpec, tile_m: int, each: int = 1) -> tuple[Out | Work, ...]:
     """Where a product's kernel writes its sums."""
-    if (found := _lines(region, tile_m)) is None:
+    if (found := _lines(region, tile_m, each)) is None:
         return ()
     program, lines, _ = found
     assert program.tail is not None
     return (Out(program.tail.result) if lines == 1 else Work(),)
 
 
-def written(region: RegionSpec, tile_m: int) -> DType | None:
+def written(region: RegionSpec, tile_m: int, each: int = 1) -> DType | None:
     """And in which type."""
-    if (found := _lines(region, tile_m)) is None:
+    if (found := _lines(region, tile_m, each)) is None:
         return None
     program, lines, _ = found
     assert program.tail is not None

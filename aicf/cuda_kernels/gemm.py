@@ -83,8 +83,9 @@ def parts(region: RegionSpec) -> tuple[Gemm, Map]:
 # --- the epilogue -----------------------------------------------------------------------------------------------------
 
 
-def epilogue(region: RegionSpec, run: int, tile_m: int = 1):
-    """The epilogue for threads that hold runs of `run` neighbouring columns, of blocks that hold `tile_m` rows."""
+def epilogue(region: RegionSpec, run: int, tile_m: int = 1, each: int = 1):
+    """The epilogue for threads that hold runs of `run` neighbouring columns, of blocks that hold `tile_m` rows and leave so many
+    lines of sums of columns for `each` of these."""
     from .bodies.epilogue import Epilogue, Read
 
     gemm, after = parts(region)
@@ -95,7 +96,7 @@ def epilogue(region: RegionSpec, run: int, tile_m: int = 1):
         reads.append(Read(dtype, row, column, load.offset, tuple(batch)))
     stores = tuple(region.results[p].dtype for _, p in after.stores)
     width = next((w for w in (4, 2) if w <= run and in_runs(region, w)), 1)
-    sums, axes = column_sums.written(region, tile_m), len(gemm.batch)
+    sums, axes = column_sums.written(region, tile_m, each), len(gemm.batch)
     c = None if gemm.c is None else region.operands[gemm.c].dtype
     return Epilogue(
         after.expression, gemm.dtype, gemm.b_dtype, c, tuple(reads), stores, width, axes, sums=sums
@@ -251,7 +252,7 @@ def _slices(region: RegionSpec):
     return of(a, a_batch, a_m, a_k, gemm.m, a_m < a_k), of(b, b_batch, b_n, b_k, gemm.n, b_n <= b_k)
 
 
-def arguments(region: RegionSpec, tile_m: int = 1) -> tuple:
+def arguments(region: RegionSpec, tile_m: int = 1, each: int = 1) -> tuple:
     gemm, after = parts(region)
     c = () if gemm.c is None else (In(gemm.c),)
     ins = tuple(In(load.operand) for load in after.loads if load.operand is not None)
@@ -260,7 +261,7 @@ def arguments(region: RegionSpec, tile_m: int = 1) -> tuple:
     sizes = tuple(Num(size, i32) for size in (gemm.m, gemm.n, gemm.k, *gemm.batch))
     walks = gemm.a_steps, gemm.b_steps
     scales = (Num(gemm.alpha, f32), Num(gemm.beta, f32))
-    operands = (c, ins, given, outs, column_sums.pointers(region, tile_m))
+    operands = (c, ins, given, outs, column_sums.pointers(region, tile_m, each))
     return (In(gemm.a), In(gemm.b), operands, sizes, *(tuple(map(Num, pair)) for pair in walks), scales)
 
 

@@ -28,8 +28,8 @@ from ..registry.variant import (
 )
 from ..rows import RegionSpec
 from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
-from . import gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, ROW_BYTES, SPLIT, TILINGS, Tiling, by_slices, depth
+from . import column_sums, gemm, gemm_split, wgmma_cost
+from .wgmma_tiling import ATOM, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, by_slices, depth
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
@@ -145,7 +145,9 @@ def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
 def _wgmma(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
 
-    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family)
+    @variant(
+        "gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=gemm.TAKES_SUMS, needs=("sm_90a",), family=family
+    )
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
@@ -158,10 +160,18 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
             yield _summed(tiling, region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return wgmma_cost.cost(tiling, region, device)
+            return column_sums.with_sums(
+                wgmma_cost.cost(tiling, region, device), region, tiling.rows, device, WARPS
+            )
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            return column_sums.workspace(region, tiling.rows, WARPS)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [_launch(tiling, region, device)]
+            return [
+                _launch(tiling, region, device),
+                *column_sums.launches(region, tiling.rows, device, WARPS),
+            ]
 
     return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
@@ -204,21 +214,21 @@ def _launch(
     """Of the whole product, or of parts of k."""
     from .bodies.gemm_wgmma import wgmma
 
-    (p, _), both = gemm.parts(region), operands(region)
+    (p, after), both = gemm.parts(region), operands(region)
     assert not isinstance(both, Reject)
     a, b = both
     maps: tuple[TensorMap, ...] = a.map(region, tiling.m), b.map(region, tiling.n // tiling.cluster)
-    _, _, others, sizes, *_, scales = gemm.arguments(region)
+    _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
     if parts is None:
-        boxes, finish = wgmma_cost.staged(tiling, region), gemm.epilogue(region, 2)
+        boxes, finish = wgmma_cost.staged(tiling, region), gemm.epilogue(region, 2, tiling.rows, WARPS)
     else:
-        boxes, finish = False, gemm_split.raw(region, 2)
+        boxes, finish = 0, gemm_split.raw(region, 2)
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
-    if boxes:
-        result = region.results[0].dtype
-        row, count = p.n * result.itemsize, (p.count,) * bool(p.batch)
+    for _, result in after.stores[:boxes]:
+        dtype = region.results[result].dtype
+        row, count = p.n * dtype.itemsize, (p.count,) * bool(p.batch)
         pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
-        maps = *maps, TensorMap(Out(0), result, (p.n, p.m, *count), pitches, box)
+        maps = *maps, TensorMap(Out(result), dtype, (p.n, p.m, *count), pitches, box)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     grid = (min(tiles, wgmma_cost.resident(tiling, device)) * tiling.cluster,)
     body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes)

@@ -33,11 +33,13 @@ STRADDLE = 1.5  # times the bytes through the L2 cache, where rows of 128 bytes 
 START_US = 0.5  # barriers, descriptors on their way, registers divided anew
 CLUSTER_US = 0.9  # for blocks of a cluster to meet at its start and its end
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
-# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map
-CHUNK_US, APART_US, LOAD_CHUNK_US = 0.055, 0.4, 0.75
+# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map; to add
+# up their columns
+CHUNK_US, APART_US, LOAD_CHUNK_US, SUM_CHUNK_US = 0.055, 0.4, 0.75, 0.1
 CHUNK_FLOP_US = 0.06  # for each flop that the map takes for each element
 ROW = 0.4  # of that, for one with an element for each column
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
+MOST_BOXES = 3  # results that leave in boxes
 SPARE = 96  # registers beside sums that it takes to do so
 
 
@@ -63,7 +65,9 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     chunks = tiling.row_blocks * cdiv(tiling.n, ATOM)
     if parts is None:
-        each = _chunk_us(region) + (0.0 if staged(tiling, region) else APART_US)
+        each = _chunk_us(region)
+        if not staged(tiling, region):
+            each += APART_US * gemm.follows(region).stores
     else:
         each = CHUNK_US + APART_US
     finish = DRAIN_US + chunks * each
@@ -112,29 +116,32 @@ def _straddling(region: RegionSpec) -> float:
 def _chunk_us(region: RegionSpec) -> float:
     """For a consumer to finish 64 x 64 results, beside sending them off apart."""
     f = gemm.follows(region)
-    return CHUNK_US + LOAD_CHUNK_US * (f.matrices + ROW * f.rows) + CHUNK_FLOP_US * f.flops
+    sums = SUM_CHUNK_US * (gemm.parts(region)[1].fed is not None)
+    loads = LOAD_CHUNK_US * (f.matrices + ROW * f.rows)
+    return CHUNK_US * max(1, f.stores) + loads + CHUNK_FLOP_US * f.flops + sums
 
 
-def staged(tiling: Tiling, region: RegionSpec) -> bool:
-    """Whether results leave a box at a time: they can, and there are registers for it. What computes with indices, as dropout
-    does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
+def staged(tiling: Tiling, region: RegionSpec) -> int:
+    """How many results leave a box at a time: all, if they can and there are registers for it, or none. What computes with
+    indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE
-    return _boxes(region) <= (1 if tight else BOX_LOADS)
+    return gemm.follows(region).stores if _boxes(region) <= (1 if tight else BOX_LOADS) else 0
 
 
 @lru_cache(maxsize=256)
 def _boxes(region: RegionSpec) -> int:
-    """Loads of an epilogue whose results may leave in boxes; more than any may have, if they may not."""
-    (p, after), result = gemm.parts(region), region.results[0]
+    """Loads of an epilogue whose results may leave in boxes, and sums of columns; more than any may have, if they may not."""
+    p, after = gemm.parts(region)
+    results = [region.results[position] for _, position in after.stores]
     may = (
-        len(after.stores) == 1
-        and result.dtype in (f16, bf16)
-        and result.alignment >= ROW_BYTES
-        and p.n * result.dtype.itemsize % ROW_BYTES == 0
+        1 <= len(results) <= MOST_BOXES
+        and all(r.dtype in (f16, bf16) and r.alignment >= ROW_BYTES for r in results)
+        and p.n * f16.itemsize % ROW_BYTES == 0
         and gemm.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
     )
-    return len(after.loads) + (p.c is not None) if may else BOX_LOADS + 1
+    taken = len(after.loads) + (p.c is not None) + (after.fed is not None)
+    return taken if may else BOX_LOADS + 1
 
 
 @lru_cache(maxsize=4096)

@@ -10,8 +10,10 @@ from ..types import GREATEST, DType
 LINE_BYTES = 128  # of k in a slice, and of a row of a box
 ROW_BYTES = 16  # that rows and pointers are multiples of
 ATOM = 64  # halves in a row of a box
-CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out, two for each consumer
+CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out
+ENOUGH = 4  # stages: a second chunk for each result is not worth one of them
 WARPGROUP = 128
+WARPS = 4  # of a warpgroup
 ADDRESSES = 40  # registers that a main loop has beside sums, at least
 SMS = 132  # of an H100 or H200: what bands are as high as
 SHARED = (
@@ -69,6 +71,11 @@ class Tiling:
         return self.m // (64 * self.members)
 
     @property
+    def rows(self) -> int:
+        """That each consumer has."""
+        return 64 * self.row_blocks
+
+    @property
     def sums(self) -> int:
         """That a consumer's thread has."""
         return self.row_blocks * self.n // 2
@@ -106,24 +113,28 @@ class Tiling:
     def stage_bytes(self) -> int:
         return self.a_bytes + self.b_bytes
 
-    def stages(self, staged: bool) -> int:
-        """As many as there is room for. `staged`: results leave by way of shared memory."""
-        room = (SHARED + 1024) // self.blocks - 1024 - SLACK - self._chunk_bytes(staged)
-        return room // (self.stage_bytes + 16)
+    def stages(self, staged: int) -> int:
+        """As many as there is room for. `staged`: so many results leave by way of shared memory."""
+        return self._stages(self.buffers(staged))
 
-    def _chunk_bytes(self, staged: bool) -> int:
-        return 2 * self.consumers * CHUNK_BYTES * staged
+    def buffers(self, staged: int) -> int:
+        """Chunks of results for each consumer: two of each result, or of several only one where that saves a stage of few."""
+        two, one = (self._stages(count * staged) for count in (2, 1))
+        return 2 * staged if staged < 2 or two >= min(one, ENOUGH) else staged
+
+    def _stages(self, buffers: int) -> int:
+        room = (SHARED + 1024) // self.blocks - 1024 - SLACK - buffers * self.consumers * CHUNK_BYTES
+        return room // (self.stage_bytes + 16)
 
     # shared memory: stages, from the first multiple of 1024 on; chunks of results; barriers, full and then empty
 
-    @property
-    def chunks_at(self) -> int:
-        return self.stages(True) * self.stage_bytes
+    def chunks_at(self, staged: int) -> int:
+        return self.stages(staged) * self.stage_bytes
 
-    def barriers_at(self, staged: bool) -> int:
-        return self.stages(staged) * self.stage_bytes + self._chunk_bytes(staged)
+    def barriers_at(self, staged: int) -> int:
+        return self.chunks_at(staged) + self.buffers(staged) * self.consumers * CHUNK_BYTES
 
-    def shared(self, staged: bool) -> int:
+    def shared(self, staged: int) -> int:
         return SLACK + self.barriers_at(staged) + 16 * self.stages(staged)
 
 

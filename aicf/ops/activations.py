@@ -128,9 +128,9 @@ def _(emit, dy, x, y):
 @elementwise("gelu_grad", results=("dx",), alias="dy", continuous=True)
 def gelu_grad(dy, x):
     """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
+    x = 10.0 if x > 10.0 else -10.0 if x < -10.0 else x
     t = math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))
-    slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 0.134145 * x * x)
-    return dy if x > 10.0 else dy * 0.0 if x < -10.0 else dy * slope
+    return dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 0.134145 * x * x))
 
 
 @gelu_grad.reference

@@ -313,6 +313,17 @@ class Machine(Copies):
                  "xor": np.bitwise_xor}[op]  # fmt: skip
         return lambda x: int(ufunc.reduce(self._warp("redux", np.int32(x)), dtype=np.int32))
 
+    def scatter_sums(self, count: int) -> Any:
+        """In the order of the shuffles: rows 16 lanes apart first."""
+
+        def add(tile: tuple) -> tuple:
+            lane = self.current.index % 32
+            given = np.array(self._warp("sums", tile), np.float32).reshape(2, 2, 2, 4, 8, count // 8)
+            added = given.sum(0).sum(0).sum(0)
+            return tuple(added[lane % 4, lane // 4])
+
+        return add
+
     def elect(self) -> Any:
         return lambda: int(self._warp("elect", self.current.index)[0] == self.current.index)
 

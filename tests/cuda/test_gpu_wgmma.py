@@ -20,6 +20,8 @@ from wgmma_cases import (
     TRANSPOSES,
     VARIANTS,
     SharedHeads,
+    activated,
+    backward,
     batches,
     other,
     product,
@@ -91,16 +93,16 @@ def test_random_problems(gpu, variant):  # noqa: F811
         dtype = BOTH[int(rng.integers(2))]
         rows = (m if ta else k), (k if tb else n)
         pitch = tuple(-(-r // 8) * 8 + 8 * int(rng.integers(3)) for r in rows)
-        make = (product, residual, stashed)[int(rng.integers(3))]
+        make = (product, residual, stashed, activated, backward)[int(rng.integers(5))]
         check(gpu, variant, make(m, n, k, dtype=dtype, ta=ta, tb=tb, pitch=pitch))
 
 
 @pytest.mark.spec("D5", "D7", "D8")
 @pytest.mark.parametrize("variant", IDS)
-@pytest.mark.parametrize("make", [residual, stashed])
+@pytest.mark.parametrize("make", [residual, stashed, activated, backward])
 @pytest.mark.parametrize("n", [136, 133])
 def test_epilogues(gpu, variant, make, n):  # noqa: F811
-    """alpha, beta, c, bias, activation, z; bias, activation, residual: in boxes, pairs, and one by one."""
+    """alpha, beta, c, bias, activation, z; bias, activation, residual; gradient and sums: in boxes, pairs, and one by one."""
     for dtype in BOTH:
         check(gpu, variant, make(516, n, 72, dtype=dtype, tb=True))
 

@@ -22,6 +22,8 @@ from wgmma_cases import (
     TILINGS,
     TRANSPOSES,
     VARIANTS,
+    activated,
+    backward,
     batches,
     other,
     product,
@@ -120,13 +122,18 @@ def test_a_shared_operand_has_no_axis_of_the_batch(name, a_map, b_map):
 
 
 @pytest.mark.parametrize("r, boxes", [
-    (product(64, 64, 64), True),
-    (product(64, 60, 64, pitch=(None, 64)), False),  # rows of the result are not 16-byte aligned
-    (residual(64, 64, 64), True),
-    (stashed(64, 64, 64), False),  # two results
-    (product(64, 64, 64, ("w", "convert", "y", {"dtype": f32.id})), False),
-    (product(64, 64, 64, ("w", "convert", "y", {"dtype": bf16.id})), True),
-    (product(64, 64, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), given={"rng": desc((2,), i64)}), False),
+    (product(64, 64, 64), 1),
+    (product(64, 60, 64, pitch=(None, 64)), 0),  # rows of the result are not 16-byte aligned
+    (residual(64, 64, 64), 1),
+    (stashed(64, 64, 64), 2),
+    (stashed(64, 60, 64, pitch=(None, 64)), 0),
+    (product(64, 64, 64, ("w", "convert", "y", {"dtype": f32.id})), 0),
+    (product(64, 64, 64, ("w", "convert", "y", {"dtype": f32.id}), keep=("y", "w")), 0),
+    (product(64, 64, 64, ("w", "convert", "y", {"dtype": bf16.id})), 1),
+    (product(64, 64, 64, ("w", "convert", "y", {"dtype": bf16.id}), keep=("y", "w")), 2),
+    (backward(64, 64, 64), 1),
+    (backward(64, 64, 64, keep=("s",)), 0),  # none but the sums
+    (product(64, 64, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), given={"rng": desc((2,), i64)}), 0),
 ])  # fmt: skip
 def test_how_results_leave(r, boxes):
     assert wgmma_cost.staged(Tiling(64, 128, 1), r) == boxes
@@ -136,13 +143,17 @@ def test_how_results_leave(r, boxes):
 
 
 @pytest.mark.parametrize("t", TILINGS, ids=str)
-@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("staged", [0, 1, 2, 3])
 def test_shared_memory_and_registers_suffice(t, staged):
     assert t.stages(staged) >= 3
     assert t.shared(staged) <= SHARED and t.blocks * (t.shared(staged) + 1024) <= SHARED + 1024
     assert t.n % t.cluster == 0 == t.n // t.cluster % 64, "a block brings whole boxes of 64 lines"
     assert t.m == 64 * t.row_blocks * t.members and t.consumers == t.teams * t.members
-    assert t.barriers_at(staged) >= t.stages(staged) * t.stage_bytes + staged * 2 * t.consumers * CHUNK_BYTES
+    assert (
+        t.barriers_at(staged)
+        >= t.stages(staged) * t.stage_bytes + t.buffers(staged) * t.consumers * CHUNK_BYTES
+    )
+    assert t.buffers(staged) in (2 * staged, max(2, staged) * (staged > 0)), "two chunks at least"
     per_thread = 65536 // (t.threads * t.blocks) // 8 * 8
     if t.registers is None:
         assert min(per_thread, 255) >= t.sums + 90
@@ -190,7 +201,9 @@ def assert_clean(t: Tiling, made: engine.CompiledKernel) -> None:
     assert made.registers * t.threads * t.blocks <= 65536
 
 
-EPILOGUES = {"plain": product, "residual": residual, "stashed": stashed}
+EPILOGUES = {
+    "plain": product, "residual": residual, "stashed": stashed, "activated": activated, "backward": backward,
+}  # fmt: skip
 CODE = list(itertools.product(TILINGS, TRANSPOSES, (f16, bf16), EPILOGUES))
 CHOSEN = CODE if ALL else random.Random(0).sample(CODE, 12)
 

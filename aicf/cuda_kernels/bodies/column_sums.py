@@ -48,7 +48,7 @@ def writer(epilogue: Epilogue, held: Held, write_run: Callable[..., Any]) -> Any
         write_each = each(len(held.columns), epilogue.width, write_run)
         return device(lambda acc, env, shared, thread, place, corner, n, operands: write_each(acc, env))
     own = max(held.columns) + 1
-    add = column_sums(held.columns, own, epilogue.width, write_run)
+    add = column_sums(len(held.columns), epilogue.width, held.columns, own, write_run)
     put = put_runs(own // held.width, held.width, held.apart, 1)
     get, keep = fragment(1, 1, 1), putter(epilogue.sums)
     tile_m, tile_n, lines, threads = held.m, held.n, held.lines, held.threads

@@ -7,6 +7,7 @@ stands the same thing in plain Python, on NumPy arrays.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,16 @@ from ...registry.program import Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
 from .llvm import emit_call
-from .storage import decode, emit_load, emit_load_vector, emit_store, emit_store_vector, encode, numba_type
+from .storage import (
+    decode,
+    emit_load,
+    emit_load_vector,
+    emit_rounded,
+    emit_store,
+    emit_store_vector,
+    encode,
+    numba_type,
+)
 
 # --- maps -------------------------------------------------------------------------------------------------------------
 #
@@ -128,6 +138,29 @@ def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool
     return apply
 
 
+@deferred
+def vector_maker(expr: Expression, ins: Loads, moves: tuple[bool, ...], width: int) -> Any:
+    """`make(carried, ins, offsets)`: the same of a map that stores nothing. Returns all of its results: of each a tuple with a
+    number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80."""
+    lanes = Lanes(expr, ins, (), moves, width)
+    if SIMULATED:
+        return lambda carried, *args: tuple(zip(*_run_made(lanes, [(c,) for c in carried], *args)))
+
+    @intrinsic
+    def make(typing, carried, ins_, offsets):
+        each = [types.UniTuple(numba_type(expr.dtypes[slot]), width) for slot in expr.results]
+
+        def codegen(ctx, b, sig, args):
+            numbers = [(b.extract_value(args[0], j),) for j in range(width)]
+            made = _emit_made(ctx, b, lanes, numbers, args[1], args[2], emit_rounded)
+            results = [ctx.make_tuple(b, kind, list(values)) for kind, values in zip(each, zip(*made))]
+            return ctx.make_tuple(b, sig.return_type, results)
+
+        return types.Tuple(each)(carried, ins_, offsets), codegen
+
+    return make
+
+
 def _single(expr: Expression, ins: Loads, outs: Stores) -> Lanes:
     return Lanes(expr, ins, outs, (False,) * len(ins), 1)
 
@@ -152,6 +185,22 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
           to: Any) -> list[Any]:  # fmt: skip
     """Loads, steps and stores; returns of each lane the result that is not stored, if there is one."""
     expr, width, apart = lanes.emitted, lanes.width, lanes.apart
+    made = _emit_made(ctx, b, lanes, carried, sources, offsets)
+    for k, dtype in enumerate(lanes.outs):
+        target, values = b.gep(b.extract_value(targets, k), [to]), [results[k] for results in made]
+        exact = expr.results[k] in expr.rounded
+        if width > 1 and apart == 1:
+            emit_store_vector(ctx, b, dtype, values, target, exact)
+            continue
+        for j, value in enumerate(values):
+            emit_store(ctx, b, dtype, value, b.gep(target, [to.type(j * apart)]), exact)
+    return [results[-1] for results in made if len(results) > len(lanes.outs)]
+
+
+def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
+               round_: Callable[..., Any] | None = None) -> list[list[Any]]:  # fmt: skip
+    """Loads and steps; all results of each lane."""
+    width, apart = lanes.width, lanes.apart
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
@@ -170,25 +219,24 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
             else:
                 column = [emit_load(ctx, b, dtype, source)] * width
         arguments = [(*given, value) for given, value in zip(arguments, column)]
-    made = [emit_expression(ctx, b, expr, list(values)) for values in arguments]
-    for k, dtype in enumerate(lanes.outs):
-        target, values = b.gep(b.extract_value(targets, k), [to]), [results[k] for results in made]
-        exact = expr.results[k] in expr.rounded
-        if width > 1 and apart == 1:
-            emit_store_vector(ctx, b, dtype, values, target, exact)
-            continue
-        for j, value in enumerate(values):
-            emit_store(ctx, b, dtype, value, b.gep(target, [to.type(j * apart)]), exact)
-    return [results[-1] for results in made if len(results) > len(lanes.outs)]
+    return [emit_expression(ctx, b, lanes.emitted, list(values), round_) for values in arguments]
 
 
-def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> list[Any]:
-    """Arguments to results, each in its slot's compute type."""
+def emit_expression(
+    ctx: Any, b: Any, expr: Expression, values: list[Any], round_: Callable[..., Any] | None = None
+) -> list[Any]:
+    """Arguments to results, each in its slot's compute type. `round_`: as `emit_rounded`, if not by what memory holds."""
     slots: dict[int, Any] = {}
 
+    def rounded_to(dtype: DType, value: Any) -> Any:
+        return (
+            decode(ctx, b, dtype, encode(ctx, b, dtype, value))
+            if round_ is None
+            else round_(ctx, b, dtype, value)
+        )
+
     def put(slot: int, value: Any) -> None:
-        dtype = expr.dtypes[slot]
-        slots[slot] = decode(ctx, b, dtype, encode(ctx, b, dtype, value)) if slot in expr.rounded else value
+        slots[slot] = rounded_to(expr.dtypes[slot], value) if slot in expr.rounded else value
 
     for slot, value in enumerate(values):
         put(slot, value)
@@ -205,16 +253,21 @@ def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> li
 def _run(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
          to: Any) -> list[Any]:  # fmt: skip
     """As _emit, in the simulator."""
+    made = _run_made(lanes, carried, sources, offsets)
+    for j, results in enumerate(made):
+        for target, value in zip(targets, results):
+            target[to + j * lanes.apart] = value
+    return [results[-1] for results in made if len(results) > len(lanes.outs)]
+
+
+def _run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any) -> list[list[Any]]:
+    """As _emit_made."""
     arguments, pointers = carried, iter(sources)
     for dtype, moves, at in zip(lanes.ins, lanes.moves, offsets):
         places = [at + j * lanes.apart if moves else at for j in range(lanes.width)]
         column = places if dtype is None else [*map(next(pointers).__getitem__, places)]
         arguments = [(*given, value) for given, value in zip(arguments, column)]
-    made = [run_expression(lanes.expr, list(values)) for values in arguments]
-    for j, results in enumerate(made):
-        for target, value in zip(targets, results):
-            target[to + j * lanes.apart] = value
-    return [results[-1] for results in made if len(results) > len(lanes.outs)]
+    return [run_expression(lanes.expr, list(values)) for values in arguments]
 
 
 def run_expression(expr: Expression, values: list[Any]) -> list[Any]:

@@ -3,7 +3,7 @@ of the operands, consumer warpgroups multiply them by wgmma out of shared memory
 
 What there is in a block (docs/kernels/gemm.md tells it slowly):
 
-    shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; two chunks of results for each consumer, if results
+    shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; chunks of results for each consumer, if results
                     leave that way; two barriers a stage
     full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
     empty[stage]    the slice has been read: an arrival by each consumer of its tile, of each block that shares it
@@ -51,16 +51,16 @@ def wgmma(
     a_k_fast: bool,
     b_k_fast: bool,
     epilogue: Epilogue,
-    staged: bool,
+    staged: int,
     a_axes: tuple[int, ...] = (),
     b_axes: tuple[int, ...] = (),
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
     a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
-    staged              results leave by way of shared memory, a box at a time; see wgmma_results.py
+    staged              results that leave by way of shared memory, a box at a time: all or none; see wgmma_results.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
-    maps                of a and b, and of the result if staged: of a batch, with all of its matrices as a third dimension
+    maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results
     """
@@ -106,7 +106,7 @@ def wgmma(
     walks = "".join(
         f"_{name}{''.join(map(str, axes))}" for name, axes in (("a", a_axes), ("b", b_axes)) if axes
     )
-    kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}" + "_staged" * staged
+    kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}" + "_staged" * (staged > 0)
     kernel.blocks_per_sm = tiling.blocks
     return kernel
 
@@ -210,7 +210,7 @@ def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
 # --- consumers --------------------------------------------------------------------------------------------------------
 
 
-def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: bool) -> Any:
+def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: int) -> Any:
     """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
 
     While it asks for the products of one slice, those of the one before are done: then that one's stage is let go. Of two

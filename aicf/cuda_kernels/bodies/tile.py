@@ -185,38 +185,55 @@ def each(n: int, width: int, fn: Callable[..., None]) -> Any:
 
 
 @deferred
-def column_sums(columns: tuple[int, ...], count: int, width: int, fn: Callable[..., Any]) -> Any:
-    """`run(tile, env)`: as `each`, of a fn that returns `width` numbers; the sums of these by column, `count` of them.
+def permute(order: tuple[int, ...]) -> Any:
+    """`turn(tile)`: its elements in this order."""
+    if SIMULATED:
+        return lambda tile: tuple(tile[i] for i in order)
 
-    Element i of the tile is of column columns[i]. Each sum is of elements in their order.
+    @intrinsic
+    def turn(typing, tile):
+        def codegen(ctx, b, sig, args):
+            return ctx.make_tuple(b, sig.return_type, [b.extract_value(args[0], i) for i in order])
+
+        return types.UniTuple(tile.dtype, len(order))(tile), codegen
+
+    return turn
+
+
+@deferred
+def column_sums(n: int, width: int, columns: tuple[int, ...], count: int, fn: Callable[..., Any]) -> Any:
+    """`run(tile, env)`: as `each`, of a fn that returns numbers, as many for each run; the sums of these by column, `count` of
+    them.
+
+    Of all numbers, in order, i is of column columns[i]. Each sum is of numbers in their order.
     """
-    n = len(columns)
+    returned = len(columns) * width // n
     if SIMULATED:
 
         def add_each(tile, env):
-            sums = [np.float32(0)] * count
+            sums = [None] * count
             for i in range(0, n, width):
-                for j, value in enumerate(fn(i, tile[i : i + width], env)):
-                    sums[columns[i + j]] = np.float32(sums[columns[i + j]] + value)
+                for at, value in zip(columns[i // width * returned :], fn(i, tile[i : i + width], env)):
+                    sums[at] = np.float32(value if sums[at] is None else sums[at] + value)
             return tuple(sums)
 
         return add_each
 
     @intrinsic
     def run(typing, tile, env):
-        neighbours = types.UniTuple(types.float32, width)
+        neighbours, made_each = types.UniTuple(types.float32, width), types.UniTuple(types.float32, returned)
 
         def codegen(ctx, b, sig, args):
-            sums = [ir.Constant(ir.FloatType(), 0.0)] * count
+            sums = [None] * count
             for i in range(0, n, width):
                 values = ctx.make_tuple(
                     b, neighbours, [b.extract_value(args[0], i + j) for j in range(width)]
                 )
                 given = [const(i), values, args[1]]
-                made = emit_call(ctx, b, fn, neighbours, [types.int32, neighbours, env], given)
-                for j in range(width):
-                    at = columns[i + j]
-                    sums[at] = b.fadd(sums[at], b.extract_value(made, j))
+                made = emit_call(ctx, b, fn, made_each, [types.int32, neighbours, env], given)
+                for j in range(returned):
+                    at, value = columns[i // width * returned + j], b.extract_value(made, j)
+                    sums[at] = value if sums[at] is None else b.fadd(sums[at], value)
             return ctx.make_tuple(b, sig.return_type, sums)
 
         return types.UniTuple(types.float32, count)(tile, env), codegen

@@ -29,7 +29,7 @@ from .barrier import (
     wait_phase,
 )
 from .copy import Place, commit_copies, copy_async, load_units, shared_address, store_units, wait_copies
-from .math import add_half2, forget, pack_fp8, pack_halves, unpack_fp8, unpack_halves
+from .math import add_half2, forget, pack_fp8, pack_halves, settle, unpack_fp8, unpack_halves
 from .memory import (
     add_words,
     cache_policy,
@@ -59,7 +59,7 @@ from .tma import (
     wait_stores,
     wait_stores_read,
 )
-from .warp import elect, reduce_warp
+from .warp import elect, reduce_warp, scatter_sums
 from .wgmma import (
     commit_products,
     describe,
@@ -81,7 +81,7 @@ __all__ = [
     "launch_next", "load_acquire", "load_box", "load_bytes", "load_remote", "load_units", "load_words",
     "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
-    "reduce_warp", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
+    "reduce_warp", "scatter_sums", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
     "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "unpack_fp8",
     "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
     "wait_stores_read",

@@ -91,6 +91,13 @@ def unpack_fp8(kind: str) -> Any:
 
 
 @deferred
+def settle() -> Any:
+    """`settle(x)`: x, an f32, computed by now: the compiler would put it off until it is needed, and hold all that it is made of.
+    `mov`."""
+    return instruction("mov.b32 $0, $1;", types.float32, result=types.float32)
+
+
+@deferred
 def forget() -> Any:
     """`forget(x)`: x, of which the compiler knows nothing: what is computed of it is computed here, and not kept in registers
     from where the same was computed before. `mov`."""

@@ -1,0 +1,89 @@
+"""How the results of a Hopper product leave: several of them in boxes, and sums of columns beside them, on the model of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from fused_gemm_cases import Product, every_value, summed_alone
+from hopper_model import Machine
+from kernel_cases import HALVES, Case, assert_close, reference
+from test_wgmma_model import PAIR, PINGPONG, SMALL, run
+from test_wgmma_split import in_place_of_the_workspace
+from wgmma_cases import H200, VARIANTS, activated, backward
+
+from aicf.cuda_kernels import gemm_wgmma, wgmma_cost
+from aicf.cuda_kernels.wgmma_tiling import WARPS, Tiling
+from aicf.registry.variant import Out
+from aicf.rows import RegionSpec
+from aicf.types import bf16, f16
+
+TALL = Tiling(128, 64, 1, registers=None)  # two blocks of rows for a consumer
+
+
+def run_with_sums(t: Tiling, r: RegionSpec, seed: int = 0, machine: type[Machine] = Machine) -> None:
+    """As `run`; the last result is sums of columns, whose lines are added up here."""
+    rng, (m, n) = (
+        np.random.default_rng(seed),
+        r.operands[-1].shape if len(r.operands) > 2 else r.results[0].shape,
+    )
+    arrays = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
+    lines = -(-m // t.rows) * WARPS
+    outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
+    launch = gemm_wgmma._launch(t, r, H200)
+    launch = dataclasses.replace(launch, args=in_place_of_the_workspace(launch.args, Out(len(outs))))
+    written = np.full(lines * n, np.nan, np.float32)
+    machine(seed).launch(launch, [a.ravel() for a in arrays], [*outs, written], t.cluster)
+    outs[-1] = written.reshape(lines, n).sum(0).astype(r.results[-1].dtype.numpy)
+    assert VARIANTS["gemm_wgmma_64x64"].query_workspace(r, H200) == -(-m // 64) * WARPS * n * 4
+    got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
+    assert_close(Case("", r, tolerance=HALVES[r.operands[0].dtype]), got, reference(Case("", r), arrays))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("D7", "D10")
+@pytest.mark.parametrize("t", [SMALL, PINGPONG, PAIR, TALL], ids=str)
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_several_results_leave_in_boxes(t, dtype):
+    """More chunks than buffers, tiles that hang over both ways."""
+    r = activated(t.m * t.cluster + 8, t.n + 72, 72, dtype, act="relu")
+    assert wgmma_cost.staged(t, r) == 2
+    run(t, r, random.randrange(2**32))
+
+
+def test_three_results_leave_in_boxes():
+    r = every_value(Product(72, 136, 72, f16))
+    assert wgmma_cost.staged(SMALL, r) == 3
+    run(SMALL, r, tolerance=HALVES[f16])
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("D8", "D10")
+@pytest.mark.parametrize("t", [SMALL, PINGPONG, PAIR, TALL], ids=str)
+@pytest.mark.parametrize("n, boxes", [(136, True), (131, False)])
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_columns_are_added_up_beside_the_product(t, n, boxes, dtype):
+    """In boxes and in runs; rows outside add nothing, nor do tiles of a cluster that lie outside altogether."""
+    for m in (200, 8):
+        r = backward(m, n, 72, dtype, act="relu", tb=True)
+        assert not boxes or t.row_blocks > 1 or wgmma_cost.staged(t, r)
+        run_with_sums(t, r, random.randrange(2**32))
+
+
+def test_nothing_but_sums_leaves():
+    run_with_sums(SMALL, backward(72, 136, 72, act="relu", keep=("s",)))
+    run_with_sums(SMALL, summed_alone(Product(72, 136, 72, f16)))
+
+
+class OtherLanes(Machine):
+    """Sums stay in the lanes that they were in."""
+
+    def scatter_sums(self, count):
+        return lambda tile: tile[: count // 8]
+
+
+def test_the_model_notices_sums_of_other_columns():
+    with pytest.raises(AssertionError):
+        run_with_sums(SMALL, backward(72, 136, 72, act="relu"), machine=OtherLanes)
