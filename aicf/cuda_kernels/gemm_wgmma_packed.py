@@ -21,7 +21,6 @@ from . import gemm, gemm_wgmma, pack
 
 HALF = 2  # bytes, that wgmma takes in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
-FIT = "fit"
 TILINGS = "128x128_pingpong", "192x128", "128x256", "256x128", "64x128_pingpong", "64x64", "128x128_split"
 
 
@@ -35,7 +34,7 @@ class Packed:
 
 @lru_cache(maxsize=256)
 def packed(region: RegionSpec) -> Packed | Reject:
-    """What is copied of a product, or why nothing can or need be."""
+    """A product with copies of what can't be read as it is; of both operands, if its batch has more axes than kernels take."""
     program = read(region)
     if isinstance(program, Reject):
         return program
@@ -44,16 +43,14 @@ def packed(region: RegionSpec) -> Packed | Reject:
     if not p.m * p.n * p.k * p.count:
         return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")
     indices = p.a, p.b
-    unfit = {i for i, o in zip(indices, gemm_wgmma.each_operand(region)) if isinstance(o, Reject)}
-    axes = len(p.batch) > gemm.BATCH_AXES
-    if not unfit and not axes:
-        return Reject(FIT, "a and b are read where they are")
-    made = _with(region, p, unfit)
-    if axes and len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
+    made = _with(
+        region, p, {i for i, o in zip(indices, gemm_wgmma.each_operand(region)) if isinstance(o, Reject)}
+    )
+    if len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
         made = _with(region, p, set(indices))
     others = {p.c, *(load.operand for load in after.loads)}
-    if read_again := next((c for c in made.copies if c.index in others), None):
-        return Reject("read again", f"operand {read_again.index} is read after the product as well, as it is")
+    if again := next((c for c in made.copies if c.index in others), None):
+        return Reject("read again", f"operand {again.index} is read after the product as well, as it is")
     return next((reject for c in made.copies for reject in pack.checks(c) if reject is not None), made)
 
 
@@ -73,13 +70,16 @@ def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
 
 @cache
 def family(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], Reject | None]:
-    """What kernels refuse with copies, that refuse `of` without."""
+    """Of kernels that copy, by that of those which don't: one function for all of them."""
 
     def refuses(region: RegionSpec) -> Reject | None:
+        refused = of(region)
+        if refused is None:
+            return Reject("fit", "a and b are read where they are")
+        if refused.condition == "dtype":  # which no copy mends
+            return refused
         made = packed(region)
-        if isinstance(made, Reject):
-            return (made.condition == FIT and of(region)) or made
-        return of(made.region)
+        return made if isinstance(made, Reject) else of(made.region)
 
     return refuses
 
