@@ -21,6 +21,7 @@ from . import gemm, gemm_wgmma, pack
 
 HALF = 2  # bytes, that wgmma takes in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
+MENDED = frozenset({"aligned", "rows", "batch", "axes of the batch"})  # conditions that copies may meet
 TILINGS = "128x128_pingpong", "192x128", "128x256", "256x128", "64x128_pingpong", "64x64", "128x128_split"
 
 
@@ -76,7 +77,7 @@ def family(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], 
         refused = of(region)
         if refused is None:
             return Reject("fit", "a and b are read where they are")
-        if refused.condition == "dtype":  # which no copy mends
+        if refused.condition not in MENDED:
             return refused
         made = packed(region)
         return made if isinstance(made, Reject) else of(made.region)

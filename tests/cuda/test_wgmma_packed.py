@@ -41,7 +41,7 @@ def heads(*strides: int) -> TensorDesc:
     (product(64, 64, 64), "a and b are read where they are"),
     (product(64, 64, 64, dtype=f32), "the product is to be exact, this one is tf32"),
     (product(63, 61, 65, dtype=f32), "the product is to be exact, this one is tf32"),
-    (product(65, 63, 0), "nothing to copy of 1 products 65x63x0"),
+    (product(65, 63, 0), "k 0 is under 1"),
     (product(0, 63, 65), "nothing to copy of 1 products 0x63x65"),
     (of(desc((33, 33), f16), desc((33, 33), f16), ("z", "add", "y", "a")), "operand 0 is read after the product as well"),
 ])  # fmt: skip
