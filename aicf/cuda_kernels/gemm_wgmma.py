@@ -151,9 +151,10 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
-        Parallel over tiles, {tiling.cluster} block{"s" * (tiling.cluster > 1)} to a cluster. TMA brings slices 64 deep, wgmma multiplies them out of shared
-        memory; f16 or bf16, f32 sums; all four transposes as they are. 2MNK flops, edges padded to whole tiles. Bytes: both
-        operands once per tile they meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
+        Parallel over tiles, {tiling.cluster} block{"s" * (tiling.cluster > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
+        out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
+        are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile they
+        meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
         """
 
         def accepts(region: RegionSpec) -> Checks:

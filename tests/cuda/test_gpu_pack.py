@@ -10,10 +10,10 @@ import pytest
 import test_gpu_kernels
 from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
-from test_gpu_wgmma import tensors
+from test_gpu_wgmma import OTHERS_OFF, tensors
 from test_pack import F8, region_of
 from test_wgmma_packed import LAYOUTS
-from wgmma_cases import PACKED, TRANSPOSES, product, residual, stashed
+from wgmma_cases import OTHERS, PACKED, TRANSPOSES, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import engine, pack
@@ -22,7 +22,7 @@ from aicf.dispatch.loader import KernelLoader
 from aicf.dispatch.prepared import prepare
 from aicf.graph.run.capture import capture
 from aicf.ops.schema import schema_of
-from aicf.types import TensorSpec, bf16, f16, f32
+from aicf.types import Precision, TensorSpec, bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
 
@@ -38,8 +38,8 @@ def _known(monkeypatch):
     monkeypatch.setattr(test_gpu_kernels, "VARIANTS", known)
 
 
-def check(gpu: Any, variant: str, r: Any, shift: int = 0) -> None:  # noqa: F811
-    case = Case(variant, r, tolerance=HALVES[r.operands[0].dtype])
+def check(gpu: Any, variant: str, r: Any, shift: int = 0, off: float = 0.0) -> None:  # noqa: F811
+    case = Case(variant, r, tolerance=off or HALVES[r.operands[0].dtype])
     operands = operands_for(case, np.random.SeedSequence().entropy % 2**32)
     assert_close(case, launch_case(gpu, case, operands.memory, shift), reference(case, operands.arrays))
 
@@ -71,6 +71,17 @@ def test_odd_rows_at_any_place(gpu, ta, tb):  # noqa: F811
 def test_aligned_rows_at_odd_places(gpu):  # noqa: F811
     for shift in range(1, 8):
         check(gpu, SMALL, moved(product(200, 136, 264)), shift)
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("types", OTHERS, ids=str)
+def test_words_and_bytes(gpu, types):  # noqa: F811
+    """Of which k is contiguous in the copies, whatever it is in the operands."""
+    a, b, out = types
+    attrs = {"precision": Precision.tf32} if a is f32 else {"out_dtype": out.id}
+    for shift, (ta, tb) in enumerate(TRANSPOSES):
+        r = product(*ODD[shift], ta=ta, tb=tb, dtype=a, b_dtype=b, **attrs)
+        check(gpu, SMALL, moved(r), shift, OTHERS_OFF[out])
 
 
 @pytest.mark.spec("D9")
