@@ -5,6 +5,8 @@ AICF_CHECK      comma-separated run-time checks; `nan` names the first op that m
 AICF_NVTX       `0` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_CACHE      `off` keeps no compiled kernels on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
+AICF_PDL        where a kernel's launch may overlap the end of the kernel before it: `graph` (the default), in what is
+                captured; `on`, on streams as well; `off`, nowhere
 AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
 """
 
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from .errors import DeviceError
 
 
 def _items(variable: str) -> frozenset[str]:
@@ -39,6 +43,16 @@ def cache_dir() -> Path | None:
     from platformdirs import user_cache_path
 
     return user_cache_path("aicf", appauthor=False)
+
+
+def early_launch() -> str:
+    """`off`, `graph` or `on`."""
+    chosen = os.environ.get("AICF_PDL", "graph").lower()
+    if chosen not in ("off", "graph", "on"):
+        raise DeviceError(
+            f"AICF_PDL is {chosen!r}", expected="off, graph or on", where="the environment variable AICF_PDL"
+        )
+    return chosen
 
 
 def default_device() -> str:

@@ -33,7 +33,7 @@ PACKAGES = {  # as in pyproject.toml: name -> (at least, below)
     "numba": ("0.61", None),
     "ml_dtypes": ("0.5", None),
 }
-CUDA_PACKAGES = {"numba-cuda": ("0.30", None), "cuda-core": ("1.0", None), "cuda-bindings": ("12.9", None)}
+CUDA_PACKAGES = {"numba-cuda": ("0.30", None), "cuda-core": ("1.2", None), "cuda-bindings": ("12.9", None)}
 ALL_PACKAGES = PACKAGES | CUDA_PACKAGES
 OLDEST_GPU = (7, 5)
 # CUDA release -> the PTX version it brings; from 13.0 on the two count alike.

@@ -16,6 +16,7 @@ from ..errors import KernelCompileError
 from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import DType, bf16, f16, f32, i32, i64
+from .bodies.entry import waiting
 from .dsl import materialise
 
 BLOCKS_PER_SM = 4  # at 256 threads a block: up to 64 registers; a body says otherwise by `body.blocks_per_sm`
@@ -82,6 +83,16 @@ def launch_bounds(launch: Launch) -> tuple[int, int]:
     return prod(launch.block), getattr(launch.body, "blocks_per_sm", BLOCKS_PER_SM)
 
 
+def may_begin_early(target: str) -> bool:
+    """Whether kernels for this target wait for the one before, and may so be launched while that one still runs."""
+    return _arch(target)[0] >= 9
+
+
+def waits_itself(launch: Launch) -> bool:
+    """Whether the body does that where it wants to; others do it before anything else. See bodies/entry.py."""
+    return getattr(launch.body, "waits", False)
+
+
 # --- compiling ----------------------------------------------------------------------------------------------------------
 
 
@@ -124,8 +135,11 @@ def _ltoir(launch: Launch, region: RegionSpec, target: str) -> bytes:
 
     # numba remembers functions that intrinsics call by their bytecode, not by the globals that they read.
     cuda_target.target_context.cached_internal_func.clear()
+    body = launch.body
+    if may_begin_early(target) and not waits_itself(launch):
+        body = waiting(body, len(launch.args))
     code, _ = cuda.compile(
-        materialise(launch.body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
+        materialise(body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
         abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output="ltoir",
         launch_bounds=launch_bounds(launch),
     )  # fmt: skip

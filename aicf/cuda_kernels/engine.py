@@ -10,11 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import config as settings
+from ..device.streams import Captured
 from ..errors import DeviceError
 from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from . import cache, workers
-from .compile import CompiledKernel, compile_kernel, kernel_name, launch_bounds, ptx_of, signature_of
+from .compile import (
+    CompiledKernel,
+    compile_kernel,
+    kernel_name,
+    launch_bounds,
+    may_begin_early,
+    ptx_of,
+    signature_of,
+    waits_itself,
+)
 from .keys import kernel_key
 from .simulate import simulate
 from .tensor_map import Descriptors, descriptors
@@ -43,7 +54,8 @@ def _key(launch: Launch, region: RegionSpec, target: str) -> Any:
     """What the kernel is kept by: text, or the body itself if that can't be described."""
     signature = signature_of(launch, region)
     described = kernel_key(launch, signature, target, region.strict)
-    return described or (launch.body, signature, target, launch_bounds(launch), region.strict)
+    how = launch_bounds(launch), region.strict, waits_itself(launch)
+    return described or (launch.body, signature, target, *how)
 
 
 def _cached(key: Any) -> CompiledKernel | None:
@@ -157,12 +169,23 @@ Pointer = In | Out | Work | TensorMap
 
 @dataclass(frozen=True)
 class Start:
-    """A kernel ready to be launched: only its pointers are missing. `pointers`: their places among the arguments."""
+    """A kernel ready to be launched: only its pointers are missing.
+
+    config    cuda.core's
+    pointers  their places among the arguments
+    early     the configuration by which it may begin while the kernel before it still runs; None where there is no such thing
+    """
 
     kernel: Any
     config: Any
     args: tuple[Any, ...]
     pointers: tuple[tuple[int, Pointer], ...]
+    early: Any = None
+
+    @property
+    def on_streams(self) -> Any:
+        """The configuration of launches that are not captured."""
+        return self.early if self.early and settings.early_launch() == "on" else self.config
 
     def packed(self, ins: Sequence[int], outs: Sequence[int], workspace: int = 0) -> list[Any]:
         """The kernel's parameters: pointers as int, numbers as NumPy scalars."""
@@ -186,10 +209,11 @@ def prepare(launch: Launch, region: RegionSpec, kernel_id: str = "") -> Start:
     """Compile, or find, and load a kernel for the current device."""
     from cuda.core import LaunchConfig
 
-    compiled = compile_launch(launch, region, target_of(current_device()), kernel_id)
-    kernel = load(compiled, launch.shared)
-    config = LaunchConfig(**configuration(launch))
-    return Start(kernel, config, *parameters(launch.args))
+    target = target_of(current_device())
+    compiled = compile_launch(launch, region, target, kernel_id)
+    kernel, shape = load(compiled, launch.shared), configuration(launch)
+    early = LaunchConfig(**shape, programmatic_stream_serialization=True) if may_begin_early(target) else None
+    return Start(kernel, LaunchConfig(**shape), *parameters(launch.args), early)
 
 
 def configuration(launch: Launch) -> dict[str, Any]:
@@ -221,13 +245,16 @@ def _flat(args: Sequence[Any]) -> Iterator[Any]:
 def bind(
     start: Start, stream: Any, ins: Sequence[int], outs: Sequence[int], workspace: int = 0
 ) -> Callable[..., None]:
-    """A call that launches a kernel on these pointers; another stream is its one optional argument."""
+    """A call that launches a kernel on these pointers; another stream is its one optional argument, or one that is captured."""
     from cuda.core import launch
 
-    kernel, config, args = start.kernel, start.config, start.packed(ins, outs, workspace)
+    kernel, config, args = start.kernel, start.on_streams, start.packed(ins, outs, workspace)
 
     def go(on: Any = stream) -> None:
-        launch(on, config, kernel, *args)
+        if isinstance(on, Captured):
+            on.launch(start.config, start.early, kernel, args)
+        else:
+            launch(on, config, kernel, *args)
 
     return go
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..registry.variant import Launch
-from .compile import Signature, compile_kernel, kernel_name, launch_bounds
+from .compile import Signature, compile_kernel, kernel_name, launch_bounds, waits_itself
 from .dsl import LIBRARIES, Deferred, Name, globals_read
 
 FORMAT = 1  # of keys; a change of what is hashed changes it
@@ -42,7 +42,7 @@ def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool =
     body = body_digest(launch.body)
     if body is None:
         return None
-    parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict)
+    parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict, waits_itself(launch))
     return _digest(_pack("kernel", body, repr(parts).encode(), toolchain())).hex()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -104,6 +105,33 @@ def free(handle: int, pointer: int) -> None:
     from cuda.bindings import driver
 
     driver.cuMemFreeAsync(pointer, handle)
+
+
+class Captured:
+    """A stream that is captured into a graph. A kernel of aicf's that comes right after another one may begin early there.
+
+    early  whether kernels may at all
+    Whoever asks for the stream itself has other work for it: the kernel after that one waits in the usual way.
+    """
+
+    def __init__(self, stream: Any, early: bool) -> None:
+        self._stream, self._early, self._kernel_last = stream, early, False
+
+    @property
+    def handle(self) -> Any:
+        self._kernel_last = False
+        return self._stream.handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, int(self.handle)
+
+    def launch(self, config: Any, early: Any, kernel: Any, args: Sequence[Any]) -> None:
+        """One of aicf's kernels; it waits for the one before it by itself if there is an `early` configuration."""
+        from cuda.core import launch
+
+        begins_early = early and self._early and self._kernel_last
+        launch(self._stream, early if begins_early else config, kernel, *args)
+        self._kernel_last = True
 
 
 # --- the current device -----------------------------------------------------------------------------------------------

@@ -300,4 +300,4 @@ def _start(
             fill.append((at, work[0], work[1] + tensor.offset))
         else:
             fill.append((at, *(ins if isinstance(tensor, In) else outs)[tensor.index]))
-    return Start(start.kernel, start.config, list(start.args), tuple(fill), tuple(maps))
+    return Start(start.kernel, start.on_streams, list(start.args), tuple(fill), tuple(maps))

@@ -59,6 +59,30 @@ def test_a_plan_is_one_graph():
 
 
 @ON_GPU
+@pytest.mark.spec("F3", "C9", "C12")
+@pytest.mark.parametrize(
+    "optimizer", [nn.AdamW(1e-2), nn.SGD(0.1, momentum=0.9)], ids=lambda o: type(o).__name__
+)
+def test_many_replays_train_as_many_runs_do(optimizer, monkeypatch):
+    """Bit for bit, though kernels of a graph begin while those before still run: weights are updated in place, draws go on."""
+    monkeypatch.setenv("AICF_PDL", "graph")
+
+    def made() -> aicf.Program:
+        model = nn.Model({"x": aicf.TensorSpec(("batch", 72))}, batch=48, seed=2)
+        for inputs, outputs in ((72, 136), (136, 136), (136, 10)):
+            model.add(nn.Linear(inputs, outputs)).add(nn.GELU()).add(nn.Dropout(0.2))
+        return trainer("cuda", model, optimizer)
+
+    replayed, run = made(), made()
+    for step in range(200):
+        feed = batch_of(48, seed=step % 7, inputs=72, outputs=10)
+        results = replayed.replay(feed), run.run(feed)
+        if step % 40 == 39:
+            assert same(*map(host, results))
+    assert same(replayed.state_dict(), run.state_dict())
+
+
+@ON_GPU
 @pytest.mark.spec("F3", "C9")
 def test_off_captures_nothing_and_computes_the_same():
     graphs, none = aicf.compile(mlp(), device="cuda"), aicf.compile(mlp(), device="cuda", capture="off")

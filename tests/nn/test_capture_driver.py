@@ -28,6 +28,9 @@ class Driver:
         self.graphs = self.executables = 0
         self.launched: list[str] = []
 
+    def cuDriverGetVersion(self):
+        return Status(0), 13000
+
     def cuStreamBeginCapture(self, stream, mode):
         assert not self.capturing
         self.capturing.add(stream)

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
 from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, depth
+from .entry import begin
 from .epilogue import Epilogue
 from .ptx import (
     arrive,
@@ -71,6 +72,7 @@ def wgmma(
     prefetch, fence = prefetch_map(), fence_async()
     meet, leave, rank_of = _together(cluster)
     keep, take = _registers(tiling)
+    follow = begin()
     each = layers(epilogue).each
     produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
     consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged)
@@ -90,6 +92,7 @@ def wgmma(
             for map in maps:
                 prefetch(map)
         meet()
+        follow()
         rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, slice_of_k)
         first, apart = uint32(cuda.blockIdx.x) // uint32(cluster), uint32(cuda.gridDim.x) // uint32(cluster)
         walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), uint32(rank_of())
@@ -108,6 +111,7 @@ def wgmma(
     )
     kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}" + "_staged" * (staged > 0)
     kernel.blocks_per_sm = tiling.blocks
+    kernel.waits = True
     return kernel
 
 

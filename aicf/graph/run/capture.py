@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from ... import config
 from ...device.runtime import CudaRuntime, Runtime
+from ...device.streams import Captured
 from ...dispatch import Call
 from ...errors import CaptureError
 
@@ -129,11 +131,17 @@ class CapturedGraph:
         self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
 
 
+def _early(runtime: CudaRuntime) -> bool:
+    """Whether the launch of a kernel may overlap the end of the one before it: CUDA 12.3 brought edges that say so."""
+    (version,) = runtime.check(runtime.driver.cuDriverGetVersion())
+    return config.early_launch() != "off" and version >= 12030
+
+
 def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
     """Capture calls on a stream of their own, so that other threads' work never gets into the graph. CaptureError if one
     fails; nothing is left behind then."""
     driver, side = runtime.driver, runtime.device.create_stream()
-    stream = side.handle
+    stream, captured = side.handle, Captured(side, _early(runtime))
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     failure: BaseException | None = None
     runtime.check(driver.cuStreamBeginCapture(stream, mode))
@@ -141,7 +149,7 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
     gc.disable()  # memory that is freed on a capturing stream would become a node of its graph
     try:
         for call in calls:
-            call(side)
+            call(captured)
     except BaseException as error:
         failure = error
     status, graph = driver.cuStreamEndCapture(stream)  # also ends a capture that was invalidated
