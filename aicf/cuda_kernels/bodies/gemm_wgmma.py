@@ -217,14 +217,15 @@ def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
 def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: int) -> Any:
     """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
 
-    While it asks for the products of one slice, those of the one before are done: then that one's stage is let go. Of two
-    teams the other one goes on where this one has asked for its tile's last products.
+    While it asks for the products of one slice, those of the one before are done: then that one's stage is let go, or the
+    slice's own if they do not go on (`late`). Of two teams the other one goes on where this one has asked for its tile's last
+    products.
     """
     tile_m, tile_n, cluster, blocks = tiling.m, tiling.n, tiling.cluster, tiling.row_blocks
     teams, members = tiling.teams, tiling.members
     stages = tiling.stages(staged)
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
-    start, begin, multiply, finish = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
+    start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
     a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
     turn, skip, place = turner(stages), skipper(stages), placer(tiling.band)
     wait_turn, pass_turn = turns(tiling)
@@ -255,15 +256,17 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
                 at = uint32(base + stage * uint32(stage_bytes))
                 a, b = a_of(uint32(at + uint32(part * own_bytes))), b_of(uint32(at + uint32(a_bytes)))
                 acc = multiply(acc, a, b, uint32(step != 0))
-                if step != 0:
-                    release(before, member)
-                before = uint32(ready + uint32(empty))
+                read = uint32(ready + uint32(empty))
+                if step >= late:
+                    release(before if late else read, member)
+                before = read
                 stage, phase = turn(stage, phase)
             following = uint32(tile + apart)
             if following < tiles:
                 pass_turn(team)
             sums = finish(acc)
-            release(before, member)
+            if late:
+                release(before, member)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
             corner = line, int32(column * tile_n), int32(layer)
             given = *operands, corner_of(layer, sizes)

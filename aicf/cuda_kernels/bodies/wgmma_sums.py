@@ -19,15 +19,16 @@ KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2"}  # that wgmma multiplies e
 class Sums(NamedTuple):
     """start     before the first tile
     begin     `begin(sums)`: of a tile
-    multiply  `multiply(sums, a, b, more)`: the products of a slice, by its descriptors, are added if `more`; those of the
-              slice before are then done
+    multiply  `multiply(sums, a, b, more)`: the products of a slice, by its descriptors, are added if `more`
     finish    `finish(sums)`: all are done; as `multiply_slabs` says
+    late      slices whose products may still be under way after `multiply`
     """
 
     start: tuple[Any, ...]
     begin: Any
     multiply: Any
     finish: Any
+    late: int
 
 
 def sums_of(tiling: Tiling, epilogue: Epilogue, a_k_fast: bool, b_k_fast: bool) -> Sums:
@@ -51,7 +52,9 @@ def _together(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: 
         wait_but_one()
         return sums
 
-    return Sums(zeros(tiling.sums), device(lambda sums: sums), device(multiply), finish_products(tiling.sums))
+    return Sums(
+        zeros(tiling.sums), device(lambda sums: sums), device(multiply), finish_products(tiling.sums), 1
+    )
 
 
 def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: bool) -> Sums:
@@ -65,7 +68,7 @@ def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_
     multiply = _rows_of_slice(
         tiling.row_blocks, count, multiply_slabs(kinds, tiling.n, 1, a_k_fast, b_k_fast)
     )
-    return Sums((nothing, zeros(count)), device(begin), device(multiply), device(lambda sums: sums[0]))
+    return Sums((nothing, zeros(count)), device(begin), device(multiply), device(lambda sums: sums[0]), 0)
 
 
 def _rows_of_slice(blocks: int, count: int, ask: Any, block: int = 0) -> Any:
