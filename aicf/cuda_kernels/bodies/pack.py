@@ -19,7 +19,7 @@ from ...types import DType
 from ..dsl import cuda, deferred, device, intrinsic, ir, types, uint32
 from .index import Walk, coordinates, offsets
 from .llvm import const, emit_call
-from .tile import raw_runs
+from .ptx import load_units
 
 THREADS = 256
 UNIT = 16  # bytes, that a thread writes at once
@@ -219,17 +219,14 @@ def _tiles(way: Way) -> Any:
     elements = 4 // itemsize
     at, of = coordinates(len(way.outer[0]), True), offsets((way.outer,))
 
-    def place(i, env):
+    def span(env):
         start, row, column, rows, columns, row_step, column_step = env
+        first = start + row * row_step + column * column_step
         if across:
-            column = np.int32(column + i * lines)
-        else:
-            row = np.int32(row + i * lines)
-        if row < rows and column < columns:
-            return start + row * row_step + column * column_step
-        return np.int64(-1)
+            return first, column_step, np.int64(row < rows), np.int64(columns - column)
+        return first, row_step, np.int64(column < columns), np.int64(rows - row)
 
-    load = raw_runs(way.dtype, count, 1, place)
+    load = load_units(count, lines, span)
     keep = keep_elements(count, lines if across else lines * PITCH * elements)
     send = send_unit()
 
@@ -245,7 +242,9 @@ def _tiles(way: Way) -> Any:
         lane, of_lines = thread % lanes, thread // lanes
         row, column = (lane, of_lines) if across else (of_lines, lane)
         start = of(at(matrix, shape), strides)[0]
-        held = load(source, (start, row0 + row, column0 + column, rows, wide, row_step, column_step))
+        held = load(
+            source, uint32(0), (start, row0 + row, column0 + column, rows, wide, row_step, column_step)
+        )
         keep(tile, np.int32(row * (PITCH * elements) + column), held)
         cuda.syncthreads()
         for part in range(ROW_WORDS * TILE_ROWS // 4 // THREADS):

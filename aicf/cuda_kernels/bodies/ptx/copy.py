@@ -89,25 +89,25 @@ def copy_async(
 
 @deferred
 def load_units(count: int, apart: int, span: Callable[..., Any]) -> Any:
-    """`load(pointer, to, env)`: `count` numbers of 16 bits, for `store_units`: for what is aligned to nothing more. `span` as
-    for `copy_async`; 0 stands for what is not there."""
+    """`load(pointer, to, env)`: `count` elements, each as it is, such as `store_units` takes of 16 bits: for what is aligned to
+    nothing more. `span` as for `copy_async`; 0 stands for what is not there."""
 
     @intrinsic
     def load(typing, pointer, to, env):
         def codegen(ctx, b, sig, args):
-            half, values = ir.IntType(16), []
+            kind, values = args[0].type.pointee, []
             for at, nbytes in _units(ctx, b, span, env, args[2], count, apart):
                 outside = b.basic_block
                 with b.if_then(b.icmp_signed(">", nbytes, const(0, 64))):
                     loaded = b.load(b.gep(args[0], [at]))
                     inside = b.basic_block
-                value = b.phi(half)
-                value.add_incoming(half(0), outside)
+                value = b.phi(kind)
+                value.add_incoming(ir.Constant(kind, 0), outside)
                 value.add_incoming(loaded, inside)
                 values.append(value)
             return ctx.make_tuple(b, sig.return_type, values)
 
-        return types.UniTuple(types.uint16, count)(pointer, types.uint32, env), codegen
+        return types.UniTuple(pointer.dtype, count)(pointer, types.uint32, env), codegen
 
     return load
 
