@@ -113,12 +113,14 @@ def run(variant, r: RegionSpec, seed: int = 0) -> None:
     assert_close(Case("", r), got, reference(Case("", r), arrays))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_products_of_odd_rows(ta, tb):
     run(SMALL, product(67, 71, 73, ta=ta, tb=tb, dtype=bf16), random.randrange(2**32))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 @pytest.mark.parametrize("types", OTHERS[:3], ids=str)
@@ -139,6 +141,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("r", LAYOUTS, ids=str)
 def test_other_layouts(r):
@@ -148,7 +151,8 @@ def test_other_layouts(r):
 # --- machine code, and what it costs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", random.Random(2).sample(sorted(PACKED), 2))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", sorted(PACKED))
 def test_compiles_clean(name):
     variant, r = PACKED[name], product(1001, 999, 1003)
     tiling = next(t for t in TILINGS if name in (f"gemm_wgmma_{t}_packed", f"gemm_wgmma_{t}_split_packed"))
