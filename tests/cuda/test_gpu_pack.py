@@ -158,6 +158,21 @@ def test_copies_are_exact(gpu, given, shift):  # noqa: F811
     assert (end == test_gpu_kernels.POISON).all(), "written behind the workspace"
 
 
+@pytest.mark.slow
+def test_more_than_two_to_the_31_elements(gpu):  # noqa: F811
+    """Rows at odd places, compared where they lie."""
+    torch = pytest.importorskip("torch")
+    rows, columns = 2**16 + 1, 2**15 + 1
+    copy = pack.copy_of(0, desc((rows, columns), f16), 1)
+    source = torch.randint(0, 2**15, (rows, columns), device="cuda", dtype=torch.int16)
+    work = torch.full((rows, copy.pitch // 2), -1, device="cuda", dtype=torch.int16)
+    torch.cuda.synchronize()
+    start = engine.prepare(pack.launch([copy], [0]), region_of(copy.source))
+    engine.bind(start, gpu.stream, [source.data_ptr()], [], work.data_ptr())()
+    gpu.stream.sync()
+    assert bool((work[:, :columns] == source).all())
+
+
 # --- through what starts kernels --------------------------------------------------------------------------------------
 
 
