@@ -6,7 +6,7 @@ AICF_NVTX       `0` turns off the ranges that profilers show where the package `
 AICF_CACHE      `off` keeps no compiled kernels on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
 AICF_PDL        where a kernel's launch may overlap the end of the kernel before it: `graph` (the default), in what is
-                captured; `on`, on streams as well; `off`, nowhere
+                captured; `on`, on streams as well, for kernels that are bound from then on; `off`, nowhere
 AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
 """
 

@@ -122,8 +122,8 @@ def test_compiling_is_cached_by_body_types_target_and_block():
     compiled = engine.compile_launch(launch, ADD, "sm_90a")
     assert engine.compile_launch(again, ADD, "sm_90a") is compiled  # another size, the same kernel
     assert engine.compile_launch(launch, ADD, "sm_80") is not compiled
-    assert (compiled.name, compiled.target) == ("aicf_elementwise_flat_add", "sm_90a")
-    assert compiled.cubin[:4] == b"\x7fELF" and "aicf_elementwise_flat_add" in compiled.log
+    assert (compiled.name, compiled.target) == ("aicf_elementwise_flat1_add", "sm_90a")
+    assert compiled.cubin[:4] == b"\x7fELF" and "aicf_elementwise_flat1_add" in compiled.log
 
 
 @pytest.mark.spec("F2")
