@@ -95,19 +95,19 @@ def takes(t, types):
     return types[0] is f32 or t.sums_by_slices
 
 
-def activated(m, n, k, dtype=f16, act="gelu", keep=("d", "z"), **more):
+def activated(m, n, k, dtype=f16, out=None, act="gelu", keep=("d", "z"), **more):
     """A linear layer: a bias, an activation, and its operand kept."""
-    given = {"row": desc((n,), dtype)}
+    given = {"row": desc((n,), out or dtype)}
     return product(
         m, n, k, ("z", "bias_add", "y", "row"), ("d", act, "z"), dtype=dtype, given=given, keep=keep, **more
     )
 
 
-def backward(m, n, k, dtype=f16, act="gelu", keep=("d", "s"), **more):
+def backward(m, n, k, dtype=f16, out=None, act="gelu", keep=("d", "s"), **more):
     """The way back: the activation's gradient, and the sums of its columns, a bias's."""
     sums = ("s", "reduce_sum", "d", {"axes": (0,)})
-    return product(m, n, k, ("d", f"{act}_grad", "y", "x"), sums, dtype=dtype, given={"x": desc((m, n), dtype)},
-                   keep=keep, **more)  # fmt: skip
+    given = {"x": desc((m, n), out or dtype)}
+    return product(m, n, k, ("d", f"{act}_grad", "y", "x"), sums, dtype=dtype, given=given, keep=keep, **more)
 
 
 class SharedHeads(Product):
