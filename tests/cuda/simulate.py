@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 import numpy as np
+import simulated_blocks
 from kernel_cases import VARIANTS, Case, Operands, assert_close, desc, gemm, operands_for, reference, region
 
 from aicf.cuda_kernels import engine
@@ -80,6 +81,7 @@ def check(case: Case) -> None:
 
 
 def main(cases: Iterable[Case], check: Callable[[Case], None]) -> None:
+    simulated_blocks.use()
     for case in cases:
         try:
             check(case)

@@ -171,7 +171,7 @@ def test_parts_share_blocks_by_their_length():
 TARGETS = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("F2", "A12")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("variant", sorted({c.variant for c in SMALL}))
@@ -182,6 +182,7 @@ def test_compiles_without_spills_stack_or_f64(variant, device):
         compile_case(case, device, look_at_ptx=hopper)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("variant", [FLAT, VECTOR, STRIDED, ROWS, REDUCE_ROWS, REDUCE_COLUMNS])
 @pytest.mark.parametrize("keep_all", [False, True])
@@ -253,6 +254,7 @@ def test_strict_code_run_on_the_host_is_bit_for_bit_one_op_at_a_time(variant):
             assert g.tobytes() == w.tobytes(), str(case)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("variant", [FLAT, VECTOR])

@@ -72,6 +72,7 @@ def test_simulated_kernels_agree_with_numpy():
     assert len(outcomes_of("simulate_gemm_split.py")) == len(simulated(split_cases(SMALL)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(dtype):

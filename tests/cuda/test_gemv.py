@@ -244,6 +244,7 @@ def test_code_run_on_the_host_agrees_with_numpy(variant, dtype, one):
             assert_close(case, results, reference(case, operands.arrays))
 
 
+@pytest.mark.sample(1, each="dtype")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
@@ -260,6 +261,7 @@ def test_compiles_without_spills(dtype: DType, target: str):
         compile_case(Case(SIMT, r), device, look_at_ptx=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_tensor_core_kernels_compile_without_spills(target: str):

@@ -56,6 +56,7 @@ def test_products_assemble(case):
         assert all(line.endswith(f"1, 1, {', '.join(map(str, majors))};") for line in found)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products(compute, case):

@@ -238,7 +238,7 @@ def test_whatever_regions_are_formed_in_place_steps_and_storage_change_no_result
 
 @on_each_device
 @pytest.mark.spec("A6", "A15", "C6")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(dag=dags(max_ops=9), replay=st.booleans())
 def test_fused_equals_unfused_equals_numpy(device, dag, replay):
     feed = dag.feed()
@@ -253,7 +253,7 @@ def test_fused_equals_unfused_equals_numpy(device, dag, replay):
 
 @on_each_device
 @pytest.mark.spec("A15")
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(dag=dags(max_ops=8, halves=True, rules=["convert", "convert", "convert", *RULES]))
 def test_and_so_it_does_with_half_types_on_the_way(device, dag):
     feed = dag.feed()

@@ -247,7 +247,7 @@ def test_no_two_values_that_live_at_once_overlap(recipe):
 
 
 @pytest.mark.spec("D14", "C8")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(recipes(), st.integers(0, 2**32))
 def test_random_graphs_compute_what_numpy_computes(recipe, seed):
     """Aliases and arena together: a value overwritten too early would show."""

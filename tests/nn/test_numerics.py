@@ -14,6 +14,7 @@ from .mlp import LAYERS, LOSSES, batch_of, host, mlp, on_each_device, oracle, pa
 NEAR = {"rtol": 2e-4, "atol": 2e-6}  # f32 sums of tens of terms, several steps long
 
 
+@pytest.mark.sample(1, each="activation")
 @on_each_device
 @pytest.mark.spec("C8", "D1", "D3")
 @pytest.mark.parametrize("loss", LOSSES)
