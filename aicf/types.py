@@ -7,13 +7,13 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from .errors import AttrError, RegistryError
+from .lazy import lazy
 
 Dim = int | str  # a named dimension ("batch") gets its size when a program is specialised
 Shape = tuple[int, ...]
@@ -124,11 +124,11 @@ class _Sized:
     def rank(self) -> int:
         return len(self.shape)
 
-    @cached_property
+    @lazy
     def numel(self) -> int:
         return numel(self.shape)
 
-    @cached_property
+    @lazy
     def nbytes(self) -> int:
         return self.numel * self.dtype.itemsize
 
@@ -186,11 +186,11 @@ class TensorDesc(_Sized):
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
+    @lazy
     def _hash(self) -> int:
         return hash((self.dtype, self.shape, self.stride, self.device, self.alignment))
 
-    @cached_property
+    @lazy
     def contiguous(self) -> bool:
         """Row-major without gaps; dimensions of size 1 may have any stride, and an empty tensor is contiguous."""
         if self.numel == 0:

@@ -149,9 +149,12 @@ def test_a_summary_of_nothing_is_nothing():
 
 
 def test_the_presets_are_those_of_the_cost_model():
-    """The suite's regions are asked of every device: no cost may be NaN or infinite there."""
+    """The suite's regions are asked of every device: no cost may be NaN or infinite there, or less than what is said to be the least."""
     for name, spec in PRESETS.items():
         select = Selector(aicf.default_registry(), spec)
         for instance in instances()[::17]:
-            for candidate in select(instance.region(spec.kind)).ranked:
+            region = instance.region(spec.kind)
+            for candidate in select(region).ranked:
+                least = candidate.variant.least
+                assert least is None or least(region, spec) <= candidate.us * (1 + 1e-9), instance.name
                 assert 0 < candidate.us < float("inf"), (name, instance.name, candidate.variant.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..device.spec import DeviceSpec
+from ..ops.schema import schema_of
 from ..registry.cost import Cost, host_memory_us, roofline
 from ..registry.program import Map, collapse
 from ..rows import RegionSpec
@@ -30,6 +31,14 @@ def loop_us(map: Map, region: RegionSpec, device: DeviceSpec) -> dict[str, float
     )
     limit = {"memory": memory} if memory >= compute else {"compute": compute}
     return {"call": CALL_US + ARRAY_US * len(sizes), **limit, **walk_us(map)}
+
+
+def one_loop(region: RegionSpec, device: DeviceSpec) -> float:
+    """What `loop_cost` never goes below: the call, and each tensor that is sure to be read or written."""
+    own = any(schema_of(op.kind).access_fn for op in region.ops)  # ways to read, or not to
+    tensors = region.results if own else region.operands + region.results
+    memory = math.fsum([host_memory_us(device, t.nbytes) for t in tensors])
+    return device.launch_us + CALL_US + ARRAY_US * len(tensors) + memory
 
 
 def walk_us(map: Map) -> dict[str, float]:

@@ -6,7 +6,7 @@ from ..registry.cost import Cost
 from ..registry.program import Map, Program
 from ..registry.read import read, read_parts
 from ..registry.variant import HostCall, Reject, at_most, variant
-from .costs import loop_cost, loop_us
+from .costs import loop_cost, loop_us, one_loop
 
 ARRAYS = 48  # more make numba's compile time felt
 
@@ -45,6 +45,8 @@ class ElementwiseLoop:
         yield program if isinstance(program, Reject) else None
         yield from loops_take(region)
 
+    least = one_loop
+
     def cost(region, device):
         return loop_cost(program_of(region).after, region, device)
 
@@ -59,10 +61,12 @@ class MultiMap:
     """Independent ops of one kind, such as an optimizer's steps, each over its own domain: one loop, called for each."""
 
     def accepts(region):
+        yield Reject("ops", "one op is no group") if len(region.ops) < 2 else None
         parts = read_parts(region)
         yield parts if isinstance(parts, Reject) else None
-        yield Reject("ops", "one op is no group") if len(parts) < 2 else None
         yield from loops_take(region)
+
+    least = one_loop
 
     def cost(region, device):
         terms = {"launch": device.launch_us}

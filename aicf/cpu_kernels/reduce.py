@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..registry.cost import Cost
+from ..registry.cost import Cost, one_launch
 from ..registry.program import ColumnSums, Map, Reduction
 from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
@@ -39,6 +39,8 @@ class ReduceLoop:
             yield Reject(
                 "axes", f"axes {program.core.axes} of {program.before.shape} are not neighbours: two loops"
             )
+
+    least = one_launch
 
     def cost(region, device):
         program = program_of(region)

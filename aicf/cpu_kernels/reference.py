@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ops.schema import schema_of
-from ..registry.cost import roofline
+from ..registry.cost import host_memory_us, one_launch, roofline
 from ..registry.program import Gemm, Program, Reduction
 from ..registry.read import read
 from ..registry.variant import HostCall, one_op, variant
@@ -26,6 +26,10 @@ class Reference:
 
     def accepts(region):
         yield one_op(region)
+
+    def least(region, device):
+        memory = host_memory_us(device, PASSES * region.nbytes) if schema_of(region.kind).is_map else 0.0
+        return one_launch(region, device) + memory + START_US
 
     def cost(region, device):
         program, passes = read(region), PASSES

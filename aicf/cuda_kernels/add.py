@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost, one_launch, roofline
 from ..registry.program import collapse
 from ..registry.variant import (
     Checks,
@@ -42,6 +42,8 @@ class AddHalf2:
         yield same_shape(region)
         yield _even(region.results[0].numel)
         yield aligned(region, 4)
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         pairs = region.results[0].numel // 2

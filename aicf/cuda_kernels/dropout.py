@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..ops.dropout import dropout_numbers
-from ..registry.cost import CACHE_TRIP_US, Cost, roofline
+from ..registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
 from ..registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ..rows import RegionSpec
 from ..types import f32
@@ -33,6 +33,8 @@ class Dropout:
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
         yield contiguous(region)
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         n = region.results[0].numel

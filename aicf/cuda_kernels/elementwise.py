@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost, one_launch, roofline
 from ..registry.program import Map, Program, collapse
 from ..registry.read import read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
@@ -212,6 +212,8 @@ class ElementwiseFlat:
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
 
+    least = one_launch
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, 1)
 
@@ -232,6 +234,8 @@ class ElementwiseVector:
         m = _map(region)
         yield unaligned(region, m, vector_width(m))
 
+    least = one_launch
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, vector_width(_map(region)))
 
@@ -250,6 +254,8 @@ class ElementwiseStrided:
     def accepts(region: RegionSpec) -> Checks:
         yield _refusal(region)
         yield at_most("rank after collapsing", len(collapsed(_map(region))[0]), MAX_RANK)
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, 1, collapsed(_map(region))[1])
@@ -281,6 +287,8 @@ class ElementwiseRows:
                 for s in steps[:-1]:
                     yield multiple(f"row stride of operand {load.operand}", s, width)
         yield unaligned(region, m, width)
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         m = _map(region)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, roofline
+from ..registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, one_launch, roofline
 from ..registry.program import Gemm, Map, Program
 from ..registry.read import read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
@@ -39,11 +39,11 @@ NAIVE_LOAD_US = 0.08  # of it, for an element of a and one of b: the loop is unr
 
 def checks(region: RegionSpec) -> Checks:
     """What every GEMM here takes: floats, row-major c and results, and as many tensors as there are registers for."""
-    yield _refusal(region)
+    yield refusal(region)
 
 
 @lru_cache(maxsize=256)
-def _refusal(region: RegionSpec) -> Reject | None:
+def refusal(region: RegionSpec) -> Reject | None:
     """Of all of them: each region is asked of one after the other."""
     return next((reject for reject in _shared_checks(region) if reject is not None), None)
 
@@ -78,6 +78,12 @@ def parts(region: RegionSpec) -> tuple[Gemm, Map]:
     program = read(region)
     assert isinstance(program, Program) and isinstance(program.core, Gemm)
     return program.core, program.after
+
+
+def depth(region: RegionSpec) -> int:
+    """k; of a region that can't be taken, 0."""
+    program = read(region)
+    return program.core.k if isinstance(program, Program) and isinstance(program.core, Gemm) else 0
 
 
 # --- the epilogue -----------------------------------------------------------------------------------------------------
@@ -134,14 +140,13 @@ def in_runs(region: RegionSpec, width: int) -> bool:
     return all(t.alignment >= min(16, width * t.dtype.itemsize) for t in walking)
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Of `count` products: all that a tile's cost asks of them."""
 
     m: int
     n: int
     k: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple's own is not missed
     dtype: DType
 
     @property
@@ -174,6 +179,11 @@ class Tile:
         finish = finish_us(region, self.m * self.n)
         cost = self.product_cost(sizes_of(gemm), region.nbytes, device, gemm.flops, finish)
         return column_sums.with_sums(cost, region, self.m, device)
+
+    def least(self, region: RegionSpec, device: DeviceSpec) -> float:
+        """Of `cost`: a launch, one slice after the other, and results."""
+        steps = cdiv(depth(region), self.step) * STEP_US
+        return one_launch(region, device) + (steps + finish_us(region, self.m * self.n) if steps else 0.0)
 
     def product_cost(
         self, gemm: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
@@ -275,6 +285,9 @@ class GemmNaive:
     def accepts(region: RegionSpec) -> Checks:
         yield from checks(region)
 
+    def least(region: RegionSpec, device: DeviceSpec) -> float:
+        return one_launch(region, device) + depth(region) * NAIVE_LOAD_US
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = parts(region)
         return roofline(
@@ -313,6 +326,9 @@ def _tiled(tile: Tile) -> KernelVariant:
             yield from checks(region)
             if m * n >= LEAN * THREADS:
                 yield from lean(region)
+
+        def least(region: RegionSpec, device: DeviceSpec) -> float:
+            return tile.least(region, device)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return tile.cost(region, device)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 
 from ..device.spec import DeviceSpec
+from ..registry.by_form import by_form
 from ..registry.cost import L2_PER_SM, Cost, roofline
 from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
 from ..rows import RegionSpec
@@ -109,23 +109,26 @@ def _operand(
 
 def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
     """What every tiling of a precision refuses."""
+    taken = (f16, bf16) if precision is Precision.exact else (f32,)
 
-    @lru_cache(maxsize=256)
+    @by_form
+    def other_factors(region: RegionSpec) -> Reject | None:
+        factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
+        if len(factors) == 1 and factors <= set(taken):
+            return None
+        found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
+        return Reject("dtype", f"the product is in {found}, needs {needed}")
+
+    @by_form
+    def too_rough(region: RegionSpec) -> Reject | None:
+        if precision <= (allowed := gemm.parts(region)[0].precision):
+            return None
+        return Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
+
     def refusal(region: RegionSpec) -> Reject | None:
-        return next((reject for reject in _shared_checks(region, precision) if reject is not None), None)
+        return other_factors(region) or gemm.refusal(region) or too_rough(region)
 
     return refusal
-
-
-def _shared_checks(region: RegionSpec, precision: Precision) -> Checks:
-    factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
-    taken = (f16, bf16) if precision is Precision.exact else (f32,)
-    if len(factors) > 1 or not factors <= set(taken):  # before all else: it costs least
-        found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
-        yield Reject("dtype", f"the product is in {found}, needs {needed}")
-    yield from gemm.checks(region)
-    if precision > (allowed := gemm.parts(region)[0].precision):
-        yield Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
 
 
 def _checks(region: RegionSpec, tiling: Tiling) -> Checks:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost, one_launch, roofline
 from ..registry.program import Expression, Gemm
 from ..registry.variant import (
     Checks,
@@ -178,6 +178,10 @@ def split(
         def accepts(region: RegionSpec) -> Checks:
             yield from accepts(region)
             yield from checks(region, tile.step, (tile.m, tile.n))
+
+        def least(region: RegionSpec, device: DeviceSpec) -> float:
+            first = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
+            return 2 * one_launch(region, device) + first + 2 * SUM_STEP_US
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return best(region, tile, device)[0]

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost, one_launch, roofline
 from ..registry.variant import Checks, In, Launch, Num, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
 from ..types import TensorDesc, f32, i32
@@ -305,6 +305,9 @@ class GemvSimt:
 
     def accepts(region: RegionSpec) -> Checks:
         yield from checks(region, FEW)
+
+    def least(region: RegionSpec, device: DeviceSpec) -> float:
+        return one_launch(region, device) + START_US
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return simt_plan(region, device).cost

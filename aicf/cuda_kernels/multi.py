@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
-from ..registry.cost import Cost, roofline
+from ..registry.cost import Cost, one_launch, roofline
 from ..registry.program import Load, Map
 from ..registry.read import read_parts
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
@@ -85,6 +85,12 @@ def _parts(region: RegionSpec) -> Parts | Reject:
     return Parts(parts, moves, shared, width if aligned else 1)
 
 
+def _like(part: Part, first: Part, moves: tuple[bool, ...]) -> bool:
+    """Whether one kernel does both. An operand of one element may be walked or not."""
+    alike = part.map.flat and part.types == first.types and part.offsets == first.offsets
+    return alike and (part.walks == moves or part.map.numel <= 1)
+
+
 def _accepted(region: RegionSpec) -> Parts:
     parts = _parts(region)
     assert not isinstance(parts, Reject)
@@ -117,7 +123,8 @@ class MultiMap:
             if not t.contiguous:
                 yield Reject("results", f"result {i} is {t}, needs row-major")
         first = parts.parts[0]
-        for number, part in enumerate(parts.parts):
+        odd = [n for n, part in enumerate(parts.parts) if not _like(part, first, parts.moves)]
+        for number, part in ((n, parts.parts[n]) for n in odd):
             if not part.map.flat:
                 yield Reject("access", f"an operand of part {number} is not read in the order of its result")
             if part.types != first.types:
@@ -128,6 +135,8 @@ class MultiMap:
                 yield Reject("access", f"part {number} starts its operands elsewhere than part 0")
         pointers = sum(map(len, parts.columns)) + len(region.results)
         yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.parts)), PARAMETERS)
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         parts = _accepted(region)

@@ -11,7 +11,7 @@ import functools
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import TRIP_US, Cost, roofline
+from ..registry.cost import TRIP_US, Cost, one_launch, roofline
 from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse
 from ..registry.read import read
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
@@ -231,6 +231,8 @@ class ReduceRows:
     def accepts(region: RegionSpec) -> Checks:
         yield from _walkable(region, ([], [True], [False], [False, True]), "the last ones")
 
+    least = one_launch
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
         rows, _, lanes, parts = _row_split(r, device)
@@ -288,6 +290,8 @@ class ReduceColumns:
 
     def accepts(region: RegionSpec) -> Checks:
         yield from _walkable(region, ([True, False], [False, True, False]), "one run before others")
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
@@ -361,6 +365,8 @@ class ReduceNaive:
         strides = sum(len(run.shape) * len(run.before + run.after) for run in r.runs)
         pointers = len(r.before.loads + r.after.loads) + len(region.results)
         yield at_most("bytes of kernel parameters", 8 * (strides + pointers + 2 * MAX_RANK + 3), PARAMETERS)
+
+    least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)

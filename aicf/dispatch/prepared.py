@@ -183,7 +183,12 @@ def prepare(
             raise error from None
         staged = tuple(_why_staged(region, schema))
         selection = StagedSelection(
-            dense, runtime.spec, selection.ranked, selection.refusals, (*staged, *error.details)
+            dense,
+            runtime.spec,
+            selection.chosen,
+            selection.ranking,
+            selection.refusals,
+            (*staged, *error.details),
         )
     if all(r.numel == 0 for r in results):
         return Prepared(schema, selection, operands, results, ordinal, None)

@@ -65,6 +65,13 @@ def contribution(
     return rows
 
 
+def resized(rows: Attributes, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> Attributes:
+    """The rows of an op, from those of the like op of a region that differs from this one in sizes alone."""
+    domain: Domain = rows["domain"]
+    source = None if domain.source is None else tensors[op.inputs[0]].shape
+    return {**rows, "domain": domain._replace(shape=tensors[op.outputs[0]].shape, source=source)}
+
+
 _FLAGS = {"bias_add": "bias", "scale": "scale", "dropout": "dropout", "add": "residual"}
 
 

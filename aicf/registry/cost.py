@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ..device.spec import DeviceSpec
 
@@ -33,15 +33,14 @@ BARRIER_US = 0.05
 HOST_CACHE_SPEEDUP = 4.0
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Terms add up to `us`. Built by `roofline`, or by hand: Cost({"launch": 1.0, "compute": 12.0})."""
 
-    terms: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, float] = MappingProxyType({})
     predicted: float | None = None  # of a measured time: what the model would have said
     noise: float = 0.0  # and how far off it may be, in microseconds
 
-    @cached_property
+    @property
     def us(self) -> float:
         return max(
             math.fsum(self.terms.values()), 1e-3
@@ -97,29 +96,39 @@ def roofline(
         return Cost({**terms, "compute": math.inf})
     even = flops / speed if flops else 0.0  # every multiprocessor as busy as the others
     needed = even if useful is None else min(useful, flops) / speed if flops else 0.0
-    limits = {
-        "memory": bytes / (device.bandwidth * memory_efficiency) * 1e-3,
-        "L2": cached / (L2_PER_SM * device.sms) * 1e-3,
-        "compute": needed,
-    }
-    limit = max(limits, key=limits.__getitem__)
-    reached = terms[limit] = limits[limit]
+    limit, reached = "memory", bytes / (device.bandwidth * memory_efficiency) * 1e-3
+    if (reads := cached / (L2_PER_SM * device.sms) * 1e-3) > reached:
+        limit, reached = "L2", reads
+    if needed > reached:
+        limit, reached = "compute", needed
+    terms[limit] = reached
     busy, ended, waited, last = even, even, even, "wave tail"
     if blocks:
-        alone = even * device.sms / blocks
-        busy, _ = _waves(device.sms, blocks, blocks_per_sm, alone, 0.0)
-        ended, waited = _waves(device.sms, blocks, blocks_per_sm, alone + finish, chain)
+        busy, ended, waited = _waves(
+            device.sms, blocks, blocks_per_sm, even * device.sms / blocks, finish, chain
+        )
         last = "wave tail" if blocks > device.sms * blocks_per_sm else "idle multiprocessors"
-    totals = (("tile padding", even), (last, busy), ("epilogue", ended), ("dependent steps", waited))
-    for name, total in totals:
+    for name, total in (
+        ("tile padding", even),
+        (last, busy),
+        ("epilogue", ended),
+        ("dependent steps", waited),
+    ):
         if total > reached * (1 + 1e-9):  # and not by a rounding error
             terms[name] = total - reached
             reached = total
     return Cost(terms)
 
 
-def _waves(sms: int, blocks: int, per_sm: int, alone: float, chain: float) -> tuple[float, float]:
-    """Microseconds until the last block is done: by arithmetic only, and with dependent steps.
+def one_launch(region: object, device: DeviceSpec) -> float:
+    """What `roofline` never goes below."""
+    return device.launch_us + (TRIP_US if device.kind == "cuda" else 0.0)
+
+
+def _waves(
+    sms: int, blocks: int, per_sm: int, alone: float, finish: float, chain: float
+) -> tuple[float, float, float]:
+    """Microseconds until the last block is done: by arithmetic only, with what it does at its end, and with dependent steps.
 
     alone  of a block's arithmetic with a multiprocessor to itself; r of them take r times as long together. Steps of one
            are hidden by the arithmetic of others, so a wave takes the longer of r * alone and alone + chain. The first
@@ -127,14 +136,16 @@ def _waves(sms: int, blocks: int, per_sm: int, alone: float, chain: float) -> tu
     """
     full, rest = divmod(blocks, sms * per_sm)
     crowd = -(-rest // sms)  # blocks on the busiest multiprocessor in the last wave
-    busy = (full * per_sm + crowd) * alone
-    waited, steps = 0.0, alone + chain
+    turns = full * per_sm + crowd
+    busy, alone = turns * alone, alone + finish
+    ended, waited, steps = turns * alone, 0.0, alone + chain
     if full:
-        waited = max(per_sm * alone, steps) + (full - 1) * max(per_sm * alone, steps + TRIP_US)
+        together = per_sm * alone
+        waited = max(together, steps) + (full - 1) * max(together, steps + TRIP_US)
         steps += TRIP_US
     if rest:
         waited += max(crowd * alone, steps)
-    return busy, waited
+    return busy, ended, waited
 
 
 def host_memory_us(device: DeviceSpec, bytes: float, efficiency: float = 1.0) -> float:

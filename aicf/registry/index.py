@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import OpSchema
 from ..types import DType, TensorDesc
-from .variant import KernelVariant, Reject, prefixes
+from .variant import Floor, KernelVariant, Reject, prefixes
 
 Bits = int
 
@@ -47,10 +48,16 @@ class KernelIndex:
                 without[dtype].append(i)
             if v.alignment > 1:
                 needing[v.alignment].append(i)
+        families = defaultdict[Any, list[int]](list)
+        for i, v in enumerate(self.variants):
+            if v.family is not None:
+                families[v.family].append(i)
+        self.families = [(family, self._bits(members)) for family, members in families.items()]
         self.one, self.custom = self._bits(one), self._bits(custom)
         self._begins, self._viable, self._accepting = map(self._masks, (begins, viable, accepting))
         self._without, self._needing = self._masks(without), self._masks(needing)
         self._kinds: dict[str, Bits] = {}
+        self._floors: dict[Bits, tuple[Floor, ...]] = {}
         self._place = {v.id: i for i, v in enumerate(self.variants)}
 
     def refuses(self, variant: KernelVariant) -> Reject | None:
@@ -98,7 +105,18 @@ class KernelIndex:
     def bit(self, variant: KernelVariant) -> Bits:
         return 1 << self._place[variant.id]
 
-    def members(self, bits: Bits) -> Iterator[KernelVariant]:
+    def floors(self, bits: Bits) -> tuple[Floor, ...]:
+        """What these variants take at least; none if one of them does not say."""
+        if bits not in self._floors:
+            found = {v.least for v in self.members(bits)}
+            self._floors[bits] = () if None in found else tuple([f for f in found if f is not None])
+        return self._floors[bits]
+
+    def members(self, bits: Bits, first: KernelVariant | None = None) -> Iterator[KernelVariant]:
+        """In the order of ids, but for one that comes before all others."""
+        if first is not None and bits & self.bit(first):
+            yield first
+            bits ^= self.bit(first)
         while bits:
             lowest = bits & -bits
             yield self.variants[lowest.bit_length() - 1]

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..lazy import lazy
 from ..ops.scalar import bound_scalar
 from ..ops.schema import schema_of
 from ..types import AttrPack, DType, OpKind, Precision, f32, numel, row_major
@@ -24,8 +24,7 @@ from ..types import AttrPack, DType, OpKind, Precision, f32, numel, row_major
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """A value that is read at each point of a domain: element `offset + sum(point * strides)` of an operand.
 
     operand  position in `region.operands`; None for that number itself (i64): the point as an index
@@ -38,8 +37,7 @@ class Load:
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class Apply:
+class Apply(NamedTuple):
     """One op on slots of a Map."""
 
     kind: OpKind
@@ -80,16 +78,16 @@ class Map:
     stores: tuple[tuple[int, int], ...]  # (slot, position in region.results); dense, row-major over `shape`
     fed: int | None = None  # the slot that goes on into the core, or the tail
 
-    @cached_property
+    @lazy
     def numel(self) -> int:
         return numel(self.shape)
 
-    @cached_property
+    @lazy
     def flops(self) -> int:
         """Of one pass over the domain, as the ops declare them."""
         return self.numel * sum([schema_of(a.kind).flops for a in self.applies])
 
-    @cached_property
+    @lazy
     def flat(self) -> bool:
         """Every load walks the domain as the stores do, or stays where it is: no coordinates are needed."""
         dense = row_major(self.shape)
@@ -99,7 +97,7 @@ class Map:
                 return False
         return True
 
-    @cached_property
+    @lazy
     def expression(self) -> Expression:
         steps = []
         for apply in self.applies:
@@ -122,8 +120,7 @@ class Map:
         return next((self.dtypes[i] for d, i in given if d.type.shared), f32).compute
 
 
-@dataclass(frozen=True)
-class Gemm:
+class Gemm(NamedTuple):
     """alpha * op(a) @ op(b) + beta * c at each point of a batch; a, b and c are positions in `region.operands`.
 
     Batches that every tensor walks as one with its rows are rows here: m is then greater than that of the op.
@@ -153,7 +150,7 @@ class Gemm:
     precision: Precision
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         """Products of m x k by k x n."""
         return numel(self.batch)
 
@@ -179,8 +176,7 @@ class ColumnSums:
     dtype: DType  # of its operand and result
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     core: Gemm | Reduction | None
     before: Map | None
     after: Map
@@ -218,6 +214,8 @@ def fold_rows(gemm: Gemm, after: Map) -> tuple[Gemm, Map]:
     """The same product with fewer axes in its batch: neighbours that every tensor walks as one are merged, the innermost
     with m if b is the same for all of it. A batch of one is none; an empty one has no rows and
     no depth."""
+    if not gemm.batch:
+        return gemm, after
     sizes = [*gemm.batch, gemm.m]
     tensors = gemm.a_steps, gemm.b_steps, gemm.c_steps, *(load.strides for load in after.loads)
     walks = [[steps[axis] for steps in tensors] for axis in range(len(sizes))]
@@ -234,8 +232,7 @@ def fold_rows(gemm: Gemm, after: Map) -> tuple[Gemm, Map]:
         axis -= 1
     *batch, m = sizes
     a, b, c, *others = zip(*walks)
-    moved = replace(
-        gemm,
+    moved = gemm._replace(
         m=m,
         k=gemm.k if all(gemm.batch) else 0,  # a and b are empty
         batch=tuple(batch),
@@ -243,5 +240,5 @@ def fold_rows(gemm: Gemm, after: Map) -> tuple[Gemm, Map]:
         b_steps=(*b[:-1], *gemm.b_steps[-2:]),
         c_steps=(*c, gemm.c_steps[-1]),
     )
-    loads = [replace(load, strides=(*steps, load.strides[-1])) for load, steps in zip(after.loads, others)]
+    loads = [load._replace(strides=(*steps, load.strides[-1])) for load, steps in zip(after.loads, others)]
     return moved, replace(after, shape=(*batch, m, after.shape[-1]), loads=tuple(loads))

@@ -10,8 +10,10 @@ from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import ActKind, AttrPack, DType, OpKind, Precision, TensorDesc, row_major
-from .program import Apply, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
+from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc
+from .by_form import by_form
+from .outline import Factor, GemmOutline, MapOutline, Outline, Walk
+from .program import Apply, ColumnSums, Load, Map, Program, Reduction, Shape
 from .variant import Reject
 
 
@@ -19,14 +21,43 @@ def read(region: RegionSpec) -> Program | Reject:
     """The region as a Program; or at which op, and why, it is none."""
     known = region.__dict__.get("_program")  # every kernel asks: a region that was read remembers it
     if known is None or known[0] != record.removals:
-        known = record.removals, _read(region, record.removals)
+        known = record.removals, _read(region)
         object.__setattr__(region, "_program", known)
     return known[1]
 
 
-@lru_cache(maxsize=8192)
-def _read(region: RegionSpec, removals: int) -> Program | Reject:
-    """`removals`: an op that was defined again has other functions."""
+def _read(region: RegionSpec) -> Program | Reject:
+    key = "outline", record.removals, _own_accesses(region) if _any_own(region) else ()
+    outline = region.form.known.get(key)
+    if outline is None:
+        outline = region.form.known[key] = _outlined(region)
+    if isinstance(outline, Outline):
+        return outline.program(region)
+    again = _outlined(region)  # the same, with the sizes of this region in its words
+    assert isinstance(again, Reject)
+    return again
+
+
+@by_form
+def _any_own(region: RegionSpec) -> bool:
+    return any(schema_of(op.kind).access_fn is not None for op in region.ops)
+
+
+def _own_accesses(region: RegionSpec) -> tuple[tuple[Access, ...], ...]:
+    return tuple([own_accesses(op, region.tensors) for op in region.ops])
+
+
+def own_accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
+    """Of an op that finds them by itself: from the sizes, for all that is known; none of one that aligns its operands."""
+    return () if schema_of(op.kind).access_fn is None else _accesses(op, tensors)
+
+
+def _accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
+    shapes = [tensors[t].shape if t >= 0 else None for t in op.inputs]
+    return schema_of(op.kind).accesses(shapes, tensors[op.outputs[0]].rank, op.attrs)
+
+
+def _outlined(region: RegionSpec) -> Outline | Reject:
     cores = [i for i, op in enumerate(region.ops) if not schema_of(op.kind).is_map]
     tail = region.ops[-1] if len(cores) == 2 and _ends_in_sums(region, cores) else None
     if len(cores) > 1 and tail is None:
@@ -37,8 +68,7 @@ def _read(region: RegionSpec, removals: int) -> Program | Reject:
     reader = _Reader(region)
     try:
         if not cores:
-            shape = region.tensors[region.ops[-1].outputs[0]].shape
-            return reader.checked(Program(None, None, reader.map(region.ops, shape)))
+            return reader.checked(Outline(None, None, reader.map(region.ops, region.ops[-1].outputs[0])))
         at = cores[0]
         before, core = region.ops[:at], region.ops[at]
         after = region.ops[at + 1 :] if tail is None else region.ops[at + 1 : -1]
@@ -97,7 +127,7 @@ def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
             return Reject("ops", f"{op.kind} reads another part's result")
         made.update(op.outputs)
     for op in new:
-        alone = _read(region.only(op), removals)  # found again for other places of the same op
+        alone = read(region.only(op))
         if isinstance(alone, Reject):
             return alone
         part = _placed(alone.after, op, region)
@@ -154,9 +184,8 @@ class _Reader:
         for p, t in enumerate(region.outputs):
             self.stored.setdefault(t, []).append(p)
         self.inner: set[int] = set()  # tensors that are no op's result: never rounded for being one
-        self.rank = 0  # of the map's domain
 
-    def checked(self, program: Program) -> Program:
+    def checked(self, program: Outline) -> Outline:
         """Every result of the region is written by one of the maps."""
         written = {p for m in (program.before, program.after) if m for _, p in m.stores}
         if program.tail is not None:
@@ -168,12 +197,11 @@ class _Reader:
                 )
         return program
 
-    def gemm(self, op: RegionOp, after: Sequence[RegionOp], last: RegionOp | None = None) -> Program:
+    def gemm(self, op: RegionOp, after: Sequence[RegionOp], last: RegionOp | None = None) -> Outline:
         """`last`: sums of columns."""
         attrs = op.attrs
         a, b, c, bias = (*op.inputs, -1, -1)[:4]
         out = self.tensors[op.outputs[0]]
-        *batch, m, n = out.shape
         act = ActKind(attrs["act"])
         ops: list[RegionOp] = []
         value = product = self._inner(out) if bias >= 0 or act else op.outputs[0]
@@ -192,39 +220,20 @@ class _Reader:
         if fed is not None and self.tensors[fed].shape != out.shape:
             found = self.tensors[fed].shape
             raise _Unreadable("domain", f"columns of {found} are added up, the product is {out.shape}")
-        map = self.map([*ops, *after], out.shape, carried=product, fed=fed)
-        a_steps, b_steps, c_steps = (
-            self._matrix(t, trans, len(batch))
-            for t, trans in ((a, attrs["trans_a"]), (b, attrs["trans_b"]), (c, False))
+        left, right, added = (
+            Factor(t, self.position.get(t), transposed)
+            for t, transposed in ((a, attrs["trans_a"]), (b, attrs["trans_b"]), (c, False))
         )
-        core = Gemm(
-            m, n, self.tensors[a].shape[-2 if attrs["trans_a"] else -1], tuple(batch), self.position[a],
-            self.position[b], self.position.get(c), a_steps, b_steps, c_steps, attrs["alpha"], attrs["beta"],
-            attrs["trans_a"], attrs["trans_b"], self.tensors[a].dtype, self.tensors[b].dtype,
-            Precision(attrs["precision"]),
-        )  # fmt: skip
-        core, map = fold_rows(core, map)
-        if last is not None and core.batch:
-            raise _Unreadable(
-                "domain",
-                f"{last.kind} is over a batch of {core.batch}, whose rows are not those of one matrix",
-            )
-        return Program(core, None, map, None if last is None else self._sums(last.outputs[0]))
+        core = GemmOutline(op.outputs[0], left, right, added, attrs)
+        map = self.map([*ops, *after], op.outputs[0], carried=product, fed=fed)
+        return Outline(core, None, map, None if last is None else self._sums(last.outputs[0]))
 
-    def _matrix(self, t: int, transposed: bool, batch: int) -> Shape:
-        """Strides along a batch of so many axes, and along rows and columns of op(t); 0 where there is no tensor, or no axis."""
-        if t < 0:
-            return (0,) * (batch + 2)
-        *outer, rows, columns = self.tensors[t].stride
-        outer = outer or [0] * batch
-        return (*outer, columns, rows) if transposed else (*outer, rows, columns)
-
-    def reduction(self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp]) -> Program:
+    def reduction(self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp]) -> Outline:
         (x,), (y,) = op.inputs, op.outputs
         axes = normal_axes(self.tensors[x].rank, op.attrs["axes"])
         core = Reduction(op.kind.name.removeprefix("reduce_"), axes, self.tensors[x].dtype)
-        first = self.map(before, self.tensors[x].shape, fed=x)
-        return Program(core, first, self.map(after, self.tensors[y].shape, carried=y))
+        first = self.map(before, x, fed=x)
+        return Outline(core, first, self.map(after, y, carried=y))
 
     def _sums(self, y: int) -> ColumnSums:
         if len(self.stored.get(y, ())) != 1:
@@ -246,22 +255,24 @@ class _Reader:
     # --- one map --------------------------------------------------------------------------------------------------------
 
     def map(
-        self, ops: Sequence[RegionOp], shape: Shape, carried: int | None = None, fed: int | None = None
-    ) -> Map:
-        """These ops over a domain of this shape. `carried`: the tensor that a core hands over; `fed`: that it takes."""
-        self.rank = len(shape)
+        self, ops: Sequence[RegionOp], domain: int, carried: int | None = None, fed: int | None = None
+    ) -> MapOutline:
+        """These ops over the shape of a tensor. `carried`: the tensor that a core hands over; `fed`: that it takes."""
+        shape = self.tensors[domain].shape
         walks = self._walks(ops, shape, carried, fed)
         slots: dict[Any, int] = {} if carried is None else {carried: 0}
         dtypes = [] if carried is None else [self.tensors[carried].dtype]
-        loads: list[Load] = []
+        loads: list[Walk] = []
         arguments: list[list[Any]] = []
         own = {carried, *(t for op in ops for t in op.outputs)}
         for op in ops:
-            keys = [self._argument(op, access, walks[op.outputs[0]]) for access in self._accesses(op)]
+            keys = [
+                self._argument(op, access, walks[op.outputs[0]]) for access in _accesses(op, self.tensors)
+            ]
             for key in keys:
-                if not isinstance(key, Load) and key not in own:
+                if not isinstance(key, Walk) and key not in own:
                     raise _Unreadable("core", f"{op.kind} reads a value from before the core")
-                if isinstance(key, Load) and key not in slots:
+                if isinstance(key, Walk) and key not in slots:
                     slots[key] = len(dtypes)
                     loads.append(key)
                     dtypes.append(key.dtype)
@@ -286,8 +297,8 @@ class _Reader:
         stores = tuple((slots[t], p) for t in made for p in self.stored.get(t, ()))
         last = None if fed is None else slots[fed] if fed not in self.position else slots[key]
         rounded = frozenset(slots[t] for t in made if self._is_rounded(t, ops, carried))
-        return Map(
-            shape,
+        return MapOutline(
+            domain,
             int(carried is not None),
             tuple(loads),
             tuple(applies),
@@ -296,10 +307,6 @@ class _Reader:
             stores,
             last,
         )
-
-    def _accesses(self, op: RegionOp) -> tuple[Access, ...]:
-        shapes = [self.tensors[t].shape if t >= 0 else None for t in op.inputs]
-        return schema_of(op.kind).accesses(shapes, self.tensors[op.outputs[0]].rank, op.attrs)
 
     def _walks(
         self, ops: Sequence[RegionOp], shape: Shape, carried: int | None, fed: int | None
@@ -310,7 +317,7 @@ class _Reader:
         def note(t: int, axes: Shape) -> None:
             if t in self.position:
                 return
-            axes = tuple([-1 if size == 1 else a for a, size in zip(axes, self.tensors[t].shape)])
+            axes = _moving(axes, self.tensors[t].shape)
             if walks.setdefault(t, axes) != axes:
                 raise _Unreadable(
                     "access", f"{self.tensors[t]} is read in two ways: along axes {walks[t]} and {axes}"
@@ -331,7 +338,7 @@ class _Reader:
                 if walks[t] != walks[op.outputs[0]]:
                     raise _Unreadable("access", f"results of {op.kind} are read in two ways")
             at = walks[op.outputs[0]]
-            for access in self._accesses(op):
+            for access in _accesses(op, self.tensors):
                 if access.operand is not None:
                     t = op.inputs[access.operand]
                     note(t, tuple([at[a] if a >= 0 else -1 for a in access.axes]))
@@ -343,28 +350,19 @@ class _Reader:
             note(carried, whole)
         return walks
 
-    def _argument(self, op: RegionOp, access: Access, at: Shape) -> Load | int:
-        """What an op whose result walks the domain like `at` is called with: a Load, or a tensor that the map makes."""
+    def _argument(self, op: RegionOp, access: Access, at: Shape) -> Walk | int:
+        """What an op whose result walks the domain like `at` is called with: a Walk, or a tensor that the map makes."""
         axes = tuple([at[a] if a >= 0 else -1 for a in access.axes])
         if access.operand is None:
-            result = self.tensors[op.outputs[0]].shape
-            return Load(None, DType.i64, self._strides(axes, row_major(result), result), access.element)
+            shape = self.tensors[op.outputs[0]].shape
+            like = next(t for t, desc in enumerate(self.tensors) if desc.shape == shape)
+            return Walk(None, like, DType.i64, _moving(axes, shape), access.element)
         t = op.inputs[access.operand]
-        if t not in self.position:
-            return t
-        return self._external(t, axes, access.element)
+        return self._external(t, axes, access.element) if t in self.position else t
 
-    def _external(self, t: int, axes: Shape, element: int = 0) -> Load:
+    def _external(self, t: int, axes: Shape, element: int = 0) -> Walk:
         desc = self.tensors[t]
-        offset = element * (desc.stride[-1] if desc.stride else 1)
-        return Load(self.position[t], desc.dtype, self._strides(axes, desc.stride, desc.shape), offset)
-
-    def _strides(self, axes: Shape, strides: Shape, sizes: Shape) -> Shape:
-        steps = [0] * self.rank
-        for axis, stride, size in zip(axes, strides, sizes):
-            if axis >= 0 and size != 1:
-                steps[axis] += stride
-        return tuple(steps)
+        return Walk(self.position[t], t, desc.dtype, _moving(axes, desc.shape), element)
 
     def _is_rounded(self, t: int, ops: Sequence[RegionOp], carried: int | None) -> bool:
         """Rounding points (A15): what is stored, what a convert made, what a jump reads; when strict, every op's result."""
@@ -375,3 +373,8 @@ class _Reader:
         if any(t in op.outputs and op.kind.name == "convert" for op in ops):
             return True
         return any(t in op.inputs and jumps(op, self.tensors) for op in ops)
+
+
+def _moving(axes: Shape, sizes: Shape) -> Shape:
+    """Nothing moves along an axis of size 1."""
+    return tuple([-1 if size == 1 else axis for axis, size in zip(axes, sizes)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.jupyter import JupyterMixin
 
@@ -15,7 +16,7 @@ from .. import config
 from ..device.spec import DeviceSpec
 from ..errors import NoKernelError
 from ..ops.schema import schema_of
-from ..rows import RegionSpec
+from ..rows import Form, RegionSpec
 from .cost import Cost
 from .index import Bits, lacks
 from .registry import KernelRegistry
@@ -23,10 +24,10 @@ from .tuning import Times, Tuning
 from .variant import KernelVariant, Reject, structure
 
 log = logging.getLogger("aicf.select")
+TIE = 1e-8  # times that differ by less may be equal to the nine digits that count
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A variant that takes the region. The score is runs per second, predicted or, once tuned, measured."""
 
     variant: KernelVariant
@@ -56,22 +57,24 @@ class Rejection:
 class Selection(JupyterMixin):
     """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`).
 
-    refusals   gives `rejected`; called when somebody asks, since a registry may hold thousands of variants
+    ranking, refusals   give `ranked` and `rejected`; called when somebody asks, since a registry may hold thousands of variants
     """
 
     region: RegionSpec
     device: DeviceSpec
-    ranked: tuple[Candidate, ...]
+    chosen: Candidate
+    ranking: Callable[[], tuple[Candidate, ...]] = field(compare=False)
     refusals: Callable[[], tuple[Rejection, ...]] = field(compare=False)
+
+    @cached_property
+    def ranked(self) -> tuple[Candidate, ...]:
+        """Every variant that takes the region, best first."""
+        return self.ranking()
 
     @cached_property
     def rejected(self) -> tuple[Rejection, ...]:
         """Every other variant that may begin with the region's first op, with the first condition that failed."""
         return self.refusals()
-
-    @property
-    def chosen(self) -> Candidate:
-        return self.ranked[0]
 
     @property
     def kernel_id(self) -> str:
@@ -128,7 +131,9 @@ class Selector:
         self._tuned = (
             tuning if isinstance(tuning, Tuning) else None
         )  # a mapping of times says no more than those
-        self._memo: dict[RegionSpec, Selection | NoKernelError] = {}
+        self._best: dict[RegionSpec, tuple[Candidate, Bits]] = {}  # with those that it was the best of
+        self._told: dict[RegionSpec, Selection | NoKernelError] = {}
+        self._winners: dict[Form, KernelVariant] = {}  # of the region of the form that was asked last
         self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
 
     def __call__(self, region: RegionSpec) -> Selection:
@@ -140,61 +145,96 @@ class Selector:
     @property
     def asked(self) -> list[Selection]:
         """What was answered so far, in the order of the questions."""
-        return [found for found in self._memo.values() if isinstance(found, Selection)]
+        return [self(region) for region in self._best]
 
     def ask(self, region: RegionSpec) -> Selection | NoKernelError:
         """The selection, or the error that says why there is none."""
-        if region not in self._memo:
-            self.decide(region, self.rank(region, self._may_take(region)))
-        return self._memo[region]
+        if region not in self._told:
+            if self.alone(region) is not None:
+                best, bits = self._best[region]
+                self._told[region] = Selection(
+                    region,
+                    self.device,
+                    best,
+                    lambda: self._rank(region, bits),
+                    lambda: self._rejected(region),
+                )
+            else:
+                self._told[region] = self._none(region)
+        return self._told[region]
 
     def alone(self, region: RegionSpec) -> Candidate | None:
-        """The best kernel of a region of one op. That there is none is not remembered: its reasons may be many."""
-        found = self._memo.get(region)
-        if found is None and (ranked := self.rank(region, self._may_take(region))):
-            self.decide(region, ranked)
-            return ranked[0]
-        return found.chosen if isinstance(found, Selection) else None
+        """The best kernel of a region, found for itself."""
+        known = self._best.get(region)
+        return known[0] if known else self.best(region, self._may_take(region))
+
+    def least(self, region: RegionSpec) -> float:
+        """Microseconds that no kernel of a region takes less than, found without asking any."""
+        if self.tuning is not None:
+            return 0.0  # measured times keep to no bound, and what is to be measured has to be asked
+        bits = self.index.begins(schema_of(region.kind))
+        floors = self.index.floors(bits & self.index.accepting(structure(region), len(region.ops)))
+        return min([floor(region, self.device) for floor in floors], default=0.0)
 
     def _may_take(self, region: RegionSpec) -> Bits:
         bits = self.index.begins(schema_of(region.kind)) & self.index.tensors(region.tensors)
         return bits & self.index.accepting(structure(region), len(region.ops))
 
-    def decide(self, region: RegionSpec, ranked: tuple[Candidate, ...]) -> None:
-        """Remember what `rank` said of a region."""
-        self._memo[region] = (
-            Selection(region, self.device, ranked, lambda: self._rejected(region, ranked))
-            if ranked
-            else self._none(region)
-        )
+    def best(self, region: RegionSpec, bits: Bits) -> Candidate | None:
+        """The best of these variants for a region; None if none takes it, which is not remembered.
 
-    def rank(self, region: RegionSpec, bits: Bits) -> tuple[Candidate, ...]:
+        Whoever won for a region of this form is asked first; then those that can't win, by what they take at least, are
+        not asked.
+        """
+        best = None
+        for variant in self._taking(region, bits, self._winners.get(region.form)):
+            if best is not None and self._hopeless(variant, region, best):
+                continue
+            found = Candidate(variant, self._cost(variant, region))
+            if best is None or _better(found, best):
+                best = found
+        if best is not None:
+            self._winners[region.form], self._best[region] = best.variant, (best, bits)
+        return best
+
+    def _hopeless(self, variant: KernelVariant, region: RegionSpec, best: Candidate) -> bool:
+        if variant.least is None or self.tuning:
+            return False
+        return variant.least(region, self.device) > best.cost.us * (1 + TIE)
+
+    def _rank(self, region: RegionSpec, bits: Bits) -> tuple[Candidate, ...]:
         """Those of these variants that take the region, best first."""
-        order = self._summing_order(region)
-        key = region.key if self.tuning else ""
-        ranked = []
-        families: dict[Any, Reject | None] = {}
-        for variant in self.index.members(bits):
-            family = variant.family
-            if family is not None:
-                if family not in families:
-                    families[family] = family(region)
-                if families[family] is not None:
-                    continue
-            if variant.refuses(region) or (order is not None and variant.id != order):
-                continue
-            if self._found_wrong(variant, key):
-                continue
-            measured = self.tuning.get((key, variant.id)) if self.tuning else None
-            cost = variant.cost(region, self.device)
-            if measured is not None:
-                cost = cost.measured(measured, self._tuned.noise(key, variant.id) if self._tuned else 0.0)
-            ranked.append(Candidate(variant, cost))
-        return tuple(sorted(ranked, key=lambda c: c.order))
+        found = [Candidate(v, self._cost(v, region)) for v in self._taking(region, bits)]
+        return tuple(sorted(found, key=lambda c: c.order))
 
-    def _found_wrong(self, variant: KernelVariant, key: str) -> Reject | None:
+    def _taking(
+        self, region: RegionSpec, bits: Bits, first: KernelVariant | None = None
+    ) -> Iterator[KernelVariant]:
+        """Those of these variants that take the region, this one before all others."""
+        order, tuned = self._summing_order(region), bool(self.tuning)
+        for family, members in self.index.families:
+            if bits & members and family(region) is not None:
+                bits &= ~members
+        for variant in self.index.members(bits, first):
+            if variant.refuses(region) is not None or (order is not None and variant.id != order):
+                continue
+            if not (tuned and self._found_wrong(variant, region)):
+                yield variant
+
+    def _cost(self, variant: KernelVariant, region: RegionSpec) -> Cost:
+        cost = variant.cost(region, self.device)
+        return self._measured(cost, variant, region) if self.tuning else cost
+
+    def _measured(self, cost: Cost, variant: KernelVariant, region: RegionSpec) -> Cost:
+        """The time that a kernel was found to take for the region, if it was measured; else what is predicted."""
+        us = self.tuning.get((region.key, variant.id)) if self.tuning else None
+        if us is None:
+            return cost
+        return cost.measured(us, self._tuned.noise(region.key, variant.id) if self._tuned else 0.0)
+
+    def _found_wrong(self, variant: KernelVariant, region: RegionSpec) -> Reject | None:
         """Tuning runs a kernel before it times it; one that failed there is not used for that region."""
-        why = self._tuned.refused(key, variant.id) if self._tuned else None
+        why = self._tuned.refused(region.key, variant.id) if self._tuned else None
         return Reject("tuning", f"failed when it was tuned: {why}") if why else None
 
     def _summing_order(self, region: RegionSpec) -> str | None:
@@ -205,14 +245,15 @@ class Selector:
         alone = self.ask(region.only(cores[0])) if cores else None
         return alone.kernel_id if isinstance(alone, Selection) else None
 
-    def _rejected(self, region: RegionSpec, ranked: tuple[Candidate, ...]) -> tuple[Rejection, ...]:
-        taken, order = {c.variant.id for c in ranked}, self._summing_order(region)
+    def _rejected(self, region: RegionSpec) -> tuple[Rejection, ...]:
+        taken = {c.variant.id for c in self(region).ranked} if region in self._best else frozenset()
+        order = self._summing_order(region)
         found = []
         for variant in self.registry.variants(region.kind):
             if variant.device != self.device.kind or variant.id in taken:
                 continue
             reject = lacks(variant, self.required) or variant.supported(region, self.device)
-            reject = reject or self._found_wrong(variant, region.key if self.tuning else "")
+            reject = reject or self._found_wrong(variant, region)
             strict = Reject("strict", f"sums in another order than {order}, which the op alone would run")
             found.append(Rejection(variant, reject or strict))
         return tuple(found)
@@ -220,10 +261,18 @@ class Selector:
     def _none(self, region: RegionSpec) -> NoKernelError:
         return NoKernelError(
             f"no kernel takes {region} on {self.device.name}",
-            details=[f"{r.variant.id}: {r.reject.reason}" for r in self._rejected(region, ())]
+            details=[f"{r.variant.id}: {r.reject.reason}" for r in self._rejected(region)]
             or [f"no variant for {region.kind} on {self.device.kind} is registered"],
             hint="`aicf info` lists the ops and their variants; docs/add-an-op.md shows how to add one",
         )
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """By `order`, whose rounding matters only where times are as good as equal."""
+    a, b = one.cost.us, other.cost.us
+    if abs(a - b) > TIE * b and max(a, b) < math.inf:
+        return a < b
+    return one.order < other.order
 
 
 def log_choice(selection: Selection, stream: object = "-", where: str = "") -> None:

@@ -12,18 +12,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..errors import RegistryError
 from ..ops.schema import MAP, schema_of
 from ..rows import RegionSpec
 from ..types import DType, OpKind
+from .by_form import by_form
 from .cost import Cost
 
 
-@dataclass(frozen=True)
-class Reject:
+class Reject(NamedTuple):
     """Why a variant does not take a region: the condition that failed, with the value seen."""
 
     condition: str
@@ -34,6 +34,7 @@ class Reject:
 
 
 Checks = Iterable[Reject | None]
+Floor = Callable[[RegionSpec, DeviceSpec], float]
 
 # --- how a kernel starts ----------------------------------------------------------------------------------------------
 
@@ -155,6 +156,7 @@ class KernelVariant:
     alignment   bytes that every pointer must be aligned to
     shared   bytes of shared memory that a block takes
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
+    least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
 
@@ -166,6 +168,7 @@ class KernelVariant:
     build: Callable[[RegionSpec, DeviceSpec], list[Launch] | HostCall]
     viable: Callable[[RegionSpec], Checks] | None = None
     family: Callable[[RegionSpec], Reject | None] | None = None
+    least: Floor | None = None
     takes: tuple[str, ...] = ()
     dtypes: frozenset[DType] = frozenset(DType)
     alignment: int = 1
@@ -196,7 +199,10 @@ class KernelVariant:
 
     def refuses(self, region: RegionSpec) -> Reject | None:
         """As `supported`, of a region whose device, structure and element types an index has found right, and its family."""
-        return _first(self.accepts(region))
+        for reject in self.accepts(region):
+            if reject is not None:
+                return reject
+        return None
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Negative if unsupported; else runs per second, as predicted: the higher the better (B8)."""
@@ -247,6 +253,7 @@ def _first(checks: Checks) -> Reject | None:
     return None
 
 
+@by_form
 def structure(region: RegionSpec) -> str:
     """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
 
@@ -293,7 +300,7 @@ def variant(
     deterministic: bool = True,
     family: Callable[[RegionSpec], Reject | None] | None = None,
 ) -> Callable[[type], KernelVariant]:
-    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable` and `workspace`.
+    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable`, `workspace` and `least`.
 
     The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without
     `takes` or a `viable`, a variant takes regions of one op only.
@@ -308,7 +315,7 @@ def variant(
         for name in ("accepts", "cost", "build"):
             if name not in functions:
                 raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
-        unknown = set(functions) - {"accepts", "cost", "build", "viable", "workspace"}
+        unknown = set(functions) - {"accepts", "cost", "build", "viable", "workspace", "least"}
         if unknown:
             raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
         return KernelVariant(
@@ -404,6 +411,7 @@ __all__ = [
     "Arg",
     "Checks",
     "Element",
+    "Floor",
     "HostCall",
     "In",
     "KernelVariant",

@@ -1,7 +1,8 @@
 """What selection reads of a fused region: its ops (RegionSpec), and its attribute rows. One op is a region of length 1."""
 
+from .form import Form
 from .region import RegionOp, RegionSpec
 from .rows import LENGTH_LIMIT, Attributes, Conflict
 from .state import AttributeState
 
-__all__ = ["LENGTH_LIMIT", "AttributeState", "Attributes", "Conflict", "RegionOp", "RegionSpec"]
+__all__ = ["LENGTH_LIMIT", "AttributeState", "Attributes", "Conflict", "Form", "RegionOp", "RegionSpec"]

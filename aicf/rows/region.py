@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..lazy import lazy
 from ..types import AttrPack, DType, OpKind, TensorDesc
+from .form import NUMBERED, Form, form_of, sorts
 
 
-@dataclass(frozen=True)
-class RegionOp:
+class RegionOp(NamedTuple):
     """One op of a region; `inputs` and `outputs` index the region's tensors, -1 is an operand that was left out."""
 
     kind: OpKind
@@ -73,11 +73,11 @@ class RegionSpec:
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
+    @lazy
     def _hash(self) -> int:
         return hash((*self._words, self.inputs, self.outputs, self.strict))
 
-    @cached_property
+    @lazy
     def _words(self) -> tuple[int, int]:
         """Of ops and of tensors, one after the other: a grown region's take a few steps more."""
         ops, tensors, known = self.ops, self.tensors, (0, 0)
@@ -85,6 +85,21 @@ class RegionSpec:
             known = self.before._words
             ops, tensors = ops[len(self.before.ops) :], tensors[len(self.before.tensors) :]
         return _folded(known[0], ops), _folded(known[1], tensors)
+
+    @lazy
+    def form(self) -> Form:
+        """Shared by regions that differ in sizes alone; one that grew has another than the same made at once."""
+        if self.before is None:
+            new = sorts(self.tensors, self._numbered)
+            return form_of(None, self.ops, new, self.inputs, self.outputs, self.strict)
+        before = self.before.form  # its sizes come first
+        new = sorts(self.tensors[len(self.before.tensors) :], self._numbered)
+        return form_of(before, self.ops[-1], new, self.outputs)
+
+    @lazy
+    def _numbered(self) -> dict[int, int]:
+        """Numbers of the sizes in its form."""
+        return dict(NUMBERED) if self.before is None else dict(self.before._numbered)
 
     @property
     def anchor(self) -> RegionOp:
@@ -99,20 +114,20 @@ class RegionSpec:
     def attrs(self) -> AttrPack:
         return self.ops[0].attrs
 
-    @cached_property
+    @lazy
     def signature(self) -> str:
         """The ops' names joined by ` + `. The order is the meaning: gemm + relu + bias_add is another program."""
         return " + ".join(op.kind.name for op in self.ops)
 
-    @cached_property
+    @lazy
     def operands(self) -> tuple[TensorDesc, ...]:
         return tuple([self.tensors[i] for i in self.inputs])
 
-    @cached_property
+    @lazy
     def results(self) -> tuple[TensorDesc, ...]:
         return tuple([self.tensors[i] for i in self.outputs])
 
-    @cached_property
+    @lazy
     def nbytes(self) -> int:
         """Fewest bytes of device memory the region can move: each operand read once, each result written once."""
         return sum([t.nbytes for t in (*self.operands, *self.results)])
@@ -180,14 +195,14 @@ class RegionSpec:
         )
         return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]), data.get("strict", False))
 
-    @cached_property
+    @lazy
     def canonical(self) -> RegionSpec:
         """The same region in the one order that all orders of its ops share (A4)."""
         from .canonical import canonical
 
         return canonical(self)
 
-    @cached_property
+    @lazy
     def key(self) -> str:
         """The canonical region as JSON: what tuning data is keyed by."""
         return json.dumps(self.canonical.to_json(), sort_keys=True, separators=(",", ":"))

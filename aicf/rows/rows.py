@@ -6,11 +6,11 @@ absent are neutral. Numeric and set rows are join-semilattices; `program` is a w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..types import DType
 
@@ -117,8 +117,7 @@ class Around:
         return " ".join([*sorted(self.flags), *self.activations])
 
 
-@dataclass(frozen=True)
-class Domain:
+class Domain(NamedTuple):
     """The points that the region's last part is computed at.
 
     shape    its extents; of a horizontal region, those of the last part
@@ -274,10 +273,43 @@ ROWS: tuple[Row, ...] = (
 HARD = frozenset({"effects", "program"})  # whatever a kernel takes, a region ends at a conflict of these
 
 
-def join(mine: Attributes, theirs: Attributes) -> tuple[Attributes, Conflict | None]:
-    """All rows, in a fixed order; the first hard Conflict, else the first Conflict, comes with what could be joined."""
-    joined, conflict = dict(mine), None
-    for row in ROWS:
+SIZED = frozenset({"domain", "recompute"})  # all other rows follow from a region's form
+_SIZED_ROWS = [row for row in ROWS if row.name in SIZED]
+_UNSIZED_ROWS = [row for row in ROWS if row.name not in SIZED]
+_PLACE = {row.name: n for n, row in enumerate(ROWS)}
+
+
+class Joined(NamedTuple):
+    """Rows of the longer region, as far as they have a join; and the first hard Conflict, else the first Conflict."""
+
+    rows: Attributes
+    conflict: Conflict | None
+
+    @property
+    def hard(self) -> bool:
+        return self.conflict is not None and self.conflict.row in HARD
+
+
+def join_unsized(mine: Attributes, theirs: Attributes) -> Joined:
+    """The rows that sizes have no part in: the same for all regions of one form."""
+    return _joined(mine, theirs, _UNSIZED_ROWS)
+
+
+def join(mine: Attributes, theirs: Attributes, known: Joined | None = None) -> Joined:
+    """All rows. `known`: the unsized ones, if they were joined for a region of the same form."""
+    known = known or join_unsized(mine, theirs)
+    if known.hard:
+        return Joined(mine, known.conflict)
+    sized = _joined(mine, theirs, _SIZED_ROWS)
+    found = [c for c in (known.conflict, sized.conflict) if c is not None]
+    first = min(found, key=lambda c: _PLACE[c.row]) if found else None
+    return Joined({**mine, **known.rows, **sized.rows}, first)
+
+
+def _joined(mine: Attributes, theirs: Attributes, rows: Iterable[Row]) -> Joined:
+    """In the order of the rows."""
+    joined, conflict = {}, None
+    for row in rows:
         if row.name not in theirs:
             continue
         value, before = theirs[row.name], mine.get(row.name, row.neutral)
@@ -285,8 +317,8 @@ def join(mine: Attributes, theirs: Attributes) -> tuple[Attributes, Conflict | N
             value = row.join(before, value)
             if isinstance(value, Conflict):
                 if row.name in HARD:
-                    return mine, value
+                    return Joined(EMPTY, value)
                 conflict = conflict or value
                 continue
         joined[row.name] = value
-    return MappingProxyType(joined), conflict
+    return Joined(joined, conflict)

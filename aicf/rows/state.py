@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .rows import EMPTY, ROWS, Attributes, Conflict, join
+from .rows import EMPTY, ROWS, Attributes, Conflict
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,6 @@ class AttributeState:
 
     def __hash__(self) -> int:
         return hash((self.anchor, self.last, frozenset(self.attrs.items()), self.candidates))
-
-    def compose(self, theirs: Attributes) -> AttributeState:
-        """With the rows of one more op. Candidates are narrowed by whoever has the index."""
-        attrs, conflict = join(self.attrs, theirs)
-        return AttributeState(self.anchor, self.last + 1, attrs, self.candidates, conflict)
 
     def changed(self, before: AttributeState | None) -> dict[str, str]:
         """Rows, as text, that differ from an earlier state's."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import aicf
@@ -224,9 +224,9 @@ def _scheduled(model: Any, device: str, **more: Any) -> tuple[list[LoweredOp], G
     return schedule(lower(graph), graph), graph
 
 
-def _deep(layers: int, distinct: bool) -> nn.Model:
+def _deep(layers: int, distinct: bool, width: int = 8) -> nn.Model:
     """Linear and ReLU again and again, of one width or of no two alike."""
-    widths = [8 + n if distinct else 8 for n in range(layers + 1)]
+    widths = [width + n if distinct else width for n in range(layers + 1)]
     model = nn.Model({"x": aicf.TensorSpec(("batch", widths[0]))}, batch=4)
     for width_in, width_out in pairwise(widths):
         model.add(nn.Linear(width_in, width_out)).add(nn.ReLU())
@@ -234,15 +234,19 @@ def _deep(layers: int, distinct: bool) -> nn.Model:
 
 
 def _speed(n: int, what: str):
-    """Regions of a training step of about n ops, with an empty memory of choices: time for each op."""
+    """Regions of a training step of about n ops, none of them asked before: time for each op."""
 
     def measure(bench: Bench) -> Iterator[Row]:
         spec, registry = runtime(bench.device).spec, aicf.default_registry()
         layers = max(2, round(n / OPS_PER_LAYER))
-        model = _deep(layers, what == DISTINCT)
-        ops, graph = _scheduled(model, spec.kind, loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))
+        widths = count(
+            8, layers + 1
+        )  # each sample has sizes of its own: what kernels remember of others is no use
 
         def sample() -> float:
+            model = _deep(layers, what == DISTINCT, next(widths))
+            ops, graph = _scheduled(model, spec.kind, loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))
+            sizes.append(len(ops))
             gc.enable()  # as it is for whoever compiles
             start = time.process_time()  # of this process: other programs don't count
             form_regions(ops, graph, Selector(registry, spec))
@@ -250,12 +254,13 @@ def _speed(n: int, what: str):
             gc.disable()
             return seconds / len(ops)
 
+        sizes: list[int] = []
         found = bench.compare({"aicf": sample}, 3)["aicf"]
         yield row(
             f"selection, {n} ops, {what}: each op",
             "us",
             found.per(1e-6),
-            note=f"{len(ops)} ops, {layers} layers",
+            note=f"{sizes[-1]} ops, {layers} layers",
         )
 
     return measure

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from registry.synthetic import kernel, registry_of, structured
 import aicf
 from aicf.cuda_kernels import multi
 from aicf.device.spec import preset
+from aicf.errors import TypeInferenceError
 from aicf.graph.build.passes import lower
 from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
@@ -29,6 +31,7 @@ from aicf.registry.read import _read_parts, read, read_parts
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, one_op, structure
 from aicf.rows import LENGTH_LIMIT, RegionOp, RegionSpec
+from aicf.rows.form import form_of
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
 
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact
@@ -123,6 +126,41 @@ def test_with_real_kernels_no_beam_is_far_from_the_optimum(device, dag):
     assert total(form_regions(ops, graph, selector, 1)) <= 1.7 * best
 
 
+@pytest.mark.spec("A1", "A7", "B13")
+@settings(max_examples=40, deadline=None)
+@given(first=dags(max_ops=10), dag=dags(max_ops=10), strict=st.booleans())
+@pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
+def test_what_was_asked_of_other_sizes_before_changes_nothing(device, first, dag, strict):
+    """Regions of one form share what was found, and the kernel that won there is asked first here."""
+    spec = preset(device)
+    asked = Selector(aicf.default_registry(), spec, strict=strict)
+    (before, ops), (graph, wanted) = ((g, lower(g)) for g in (first.graph(spec.kind), dag.graph(spec.kind)))
+    form_regions(ops, before, asked)
+    form_regions(*_wider(dag, spec.kind), asked)
+    found = form_regions(wanted, graph, asked)
+    form_of.cache_clear()
+    fresh = form_regions(wanted, graph, Selector(aicf.default_registry(), spec, strict=strict))
+    assert found == fresh and [r.steps for r in found] == [r.steps for r in fresh]
+    for region, again in zip(found, fresh):
+        assert region.selection.ranked == again.selection.ranked
+        assert region.selection.chosen == region.selection.ranked[0]
+        for candidate in region.selection.ranked:
+            least = candidate.variant.least
+            assert least is None or least(region.spec, spec) <= candidate.us * (1 + 1e-9)
+
+
+def _wider(dag: Dag, kind: str):
+    """The same ops over greater tensors, if sizes are no attributes of theirs."""
+    taller = replace(dag, shape=(dag.shape[0] + 7, dag.shape[1] + 9))
+    grown = {dag.shape[0]: taller.shape[0], dag.shape[1]: taller.shape[1]}
+    states = tuple(tuple(grown.get(d, d) if d > 1 else d for d in shape) for shape in dag.states)
+    try:
+        graph = replace(taller, states=states).graph(kind)
+    except TypeInferenceError:
+        graph = dag.graph(kind)
+    return lower(graph), graph
+
+
 # --- what a region means ----------------------------------------------------------------------------------------------
 
 
@@ -151,6 +189,7 @@ def test_a_region_read_as_maps_around_a_core_computes_what_its_ops_do(dag, stric
     """Strict: bit for bit on half types, whose every value is rounded; f32 to the order of its sums."""
     for region in regions_in(dag, strict):
         program = read(region) if structure(region) != "maps" else read_parts(region)
+        assert read(region) == read(RegionSpec.from_json(region.to_json()))  # of another form
         if isinstance(program, Reject):
             assert program.condition in {"core", "results", "access", "domain", "ops"}
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from itertools import pairwise
 
@@ -21,9 +22,11 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import compose, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops.schema import elementwise, unregister
+from aicf.registry import read
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
+from aicf.rows.form import form_of
 
 from .dags import dags
 from .forming import CPU, chain, formed, one, registries, story, weight
@@ -182,9 +185,10 @@ def mlp(sizes, batch=6):
 # --- linear time ------------------------------------------------------------------------------------------------------
 
 
-def deep(layers: int, device="cpu"):
-    """The schedule of an MLP's train step: some 30 ops a layer."""
-    recipe = Recipe(mlp((8,) * (layers + 1)), "train", nn.MeanSquaredError(), nn.Adam(1e-2))
+def deep(layers: int, device="cpu", unlike: bool = False):
+    """The schedule of an MLP's train step, some 9 ops a layer: of one width, or of no two alike."""
+    widths = tuple(8 + n * unlike for n in range(layers + 1))
+    recipe = Recipe(mlp(widths), "train", nn.MeanSquaredError(), nn.Adam(1e-2))
     graph = optimize(trace(recipe, {"batch": 6}, preset(device).kind))
     return schedule(lower(graph), graph), graph
 
@@ -231,6 +235,29 @@ def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
     half, whole = taken.values()
     assert whole < 0.5e-3
     assert whole < 2 * half + 0.02e-3
+
+
+@pytest.mark.spec("A6")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_layers_that_differ_in_sizes_alone_take_little_longer(device, monkeypatch):
+    """Each is asked about, but what its ops are to each other is found out once, however many there are."""
+    spec, registry, found = preset(device), aicf.default_registry(), {}
+    form_of.cache_clear()
+    for name in ("_outlined", "contribution"):
+        where = read if name == "_outlined" else compose
+        function = getattr(where, name)
+        counted = functools.partial(lambda f, name, *args: found.update({name: found[name] + 1}) or f(*args))
+        monkeypatch.setattr(where, name, functools.partial(counted, function, name))
+    counts = []
+    for layers in (60, 120):
+        found.update(_outlined=0, contribution=0)
+        ops, graph = deep(layers, device, unlike=True)
+        began = time.process_time()
+        form_regions(ops, graph, Selector(registry, spec))
+        assert time.process_time() - began < 0.5e-3 * len(ops)
+        counts.append(dict(found))
+    assert counts[0]["contribution"] > 10 and counts[0]["contribution"] == counts[1]["contribution"]
+    assert counts[1]["_outlined"] <= counts[0]["_outlined"]  # forms are remembered beyond a selector
 
 
 @pytest.mark.spec("A6", "A9")

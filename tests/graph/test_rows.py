@@ -158,7 +158,8 @@ def state_of(region: RegionSpec) -> list[AttributeState]:
     made: set[int] = set()
     for op in region.ops:
         rows = contribution(op, region.tensors, made)
-        states.append(states[-1].compose(rows) if states else AttributeState(0, 0, rows))
+        attrs, conflict = join(states[-1].attrs, rows) if states else (rows, None)
+        states.append(AttributeState(0, len(states), attrs, invalid_reason=conflict))
         made.update(op.outputs)
     return states
 

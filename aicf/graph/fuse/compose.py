@@ -8,35 +8,52 @@ A model's layers repeat, so most steps are one look-up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...ir import Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
-from ...registry.contribution import contribution
+from ...registry.contribution import contribution, resized
+from ...registry.read import own_accesses
 from ...registry.select import Candidate, Selector
 from ...registry.variant import KernelVariant, Reject
 from ...rows import Attributes, AttributeState, Conflict, RegionOp, RegionSpec
-from ...rows.rows import Effect
+from ...rows.rows import EMPTY, Effect, Joined, join, join_unsized
 from ...types import AttrPack, OpKind, TensorDesc, TensorSpec, numel
 
 
-@dataclass(frozen=True)
-class Node:
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What nodes have in common that differ in sizes alone, up to their last op.
+
+    rows      that the op brings; of the domain, that of another size
+    joined    with those before it, without those that depend on sizes
+    reads     of the op, and `read` of the region: that one for each storage
+    touches   the op reads what those before it write in place, or writes what they read
+    storage   of operands that share storage with others of the region: the one that stands for all
+    point     flops of its maps, at one point
+    """
+
+    rows: Attributes
+    joined: Joined
+    made: frozenset[int]
+    read: frozenset[int]
+    touches: bool
+    storage: Mapping[int, int]
+    point: int
+    own: int  # of the op
+
+
+class Node(NamedTuple):
     """A region and what selection knows of it."""
 
     id: int
     spec: RegionSpec
     state: AttributeState
-    made: frozenset[int]
-    read: frozenset[int]  # that one for each storage
+    shared: Shared
     best: Candidate | None
     own_flops: int  # of its maps, each over its own result
-    point_flops: int  # of its maps, at one point
-    storage: Mapping[
-        int, int
-    ]  # of operands that share storage with others of the region: the one that stands for all
 
 
 @dataclass(frozen=True)
@@ -49,14 +66,13 @@ class Stop:
     emptied: tuple[str, str, str] = ("", "", "")
 
 
-@dataclass(frozen=True)
-class Open:
+class Open(NamedTuple):
     """Ops anchor..last as one region."""
 
     anchor: int
     last: int
     node: Node
-    index: dict[int, int]  # vid -> place in the region's tensors
+    index: dict[int, int]  # type: ignore[assignment]  # vid -> place in the region's tensors
     made: tuple[int, ...]  # vids that something after it reads
     homes: dict[int, int]  # storage that has several names -> the place of the first of them
     steps: tuple[Node, ...]  # of its prefixes, the last is its own
@@ -130,6 +146,7 @@ class Composer:
         memo = selector.compositions
         self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})
         self._numbers: dict[Any, int] = memo.setdefault("numbers", {})
+        self._shared: dict[Any, Shared] = memo.setdefault("shared", {})
         self._alone: dict[Any, tuple[Candidate | None, int]] = memo.setdefault("alone", {})
         self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
         self._descs = [self._number(d) for d in schedule.descs]
@@ -153,6 +170,14 @@ class Composer:
             spec = self._spec(None, i, step)
             found = self._alone[step.key] = self.selector.alone(spec), spec.nbytes
         return found
+
+    def least(self, i: int) -> float:
+        """Microseconds that no kernel of op i by itself takes less than."""
+        step = self._step(None, i)
+        found = self._alone.get(step.key)
+        if found is not None and found[0] is not None:
+            return found[0].us
+        return self.selector.least(self._spec(None, i, step))
 
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
@@ -199,59 +224,68 @@ class Composer:
         return Open(region.anchor if region else i, i, found, step.places, step.made, step.homes, steps)
 
     def _node(self, before: Node | None, i: int, step: _Step) -> Node | Stop:
-        spec, index, strict = self._spec(before, i, step), self.selector.index, self.selector.strict
-        op, leaving, storage = spec.ops[-1], step.leaving, dict(step.same)
-        schema, ins, outs, sync = schema_of(op.kind), step.ins, step.outs, step.sync
-        made = read = frozenset[int]()
+        spec, index = self._spec(before, i, step), self.selector.index
+        shared, op = self._shared_by(before, spec, step), spec.ops[-1]
+        attrs, conflict, last = resized(shared.rows, op, spec.tensors), None, 0
+        own = shared.own * spec.tensors[op.outputs[0]].numel
         if before is not None:
-            made, read, storage = before.made, before.read, {**before.storage, **storage}
-        inner = len(leaving) - sum([t in leaving for t in outs])
-        rows = contribution(op, spec.tensors, made, inner, sync and before is not None, strict, storage)
-        reads = frozenset([storage.get(t, t) for t in ins])
-        point = schema.flops if schema.is_map else 0
-        own = point * spec.tensors[outs[0]].numel
-        if before is None:
-            state = AttributeState(0, 0, MappingProxyType(dict(rows)))
-        else:
-            state = before.state.compose(rows)
-            point, own = before.point_flops + point, before.own_flops + own
-            if state.attrs["domain"].alike is not None and _touches(before, rows, reads):
-                state = replace(state, invalid_reason=_race(spec, storage) or state.invalid_reason)
-            if state.invalid_reason is not None and state.invalid_reason.trigger != "conflict":
-                return Stop(state.invalid_reason)
-            state = _with_recomputed(state, own, point)
-        live, row = self._narrowed(before, state, spec, schema)
+            attrs, conflict = join(before.state.attrs, attrs, shared.joined)
+            own, last = before.own_flops + own, before.state.last + 1
+            if shared.touches and attrs["domain"].alike is not None:
+                conflict = _race(spec, shared.storage) or conflict
+            if conflict is not None and conflict.trigger != "conflict":
+                return Stop(conflict)
+            attrs = _with_recomputed(attrs, own, shared.point)
+        live, row = self._narrowed(before, attrs, conflict, spec)
         if before is not None and not live:
-            if state.invalid_reason is not None:
-                return Stop(state.invalid_reason)
-            return Stop(None, self._against(before, spec), _emptied(row, before.state, state))
+            if conflict is not None:
+                return Stop(conflict)
+            return Stop(None, self._against(before, spec), _emptied(row, before.state.attrs, attrs))
         if before is None:
             best = self.selector.alone(spec)
         else:
-            ranked = self.selector.rank(spec, live & index.accepting(_structure(state), len(spec.ops)))
-            best = ranked[0] if ranked else None
-            if ranked:
-                self.selector.decide(spec, ranked)
+            best = self.selector.best(spec, live & index.accepting(_structure(attrs), len(spec.ops)))
         hint = best.score if best else None
-        state = AttributeState(state.anchor, state.last, state.attrs, live, state.invalid_reason, hint)
-        return Node(len(self._nodes), spec, state, made.union(outs), read | reads, best, own, point, storage)
+        state = AttributeState(0, last, MappingProxyType(attrs), live, conflict, hint)
+        return Node(len(self._nodes), spec, state, shared, best, own)
+
+    def _shared_by(self, before: Node | None, spec: RegionSpec, step: _Step) -> Shared:
+        known, op = before.shared if before else None, spec.ops[-1]
+        key = known, spec.form, step.sync, step.same, own_accesses(op, spec.tensors)
+        if key not in self._shared:
+            self._shared[key] = self._share(known, before.state.attrs if before else EMPTY, spec, step)
+        return self._shared[key]
+
+    def _share(self, before: Shared | None, attrs: Attributes, spec: RegionSpec, step: _Step) -> Shared:
+        op, storage, made, read = spec.ops[-1], dict(step.same), frozenset[int](), frozenset[int]()
+        if before is not None:
+            made, read, storage = before.made, before.read, {**before.storage, **storage}
+        schema, sync = schema_of(op.kind), step.sync and before is not None
+        inner = len(step.leaving) - sum([t in step.leaving for t in op.outputs])
+        rows = contribution(op, spec.tensors, made, inner, sync, spec.strict, storage)
+        reads = frozenset([storage.get(t, t) for t in op.inputs])
+        own = schema.flops if schema.is_map else 0
+        return Shared(
+            rows, join_unsized(attrs, rows), made.union(op.outputs), read | reads,
+            _touches(attrs, read, rows, reads), storage, own + (before.point if before else 0), own,
+        )  # fmt: skip
 
     def _narrowed(
-        self, before: Node | None, state: AttributeState, spec: RegionSpec, schema: Any
+        self, before: Node | None, attrs: Attributes, conflict: Conflict | None, spec: RegionSpec
     ) -> tuple[int, str]:
         """The candidates that are left: those of the prefix, by the masks of the rows that changed, never more; and the
         row that left none."""
-        index, attrs, length = self.selector.index, state.attrs, len(spec.ops)
-        live, row = before.state.candidates if before else index.begins(schema), ""
+        index, length = self.selector.index, len(spec.ops)
+        live, row = before.state.candidates if before else index.begins(schema_of(spec.kind)), ""
         masks = [
-            ("slot", index.viable(_structure(state), length)),
+            ("slot", index.viable(_structure(attrs), length)),
             ("avail", index.alignment(attrs["avail"])),
         ]
         new = {t.dtype for t in spec.tensors[len(before.spec.tensors) if before else 0 :]}
         for name, mask in (*masks, *(("dtype", index.dtype(dtype)) for dtype in new)):
             row = name if live and not live & mask else row
             live &= mask
-        if state.invalid_reason is not None:
+        if conflict is not None:
             live &= index.custom  # variants that judge regions by themselves
         for variant in index.members(live & index.custom):
             if variant.continues(spec, self.selector.device) is not None:
@@ -264,22 +298,21 @@ class Composer:
         return tuple((v, reject) for v, reject in verdicts if reject is not None)
 
 
-def _emptied(row: str, before: AttributeState, after: AttributeState) -> tuple[str, str, str]:
+def _emptied(row: str, before: Attributes, after: Attributes) -> tuple[str, str, str]:
     if row == "slot":
         return row, _structure(before), _structure(after)
-    return (row, str(before.attrs[row]), str(after.attrs[row])) if row == "avail" else (row, "", "")
+    return (row, str(before[row]), str(after[row])) if row == "avail" else (row, "", "")
 
 
-def _structure(state: AttributeState) -> str:
-    domain = state.attrs["domain"]
-    return "maps" if domain.parts > 1 else state.attrs["slot"]
+def _structure(attrs: Attributes) -> str:
+    return "maps" if attrs["domain"].parts > 1 else attrs["slot"]
 
 
-def _touches(before: Node, rows: Attributes, reads: frozenset[int]) -> bool:
+def _touches(before: Attributes, read: frozenset[int], rows: Attributes, reads: frozenset[int]) -> bool:
     """Whether an op reads what those before it write in place, or writes what they read."""
     none = Effect()
-    written = before.state.attrs.get("effects", none).writes
-    return not (written.isdisjoint(reads) and rows.get("effects", none).writes.isdisjoint(before.read))
+    written = before.get("effects", none).writes
+    return not (written.isdisjoint(reads) and rows.get("effects", none).writes.isdisjoint(read))
 
 
 def _race(spec: RegionSpec, storage: Mapping[int, int]) -> Conflict | None:
@@ -299,9 +332,9 @@ def _race(spec: RegionSpec, storage: Mapping[int, int]) -> Conflict | None:
     return None
 
 
-def _with_recomputed(state: AttributeState, own: int, point: int) -> AttributeState:
+def _with_recomputed(attrs: Attributes, own: int, point: int) -> Attributes:
     """Flops that a greater domain repeats. Before a core only: what comes after one has its domain."""
-    domain = state.attrs["domain"]
+    domain = attrs["domain"]
     if domain.phase or domain.parts > 1 or (again := point * numel(domain.shape) - own) <= 0:
-        return state
-    return replace(state, attrs=MappingProxyType({**state.attrs, "recompute": again}))
+        return attrs
+    return {**attrs, "recompute": again}

@@ -228,8 +228,10 @@ def _told(kind: str, stop: Stop) -> Ended:
 def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     """Legal is not profitable: stop when the fused prediction is worse than the split one (A9)."""
     assert best.node.best and following.node.best
-    fused = following.node.best.us
-    told = _apart(composer, best.node.best, range(best.last + 1, following.last + 1), following.node.best)
+    fused, rest = following.node.best.us, range(best.last + 1, following.last + 1)
+    if fused <= best.node.best.us + sum([composer.least(i) for i in rest]):
+        return None  # whatever the ops' own kernels take
+    told = _apart(composer, best.node.best, rest, following.node.best)
     if told is None or fused <= sum(told):
         return None
     split, kind = told[0], composer.schedule.kinds[following.last].name

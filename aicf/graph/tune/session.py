@@ -49,7 +49,7 @@ def tune(
     if not (isinstance(seconds, int | float) and seconds > 0):
         raise TuningError(f"{seconds!r} is no time to tune in", expected="seconds, more than 0")
     session = _Session(bench or Bench(runtime, registry), seconds, known, progress)
-    before = after = ask(None)
+    before = after = ask(Tuning(session.tuning.header))  # which says nothing yet, but is asked about all
     stopped: BaseException | None = None
     try:
         for _ in range(PASSES):

@@ -1,0 +1,110 @@
+"""A Program without numbers: all that is read of a region, but sizes and strides. Regions of one form share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..rows import RegionSpec
+from ..types import AttrPack, DType, Precision, TensorDesc, row_major
+from .program import Apply, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
+from .variant import Reject
+
+
+class Walk(NamedTuple):
+    """A Load by the tensor that it walks.
+
+    operand  position in `region.operands`; None for the index of a point in the tensor's shape
+    axes     of the domain, that each axis of the tensor follows; -1 for none
+    element  along the last axis, that it begins with
+    """
+
+    operand: int | None
+    tensor: int
+    dtype: DType
+    axes: Shape
+    element: int = 0
+
+    def load(self, tensors: Sequence[TensorDesc], rank: int) -> Load:
+        desc = tensors[self.tensor]
+        strides = desc.stride if self.operand is not None else row_major(desc.shape)
+        steps = [0] * rank
+        for axis, stride in zip(self.axes, strides):
+            if axis >= 0:
+                steps[axis] += stride
+        offset = self.element
+        if offset and self.operand is not None and strides:
+            offset *= strides[-1]
+        return Load(self.operand, self.dtype, tuple(steps), offset)
+
+
+class MapOutline(NamedTuple):
+    """A Map over the shape of a tensor."""
+
+    domain: int
+    carried: int
+    walks: tuple[Walk, ...]
+    applies: tuple[Apply, ...]
+    dtypes: tuple[DType, ...]
+    rounded: frozenset[int]
+    stores: tuple[tuple[int, int], ...]
+    fed: int | None
+
+    def map(self, tensors: Sequence[TensorDesc]) -> Map:
+        shape = tensors[self.domain].shape
+        loads = tuple([walk.load(tensors, len(shape)) for walk in self.walks])
+        return Map(shape, self.carried, loads, self.applies, self.dtypes, self.rounded, self.stores, self.fed)
+
+
+class Factor(NamedTuple):
+    """a, b or c of a product: its tensor, -1 for none; and its position in `region.operands`."""
+
+    tensor: int
+    position: int | None
+    transposed: bool = False
+
+    def steps(self, tensors: Sequence[TensorDesc], batch: int) -> Shape:
+        """Strides along a batch of so many axes, and along rows and columns; 0 where there is no tensor, or no axis."""
+        if self.tensor < 0:
+            return (0,) * (batch + 2)
+        *outer, rows, columns = tensors[self.tensor].stride
+        outer = outer or [0] * batch
+        return (*outer, columns, rows) if self.transposed else (*outer, rows, columns)
+
+
+class GemmOutline(NamedTuple):
+    result: int
+    a: Factor
+    b: Factor
+    c: Factor
+    attrs: AttrPack
+
+    def gemm(self, tensors: Sequence[TensorDesc]) -> Gemm:
+        (*batch, m, n), attrs = tensors[self.result].shape, self.attrs
+        a, b, c = self.a, self.b, self.c
+        assert a.position is not None and b.position is not None
+        return Gemm(
+            m, n, tensors[a.tensor].shape[-2 if a.transposed else -1], tuple(batch), a.position, b.position,
+            c.position, a.steps(tensors, len(batch)), b.steps(tensors, len(batch)),
+            c.steps(tensors, len(batch)), attrs["alpha"], attrs["beta"],
+            a.transposed, b.transposed, tensors[a.tensor].dtype, tensors[b.tensor].dtype,
+            Precision(attrs["precision"]),
+        )  # fmt: skip
+
+
+class Outline(NamedTuple):
+    core: GemmOutline | Reduction | None
+    before: MapOutline | None
+    after: MapOutline
+    tail: ColumnSums | None = None
+
+    def program(self, region: RegionSpec) -> Program | Reject:
+        tensors, core = region.tensors, self.core
+        after = self.after.map(tensors)
+        if not isinstance(core, GemmOutline):
+            return Program(core, self.before.map(tensors) if self.before else None, after)
+        product, after = fold_rows(core.gemm(tensors), after)
+        if self.tail is not None and product.batch:
+            found = f"{region.ops[-1].kind} is over a batch of {product.batch}"
+            return Reject("domain", f"{found}, whose rows are not those of one matrix")
+        return Program(product, None, after, self.tail)
