@@ -35,6 +35,7 @@ LEAST_STEPS = 2  # of a tile's depth, in each part
 SUM_STEP_US = 0.07  # of the second launch, for each part: measured on an H200
 SUM_RUN = 4  # columns of a thread of the second launch, at most
 MOST_PARTS = 64
+STRICT = "sums of parts are rounded where one sum is not; strict takes one sum"
 MOST_TILES = 512  # more than that fill any device, three blocks to a multiprocessor, without being split
 COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
 # operands of a part's epilogue, which writes its sums to the workspace
@@ -60,7 +61,7 @@ def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
     asks for."""
     p, _ = gemm.parts(region)
     if region.strict:
-        yield Reject("strict", "sums of parts are rounded where one sum is not; strict takes one sum")
+        yield Reject("strict", STRICT)
     yield at_most("axes of the batch", len(p.batch), 0)
     yield at_least("k", p.k, LEAST_STEPS * step + 1)
     yield at_most("tiles", cdiv(p.m, tile[0]) * cdiv(p.n, tile[1]), MOST_TILES)

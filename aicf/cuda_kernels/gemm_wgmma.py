@@ -144,14 +144,13 @@ def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
 
 def _wgmma(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
+    takes = gemm.TAKES_SUMS if tiling.columns % ATOM == 0 else gemm.TAKES
 
-    @variant(
-        "gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=gemm.TAKES_SUMS, needs=("sm_90a",), family=family
-    )
+    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=takes, needs=("sm_90a",), family=family)
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
-        Parallel over tiles, {tiling.cluster} block{"s" * (tiling.cluster > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
+        Parallel over tiles{" and parts of k" * (tiling.parts > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
         out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
         are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile they
         meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
@@ -159,6 +158,9 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
 
         def accepts(region: RegionSpec) -> Checks:
             yield _summed(tiling, region)
+            if region.strict and tiling.parts > 1:
+                yield Reject("strict", gemm_split.STRICT)
+            yield at_most("blocks", wgmma_cost.clusters(tiling, region) * tiling.together, 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return column_sums.with_sums(
@@ -231,10 +233,12 @@ def _launch(
         pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
         maps = *maps, TensorMap(Out(result), dtype, (p.n, p.m, *count), pitches, box)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
-    grid = (min(tiles, wgmma_cost.resident(tiling, device)) * tiling.cluster,)
+    if tiling.parts == 1:  # whose slots are for one tile
+        tiles = min(tiles, wgmma_cost.resident(tiling, device))
+    grid = (tiles * tiling.together,)
     body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes)
     return Launch(
-        body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.cluster
+        body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.together
     )
 
 

@@ -29,9 +29,13 @@ PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others 
 FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
-STRADDLE = 1.5  # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines
+STRADDLE = 2.2  # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines
 START_US = 0.5  # barriers, descriptors on their way, registers divided anew
 CLUSTER_US = 0.9  # for blocks of a cluster to meet at its start and its end
+MEET_US = (
+    0.4  # for blocks that share a tile: they meet meanwhile, and then each has to wait for the others' sums
+)
+REMOTE = 40.0  # GB/s of these from one multiprocessor to another; not measured yet
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
 # For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map; to add
 # up their columns
@@ -47,8 +51,9 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     """Microseconds by their causes, as roofline's; of parts of k, which a second launch sums, if that is said."""
     p, _ = gemm.parts(region)
     step = depth(p.dtype)
-    length, count = (cdiv(p.k, step) * step, 1) if parts is None else (parts.depth, parts.number)
-    tiles = clusters(tiling, region) * tiling.cluster * count
+    whole = cdiv(cdiv(p.k, step), tiling.parts) * step
+    length, count = (whole, 1) if parts is None else (parts.depth, parts.number)
+    tiles = clusters(tiling, region) * tiling.together * count
     share = min(1.0, tiles / device.sms)
     rate = ALONE + (ALL - ALONE) * share
     if tiling.n == ATOM:
@@ -63,7 +68,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
     wait = flight * (slices - 1) / tiling.stages(parts is None and staged(tiling, region))
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
-    chunks = tiling.row_blocks * cdiv(tiling.n, ATOM)
+    chunks = tiling.row_blocks * tiling.columns / ATOM
     if parts is None:
         each = _chunk_us(region)
         if not staged(tiling, region):
@@ -71,8 +76,11 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     else:
         each = CHUNK_US + APART_US
     finish = DRAIN_US + chunks * each
+    if tiling.parts > 1:
+        finish += MEET_US + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
 
-    usable = device.sms - device.sms % tiling.cluster
+    # clusters lie within groups of 16 or 18 multiprocessors
+    usable = device.sms - device.sms % (2 * tiling.together)
     most = cdiv(tiles, usable)  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
@@ -83,11 +91,13 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
         through, total = gemm_split.sum_cost(region, p, parts.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
     reached = gemm.MEMORY_EFFICIENCY
-    if tiling.n == ATOM and p.n >= p.m:
+    if tiling.n == ATOM and tiling.blocks > 1 and p.n >= p.m:
         reached *= LINES
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     limits = {"memory": memory, "L2": tiles * fetch / device.sms, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
+    if tiling.parts > 1:  # one tile each: nothing is on its way while sums meet
+        together = max(together, limits[limit] + finish)
     first = tiling.stage_bytes / PORT * 1e-3
     latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
     terms = {"launch": device.launch_us, "latency": latency}
@@ -125,7 +135,8 @@ def staged(tiling: Tiling, region: RegionSpec) -> int:
     """How many results leave a box at a time: all, if they can and there are registers for it, or none. What computes with
     indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE
-    return gemm.follows(region).stores if _boxes(region) <= (1 if tight else BOX_LOADS) else 0
+    whole = tiling.columns % ATOM == 0
+    return gemm.follows(region).stores if whole and _boxes(region) <= (1 if tight else BOX_LOADS) else 0
 
 
 @lru_cache(maxsize=256)
@@ -158,7 +169,7 @@ def best_parts(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[
 
 def resident(tiling: Tiling, device: DeviceSpec) -> int:
     """Clusters that run at once."""
-    return device.sms * tiling.blocks // tiling.cluster
+    return device.sms * tiling.blocks // tiling.together
 
 
 def clusters(tiling: Tiling, region: RegionSpec) -> int:

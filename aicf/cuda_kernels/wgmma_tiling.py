@@ -40,6 +40,7 @@ class Tiling:
     teams      of consumers: 1, all share a tile (cooperative); 2, tiles in turns, so that one team multiplies while the
                other writes results (ping-pong)
     cluster    blocks, one below the other, that share b
+    parts      of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
     """
@@ -50,11 +51,17 @@ class Tiling:
     teams: int = 1
     cluster: int = 1
     blocks: int = 1
+    parts: int = 1
     registers: tuple[int, int] | None = (40, 232)
 
     def __str__(self) -> str:
         turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
-        return f"{self.m}x{self.n}{turns}{cluster}"
+        return f"{self.m}x{self.n}{turns}{cluster}" + f"_parts{self.parts}" * (self.parts > 1)
+
+    @property
+    def together(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.parts
 
     @property
     def threads(self) -> int:
@@ -81,6 +88,16 @@ class Tiling:
         return self.row_blocks * self.n // 2
 
     @property
+    def columns(self) -> int:
+        """Of its tile, that a block finishes."""
+        return self.n // self.parts
+
+    @property
+    def finished(self) -> int:
+        """Of these, sums that a consumer's thread has."""
+        return self.row_blocks * self.columns // 2
+
+    @property
     def spare(self) -> int:
         """Registers that it has beside them."""
         taken = 65536 // (self.threads * self.blocks) if self.registers is None else self.registers[1]
@@ -94,7 +111,7 @@ class Tiling:
     @property
     def band(self) -> int:
         """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
-        return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.n) / (self.m * self.cluster)))
+        return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.columns) / (self.m * self.cluster)))
 
     @property
     def a_bytes(self) -> int:
@@ -123,19 +140,39 @@ class Tiling:
         return 2 * staged if staged < 2 or two >= min(one, ENOUGH) else staged
 
     def _stages(self, buffers: int) -> int:
-        room = (SHARED + 1024) // self.blocks - 1024 - SLACK - buffers * self.consumers * CHUNK_BYTES
+        meeting = self.consumers * (self.sent_bytes + 8 * (self.parts > 1))
+        room = (
+            (SHARED + 1024) // self.blocks - 1024 - SLACK - buffers * self.consumers * CHUNK_BYTES - meeting
+        )
         return room // (self.stage_bytes + 16)
 
-    # shared memory: stages, from the first multiple of 1024 on; chunks of results; barriers, full and then empty
+    @property
+    def slot_bytes(self) -> int:
+        """Of a consumer's sums for another block."""
+        return 4 * WARPGROUP * self.finished
+
+    @property
+    def sent_bytes(self) -> int:
+        """That a consumer gets from the other blocks that share its tile."""
+        return (self.parts - 1) * self.slot_bytes
+
+    # shared memory: stages, from the first multiple of 1024 on; chunks of results; sums of other blocks; barriers, full and
+    # then empty, and one for each consumer that gets sums
 
     def chunks_at(self, staged: int) -> int:
         return self.stages(staged) * self.stage_bytes
 
-    def barriers_at(self, staged: int) -> int:
+    def slots_at(self, staged: int) -> int:
         return self.chunks_at(staged) + self.buffers(staged) * self.consumers * CHUNK_BYTES
 
+    def barriers_at(self, staged: int) -> int:
+        return self.slots_at(staged) + self.consumers * self.sent_bytes
+
+    def met_at(self, staged: int) -> int:
+        return self.barriers_at(staged) + 16 * self.stages(staged)
+
     def shared(self, staged: int) -> int:
-        return SLACK + self.barriers_at(staged) + 16 * self.stages(staged)
+        return SLACK + self.met_at(staged) + 8 * self.consumers * (self.parts > 1)
 
 
 # Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
@@ -162,11 +199,18 @@ TILINGS = (
     Tiling(64, 256, 1, registers=None),
     Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
     Tiling(64, 64, 1, blocks=2, registers=None),
+    Tiling(128, 128, 2, parts=2),
+    Tiling(128, 128, 2, parts=4),
+    Tiling(128, 64, 2, parts=2),
+    Tiling(64, 128, 1, parts=2, registers=None),
+    Tiling(64, 128, 1, parts=4, registers=None),
+    Tiling(64, 64, 1, parts=2, registers=None),
+    Tiling(64, 64, 1, parts=4, registers=None),
 )
 
 # Those that split k as well: few results of long sums.
 SPLIT = tuple(
     t
     for t in TILINGS
-    if t.teams == 1 and (t.m, t.n) in {(64, 64), (64, 128), (64, 256), (128, 128), (128, 256)}
+    if t.teams == t.parts == 1 and (t.m, t.n) in {(64, 64), (64, 128), (64, 256), (128, 128), (128, 256)}
 )

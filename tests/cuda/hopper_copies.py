@@ -61,6 +61,25 @@ class Copies:
 
         self.events += [lambda block=block: arrives(block) for block in blocks]
 
+    def send_remote(self) -> Any:
+        def send(there: int, *given: Any) -> None:
+            *values, barrier = given
+            assert there % 16 == 0
+            at = there + 4 * np.arange(len(values))
+            block = self.blocks[there >> RANK_AT]
+            assert block is self.blocks[barrier >> RANK_AT] and offset(barrier) in block.barriers
+            self._bring([block], at, np.array(values), 4 * len(values), barrier)
+
+        return send
+
+    def load_shared(self) -> Any:
+        def load(address: int) -> tuple:
+            assert address % 16 == 0
+            block = self.current.block
+            return tuple(np.float32(block.shared[block.at(address + 4 * np.arange(4))]))
+
+        return load
+
     def store_box(self, rank: int = 2) -> Any:
         return lambda tensor, source, *corner: self._send(
             swizzled(source, tensor.map), lambda values: tensor.put(corner, values)

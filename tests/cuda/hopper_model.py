@@ -242,16 +242,20 @@ class Machine(Copies):
         return lambda at, nbytes: self._arrive(self.current.block, at, nbytes, arrivals=0)
 
     def expect_remote(self) -> Any:
-        return lambda there, nbytes: self._arrive(*there, nbytes)
+        return lambda there, nbytes: self._arrive(self._block(there), there, nbytes)
 
     def arrive(self) -> Any:
         return lambda at: self._arrive(self.current.block, at)
 
     def in_block(self) -> Any:
-        return lambda at, rank: (self.blocks[rank], offset(at) | rank << RANK_AT)
+        return lambda at, rank: offset(at) | int(rank) << RANK_AT
 
     def arrive_remote(self) -> Any:
-        return lambda there: self._arrive(*there)
+        return lambda there: self._arrive(self._block(there), there)
+
+    def _block(self, there: int) -> Block:
+        """Of an address that `in_block` made."""
+        return self.blocks[there >> RANK_AT]
 
     def _arrive(self, block: Block, at: int, nbytes: int = 0, arrivals: int = 1) -> None:
         assert block.running, "the block has left"
@@ -283,18 +287,26 @@ class Machine(Copies):
         return lambda: len(self.blocks)
 
     def cluster_arrive(self) -> Any:
-        return lambda: None
+        return lambda: self._meet("cluster", self.everyone * len(self.blocks), self.blocks, wait=False)
 
     cluster_arrive_only = cluster_arrive
 
     def cluster_wait(self) -> Any:
-        return lambda: self._meet("cluster", self.everyone * len(self.blocks), self.blocks)
+        def wait() -> None:
+            thread, everyone = self.current, self.everyone * len(self.blocks)
+            arrived = self.blocks[0].meetings["cluster"]
+            visit = thread.visits["cluster"]
+            thread.wait(lambda: len(arrived) >= visit * everyone)
+
+        return wait
 
     def load_remote(self) -> Any:
-        return lambda there: there[0].shared[there[0].at(np.array(there[1]))]
+        return lambda there: self._block(there).shared[self._block(there).at(np.array(there))]
 
     def store_remote(self) -> Any:
-        return lambda there, x: there[0].shared.__setitem__(there[0].at(np.array(there[1])), x)
+        return lambda there, x: self._block(there).shared.__setitem__(
+            self._block(there).at(np.array(there)), x
+        )
 
     # --- warps --------------------------------------------------------------------------------------------------------
 
@@ -368,6 +380,8 @@ class Machine(Copies):
 
         def finish(acc: Any) -> tuple:
             wait()
+            if not self._group().asked:
+                return acc
             return tuple(self._group().registers[self.current.index % 128])
 
         return finish

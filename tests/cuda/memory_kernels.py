@@ -169,6 +169,32 @@ def talked() -> Launch:
     return launch(kernel, In(0), Out(0), blocks=2, cluster=2, shared=SHARED)
 
 
+def sent() -> Launch:
+    """Two blocks of a cluster send each other four numbers of each thread, and wait at a barrier for as many bytes."""
+    address, there, send, load = ptx.shared_address(), ptx.in_block(), ptx.send_remote(), ptx.load_shared()
+    rank_of, arrive, wait = ptx.cluster_rank(), ptx.cluster_arrive(), ptx.cluster_wait()
+    init, publish, announce, come = ptx.barrier_init(), ptx.publish_barriers(), ptx.expect(), ptx.wait_phase()
+
+    def kernel(x, y):
+        base = aligned(address(cuda.shared.array(0, types.uint8)))
+        met, thread = uint32(base + uint32(2048)), int32(cuda.threadIdx.x)
+        rank = int32(rank_of())
+        own, other = uint32(base + uint32(16 * thread)), uint32(1 - rank)
+        at = 512 * rank + 4 * thread
+        if thread == 0:
+            init(met, uint32(1))
+            publish()
+            announce(met, uint32(2048))
+        arrive()
+        wait()
+        send(there(own, other), x[at], x[at + 1], x[at + 2], x[at + 3], there(met, other))
+        come(met, uint32(0))
+        got = load(own)
+        y[at], y[at + 1], y[at + 2], y[at + 3] = got[0], got[1], got[2], got[3]
+
+    return launch(kernel, In(0), Out(0), blocks=2, cluster=2, shared=SHARED)
+
+
 def packed(kind: str) -> Launch:
     """Four f32 of operand 0 in each word of result 0."""
     pack, at, store = ptx.pack_fp8(kind), ptx.global_address(), ptx.store_words(1)

@@ -15,6 +15,7 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import (
     BY_NAME,
     OTHERS,
+    PARTS,
     SPLITS,
     TILINGS,
     TRANSPOSES,
@@ -39,7 +40,8 @@ from aicf.types import DType, Precision, TensorSpec, bf16, f8e4m3, f16, f32, i64
 
 pytestmark = pytest.mark.gpu
 
-IDS = sorted(v.id for v in VARIANTS.values())
+IDS = sorted(v.id for v in VARIANTS.values() if v not in PARTS.values())
+SHARED_TILES = sorted(v.id for v in PARTS.values())
 BOTH = (f16, bf16)
 NAMES = sorted(batches(8, 8, 8))
 
@@ -198,6 +200,32 @@ def test_long_sums_of_bytes(gpu, variant):  # noqa: F811
     ]
     (got,), (want,) = launch_case(gpu, case, ins), reference(case, ins)
     assert np.abs(got / want - 1).max() < 2.0**-8
+
+
+@pytest.mark.spec("B10", "D9", "D10")
+@pytest.mark.parametrize("variant", SHARED_TILES)
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+def test_blocks_that_share_a_tile(gpu, variant, ta, tb):  # noqa: F811
+    """Parts of no slice, of one, of more than the ring has; edges both ways; more clusters than run at once; what follows."""
+    for i, (m, n, k) in enumerate(
+        [(1, 8, 1), (16, 4096, 4096), (136, 264, 200), (1000, 1000, 1000), (1544, 1552, 264)]
+    ):
+        rows = (m if ta else k), (k if tb else n)
+        pitch = tuple(-(-r // 8) * 8 for r in rows)
+        make = (product, residual, stashed)[i % 3]
+        check(gpu, variant, make(m, n, k, dtype=BOTH[i % 2], ta=ta, tb=tb, pitch=pitch))
+    check(gpu, variant, batches(264, 136, 136, f16)[NAMES[TRANSPOSES.index((ta, tb))]])
+
+
+@pytest.mark.spec("C12")
+@pytest.mark.parametrize("variant", SHARED_TILES)
+def test_sums_of_parts_are_the_same_bit_for_bit(gpu, variant):  # noqa: F811
+    case = Case(variant, residual(520, 520, 2000, dtype=bf16), tolerance=HALVES[bf16])
+    operands = operands_for(case)
+    first, *again = (launch_case(gpu, case, operands.memory) for _ in range(5))
+    assert_close(case, first, reference(case, operands.arrays))
+    for got in again:
+        np.testing.assert_array_equal(first[0].view(np.uint16), got[0].view(np.uint16))
 
 
 @pytest.mark.parametrize("variant", IDS)

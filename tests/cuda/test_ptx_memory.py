@@ -8,7 +8,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernel_cases import desc
-from memory_kernels import added, copied, handed, in_turns, late, matrices, packed, reduced, talked, unpacked
+from memory_kernels import (
+    added,
+    copied,
+    handed,
+    in_turns,
+    late,
+    matrices,
+    packed,
+    reduced,
+    sent,
+    talked,
+    unpacked,
+)
 from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
@@ -34,6 +46,7 @@ AMPERE: Instructions = {
     "red.relaxed.gpu.global.add.noftz.f16x2": (ptx.add_words(f16, 1), lambda f: lambda a, m, x: f(m, a)),
     "atom.acq_rel.gpu.global.add.s32": (ptx.fetch_add(), lambda f: lambda a, m, x: f(m, x)),
     "ld.acquire.gpu.global.s32": (ptx.load_acquire(), lambda f: lambda a, m, x: f(m)),
+    "ld.shared.v4.f32": (ptx.load_shared(), lambda f: lambda a, m, x: int32(f(a)[3])),
     "st.release.gpu.global.s32": (ptx.store_release(), lambda f: lambda a, m, x: f(m, x)),
     "fence.acq_rel.gpu": (ptx.fence_memory("gpu"), lambda f: lambda a, m, x: f()),
     "fence.acq_rel.sys": (ptx.fence_memory("sys"), lambda f: lambda a, m, x: f()),
@@ -67,6 +80,8 @@ HOPPER: Instructions = {
     "%cluster_nctarank": (ptx.cluster_size(), lambda f: lambda a, m, x: int32(f())),
     "ld.shared::cluster.f32": (ptx.load_remote(), lambda f: lambda a, m, x: int32(f(a))),
     "st.shared::cluster.f32": (ptx.store_remote(), lambda f: lambda a, m, x: f(a, x)),
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32": (
+        ptx.send_remote(), lambda f: lambda a, m, x: f(a, x, x, x, x, a)),
     "barrier.cluster.arrive.relaxed.aligned": (ptx.cluster_arrive_only(), lambda f: lambda a, m, x: f()),
 }  # fmt: skip
 INSTRUCTIONS = {**AMPERE, **ADA, **HOPPER}
@@ -163,6 +178,12 @@ def test_blocks_of_a_cluster_talk(compute):
     np.testing.assert_array_equal(got[512:].reshape(2, 8)[:, :3], [[0, 1, 1]] * 2)
 
 
+def test_blocks_of_a_cluster_send(compute):
+    x = np.random.default_rng().normal(size=(2, 512)).astype(np.float32)
+    got = compute(sent(), regions_of([desc(x.shape, f32)], desc((1024,), f32)), [x])
+    np.testing.assert_array_equal(got.reshape(2, 512), x[::-1])
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 NUMPY = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
@@ -251,6 +272,7 @@ def test_kernels_compile():
     for made, given, result in [
         (copied(4, "policy"), word, word), (added(f16, 2), desc((512,), f16), desc((4,), f16)),
         (added(f32, 4), real, real), (in_turns(4), word, word), (reduced("min"), word, word), (talked(), real, real),
+        (sent(), desc((1024,), f32), desc((1024,), f32)),
         (packed("e4m3"), real, word), (unpacked(ptx.unpack_fp8("e5m2"), 4), word, real),
         (unpacked(ptx.unpack_halves(bf16), 2), word, real), (matrices(bf16), real, desc((1024,), bf16)), (late(), word, word),
         (handed(128), word, word),

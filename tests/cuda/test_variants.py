@@ -188,7 +188,7 @@ def test_shared_memory_that_a_device_lacks():
 @pytest.mark.spec("D10", "B8")
 def test_tensor_cores_where_there_are_some():
     assert best(gemm(8192, 8192, 8192, dtype=f16)).startswith("gemm_wgmma")
-    assert best(gemm(128, 512, 512, dtype=bf16)) in ("gemm_mma_32x32", "gemm_wgmma_64x64")
+    assert best(gemm(128, 512, 512, dtype=bf16)).startswith(("gemm_mma_32x32", "gemm_wgmma_64x64"))
     assert best(gemm(8192, 8191, 8192, dtype=f16)).endswith("_packed")
     assert best(gemm(4096, 4096, 4096)) == "gemm_tiled_128x128"
     assert best(gemm(4096, 4096, 4096, precision=Precision.tf32x3)).startswith("gemm_mma_tf32x3")

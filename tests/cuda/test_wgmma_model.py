@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hopper_bodies import Tensor
+from hopper_copies import START, offset
 from hopper_model import Machine, Stuck
 from kernel_cases import HALVES, Case, assert_close, reference
 from wgmma_cases import ALL, H200, OTHERS, TILINGS, TRANSPOSES, batches, other, product, residual, stashed
@@ -43,7 +44,8 @@ def run(
         arrays[-1] = view.copy()  # where a stride is 0, the last of what was written
         ins.append(memory)
     outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
-    machine(seed).launch(gemm_wgmma._launch(t, r, H200), ins, outs, grid or t.cluster)
+    launch = gemm_wgmma._launch(t, r, H200)
+    machine(seed).launch(launch, ins, outs, grid or (launch.grid[0] if t.parts > 1 else t.cluster))
     got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
     assert_close(Case("", r, tolerance=tolerance), got, reference(Case("", r), arrays))
 
@@ -207,6 +209,27 @@ def test_blocks_of_a_cluster_wait_for_each_other(seed):
     run(t, stashed(*tiles_of(t)), seed=random.randrange(2**32))
 
 
+HALVED = Tiling(64, 128, 1, parts=2, registers=None)
+QUARTERED = Tiling(64, 64, 1, parts=4, registers=None)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("B10", "F2")
+@pytest.mark.parametrize("t, make, sizes", [
+    (HALVED, residual, (72, 136, 136)), (HALVED, stashed, (40, 136, 1000)), (HALVED, product, (61, 40, 72)),
+    (QUARTERED, stashed, (72, 72, 264)), (QUARTERED, product, (8, 64, 40)), (QUARTERED, residual, (64, 40, 136)),
+    (Tiling(128, 64, 1, parts=2, registers=None), residual, (136, 72, 200)), (Tiling(128, 128, 2, parts=2), product, (136, 128, 136)),
+], ids=str)  # fmt: skip
+def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
+    """In boxes and in runs; parts of as many slices, of more than the ring has, and of none."""
+    run(t, make(*sizes), seed=random.randrange(2**32))
+
+
+@pytest.mark.parametrize("name", ["alone", "heads"])
+def test_parts_of_products_of_a_batch(name):
+    run(QUARTERED, batches(72, 72, 136)[name], seed=random.randrange(2**32), tolerance=HALVES[f16])
+
+
 # --- that the model would notice --------------------------------------------------------------------------------------
 
 
@@ -283,6 +306,36 @@ class NoRelease(Machine):
         return lambda at: None
 
 
+class OneAfterTheOther(Machine):
+    """The second block of a cluster begins when the first one can't go on."""
+
+    def barrier_init(self):
+        init = super().barrier_init()
+
+        def late(at, count):
+            if self.current.block.rank:
+                first = [t for t in self.threads if not t.block.rank]
+                self.current.wait(lambda: not any(t.ready() and not t.over for t in first))
+            init(at, count)
+
+        return late
+
+
+class NoWaitForOtherBlocks(OneAfterTheOther):
+    """Sums are sent before the others have made their barriers."""
+
+    def cluster_wait(self):
+        return lambda: None
+
+
+class NoWaitForSums(Machine):
+    """A consumer adds what is in its slots before all of it has come."""
+
+    def wait_phase(self):
+        wait, met = super().wait_phase(), -(-START // 1024) * 1024 + HALVED.met_at(True)
+        return lambda at, parity: None if offset(at) == met else wait(at, parity)
+
+
 class EarlyRelease(Machine):
     """The producer does not wait until a stage is empty."""
 
@@ -302,6 +355,15 @@ def test_the_model_notices(t, machine):
     with pytest.raises((AssertionError, Stuck)):
         for seed in range(20):
             run(t, product(72, 2 * t.n + 8, 648), seed, machine=machine)
+
+
+@pytest.mark.parametrize("machine", [NoWaitForOtherBlocks, NoWaitForSums])
+def test_the_model_notices_what_parts_need(machine):
+    """One slice of k: the first part has none, and sends at once."""
+    with pytest.raises((AssertionError, KeyError)):
+        for seed in range(20):
+            run(HALVED, product(8, 64, 40), seed, machine=machine)
+    run(HALVED, product(8, 64, 40), machine=OneAfterTheOther)
 
 
 def test_the_model_notices_descriptors_with_a_rank(monkeypatch):

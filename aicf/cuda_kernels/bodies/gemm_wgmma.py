@@ -8,7 +8,8 @@ What there is in a block (docs/kernels/gemm.md tells it slowly):
     full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
     empty[stage]    the slice has been read: an arrival by each consumer of its tile, of each block that shares it
     teams           of consumers take tiles in turns; the producer knows nothing of them
-    clusters        two blocks with tiles one below the other need the same slice of b: each brings half of it, for both
+    clusters        two blocks with tiles one below the other need the same slice of b: each brings half of it, for both; or
+                    blocks share a tile and divide k: wgmma_parts.py
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from .ptx import (
     take_registers,
     wait_phase,
 )
+from .wgmma_parts import barriers_of_parts, divider, gatherer
 from .wgmma_results import boxes_of_results, runs_of_results
 from .wgmma_sums import sums_of
 from .wgmma_walk import layers, lengths, over, placer, skipper, turner, turns
@@ -65,12 +67,14 @@ def wgmma(
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results
     """
-    tile_m, tile_n, cluster, slice_of_k = tiling.m, tiling.n, tiling.cluster, depth(epilogue.dtype)
+    tile_m, tile_n, cluster, together = tiling.m, tiling.n, tiling.cluster, tiling.together
+    parts, slice_of_k = tiling.parts, depth(epilogue.dtype)
     stages, arrivals = tiling.stages(staged), tiling.members * cluster
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
     prefetch, fence = prefetch_map(), fence_async()
-    meet, leave, rank_of = _together(cluster)
+    meet, met, leave, rank_of = _together(tiling)
+    prepare = barriers_of_parts(tiling, staged)
     keep, take = _registers(tiling)
     follow = begin()
     each = layers(epilogue).each
@@ -83,23 +87,28 @@ def wgmma(
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
         thread = uint32(cuda.threadIdx.x)
-        if thread == 0:
+        if thread == WARPGROUP:  # while the producer asks for descriptors
             for stage in range(stages):
                 init(uint32(full + uint32(8 * stage)), uint32(1))
                 init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
+            prepare(base)
             publish()
             fence()
+        if thread == 0:
             for map in maps:
                 prefetch(map)
         meet()
         follow()
         rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, slice_of_k)
-        first, apart = uint32(cuda.blockIdx.x) // uint32(cluster), uint32(cuda.gridDim.x) // uint32(cluster)
-        walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), uint32(rank_of())
+        first, apart = uint32(cuda.blockIdx.x) // uint32(together), uint32(cuda.gridDim.x) // uint32(together)
+        rank = uint32(rank_of())
+        place = uint32(rank // uint32(parts)), uint32(rank % uint32(parts))
+        walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), *place
         if thread < WARPGROUP:
             keep()
             if thread == 0:
                 produce(base, full, maps, walk, sizes)
+            met()
         else:
             take()
             consume(base, full, maps, walk, sizes, scales, operands)
@@ -115,17 +124,28 @@ def wgmma(
     return kernel
 
 
-def _together(cluster: int) -> tuple[Any, Any, Any]:
-    """(`meet()`: barriers are made, and all who use them know; `leave()`; `rank()`): alone, or in a cluster."""
-    if cluster == 1:
-        return device(lambda: cuda.syncthreads()), device(lambda: None), device(lambda: uint32(0))
-    arrive, wait = cluster_arrive(), cluster_wait()
+def _together(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
+    """(`meet()`: barriers are made, and all who use them know; `met()`: other blocks too, of those that share a tile;
+    `leave()`; `rank()`): alone, or in a cluster.
+
+    Who divides k needs the others at its end only, and leaves when it has got what they send.
+    """
+    nothing, arrive, wait = device(lambda: None), cluster_arrive(), cluster_wait()
+    if tiling.together == 1:
+        return device(lambda: cuda.syncthreads()), nothing, nothing, device(lambda: uint32(0))
+    if tiling.parts > 1:
+
+        def meet_here():
+            arrive()
+            cuda.syncthreads()
+
+        return device(meet_here), wait, nothing, cluster_rank()
 
     def meet():
         arrive()
         wait()
 
-    return device(meet), device(meet), cluster_rank()
+    return device(meet), nothing, device(meet), cluster_rank()
 
 
 def _registers(tiling: Tiling) -> tuple[Any, Any]:
@@ -160,14 +180,15 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     bring_b = bringer(share, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster))
     _, number, slices, point_of, _ = layers(epilogue)
     wait, announce, turn, place = wait_phase(), expect(), turner(stages), placer(tiling.band)
+    divide = divider(tiling.parts)
 
     def produce(base, full, maps, walk, sizes):
-        first, apart, rows, columns, steps, each, rank = walk
+        first, apart, rows, columns, steps, each, rank, part = walk
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         tile, tiles = first, uint32(rows * columns * number(sizes, steps, each))
         while tile < tiles:
             row, column, layer = place(tile, rows, columns)
-            begin, count = slices(layer, steps, each)
+            begin, count = divide(slices(layer, steps, each), part)
             point = point_of(layer, sizes)
             a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
             for step in range(int32(begin), int32(begin + count)):
@@ -232,9 +253,16 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
     _, number, slices, _, corner_of = layers(epilogue)
     length = lengths(slices)
     write, done = boxes_of_results(tiling, epilogue) if staged else runs_of_results(tiling, epilogue)
+    parts, divide, gather, own_columns = (
+        tiling.parts,
+        divider(tiling.parts),
+        gatherer(tiling, staged),
+        tiling.columns,
+    )
+    _, met, _, _ = _together(tiling)
 
     def consume(base, full, maps, walk, sizes, scales, operands):
-        first, apart, rows, columns, steps, each, rank = walk
+        first, apart, rows, columns, steps, each, rank, part_of_k = walk
         thread = int32(cuda.threadIdx.x)
         group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
         team, part = int32(group // members), int32(group % members)
@@ -246,7 +274,7 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
             stage, phase = skip(stage, phase, length(first, walk))
         while tile < tiles:
             row, column, layer = place(tile, rows, columns)
-            _, count = slices(layer, steps, each)
+            _, count = divide(slices(layer, steps, each), part_of_k)
             before, acc = uint32(0), begin(acc)
             if tile != first:
                 wait_turn(team)
@@ -264,11 +292,13 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
             following = uint32(tile + apart)
             if following < tiles:
                 pass_turn(team)
-            sums = finish(acc)
-            if late:
+            acc, sums = finish(acc)
+            if late and (parts == 1 or count > 0):
                 release(before, member)
+            met()
+            sums = gather(sums, base, group, member, part_of_k)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            corner = line, int32(column * tile_n), int32(layer)
+            corner = line, int32(column * tile_n + part_of_k * own_columns), int32(layer)
             given = *operands, corner_of(layer, sizes)
             write(sums, base, maps, group, member, corner, sizes, scales, given)
             if teams > 1 and following < tiles:

@@ -186,7 +186,7 @@ def each(n: int, width: int, fn: Callable[..., None]) -> Any:
 
 @deferred
 def permute(order: tuple[int, ...]) -> Any:
-    """`turn(tile)`: its elements in this order."""
+    """`turn(tile)`: its elements in this order, or only some of them."""
     if SIMULATED:
         return lambda tile: tuple(tile[i] for i in order)
 
@@ -198,6 +198,30 @@ def permute(order: tuple[int, ...]) -> Any:
         return types.UniTuple(tile.dtype, len(order))(tile), codegen
 
     return turn
+
+
+@deferred
+def mapped(n: int, width: int, fn: Callable[..., Any]) -> Any:
+    """`run(tile, env)`: as `each`, of a fn that returns `width` numbers; the tile of these."""
+    if SIMULATED:
+        return lambda tile, env: tuple(x for i in range(0, n, width) for x in fn(i, tile[i : i + width], env))
+
+    @intrinsic
+    def run(typing, tile, env):
+        neighbours = types.UniTuple(types.float32, width)
+
+        def codegen(ctx, b, sig, args):
+            values = []
+            for i in range(0, n, width):
+                taken = [b.extract_value(args[0], i + j) for j in range(width)]
+                given = [const(i), ctx.make_tuple(b, neighbours, taken), args[1]]
+                made = emit_call(ctx, b, fn, neighbours, [types.int32, neighbours, env], given)
+                values += [b.extract_value(made, j) for j in range(width)]
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(types.float32, n)(tile, env), codegen
+
+    return run
 
 
 @deferred

@@ -37,7 +37,7 @@ from .ptx import (
 from .tile import column_sums, each, permute
 from .wgmma_walk import chosen
 
-CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
+CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk; of narrower tiles, a chunk is as narrow
 PAIR = 2  # neighbouring columns that a thread holds
 OWN = ATOM // 4  # columns that it has of a chunk
 
@@ -45,17 +45,18 @@ OWN = ATOM // 4  # columns that it has of a chunk
 def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
     """(`write(acc, base, maps, group, member, corner, sizes, scales, operands)`, `done(member)`)"""
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
+    wide, size = chunks(tiling)
 
     def write_run(i, products, given):
         first, (line, column, m, n, scales, operands) = given
-        chunk, within = (first + i) // CHUNK, i % CHUNK
+        chunk, within = (first + i) // size, i % size
         r = apart(line) + chunk % blocks * 64 + within // 2 % 2 * 8
-        q = apart(column) + chunk // blocks * ATOM + within // 4 * 8 + i % 2
+        q = apart(column) + chunk // blocks * wide + within // 4 * 8 + i % 2
         if r < m and q < n:
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    columns = tuple(i // 4 * PAIR + i % PAIR for i in range(CHUNK))
+    columns = tuple(i // 4 * PAIR + i % PAIR for i in range(size))
     write_each = in_columns(tiling, epilogue, epilogue.width, columns, write_run)
 
     def write(acc, base, maps, group, member, corner, sizes, scales, operands):
@@ -251,6 +252,12 @@ def each_or_sums(epilogue: Epilogue, n: int, width: int, columns: tuple[int, ...
     return column_sums(n, width, columns, max(columns) + 1, fn)
 
 
+def chunks(tiling: Tiling) -> tuple[int, int]:
+    """(Columns of a chunk of 64 rows, sums that a thread has of it)"""
+    wide = min(ATOM, tiling.columns)
+    return wide, CHUNK * wide // ATOM
+
+
 def in_columns(tiling: Tiling, epilogue: Epilogue, width: int, columns: tuple[int, ...], fn: Any) -> Any:
     """`write(acc, env, member, corner, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs: 64
     columns after the other, and in each, 64 rows after the other. A run is the one from first + i on. If there are sums, fn
@@ -258,14 +265,16 @@ def in_columns(tiling: Tiling, epilogue: Epilogue, width: int, columns: tuple[in
 
     columns  which of a chunk's own columns the numbers are of: column i is i % 2 of each 8
     """
-    blocks, across, rows = tiling.row_blocks, tiling.n // ATOM, tiling.rows
-    order = [(block * across + chunk) * CHUNK for chunk in range(across) for block in range(blocks)]
-    turn = permute(tuple(first + i for first in order for i in range(CHUNK)))
+    blocks, rows, (wide, size) = tiling.row_blocks, tiling.rows, chunks(tiling)
+    across = tiling.columns // wide
+    order = [(block * across + chunk) * size for chunk in range(across) for block in range(blocks)]
+    turn = permute(tuple(first + i for first in order for i in range(size)))
 
-    write_column = each_or_sums(epilogue, blocks * CHUNK, width, columns * blocks, fn)
+    write_column = each_or_sums(epilogue, blocks * size, width, columns * blocks, fn)
     if epilogue.sums is None:
-        write_all = each(tiling.sums, blocks * CHUNK, lambda i, run, env: write_column(run, (i, env)))
+        write_all = each(tiling.finished, blocks * size, lambda i, run, env: write_column(run, (i, env)))
         return device(lambda acc, env, member, corner, sizes, operands: write_all(turn(acc), env))
+    assert wide == ATOM
     add, keep = scatter_sums(OWN), putter(epilogue.sums)
 
     def write_and_add(i, run, given):
@@ -279,7 +288,7 @@ def in_columns(tiling: Tiling, epilogue: Epilogue, width: int, columns: tuple[in
             if column + 1 < n:
                 keep(operands[4][0], at + 1, high)
 
-    write_each = each(tiling.sums, blocks * CHUNK, write_and_add)
+    write_each = each(tiling.finished, blocks * CHUNK, write_and_add)
 
     def write(acc, env, member, corner, sizes, operands):
         write_each(turn(acc), (env, member, corner, sizes, operands))

@@ -20,7 +20,7 @@ class Sums(NamedTuple):
     """start     before the first tile
     begin     `begin(sums)`: of a tile
     multiply  `multiply(sums, a, b, more)`: the products of a slice, by its descriptors, are added if `more`
-    finish    `finish(sums)`: all are done; as `multiply_slabs` says
+    finish    `finish(sums)`: all are done: (sums for the next tile, those of this one, as `multiply_slabs` says)
     late      slices whose products may still be under way after `multiply`
     """
 
@@ -44,6 +44,11 @@ def _together(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: 
     """What sums hold before the first product of a tile is not read."""
     fence, commit, wait_but_one = fence_products(), commit_products(), wait_products(1)
     ask = multiply_slabs(kinds, tiling.n, tiling.row_blocks, a_k_fast, b_k_fast)
+    wait = finish_products(tiling.sums)
+
+    def finish(sums):  # nobody has the registers that products go to but who goes on
+        sums = wait(sums)
+        return sums, sums
 
     def multiply(sums, a, b, more):
         fence()
@@ -52,9 +57,7 @@ def _together(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: 
         wait_but_one()
         return sums
 
-    return Sums(
-        zeros(tiling.sums), device(lambda sums: sums), device(multiply), finish_products(tiling.sums), 1
-    )
+    return Sums(zeros(tiling.sums), device(lambda sums: sums), device(multiply), device(finish), 1)
 
 
 def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: bool) -> Sums:
@@ -68,7 +71,9 @@ def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_
     multiply = _rows_of_slice(
         tiling.row_blocks, count, multiply_slabs(kinds, tiling.n, 1, a_k_fast, b_k_fast)
     )
-    return Sums((nothing, zeros(count)), device(begin), device(multiply), device(lambda sums: sums[0]), 0)
+    return Sums(
+        (nothing, zeros(count)), device(begin), device(multiply), device(lambda sums: (sums, sums[0])), 0
+    )
 
 
 def _rows_of_slice(blocks: int, count: int, ask: Any, block: int = 0) -> Any:

@@ -102,7 +102,7 @@ def lengths(slices: Any) -> Any:
     """`length(tile, walk)`: how many slices a tile has."""
 
     def length(tile, walk):
-        _, _, rows, columns, steps, each, _ = walk
+        _, _, rows, columns, steps, each, _, _ = walk
         return slices(uint32(tile // uint32(rows * columns)), steps, each)[1]
 
     return device(length)

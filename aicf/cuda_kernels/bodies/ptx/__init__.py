@@ -24,11 +24,21 @@ from .barrier import (
     load_remote,
     phase_over,
     publish_barriers,
+    send_remote,
     store_remote,
     sync_threads,
     wait_phase,
 )
-from .copy import Place, commit_copies, copy_async, load_units, shared_address, store_units, wait_copies
+from .copy import (
+    Place,
+    commit_copies,
+    copy_async,
+    load_shared,
+    load_units,
+    shared_address,
+    store_units,
+    wait_copies,
+)
 from .math import add_half2, forget, pack_fp8, pack_halves, settle, unpack_fp8, unpack_halves
 from .memory import (
     add_words,
@@ -78,10 +88,10 @@ __all__ = [
     "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
     "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
     "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers",
-    "launch_next", "load_acquire", "load_box", "load_bytes", "load_remote", "load_units", "load_words",
+    "launch_next", "load_acquire", "load_box", "load_bytes", "load_remote", "load_shared", "load_units", "load_words",
     "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
-    "reduce_warp", "scatter_sums", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
+    "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
     "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "unpack_fp8",
     "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
     "wait_stores_read",

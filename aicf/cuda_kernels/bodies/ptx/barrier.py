@@ -140,6 +140,14 @@ def store_remote() -> Any:
 
 
 @deferred
+def send_remote() -> Any:
+    """`send(address, a, b, c, d, barrier)`: four f32 to a block of the cluster, and their 16 bytes to a barrier there: both at
+    addresses that `in_block` made, the first aligned to 16. Nobody waits for it but who waits there. `st.async`, sm_90."""
+    text = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [$0], {$1, $2, $3, $4}, [$5];"
+    return instruction(text, types.uint32, *[types.float32] * 4, types.uint32)
+
+
+@deferred
 def cluster_arrive_only() -> Any:
     """`arrive()`: as `cluster_arrive`, but nothing is released: before a block leaves, for one. Whole warps. sm_90."""
     return instruction("barrier.cluster.arrive.relaxed.aligned;", together=True)

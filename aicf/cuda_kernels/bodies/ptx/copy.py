@@ -42,6 +42,13 @@ def shared_address() -> Any:
     return address
 
 
+@deferred
+def load_shared() -> Any:
+    """`load(address)`: four f32 of this block's shared memory, at a multiple of 16 bytes. `ld.shared`, sm_70."""
+    text = "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];"
+    return instruction(text, types.uint32, result=(types.float32,) * 4)
+
+
 def copy_text(width: int) -> str:
     """16 bytes go past L1, which they would only pass through."""
     return f"cp.async.{'cg' if width == 16 else 'ca'}.shared.global [$0], [$1], {width}, $2;"
