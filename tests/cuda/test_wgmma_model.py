@@ -11,7 +11,19 @@ from hopper_bodies import Tensor
 from hopper_copies import START, offset
 from hopper_model import Machine, Stuck
 from kernel_cases import HALVES, Case, assert_close, reference
-from wgmma_cases import ALL, H200, OTHERS, TILINGS, TRANSPOSES, batches, other, product, residual, stashed
+from wgmma_cases import (
+    ALL,
+    H200,
+    OTHERS,
+    TILINGS,
+    TRANSPOSES,
+    activated,
+    batches,
+    other,
+    product,
+    residual,
+    stashed,
+)
 
 from aicf.cuda_kernels import gemm_wgmma
 from aicf.cuda_kernels.bodies import gemm_wgmma as body
@@ -104,7 +116,7 @@ BY_TYPE = [(t, OTHERS[0]) for t in (SMALL, PAIR, PINGPONG)] + [
 
 @pytest.mark.sample(2)
 @pytest.mark.spec("D10", "F2")
-@pytest.mark.parametrize("make", [product, residual])
+@pytest.mark.parametrize("make", [product, residual, activated])
 @pytest.mark.parametrize("t, types", BY_TYPE if ALL else random.Random(2).sample(BY_TYPE, 5), ids=str)
 def test_words_and_bytes(t, types, make):
     """Edges in every direction, and more slices than stages."""
