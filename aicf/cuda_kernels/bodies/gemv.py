@@ -39,7 +39,7 @@ def gemv(
     depth, per_block, k_fast, width = share.depth, share.lines, share.k_fast, share.width
     thin_size, sums = few * depth, share.sums
     shared_size = max(2 * thin_size, sums * threads)
-    start, finish = zeros(sums), finisher(epilogue)
+    start = zeros(sums)
 
     load_wide = raw_runs(wide_dtype, share.loads, width, place(wide_step(share)))
     thin_slice = Slice(share, staging)
@@ -48,7 +48,7 @@ def gemv(
     wide_neighbours, thin_neighbours = k_fast and width > 1, staging.width > 1  # their steps along k are one
     multiply = multiply_runs(wide_dtype, share.loads, width, sums, *products(share))
     keep = put_runs(sums, 1, threads, 1)
-    where, add, corner = output(share.lines, share.few, rows), _adder(share), corner_of(epilogue.split)
+    write = writer(per_block, few, threads, rows, _adder(share), epilogue)
 
     def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
         lines, count, k, chunk = sizes
@@ -94,19 +94,7 @@ def gemv(
         cuda.syncthreads()
         keep(shared, thread, acc)
         cuda.syncthreads()
-        m, n = (count, lines) if rows else (lines, count)
-        where_to = operands + (corner(split, m),)
-        result = thread
-        while result < per_block * few:
-            line, of = where(result)
-            total = add(shared, line, of, result)
-            line += line0
-            if line < lines and of < count:
-                if rows:
-                    finish(of, line, (total,), n, scales, where_to)
-                else:
-                    finish(line, of, (total,), n, scales, where_to)
-            result += threads
+        write(shared, thread, line0, split, lines, count, operands, scales)
 
     kernel.__name__ = f"gemv_{share}_{staging}_{'rows' if rows else 'columns'}{epilogue}"
     kernel.blocks_per_sm = share.resident
@@ -214,6 +202,29 @@ def products(share: Share) -> tuple[int, Any]:
                 ]
                 reads.append((begin, tuple(products)))
     return quad, tuple(reads)
+
+
+def writer(per_block: int, few: int, threads: int, rows: bool, add: Any, epilogue: Epilogue) -> Any:
+    """`write(shared, thread, line0, split, lines, count, operands, scales)`: the block's results of `per_block` lines and `few` thin
+    ones, of which `lines` and `count` there are. Each is `add(shared, line, of, i)` of what the threads keep, finished."""
+    where, corner, finish = output(per_block, few, rows), corner_of(epilogue.split), finisher(epilogue)
+
+    def write(shared, thread, line0, split, lines, count, operands, scales):
+        m, n = (count, lines) if rows else (lines, count)
+        where_to = operands + (corner(split, m),)
+        result = thread
+        while result < per_block * few:
+            line, of = where(result)
+            total = add(shared, line, of, result)
+            line += line0
+            if line < lines and of < count:
+                if rows:
+                    finish(of, line, (total,), n, scales, where_to)
+                else:
+                    finish(line, of, (total,), n, scales, where_to)
+            result += threads
+
+    return device(write)
 
 
 def output(lines: int, few: int, rows: bool) -> Any:

@@ -17,8 +17,8 @@ import numpy as np
 from ...types import DType
 from ..dsl import cuda, device, float32
 from ..gemv_mma import CHUNK, STEP, Warps
-from .epilogue import Epilogue, finisher
-from .gemv import corner_of, output, place
+from .epilogue import Epilogue
+from .gemv import place, writer
 from .ptx import Words, multiply_words
 from .tile import put_runs, raw_runs, zeros
 
@@ -32,12 +32,12 @@ def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Call
     threads, few, depth, per_block, sums = warps.threads, warps.few, warps.depth, warps.lines, warps.sums
     along_warps, lines_warp, k_fast, own_k = warps.along, 16 * warps.tiles, warps.k_fast, STEP * warps.unroll
     shared_size, width, chunk_k = sums * threads, warps.width, CHUNK
-    start, finish = zeros(sums), finisher(epilogue)
+    start = zeros(sums)
     load_wide = raw_runs(dtype, wide_loads(warps), width, place(wide_step(warps)))
     load_thin = raw_runs(dtype, warps.columns * warps.unroll, CHUNK, place(thin_step(warps)))
     multiply = multiply_words(dtype, wide_words(warps), thin_words(warps))
     keep = put_runs(sums, 1, threads, 1)
-    where, add, corner = output(per_block, few, rows), adder(warps), corner_of(epilogue.split)
+    write = writer(per_block, few, threads, rows, adder(warps), epilogue)
 
     def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
         lines, count, k, chunk = sizes
@@ -73,19 +73,7 @@ def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Call
 
         keep(shared, thread, acc)
         cuda.syncthreads()
-        m, n = (count, lines) if rows else (lines, count)
-        where_to = operands + (corner(split, m),)
-        result = thread
-        while result < per_block * few:
-            line, of = where(result)
-            total = add(shared, line, of)
-            line += line0
-            if line < lines and of < count:
-                if rows:
-                    finish(of, line, (total,), n, scales, where_to)
-                else:
-                    finish(line, of, (total,), n, scales, where_to)
-            result += threads
+        write(shared, thread, line0, split, lines, count, operands, scales)
 
     kernel.__name__ = f"gemv_mma_{warps}_{'rows' if rows else 'columns'}{epilogue}"
     kernel.blocks_per_sm = warps.resident
@@ -152,10 +140,10 @@ def holder(warps: Warps) -> Any:
 
 
 def adder(warps: Warps) -> Any:
-    """`add(shared, line, of)`: the sums of warps that share lines, in their order."""
+    """`add(shared, line, of, _)`: the sums of warps that share lines, in their order."""
     threads, along, lines, of = warps.threads, warps.along, 16 * warps.tiles, holder(warps)
 
-    def add(shared, line, thin):
+    def add(shared, line, thin, _):
         i, lane = of(line % lines, thin)
         first = i * threads + line // lines * along * 32 + lane
         total = float32(0)
