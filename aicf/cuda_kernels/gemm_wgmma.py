@@ -29,7 +29,7 @@ from ..registry.variant import (
 from ..rows import RegionSpec
 from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
 from . import column_sums, gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, by_slices, depth
+from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, by_slices, depth
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
@@ -217,7 +217,7 @@ def _launch(
     """Of the whole product, or of parts of k."""
     from .bodies.gemm_wgmma import wgmma
 
-    (p, after), both = gemm.parts(region), operands(region)
+    both = operands(region)
     assert not isinstance(both, Reject)
     a, b = both
     maps: tuple[TensorMap, ...] = a.map(region, tiling.m), b.map(region, tiling.n // tiling.cluster)
@@ -227,19 +227,37 @@ def _launch(
     else:
         boxes, finish = 0, gemm_split.raw(region, 2)
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
-    for _, result in after.stores[:boxes]:
-        dtype = region.results[result].dtype
-        row, count = p.n * dtype.itemsize, (p.count,) * bool(p.batch)
-        pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
-        maps = *maps, TensorMap(Out(result), dtype, (p.n, p.m, *count), pitches, box)
+    come = wgmma_cost.brought(region) if boxes else ()
+    if boxes:
+        maps = *maps, *_boxes(region, come)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     if tiling.parts == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))
     grid = (tiles * tiling.together,)
-    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes)
+    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes, come)
     return Launch(
         body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.together
     )
+
+
+def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:
+    """Of results, 64 x 64 at a time, and of operands that come like that."""
+    p, after = gemm.parts(region)
+    maps = []
+    for _, result in after.stores:
+        dtype = region.results[result].dtype
+        row, count = p.n * dtype.itemsize, (p.count,) * bool(p.batch)
+        pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
+        maps.append(TensorMap(Out(result), dtype, (p.n, p.m, *count), pitches, box))
+    for position in brought:
+        of_c = position == OF_C
+        index, steps = (
+            (p.c, p.c_steps) if of_c else (after.loads[position].operand, after.loads[position].strides)
+        )
+        assert index is not None
+        dtype = region.operands[index].dtype
+        maps.append(TensorMap(In(index), dtype, (p.n, p.m), steps[-2] * dtype.itemsize, (ATOM, 64)))
+    return maps
 
 
 # Names of this module are what a registry takes.

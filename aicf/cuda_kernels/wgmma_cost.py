@@ -13,10 +13,10 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import L2_PER_SM, TRIP_US, Cost
 from ..registry.variant import cdiv
 from ..rows import RegionSpec
-from ..types import bf16, f8e4m3, f8e5m2, f16, f32
+from ..types import TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import gemm, gemm_split
 from .gemm_split import Parts
-from .wgmma_tiling import ATOM, ROW_BYTES, Tiling, depth
+from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, depth
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
@@ -37,13 +37,13 @@ MEET_US = (
 )
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another; not measured yet
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
-# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map; to add
-# up their columns
-CHUNK_US, APART_US, LOAD_CHUNK_US, SUM_CHUNK_US = 0.055, 0.4, 0.75, 0.1
+# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, and for
+# one that comes in boxes; to add up their columns
+CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, SUM_CHUNK_US = 0.055, 0.4, 0.75, 0.1, 0.1
 CHUNK_FLOP_US = 0.06  # for each flop that the map takes for each element
 ROW = 0.4  # of that, for one with an element for each column
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
-MOST_BOXES = 3  # results that leave in boxes
+MOST_BOXES = 3  # results that leave in boxes, and operands that come
 SPARE = 96  # registers beside sums that it takes to do so
 
 
@@ -70,9 +70,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     chunks = tiling.row_blocks * tiling.columns / ATOM
     if parts is None:
-        each = _chunk_us(region)
-        if not staged(tiling, region):
-            each += APART_US * gemm.follows(region).stores
+        each = _chunk_us(region, staged(tiling, region) > 0)
     else:
         each = CHUNK_US + APART_US
     finish = DRAIN_US + chunks * each
@@ -123,25 +121,28 @@ def _straddling(region: RegionSpec) -> float:
     return STRADDLE if any(pitch * p.dtype.itemsize % 128 for pitch in pitches) else 1.0
 
 
-def _chunk_us(region: RegionSpec) -> float:
-    """For a consumer to finish 64 x 64 results, beside sending them off apart."""
-    f = gemm.follows(region)
+def _chunk_us(region: RegionSpec, boxes: bool) -> float:
+    """For a consumer to finish 64 x 64 results."""
+    f, come = gemm.follows(region), len(brought(region)) if boxes else 0
     sums = SUM_CHUNK_US * (gemm.parts(region)[1].fed is not None)
-    loads = LOAD_CHUNK_US * (f.matrices + ROW * f.rows)
-    return CHUNK_US * max(1, f.stores) + loads + CHUNK_FLOP_US * f.flops + sums
+    loads = LOAD_CHUNK_US * (f.matrices - come + ROW * f.rows) + BROUGHT_CHUNK_US * come
+    leave = CHUNK_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
+    return leave + loads + CHUNK_FLOP_US * f.flops + sums
 
 
 def staged(tiling: Tiling, region: RegionSpec) -> int:
-    """How many results leave a box at a time: all, if they can and there are registers for it, or none. What computes with
-    indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
+    """How many results leave a box at a time, or operands come: all, if they can and there are registers for it, or none. What
+    computes with indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE
-    whole = tiling.columns % ATOM == 0
-    return gemm.follows(region).stores if whole and _boxes(region) <= (1 if tight else BOX_LOADS) else 0
+    if tiling.columns % ATOM or _loads(region) > (1 if tight else BOX_LOADS):
+        return 0
+    return max(gemm.follows(region).stores, len(brought(region)))
 
 
 @lru_cache(maxsize=256)
-def _boxes(region: RegionSpec) -> int:
-    """Loads of an epilogue whose results may leave in boxes, and sums of columns; more than any may have, if they may not."""
+def _loads(region: RegionSpec) -> int:
+    """By threads, and sums of columns, of an epilogue whose results may leave in boxes; more than any may have, if they may
+    not."""
     p, after = gemm.parts(region)
     results = [region.results[position] for _, position in after.stores]
     may = (
@@ -151,8 +152,33 @@ def _boxes(region: RegionSpec) -> int:
         and gemm.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
     )
-    taken = len(after.loads) + (p.c is not None) + (after.fed is not None)
+    taken = len(after.loads) + (p.c is not None) - len(brought(region)) + (after.fed is not None)
     return taken if may else BOX_LOADS + 1
+
+
+@lru_cache(maxsize=256)
+def brought(region: RegionSpec) -> tuple[int, ...]:
+    """Loads that may come in boxes, where results leave so: of halves, as many as the results' elements, in 16-byte aligned rows
+    one after the other. Their positions, or OF_C."""
+    p, after = gemm.parts(region)
+    found = []
+    if p.c is not None and _boxed(region.operands[p.c], p.n, p.c_steps):
+        found.append(OF_C)
+    for position, load in enumerate(after.loads):
+        if load.operand is None or load.offset:
+            continue
+        if _boxed(region.operands[load.operand], p.n, load.strides):
+            found.append(position)
+    return tuple(found[:MOST_BOXES])
+
+
+def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
+    *batch, row, column = strides
+    apart = row * operand.dtype.itemsize
+    return (
+        operand.dtype in (f16, bf16) and operand.alignment >= ROW_BYTES and not batch
+        and column == 1 and row >= n and apart % ROW_BYTES == 0
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out
 ENOUGH = 4  # stages: a second chunk for each result is not worth one of them
 WARPGROUP = 128
 WARPS = 4  # of a warpgroup
+OF_C = -1  # c, where loads of an epilogue are counted
 ADDRESSES = 40  # registers that a main loop has beside sums, at least
 SMS = 132  # of an H100 or H200: what bands are as high as
 SHARED = (
@@ -83,6 +84,11 @@ class Tiling:
         return 64 * self.row_blocks
 
     @property
+    def chunks(self) -> int:
+        """Of 64 x 64 results, that each consumer finishes."""
+        return self.row_blocks * self.columns // 64
+
+    @property
     def sums(self) -> int:
         """That a consumer's thread has."""
         return self.row_blocks * self.n // 2
@@ -131,7 +137,7 @@ class Tiling:
         return self.a_bytes + self.b_bytes
 
     def stages(self, staged: int) -> int:
-        """As many as there is room for. `staged`: so many results leave by way of shared memory."""
+        """As many as there is room for. `staged`: so many results leave by way of shared memory, or operands come."""
         return self._stages(self.buffers(staged))
 
     def buffers(self, staged: int) -> int:
@@ -140,7 +146,7 @@ class Tiling:
         return 2 * staged if staged < 2 or two >= min(one, ENOUGH) else staged
 
     def _stages(self, buffers: int) -> int:
-        meeting = self.consumers * (self.sent_bytes + 8 * (self.parts > 1))
+        meeting = self.consumers * (self.sent_bytes + 8 * (self.parts > 1) + 8 * self.chunks)
         room = (
             (SHARED + 1024) // self.blocks - 1024 - SLACK - buffers * self.consumers * CHUNK_BYTES - meeting
         )
@@ -157,7 +163,7 @@ class Tiling:
         return (self.parts - 1) * self.slot_bytes
 
     # shared memory: stages, from the first multiple of 1024 on; chunks of results; sums of other blocks; barriers, full and
-    # then empty, and one for each consumer that gets sums
+    # then empty, one for each consumer that gets sums, and of chunks
 
     def chunks_at(self, staged: int) -> int:
         return self.stages(staged) * self.stage_bytes
@@ -171,8 +177,11 @@ class Tiling:
     def met_at(self, staged: int) -> int:
         return self.barriers_at(staged) + 16 * self.stages(staged)
 
+    def arrived_at(self, staged: int) -> int:
+        return self.met_at(staged) + 8 * self.consumers * (self.parts > 1)
+
     def shared(self, staged: int) -> int:
-        return SLACK + self.met_at(staged) + 8 * self.consumers * (self.parts > 1)
+        return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.chunks
 
 
 # Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as

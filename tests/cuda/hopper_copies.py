@@ -144,6 +144,19 @@ class Copies:
     def pack_halves(self, dtype: Any) -> Any:
         return lambda low, high: tuple(np.array([low, high], np.float32).astype(dtype.numpy))
 
+    def load_matrices(self) -> Any:
+        """As below, the other way."""
+
+        def load(address: int) -> tuple:
+            thread, lane = self.current, self.current.index % 32
+            rows = self._warp("ldmatrix", address)
+            self._check_banks(rows)
+            at = np.array([rows[8 * j + lane // 4] + lane % 4 * 4 + e for j in range(4) for e in (0, 2)])
+            values = thread.block.shared[thread.block.at(at)].astype(np.float32)
+            return tuple(tuple(pair) for pair in values.reshape(4, 2))
+
+        return load
+
     def store_matrices(self) -> Any:
         """A lane has words of the rows whose addresses other lanes give: a warp acts as one."""
 

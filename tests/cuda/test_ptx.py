@@ -67,12 +67,20 @@ INSTRUCTIONS: Instructions = {
     "wgmma.wait_group.sync.aligned 1": (ptx.wait_products(1), lambda f: lambda a, m, x: f()),
     "setmaxnreg.dec.sync.aligned.u32 40": (ptx.keep_registers(40), lambda f: lambda a, m, x: f()),
     "setmaxnreg.inc.sync.aligned.u32 232": (ptx.take_registers(232), lambda f: lambda a, m, x: f()),
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.load_matrices(), lambda f: lambda a, m, x: int32(f(a)[0])),
     "stmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.store_matrices(), lambda f: lambda a, m, x: f(a, a, a, a, a)),
     "mov.b32": (ptx.forget(), lambda f: lambda a, m, x: f(x)),
     "cvt.rn.f16x2.f32": (ptx.pack_halves(f16), lambda f: lambda a, m, x: int32(f(x, x))),
     "cvt.rn.bf16x2.f32": (ptx.pack_halves(bf16), lambda f: lambda a, m, x: int32(f(x, x))),
 }  # fmt: skip
-VALUES = {"mov.b32", "mapa.shared::cluster.u32", "%cluster_ctarank", "cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"}
+VALUES = {
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+    "mov.b32",
+    "mapa.shared::cluster.u32",
+    "%cluster_ctarank",
+    "cvt.rn.f16x2.f32",
+    "cvt.rn.bf16x2.f32",
+}
 
 
 def test_kernels_that_move_things_compile():

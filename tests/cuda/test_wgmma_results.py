@@ -7,20 +7,29 @@ import random
 
 import numpy as np
 import pytest
-from fused_gemm_cases import Product, every_value, summed_alone
-from hopper_model import Machine
+from fused_gemm_cases import Product, every_value, own, pitched, residuals, spread, summed_alone
+from hopper_copies import offset
+from hopper_model import Machine, Stuck
 from kernel_cases import HALVES, Case, assert_close, reference
 from test_wgmma_model import PAIR, PINGPONG, SMALL, run
 from test_wgmma_split import in_place_of_the_workspace
-from wgmma_cases import H200, VARIANTS, activated, backward
+from wgmma_cases import H200, VARIANTS, activated, backward, batches, product, residual, stashed
 
 from aicf.cuda_kernels import gemm_wgmma, wgmma_cost
-from aicf.cuda_kernels.wgmma_tiling import WARPS, Tiling
+from aicf.cuda_kernels.wgmma_tiling import OF_C, WARPS, Tiling
 from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
-from aicf.types import bf16, f16
+from aicf.types import bf16, f16, f32
 
 TALL = Tiling(128, 64, 1, registers=None)  # two blocks of rows for a consumer
+
+
+def two_operands(p: Product) -> RegionSpec:
+    return residuals(p, 2)
+
+
+def backward_alone(p: Product) -> RegionSpec:
+    return p.then({"x": p.matrix()}, ("d", "relu_grad", "y", "x"))
 
 
 def run_with_sums(t: Tiling, r: RegionSpec, seed: int = 0, machine: type[Machine] = Machine) -> None:
@@ -70,6 +79,59 @@ def test_columns_are_added_up_beside_the_product(t, n, boxes, dtype):
         r = backward(m, n, 72, dtype, act="relu", tb=True)
         assert not boxes or t.row_blocks > 1 or wgmma_cost.staged(t, r)
         run_with_sums(t, r, random.randrange(2**32))
+
+
+@pytest.mark.parametrize("r, positions", [
+    (product(64, 64, 64), ()),
+    (residual(64, 64, 64), (1,)),  # behind the bias
+    (stashed(64, 64, 64), (OF_C,)),
+    (backward(64, 64, 64), (0,)),
+    (pitched(Product(64, 64, 64, f16)), (1,)),
+    (spread(Product(64, 64, 64, f16)), ()),  # a column-major operand, and one on every second column
+    (own(Product(64, 64, 64, f16)), (OF_C, 1)),
+    (own(Product(64, 64, 64, f16, out=f32)), ()),
+    (batches(64, 64, 64)["alone"], ()),
+])  # fmt: skip
+def test_which_operands_come_in_boxes(r, positions):
+    assert wgmma_cost.brought(r) == positions
+
+
+WIDE = Tiling(64, 192, 2, teams=2)  # three chunks of a tile, in two places
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("D7", "D10")
+@pytest.mark.parametrize("t", [SMALL, PAIR, TALL, WIDE], ids=str)
+@pytest.mark.parametrize("make", [pitched, own, two_operands], ids=lambda f: f.__name__)
+def test_operands_come_in_boxes(t, make):
+    """Several tiles for each block; rows apart, two operands and two results, two operands and one."""
+    p = Product(t.m * t.cluster + 8, 2 * t.n + 8, 72, f16)
+    run(t, make(p), random.randrange(2**32), tolerance=HALVES[f16])
+
+
+class NoWaitForOperands(Machine):
+    """What is read where operands will be is what was there."""
+
+    def wait_phase(self):
+        wait = super().wait_phase()
+        return lambda at, parity: None if self._of_chunks(at) else wait(at, parity)
+
+    def _of_chunks(self, at):
+        return offset(at) > max(self.current.block.barriers) - 8 * SMALL.chunks
+
+
+class EarlyOperands(Machine):
+    """Operands are asked for while results leave from there."""
+
+    def wait_stores_read(self, pending):
+        return lambda: None
+
+
+@pytest.mark.parametrize("machine", [NoWaitForOperands, EarlyOperands])
+def test_the_model_notices(machine):
+    with pytest.raises((AssertionError, Stuck)):
+        for seed in range(20):
+            run(SMALL, backward_alone(Product(136, 264, 72, f16)), seed, machine=machine)
 
 
 def test_nothing_but_sums_leaves():

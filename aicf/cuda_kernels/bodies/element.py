@@ -26,6 +26,7 @@ from .storage import (
     emit_store_vector,
     encode,
     numba_type,
+    unpack,
 )
 
 # --- maps -------------------------------------------------------------------------------------------------------------
@@ -139,24 +140,32 @@ def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool
 
 
 @deferred
-def vector_maker(expr: Expression, ins: Loads, moves: tuple[bool, ...], width: int) -> Any:
-    """`make(carried, ins, offsets)`: the same of a map that stores nothing. Returns all of its results: of each a tuple with a
-    number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80."""
+def vector_maker(
+    expr: Expression, ins: Loads, moves: tuple[bool, ...], width: int, brought: tuple[int, ...] = ()
+) -> Any:
+    """`make(carried, words, ins, offsets)`: the same of a map that stores nothing. Returns all of its results: of each a tuple with
+    a number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80.
+
+    brought  loads of which the neighbours are given in a word of 32 bits
+    """
     lanes = Lanes(expr, ins, (), moves, width)
     if SIMULATED:
-        return lambda carried, *args: tuple(zip(*_run_made(lanes, [(c,) for c in carried], *args)))
+        return lambda carried, words, sources, offsets: tuple(
+            zip(*_run_made(lanes, [(c,) for c in carried], sources, offsets, dict(zip(brought, words))))
+        )
 
     @intrinsic
-    def make(typing, carried, ins_, offsets):
+    def make(typing, carried, words, ins_, offsets):
         each = [types.UniTuple(numba_type(expr.dtypes[slot]), width) for slot in expr.results]
 
         def codegen(ctx, b, sig, args):
             numbers = [(b.extract_value(args[0], j),) for j in range(width)]
-            made = _emit_made(ctx, b, lanes, numbers, args[1], args[2], emit_rounded)
+            given = {k: b.extract_value(args[1], i) for i, k in enumerate(brought)}
+            made = _emit_made(ctx, b, lanes, numbers, args[2], args[3], emit_rounded, given)
             results = [ctx.make_tuple(b, kind, list(values)) for kind, values in zip(each, zip(*made))]
             return ctx.make_tuple(b, sig.return_type, results)
 
-        return types.Tuple(each)(carried, ins_, offsets), codegen
+        return types.Tuple(each)(carried, words, ins_, offsets), codegen
 
     return make
 
@@ -198,13 +207,16 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
 
 
 def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
-               round_: Callable[..., Any] | None = None) -> list[list[Any]]:  # fmt: skip
-    """Loads and steps; all results of each lane."""
+               round_: Callable[..., Any] | None = None, words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
+    """Loads and steps; all results of each lane. `words`: of loads that came by another way."""
     width, apart = lanes.width, lanes.apart
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
-        if dtype is None:
+        if words and k in words:
+            pointer += 1
+            column = unpack(ctx, b, dtype, [words[k]])
+        elif dtype is None:
             # a multiple of the width: said so, lanes share what depends on its upper bits only, such as Philox's counter
             start = b.and_(at, at.type(-width)) if moves and apart == 1 else at
             further = b.or_ if apart == 1 else b.add
@@ -260,12 +272,14 @@ def _run(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: An
     return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 
-def _run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any) -> list[list[Any]]:
+def _run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
+              words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
     """As _emit_made."""
     arguments, pointers = carried, iter(sources)
-    for dtype, moves, at in zip(lanes.ins, lanes.moves, offsets):
+    for k, (dtype, moves, at) in enumerate(zip(lanes.ins, lanes.moves, offsets)):
         places = [at + j * lanes.apart if moves else at for j in range(lanes.width)]
         column = places if dtype is None else [*map(next(pointers).__getitem__, places)]
+        column = (words or {}).get(k, column)
         arguments = [(*given, value) for given, value in zip(arguments, column)]
     return [run_expression(lanes.expr, list(values)) for values in arguments]
 

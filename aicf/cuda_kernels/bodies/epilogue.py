@@ -16,7 +16,7 @@ from ...registry.program import Expression
 from ...types import DType, f32
 from ..dsl import SIMULATED, deferred, device, intrinsic, types
 from .element import vector_applier
-from .storage import emit_load, emit_load_vector
+from .storage import emit_load, emit_load_vector, unpack
 
 GIVEN, LEADING = "given", "n"  # strides that a kernel is told when it starts, or that are the results' own
 
@@ -155,11 +155,12 @@ def stride(known: int | str, position: int) -> Any:
 
 
 @deferred
-def starter(dtype: DType | None, width: int) -> Any:
+def starter(dtype: DType | None, width: int, brought: bool = False) -> Any:
     """`start(products, scales, c, i)`: alpha * product + beta * c for `width` neighbours, in f32 and with one fused
     multiply-add for c whether or not contraction is allowed elsewhere: fused or not, a product is the same number.
 
-    dtype  of c; None: there is none
+    dtype    of c; None: there is none
+    brought  in the place of c's pointer there is a word of 32 bits with its neighbours
     """
     if SIMULATED:
 
@@ -167,7 +168,8 @@ def starter(dtype: DType | None, width: int) -> Any:
             scaled = [np.float32(scales[0] * x) for x in products]
             if dtype is None:
                 return tuple(scaled)
-            return tuple(np.float32(scales[1] * np.float32(c[0][i + j]) + x) for j, x in enumerate(scaled))
+            at = 0 if brought else i
+            return tuple(np.float32(scales[1] * np.float32(c[0][at + j]) + x) for j, x in enumerate(scaled))
 
         return start_each
 
@@ -177,11 +179,13 @@ def starter(dtype: DType | None, width: int) -> Any:
             alpha, beta = (b.extract_value(args[1], j) for j in range(2))
             values = [b.fmul(alpha, b.extract_value(args[0], j)) for j in range(width)]
             if dtype is not None:
-                pointer = b.gep(b.extract_value(args[2], 0), [args[3]])
-                if width > 1:
-                    added = emit_load_vector(ctx, b, dtype, pointer, width)
+                given = b.extract_value(args[2], 0)
+                if brought:
+                    added = unpack(ctx, b, dtype, [given])
+                elif width > 1:
+                    added = emit_load_vector(ctx, b, dtype, b.gep(given, [args[3]]), width)
                 else:
-                    added = [emit_load(ctx, b, dtype, pointer)]
+                    added = [emit_load(ctx, b, dtype, b.gep(given, [args[3]]))]
                 values = [b.fma(beta, x, value) for x, value in zip(added, values)]
             return ctx.make_tuple(b, sig.return_type, values)
 

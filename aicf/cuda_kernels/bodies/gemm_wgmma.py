@@ -57,13 +57,16 @@ def wgmma(
     staged: int,
     a_axes: tuple[int, ...] = (),
     b_axes: tuple[int, ...] = (),
+    brought: tuple[int, ...] = (),
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
     a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
-    staged              results that leave by way of shared memory, a box at a time: all or none; see wgmma_results.py
+    staged              results that leave by way of shared memory, a box at a time: all or none; or operands that come that
+                        way, if they are more; see wgmma_results.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
-    maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension
+    maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of what is
+                        brought, likewise
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results
     """
@@ -71,6 +74,10 @@ def wgmma(
     parts, slice_of_k = tiling.parts, depth(epilogue.dtype)
     stages, arrivals = tiling.stages(staged), tiling.members * cluster
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
+    arrived, chunks = (
+        tiling.arrived_at(staged) - barriers_at,
+        tiling.consumers * tiling.chunks * bool(brought),
+    )
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
     prefetch, fence = prefetch_map(), fence_async()
     meet, met, leave, rank_of = _together(tiling)
@@ -79,7 +86,7 @@ def wgmma(
     follow = begin()
     each = layers(epilogue).each
     produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
-    consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged)
+    consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged, brought)
 
     def kernel(maps, operands, sizes, scales):
         m, n, k = sizes[0], sizes[1], sizes[2]
@@ -92,6 +99,8 @@ def wgmma(
                 init(uint32(full + uint32(8 * stage)), uint32(1))
                 init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
             prepare(base)
+            for chunk in range(chunks):
+                init(uint32(full + uint32(8 * chunk + arrived)), uint32(1))
             publish()
             fence()
         if thread == 0:
@@ -118,7 +127,11 @@ def wgmma(
     walks = "".join(
         f"_{name}{''.join(map(str, axes))}" for name, axes in (("a", a_axes), ("b", b_axes)) if axes
     )
-    kernel.__name__ = f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}" + "_staged" * (staged > 0)
+    kernel.__name__ = (
+        f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}"
+        + "_staged" * (staged > 0)
+        + "_brought" * (len(brought) > 0)
+    )
     kernel.blocks_per_sm = tiling.blocks
     kernel.waits = True
     return kernel
@@ -235,7 +248,9 @@ def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
 # --- consumers --------------------------------------------------------------------------------------------------------
 
 
-def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: int) -> Any:
+def consumer(
+    tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+) -> Any:
     """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
 
     While it asks for the products of one slice, those of the one before are done: then that one's stage is let go, or the
@@ -252,7 +267,9 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
     length = lengths(slices)
-    write, done = boxes_of_results(tiling, epilogue) if staged else runs_of_results(tiling, epilogue)
+    ask, write, done = (
+        boxes_of_results(tiling, epilogue, staged, brought) if staged else runs_of_results(tiling, epilogue)
+    )
     parts, divide, gather, own_columns = (
         tiling.parts,
         divider(tiling.parts),
@@ -269,13 +286,16 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
         acc = start
         tile = uint32(first + uint32(team) * apart)
         tiles = uint32(rows * columns * number(sizes, steps, each))
-        stage, phase = uint32(0), uint32(0)
+        stage, phase, parity = uint32(0), uint32(0), uint32(0)
         if team != 0:
             stage, phase = skip(stage, phase, length(first, walk))
         while tile < tiles:
             row, column, layer = place(tile, rows, columns)
             _, count = divide(slices(layer, steps, each), part_of_k)
             before, acc = uint32(0), begin(acc)
+            line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
+            corner = line, int32(column * tile_n + part_of_k * own_columns), int32(layer)
+            ask(base, maps, group, member, corner)
             if tile != first:
                 wait_turn(team)
             for step in range(int32(count)):
@@ -297,10 +317,9 @@ def consumer(tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue,
                 release(before, member)
             met()
             sums = gather(sums, base, group, member, part_of_k)
-            line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            corner = line, int32(column * tile_n + part_of_k * own_columns), int32(layer)
             given = *operands, corner_of(layer, sizes)
-            write(sums, base, maps, group, member, corner, sizes, scales, given)
+            write(sums, base, maps, group, member, corner, sizes, scales, given, parity)
+            parity = uint32(parity ^ uint32(1))
             if teams > 1 and following < tiles:
                 stage, phase = skip(stage, phase, length(following, walk))
             tile = uint32(tile + uint32(teams) * apart)

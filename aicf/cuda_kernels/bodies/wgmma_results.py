@@ -2,7 +2,9 @@
 
 runs    each thread stores the two neighbouring columns that it holds, or one: any results, anywhere
 boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by the tensor memory accelerator, which does not
-        write outside of the results: for some of half types with 16-byte aligned rows, computed together
+        write outside of the results: for some of half types with 16-byte aligned rows, computed together. What the map
+        reads of such matrices comes the same way: a box of an operand is where those of results will be, and each warp
+        puts its results in the place of what it has read there
 
 Either way columns of what the map hands on may be added up, by each warp of its rows: a line of the workspace for each.
 
@@ -18,19 +20,24 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import device, float32, uint32
-from ..wgmma_tiling import ATOM, CHUNK_BYTES, WARPGROUP, WARPS, Tiling
+from ..wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, WARPS, Tiling
 from .element import putter, rounded_by_store, vector_maker
 from .epilogue import Epilogue, finisher, first_row, places, starter
 from .ptx import (
     commit_stores,
+    expect,
     fence_async,
     forget,
+    load_box,
+    load_matrices,
     pack_halves,
+    prefetch_box,
     scatter_sums,
     settle,
     store_box,
     store_matrices,
     sync_threads,
+    wait_phase,
     wait_stores,
     wait_stores_read,
 )
@@ -42,8 +49,9 @@ PAIR = 2  # neighbouring columns that a thread holds
 OWN = ATOM // 4  # columns that it has of a chunk
 
 
-def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
-    """(`write(acc, base, maps, group, member, corner, sizes, scales, operands)`, `done(member)`)"""
+def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
+    """(`ask(base, maps, group, member, corner)`: before a tile's main loop, for what its results are made from; `write(acc, base,
+    maps, group, member, corner, sizes, scales, operands, parity)`, of how many tiles were before; `done(member)`)"""
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
     wide, size = chunks(tiling)
 
@@ -59,91 +67,178 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
     columns = tuple(i // 4 * PAIR + i % PAIR for i in range(size))
     write_each = in_columns(tiling, epilogue, epilogue.width, columns, write_run)
 
-    def write(acc, base, maps, group, member, corner, sizes, scales, operands):
+    def write(acc, base, maps, group, member, corner, sizes, scales, operands, parity):
         m, n = sizes[0], sizes[1]
         line = np.int32(corner[0] + member // 32 * 16 + member % 32 // 4)
         env = line, np.int32(corner[1] + member % 4 * 2), m, n, scales, operands
         write_each(acc, env, member, corner, sizes, operands)
 
-    return device(write), device(lambda member: None)
+    return device(lambda base, maps, group, member, corner: None), device(write), device(lambda member: None)
 
 
-def boxes_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any]:
+def boxes_of_results(
+    tiling: Tiling, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
     """The same: two chunks of each result for each warpgroup, so that one is filled while the other leaves; or one, where
-    the main loop needs the room."""
-    results = len(epilogue.stores)
-    blocks, chunks_at, buffers = tiling.row_blocks, tiling.chunks_at(results), tiling.buffers(results)
-    turns, box, own = buffers // results, results * CHUNK_BYTES, buffers * CHUNK_BYTES
-    put_all = each_or_sums(epilogue, CHUNK, 8, tuple(range(OWN)), matrices(epilogue))
-    wait_but_one, wait_read, wait_all = wait_stores_read(turns - 1), wait_stores_read(0), wait_stores()
-    fence, store, commit = fence_async(), storer(results, epilogue.batch), commit_stores()
+    the main loop needs the room. `brought`: reads of the epilogue whose numbers come in boxes; see `operand_bringer`."""
+    blocks, chunks_at, buffers = tiling.row_blocks, tiling.chunks_at(staged), tiling.buffers(staged)
+    turns, box, own = buffers // staged, staged * CHUNK_BYTES, buffers * CHUNK_BYTES
+    put_all = each_or_sums(epilogue, CHUNK, 8, tuple(range(OWN)), matrices(epilogue, brought))
+    wait_all, fence, commit = wait_stores(), fence_async(), commit_stores()
+    store = of_maps(box_storer(epilogue.batch), 2, len(epilogue.stores))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
+    ask_for, wait_for_room, go_on = (
+        operand_bringer(tiling, epilogue, staged, brought) if brought else empty_chunks(turns, sync)
+    )
 
     def write_chunk(i, run, given):
-        first, (chunks, group, member, maps, corner, sizes, scales, operands) = given
+        first, (base, chunks, group, member, maps, corner, sizes, scales, operands, parity) = given
         chunk = (first + i) // CHUNK
         line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
         at = uint32(chunks + uint32(chunk % turns * box))
-        if member == 0:  # what was here has been read: of this tile some chunks ago, or of the one before
-            if chunk == 0:
-                wait_read()
-            else:
-                wait_but_one()
-        sync(group)
+        wait_for_room(chunk, base, group, member, parity)
         added = put_all(run, (at, member, line, column, sizes, scales, operands))
         fence()
         sync(group)
         if member == 0:
-            store(maps, at, column, line, corner[2])
+            store(maps, at, at, column, line, corner[2])
             commit()
+            go_on(chunk, base, chunks, maps, group, corner)
         return added
 
     write_each = in_columns(tiling, epilogue, CHUNK, tuple(range(OWN)), write_chunk)
 
-    def write(acc, base, maps, group, member, corner, sizes, scales, operands):
+    def write(acc, base, maps, group, member, corner, sizes, scales, operands, parity):
         chunks = uint32(base + uint32(chunks_at + group * own))
-        env = chunks, group, member, maps, corner, sizes, scales, operands
+        env = base, chunks, group, member, maps, corner, sizes, scales, operands, parity
         write_each(acc, env, member, corner, sizes, operands)
+
+    def ask(base, maps, group, member, corner):
+        if member == 0:
+            ask_for(base, uint32(base + uint32(chunks_at + group * own)), maps, group, corner)
 
     def done(member):
         if member == 0:
             wait_all()
 
-    return device(write), device(done)
+    return device(ask), device(write), device(done)
 
 
-def storer(results: int, batch: int) -> Any:
-    """`store(maps, source, column, line, layer)`: a chunk of each result; of one matrix, or of many, so that no box hangs over
-    into the next."""
-    store, last = store_box(3 if batch else 2), results - 1
-    map, behind = 2 + last, last * CHUNK_BYTES  # after those of a and b
+def empty_chunks(turns: int, sync: Any) -> tuple[Any, Any, Any]:
+    """(`ask(base, chunks, maps, group, corner)`, `wait(chunk, base, group, member, parity)`, `go_on(chunk, base, chunks, maps,
+    group, corner)`): a chunk is free when what was there has been read, of this tile some chunks ago, or of the one before."""
+    wait_but_one, wait_read = wait_stores_read(turns - 1), wait_stores_read(0)
 
-    def store_last(maps, source, column, line, layer):
-        if batch:
-            store(maps[map], uint32(source + uint32(behind)), column, line, layer)
-        else:
-            store(maps[map], uint32(source + uint32(behind)), column, line)
+    def wait(chunk, base, group, member, parity):
+        if member == 0:
+            if chunk == 0:
+                wait_read()
+            else:
+                wait_but_one()
+        sync(group)
 
-    if results == 1:
-        return device(store_last)
-    store_others, store_this = storer(last, batch), device(store_last)
-
-    def store_all(maps, source, column, line, layer):
-        store_others(maps, source, column, line, layer)
-        store_this(maps, source, column, line, layer)
-
-    return device(store_all)
+    nothing = device(lambda base, chunks, maps, group, corner: None)
+    return nothing, device(wait), device(lambda chunk, base, chunks, maps, group, corner: None)
 
 
-def matrices(epilogue: Epilogue) -> Any:
+def operand_bringer(
+    tiling: Tiling, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
+    """The same, where chunks of operands are brought to where those of results will be: a chunk is free when they are there.
+
+    As many as there is room for are asked for before the main loop, and the others prefetched into L2; each of these is when
+    what is in its place has been read. Each chunk of a tile has a barrier, of which each tile is a phase.
+    """
+    blocks, count, turns = tiling.row_blocks, tiling.chunks, tiling.buffers(staged) // staged
+    box, nbytes, arrived_at = staged * CHUNK_BYTES, len(brought) * CHUNK_BYTES, tiling.arrived_at(staged)
+    announce, wait_read, wait_arrived = expect(), wait_stores_read(0), wait_phase()
+    load_one, prefetch_one = box_loader(), box_prefetcher()
+    operands = 2 + len(epilogue.stores), len(brought)  # among maps
+    load, prefetch = of_maps(load_one, *operands), of_maps(prefetch_one, *operands)
+    at_once = min(turns, count)
+
+    def barrier(chunk, base, group):
+        return uint32(base + uint32(arrived_at + (group * count + chunk) * 8))
+
+    barrier_of = device(barrier)
+
+    def bring(chunk, base, chunks, maps, group, corner):
+        line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
+        ready = barrier_of(chunk, base, group)
+        announce(ready, uint32(nbytes))
+        load(maps, uint32(chunks + uint32(chunk % turns * box)), ready, column, line, corner[2])
+
+    bring_one = device(bring)
+
+    def ask(base, chunks, maps, group, corner):
+        wait_read()
+        for chunk in range(at_once):
+            bring_one(chunk, base, chunks, maps, group, corner)
+        for chunk in range(at_once, count):
+            line, column = (
+                np.int32(corner[0] + chunk % blocks * 64),
+                np.int32(corner[1] + chunk // blocks * ATOM),
+            )
+            prefetch(maps, chunks, chunks, column, line, corner[2])
+
+    def wait(chunk, base, group, member, parity):
+        wait_arrived(barrier_of(chunk, base, group), parity)
+
+    def go_on(chunk, base, chunks, maps, group, corner):
+        if chunk + turns < count:
+            wait_read()
+            bring_one(chunk + turns, base, chunks, maps, group, corner)
+
+    return device(ask), device(wait), device(go_on)
+
+
+# Boxes, as `do(map, at, ready, column, line, layer)`: of one matrix; results also of many, so that none hangs over into the next.
+
+
+def box_storer(batch: int) -> Any:
+    store = store_box(3 if batch else 2)
+    if batch:
+        return device(lambda map, at, ready, column, line, layer: store(map, at, column, line, layer))
+    return device(lambda map, at, ready, column, line, layer: store(map, at, column, line))
+
+
+def box_loader() -> Any:
+    load = load_box()
+    return device(lambda map, at, ready, column, line, layer: load(at, map, ready, column, line))
+
+
+def box_prefetcher() -> Any:
+    prefetch = prefetch_box()
+    return device(lambda map, at, ready, column, line, layer: prefetch(map, column, line))
+
+
+def of_maps(do: Any, first: int, count: int) -> Any:
+    """`do_each(maps, at, ready, column, line, layer)`: with so many maps from the first one on, their chunks side by side."""
+    map, behind = first + count - 1, (count - 1) * CHUNK_BYTES
+
+    def do_last(maps, at, ready, column, line, layer):
+        do(maps[map], uint32(at + uint32(behind)), ready, column, line, layer)
+
+    if count == 1:
+        return device(do_last)
+    do_others, do_this = of_maps(do, first, count - 1), device(do_last)
+
+    def do_each(maps, at, ready, column, line, layer):
+        do_others(maps, at, ready, column, line, layer)
+        do_this(maps, at, ready, column, line, layer)
+
+    return device(do_each)
+
+
+def matrices(epilogue: Epilogue, brought: tuple[int, ...]) -> Any:
     """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a chunk, as four 8 x 8 matrices of each result.
     Returns what is to be added up, if anything, as sums of its four columns.
 
     Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
     rows of a matrix lie in the same banks. Threads outside of the results compute with the nearest numbers inside.
     """
-    finish, store, apart = packer(epilogue), matrix_storer(len(epilogue.stores)), forget()
-    add = row_adder(epilogue.sums)
+    finish, store, apart = packer(epilogue, brought), matrix_storer(len(epilogue.stores)), forget()
+    load, add = matrix_loader(len(brought)), row_adder(epilogue.sums)
 
     def put(i, run, env):
         at, member, line, column, sizes, scales, operands = env
@@ -154,14 +249,38 @@ def matrices(epilogue: Epilogue) -> Any:
         upper, lower = np.int32(min(r, m - 1)), np.int32(min(r + 8, m - 1))
         left, right = np.int32(min(q, n - 2)), np.int32(min(q + 8, n - 2))
         x, j = warp * 16 + lane // 8 % 2 * 8 + lane % 8, i // 4 + lane // 16
-        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands)
-        b = finish(apart(lower), apart(left), (run[2], run[3]), n, scales, operands)
-        c = finish(apart(upper), apart(right), (run[4], run[5]), n, scales, operands)
-        d = finish(apart(lower), apart(right), (run[6], run[7]), n, scales, operands)
-        store(uint32(at + uint32(x * 2 * ATOM + (j ^ lane % 8) * 16)), a[0], b[0], c[0], d[0])
+        place = uint32(at + uint32(x * 2 * ATOM + (j ^ lane % 8) * 16))
+        read = load(place)
+        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands, read[0])
+        b = finish(apart(lower), apart(left), (run[2], run[3]), n, scales, operands, read[1])
+        c = finish(apart(upper), apart(right), (run[4], run[5]), n, scales, operands, read[2])
+        d = finish(apart(lower), apart(right), (run[6], run[7]), n, scales, operands, read[3])
+        store(place, a[0], b[0], c[0], d[0])
         return add(a[1], b[1], c[1], d[1], r, m)
 
     return put
+
+
+def matrix_loader(operands: int) -> Any:
+    """`load(at)`: for each of four matrices the words of all operands, which lie as `matrix_storer` puts results."""
+    if operands == 0:
+        return device(lambda at: ((), (), (), ()))
+    load_others, load_this, behind = (
+        matrix_loader(operands - 1),
+        load_matrices(),
+        (operands - 1) * CHUNK_BYTES,
+    )
+
+    def load(at):
+        others, words = load_others(at), load_this(uint32(at + uint32(behind)))
+        return (
+            others[0] + (words[0],),
+            others[1] + (words[1],),
+            others[2] + (words[2],),
+            others[3] + (words[3],),
+        )
+
+    return device(load)
 
 
 def matrix_storer(results: int) -> Any:
@@ -184,20 +303,24 @@ def matrix_storer(results: int) -> Any:
 
 
 @functools.cache
-def packer(epilogue: Epilogue) -> Any:
-    """`finish(r, q, products, n, scales, operands)`: as `finisher`'s, but results are returned, the two neighbours of each in
-    32 bits; then what is to be added up, or ()."""
+def packer(epilogue: Epilogue, brought: tuple[int, ...]) -> Any:
+    """`finish(r, q, products, n, scales, operands, words)`: as `finisher`'s, but results are returned, the two neighbours of each
+    in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first."""
     reads, expression = epilogue.reads, rounded_by_store(epilogue.expression, len(epilogue.stores))
-    start, at, pack = starter(epilogue.c, PAIR), places(reads), pair_packer(epilogue.stores)
+    of_reads, brings_c = tuple(k for k in brought if k != OF_C), OF_C in brought
+    start, at, pack = starter(epilogue.c, PAIR, brings_c), places(reads), pair_packer(epilogue.stores)
     first, added = first_row(epilogue.batch), last_of(len(epilogue.stores), epilogue.sums)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
-    compute = vector_maker(expression, dtypes, moves, PAIR)
+    compute = vector_maker(expression, dtypes, moves, PAIR, of_reads)
+    c_of = device((lambda c, words: words[:1]) if brings_c else (lambda c, words: c))
+    others = device((lambda words: words[1:]) if brings_c else (lambda words: words))
 
-    def finish(r, q, products, n, scales, operands):
+    def finish(r, q, products, n, scales, operands, words):
         c, ins, strides, _, _, corner = operands
         to = (first(corner) + r) * n + q
-        values = start(products, scales, c, to)
-        made = compute(values, ins, at(np.int64(r), np.int64(q), np.int64(n), strides, corner))
+        values = start(products, scales, c_of(c, words), to)
+        offsets = at(np.int64(r), np.int64(q), np.int64(n), strides, corner)
+        made = compute(values, others(words), ins, offsets)
         return pack(made), added(made)
 
     return device(finish)

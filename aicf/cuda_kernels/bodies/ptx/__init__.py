@@ -53,7 +53,16 @@ from .memory import (
     store_words,
     wait_kernel,
 )
-from .mma import Places, Words, multiply_held, multiply_steps, multiply_words, read_fragments, store_matrices
+from .mma import (
+    Places,
+    Words,
+    load_matrices,
+    multiply_held,
+    multiply_steps,
+    multiply_words,
+    read_fragments,
+    store_matrices,
+)
 from .tma import (
     add_box,
     commit_stores,
@@ -88,7 +97,7 @@ __all__ = [
     "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
     "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
     "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers",
-    "launch_next", "load_acquire", "load_box", "load_bytes", "load_remote", "load_shared", "load_units", "load_words",
+    "launch_next", "load_acquire", "load_box", "load_bytes", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
     "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
     "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",

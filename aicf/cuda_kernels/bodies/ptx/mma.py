@@ -199,6 +199,12 @@ def multiply_words(dtype: DType, a: Words, b: Words) -> Any:
 
 
 @deferred
+def load_matrices() -> Any:
+    """`load(address)`: four 8 x 8 matrices of halves from shared memory, as `store_matrices` takes them. `ldmatrix.x4`, sm_75."""
+    return instruction(fragment_text(False), types.uint32, result=(types.uint32,) * 4, together=True)
+
+
+@deferred
 def store_matrices() -> Any:
     """`store(address, a, b, c, d)`: four 8 x 8 matrices of halves to shared memory; lane 8 j + i gives the address of row i of
     matrix j, 16 bytes, and of each matrix has elements 2 (lane % 4) and the next of row lane // 4. `stmatrix.x4`, sm_90."""
