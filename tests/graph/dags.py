@@ -44,18 +44,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Dag:
-    """x and y of `shape` are inputs; states follow; `outputs` are places in the pool."""
+    """x and y of `shape` are inputs; states follow; `outputs` are places in the pool. `fences`: steps with a sync point before."""
 
     shape: tuple[int, int]
     states: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
+    fences: frozenset[int] = frozenset()
 
     def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> list[Value]:
         pool = [inputs["x"], inputs["y"]]
         for n, shape in enumerate(self.states):
             pool.append(ctx.state(f"s{n}", shape, lambda shape, rng: rng.normal(size=shape)))
-        for step in self.steps:
+        for n, step in enumerate(self.steps):
+            if n in self.fences:
+                ctx.sync()
             given, attrs = [], dict(step.attrs)
             for operand in step.operands:
                 if operand == "rng":

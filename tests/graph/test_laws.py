@@ -21,7 +21,7 @@ import aicf
 from aicf.cuda_kernels import multi
 from aicf.device.spec import preset
 from aicf.errors import TypeInferenceError
-from aicf.graph.build.passes import lower
+from aicf.graph.build.passes import lower, optimize
 from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Open, Schedule
@@ -315,6 +315,49 @@ def test_strict_fused_equals_unfused_bit_for_bit(device, dag):
     assert got.keys() == want.keys()
     for name in want:
         assert got[name].tobytes() == want[name].tobytes(), name
+
+
+@on_each_device
+@pytest.mark.spec("A7", "C6")
+@settings(max_examples=6, deadline=None)
+@given(dag=dags(6, STEPS), replay=st.booleans())
+def test_steps_in_place_leave_no_other_numbers_wherever_they_run(device, dag, replay):
+    """Twice, since what the first run leaves is what the second begins with."""
+    feed, program = dag.feed(), compiled(dag, device)
+    for _ in range(2):
+        want = exact(traced(dag, device), start(program, feed))
+        close(outcome(program, feed, replay), want, 2e-4, "in place and NumPy")
+
+
+@on_each_device
+@pytest.mark.spec("A9", "A15")
+@settings(max_examples=4, deadline=None)
+@given(dag=dags(max_ops=6), data=st.data())
+def test_sync_points_change_no_bit(device, dag, data):
+    """Strict, as a value that leaves its kernel is rounded. No kernel has ops of both sides."""
+    points = data.draw(st.sets(st.integers(0, len(dag.steps) - 1), min_size=1, max_size=3))
+    fenced = replace(dag, fences=frozenset(points))
+    feed = dag.feed()
+    plain, cut = (compiled(d, device, numerics="strict") for d in (dag, fenced))
+    graph = optimize(traced(fenced, device))
+    ops = schedule(lower(graph), graph)
+    fences = [i for i, op in enumerate(ops) if op.constraints.get("sync")]
+    assert not any(s.anchor < i <= s.last for s in cut.plan.steps for i in fences)
+    got, want = outcome(cut, feed), outcome(plain, feed)
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].tobytes() == want[name].tobytes(), name
+
+
+@on_each_device
+@pytest.mark.spec("A9")
+def test_a_chain_beyond_the_limit_goes_on_in_another_kernel(device):
+    kinds = ["tanh", "square", "neg", "sigmoid"]
+    steps = tuple(Step(kinds[n % 4], (n and n + 1,)) for n in range(LENGTH_LIMIT + 3))
+    dag = Dag((5, 33), (), steps, (LENGTH_LIMIT + 4,))
+    program, feed = compiled(dag, device), dag.feed()
+    assert [len(s.region.ops) for s in program.plan.steps] == [LENGTH_LIMIT, 3]
+    close(outcome(program, feed), exact(traced(dag, device), feed), 1e-5, "two kernels and NumPy")
 
 
 @on_each_device

@@ -7,20 +7,22 @@ import subprocess
 import sys
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nn.mlp import mlp
+from nn.mlp import mlp, on_each_device
 
 import aicf
 from aicf import nn
 from aicf.errors import TypeInferenceError
 from aicf.graph.build.passes import lower, optimize, verify
 from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.compile import compile
 from aicf.graph.fuse.schedule import _Run, schedule
 from aicf.ops.schema import VIEW, schema_of
 
-from .chains import Fn, graph_of, rows_of, run
+from .chains import Fn, graph_of, model_of, rows_of, run
 
 # --- laws -------------------------------------------------------------------------------------------------------------
 
@@ -347,10 +349,11 @@ def test_a_fence_at_the_end_of_a_layer_stands_before_the_next_one_and_a_refused_
     assert fences(traced(model)) == ["tanh"]
 
 
+@on_each_device
 @pytest.mark.spec("A9")
-def test_a_fence_changes_no_number():
+def test_a_fence_changes_no_number(device):
     x = rows_of()
-    assert (run(lambda ctx, x: fenced(ctx, x), x) == run(lambda ctx, x: unfenced(ctx, x), x)).all()
+    assert (run(fenced, x, device) == run(unfenced, x, device)).all()
 
 
 def unfenced(ctx, x):
@@ -358,25 +361,38 @@ def unfenced(ctx, x):
     return ctx.add(ctx.relu(y), ctx.tanh(y))
 
 
+def steps_in_place(ctx, x):
+    """The second step's gradient is ready first, next to it."""
+    p, q, v, u = (ctx.state(name, (4, 4), 1.0) for name in "pqvu")
+    scalars = [ctx.constant(0.1), ctx.constant(0.9), ctx.constant(0.0)]
+    soon = ctx.tanh(x)
+    late = ctx.gemm(ctx.gemm(x, x), x)
+    # unlike: not side by side
+    for state, grad, moment, nesterov in ((p, late, v, False), (q, soon, u, True)):
+        new, moved = ctx.sgd_step(state, grad, moment, *scalars, nesterov=nesterov)
+        ctx.update(state, new)
+        ctx.update(moment, moved)
+    return ctx.relu(x)
+
+
+@on_each_device
+@pytest.mark.spec("A9", "C6")
+def test_steps_that_wait_for_each_other_make_the_same_step(device):
+    program = compile(model_of(steps_in_place, 4, 4), device=device)
+    x = rows_of(4)
+    program.run({"x": x})
+    wide = x.astype(float)
+    for name, moment, grad, nesterov in (("p", "v", wide @ wide @ wide, 0), ("q", "u", np.tanh(wide), 1)):
+        moved = 0.9 + grad
+        step = grad + 0.9 * moved if nesterov else moved
+        np.testing.assert_allclose(program.get(f"0.{moment}"), moved, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(program.get(f"0.{name}"), 1 - 0.1 * step, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.spec("A9", "A10")
 def test_side_effects_never_move_across_each_other():
-    """The second step's gradient is ready first, next to it; the step waits for the first one all the same."""
-
-    def emit(ctx, x):
-        p, q, v, u = (ctx.state(name, (4, 4), 1.0) for name in "pqvu")
-        scalars = [ctx.constant(0.1), ctx.constant(0.9), ctx.constant(0.0)]
-        soon = ctx.tanh(x)
-        late = ctx.gemm(ctx.gemm(x, x), x)
-        for state, grad, moment, nesterov in (
-            (p, late, v, False),
-            (q, soon, u, True),
-        ):  # unlike: not side by side
-            new, moved = ctx.sgd_step(state, grad, moment, *scalars, nesterov=nesterov)
-            ctx.update(state, new)
-            ctx.update(moment, moved)
-        return ctx.relu(x)
-
-    graph = graph_of(emit, shape=(4, 4))
+    """The second step waits for the first one all the same."""
+    graph = graph_of(steps_in_place, shape=(4, 4))
     ops = lower(verify(optimize(graph)))
     steps = [op for op in ops if op.kind.name == "sgd_step"]
     assert [op.oid for op in schedule(ops, graph) if op.kind.name == "sgd_step"] == [op.oid for op in steps]
