@@ -132,7 +132,7 @@ def copy_units(count: int, itemsize: int, place: Callable[..., Any]) -> Any:
                 at = b.add(begin, b.extract_value(made, 0))
                 first, last = b.and_(at, down), b.and_(b.add(at, const(UNIT - 1, 64)), down)
                 inside = b.and_(b.icmp_unsigned(">=", first, low), b.icmp_unsigned("<=", last, high))
-                words = [w for x in (first, last) for w in _load_unit(b, _clamp(b, x, low, high))]
+                words = [w for x in (first, last) for w in _load_unit(b, b.select(inside, x, low))]
                 units.append((b.extract_value(made, 1), at, inside, words))
             for to, at, inside, words in units:
                 with b.if_then(b.icmp_signed(">=", to, const(0, 64))):
