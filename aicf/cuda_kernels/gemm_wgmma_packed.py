@@ -2,7 +2,7 @@
 
 A copy has rows that begin at multiples of 16 bytes (pack.py). The product is then that of another region, whose operands lie so, by
 the very kernel that takes it; its descriptors are of the copies. So batches of many axes are products of one, if what follows
-allows, and types that need k contiguous have it.
+allows, and types that need k contiguous have it. For batches there is one of the ordinary cores' kernels as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
 from ..registry.program import Gemm, Program
 from ..registry.read import read
-from ..registry.variant import Checks, In, KernelVariant, Launch, Reject, TensorMap, Work, cdiv, variant
+from ..registry.variant import (
+    NEEDLESS,
+    Checks,
+    In,
+    KernelVariant,
+    Launch,
+    Reject,
+    TensorMap,
+    Work,
+    cdiv,
+    variant,
+)
 from ..rows import RegionSpec
 from . import gemm, gemm_wgmma, pack
 
@@ -52,7 +63,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
     others = {p.c, *(load.operand for load in after.loads)}
     if again := next((c for c in made.copies if c.index in others), None):
         return Reject("read again", f"operand {again.index} is read after the product as well, as it is")
-    return next((reject for c in made.copies for reject in pack.checks(c) if reject is not None), made)
+    return _first(reject for c in made.copies for reject in pack.checks(c)) or made
 
 
 def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
@@ -69,6 +80,10 @@ def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
     return Packed(made, tuple(copies))
 
 
+def _first(checks: Checks) -> Reject | None:
+    return next((reject for reject in checks if reject is not None), None)
+
+
 @cache
 def family(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], Reject | None]:
     """Of kernels that copy, by that of those which don't: one function for all of them."""
@@ -76,7 +91,7 @@ def family(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], 
     def refuses(region: RegionSpec) -> Reject | None:
         refused = of(region)
         if refused is None:
-            return Reject("fit", "a and b are read where they are")
+            return Reject(NEEDLESS, "a and b are read where they are")
         if refused.condition not in MENDED:
             return refused
         made = packed(region)
@@ -102,11 +117,9 @@ def places(made: Packed, start: int) -> list[int]:
 
 def _packed(plain: KernelVariant) -> KernelVariant:
     """A variant that copies what `plain` can't read."""
-    assert plain.family is not None
+    refuses = family(plain.family or plain.refuses)
 
-    @variant(
-        "gemm", id=f"cuda.{plain.name}_packed.v1", takes=plain.takes, needs=plain.needs, family=family(plain.family)
-    )  # fmt: skip
+    @variant("gemm", id=f"cuda.{plain.name}_packed.v1", takes=plain.takes, needs=plain.needs, family=refuses)
     class Copying:
         __doc__ = f"""As {plain.name}, of operands that are first copied to rows that begin at multiples of 16 bytes.
 
@@ -138,17 +151,18 @@ def _packed(plain: KernelVariant) -> KernelVariant:
 
 
 def _reading(launch: Launch, copied: dict[In, Work]) -> Launch:
-    """With descriptors of the copies in the place of operands'."""
+    """With copies in the place of operands, by themselves and in descriptors."""
 
     def of(arg):
         if isinstance(arg, tuple):
             return tuple(map(of, arg))
-        if isinstance(arg, TensorMap) and isinstance(arg.source, In):
-            return replace(arg, source=copied.get(arg.source, arg.source))
-        return arg
+        if isinstance(arg, TensorMap):
+            return replace(arg, source=of(arg.source))
+        return copied.get(arg, arg)
 
     return replace(launch, args=of(launch.args))
 
 
 # Names of this module are what a registry takes.
 globals().update({f"gemm_wgmma_{t}_packed": _packed(getattr(gemm_wgmma, f"gemm_wgmma_{t}")) for t in TILINGS})
+gemm_tiled_64x64_packed = _packed(gemm.gemm_tiled_64x64)

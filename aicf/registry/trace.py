@@ -15,7 +15,7 @@ from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
 from ..types import ActKind, Precision, f32
 from .program import Gemm, Program
 from .read import read
-from .variant import structure
+from .variant import NEEDLESS, structure
 
 if TYPE_CHECKING:
     from .select import Candidate, Selection
@@ -98,12 +98,18 @@ _OF_ANOTHER_STRUCTURE = frozenset({"structure", "ops"})
 
 
 def _rejected_in_short(selection: Selection) -> str:
-    """Reasons, counted; kernels for regions of another structure are only counted."""
-    others = [r for r in selection.rejected if r.reject.condition in _OF_ANOTHER_STRUCTURE]
-    rest = [(r.variant, r.reject) for r in selection.rejected if r not in others]
-    shape = structure(selection.region)
-    counted = f"{len(others)} for other structures than {shape}"
-    return " · ".join(([counted_reasons(rest)] if rest else []) + ([counted] if others else []))
+    """Reasons, counted; kernels for regions of another structure, or for what this one needs not, are only counted."""
+    conditions = [r.reject.condition for r in selection.rejected]
+    others, needless = sum(c in _OF_ANOTHER_STRUCTURE for c in conditions), conditions.count(NEEDLESS)
+    uncounted = [
+        (r.variant, r.reject)
+        for r in selection.rejected
+        if r.reject.condition not in (*_OF_ANOTHER_STRUCTURE, NEEDLESS)
+    ]
+    parts = [counted_reasons(uncounted)] if uncounted else []
+    parts += [f"{needless} not needed"] if needless else []
+    parts += [f"{others} for other structures than {structure(selection.region)}"] if others else []
+    return " · ".join(parts)
 
 
 def labelled(lines: Sequence[tuple[str, str, str]]) -> Table:

@@ -33,6 +33,8 @@ class Reject(NamedTuple):
         return self.reason
 
 
+# The condition of a variant that takes trouble, such as copies, where there is none.
+NEEDLESS = "needless"
 Checks = Iterable[Reject | None]
 Floor = Callable[[RegionSpec, DeviceSpec], float]
 
@@ -408,6 +410,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 __all__ = [
+    "NEEDLESS",
     "Arg",
     "Checks",
     "Element",

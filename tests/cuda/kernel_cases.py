@@ -118,7 +118,8 @@ TF32S = {
 }  # and what they may be off
 WGMMAS = [v for v in VARIANTS if ".gemm_wgmma_" in v]  # wgmma_cases.py has their cases
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in WGMMAS]
-GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS)]
+PACKED = [v for v in VARIANTS if v.endswith("_packed.v1")]  # test_wgmma_packed.py has theirs
+GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *PACKED)]
 
 # One region for each variant, compiled for every architecture.
 FIRST = [

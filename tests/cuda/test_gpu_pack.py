@@ -12,7 +12,7 @@ from kernel_cases import HALVES, Case, assert_close, desc, operands_for, referen
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import OTHERS_OFF, tensors
 from test_pack import F8, region_of
-from test_wgmma_packed import LAYOUTS
+from test_wgmma_packed import LAYOUTS, many_axes
 from wgmma_cases import OTHERS, PACKED, TRANSPOSES, product, residual, stashed
 
 import aicf
@@ -88,6 +88,12 @@ def test_words_and_bytes(gpu, types):  # noqa: F811
 @pytest.mark.parametrize("r", LAYOUTS, ids=str)
 def test_other_layouts(gpu, r):  # noqa: F811
     check(gpu, SMALL, r)
+
+
+@pytest.mark.spec("D9")
+def test_batches_of_many_axes_on_ordinary_cores(gpu):  # noqa: F811
+    for dtype in (f32, f16):
+        check(gpu, "cuda.gemm_tiled_64x64_packed.v1", many_axes(dtype), off=OTHERS_OFF[dtype])
 
 
 @pytest.mark.parametrize("make", [residual, stashed])

@@ -16,10 +16,12 @@ from test_wgmma import assert_clean
 from wgmma_cases import BY_NAME, H200, OTHERS, PACKED, TILINGS, TRANSPOSES, product, residual
 
 import aicf
-from aicf.cuda_kernels import engine, gemm_wgmma, gemm_wgmma_packed
+from aicf.cuda_kernels import engine, gemm, gemm_wgmma, gemm_wgmma_packed
+from aicf.device.spec import preset
 from aicf.registry.select import select
+from aicf.registry.trace import render, selection_lines
 from aicf.rows import RegionSpec
-from aicf.types import Precision, TensorDesc, bf16, f16, f32
+from aicf.types import DType, Precision, TensorDesc, bf16, f16, f32
 
 SMALL = PACKED["gemm_wgmma_64x64_packed"]
 WHOLE = [v for name, v in PACKED.items() if "_split" not in name]  # those that take products of any k
@@ -92,7 +94,7 @@ def test_one_copy_for_an_operand_that_is_both():
 
 
 def run(variant, r: RegionSpec, seed: int = 0) -> None:
-    """With small whole numbers; what lies between rows is NaN, and so is the workspace."""
+    """With small whole numbers; what lies between rows is NaN, and so is the workspace. What is not Hopper's runs on the host."""
     assert variant.supported(r, H200) is None
     rng, ins, arrays = np.random.default_rng(seed), [], []
     for d in r.operands:
@@ -108,7 +110,10 @@ def run(variant, r: RegionSpec, seed: int = 0) -> None:
     workspace = raw[-raw.ctypes.data % 256 :]
     copies, multiply = variant.build(r, H200)
     OnHost(copies, r)(ins, outs, workspace)
-    Machine(seed).launch(multiply, ins, outs, 2, workspace)
+    if "wgmma" in variant.id:
+        Machine(seed).launch(multiply, ins, outs, 2, workspace)
+    else:
+        OnHost(multiply, r)(ins, outs, workspace)
     got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
     assert_close(Case("", r), got, reference(Case("", r), arrays))
 
@@ -148,6 +153,28 @@ def test_other_layouts(r):
     run(SMALL, r, random.randrange(2**32))
 
 
+def many_axes(dtype: DType) -> RegionSpec:
+    """Of 2 x 3 x 2 products, b as one and a in another order."""
+    a, b = desc((2, 3, 2, 9, 7), dtype, (378, 63, 189, 7, 1)), desc((2, 3, 2, 7, 11), dtype)
+    return of(a, b, ("z", "add", "y", "x"), given={"x": desc((2, 3, 2, 9, 11), dtype)})
+
+
+@pytest.mark.spec("D9")
+def test_batches_of_many_axes_on_ordinary_cores():
+    tiled = gemm_wgmma_packed.gemm_tiled_64x64_packed
+    assert "axes of the batch 3 is over 2" in str(gemm.gemm_tiled_64x64.supported(many_axes(f32), H200))
+    assert "where they are" in str(tiled.supported(product(33, 33, 33, dtype=f32), H200))
+    run(tiled, many_axes(f32), random.randrange(2**32))
+
+
+@pytest.mark.spec("D9")
+@pytest.mark.parametrize("device", ["a100", "t4", "h200"])
+def test_there_is_a_kernel_for_batches_of_many_axes(device):
+    kernels = aicf.default_registry()
+    for dtype in (f32, f16):
+        assert "_packed" in select(many_axes(dtype), preset(device), kernels).kernel_id
+
+
 # --- machine code, and what it costs ----------------------------------------------------------------------------------
 
 
@@ -175,3 +202,11 @@ def test_chosen_where_it_pays():
             assert 15 < chosen.chosen.cost.terms["copies of operands"] < 40
     assert "packed" not in select(product(16, 4096, 4096, dtype=bf16), H200, kernels).kernel_id
     assert "packed" not in select(product(65, 63, 61), H200, kernels).kernel_id
+
+
+@pytest.mark.spec("B8")
+def test_traces_count_copies_that_nobody_needs():
+    fits = select(product(4096, 4096, 4096), H200, aicf.default_registry())
+    told = render(selection_lines(fits))
+    assert f"{len(PACKED) + 1} not needed" in told and "where they are" not in told
+    assert "a and b are read where they are" in render(selection_lines(fits, verbose=True))

@@ -18,7 +18,10 @@ H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
 VARIANTS = {name: v for name, v in BY_NAME.items() if name not in SPLITS}
-PACKED = {v.name: v for v in vars(gemm_wgmma_packed).values() if isinstance(v, KernelVariant)}
+PACKED = {
+    f"gemm_wgmma_{t}_packed": vars(gemm_wgmma_packed)[f"gemm_wgmma_{t}_packed"]
+    for t in gemm_wgmma_packed.TILINGS
+}
 PARTS = {name: v for name, v in VARIANTS.items() if "_parts" in name}  # whose blocks share tiles
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
