@@ -56,7 +56,7 @@ def halves(*shape, stride=None, alignment=256, dtype=f16):
 
 
 def taken_twice(r):
-    op = dataclasses.replace(r.anchor, inputs=(0, 0), outputs=(1,))
+    op = r.anchor._replace(inputs=(0, 0), outputs=(1,))
     return type(r)((op,), (r.tensors[0], r.tensors[2]), (0,), (1,))
 
 
