@@ -353,7 +353,7 @@ def test_half2_sums_are_the_rounded_sums(gpu):
 def test_a_tensor_taken_twice(gpu):
     """The region lists a tensor once that the op takes as both operands."""
     r = region("mul", (77,), (77,))
-    op = dataclasses.replace(r.anchor, inputs=(0, 0), outputs=(1,))
+    op = r.anchor._replace(inputs=(0, 0), outputs=(1,))
     r = RegionSpec((op,), (r.tensors[0], r.tensors[2]), (0,), (1,))
     for variant in (f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided")):
         check(gpu, Case(variant, r))
