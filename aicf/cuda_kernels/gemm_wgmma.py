@@ -29,7 +29,7 @@ from ..registry.variant import (
 from ..rows import RegionSpec
 from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
 from . import column_sums, gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, by_slices, depth
+from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, boxed, by_slices, depth
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
@@ -58,7 +58,7 @@ class Operand:
     def map(self, region: RegionSpec, lines: int) -> TensorMap:
         """For slices of `lines` and 128 bytes of k, or for 64 lines of them at a time."""
         dtype = region.operands[self.index].dtype
-        box = (depth(dtype), lines) if self.k_fast else (ATOM, depth(dtype))
+        box = (depth(dtype), boxed(lines, self.extents[1])) if self.k_fast else (ATOM, depth(dtype))
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)

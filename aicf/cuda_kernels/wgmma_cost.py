@@ -16,7 +16,7 @@ from ..rows import RegionSpec
 from ..types import TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import gemm, gemm_split
 from .gemm_split import Parts
-from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, depth
+from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, boxed, depth
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
@@ -61,9 +61,10 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     slices, size = length // step, length * p.dtype.itemsize
+    a_lines, b_lines = boxed(tiling.m, p.m), boxed(tiling.n, p.n)
     fetch = max(
-        (tiling.m + tiling.n) * size / PORT,
-        (tiling.m + tiling.n / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
+        (a_lines + b_lines) * size / PORT,
+        (a_lines + b_lines / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
     ) * 1e-3  # fmt: skip
     flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
     wait = flight * (slices - 1) / tiling.stages(parts is None and staged(tiling, region))

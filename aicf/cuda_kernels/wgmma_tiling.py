@@ -28,6 +28,12 @@ def depth(dtype: DType) -> int:
     return LINE_BYTES // dtype.itemsize
 
 
+def boxed(lines: int, extent: int) -> int:
+    """Of so many lines to a tile, those that one box brings of an operand of rows of k: no more than it has, in whole eights.
+    Lines outside of it take the accelerator several times as long as those inside."""
+    return min(lines, (extent + 7) // 8 * 8)
+
+
 def by_slices(dtype: DType) -> bool:
     """Whether products of each slice are summed by themselves, and those sums in f32: tensor cores keep some 14 bits of a sum
     of fp8 products, of which a long one would lose all that its last products add."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
-from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, depth
+from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, boxed, depth
 from .entry import begin
 from .epilogue import Epilogue
 from .ptx import (
@@ -194,9 +194,11 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     _, number, slices, point_of, _ = layers(epilogue)
     wait, announce, turn, place = wait_phase(), expect(), turner(stages), placer(tiling.band)
     divide = divider(tiling.parts)
+    a_brought, b_brought = brought(tile_m, a_order), brought(share, b_order)
 
     def produce(base, full, maps, walk, sizes):
         first, apart, rows, columns, steps, each, rank, part = walk
+        nbytes = uint32((a_brought(sizes[0]) + b_brought(sizes[1]) * uint32(cluster)) * uint32(LINE_BYTES))
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         tile, tiles = first, uint32(rows * columns * number(sizes, steps, each))
         while tile < tiles:
@@ -207,7 +209,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
             for step in range(int32(begin), int32(begin + count)):
                 ready = uint32(full + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
-                announce(ready, uint32(stage_bytes))
+                announce(ready, nbytes)
                 a_at = uint32(base + stage * uint32(stage_bytes))
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
                 k = int32(step * slice_of_k)
@@ -219,8 +221,17 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     return device(produce)
 
 
+def brought(lines: int, order: Order) -> Any:
+    """`count(extent)`: how many lines `bring` brings of an operand that has so many."""
+    if not order[0]:
+        return device(lambda extent: uint32(lines))
+    count = device(boxed)
+    return device(lambda extent: uint32(count(lines, extent)))
+
+
 def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
-    """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k; as rows of k, or, of halves, 64 lines at a time as 64 rows of lines."""
+    """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or, of
+    halves, 64 lines at a time as 64 rows of lines."""
     (k_fast, axes), boxes = order, lines // ATOM
     load = loader(load_box, axes)
 
