@@ -1,4 +1,4 @@
-"""KernelVariant (B7): what a kernel takes, what it costs, how it starts. Rejection is data.
+"""KernelVariant (B7): what a kernel takes (see checks.py), what it costs, how it starts. Rejection is data.
 
 A variant is written as a class of plain functions under `@variant(...)`; see docs/add-an-op.md. Only `build` may import a
 kernel body, so that choosing and explaining need neither numba nor a GPU.
@@ -6,36 +6,36 @@ kernel body, so that choosing and explaining need neither numba nor a GPU.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ..device.spec import DeviceSpec
 from ..errors import RegistryError
-from ..ops.schema import MAP, schema_of
 from ..rows import RegionSpec
 from ..types import DType, OpKind
-from .by_form import by_form
+from .checks import (
+    NEEDLESS,
+    Checks,
+    Reject,
+    aligned,
+    arity,
+    at_least,
+    at_most,
+    contiguous,
+    dtype,
+    first_failure,
+    multiple,
+    one_op,
+    prefixes,
+    same_shape,
+    structure,
+)
 from .cost import Cost
 
-
-class Reject(NamedTuple):
-    """Why a variant does not take a region: the condition that failed, with the value seen."""
-
-    condition: str
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-# The condition of a variant that takes trouble, such as copies, where there is none.
-NEEDLESS = "needless"
-Checks = Iterable[Reject | None]
 Floor = Callable[[RegionSpec, DeviceSpec], float]
 
 # --- how a kernel starts ----------------------------------------------------------------------------------------------
@@ -196,15 +196,12 @@ class KernelVariant:
     def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
         if self.viable is not None:
-            return self.admits(device) or _first(self.viable(region))
+            return self.admits(device) or first_failure(self.viable(region))
         return self.admits(device) or self._continues(region)
 
     def refuses(self, region: RegionSpec) -> Reject | None:
         """As `supported`, of a region whose device, structure and element types an index has found right, and its family."""
-        for reject in self.accepts(region):
-            if reject is not None:
-                return reject
-        return None
+        return first_failure(self.accepts(region))
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Negative if unsupported; else runs per second, as predicted: the higher the better (B8)."""
@@ -246,47 +243,6 @@ class KernelVariant:
             found = f"{device.name} has {device.shared_per_block}"
             return Reject("needs", f"needs {self.shared} bytes of shared memory for a block; {found}")
         return None
-
-
-def _first(checks: Checks) -> Reject | None:
-    for reject in checks:
-        if reject is not None:
-            return reject
-    return None
-
-
-@by_form
-def structure(region: RegionSpec) -> str:
-    """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
-
-    Independent ops of one kind with equal attributes, over domains of their own, are `maps` (A13).
-    """
-    if len(region.ops) == 1:
-        return schema_of(region.kind).core
-    parts: list[str] = []
-    for op in region.ops:
-        core = schema_of(op.kind).core
-        if core != MAP or parts[-1:] != [MAP]:
-            parts.append(core)
-    return "maps" if parts == [MAP] and _horizontal(region) else "+".join(parts)
-
-
-def _horizontal(region: RegionSpec) -> bool:
-    first = region.ops[0]
-    if any((op.kind, op.attrs) != (first.kind, first.attrs) for op in region.ops):
-        return False
-    shapes = {region.tensors[op.outputs[0]].shape for op in region.ops}
-    made = {t for op in region.ops for t in op.outputs}
-    return len(shapes) > 1 and not any(made.intersection(op.inputs) for op in region.ops)
-
-
-@functools.cache
-def prefixes(taken: str) -> frozenset[str]:
-    """The structures that a region of this structure goes through as it grows."""
-    if taken == "maps":
-        return frozenset({MAP, "maps"})
-    parts = taken.split("+")
-    return frozenset("+".join(parts[: n + 1]) for n in range(len(parts)))
 
 
 def variant(
@@ -340,76 +296,12 @@ def variant(
     return make
 
 
-# --- checks that accepts() yields -----------------------------------------------------------------------------------
-
-
-def one_op(region: RegionSpec) -> Reject | None:
-    if len(region.ops) != 1:
-        return Reject("ops", f"takes one op, got {len(region.ops)} ({region.signature})")
-    return None
-
-
-def arity(region: RegionSpec, operands: int, results: int) -> Reject | None:
-    got = len(region.operands), len(region.results)
-    if got != (operands, results):
-        return Reject("arity", f"takes {operands} operands and {results} results, got {got[0]} and {got[1]}")
-    return None
-
-
-def dtype(region: RegionSpec, *types: DType) -> Reject | None:
-    """Every tensor of the region has one of these element types."""
-    for what, i, t in _named(region):
-        if t.dtype not in types:
-            return Reject("dtype", f"{what} {i} is {t.dtype}, needs {' or '.join(map(str, types))}")
-    return None
-
-
-def contiguous(region: RegionSpec) -> Reject | None:
-    for what, i, t in _named(region):
-        if not t.contiguous:
-            return Reject(
-                "contiguous", f"{what} {i} has strides {t.stride} for shape {t.shape}, needs row-major"
-            )
-    return None
-
-
-def same_shape(region: RegionSpec) -> Reject | None:
-    first = region.results[0].shape
-    for what, i, t in _named(region):
-        if t.shape != first:
-            return Reject("same_shape", f"{what} {i} has shape {t.shape}, result 0 has {first}")
-    return None
-
-
-def aligned(region: RegionSpec, nbytes: int) -> Reject | None:
-    for what, i, t in _named(region):
-        if t.alignment < nbytes:
-            return Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {nbytes}")
-    return None
-
-
-def at_most(what: str, value: int, limit: int) -> Reject | None:
-    return Reject(what, f"{what} {value} is over {limit}") if value > limit else None
-
-
-def at_least(what: str, value: int, limit: int) -> Reject | None:
-    return Reject(what, f"{what} {value} is under {limit}") if value < limit else None
-
-
-def multiple(what: str, value: int, of: int) -> Reject | None:
-    return Reject(what, f"{what} {value} is not a multiple of {of}") if value % of else None
-
-
-def _named(region: RegionSpec) -> Iterator[tuple[str, int, Any]]:
-    yield from (("operand", i, t) for i, t in enumerate(region.operands))
-    yield from (("result", i, t) for i, t in enumerate(region.results))
-
-
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
 __all__ = [
+    "NEEDLESS",
     "NEEDLESS",
     "Arg",
     "Checks",

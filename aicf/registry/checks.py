@@ -1,0 +1,139 @@
+"""What a region must be for a kernel to take it: checks that `accepts` yields, and the structures that `takes` names (B7).
+
+A check is None, or the condition that failed with the value seen.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..ops.schema import MAP, schema_of
+from ..rows import RegionSpec
+from ..types import DType
+from .by_form import by_form
+
+
+class Reject(NamedTuple):
+    """Why a variant does not take a region: the condition that failed, with the value seen."""
+
+    condition: str
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+# The condition of a variant that takes trouble, such as copies, where there is none.
+NEEDLESS = "needless"
+Checks = Iterable[Reject | None]
+
+
+def first_failure(checks: Checks) -> Reject | None:
+    for reject in checks:
+        if reject is not None:
+            return reject
+    return None
+
+
+# --- structures -------------------------------------------------------------------------------------------------------
+
+
+@by_form
+def structure(region: RegionSpec) -> str:
+    """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
+
+    Independent ops of one kind with equal attributes, over domains of their own, are `maps` (A13).
+    """
+    if len(region.ops) == 1:
+        return schema_of(region.kind).core
+    parts: list[str] = []
+    for op in region.ops:
+        core = schema_of(op.kind).core
+        if core != MAP or parts[-1:] != [MAP]:
+            parts.append(core)
+    return "maps" if parts == [MAP] and _horizontal(region) else "+".join(parts)
+
+
+def _horizontal(region: RegionSpec) -> bool:
+    first = region.ops[0]
+    if any((op.kind, op.attrs) != (first.kind, first.attrs) for op in region.ops):
+        return False
+    shapes = {region.tensors[op.outputs[0]].shape for op in region.ops}
+    made = {t for op in region.ops for t in op.outputs}
+    return len(shapes) > 1 and not any(made.intersection(op.inputs) for op in region.ops)
+
+
+@functools.cache
+def prefixes(taken: str) -> frozenset[str]:
+    """The structures that a region of this structure goes through as it grows."""
+    if taken == "maps":
+        return frozenset({MAP, "maps"})
+    parts = taken.split("+")
+    return frozenset("+".join(parts[: n + 1]) for n in range(len(parts)))
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def one_op(region: RegionSpec) -> Reject | None:
+    if len(region.ops) != 1:
+        return Reject("ops", f"takes one op, got {len(region.ops)} ({region.signature})")
+    return None
+
+
+def arity(region: RegionSpec, operands: int, results: int) -> Reject | None:
+    got = len(region.operands), len(region.results)
+    if got != (operands, results):
+        return Reject("arity", f"takes {operands} operands and {results} results, got {got[0]} and {got[1]}")
+    return None
+
+
+def dtype(region: RegionSpec, *types: DType) -> Reject | None:
+    """Every tensor of the region has one of these element types."""
+    for what, i, t in _named(region):
+        if t.dtype not in types:
+            return Reject("dtype", f"{what} {i} is {t.dtype}, needs {' or '.join(map(str, types))}")
+    return None
+
+
+def contiguous(region: RegionSpec) -> Reject | None:
+    for what, i, t in _named(region):
+        if not t.contiguous:
+            return Reject(
+                "contiguous", f"{what} {i} has strides {t.stride} for shape {t.shape}, needs row-major"
+            )
+    return None
+
+
+def same_shape(region: RegionSpec) -> Reject | None:
+    first = region.results[0].shape
+    for what, i, t in _named(region):
+        if t.shape != first:
+            return Reject("same_shape", f"{what} {i} has shape {t.shape}, result 0 has {first}")
+    return None
+
+
+def aligned(region: RegionSpec, nbytes: int) -> Reject | None:
+    for what, i, t in _named(region):
+        if t.alignment < nbytes:
+            return Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {nbytes}")
+    return None
+
+
+def at_most(what: str, value: int, limit: int) -> Reject | None:
+    return Reject(what, f"{what} {value} is over {limit}") if value > limit else None
+
+
+def at_least(what: str, value: int, limit: int) -> Reject | None:
+    return Reject(what, f"{what} {value} is under {limit}") if value < limit else None
+
+
+def multiple(what: str, value: int, of: int) -> Reject | None:
+    return Reject(what, f"{what} {value} is not a multiple of {of}") if value % of else None
+
+
+def _named(region: RegionSpec) -> Iterator[tuple[str, int, Any]]:
+    yield from (("operand", i, t) for i, t in enumerate(region.operands))
+    yield from (("result", i, t) for i, t in enumerate(region.results))
