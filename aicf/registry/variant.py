@@ -302,7 +302,6 @@ def cdiv(a: int, b: int) -> int:
 
 __all__ = [
     "NEEDLESS",
-    "NEEDLESS",
     "Arg",
     "Checks",
     "Element",
