@@ -112,13 +112,15 @@ def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, tr
 
 
 HALVES = {f16: 2e-3, bf16: 1.6e-2}  # and what their rounding allows, relative
-MMAS = [v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v and "tf32" not in v]
+PACKED = [v for v in VARIANTS if v.endswith("_packed.v1")]  # test_gemm_packed.py has theirs
+MMAS = [
+    v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v and "tf32" not in v and v not in PACKED
+]
 TF32S = {
     v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma_tf32" in v
 }  # and what they may be off
 WGMMAS = [v for v in VARIANTS if ".gemm_wgmma_" in v]  # wgmma_cases.py has their cases
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in WGMMAS]
-PACKED = [v for v in VARIANTS if v.endswith("_packed.v1")]  # test_wgmma_packed.py has theirs
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *PACKED)]
 
 # One region for each variant, compiled for every architecture.

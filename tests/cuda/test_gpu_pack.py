@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import test_gpu_kernels
 from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
+from test_gemm_packed import LAYOUTS, many_axes
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import OTHERS_OFF, tensors
 from test_pack import F8, region_of
-from test_wgmma_packed import LAYOUTS, many_axes
 from wgmma_cases import OTHERS, PACKED, TRANSPOSES, product, residual, stashed
 
 import aicf
@@ -94,6 +94,16 @@ def test_other_layouts(gpu, r):  # noqa: F811
 def test_batches_of_many_axes_on_ordinary_cores(gpu):  # noqa: F811
     for dtype in (f32, f16):
         check(gpu, "cuda.gemm_tiled_64x64_packed.v1", many_axes(dtype), off=OTHERS_OFF[dtype])
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize(
+    "variant", ["cuda.gemm_mma_128x128_packed.v1", "cuda.gemm_mma_128x256_deep_packed.v1"]
+)
+def test_fragments_come_from_the_copies(gpu, variant):  # noqa: F811
+    for sizes, (ta, tb) in zip(ODD[:3], TRANSPOSES):
+        check(gpu, variant, moved(product(*sizes, dtype=bf16, ta=ta, tb=tb)), 1)
+    check(gpu, variant, many_axes(f16))
 
 
 @pytest.mark.parametrize("make", [residual, stashed])

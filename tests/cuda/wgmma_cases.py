@@ -8,7 +8,7 @@ import os
 from fused_gemm_cases import Product, batched, two_biases
 from kernel_cases import desc, fused
 
-from aicf.cuda_kernels import gemm_wgmma, gemm_wgmma_packed
+from aicf.cuda_kernels import gemm_packed, gemm_wgmma
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
@@ -18,10 +18,7 @@ H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
 VARIANTS = {name: v for name, v in BY_NAME.items() if name not in SPLITS}
-PACKED = {
-    f"gemm_wgmma_{t}_packed": vars(gemm_wgmma_packed)[f"gemm_wgmma_{t}_packed"]
-    for t in gemm_wgmma_packed.TILINGS
-}
+PACKED = {f"gemm_wgmma_{t}_packed": vars(gemm_packed)[f"gemm_wgmma_{t}_packed"] for t in gemm_packed.TILINGS}
 PARTS = {name: v for name, v in VARIANTS.items() if "_parts" in name}  # whose blocks share tiles
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))

@@ -1,15 +1,15 @@
-"""Variants of Hopper's products for operands that the accelerator can't copy as they are: they are copied into the workspace first.
+"""Variants of products for operands that a kernel can't read as they are: they are copied into the workspace first.
 
 A copy has rows that begin at multiples of 16 bytes (pack.py). The product is then that of another region, whose operands lie so, by
-the very kernel that takes it; its descriptors are of the copies. So batches of many axes are products of one, if what follows
-allows, and types that need k contiguous have it. For batches there is one of the ordinary cores' kernels as well.
+the very kernel that takes it; its pointers, and on Hopper its descriptors, are of the copies. So batches of many axes are products
+of one or two, if what follows allows, and types that need k contiguous have it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
@@ -28,9 +28,9 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
-from . import gemm, gemm_wgmma, pack
+from . import gemm, gemm_mma, gemm_wgmma, pack
 
-HALF = 2  # bytes, that wgmma takes in either order; of all others k is contiguous
+HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
 MENDED = frozenset({"aligned", "rows", "batch", "axes of the batch"})  # conditions that copies may meet
 TILINGS = "128x128_pingpong", "192x128", "128x256", "256x128", "64x128_pingpong", "64x64", "128x128_split"
@@ -84,10 +84,17 @@ def _first(checks: Checks) -> Reject | None:
     return next((reject for reject in checks if reject is not None), None)
 
 
-@cache
-def family(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], Reject | None]:
-    """Of kernels that copy, by that of those which don't: one function for all of them."""
+def family(plain: KernelVariant) -> Callable[[RegionSpec], Reject | None]:
+    """What a variant refuses of what `plain` does not read as it is; one function for all of Hopper's."""
+    return _refusing(gemm_wgmma.family if plain.family is gemm_wgmma.family else partial(_refusal, plain))
 
+
+def _refusal(plain: KernelVariant, region: RegionSpec) -> Reject | None:
+    return (plain.family and plain.family(region)) or plain.refuses(region)
+
+
+@cache
+def _refusing(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec], Reject | None]:
     def refuses(region: RegionSpec) -> Reject | None:
         refused = of(region)
         if refused is None:
@@ -117,9 +124,15 @@ def places(made: Packed, start: int) -> list[int]:
 
 def _packed(plain: KernelVariant) -> KernelVariant:
     """A variant that copies what `plain` can't read."""
-    refuses = family(plain.family or plain.refuses)
 
-    @variant("gemm", id=f"cuda.{plain.name}_packed.v1", takes=plain.takes, needs=plain.needs, family=refuses)
+    @variant(
+        "gemm",
+        id=f"cuda.{plain.name}_packed.v1",
+        takes=plain.takes,
+        needs=plain.needs,
+        shared=plain.shared,
+        family=family(plain),
+    )
     class Copying:
         __doc__ = f"""As {plain.name}, of operands that are first copied to rows that begin at multiples of 16 bytes.
 
@@ -163,6 +176,8 @@ def _reading(launch: Launch, copied: dict[In, Work]) -> Launch:
     return replace(launch, args=of(launch.args))
 
 
-# Names of this module are what a registry takes.
+# Names of this module are what a registry takes. On ordinary cores any layout is read as it is, but for batches of many axes.
 globals().update({f"gemm_wgmma_{t}_packed": _packed(getattr(gemm_wgmma, f"gemm_wgmma_{t}")) for t in TILINGS})
+gemm_mma_128x128_packed = _packed(gemm_mma.gemm_mma_128x128)
+gemm_mma_128x256_deep_packed = _packed(gemm_mma.gemm_mma_128x256_deep)
 gemm_tiled_64x64_packed = _packed(gemm.gemm_tiled_64x64)

@@ -1,4 +1,4 @@
-"""Hopper's products of operands that the accelerator can't copy as they are, without a GPU: what is taken, and what is computed.
+"""Products of operands that are copied to whole rows first, without a GPU: what is taken, and what is computed.
 
 The copies run as LLVM on the host, the product on the model of the machine. tests/cuda/test_pack.py has the copies by themselves.
 """
@@ -16,10 +16,11 @@ from test_wgmma import assert_clean
 from wgmma_cases import BY_NAME, H200, OTHERS, PACKED, TILINGS, TRANSPOSES, product, residual
 
 import aicf
-from aicf.cuda_kernels import engine, gemm, gemm_wgmma, gemm_wgmma_packed
+from aicf.cuda_kernels import engine, gemm, gemm_mma, gemm_packed, gemm_wgmma
 from aicf.device.spec import preset
 from aicf.registry.select import select
 from aicf.registry.trace import render, selection_lines
+from aicf.registry.variant import NEEDLESS, Work
 from aicf.rows import RegionSpec
 from aicf.types import DType, Precision, TensorDesc, bf16, f16, f32
 
@@ -67,7 +68,7 @@ def test_refuses_with_the_value_seen(r, reason):
 ])  # fmt: skip
 def test_copies_what_it_must_and_nothing_else(r, copied, fast):
     assert all((v.supported(r, H200) is None) == bool(copied) for v in WHOLE)
-    made = gemm_wgmma_packed.packed(r)
+    made = gemm_packed.packed(r)
     assert [c.index for c in made.copies] == copied
     assert tuple(o.k_fast for o in gemm_wgmma.operands(made.region)) == fast
 
@@ -78,7 +79,7 @@ def test_batches_of_many_axes_become_few(strides):
     r = of(heads(*strides), desc((2, 3, 5, 24, 16), f16))
     assert "axes of the batch" in str(BY_NAME["gemm_wgmma_64x64"].supported(r, H200))
     assert all(v.supported(r, H200) is None for v in WHOLE)
-    made = gemm_wgmma_packed.packed(r)
+    made = gemm_packed.packed(r)
     batch = 2 - (strides[0] == 0)
     assert [c.nbytes for c in made.copies if c.index == 0] == [batch * 15 * 40 * 48]
 
@@ -87,7 +88,7 @@ def test_one_copy_for_an_operand_that_is_both():
     x = desc((33, 33), f16)
     r = fused({"x": x}, ("y", "gemm", "x", "x", None, None, {"trans_b": True}))
     assert SMALL.supported(r, H200) is None
-    assert len(gemm_wgmma_packed.packed(r).copies) == 1
+    assert len(gemm_packed.packed(r).copies) == 1
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_words_and_bytes_in_every_order(types, ta, tb):
     a, b, out = types
     attrs = {"precision": Precision.tf32} if a is f32 else {"out_dtype": out.id}
     r = product(67, 71, 161, ta=ta, tb=tb, dtype=a, b_dtype=b, **attrs)
-    assert all(o.k_fast for o in gemm_wgmma.operands(gemm_wgmma_packed.packed(r).region))
+    assert all(o.k_fast for o in gemm_wgmma.operands(gemm_packed.packed(r).region))
     run(SMALL, r, random.randrange(2**32))
 
 
@@ -161,7 +162,7 @@ def many_axes(dtype: DType) -> RegionSpec:
 
 @pytest.mark.spec("D9")
 def test_batches_of_many_axes_on_ordinary_cores():
-    tiled = gemm_wgmma_packed.gemm_tiled_64x64_packed
+    tiled = gemm_packed.gemm_tiled_64x64_packed
     assert "axes of the batch 3 is over 2" in str(gemm.gemm_tiled_64x64.supported(many_axes(f32), H200))
     assert "where they are" in str(tiled.supported(product(33, 33, 33, dtype=f32), H200))
     run(tiled, many_axes(f32), random.randrange(2**32))
@@ -173,6 +174,29 @@ def test_there_is_a_kernel_for_batches_of_many_axes(device):
     kernels = aicf.default_registry()
     for dtype in (f32, f16):
         assert "_packed" in select(many_axes(dtype), preset(device), kernels).kernel_id
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize(
+    "name, r", [("gemm_mma_128x128", product(67, 71, 73)), ("gemm_mma_128x128", many_axes(bf16))]
+)
+def test_fragments_come_from_the_copies(name, r):
+    """By pointers to the workspace, 16 bytes at a time; what can be read by four is not copied."""
+    plain, packing = getattr(gemm_mma, name), getattr(gemm_packed, name + "_packed")
+    made = gemm_packed.packed(r)
+    assert plain.supported(r, H200) is not None and packing.supported(r, H200) is None
+    assert [o.width for o in gemm_mma.operands(made.region)] == [16, 16]
+    _, multiply = packing.build(r, H200)
+    at = gemm_packed.places(made, 0)
+    assert multiply.args[:2] == (Work(at[0], r.operands[0].dtype), Work(at[1], r.operands[1].dtype))
+    assert packing.supported(product(66, 70, 74), H200).condition == NEEDLESS
+
+
+@pytest.mark.spec("D5", "B8")
+def test_before_hopper_odd_rows_are_copied_too():
+    a100 = preset("a100")
+    chosen = select(product(4097, 4095, 4096, dtype=bf16), a100, aicf.default_registry())
+    assert chosen.kernel_id in ("cuda.gemm_mma_128x256_deep_packed.v1", "cuda.gemm_mma_128x128_packed.v1")
 
 
 # --- machine code, and what it costs ----------------------------------------------------------------------------------
@@ -208,5 +232,5 @@ def test_chosen_where_it_pays():
 def test_traces_count_copies_that_nobody_needs():
     fits = select(product(4096, 4096, 4096), H200, aicf.default_registry())
     told = render(selection_lines(fits))
-    assert f"{len(PACKED) + 1} not needed" in told and "where they are" not in told
+    assert f"{len(PACKED) + 3} not needed" in told and "where they are" not in told
     assert "a and b are read where they are" in render(selection_lines(fits, verbose=True))
