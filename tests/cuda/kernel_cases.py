@@ -139,6 +139,9 @@ FIRST = [
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), tolerance=2e-3)
       for v in MMAS),
     *(Case(v, gemm(130, 72, 200, c=True, bias=72, act=ActKind.gelu, beta=0.5)) for v in SPLITS),
+    *(Case(v, gemm(301, 203, 75, c=True, bias=203, act=ActKind.gelu, beta=0.5, dtype=f16), tolerance=2e-3) for v in PACKED if ".gemm_mma_" in v),
+    Case("cuda.gemm_tiled_64x64_packed.v1",
+         region("gemm", desc((2, 3, 2, 70, 66), stride=(27720, 4620, 13860, 66, 1)), desc((2, 3, 2, 66, 11)), None, None), 2e-5),
     Case("cuda.gemv_simt.v1", gemm(5, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)),
     Case("cuda.gemv_simt.v1", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
                                    dtype=f16), tolerance=2e-3),
