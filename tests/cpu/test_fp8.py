@@ -53,6 +53,7 @@ def test_every_code_is_read(dtype, to, variant):
     same(got, rounded(codes(dtype).astype(np.float32), to))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.spec("D10", "A12")
 @FP8
 @pytest.mark.parametrize("variant", [LOOP, REFERENCE])

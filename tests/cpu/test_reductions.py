@@ -25,6 +25,7 @@ def reduced(x, how, axes, keepdims=False, **more):
     return Graph({"x": x}, (how, "x", "y", {"axes": axes, "keepdims": keepdims}), **more)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("shape, axes", DOMAINS, ids=str)
@@ -49,7 +50,7 @@ def test_integers_wrap():
     np.testing.assert_array_equal(got, x.sum(1, dtype=np.int32))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("shape, axes", DOMAINS, ids=str)
@@ -80,6 +81,7 @@ def test_operands_of_every_layout(layout):
         reduced(LAYOUTS[layout](normal(*shape)), "reduce_sum", axes).check(REDUCE)
 
 
+@pytest.mark.sample(1, each="how")
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("axes", [(0,), (1,)])
 @pytest.mark.parametrize("how", HOWS)
