@@ -30,12 +30,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from dis import opmap
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 # Packages whose functions are what they are: no part of a kernel's source.
@@ -178,6 +179,14 @@ def device_calls(fn: Any) -> Any:
     if all(v is read[name] for name, v in made.items()) and all(a is b for a, b in zip(kept, cells)):
         return fn
     return _rebuilt(fn, made, kept)
+
+
+def with_math(fn: Any, **functions: Any) -> Any:
+    """The function, with these in the place of the functions of those names of Python's `math`."""
+    module = ModuleType("math")
+    module.__dict__.update({**vars(math), **functions})
+    names = {name: module for name in globals_read(fn.__code__) if fn.__globals__.get(name) is math}
+    return _rebuilt(fn, names, [cell.cell_contents for cell in fn.__closure__ or ()])
 
 
 _LOAD_GLOBAL, _EXTENDED_ARG = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]

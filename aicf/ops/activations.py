@@ -112,7 +112,8 @@ def gelu(x):
 
     NaN stays NaN, and -inf gives NaN (it is -inf * 0).
     """
-    return 0.5 * x * (1.0 + math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    half = 0.5 * x
+    return half + half * math.tanh(x * (0.7978845608028654 + 0.035677408136300125 * (x * x)))
 
 
 @gelu.reference
@@ -129,8 +130,10 @@ def _(emit, dy, x, y):
 def gelu_grad(dy, x):
     """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
     x = 10.0 if x > 10.0 else -10.0 if x < -10.0 else x
-    t = math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))
-    return dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 0.134145 * x * x))
+    square = x * x
+    t = math.tanh(x * (0.7978845608028654 + 0.035677408136300125 * square))
+    rise = x * (1.0 - t * t) * (0.7978845608028654 + 0.10703222440890037 * square)
+    return dy * (0.5 + 0.5 * (t + rise))
 
 
 @gelu_grad.reference

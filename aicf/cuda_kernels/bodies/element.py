@@ -7,7 +7,6 @@ stands the same thing in plain Python, on NumPy arrays.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from ...registry.program import Expression
 from ...types import DType, rounded
-from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
+from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types, with_math
 from .llvm import emit_call
 from .storage import (
     decode,
@@ -141,12 +140,13 @@ def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool
 
 @deferred
 def vector_maker(
-    expr: Expression, ins: Loads, moves: tuple[bool, ...], width: int, brought: tuple[int, ...] = ()
+    expr: Expression, ins: Loads, moves: tuple[bool, ...], width: int, brought: tuple[int, ...], tanh: Any
 ) -> Any:
-    """`make(carried, words, ins, offsets)`: the same of a map that stores nothing. Returns all of its results: of each a tuple with
-    a number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80.
+    """`make(carried, words, ins, offsets)`: the same of a map that stores nothing. Returns all of its results, which will be
+    halves: of each a tuple with a number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80.
 
     brought  loads of which the neighbours are given in a word of 32 bits
+    tanh     as exact as halves need it
     """
     lanes = Lanes(expr, ins, (), moves, width)
     if SIMULATED:
@@ -161,7 +161,7 @@ def vector_maker(
         def codegen(ctx, b, sig, args):
             numbers = [(b.extract_value(args[0], j),) for j in range(width)]
             given = {k: b.extract_value(args[1], i) for i, k in enumerate(brought)}
-            made = _emit_made(ctx, b, lanes, numbers, args[2], args[3], emit_rounded, given)
+            made = _emit_made(ctx, b, lanes, numbers, args[2], args[3], tanh, given)
             results = [ctx.make_tuple(b, kind, list(values)) for kind, values in zip(each, zip(*made))]
             return ctx.make_tuple(b, sig.return_type, results)
 
@@ -207,8 +207,8 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
 
 
 def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
-               round_: Callable[..., Any] | None = None, words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
-    """Loads and steps; all results of each lane. `words`: of loads that came by another way."""
+               tanh: Any = None, words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
+    """Loads and steps; all results of each lane. `tanh`: see emit_expression; `words`: of loads that came by another way."""
     width, apart = lanes.width, lanes.apart
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
@@ -231,24 +231,21 @@ def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
             else:
                 column = [emit_load(ctx, b, dtype, source)] * width
         arguments = [(*given, value) for given, value in zip(arguments, column)]
-    return [emit_expression(ctx, b, lanes.emitted, list(values), round_) for values in arguments]
+    return [emit_expression(ctx, b, lanes.emitted, list(values), tanh) for values in arguments]
 
 
-def emit_expression(
-    ctx: Any, b: Any, expr: Expression, values: list[Any], round_: Callable[..., Any] | None = None
-) -> list[Any]:
-    """Arguments to results, each in its slot's compute type. `round_`: as `emit_rounded`, if not by what memory holds."""
+def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], tanh: Any = None) -> list[Any]:
+    """Arguments to results, each in its slot's compute type. `tanh`: one for results that will be halves, if they all will, on
+    sm_80 and later."""
     slots: dict[int, Any] = {}
 
-    def rounded_to(dtype: DType, value: Any) -> Any:
-        return (
-            decode(ctx, b, dtype, encode(ctx, b, dtype, value))
-            if round_ is None
-            else round_(ctx, b, dtype, value)
-        )
-
     def put(slot: int, value: Any) -> None:
-        slots[slot] = rounded_to(expr.dtypes[slot], value) if slot in expr.rounded else value
+        dtype = expr.dtypes[slot]
+        if slot in expr.rounded and tanh is None:
+            value = decode(ctx, b, dtype, encode(ctx, b, dtype, value))
+        elif slot in expr.rounded:
+            value = emit_rounded(ctx, b, dtype, value)
+        slots[slot] = value
 
     for slot, value in enumerate(values):
         put(slot, value)
@@ -256,7 +253,8 @@ def emit_expression(
         kinds = [numba_type(expr.dtypes[s]) for s in made]
         result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
         given = [numba_type(expr.dtypes[s]) for s in arguments]
-        r = emit_call(ctx, b, device_calls(fn), result, given, [slots[s] for s in arguments])
+        called = device_calls(fn) if tanh is None else with_math(device_calls(fn), tanh=tanh)
+        r = emit_call(ctx, b, called, result, given, [slots[s] for s in arguments])
         for k, slot in enumerate(made):
             put(slot, r if len(made) == 1 else b.extract_value(r, k))
     return [slots[s] for s in expr.results]

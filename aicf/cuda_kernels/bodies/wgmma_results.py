@@ -37,6 +37,7 @@ from .ptx import (
     store_box,
     store_matrices,
     sync_threads,
+    tanh_for_halves,
     wait_phase,
     wait_stores,
     wait_stores_read,
@@ -311,7 +312,7 @@ def packer(epilogue: Epilogue, brought: tuple[int, ...]) -> Any:
     start, at, pack = starter(epilogue.c, PAIR, brings_c), places(reads), pair_packer(epilogue.stores)
     first, added = first_row(epilogue.batch), last_of(len(epilogue.stores), epilogue.sums)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
-    compute = vector_maker(expression, dtypes, moves, PAIR, of_reads)
+    compute = vector_maker(expression, dtypes, moves, PAIR, of_reads, tanh_for_halves())
     c_of = device((lambda c, words: words[:1]) if brings_c else (lambda c, words: c))
     others = device((lambda words: words[1:]) if brings_c else (lambda words: words))
 

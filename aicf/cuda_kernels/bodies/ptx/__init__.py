@@ -39,7 +39,7 @@ from .copy import (
     store_units,
     wait_copies,
 )
-from .math import add_half2, forget, pack_fp8, pack_halves, settle, unpack_fp8, unpack_halves
+from .math import add_half2, forget, pack_fp8, pack_halves, settle, tanh_for_halves, unpack_fp8, unpack_halves
 from .memory import (
     add_words,
     cache_policy,
@@ -101,7 +101,7 @@ __all__ = [
     "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
     "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
-    "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "unpack_fp8",
+    "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "tanh_for_halves", "unpack_fp8",
     "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
     "wait_stores_read",
 ]  # fmt: skip
