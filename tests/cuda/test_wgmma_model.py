@@ -321,18 +321,41 @@ class NoRelease(Machine):
 
 
 class OneAfterTheOther(Machine):
-    """The second block of a cluster begins when the first one can't go on."""
+    """The second block of a cluster begins, and releases a slice, when the first one can't go on."""
 
-    def barrier_init(self):
-        init = super().barrier_init()
-
-        def late(at, count):
+    def late(self, act):
+        def act_late(*args):
             if self.current.block.rank:
                 first = [t for t in self.threads if not t.block.rank]
-                self.current.wait(lambda: not any(t.ready() and not t.over for t in first))
-            init(at, count)
+                groups = self.blocks[0].groups.values()
+                self.current.wait(lambda: not (
+                    self.events or self.leaving or any(g.done < len(g.asked) for g in groups)
+                    or any(t.ready() and not t.over for t in first)
+                ))  # fmt: skip
+            act(*args)
 
-        return late
+        return act_late
+
+    def barrier_init(self):
+        return self.late(super().barrier_init())
+
+    def arrive_remote(self):
+        return self.late(super().arrive_remote())
+
+
+class EarlyLeave(OneAfterTheOther):
+    """A block does not wait until all have read what it brought: a slice."""
+
+    def wait_phase(self):
+        wait, waits = super().wait_phase(), {}
+
+        def wait_once(at, parity):
+            thread = self.current
+            waits[thread] = waits.get(thread, 0) + 1
+            if thread.index or waits[thread] == 1:
+                wait(at, parity)
+
+        return wait_once
 
 
 class NoWaitForOtherBlocks(OneAfterTheOther):
@@ -378,6 +401,12 @@ def test_the_model_notices_what_parts_need(machine):
         for seed in range(20):
             run(HALVED, product(8, 64, 40), seed, machine=machine)
     run(HALVED, product(8, 64, 40), machine=OneAfterTheOther)
+
+
+def test_the_model_notices_who_leaves_too_early():
+    with pytest.raises(AssertionError, match="the block has left"):
+        run(PAIR, product(72, 64, 40), machine=EarlyLeave)
+    run(PAIR, product(72, 64, 40), machine=OneAfterTheOther)
 
 
 def test_the_model_notices_descriptors_with_a_rank(monkeypatch):

@@ -26,7 +26,7 @@ from .ptx import (
     arrive,
     arrive_remote,
     barrier_init,
-    cluster_arrive,
+    cluster_arrive_only,
     cluster_rank,
     cluster_wait,
     describe,
@@ -80,7 +80,7 @@ def wgmma(
     )
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
     prefetch, fence = prefetch_map(), fence_async()
-    meet, met, leave, rank_of = _together(tiling)
+    meet, met, rank_of = _together(tiling)
     prepare = barriers_of_parts(tiling, staged)
     keep, take = _registers(tiling)
     follow = begin()
@@ -121,7 +121,6 @@ def wgmma(
         else:
             take()
             consume(base, full, maps, walk, sizes, scales, operands)
-        leave()  # a block's shared memory may not go while others of its cluster still arrive there
 
     order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")
     walks = "".join(
@@ -137,28 +136,28 @@ def wgmma(
     return kernel
 
 
-def _together(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
-    """(`meet()`: barriers are made, and all who use them know; `met()`: other blocks too, of those that share a tile;
-    `leave()`; `rank()`): alone, or in a cluster.
+def _together(tiling: Tiling) -> tuple[Any, Any, Any]:
+    """(`meet()`: barriers are made, and all who use them know; `met()`: other blocks too, of those that share a tile, who need
+    each other at the end only; `rank()`): alone, or in a cluster.
 
-    Who divides k needs the others at its end only, and leaves when it has got what they send.
+    Arriving releases nothing: barriers are published already, and a release waits for all that the chip has under way.
     """
-    nothing, arrive, wait = device(lambda: None), cluster_arrive(), cluster_wait()
+    nothing, arrive, wait = device(lambda: None), cluster_arrive_only(), cluster_wait()
     if tiling.together == 1:
-        return device(lambda: cuda.syncthreads()), nothing, nothing, device(lambda: uint32(0))
+        return device(lambda: cuda.syncthreads()), nothing, device(lambda: uint32(0))
     if tiling.parts > 1:
 
         def meet_here():
             arrive()
             cuda.syncthreads()
 
-        return device(meet_here), wait, nothing, cluster_rank()
+        return device(meet_here), wait, cluster_rank()
 
     def meet():
         arrive()
         wait()
 
-    return device(meet), nothing, device(meet), cluster_rank()
+    return device(meet), nothing, cluster_rank()
 
 
 def _registers(tiling: Tiling) -> tuple[Any, Any]:
@@ -179,7 +178,8 @@ Order = tuple[bool, tuple[int, ...]]
 def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
     """`produce(base, full, maps, walk, sizes)`: one thread asks for slice after slice, as soon as there is room.
 
-    Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it.
+    Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it. When the
+    last ones are, nobody arrives here any more, and the block's shared memory may go.
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
     share, slice_of_k = tile_n // cluster, depth(epilogue.dtype)
@@ -192,7 +192,12 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     bring_a = bringer(tile_m, a_order, load_box)
     bring_b = bringer(share, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster))
     _, number, slices, point_of, _ = layers(epilogue)
-    wait, announce, turn, place = wait_phase(), expect(), turner(stages), placer(tiling.band)
+    wait, announce, turn, place = (
+        wait_phase(),
+        expect(),
+        turner(stages),
+        placer(tiling.band, epilogue.batch > 0),
+    )
     divide = divider(tiling.parts)
     a_brought, b_brought = brought(tile_m, a_order), brought(share, b_order)
 
@@ -217,6 +222,10 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 bring_b(b_at, maps[1], ready, b_line, k, point)
                 stage, phase = turn(stage, phase)
             tile = uint32(tile + apart)
+        if cluster > 1:
+            for _ in range(stages):
+                wait(uint32(full + uint32(8) * stage + uint32(empty)), phase)
+                stage, phase = turn(stage, phase)
 
     return device(produce)
 
@@ -274,7 +283,7 @@ def consumer(
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
     start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
     a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
-    turn, skip, place = turner(stages), skipper(stages), placer(tiling.band)
+    turn, skip, place = turner(stages), skipper(stages), placer(tiling.band, epilogue.batch > 0)
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
     length = lengths(slices)
@@ -287,7 +296,7 @@ def consumer(
         gatherer(tiling, staged),
         tiling.columns,
     )
-    _, met, _, _ = _together(tiling)
+    _, met, _ = _together(tiling)
 
     def consume(base, full, maps, walk, sizes, scales, operands):
         first, apart, rows, columns, steps, each, rank, part_of_k = walk

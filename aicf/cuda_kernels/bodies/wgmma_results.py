@@ -39,7 +39,6 @@ from .ptx import (
     sync_threads,
     tanh_for_halves,
     wait_phase,
-    wait_stores,
     wait_stores_read,
 )
 from .tile import column_sums, each, permute
@@ -85,7 +84,7 @@ def boxes_of_results(
     blocks, chunks_at, buffers = tiling.row_blocks, tiling.chunks_at(staged), tiling.buffers(staged)
     turns, box, own = buffers // staged, staged * CHUNK_BYTES, buffers * CHUNK_BYTES
     put_all = each_or_sums(epilogue, CHUNK, 8, tuple(range(OWN)), matrices(epilogue, brought))
-    wait_all, fence, commit = wait_stores(), fence_async(), commit_stores()
+    wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
     store = of_maps(box_storer(epilogue.batch), 2, len(epilogue.stores))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
     ask_for, wait_for_room, go_on = (
@@ -120,7 +119,7 @@ def boxes_of_results(
 
     def done(member):
         if member == 0:
-            wait_all()
+            wait_read()  # shared memory goes with the block; what is on its way from there arrives
 
     return device(ask), device(write), device(done)
 

@@ -23,17 +23,18 @@ def over(length, tile):
     return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
 
 
-def placer(band: int) -> Any:
-    """`place(tile, rows, columns)`: a tile's row, column and layer. All tiles of the first layer, then of the next; in bands
-    of `band` rows, down each column of a band: what is near in time shares operands in the L2 cache."""
+def placer(band: int, layered: bool) -> Any:
+    """`place(tile, rows, columns)`: a tile's row, column and layer. All tiles of the first layer, if there may be more, then of the
+    next; in bands of `band` rows, down each column of a band: what is near in time shares operands in the L2 cache."""
 
     def place(tile, rows, columns):
-        layer = uint32(tile // uint32(rows * columns))
+        layer = uint32(tile // uint32(rows * columns)) if layered else uint32(0)
         tile = uint32(tile - layer * rows * columns)
         above = uint32(tile // uint32(band * columns) * uint32(band))
         height = uint32(min(uint32(rows - above), uint32(band)))
         within = uint32(tile - above * columns)
-        return uint32(above + within % height), uint32(within // height), layer
+        column = uint32(within // height)
+        return uint32(above + within - column * height), column, layer
 
     return device(place)
 
@@ -59,8 +60,10 @@ def layers(epilogue: Epilogue) -> Layers:
     """One; or parts of k, each of whose results lie below those of the one before; or a batch's products."""
     all_steps, no_point = device(lambda sizes, steps: steps), device(lambda layer, sizes: ())
     parts = device(lambda sizes, steps, each: over(steps, each))
+    all_of_k = device(lambda layer, steps, each: (uint32(0), steps))
     if not epilogue.batch:
-        return Layers(all_steps, parts, part_of_k, no_point, no_point)
+        one = device(lambda sizes, steps, each: uint32(1))
+        return Layers(all_steps, one, all_of_k, no_point, no_point)
 
     def below(layer, sizes):
         return np.int64(layer) * sizes[0], np.int64(layer)
@@ -69,7 +72,6 @@ def layers(epilogue: Epilogue) -> Layers:
         slice_of_k = depth(epilogue.dtype)
         steps_of_part = device(lambda sizes, steps: over(sizes[3], slice_of_k))
         return Layers(steps_of_part, parts, part_of_k, no_point, device(below))
-    all_of_k = device(lambda layer, steps, each: (uint32(0), steps))
     if epilogue.batch == 1:
         count, point = (
             device(lambda sizes, steps, each: uint32(sizes[3])),
