@@ -182,7 +182,7 @@ def test_compiles_without_spills_stack_or_f64(variant, device):
         compile_case(case, device, look_at_ptx=hopper)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("variant", [FLAT, VECTOR, STRIDED, ROWS, REDUCE_ROWS, REDUCE_COLUMNS])
 @pytest.mark.parametrize("keep_all", [False, True])
@@ -241,7 +241,7 @@ def test_code_run_on_the_host_agrees_with_numpy(variant):
             assert_close(case, results, reference(case, operands.arrays))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("variant", [FLAT, VECTOR, STRIDED, ROWS, REDUCE_NAIVE])
 def test_strict_code_run_on_the_host_is_bit_for_bit_one_op_at_a_time(variant):

@@ -26,7 +26,7 @@ def feed_of(dtype: DType, batch: int) -> dict[str, np.ndarray]:
     return {n: rng.normal(size=(batch, k)).astype(dtype.numpy) for n, k in (("x", 12), ("y", 4))}
 
 
-@pytest.mark.sample(2, each="dtype")
+@pytest.mark.sample(1, each="dtype")
 @on_each_device
 @pytest.mark.spec("D10", "D6")
 @HALVES
