@@ -443,7 +443,7 @@ def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarra
     fewest = max(1, min(t.numel for t in case.region.results))
     summed = max([1.0, *(t.numel / fewest for t in case.region.operands)])
     if case.region.kind.name == "gemm":
-        summed = max(1, case.region.operands[0].shape[0 if case.region.attrs["trans_a"] else 1])
+        summed = max(1, case.region.operands[0].shape[-2 if case.region.attrs["trans_a"] else -1])
     last, beside = case.region.ops[-1], 1
     if case.region.kind.name == "gemm" and last.kind.name == "reduce_sum":
         beside = max(1, case.region.tensors[last.inputs[0]].shape[0])

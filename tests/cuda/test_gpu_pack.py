@@ -116,7 +116,9 @@ def test_random_problems(gpu):  # noqa: F811
     rng = np.random.default_rng()
     for _ in range(30):
         m, n, k = (int(x) | 1 for x in np.exp(rng.uniform(0, np.log(1500), 3)))
-        check(gpu, SMALL, product(m, n, k, dtype=bf16, tb=True))
+        r = product(m, n, k, dtype=bf16, tb=True)
+        if PACKED["gemm_wgmma_64x64_packed"].supported(r, gpu.spec) is None:  # else a and b are single rows
+            check(gpu, SMALL, r)
 
 
 def test_special_values(gpu):  # noqa: F811

@@ -154,7 +154,7 @@ def turn(variant: str, of: Sequence[Any]) -> Any:
 
 
 # a result of f32 is as far off as its operands were rounded, or as sums of fp8 were kept
-OTHERS_OFF = {**HALVES, f32: 2e-3}
+OTHERS_OFF = {**HALVES, f32: 4e-3}  # operands are cut off to tf32
 BYTES = [v for v in IDS if "split" not in v and next(t for t in TILINGS if f"_{t}." in v).sums_by_slices]
 
 

@@ -34,6 +34,7 @@ from .ptx import (
     fence_async,
     in_block,
     keep_registers,
+    launch_next,
     load_box,
     multicast_box,
     prefetch_map,
@@ -83,7 +84,7 @@ def wgmma(
     meet, met, rank_of = _together(tiling)
     prepare = barriers_of_parts(tiling, staged)
     keep, take = _registers(tiling)
-    follow = begin()
+    follow, let_go = begin(), launch_next()
     each = layers(epilogue).each
     produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
     consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged, brought)
@@ -117,6 +118,7 @@ def wgmma(
             keep()
             if thread == 0:
                 produce(base, full, maps, walk, sizes)
+                let_go()
             met()
         else:
             take()
