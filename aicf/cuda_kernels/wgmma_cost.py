@@ -31,11 +31,13 @@ DRAIN_US = 0.3  # from a tile's last request to its last product
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
 STRADDLE = 2.2  # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines
 START_US = 0.5  # barriers, descriptors on their way, registers divided anew
-CLUSTER_US = 0.9  # for blocks of a cluster to meet at its start and its end
+CLUSTER_US = 0.4  # for blocks of a cluster to meet, and for the last to be done
 MEET_US = (
     0.4  # for blocks that share a tile: they meet meanwhile, and then each has to wait for the others' sums
 )
-REMOTE = 40.0  # GB/s of these from one multiprocessor to another; not measured yet
+REMOTE = 40.0  # GB/s of these from one multiprocessor to another
+QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
+AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
 # For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, and for
 # one that comes in boxes; to add up their columns
@@ -78,8 +80,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     if tiling.parts > 1:
         finish += MEET_US + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
 
-    # clusters lie within groups of 16 or 18 multiprocessors
-    usable = device.sms - device.sms % (2 * tiling.together)
+    usable = int(device.sms * (QUARTETS if tiling.together > 2 else 1)) // tiling.together * tiling.together
     most = cdiv(tiles, usable)  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
@@ -92,11 +93,17 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     reached = gemm.MEMORY_EFFICIENCY
     if tiling.n == ATOM and tiling.blocks > 1 and p.n >= p.m:
         reached *= LINES
+    if tiling.parts > 1 and p.m > tiling.m and p.n > tiling.n:
+        reached /= AGAIN
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     limits = {"memory": memory, "L2": tiles * fetch / device.sms, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
-    if tiling.parts > 1:  # one tile each: nothing is on its way while sums meet
-        together = max(together, limits[limit] + finish)
+    if (
+        tiling.parts > 1
+    ):  # one tile each: nothing is on its way while sums meet, or before the next block begins
+        together = max(
+            limits[limit] + finish, most * (alone + finish + START_US + TRIP_US) - START_US - TRIP_US
+        )
     first = tiling.stage_bytes / PORT * 1e-3
     latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
     terms = {"launch": device.launch_us, "latency": latency}

@@ -30,7 +30,7 @@ def depth(dtype: DType) -> int:
 
 def boxed(lines: int, extent: int) -> int:
     """Of so many lines to a tile, those that one box brings of an operand of rows of k: no more than it has, in whole eights.
-    Lines outside of it take the accelerator several times as long as those inside."""
+    Lines outside of it take the accelerator three times as long as those inside."""
     return min(lines, (extent + 7) // 8 * 8)
 
 
