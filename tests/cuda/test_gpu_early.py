@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import wgmma_cases
 from kernel_cases import GEMMS, MMAS, SPLITS, TF32S, VARIANTS, desc, fused, gemm, region
-from ptx_support import regions_of
+from ptx_support import ALL, regions_of
 
 from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.bodies.ptx import fence_memory
+from aicf.cuda_kernels.bodies.ptx import fence_memory, launch_next
 from aicf.cuda_kernels.dsl import cuda, int32
 from aicf.device.runtime import runtime
 from aicf.graph.run.capture import capture
@@ -163,10 +163,11 @@ class Chain:
 
 
 @pytest.mark.spec("F3", "C12")
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(4 if ALL else 2))
 def test_a_chain_of_kernels_of_all_kinds_replayed_is_as_eager_bit_for_bit(device, part):
+    """Every other GEMM variant by default: they take seconds to compile."""
     mixed = random.Random(part)
-    some = products()[part::4]
+    some = products()[part::4] if ALL else products()[2 * part :: 4]
     kernels = [*some, *itertools.islice(itertools.cycle(OTHERS), max(0, 50 - len(some)))]
     mixed.shuffle(kernels)
     chain = Chain(device, kernels)
@@ -189,12 +190,14 @@ def test_a_chain_of_kernels_of_all_kinds_replayed_is_as_eager_bit_for_bit(device
 
 
 def step(slow: str, factor: int) -> Launch:
-    """y = factor x + 1; after a while, before it reads ("read") or before it writes ("write"), or at once ("")."""
-    fence = fence_memory("gpu")
+    """y = factor x + 1; after a while, before it reads ("read") or before it writes ("write"), or at once (""). The next kernel may
+    begin long before."""
+    fence, let_go = fence_memory("gpu"), launch_next()
     reads, writes = (64 if slow == what else 0 for what in ("read", "write"))
 
     def kernel(x, y):
         i = cuda.grid(1)
+        let_go()
         for _ in range(reads):
             fence()
         value = x[i]
@@ -239,3 +242,31 @@ def test_memory_that_is_used_again(device, seed):
                 want[y] = want[x] if factor is None else want[x] * np.int32(factor) + np.int32(1)
     for buffer, value in zip(buffers, want):
         np.testing.assert_array_equal(buffer.numpy(), value)
+
+
+@pytest.mark.spec("F3")
+def test_kernels_do_begin_early(device):
+    """One that says that it waits, and does not, sees what was there before: the tests above look at something. CUDA does not
+    promise it for any one launch."""
+    if "sm_90a" not in device.spec.features:
+        pytest.skip(f"needs sm_90a; this is {device.spec.target}")
+
+    def hasty(x, y):
+        y[cuda.grid(1)] = x[cuda.grid(1)]
+
+    hasty.waits = True
+    n = 256
+    r = regions_of([desc((n,), i32)], desc((n,), i32))
+    a, b, c = (device.empty(TensorSpec((n,), i32, "cuda")) for _ in range(3))
+    launches = step("write", 3), Launch(hasty, (4,), (64,), (In(0), Out(0)))
+    calls = [
+        engine.bind(engine.prepare(launch, r), device.stream, [x.ptr], [y.ptr])
+        for launch, x, y in zip(launches, (a, b), (b, c))
+    ]
+    graph, seen = capture(device, calls), set()
+    for _ in range(20):
+        for buffer, value in ((a, 1), (b, 0)):
+            device.write(buffer, np.full(n, value, np.int32))
+        graph.launch()
+        seen |= set(c.numpy().tolist())
+    assert 0 in seen and seen <= {0, 4}
