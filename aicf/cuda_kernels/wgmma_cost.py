@@ -149,8 +149,8 @@ def staged(tiling: Tiling, region: RegionSpec) -> int:
 
 @lru_cache(maxsize=256)
 def _loads(region: RegionSpec) -> int:
-    """By threads, and sums of columns, of an epilogue whose results may leave in boxes; more than any may have, if they may
-    not."""
+    """By threads, of an epilogue whose results may leave in boxes, and what takes as many registers: sums of columns, and a third
+    result; more than any may have, if they may not."""
     p, after = gemm.parts(region)
     results = [region.results[position] for _, position in after.stores]
     may = (
@@ -160,7 +160,8 @@ def _loads(region: RegionSpec) -> int:
         and gemm.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
     )
-    taken = len(after.loads) + (p.c is not None) - len(brought(region)) + (after.fed is not None)
+    more = (after.fed is not None) + (len(results) > 2)
+    taken = len(after.loads) + (p.c is not None) - len(brought(region)) + more
     return taken if may else BOX_LOADS + 1
 
 
