@@ -23,12 +23,11 @@ GRID = 2**31 - 1  # blocks, at most: of one step each, for more than any memory 
 PARAMETERS = 4096  # bytes: what a kernel takes
 MAX_POINTERS = 64  # with six strides of 8 bytes each they fit
 # For `map_cost`. An H200 moves 4.13 to 4.38 of its 4.8 TB/s with 16-byte loads, and so little by scattered ones.
-VECTOR_ACCESS, SCALAR_ACCESS, HALF_ACCESS, SCATTERED_ACCESS = 0.9, 0.85, 0.7, 0.25
+VECTOR_ACCESS, SCALAR_ACCESS, HALF_ACCESS, SCATTERED_ACCESS = 0.9, 0.89, 0.75, 0.25
 MAP_EFFICIENCY = 0.5  # of the f32 rate, by the ops' declared flops
 DIVISION_FLOPS = 20  # of a coordinate: integer instructions, at half the rate of multiply-adds
 RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 registers that vectors take
-# Of loops over single elements, and over vectors, before the first load: measured on an H200
-LOOP_US = 0.1, 0.05
+VECTOR_US = 0.04  # of a vector's loads and stores, beside those of single elements: measured on an H200
 REST_US = 0.35  # for what is left of a ragged length, after its vectors; measured
 # Elements of a thread of elementwise_flat; up to so many that each can have a thread on an H200, it has one
 UNROLL, FEW = 4, 2**15
@@ -190,7 +189,7 @@ def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequen
     if any(steps[-1] not in (0, 1) for steps in strides):
         access = SCATTERED_ACCESS
     each = unroll(m) if width == 1 and not strides else width
-    chain = LOOP_US[width > 1] + (REST_US if m.numel % width else 0.0)
+    chain = VECTOR_US * (width > 1) + (REST_US if m.numel % width else 0.0)
     return roofline(
         device, bytes=region.nbytes, flops=m.flops + index_flops * m.numel, efficiency=MAP_EFFICIENCY,
         memory_efficiency=access, blocks=cdiv(m.numel, each * THREADS), blocks_per_sm=RESIDENT[width > 1],

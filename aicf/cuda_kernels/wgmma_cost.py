@@ -84,6 +84,8 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     most = cdiv(tiles, usable)  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
+    if tiling.teams > 1 and parts is None and not staged(tiling, region):
+        in_turn += most * chunks * APART_US  # stores one by one are in the way of the team that multiplies
     together = max(in_turn + finish, cdiv(most, at_once) * (alone + finish))
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
