@@ -13,18 +13,21 @@ from ..device.spec import DeviceSpec
 from ..registry.cost import L2_PER_SM, TRIP_US, Cost
 from ..registry.variant import cdiv
 from ..rows import RegionSpec
-from ..types import TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
+from ..types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import gemm, gemm_split
 from .gemm_split import Parts
 from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, boxed, depth
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
-# with all of them, when clocks fall.
-ALONE, ALL = 0.83, 0.7
+# with all of them, when clocks fall; less of it for halves.
+ALONE, ALL, ALL_TF32, ALL_F8 = 0.83, 0.7, 0.79, 0.74
 NARROW = (
     0.8  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
 )
+# Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores.
+# Those wait for it altogether where fp8 is summed slice by slice, and no product is under way meanwhile.
+CROWDED_TF32, CROWDED_F8 = 0.5, 1.0
 PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
 FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
@@ -57,9 +60,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     length, count = (whole, 1) if parts is None else (parts.depth, parts.number)
     tiles = clusters(tiling, region) * tiling.together * count
     share = min(1.0, tiles / device.sms)
-    rate = ALONE + (ALL - ALONE) * share
-    if tiling.n == ATOM:
-        rate *= NARROW
+    rate = _rate(tiling, p.dtype, share)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     slices, size = length // step, length * p.dtype.itemsize
@@ -123,6 +124,15 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     if parts is None:
         return Cost(terms)
     return Cost({**terms, "sum of parts": total.us})
+
+
+def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
+    """Of the tensor cores' peak, with this share of the multiprocessors at work."""
+    most, crowded = {f16: (ALL, 0.0), bf16: (ALL, 0.0), f32: (ALL_TF32, CROWDED_TF32)}.get(
+        dtype, (ALL_F8, CROWDED_F8)
+    )
+    rate = (ALONE + (most - ALONE) * share) / tiling.crowding**crowded
+    return rate * NARROW if tiling.n == ATOM and not crowded else rate
 
 
 def _straddling(region: RegionSpec) -> float:

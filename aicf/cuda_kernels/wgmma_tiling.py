@@ -121,6 +121,13 @@ class Tiling:
         return self.members * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
 
     @property
+    def crowding(self) -> float:
+        """Cycles that shared memory takes for a slice, over those of the tensor cores: 128 bytes at a time, for a and b of each
+        64 rows that are multiplied and for those that arrive; 64 x 8 x 32 bytes of k take 4."""
+        read, arrive = self.m // 64 * (64 + self.n), self.m + self.n
+        return (read + arrive) / (self.m * self.n / 32)
+
+    @property
     def band(self) -> int:
         """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
         return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.columns) / (self.m * self.cluster)))
