@@ -54,7 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
     """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones: always the same, unless
-    AICF_TEST_SEED is another. On a GPU all run, but of tests that are marked with `gpu=True`. What is named on the command line by itself is a small set, and runs."""
+    AICF_TEST_SEED is another. On a GPU all run, but of tests that are marked with `gpu=True`. What is named on the command
+    line by itself is a small set, and runs."""
     groups: dict[tuple[str, str], dict[int | None, list[pytest.Item]]] = {}
     for item in items:
         mark = item.get_closest_marker("sample")

@@ -7,6 +7,7 @@ import ctypes
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,14 @@ from .tensor import Tensor
 _DLPACK_HOST, _DLPACK_CUDA = (1, 3), (2, 13)
 
 _TORCH_DTYPES = {
-    "torch.float32": DType.f32,
-    "torch.float16": DType.f16,
-    "torch.bfloat16": DType.bf16,
-    "torch.int32": DType.i32,
-    "torch.int64": DType.i64,
-    "torch.bool": DType.bool,
-    "torch.float8_e4m3fn": DType.f8e4m3,
-    "torch.float8_e5m2": DType.f8e5m2,
+    "float32": DType.f32,
+    "float16": DType.f16,
+    "bfloat16": DType.bf16,
+    "int32": DType.i32,
+    "int64": DType.i64,
+    "bool": DType.bool,
+    "float8_e4m3fn": DType.f8e4m3,
+    "float8_e5m2": DType.f8e5m2,
 }
 _DLPACK_CODES = {DType.bf16: 4, DType.f8e4m3: 10, DType.f8e5m2: 12}  # of what NumPy's DLPack does not have
 
@@ -144,13 +145,18 @@ def _host(array: np.ndarray, owner: Any, name: str, library: str = "numpy") -> F
 def _device(
     dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...], pointer: int, owner: Any, name: str, **more: Any
 ) -> Foreign:  # fmt: skip
+    desc = _device_desc(dtype, shape, stride, pointer_alignment(pointer))
     if any(s < 0 and d > 1 for s, d in zip(stride, shape)):
         raise FeedError(
             f"{name} runs backwards through device memory", expected="strides >= 0", got=f"strides {stride}",
             hint="copy it first: x.copy()",
         )  # fmt: skip
-    desc = TensorDesc(dtype, shape, stride, "cuda", pointer_alignment(pointer))
     return Foreign(desc, pointer, None, owner, **more)
+
+
+@lru_cache(maxsize=4096)
+def _device_desc(dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...], alignment: int) -> TensorDesc:
+    return TensorDesc(dtype, shape, stride, "cuda", alignment)
 
 
 def _cuda(interface: dict[str, Any], owner: Any, name: str, library: str) -> Foreign:
@@ -189,16 +195,20 @@ def _ordinal(obj: Any, pointer: int) -> int:
     return int(ordinal) if int(status) == 0 else 0
 
 
+@cache
+def _torch_dtypes(torch: Any) -> dict[Any, DType]:
+    return {getattr(torch, name): dtype for name, dtype in _TORCH_DTYPES.items() if hasattr(torch, name)}
+
+
 def _torch(torch: Any, tensor: Any, name: str) -> Foreign:
     """A torch tensor, read directly: its DLPack and __cuda_array_interface__ are slow, and refuse what needs gradients."""
     if tensor.layout is not torch.strided:
         raise FeedError(f"{name} is a {tensor.layout} tensor", expected="a strided one", hint="x.to_dense()")
     if tensor.is_neg():
         raise FeedError(f"{name} is a view that negates lazily", hint="x.resolve_neg() makes it plain")
-    if str(tensor.dtype) not in _TORCH_DTYPES:
-        _dtype(name, tensor.dtype)
-    dtype, device = _TORCH_DTYPES[str(tensor.dtype)], tensor.device
-    tensor = tensor.detach()
+    dtype, device = _torch_dtypes(torch).get(tensor.dtype) or _dtype(name, tensor.dtype), tensor.device
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if device.type == "cpu":
         bits = {DType.bf16: torch.int16, DType.f8e4m3: torch.int8, DType.f8e5m2: torch.int8}.get(dtype)
         array = tensor.numpy() if bits is None else tensor.view(bits).numpy().view(dtype.numpy)

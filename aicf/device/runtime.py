@@ -135,12 +135,13 @@ class CudaRuntime(Runtime):
         self.device = Device(ordinal)
         self.device.set_current()
         self.stream = self.device.create_stream()
+        self._stream_id = int(self.stream.handle)
         self.pool = self.device.memory_resource  # made now: its pool keeps what is freed, scratch too
         self.spec = _spec_of(self.device)
 
     @property
     def stream_id(self) -> int:
-        return int(self.stream.handle)
+        return self._stream_id
 
     @property
     def place(self) -> str:

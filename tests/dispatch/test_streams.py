@@ -45,7 +45,7 @@ def world(monkeypatch):
 
     class TorchTensor:
         dtype, shape = "torch.float32", (8,)
-        layout = "strided"
+        layout, requires_grad = "strided", False
 
         def __init__(self, pointer):
             self.pointer = pointer
@@ -60,12 +60,9 @@ def world(monkeypatch):
         def is_neg(self):
             return False
 
-        def detach(self):
-            return self
-
     torch = ModuleType("torch")
     torch.Tensor, torch.strided, torch.version = TorchTensor, "strided", SimpleNamespace(hip=None)
-    torch.nn = SimpleNamespace(Parameter=None)
+    torch.nn, torch.float32 = SimpleNamespace(Parameter=None), "torch.float32"
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: TORCH)
     TorchTensor.__module__ = "torch"
     cupy = ModuleType("cupy")
