@@ -37,7 +37,6 @@ from kernel_cases import (
     GEMMS,
     MMAS,
     VARIANTS,
-    WGMMAS,
     Case,
     assert_close,
     fused,
@@ -51,6 +50,7 @@ from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
 from aicf.cuda_kernels.gemm import parts
+from aicf.cuda_kernels.wgmma_tiling import ATOM, TILINGS
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import f16, f32
@@ -58,7 +58,8 @@ from aicf.types import f16, f32
 H200 = preset("h200")
 P = Product(8, 16, 8)
 ALL = [*GEMMS, *MMAS]
-HOPPERS = [v for v in WGMMAS if "_split" not in v and "_packed" not in v]
+# whose blocks finish whole boxes of columns
+HOPPERS = [f"cuda.gemm_wgmma_{t}.v1" for t in TILINGS if t.columns % ATOM == 0]
 LARGE = "cuda.gemm_tiled_128x128.v1"
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of this size takes seconds
 

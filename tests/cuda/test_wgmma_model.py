@@ -239,6 +239,7 @@ def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
     run(t, make(*sizes), seed=random.randrange(2**32))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["alone", "heads"])
 def test_parts_of_products_of_a_batch(name):
     run(QUARTERED, batches(72, 72, 136)[name], seed=random.randrange(2**32), tolerance=HALVES[f16])
