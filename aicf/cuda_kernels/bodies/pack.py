@@ -122,10 +122,9 @@ def copy_units(count: int, itemsize: int, place: Callable[..., Any]) -> Any:
             wide, two = ir.IntType(64), types.UniTuple(types.int64, 2)
             begin = b.ptrtoint(args[0], wide)
             end, down = b.add(begin, args[1]), const(-UNIT, 64)
+            # the first and the last aligned unit that are inside as a whole
             low = b.and_(b.add(begin, const(UNIT - 1, 64)), down)
-            high = b.sub(
-                b.and_(end, down), const(UNIT, 64)
-            )  # the last aligned unit that is inside as a whole
+            high = b.sub(b.and_(end, down), const(UNIT, 64))
             units = []
             for i in range(count):
                 made = emit_call(ctx, b, place, two, [types.int32, env], [const(i), args[3]])
