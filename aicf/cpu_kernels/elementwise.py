@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from operator import is_
+
 from ..registry.cost import Cost
 from ..registry.program import Map, Program
 from ..registry.read import read, read_parts
@@ -69,11 +72,7 @@ class MultiMap:
     least = one_loop
 
     def cost(region, device):
-        terms = {"launch": device.launch_us}
-        for part in _parts(region):
-            for name, us in loop_us(part, region, device).items():
-                terms[name] = terms.get(name, 0.0) + us
-        return Cost(terms)
+        return Cost(_terms(region, device))
 
     def build(region, device):
         from .loops import MapLoop
@@ -85,6 +84,21 @@ class MultiMap:
                 loop(operands, results)
 
         return HostCall(run)
+
+
+@lru_cache(maxsize=1024)
+def _terms(region, device) -> dict[str, float]:
+    """Loop after loop; those of the region that this one was grown from are known."""
+    parts, before, terms = _parts(region), region.before, {"launch": device.launch_us}
+    earlier = read_parts(before) if before is not None else ()
+    if isinstance(earlier, Reject) or not all(map(is_, earlier, parts)):
+        earlier = ()
+    if earlier:
+        terms = dict(_terms(before, device))
+    for part in parts[len(earlier) :]:
+        for name, us in loop_us(part, region, device).items():
+            terms[name] = terms.get(name, 0.0) + us
+    return terms
 
 
 def _parts(region) -> tuple[Map, ...]:

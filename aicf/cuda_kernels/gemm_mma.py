@@ -112,21 +112,17 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
     taken = (f16, bf16) if precision is Precision.exact else (f32,)
 
     @by_form
-    def other_factors(region: RegionSpec) -> Reject | None:
+    def unfit(region: RegionSpec) -> Reject | None:
         factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
-        if len(factors) == 1 and factors <= set(taken):
-            return None
-        found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
-        return Reject("dtype", f"the product is in {found}, needs {needed}")
-
-    @by_form
-    def too_rough(region: RegionSpec) -> Reject | None:
-        if precision <= (allowed := gemm.parts(region)[0].precision):
-            return None
-        return Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
+        if len(factors) > 1 or not factors <= set(taken):
+            found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
+            return Reject("dtype", f"the product is in {found}, needs {needed}")
+        if precision > (allowed := Precision(region.attrs["precision"])):
+            return Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
+        return None
 
     def refusal(region: RegionSpec) -> Reject | None:
-        return other_factors(region) or gemm.refusal(region) or too_rough(region)
+        return unfit(region) or gemm.refusal(region)
 
     return refusal
 

@@ -46,12 +46,21 @@ class Parts(NamedTuple):
 
     parts: tuple[Part, ...]
     moves: tuple[bool, ...]  # of each load, whether it walks any part
-    columns: tuple[
-        tuple[Load, ...], ...
-    ]  # of each load, that of every part; of one only if all read the same element
-    width: (
-        int  # neighbours per thread and step: those of a vector if every part is aligned for them, else one
-    )
+    same: tuple[bool, ...]  # of each load, whether all parts read one element
+    widest: int  # of the parts' vectors
+    aligned: bool  # every part, for vectors of so many
+    alike: bool  # what one kernel does
+
+    @property
+    def width(self) -> int:
+        """Neighbours per thread and step: those of a vector if every part is aligned for them, else one."""
+        return self.widest if self.aligned else 1
+
+    @property
+    def columns(self) -> tuple[tuple[Load, ...], ...]:
+        """Of each load, that of every part; of one only if all read the same element."""
+        columns = zip(*(part.map.loads for part in self.parts))
+        return tuple([c[:1] if same else c for c, same in zip(columns, self.same)])
 
 
 def _part(region: RegionSpec, m: Map) -> Part:
@@ -67,22 +76,28 @@ def _parts(region: RegionSpec) -> Parts | Reject:
     if isinstance(maps, Reject):
         return maps
     before = _parts(region.before) if region.before is not None else None
-    known = before.parts if isinstance(before, Parts) else ()
-    if any(part.map is not m for part, m in zip(known, maps)):
-        known = ()
-    parts = (*known, *(_part(region, m) for m in maps[len(known) :]))
-    columns = list(zip(*(part.map.loads for part in parts)))
-    moves = tuple(map(any, zip(*(part.walks for part in parts))))
-    one = [
-        not moving and len({(load.operand, load.offset) for load in c}) == 1
-        for c, moving in zip(columns, moves)
-    ]
-    shared = tuple(c[:1] if same else c for c, same in zip(columns, one))
-    width = max(part.width for part in parts)
-    aligned = all(
-        part.aligned if part.width == width else unaligned(region, part.map, width) is None for part in parts
-    )
-    return Parts(parts, moves, shared, width if aligned else 1)
+    if not isinstance(before, Parts) or any(part.map is not m for part, m in zip(before.parts, maps)):
+        first = _part(region, maps[0])
+        still = tuple([not walking for walking in first.walks])
+        before = Parts((first,), first.walks, still, first.width, first.aligned, first.map.flat)
+    for m in maps[len(before.parts) :]:
+        before = _beside(region, before, _part(region, m))
+    return before
+
+
+def _beside(region: RegionSpec, known: Parts, part: Part) -> Parts:
+    """With one more."""
+    parts, first = (*known.parts, part), known.parts[0]
+    moves = tuple([a or b for a, b in zip(known.moves, part.walks)])
+    pairs = zip(known.same, part.walks, first.map.loads, part.map.loads)
+    same = [s and not w and (a.operand, a.offset) == (b.operand, b.offset) for s, w, a, b in pairs]
+    width, aligned = known.widest, known.aligned and part.aligned
+    if part.width != width:
+        width = max(part.width, width)
+        aligned = all(unaligned(region, p.map, width) is None for p in parts)
+    new = (part,) if moves == known.moves else parts
+    alike = known.alike and all(_like(p, first, moves) for p in new)
+    return Parts(parts, moves, tuple(same), width, aligned, alike)
 
 
 def _like(part: Part, first: Part, moves: tuple[bool, ...]) -> bool:
@@ -123,8 +138,7 @@ class MultiMap:
             if not t.contiguous:
                 yield Reject("results", f"result {i} is {t}, needs row-major")
         first = parts.parts[0]
-        odd = [n for n, part in enumerate(parts.parts) if not _like(part, first, parts.moves)]
-        for number, part in ((n, parts.parts[n]) for n in odd):
+        for number, part in enumerate(() if parts.alike else parts.parts):
             if not part.map.flat:
                 yield Reject("access", f"an operand of part {number} is not read in the order of its result")
             if part.types != first.types:
@@ -133,8 +147,9 @@ class MultiMap:
                 yield Reject("access", f"part {number} repeats an operand that another part walks")
             if part.offsets != first.offsets:
                 yield Reject("access", f"part {number} starts its operands elsewhere than part 0")
-        pointers = sum(map(len, parts.columns)) + len(region.results)
-        yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.parts)), PARAMETERS)
+        count = len(parts.parts)
+        pointers = sum([1 if same else count for same in parts.same]) + len(region.results)
+        yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * count), PARAMETERS)
 
     least = one_launch
 
@@ -150,8 +165,8 @@ class MultiMap:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.multi import multi
 
-        parts, moves, columns, width = _accepted(region)
-        maps = [part.map for part in parts]
+        found = _accepted(region)
+        maps, moves, columns, width = [p.map for p in found.parts], found.moves, found.columns, found.width
         first = maps[0]
         walks = tuple(((int(moving),), load.offset) for moving, load in zip(moves, first.loads))
         body = multi(f"multi_map{len(maps)}_{width}_{first.expression.name}", first.expression, load_types(first),
@@ -162,7 +177,7 @@ class MultiMap:
             if c[0].operand is not None
         )
         outs = tuple(tuple(Out(position) for _, position in c) for c in zip(*(part.stores for part in maps)))
-        blocks = _blocks(_accepted(region), device)
+        blocks = _blocks(found, device)
         ends = list(accumulate(blocks))
         firsts = [end - n for end, n in zip(ends, blocks)]
         numbers = tuple(tuple(map(Num, column)) for column in ([part.numel for part in maps], firsts, ends))

@@ -40,14 +40,16 @@ def first_failure(checks: Checks) -> Reject | None:
 # --- structures -------------------------------------------------------------------------------------------------------
 
 
-@by_form
 def structure(region: RegionSpec) -> str:
     """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
 
     Independent ops of one kind with equal attributes, over domains of their own, are `maps` (A13).
     """
-    if len(region.ops) == 1:
-        return schema_of(region.kind).core
+    return schema_of(region.kind).core if len(region.ops) == 1 else _structure(region)
+
+
+@by_form
+def _structure(region: RegionSpec) -> str:
     parts: list[str] = []
     for op in region.ops:
         core = schema_of(op.kind).core

@@ -13,7 +13,7 @@ from ..rows import RegionOp, RegionSpec
 from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc
 from .by_form import by_form
 from .outline import Factor, GemmOutline, MapOutline, Outline, Walk
-from .program import Apply, ColumnSums, Load, Map, Program, Reduction, Shape
+from .program import Apply, ColumnSums, Map, Program, Reduction, Shape
 from .variant import Reject
 
 
@@ -127,10 +127,12 @@ def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
             return Reject("ops", f"{op.kind} reads another part's result")
         made.update(op.outputs)
     for op in new:
-        alone = read(region.only(op))
-        if isinstance(alone, Reject):
+        outline = _part(op, region)
+        if isinstance(outline, Reject):
+            alone = read(region.only(op))  # the same, with the sizes of this region in its words
+            assert isinstance(alone, Reject)
             return alone
-        part = _placed(alone.after, op, region)
+        part = outline.map(region.tensors)
         if parts and _computed(part) != _computed(parts[0]):
             return Reject("ops", f"{op.kind} on other element types, or with other results kept")
         parts.append(part)
@@ -153,16 +155,29 @@ def _computed(part: Map) -> tuple[Any, ...]:
     return part.dtypes, part.rounded, len(part.loads), part.applies, [slot for slot, _ in part.stores]
 
 
-def _placed(alone: Map, op: RegionOp, region: RegionSpec) -> Map:
-    """The map of `region.only(op)`, with its operands and results found among the region's."""
-    ins = [region.inputs.index(t) for t in dict.fromkeys(op.inputs) if t >= 0]
-    loads = tuple([
-        load if load.operand is None else Load(ins[load.operand], load.dtype, load.strides, load.offset)
-        for load in alone.loads
-    ])  # fmt: skip
+def _part(op: RegionOp, region: RegionSpec) -> MapOutline | Reject:
+    """One op of a region as a map by itself, among the region's tensors, operands and results."""
+    known, key = region.form.known, ("part", op.outputs[0], record.removals, own_accesses(op, region.tensors))
+    if key not in known:
+        alone = _outlined(region.only(op))
+        known[key] = alone if isinstance(alone, Reject) else _placed(alone.after, op, region)
+    return known[key]
+
+
+def _placed(alone: MapOutline, op: RegionOp, region: RegionSpec) -> MapOutline:
+    """The map of `region.only(op)`, with its tensors found among the region's."""
+    ins = tuple(dict.fromkeys([t for t in op.inputs if t >= 0]))
+    tensors = tuple(dict.fromkeys((*ins, *op.outputs)))
+    walks = [
+        walk._replace(
+            tensor=tensors[walk.tensor],
+            operand=None if walk.operand is None else region.inputs.index(ins[walk.operand]),
+        )
+        for walk in alone.walks
+    ]
     places = [(p, t) for p, t in enumerate(region.outputs) if t in op.outputs]
     stores = tuple((slot, p) for slot, n in alone.stores for p, t in places if t == op.outputs[n])
-    return Map(alone.shape, 0, loads, alone.applies, alone.dtypes, alone.rounded, stores)
+    return alone._replace(domain=tensors[alone.domain], walks=tuple(walks), stores=stores)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

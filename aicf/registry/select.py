@@ -32,14 +32,11 @@ class Candidate(NamedTuple):
 
     variant: KernelVariant
     cost: Cost
-
-    @property
-    def us(self) -> float:
-        return self.cost.us
+    us: float  # the cost's
 
     @property
     def score(self) -> float:
-        return 1e6 / self.cost.us
+        return 1e6 / self.us
 
     @property
     def order(self) -> tuple[float, int, str]:
@@ -186,13 +183,13 @@ class Selector:
         Whoever won for a region of this form is asked first; then those that can't win, by what they take at least, are
         not asked.
         """
-        best = None
-        for variant in self._taking(region, bits, self._winners.get(region.form)):
+        best, order = None, self._summing_order(region)
+        for variant in self._asked(region, bits, self._winners.get(region.form)):
             if best is not None and self._hopeless(variant, region, best):
                 continue
-            found = Candidate(variant, self._cost(variant, region))
-            if best is None or _better(found, best):
-                best = found
+            if self._takes(variant, region, order):
+                found = self._candidate(variant, region)
+                best = found if best is None or _better(found, best) else best
         if best is not None:
             self._winners[region.form], self._best[region] = best.variant, (best, bits)
         return best
@@ -200,30 +197,32 @@ class Selector:
     def _hopeless(self, variant: KernelVariant, region: RegionSpec, best: Candidate) -> bool:
         if variant.least is None or self.tuning:
             return False
-        return variant.least(region, self.device) > best.cost.us * (1 + TIE)
+        return variant.least(region, self.device) > best.us * (1 + TIE)
 
     def _rank(self, region: RegionSpec, bits: Bits) -> tuple[Candidate, ...]:
         """Those of these variants that take the region, best first."""
-        found = [Candidate(v, self._cost(v, region)) for v in self._taking(region, bits)]
+        order, asked = self._summing_order(region), self._asked(region, bits)
+        found = [self._candidate(v, region) for v in asked if self._takes(v, region, order)]
         return tuple(sorted(found, key=lambda c: c.order))
 
-    def _taking(
+    def _asked(
         self, region: RegionSpec, bits: Bits, first: KernelVariant | None = None
     ) -> Iterator[KernelVariant]:
-        """Those of these variants that take the region, this one before all others."""
-        order, tuned = self._summing_order(region), bool(self.tuning)
+        """These variants without the families that refuse the region, this one before all others."""
         for family, members in self.index.families:
             if bits & members and family(region) is not None:
                 bits &= ~members
-        for variant in self.index.members(bits, first):
-            if variant.refuses(region) is not None or (order is not None and variant.id != order):
-                continue
-            if not (tuned and self._found_wrong(variant, region)):
-                yield variant
+        return self.index.members(bits, first)
 
-    def _cost(self, variant: KernelVariant, region: RegionSpec) -> Cost:
+    def _takes(self, variant: KernelVariant, region: RegionSpec, order: str | None) -> bool:
+        if order is not None and variant.id != order:
+            return False
+        return variant.refuses(region) is None and not (self.tuning and self._found_wrong(variant, region))
+
+    def _candidate(self, variant: KernelVariant, region: RegionSpec) -> Candidate:
         cost = variant.cost(region, self.device)
-        return self._measured(cost, variant, region) if self.tuning else cost
+        cost = self._measured(cost, variant, region) if self.tuning else cost
+        return Candidate(variant, cost, cost.us)
 
     def _measured(self, cost: Cost, variant: KernelVariant, region: RegionSpec) -> Cost:
         """The time that a kernel was found to take for the region, if it was measured; else what is predicted."""
@@ -269,7 +268,7 @@ class Selector:
 
 def _better(one: Candidate, other: Candidate) -> bool:
     """By `order`, whose rounding matters only where times are as good as equal."""
-    a, b = one.cost.us, other.cost.us
+    a, b = one.us, other.us
     if abs(a - b) > TIE * b and max(a, b) < math.inf:
         return a < b
     return one.order < other.order

@@ -121,7 +121,11 @@ class RegionSpec:
 
     @lazy
     def operands(self) -> tuple[TensorDesc, ...]:
-        return tuple([self.tensors[i] for i in self.inputs])
+        before = self.before
+        known = (
+            before.operands if before is not None else ()
+        )  # a region's inputs stay where they are as it grows
+        return known + tuple([self.tensors[i] for i in self.inputs[len(known) :]])
 
     @lazy
     def results(self) -> tuple[TensorDesc, ...]:

@@ -43,6 +43,7 @@ class Shared:
     storage: Mapping[int, int]
     point: int
     own: int  # of the op
+    mask: int  # variants that live with its element types and alignments
 
 
 class Node(NamedTuple):
@@ -54,6 +55,7 @@ class Node(NamedTuple):
     shared: Shared
     best: Candidate | None
     own_flops: int  # of its maps, each over its own result
+    least: float  # microseconds that no kernel of its last op takes less than, if others stand before it
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class Composer:
         self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})
         self._numbers: dict[Any, int] = memo.setdefault("numbers", {})
         self._shared: dict[Any, Shared] = memo.setdefault("shared", {})
+        self._stops: dict[Any, Stop] = memo.setdefault("stops", {})
         self._alone: dict[Any, tuple[Candidate | None, int]] = memo.setdefault("alone", {})
         self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
         self._descs = [self._number(d) for d in schedule.descs]
@@ -170,14 +173,6 @@ class Composer:
             spec = self._spec(None, i, step)
             found = self._alone[step.key] = self.selector.alone(spec), spec.nbytes
         return found
-
-    def least(self, i: int) -> float:
-        """Microseconds that no kernel of op i by itself takes less than."""
-        step = self._step(None, i)
-        found = self._alone.get(step.key)
-        if found is not None and found[0] is not None:
-            return found[0].us
-        return self.selector.least(self._spec(None, i, step))
 
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
@@ -234,20 +229,21 @@ class Composer:
             if shared.touches and attrs["domain"].alike is not None:
                 conflict = _race(spec, shared.storage) or conflict
             if conflict is not None and conflict.trigger != "conflict":
-                return Stop(conflict)
+                return self._stops.setdefault(conflict, Stop(conflict))
             attrs = _with_recomputed(attrs, own, shared.point)
-        live, row = self._narrowed(before, attrs, conflict, spec)
+        live = self._narrowed(before, shared, attrs, conflict, spec)
         if before is not None and not live:
             if conflict is not None:
-                return Stop(conflict)
-            return Stop(None, self._against(before, spec), _emptied(row, before.state.attrs, attrs))
+                return self._stops.setdefault(conflict, Stop(conflict))
+            return self._without_candidates(before, shared, attrs, spec)
         if before is None:
             best = self.selector.alone(spec)
         else:
             best = self.selector.best(spec, live & index.accepting(_structure(attrs), len(spec.ops)))
         hint = best.score if best else None
         state = AttributeState(0, last, MappingProxyType(attrs), live, conflict, hint)
-        return Node(len(self._nodes), spec, state, shared, best, own)
+        least = self.selector.least(spec.only(op)) if before is not None else 0.0
+        return Node(len(self._nodes), spec, state, shared, best, own, least)
 
     def _shared_by(self, before: Node | None, spec: RegionSpec, step: _Step) -> Shared:
         known, op = before.shared if before else None, spec.ops[-1]
@@ -268,40 +264,54 @@ class Composer:
         return Shared(
             rows, join_unsized(attrs, rows), made.union(op.outputs), read | reads,
             _touches(attrs, read, rows, reads), storage, own + (before.point if before else 0), own,
+            self.selector.index.tensors(spec.tensors),
         )  # fmt: skip
 
     def _narrowed(
-        self, before: Node | None, attrs: Attributes, conflict: Conflict | None, spec: RegionSpec
-    ) -> tuple[int, str]:
-        """The candidates that are left: those of the prefix, by the masks of the rows that changed, never more; and the
-        row that left none."""
-        index, length = self.selector.index, len(spec.ops)
-        live, row = before.state.candidates if before else index.begins(schema_of(spec.kind)), ""
-        masks = [
-            ("slot", index.viable(_structure(attrs), length)),
-            ("avail", index.alignment(attrs["avail"])),
-        ]
-        new = {t.dtype for t in spec.tensors[len(before.spec.tensors) if before else 0 :]}
-        for name, mask in (*masks, *(("dtype", index.dtype(dtype)) for dtype in new)):
-            row = name if live and not live & mask else row
-            live &= mask
+        self,
+        before: Node | None,
+        shared: Shared,
+        attrs: Attributes,
+        conflict: Conflict | None,
+        spec: RegionSpec,
+    ) -> int:
+        """The candidates that are left: those of the prefix, by the masks of the rows that changed, never more."""
+        index = self.selector.index
+        live = before.state.candidates if before else index.begins(schema_of(spec.kind))
+        live &= index.viable(_structure(attrs), len(spec.ops)) & shared.mask
         if conflict is not None:
             live &= index.custom  # variants that judge regions by themselves
         for variant in index.members(live & index.custom):
             if variant.continues(spec, self.selector.device) is not None:
                 live &= ~index.bit(variant)
-        return live, row
+        return live
+
+    def _emptied(self, before: Node, attrs: Attributes, spec: RegionSpec) -> tuple[str, str, str]:
+        """The last row whose mask left none of the prefix's candidates, with both values."""
+        index, live, row, old = self.selector.index, before.state.candidates, "", before.state.attrs
+        masks = [
+            ("slot", index.viable(_structure(attrs), len(spec.ops))),
+            ("avail", index.alignment(attrs["avail"])),
+        ]
+        new = {t.dtype for t in spec.tensors[len(before.spec.tensors) :]}
+        for name, mask in (*masks, *(("dtype", index.dtype(dtype)) for dtype in new)):
+            row = name if live and not live & mask else row
+            live &= mask
+        if row == "slot":
+            return row, _structure(old), _structure(attrs)
+        return (row, str(old[row]), str(attrs[row])) if row == "avail" else (row, "", "")
+
+    def _without_candidates(self, before: Node, shared: Shared, attrs: Attributes, spec: RegionSpec) -> Stop:
+        """Said once for each form, unless variants were left that judge regions by themselves."""
+        left, key = before.state.candidates, (shared, before.state.candidates, _structure(attrs))
+        if key not in self._stops or left & self.selector.index.custom:
+            self._stops[key] = Stop(None, self._against(before, spec), self._emptied(before, attrs, spec))
+        return self._stops[key]
 
     def _against(self, before: Node, spec: RegionSpec) -> tuple[tuple[KernelVariant, Reject], ...]:
         survivors = list(self.selector.index.members(before.state.candidates))[:64]
         verdicts = ((v, v.continues(spec, self.selector.device)) for v in survivors)
         return tuple((v, reject) for v, reject in verdicts if reject is not None)
-
-
-def _emptied(row: str, before: Attributes, after: Attributes) -> tuple[str, str, str]:
-    if row == "slot":
-        return row, _structure(before), _structure(after)
-    return (row, str(before[row]), str(after[row])) if row == "avail" else (row, "", "")
 
 
 def _structure(attrs: Attributes) -> str:

@@ -229,7 +229,7 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     """Legal is not profitable: stop when the fused prediction is worse than the split one (A9)."""
     assert best.node.best and following.node.best
     fused, rest = following.node.best.us, range(best.last + 1, following.last + 1)
-    if fused <= best.node.best.us + sum([composer.least(i) for i in rest]):
+    if fused <= best.node.best.us + sum([node.least for node in following.steps[-len(rest) :]]):
         return None  # whatever the ops' own kernels take
     told = _apart(composer, best.node.best, rest, following.node.best)
     if told is None or fused <= sum(told):
