@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 from graph.chains import graph_of, planned
-from graph.dags import dags
-from hypothesis import given, settings
+from graph.dags import Dag, Step, dags
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aicf import default_registry
@@ -115,16 +115,24 @@ def test_candidates_only_shrink_and_the_chosen_kernel_was_one_all_along(device, 
                 assert all(variant.continues(p.spec, spec) is None for p in opened.steps[: n + 1])
 
 
+STEP_BETWEEN = Dag(
+    (1, 1), ((1, 1), (1, 1)),
+    (Step("relu", (0,)), Step("relu", (0,)), Step("relu", (2,)), Step("sgd_step", (2, 0, 3, 0.1, 0.5, 0.0))), (4, 5, 6),
+)  # fmt: skip
+
+
 @pytest.mark.spec("A8")
 @settings(max_examples=20, deadline=None)
 @given(dag=dags(max_ops=8))
+@example(dag=STEP_BETWEEN)
 def test_only_what_the_masks_leave_is_asked(dag):
     """`accepts` once and `cost` once, of those candidates that take the structure as it is."""
     registry, asked = many("cuda")
     selector = Selector(registry, preset("h200"))
     asked.clear()
-    # equal regions are asked again where other values share their storage
-    nodes = {node.id: node for opened in walks(dag, selector, "cuda") for node in opened.steps}
+    # equal regions are asked again where other values share their storage, but for those of one op
+    found = [node for opened in walks(dag, selector, "cuda") for node in opened.steps]
+    nodes = {node.spec if len(node.spec.ops) == 1 else node.id: node for node in found}
     left = [
         node.state.candidates & selector.index.accepting(_structure(node), len(node.spec.ops))
         for node in nodes.values()
