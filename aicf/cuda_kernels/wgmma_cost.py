@@ -49,7 +49,7 @@ CHUNK_FLOP_US = 0.06  # for each flop that the map takes for each element
 ROW = 0.4  # of that, for one with an element for each column
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
-SPARE = 96  # registers beside sums that it takes to do so
+SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that a third result takes
 
 
 def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None) -> Cost:
@@ -153,10 +153,11 @@ def _chunk_us(region: RegionSpec, boxes: bool) -> float:
 def staged(tiling: Tiling, region: RegionSpec) -> int:
     """How many results leave a box at a time, or operands come: all, if they can and there are registers for it, or none. What
     computes with indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
-    tight = tiling.row_blocks > 1 or tiling.spare < SPARE
+    stores = gemm.follows(region).stores
+    tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
     if tiling.columns % ATOM or _loads(region) > (1 if tight else BOX_LOADS):
         return 0
-    return max(gemm.follows(region).stores, len(brought(region)))
+    return max(stores, len(brought(region)))
 
 
 @lru_cache(maxsize=256)
