@@ -29,7 +29,7 @@ from ..registry.variant import (
 from ..rows import RegionSpec
 from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
 from . import column_sums, gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, boxed, by_slices, depth
+from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, boxed, by_slices, depth, left
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
@@ -55,10 +55,11 @@ class Operand:
     axes: tuple[int, ...]
     batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
 
-    def map(self, region: RegionSpec, lines: int) -> TensorMap:
-        """For slices of `lines` and 128 bytes of k, or for 64 lines of them at a time."""
+    def map(self, region: RegionSpec, lines: int, last: bool = False) -> TensorMap:
+        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 64 lines of them at a time."""
         dtype = region.operands[self.index].dtype
-        box = (depth(dtype), boxed(lines, self.extents[1])) if self.k_fast else (ATOM, depth(dtype))
+        count = left if last else boxed
+        box = (depth(dtype), count(lines, self.extents[1])) if self.k_fast else (ATOM, depth(dtype))
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
@@ -220,7 +221,8 @@ def _launch(
     both = operands(region)
     assert not isinstance(both, Reject)
     a, b = both
-    maps: tuple[TensorMap, ...] = a.map(region, tiling.m), b.map(region, tiling.n // tiling.cluster)
+    share = tiling.n // tiling.cluster
+    maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
     _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
     if parts is None:
         boxes, finish = wgmma_cost.staged(tiling, region), gemm.epilogue(region, 2, tiling.rows, WARPS)
@@ -229,14 +231,23 @@ def _launch(
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
     come = wgmma_cost.brought(region) if boxes else ()
     if boxes:
-        maps = *maps, *_boxes(region, come)
+        maps += _boxes(region, come)
+    if a.k_fast:
+        maps.append(a.map(region, tiling.m, last=True))
+    if b.k_fast:
+        maps.append(b.map(region, share, last=tiling.cluster == 1))
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     if tiling.parts == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))
     grid = (tiles * tiling.together,)
     body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes, come)
     return Launch(
-        body, grid, (tiling.threads,), (maps, others, sizes, scales), tiling.shared(boxes), tiling.together
+        body,
+        grid,
+        (tiling.threads,),
+        (tuple(maps), others, sizes, scales),
+        tiling.shared(boxes),
+        tiling.together,
     )
 
 

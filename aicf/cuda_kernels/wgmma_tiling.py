@@ -34,6 +34,11 @@ def boxed(lines: int, extent: int) -> int:
     return min(lines, (extent + 7) // 8 * 8)
 
 
+def left(lines: int, extent: int) -> int:
+    """The same of the last tile of an operand."""
+    return ((extent - 1) % lines + 8) // 8 * 8
+
+
 def by_slices(dtype: DType) -> bool:
     """Whether products of each slice are summed by themselves, and those sums in f32: tensor cores keep some 14 bits of a sum
     of fp8 products, of which a long one would lose all that its last products add."""
@@ -221,9 +226,9 @@ TILINGS = (
     Tiling(64, 256, 1, registers=None),
     Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
     Tiling(64, 64, 1, blocks=2, registers=None),
-    Tiling(128, 128, 2, parts=2),
-    Tiling(128, 128, 2, parts=4),
-    Tiling(128, 64, 2, parts=2),
+    Tiling(128, 128, 2, parts=2, registers=(56, 224)),
+    Tiling(128, 128, 2, parts=4, registers=(56, 224)),
+    Tiling(128, 64, 2, parts=2, registers=(56, 224)),
     Tiling(64, 128, 1, parts=2, registers=None),
     Tiling(64, 128, 1, parts=4, registers=None),
     Tiling(64, 64, 1, parts=2, registers=None),

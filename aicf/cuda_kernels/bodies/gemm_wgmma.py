@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
-from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, boxed, depth
+from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, boxed, depth, left
 from .entry import begin
 from .epilogue import Epilogue
 from .ptx import (
@@ -67,7 +67,7 @@ def wgmma(
                         way, if they are more; see wgmma_results.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
     maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of what is
-                        brought, likewise
+                        brought, likewise; then of a's last tile, if its k is fast, and of b's
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results
     """
@@ -201,11 +201,11 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
         placer(tiling.band, epilogue.batch > 0),
     )
     divide = divider(tiling.parts)
-    a_brought, b_brought = brought(tile_m, a_order), brought(share, b_order)
+    a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
+    b_box = chosen_box(share, b_order[0], 1, -1, cluster == 1)
 
     def produce(base, full, maps, walk, sizes):
         first, apart, rows, columns, steps, each, rank, part = walk
-        nbytes = uint32((a_brought(sizes[0]) + b_brought(sizes[1]) * uint32(cluster)) * uint32(LINE_BYTES))
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         tile, tiles = first, uint32(rows * columns * number(sizes, steps, each))
         while tile < tiles:
@@ -213,6 +213,9 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
             begin, count = divide(slices(layer, steps, each), part)
             point = point_of(layer, sizes)
             a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
+            a_map, a_lines = a_box(maps, a_line, sizes[0])
+            b_map, b_lines = b_box(maps, b_line, sizes[1])
+            nbytes = uint32((a_lines + b_lines * uint32(cluster)) * uint32(LINE_BYTES))
             for step in range(int32(begin), int32(begin + count)):
                 ready = uint32(full + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
@@ -220,8 +223,8 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 a_at = uint32(base + stage * uint32(stage_bytes))
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
                 k = int32(step * slice_of_k)
-                bring_a(a_at, maps[0], ready, a_line, k, point)
-                bring_b(b_at, maps[1], ready, b_line, k, point)
+                bring_a(a_at, a_map, ready, a_line, k, point)
+                bring_b(b_at, b_map, ready, b_line, k, point)
                 stage, phase = turn(stage, phase)
             tile = uint32(tile + apart)
         if cluster > 1:
@@ -232,12 +235,19 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     return device(produce)
 
 
-def brought(lines: int, order: Order) -> Any:
-    """`count(extent)`: how many lines `bring` brings of an operand that has so many."""
-    if not order[0]:
-        return device(lambda extent: uint32(lines))
-    count = device(boxed)
-    return device(lambda extent: uint32(count(lines, extent)))
+def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: bool = True) -> Any:
+    """`choose(maps, line, extent)`: the map that a tile from this line on is brought by, and how many lines that brings. A share of
+    a tile in a cluster brings as many lines as the others."""
+    if not k_fast:
+        return device(lambda maps, line, extent: (maps[map], uint32(lines)))
+    count, count_left = device(boxed), device(left)
+
+    def choose(maps, line, extent):
+        if may_be_last and int32(line + lines) > int32(extent):
+            return maps[last_map], uint32(count_left(lines, extent))
+        return maps[map], uint32(count(lines, extent))
+
+    return device(choose)
 
 
 def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
