@@ -209,30 +209,42 @@ def test_long_sums_of_bytes(gpu, variant):  # noqa: F811
     assert np.abs(got / want - 1).max() < 2.0**-10
 
 
-@pytest.mark.spec("B10", "D9", "D10")
+@pytest.mark.spec("B10", "C12", "D9", "D10")
 @pytest.mark.parametrize("variant", SHARED_TILES)
-@pytest.mark.parametrize("ta, tb", TRANSPOSES)
-def test_blocks_that_share_a_tile(gpu, variant, ta, tb):  # noqa: F811
-    """Parts of no slice, of one, of more than the ring has; edges both ways; more clusters than run at once; what follows."""
-    for i, (m, n, k) in enumerate(
-        [(1, 8, 1), (16, 4096, 4096), (136, 264, 200), (1000, 1000, 1000), (1544, 1552, 264)]
-    ):
+@pytest.mark.parametrize("more", [0, 2])
+def test_blocks_that_share_a_tile(gpu, variant, more):  # noqa: F811
+    """Parts of no slice, of one, of more than the ring has; edges both ways; more clusters than run at once; what follows. Twice is
+    the same bit for bit. Types and transposes take turns."""
+    i = SHARED_TILES.index(variant) + more
+    dtype, (ta, tb) = BOTH[i // 2 % 2], TRANSPOSES[i % 4]
+
+    def made(make: Any, m: int, n: int, k: int) -> Any:
         rows = (m if ta else k), (k if tb else n)
-        pitch = tuple(-(-r // 8) * 8 for r in rows)
-        make = (product, residual, stashed)[i % 3]
-        check(gpu, variant, make(m, n, k, dtype=BOTH[i % 2], ta=ta, tb=tb, pitch=pitch))
-    check(gpu, variant, batches(264, 136, 136, f16)[NAMES[TRANSPOSES.index((ta, tb))]])
+        return make(m, n, k, dtype=dtype, ta=ta, tb=tb, pitch=tuple(-(-r // 8) * 8 for r in rows))
 
-
-@pytest.mark.spec("C12")
-@pytest.mark.parametrize("variant", SHARED_TILES)
-def test_sums_of_parts_are_the_same_bit_for_bit(gpu, variant):  # noqa: F811
-    case = Case(variant, residual(520, 520, 2000, dtype=bf16), tolerance=HALVES[bf16])
+    for sizes in ((1, 8, 1), (16, 520, 4096), (1000, 1000, 72)):
+        check(gpu, variant, made(product, *sizes))
+    case = Case(variant, made((residual, stashed)[more // 2], 1544, 1552, 264), tolerance=HALVES[dtype])
     operands = operands_for(case)
-    first, *again = (launch_case(gpu, case, operands.memory) for _ in range(5))
+    first, *again = (launch_case(gpu, case, operands.memory) for _ in range(4))
     assert_close(case, first, reference(case, operands.arrays))
     for got in again:
         np.testing.assert_array_equal(first[0].view(np.uint16), got[0].view(np.uint16))
+
+
+@pytest.mark.parametrize("variant", SHARED_TILES)
+def test_what_blocks_that_share_a_tile_take(gpu, variant):  # noqa: F811
+    """Batches, sums of columns, tf32 and fp8, where the tile allows."""
+    i = SHARED_TILES.index(variant)
+    check(gpu, variant, batches(264, 136, 136, BOTH[i % 2])[NAMES[i % len(NAMES)]])
+    takes = test_gpu_kernels.VARIANTS[variant]
+    types = OTHERS[1 + i % 4]
+    for r, tolerance in (
+        (backward(520, 264, 136, dtype=f16, tb=True), 0.0), (other(136, 264, 520, OTHERS[0]), off(OTHERS[0])),
+        (other(136, 264, 520, types), off(types)),
+    ):  # fmt: skip
+        if takes.supported(r, gpu.spec) is None:
+            check(gpu, variant, r, tolerance)
 
 
 @pytest.mark.parametrize("variant", IDS)
