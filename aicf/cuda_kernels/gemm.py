@@ -181,9 +181,16 @@ class Tile:
         return column_sums.with_sums(cost, region, self.m, device)
 
     def least(self, region: RegionSpec, device: DeviceSpec) -> float:
-        """Of `cost`: a launch, one slice after the other, and results."""
-        steps = cdiv(depth(region), self.step) * STEP_US
-        return one_launch(region, device) + (steps + finish_us(region, self.m * self.n) if steps else 0.0)
+        """Of `cost`: a launch, and the arithmetic of whole tiles, or one slice after the other and results."""
+        if not (k := depth(region)):
+            return one_launch(region, device)
+        waited = cdiv(k, self.step) * STEP_US + finish_us(region, self.m * self.n)
+        return one_launch(region, device) + max(waited, self.even_us(parts(region)[0], device))
+
+    def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
+        """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""
+        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6
+        return 2.0 * grid(gemm, self.m, self.n)[0] * self.m * self.n * gemm.k / speed if speed else 0.0
 
     def product_cost(
         self, gemm: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float

@@ -181,8 +181,9 @@ def split(
             yield from checks(region, tile.step, (tile.m, tile.n))
 
         def least(region: RegionSpec, device: DeviceSpec) -> float:
-            first = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
-            return 2 * one_launch(region, device) + first + 2 * SUM_STEP_US
+            waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
+            even = tile.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
+            return 2 * one_launch(region, device) + max(waited, even) + 2 * SUM_STEP_US
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return best(region, tile, device)[0]

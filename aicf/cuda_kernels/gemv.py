@@ -220,11 +220,19 @@ def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
     for wanted in (1 << i for i in range(max(1, most).bit_length())):
         chunk = max(1, cdiv(steps, wanted)) * block.depth
         splits = max(1, cdiv(s.k, chunk))
+        if best is not None and _least(block, device, splits, chunk) > best.cost.us:
+            continue
         cost = _cost(region, block, device, splits, chunk)
         if best is None or cost.us < best.cost.us:
             best = Plan(splits, chunk, tiles * splits, cost)
     assert best is not None
     return best
+
+
+def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
+    """Of `_cost`, with several parts: two launches, and the steps of both."""
+    steps = (cdiv(chunk, block.depth) - 1) * STEP_US + block.results * RESULT_US
+    return 2 * one_launch(None, device) + START_US + steps + gemm_split.SUM_STEP_US * splits
 
 
 def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
