@@ -218,7 +218,7 @@ CODE = [c for c in itertools.product(TILINGS, TRANSPOSES, (f16, bf16), EPILOGUES
 CHOSEN = CODE if ALL else random.Random(0).sample(CODE, 12)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, order, dtype, then", CHOSEN, ids=lambda v: str(v))
 def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
@@ -231,7 +231,7 @@ WIDE = [c for c in itertools.product(TILINGS, OTHERS[:1], EPILOGUES) if c[0] in 
 LINES = [*WIDE, *NARROW] if ALL else [*random.Random(0).sample(WIDE, 4), *random.Random(0).sample(NARROW, 6)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, types, then", LINES, ids=str)
 def test_words_and_bytes_compile_without_spills_or_serialized_products(t, types, then):
@@ -246,7 +246,7 @@ def test_words_and_bytes_compile_without_spills_or_serialized_products(t, types,
 BATCHED = list(itertools.product(TILINGS, sorted(batches(8, 8, 8)), (f16, bf16)))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, name, dtype", BATCHED if ALL else random.Random(0).sample(BATCHED, 6), ids=str)
 def test_batches_compile_without_spills_or_serialized_products(t, name, dtype):

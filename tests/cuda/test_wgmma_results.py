@@ -68,7 +68,7 @@ def test_three_results_leave_in_boxes():
     run(SMALL, r, tolerance=HALVES[f16])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D8", "D10")
 @pytest.mark.parametrize("t", [SMALL, PINGPONG, PAIR, TALL], ids=str)
 @pytest.mark.parametrize("n, boxes", [(136, True), (131, False)])
@@ -99,7 +99,7 @@ def test_which_operands_come_in_boxes(r, positions):
 WIDE = Tiling(64, 192, 2, teams=2)  # three chunks of a tile, in two places
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D7", "D10")
 @pytest.mark.parametrize("t", [SMALL, PAIR, TALL, WIDE], ids=str)
 @pytest.mark.parametrize("make", [pitched, own, two_operands], ids=lambda f: f.__name__)
@@ -127,6 +127,7 @@ class EarlyOperands(Machine):
         return lambda: None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("machine", [NoWaitForOperands, EarlyOperands])
 def test_the_model_notices(machine):
     with pytest.raises((AssertionError, Stuck)):
