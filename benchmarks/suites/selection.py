@@ -224,10 +224,10 @@ def _scheduled(model: Any, device: str, **more: Any) -> tuple[list[LoweredOp], G
     return schedule(lower(graph), graph), graph
 
 
-def _deep(layers: int, distinct: bool, width: int = 8) -> nn.Model:
+def _deep(layers: int, distinct: bool, batch: int = 4) -> nn.Model:
     """Linear and ReLU again and again, of one width or of no two alike."""
-    widths = [width + n if distinct else width for n in range(layers + 1)]
-    model = nn.Model({"x": aicf.TensorSpec(("batch", widths[0]))}, batch=4)
+    widths = [8 + n if distinct else 8 for n in range(layers + 1)]
+    model = nn.Model({"x": aicf.TensorSpec(("batch", widths[0]))}, batch=batch)
     for width_in, width_out in pairwise(widths):
         model.add(nn.Linear(width_in, width_out)).add(nn.ReLU())
     return model
@@ -239,12 +239,10 @@ def _speed(n: int, what: str):
     def measure(bench: Bench) -> Iterator[Row]:
         spec, registry = runtime(bench.device).spec, aicf.default_registry()
         layers = max(2, round(n / OPS_PER_LAYER))
-        widths = count(
-            8, layers + 1
-        )  # each sample has sizes of its own: what kernels remember of others is no use
+        batches = count(4)  # each sample has products of its own: what is remembered of others is no use
 
         def sample() -> float:
-            model = _deep(layers, what == DISTINCT, next(widths))
+            model = _deep(layers, what == DISTINCT, next(batches))
             ops, graph = _scheduled(model, spec.kind, loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))
             sizes.append(len(ops))
             gc.enable()  # as it is for whoever compiles
