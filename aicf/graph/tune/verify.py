@@ -61,7 +61,7 @@ class Trial:
         sums = [op for op in self.region.ops if not schema_of(op.kind).is_map]
         terms = max((_terms(self.region, op.inputs, op.outputs) for op in sums), default=0.0)
         tensors, cut_off = self.region.tensors, 0.0
-        if not self.region.strict and any(tensors[op.inputs[0]].dtype in GREATEST for op in sums):
+        if not self.region.strict and any(tensors[i].dtype in GREATEST for op in sums for i in op.inputs[:1]):
             cut_off = FP8_SUM
         return TOLERANCE[dtype] + PER_TERM * terms**0.5 + cut_off
 
