@@ -32,11 +32,12 @@ PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others 
 FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
+BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
 STRADDLE = 2.2  # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines
-START_US = 0.5  # barriers, descriptors on their way, registers divided anew
-CLUSTER_US = 0.4  # for blocks of a cluster to meet, and for the last to be done
+START_US = 0.05  # of barriers, descriptors on their way, registers divided anew: most of it while the kernel before ends
+CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
 MEET_US = (
-    0.4  # for blocks that share a tile: they meet meanwhile, and then each has to wait for the others' sums
+    0.55  # for blocks that share a tile: they meet meanwhile, and then each has to wait for the others' sums
 )
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
@@ -45,7 +46,7 @@ CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have 
 # For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, and for
 # one that comes in boxes; to add up their columns
 CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, SUM_CHUNK_US = 0.055, 0.4, 0.75, 0.1, 0.1
-CHUNK_FLOP_US = 0.06  # for each flop that the map takes for each element
+CHUNK_FLOP_US = 0.04  # for each flop that the map takes for each element
 ROW = 0.4  # of that, for one with an element for each column
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
@@ -99,7 +100,8 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     if tiling.parts > 1 and p.m > tiling.m and p.n > tiling.n:
         reached /= AGAIN
     memory = nbytes / (device.bandwidth * reached) * 1e-3
-    limits = {"memory": memory, "L2": tiles * fetch / device.sms, "compute": useful}
+    again = tiles * fetch / device.sms
+    limits = {"memory": memory + BESIDE * again, "L2": again, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
     if (
         tiling.parts > 1

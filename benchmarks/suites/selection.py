@@ -40,7 +40,7 @@ UNTUNED, TUNED = "regret of the untuned choice", "regret after tuning"
 ALONE = "one kernel per op"
 ROUNDS = 7  # in each half
 HOPELESS = 5.0  # a kernel whose first run took so many times the best one's is not sampled
-ABSURD = 100.0  # one that is predicted to take so many times the best one's is not run
+ABSURD = 3.0  # one that is predicted to take so many times what the best one is, is not run
 HOST_WORK = 2e9  # bytes and flops of the largest region that the CPU is asked for
 OPTIMUM = LENGTH_LIMIT  # hypotheses that keep every region
 
