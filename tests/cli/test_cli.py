@@ -105,7 +105,7 @@ ERRORS = {
         "DeviceError: no device preset is called 'voodoo2'",
     ),
     "no file": (["explain", "nowhere.py"], "AicfError: there is no file 'nowhere.py'"),
-    "no build": (["explain", str(ROOT / "aicf" / "config.py")], "defines no build()"),
+    "no build": (["explain", str(ROOT / "aicf" / "errors.py")], "defines no build()"),
     "no Python": (["explain", str(ROOT / "pyproject.toml")], "pyproject.toml is no Python file"),
     "a file that can't be written": (
         ["demo", "--json", "/nonexistent/o.json"],
