@@ -234,7 +234,7 @@ QUARTERED = Tiling(64, 64, 1, parts=4, registers=None)
     (HALVED, residual, (72, 136, 136)), (HALVED, stashed, (40, 136, 1000)), (HALVED, product, (61, 40, 72)),
     (QUARTERED, stashed, (72, 72, 264)), (QUARTERED, product, (8, 64, 40)), (QUARTERED, residual, (64, 40, 136)),
     (Tiling(128, 64, 1, parts=2, registers=None), residual, (136, 72, 200)), (Tiling(128, 128, 2, parts=2), product, (136, 128, 136)),
-], ids=str)  # fmt: skip
+], ids=lambda v: getattr(v, "__name__", str(v)))  # fmt: skip
 def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
     """In boxes and in runs; parts of as many slices, of more than the ring has, and of none."""
     run(t, make(*sizes), seed=random.randrange(2**32))
