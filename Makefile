@@ -36,7 +36,7 @@ test-all: dev ## run the tests, with those that install aicf into fresh environm
 spec: dev ## run the tests that carry rows of docs/spec.md, and list every row with its tests' outcomes
 	@rm -f $(SPEC_REPORT)
 	-@AICF_SPEC_REPORT=$(abspath $(SPEC_REPORT)) $(PYTEST) -m spec $(ARGS)
-	@$(PY) tools/spec_report.py $(SPEC_REPORT)
+	@$(PY) tools/spec_report.py $(SPEC_REPORT) $(filter -v,$(ARGS))
 
 lint: check-ruff check-format check-types check-imports ## ruff, mypy and import-linter
 

@@ -72,7 +72,7 @@ def _suite(name: str, files: Sequence[ResultFile], suite: Suite | None) -> str:
 def table(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
-    head = "| case | aicf | peer | | unit | ratio | spread |", "|---|--:|--:|---|---|--:|--:|"
+    head = "| case | aicf | peer | | unit | ratio | spread | |", "|---|--:|--:|---|---|--:|--:|---|"
     return [*head, *map(_line, rows)]
 
 
@@ -80,7 +80,7 @@ def _line(row: Row) -> str:
     spread = max(row["spread"].values()) if row.get("spread") else None
     cells = (
         row["case"], _number(row["aicf"]), _number(row["peer"]), row["peer_name"] or "", row["unit"],
-        ratio(row["ratio"]), "" if spread is None else f"{spread:.0%}",
+        ratio(row["ratio"]), "" if spread is None else f"{spread:.0%}", _flat(row.get("note") or "").replace("|", "\\|"),
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

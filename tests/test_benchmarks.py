@@ -378,10 +378,10 @@ PAGE = """
 
 Adds.
 
-| case | aicf | peer | | unit | ratio | spread |
-|---|--:|--:|---|---|--:|--:|
-| add, long | 4,400 | 4,000 | torch | GB/s | 1.10 | 5% |
-| add, short | 2.5 | 2 | torch | us | 0.80 **slower** | 0% |
+| case | aicf | peer | | unit | ratio | spread | |
+|---|--:|--:|---|---|--:|--:|---|
+| add, long | 4,400 | 4,000 | torch | GB/s | 1.10 | 5% | cuda.add.v1 |
+| add, short | 2.5 | 2 | torch | us | 0.80 **slower** | 0% |  |
 
 - **Failed**: add, odd: WrongResult: 1 of 3 elements differ
 - Left out: add, huge: no time
@@ -394,9 +394,9 @@ Measured 2030-01-02 at commit abc123, kernels HASH, driver 580.1, CUDA 13.0, pyt
 
 The demo.
 
-| case | aicf | peer | | unit | ratio | spread |
-|---|--:|--:|---|---|--:|--:|
-| accuracy | 98.25 | – |  | % | – | 0% |
+| case | aicf | peer | | unit | ratio | spread | |
+|---|--:|--:|---|---|--:|--:|---|
+| accuracy | 98.25 | – |  | % | – | 0% |  |
 
 Measured 2030-01-02 at commit abc123, kernels HASH, python 3.12.0, torch 2.11.0.
 """
@@ -459,8 +459,8 @@ def test_stale_results_are_named(tree):
     assert f"today's are {results.kernels_hash(root=tree)}" in lines[3]
 
 
-def test_the_test_run_names_stale_results_without_failing(monkeypatch):
-    import conftest
+def test_the_test_run_names_stale_results_without_failing(monkeypatch, request):
+    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
 
     class Reporter:
         def __init__(self) -> None:

@@ -15,13 +15,13 @@ pytest.importorskip("sklearn", reason="the demo's data set comes with scikit-lea
 
 @on_each_device
 @pytest.mark.spec("D16", "F5")
-def test_two_epochs_learn_and_write_their_json(device, tmp_path, capsys):
+def test_it_learns_the_digits_and_writes_its_json(device, tmp_path, capsys):
     file = tmp_path / "demo.json"
-    assert main(["demo", "--device", device, "--epochs", "2", "--json", str(file)]) == 0
+    assert main(["demo", "--device", device, "--json", str(file)]) == 0
     data = json.loads(file.read_text())
     assert {"test_accuracy", "train_accuracy", "step_us", "device", "selections"} <= set(data)
-    assert data["test_accuracy"] > 0.5 > 0.1, "ten classes: chance is 0.1"
-    assert 0.3 < data["train_accuracy"] <= 1
+    assert data["test_accuracy"] >= 0.97
+    assert 0.97 <= data["train_accuracy"] <= 1
     assert set(data["step_us"]) == {"eager", "replay"}
     assert all(us > 0 for us in data["step_us"].values())
     assert data["device"] == ("cpu" if device == "cpu" else data["device"])

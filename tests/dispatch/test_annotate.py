@@ -41,6 +41,19 @@ def test_each_call_is_a_range_with_kind_variant_tensors_and_stream(ranges):
     assert ranges == [message, None] * 2
 
 
+@pytest.mark.parametrize(
+    "old", [SimpleNamespace(), SimpleNamespace(get_domain=lambda name: SimpleNamespace())]
+)
+def test_an_old_nvtx_has_no_ranges_and_breaks_nothing(old, ranges, monkeypatch):
+    """Before 0.2.8 it had no domains to ask for, before 0.2.12 none with ranges by attributes."""
+    monkeypatch.setitem(sys.modules, "nvtx", old)
+    annotate.domain.cache_clear()
+    assert annotate.domain() is None
+    x = np.ones(3, np.float32)
+    aicf.op_call("relu", [x], [x])
+    assert ranges == []
+
+
 @pytest.mark.spec("B12")
 def test_each_step_of_a_plan_is_a_range_even_when_it_fails(ranges):
     model = nn.Model({"x": aicf.TensorSpec((4, 3))}).add(nn.Linear(3, 2)).add(nn.ReLU())

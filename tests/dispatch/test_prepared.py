@@ -110,7 +110,6 @@ def test_a_workspace_lies_in_scratch_of_its_own(recording):
 @pytest.mark.spec("B10", "B13")
 def test_scratch_comes_and_goes_in_the_order_of_the_stream(recording, monkeypatch):
     """By the driver's own calls, which a capture takes as nodes; it is given back when a launch fails, too."""
-    core = pytest.importorskip("cuda.core")
     made = ready("reduce_sum", [desc((2, 100000))], [desc((2,))], axes=(1,))
     made.starts = (prepared.Start("kernel", "config", [0, 0], ((0, 0, 0), (1, 2, 8))),)
     log = []
@@ -120,7 +119,7 @@ def test_scratch_comes_and_goes_in_the_order_of_the_stream(recording, monkeypatc
         if args[0] < 0:
             raise RuntimeError("no launch")
 
-    monkeypatch.setattr(core, "launch", launch)
+    monkeypatch.setattr(prepared, "_launcher", lambda: launch)
     monkeypatch.setattr(streams, "stream_object", lambda ordinal, handle: handle)
     monkeypatch.setattr(streams, "enter", lambda ordinal: None)
     monkeypatch.setattr(streams, "allocate", lambda handle, nbytes: log.append((handle, nbytes)) or 4096)

@@ -217,7 +217,30 @@ def test_cost_counts_what_stood_between_an_accepted_prefix_and_the_next():
         ("relu + tanh + neg", "end")
     ]
     dear = replace(long, cost=structured("cpu.x.v1", us=3.5).cost)
-    assert story(formed(chain("relu", "tanh", "neg"), registry_of(one, dear)))[0] == ("relu", "cost")
+    first = formed(chain("relu", "tanh", "neg"), registry_of(one, dear))[0]
+    assert (first.spec.signature, first.ended.trigger) == ("relu", "cost")
+    assert first.ended.sentence == "with the next 2 ops, tanh to neg, it would take 3.5 us, apart 3 us"
+
+
+@pytest.mark.spec("A9")
+def test_ops_that_no_kernel_takes_are_named_as_what_ends_a_region():
+    """Kernels for one op and for four: after three comes a product, but what ends the first is that nobody takes two or three."""
+    four = structured(
+        "cpu.four.v1",
+        takes=("map",),
+        us=1.0,
+        reject=lambda r: Reject("ops", f"{len(r.ops)} ops, needs 4") if len(r.ops) != 4 else None,
+    )
+
+    def then_a_product(ctx, x):
+        return ctx.op("gemm", chain("relu", "tanh", "neg")(ctx, x), x, trans_b=True)
+
+    for emit, last in ((then_a_product, ""), (chain("relu", "tanh", "neg"), ", the last op")):
+        regions = formed(emit, registry_of(one, four))
+        first = next(r for r in regions if r.spec.signature == "relu")
+        assert (first.spec.signature, first.ended.trigger) == ("relu", "candidates")
+        assert (first.ended.row, first.ended.left) == ("ops", "3 ops, needs 4")
+        assert f"up to neg{last}, none takes it" in first.ended.detail
 
 
 def _tuned(fused: float, apart: float, spread: float) -> Tuning:

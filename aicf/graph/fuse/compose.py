@@ -288,18 +288,26 @@ class Composer:
 
     def _emptied(self, before: Node, attrs: Attributes, spec: RegionSpec) -> tuple[str, str, str]:
         """The last row whose mask left none of the prefix's candidates, with both values."""
-        index, live, row, old = self.selector.index, before.state.candidates, "", before.state.attrs
+        index, live, old = self.selector.index, before.state.candidates, before.state.attrs
+        had = ", ".join(sorted({str(t.dtype) for t in before.spec.tensors}))
         masks = [
             ("slot", index.viable(_structure(attrs), len(spec.ops))),
             ("avail", index.alignment(attrs["avail"])),
         ]
-        new = {t.dtype for t in spec.tensors[len(before.spec.tensors) :]}
-        for name, mask in (*masks, *(("dtype", index.dtype(dtype)) for dtype in new)):
-            row = name if live and not live & mask else row
+        values = {
+            "slot": (_structure(old), _structure(attrs)),
+            "avail": (str(old["avail"]), str(attrs["avail"])),
+        }
+        emptied = "", "", ""
+        for name, mask in masks:
+            if live and not live & mask:
+                emptied = name, *values[name]
             live &= mask
-        if row == "slot":
-            return row, _structure(old), _structure(attrs)
-        return (row, str(old[row]), str(attrs[row])) if row == "avail" else (row, "", "")
+        for dtype in dict.fromkeys(t.dtype for t in spec.tensors[len(before.spec.tensors) :]):
+            if live and not live & index.dtype(dtype):
+                emptied = "dtype", had, str(dtype)
+            live &= index.dtype(dtype)
+        return emptied
 
     def _without_candidates(self, before: Node, shared: Shared, attrs: Attributes, spec: RegionSpec) -> Stop:
         """Said once for each form, unless variants were left that judge regions by themselves."""

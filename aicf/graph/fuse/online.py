@@ -138,19 +138,20 @@ def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
             break
         region = following
         best = region if region.us is not None else best
-    if best is not None and best.last < region.last and ended.trigger == "end":
-        ended = _not_taken(composer, region)
+    if best is not None and best.last < region.last and ended.trigger != "cost":
+        ended = _not_taken(composer, region, n)
     return best, ended
 
 
-def _not_taken(composer: Composer, region: Open) -> Ended:
-    """The schedule ended with candidates that might have taken more ops, and none that takes just these."""
+def _not_taken(composer: Composer, region: Open, n: int) -> Ended:
+    """Candidates were left that might have taken more ops, and none takes just these, which are all that go together."""
     index, device, node = composer.selector.index, composer.selector.device, region.node
     verdicts = ((v, v.supported(node.spec, device)) for v in index.members(node.state.candidates))
     against = [(v, reject) for v, reject in verdicts if reject is not None]
-    kind = node.spec.ops[-1].kind.name
-    text = f"up to {kind}, the last op, none takes it: {counted_reasons(against)}"
-    return Ended("candidates", text, text)
+    kind, last = node.spec.ops[-1].kind.name, ", the last op" * (region.last + 1 == n)
+    text = f"up to {kind}{last}, none takes it: {counted_reasons(against)}"
+    row, why = (against[0][1].condition, against[0][1].reason) if against else ("", "")
+    return Ended("candidates", text, text, row, why)
 
 
 def refusal(composer: Composer, i: int) -> NoKernelError:
@@ -234,10 +235,11 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     told = _apart(composer, best.node.best, rest, following.node.best)
     if told is None or fused <= sum(told):
         return None
-    split, kind = told[0], composer.schedule.kinds[following.last].name
+    split, first, last = told[0], *(composer.schedule.kinds[i].name for i in (rest[0], rest[-1]))
+    more = f"op, {first}" if len(rest) == 1 else f"{len(rest)} ops, {first} to {last}"
     return Ended(
         "cost", f"fused {fused:.3g} us against {split:.3g} us split",
-        f"with the next op, {kind}, it would take {fused:.3g} us, apart {split:.3g} us",
+        f"with the next {more}, it would take {fused:.3g} us, apart {split:.3g} us",
         "cost", f"{fused:.3g} us", f"{split:.3g} us",
     )  # fmt: skip
 

@@ -85,7 +85,11 @@ class FrozenPlan:
             else []
         )
         static = plan.externals(Role.input) if Role.input in policy.static_roles else []
-        self._static = {s.name: (tensors[s.vid], found[s.name].ptr) for s in static}
+        # what had to be staged is copied by each replay, as by its role; the others are used where they are
+        staged = [s for s in static if tensors[s.vid].ptr != found[s.name].ptr]
+        self._copied += [(s.name, tensors[s.vid]) for s in staged]
+        used = [(s.name, found[s.name]) for s in static if s not in staged]
+        self._static = {name: (fed.ptr, fed.desc.stride) for name, fed in used}
         self._outputs = [(s.name, tensors[s.vid]) for s in plan.outputs]
         self._kernels = [step.kernel_id for step, _ in self.bound.calls]
         pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
@@ -96,9 +100,11 @@ class FrozenPlan:
 
     def stale(self, found: Mapping[str, Any]) -> str | None:
         """Which static input is another tensor than the one that was captured; None if all are the same."""
-        for name, (_, pointer) in self._static.items():
+        for name, (pointer, stride) in self._static.items():
             if found[name].ptr != pointer:
                 return f"{name} was captured at {pointer:#x} and is now at {found[name].ptr:#x}"
+            if found[name].desc.stride != stride:
+                return f"{name} was captured with strides {stride} and now has {found[name].desc.stride}"
         return None
 
     def replay(

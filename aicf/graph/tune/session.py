@@ -46,7 +46,7 @@ def tune(
             f"a {type(known).__name__} of times can't be added to",
             expected="a Tuning, or a file that aicf tune wrote",
         )
-    if not (isinstance(seconds, int | float) and seconds > 0):
+    if not (isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0):
         raise TuningError(f"{seconds!r} is no time to tune in", expected="seconds, more than 0")
     session = _Session(bench or Bench(runtime, registry), seconds, known, progress)
     before = after = ask(Tuning(session.tuning.header))  # which says nothing yet, but is asked about all
