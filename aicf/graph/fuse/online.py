@@ -139,19 +139,22 @@ def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
         region = following
         best = region if region.us is not None else best
     if best is not None and best.last < region.last and ended.trigger != "cost":
-        ended = _not_taken(composer, region, n)
+        ended = _not_taken(composer, region, ended)
     return best, ended
 
 
-def _not_taken(composer: Composer, region: Open, n: int) -> Ended:
+def _not_taken(composer: Composer, region: Open, ended: Ended) -> Ended:
     """Candidates were left that might have taken more ops, and none takes just these, which are all that go together."""
     index, device, node = composer.selector.index, composer.selector.device, region.node
     verdicts = ((v, v.supported(node.spec, device)) for v in index.members(node.state.candidates))
     against = [(v, reject) for v, reject in verdicts if reject is not None]
-    kind, last = node.spec.ops[-1].kind.name, ", the last op" * (region.last + 1 == n)
+    kind, last = node.spec.ops[-1].kind.name, ", the last op" * (ended.trigger == "end")
     text = f"up to {kind}{last}, none takes it: {counted_reasons(against)}"
     row, why = (against[0][1].condition, against[0][1].reason) if against else ("", "")
-    return Ended("candidates", text, text, row, why)
+    detail, sentence = (
+        (text, text) if last else (f"{text}; then {ended.detail}", f"{text}; then {ended.sentence}")
+    )
+    return Ended("candidates", detail, sentence, row, why)
 
 
 def refusal(composer: Composer, i: int) -> NoKernelError:
