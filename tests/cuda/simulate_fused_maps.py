@@ -24,7 +24,7 @@ def check(case: Case) -> None:
 
 
 # The simulator takes a second for what the host runs at once (on_host.py), so it sees a sample.
-SAMPLE = SMALL if os.environ.get("AICF_TEST_ALL") else SMALL[::4]
+SAMPLE = SMALL if os.environ.get("AICF_TEST_ALL") else SMALL[::6]
 
 if __name__ == "__main__":
     simulate.main(SAMPLE, check)

@@ -315,7 +315,7 @@ def test_batches_compile(variant):
             compile_case(Case(variant, r), HOPPER)
 
 
-@pytest.mark.sample(1, each="sizes")
+@pytest.mark.sample(4)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(6, 8, 4), (37, 53, 9), *EDGES[1:]], ids=str)

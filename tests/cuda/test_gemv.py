@@ -231,7 +231,7 @@ def test_fragments_meet_their_own_numbers(few, k_fast):
 RUN = [(SIMT, f32, 9), (SIMT, f16, 14), (SIMT, bf16, 19), (MMA, f16, 2), (MMA, bf16, 15)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12", "D9", "D10", "F2")
 @pytest.mark.parametrize("variant, dtype, one", RUN, ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(variant, dtype, one):
