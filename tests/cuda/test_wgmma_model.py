@@ -201,7 +201,7 @@ SAMPLE = {str(t): TRANSPOSES[i % 4] for i, t in enumerate(TILINGS)}
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, ta, tb", [
     pytest.param(t, *order, id=f"{t} {order}") for t in TILINGS for order in TRANSPOSES
-    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.sums <= 128 and t.cluster == 1)
+    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.sums <= 128 and t.cluster == t.parts == 1)
 ])  # fmt: skip
 def test_every_tiling_computes(t, ta, tb):
     run(t, product(*tiles_of(t), ta=ta, tb=tb), seed=random.randrange(2**32))
@@ -220,7 +220,7 @@ def test_teams_take_tiles_in_turns(m, n, k):
 @pytest.mark.parametrize("seed", range(8 if ALL else 1))
 def test_blocks_of_a_cluster_wait_for_each_other(seed):
     """Whatever the order in which the two get on."""
-    t = Tiling(128, 128, 2, cluster=2)
+    t = Tiling(128, 128, 2, cluster=2) if ALL else Tiling(64, 128, 1, cluster=2, registers=None)
     run(t, stashed(*tiles_of(t)), seed=random.randrange(2**32))
 
 
@@ -243,7 +243,7 @@ def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["alone", "heads"])
 def test_parts_of_products_of_a_batch(name):
-    run(QUARTERED, batches(72, 72, 136)[name], seed=random.randrange(2**32), tolerance=HALVES[f16])
+    run(QUARTERED, batches(40, 72, 136)[name], seed=random.randrange(2**32), tolerance=HALVES[f16])
 
 
 # --- that the model would notice --------------------------------------------------------------------------------------
