@@ -1,4 +1,5 @@
-"""Is the kernel that selection takes the best there is? Every kernel that takes a region is checked and timed there.
+"""Is the kernel that selection takes the best there is? Every kernel that takes a region is checked and timed there, but for
+those that are predicted to take more than three times what the best one is.
 
 Regret is how much longer the chosen kernel takes than the best one. Untuned, the choice is by prediction alone; tuned, by the
 times of a first half of the repetitions, through the same selection. Both are judged on the second half.

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import test_gpu_kernels
-from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference, with_specials
+from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference
 from test_gemm_packed import LAYOUTS, many_axes
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
+from test_gpu_wgmma import check_special_values, tensors
 from test_gpu_wgmma import off as off_of
-from test_gpu_wgmma import tensors
 from test_pack import F8, region_of
 from wgmma_cases import OTHERS, PACKED, TRANSPOSES, as_multiplied, product, residual, stashed
 
@@ -125,19 +125,7 @@ def test_random_problems(gpu):  # noqa: F811
 
 def test_special_values(gpu):  # noqa: F811
     """NaN and infinities spoil the rows and columns that they are in, and nothing else; nor does what lies between rows."""
-    r = residual(517, 137, 73)
-    case = Case(SMALL, r, tolerance=HALVES[f16])
-    operands = with_specials(case, operands_for(case))
-    got = launch_case(gpu, case, operands.memory)
-    for g, w in zip(got, reference(case, operands.arrays, exact=False)):
-        np.testing.assert_array_equal(np.isnan(g.astype(np.float32)), np.isnan(w.astype(np.float32)))
-    plain = Case(SMALL, product(131, 137, 73, pitch=(75, 141)), tolerance=HALVES[f16])
-    operands = operands_for(plain)
-    for array, memory in zip(operands.arrays, operands.memory):
-        value = array.copy()
-        memory[...] = np.nan
-        array[...] = value
-    assert_close(plain, launch_case(gpu, plain, operands.memory), reference(plain, operands.arrays))
+    check_special_values(gpu, SMALL, residual(517, 137, 73), product(131, 137, 73, pitch=(75, 141)))
 
 
 # --- copies alone -----------------------------------------------------------------------------------------------------

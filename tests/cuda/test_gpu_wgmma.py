@@ -250,14 +250,18 @@ def test_what_blocks_that_share_a_tile_take(gpu, variant):  # noqa: F811
 @pytest.mark.parametrize("variant", IDS)
 def test_special_values(gpu, variant):  # noqa: F811
     """NaN and infinities spoil the rows and columns that they are in, and nothing else; nor does what lies between rows."""
-    r = residual(516, 136, 72)
+    check_special_values(gpu, variant, residual(516, 136, 72), product(130, 136, 72, pitch=(80, 144)))
+
+
+def check_special_values(gpu: Any, variant: str, r: Any, apart: Any) -> None:  # noqa: F811
+    """`apart`: a product of operands with something between their rows."""
     case = Case(variant, r, tolerance=HALVES[f16])
     operands = with_specials(case, operands_for(case))
     got = launch_case(gpu, case, operands.memory)
     want = reference(case, operands.arrays, exact=False)
     for g, w in zip(got, want):
         np.testing.assert_array_equal(np.isnan(g.astype(np.float32)), np.isnan(w.astype(np.float32)))
-    plain = Case(variant, product(130, 136, 72, pitch=(80, 144)), tolerance=HALVES[f16])
+    plain = Case(variant, apart, tolerance=HALVES[f16])
     operands = operands_for(plain)
     for array, memory in zip(operands.arrays, operands.memory):
         value = array.copy()
