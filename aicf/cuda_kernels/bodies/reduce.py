@@ -86,6 +86,23 @@ def _named(kernel: Callable[..., None], kind: str, op: str, before: Side, after:
     return kernel
 
 
+def ender(combine: Any, after: Side, extent: int, stride: int, divide: bool) -> Any:
+    """`finish(partial, thread, place, total, inside, at, number, outputs, count)`: the totals of a `tree`'s threads, combined; the
+    map after the reduction at these coordinates, if they are inside. `outputs`: its operands, results and strides."""
+    fold, apply, of = tree(combine, extent, stride), _applier(after), offsets(after.walks)
+
+    def finish(partial, thread, place, total, inside, at, number, outputs, count):
+        partial[thread] = total
+        fold(partial, thread, place)
+        if place == 0 and inside:
+            total = partial[thread]
+            if divide:
+                total = total / count
+            apply(total, outputs[0], outputs[1], of(at, outputs[2]), number)
+
+    return device(finish)
+
+
 @functools.cache
 def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int, split: bool) -> Callable[..., None]:
     """`lanes` threads per segment of a row; its elements are neighbours, and neighbouring threads read them.
@@ -95,9 +112,9 @@ def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int, split: bo
     split   there are several segments to a row
     """
     combine, identity = reducer(op, dtype)
-    fold, feed, apply, part = tree(combine, lanes, 1), _feeder(before), _applier(after), _parter(split)
-    of, after_of = offsets(before.walks), offsets(after.walks)
-    shared_type, per_block, divide = _shared_type(dtype), BLOCK // lanes, op == "mean"
+    feed, part, of = _feeder(before), _parter(split), offsets(before.walks)
+    finish = ender(combine, after, lanes, 1, op == "mean")
+    shared_type, per_block = _shared_type(dtype), BLOCK // lanes
 
     def kernel(
         ins, outs, strides, after_ins, after_outs, after_strides, segments, columns, splits, chunk, count
@@ -113,13 +130,8 @@ def rows(op: str, dtype: DType, before: Side, after: Side, lanes: int, split: bo
             while i < end:
                 total = combine(total, feed(ins, outs, of((row, i), strides), row * columns + i))
                 i += lanes
-        partial[thread] = total
-        fold(partial, thread, lane)
-        if lane == 0 and segment < segments:
-            total = partial[thread]
-            if divide:
-                total = total / count
-            apply(total, after_ins, after_outs, after_of((segment,), after_strides), segment)
+        outputs = after_ins, after_outs, after_strides
+        finish(partial, thread, lane, total, segment < segments, (segment,), segment, outputs, count)
 
     return _named(kernel, f"rows{lanes}" + "_split" * split, op, before, after)
 
@@ -134,9 +146,8 @@ def columns(op: str, dtype: DType, before: Side, after: Side, width: int, split:
     """
     combine, identity = reducer(op, dtype)
     height = BLOCK // width
-    fold, feed, apply, part = (tree(combine, height, width), _feeder(before), _applier(after), _parter(split))
-    of, after_of = offsets(before.walks), offsets(after.walks)
-    shared_type, divide = _shared_type(dtype), op == "mean"
+    feed, part, of = _feeder(before), _parter(split), offsets(before.walks)
+    finish, shared_type = ender(combine, after, height, width, op == "mean"), _shared_type(dtype)
 
     def kernel(ins, outs, strides, after_ins, after_outs, after_strides, length, inner, splits, chunk, count):
         partial = cuda.shared.array(BLOCK, shared_type)
@@ -153,19 +164,8 @@ def columns(op: str, dtype: DType, before: Side, after: Side, width: int, split:
                 place = (o * length + i) * inner + column
                 total = combine(total, feed(ins, outs, of((o, i, column), strides), place))
                 i += height
-        partial[thread] = total
-        fold(partial, thread, line)
-        if line == 0 and column < inner:
-            total = partial[thread]
-            if divide:
-                total = total / count
-            apply(
-                total,
-                after_ins,
-                after_outs,
-                after_of((segment, column), after_strides),
-                segment * inner + column,
-            )
+        outputs, number = (after_ins, after_outs, after_strides), segment * inner + column
+        finish(partial, thread, line, total, column < inner, (segment, column), number, outputs, count)
 
     return _named(kernel, f"columns{width}" + "_split" * split, op, before, after)
 
