@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,12 @@ from .results import Row
 from .stats import Now, Sample, Stats, interleave
 
 if TYPE_CHECKING:
+    from aicf.device.spec import DeviceSpec
+    from aicf.rows import RegionSpec
+
     from .gpu import Lab
+
+TOGETHER = 32  # cases whose kernels are compiled before the first of them
 
 
 class WrongResult(Exception):
@@ -33,11 +38,13 @@ class Case:
     """`measure` verifies, times, and gives the rows; a row {"case", "why"} says that a part of it was left out.
 
     seconds  what it takes at least: it isn't begun with less left
+    kernels  for a device, the (id, region) of what it runs there: those of many cases are compiled at once
     """
 
     name: str
     measure: Callable[[Bench], Iterable[Row]]
     seconds: float = 0.0
+    kernels: Callable[[DeviceSpec], Sequence[tuple[str, RegionSpec]]] = lambda device: ()
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,9 @@ class Suite:
     budget: float  # seconds
     cases: Callable[[Bench], Sequence[Case]]
     headlines: tuple[tuple[str, str | None], ...] = ()  # (case, peer name) of the rows that the README shows
-    summary: Callable[[Sequence[Row]], Sequence[Row]] = (
-        lambda rows: ()
-    )  # over the rows of all shards together
+    # of the rows of all shards together: more rows; and tables for docs/kernels/gemm.md, each for the place of its name
+    summary: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: ()
+    tables: Callable[[Sequence[Row]], Mapping[str, Sequence[str]]] = lambda rows: {}
 
 
 @dataclass
@@ -134,11 +141,28 @@ def run_suite(
                 why = f"{bench.left:.0f} s were left of the budget of {bench.budget:g} s, it needs {case.seconds:g}"
             _leave_out(done, case.name, why, say)
             continue
+        if n % TOGETHER == 0:
+            _prepare(chosen[n : n + TOGETHER], bench)
         _measure(case, bench, done, say)
         waiting = [{"case": c.name, "why": "the run was stopped before it"} for c in chosen[n + 1 :]]
         save(Outcome([*done.cases], [*done.left_out, *waiting]))
     save(done)
     return done
+
+
+def _prepare(cases: Sequence[Case], bench: Bench) -> None:
+    """What can't be compiled is left to its case, which will say so."""
+    if not bench.on_gpu:
+        return
+    from aicf.device.runtime import runtime
+
+    from . import sides
+
+    device = runtime(bench.device)
+    try:
+        sides.prepare(device, [kernel for case in cases for kernel in case.kernels(device.spec)])
+    except Exception:
+        traceback.print_exc()
 
 
 def _measure(case: Case, bench: Bench, done: Outcome, say: Callable[[str], None]) -> None:
@@ -201,7 +225,7 @@ def run(
             say(f"  {line(total)}")
         if not only:
             results.drop_other_parts(path)
-            say(f"  written: {path}")
+            say(f"  written: {results.join(path)}")
         failures += len(outcome.failures)
     if failures:
         say(f"{failures} cases failed")

@@ -1,4 +1,5 @@
-"""The tables of docs/performance.md, and the short one of the README, from result files and from nothing else."""
+"""The tables of docs/performance.md, of the lesson in docs/kernels/gemm.md, and the short one of the README, from result files
+and from nothing else."""
 
 from __future__ import annotations
 
@@ -150,10 +151,26 @@ def headlines(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
     return "\n## Measured\n\n" + "\n\n".join([*parts, tail]) + "\n"
 
 
-def between_marks(text: str, content: str) -> str:
-    """A document with this content between its marks; as it is if it has none."""
-    pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
-    return re.sub(pattern, lambda _: f"{BEGIN}\n{content}{END}", text, flags=re.DOTALL)
+def lessons(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[str, str]:
+    """The tables of docs/kernels/gemm.md by the names of their marks, one after the other for each GPU."""
+    found: dict[str, str] = defaultdict(str)
+    for gpu, by_suite in devices(f for f in files if f.meta["device"] != "cpu").items():
+        for name, files_of in by_suite.items():
+            rows = [row for file in files_of for row in file.cases]
+            for mark, lines in (suites[name].tables(rows) if name in suites else {}).items():
+                found[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *lines, "", _origin(files_of), "", ""])
+    return found
+
+
+def between_marks(text: str, content: str, name: str = "") -> str:
+    """A document with this content between its marks, those of this name; as it is if it has none."""
+    begin = BEGIN.replace("measured", f"measured {name}".strip())
+    pattern = re.escape(begin) + ".*?" + re.escape(END)
+    return re.sub(pattern, lambda _: f"{begin}\n{content}{END}", text, flags=re.DOTALL)
+
+
+def names_of_marks(text: str) -> list[str]:
+    return re.findall("<!-- measured ([^>]+) -->", text)
 
 
 def written(
@@ -163,8 +180,14 @@ def written(
     if suites is None:
         from .suites import SUITES as suites
     files = list(all_files(results))
-    readme = root / "README.md"
-    return {
+    readme, lesson = root / "README.md", root / "docs" / "kernels" / "gemm.md"
+    documents = {
         root / "docs" / "performance.md": page(files, suites),
         readme: between_marks(readme.read_text(encoding="utf-8"), headlines(files, suites)),
     }
+    if lesson.exists():
+        text, tables = lesson.read_text(encoding="utf-8"), lessons(files, suites)
+        for name in names_of_marks(text):
+            text = between_marks(text, tables.get(name, NOTHING), name)
+        documents[lesson] = text
+    return documents

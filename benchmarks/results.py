@@ -1,10 +1,11 @@
 """Result files: what they hold, where they lie, and whether they still belong to today's kernels.
 
     benchmarks/results/<gpu>/<suite>.json               {"meta": …, "cases": […], "left_out": […]}
-    benchmarks/results/<gpu>/<suite>.shard-1-of-4.json  one of four parts; readers take them together
+    benchmarks/results/<gpu>/<suite>.shard-1-of-4.json  one of four parts, until all are there; readers take them together
 
 A case is {"case", "aicf", "peer", "peer_name", "unit", "ratio"} and, where there is something to say, "spread" (interquartile
-ranges as shares of the medians), "n", "note" and "instances", what it sums up. `ratio` is above 1 where aicf is better, whatever the unit. A case without
+ranges as shares of the medians), "n", "note" and "instances", what it sums up; of a step of the lesson "predicted" and "bound", in the
+same unit, and "limit", what bounds it. `ratio` is above 1 where aicf is better, whatever the unit. A case without
 a peer has None there. A case that went wrong has "failed", the reason, and no numbers. "left_out" names the cases that were
 not measured, and why.
 """
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 HIGHER_IS_BETTER = {"GB/s", "TFLOP/s", "%"}
 KEYS = ("case", "aicf", "peer", "peer_name", "unit", "ratio")
+SAME = ("gpu", "device", "driver", "versions", "kernels_hash", "commit", "tiny")  # in all parts of one run
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "torch", "triton", "cupy-cuda13x", "scikit-learn",
 )  # fmt: skip
@@ -178,6 +180,30 @@ def drop_other_parts(path: Path) -> None:
             continue
         if other != path:
             other.unlink()
+
+
+def join(path: Path) -> Path:
+    """One file of all parts of a run, once the last of them is there and all were measured with the same; else the part itself."""
+    cut = re.fullmatch(r"(.+)\.shard-\d+-of-(\d+)\.json", path.name)
+    if cut is None:
+        return path
+    suite, count = cut[1], int(cut[2])
+    paths = [path.with_name(file_name(suite, (i + 1, count))) for i in range(count)]
+    if not all(p.exists() for p in paths):
+        return path
+    parts = [read(p) for p in paths]
+    if any(part.meta.get(key) != parts[0].meta.get(key) for part in parts for key in SAME):
+        return path
+    meta = {
+        **parts[0].meta,
+        "shard": [1, 1],
+        "seconds": round(sum(p.meta.get("seconds", 0.0) for p in parts), 1),
+    }
+    meta["parts"] = [{key: p.meta.get(key) for key in ("date", "seed", "seconds", "budget_s")} for p in parts]
+    whole = path.with_name(file_name(suite))
+    write(whole, meta, [r for p in parts for r in p.cases], [left for p in parts for left in p.left_out])
+    drop_other_parts(whole)
+    return whole
 
 
 def read(path: Path) -> ResultFile:

@@ -9,6 +9,7 @@ from typing import Any
 import aicf
 from aicf.device.interop import adopt
 from aicf.device.runtime import Runtime
+from aicf.device.spec import DeviceSpec
 from aicf.dispatch import KernelLoader
 from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.graph.build.passes import lower, optimize, verify
@@ -46,13 +47,17 @@ def bind_op(
     return BoundOp(call, chosen, (operands, results, work))
 
 
-def ranked(
-    runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], **attrs: Any
-) -> list[tuple[str, float]]:
-    """(id, predicted us) of the kernels that take the op, the best first."""
-    *_, region = _asked(runtime, kind, inputs, outputs, attrs)
-    selection = select(region, runtime.spec, aicf.default_registry())
-    return [(c.variant.id, c.us) for c in selection.ranked]
+Kernel = tuple[str, RegionSpec]  # an id, and what it is for
+
+
+def predicted(region: RegionSpec, device: DeviceSpec) -> list[tuple[str, float]]:
+    """(id, predicted us) of the kernels that take a region, the best first."""
+    return [(c.variant.id, c.us) for c in select(region, device, aicf.default_registry()).ranked]
+
+
+def prepare(runtime: Runtime, kernels: Sequence[Kernel]) -> None:
+    """Compile what is in no cache, many at once: what is bound after that is there."""
+    KernelLoader(aicf.default_registry(), runtime).prepare(kernels)
 
 
 def _asked(

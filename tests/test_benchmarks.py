@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import aicf
 from aicf.device.runtime import cuda_missing
+from aicf.device.spec import preset
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
@@ -19,7 +21,8 @@ from benchmarks import harness, report, results
 from benchmarks.__main__ import main
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES
+from benchmarks.suites import SUITES, lesson
+from benchmarks.suites.gemm import Problem
 
 ROOT = Path(__file__).parents[1]
 
@@ -140,7 +143,8 @@ def check_schema(data: dict) -> None:
     assert {"gpu", "driver", "versions", "kernels_hash", "commit", "date"} <= set(data["meta"])
     assert {"python", "aicf", "numpy"} <= set(data["meta"]["versions"])
     for row in data["cases"]:
-        assert set(results.KEYS) <= set(row) <= {*results.KEYS, "spread", "n", "note", "instances", "failed"}
+        more = {"spread", "n", "note", "instances", "failed", "predicted", "bound", "limit"}
+        assert set(results.KEYS) <= set(row) <= {*results.KEYS, *more}
         if "failed" in row:
             continue
         assert isinstance(row["case"], str) and isinstance(row["unit"], str)
@@ -170,7 +174,7 @@ def test_a_tiny_run_on_the_cpu(name, peer, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["overhead", "elementwise", "selection"])
+@pytest.mark.parametrize("name", ["overhead", "elementwise", "lesson", "selection"])
 def test_a_tiny_run_on_a_gpu(name, tmp_path):
     """In a process of its own: it changes PyTorch's current stream."""
     pytest.importorskip("torch", reason="the peer is PyTorch")
@@ -256,16 +260,23 @@ def test_shards_are_a_partition(name, device):
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_new_cut_replaces_the_files_of_an_old_one(tmp_path):
+def test_parts_of_a_run_become_one_file_and_a_new_cut_replaces_an_old_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("AICF_COMMIT", "abc123")
+
     def run(shard):
-        harness.run([suite([good("a"), good("b")])], "cpu", tmp_path, shard=shard, say=silent)
+        harness.run([suite([good("a"), good("b"), good("c")])], "cpu", tmp_path, shard=shard, say=silent)
         return sorted(path.name for path in tmp_path.glob("*/*"))
 
     run((1, 1))
     assert run((1, 2)) == ["fake.shard-1-of-2.json"]
-    assert run((2, 2)) == ["fake.shard-1-of-2.json", "fake.shard-2-of-2.json"]
+    assert run((2, 2)) == ["fake.json"]
+    (whole,) = results.all_files(tmp_path)
+    assert [row["case"] for row in whole.cases] == ["a", "c", "b"] and len(whole.meta["parts"]) == 2
+    run((2, 2))
+    monkeypatch.setenv("AICF_COMMIT", "def456")
+    assert run((1, 2)) == ["fake.shard-1-of-2.json", "fake.shard-2-of-2.json"], "of different commits"
     (both,) = report.devices(results.all_files(tmp_path)).values()
-    assert sorted(row["case"] for file in both["fake"] for row in file.cases) == ["a", "b"]
+    assert sorted(row["case"] for file in both["fake"] for row in file.cases) == ["a", "b", "c"]
     assert run((1, 1)) == ["fake.json"]
 
 
@@ -440,6 +451,88 @@ def test_the_report_of_nothing(tree):
     assert "Nothing has been measured yet." in documents[tree / "docs" / "performance.md"]
     assert documents[tree / "README.md"] == before
     assert report.between_marks("no marks\n", "content") == "no marks\n"
+
+
+LESSON = """# x
+
+<!-- measured few tiles -->
+{}<!-- /measured -->
+
+<!-- measured one row -->
+
+Nothing has been measured yet.
+<!-- /measured -->
+"""
+
+STEPS = """
+NVIDIA H200, TFLOP/s:
+
+| kernel | what it changes | at most | by | predicted | measured | of what it may | of cuBLAS |
+|---|---|--:|---|--:|--:|--:|--:|
+| gemm_wgmma_128x256 | the best tile of large products | 119.9 | whole tiles | 92 | 60 | 50% | 20% |
+| gemm_wgmma_128x128 | twice the tiles | – | | – | not measured | – | – |
+| gemm_wgmma_128x64 | and again | – | | – | not measured | – | – |
+| gemm_wgmma_64x64 | and again | – | | – | not measured | – | – |
+| gemm_wgmma_128x64_parts2 | two blocks share a tile, each half of k | – | | – | not measured | – | – |
+| gemm_later | | 480 | memory | 400 | 330 | 69% | 110% |
+| cuBLAS | | | | | 300 | | |
+
+Measured 2030-01-02 at commit abc123, kernels HASH, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
+
+"""
+
+
+def test_the_tables_of_the_lesson(tree):
+    """What was not measured is said; so is a kernel that the story does not know yet."""
+    folder, page = fake_results(tree), tree / "docs" / "kernels" / "gemm.md"
+    page.parent.mkdir()
+    page.write_text(LESSON.format("by hand\n"))
+    assert report.written(folder, tree, SUITES)[page] == LESSON.format(report.NOTHING)
+    meta = results.read(folder / "nvidia-h200" / "elementwise.shard-1-of-2.json").meta
+    rows = [
+        {**results.row(f"lesson, bf16 NT 128x4096x4096 by {name}", "TFLOP/s", Stats(ours), "cuBLAS", Stats(300.0)), **more}
+        for name, ours, more in (
+            ("gemm_later", 330.0, {"predicted": 400.0, "bound": 480.0, "limit": "memory"}),
+            ("gemm_wgmma_128x256", 60.0, {"predicted": 92.0, "bound": 119.9, "limit": "whole tiles"}),
+        )
+    ]  # fmt: skip
+    wrong = results.failed("lesson, bf16 NT 128x4096x4096 by gemm_wgmma_128x128", "WrongResult: 1")
+    results.write(folder / "nvidia-h200" / "lesson.json", meta, [*rows, wrong], [])
+    text = LESSON.format(STEPS.replace("HASH", results.kernels_hash(root=tree)))
+    assert report.written(folder, tree, SUITES)[page] == text
+    page.write_text(text)
+    assert report.written(folder, tree, SUITES)[page] == text, "written twice is written once"
+
+
+@pytest.mark.parametrize("story", lesson.STORIES, ids=lambda s: s.name)
+def test_every_step_of_the_lesson_is_a_kernel_that_takes_its_problem(story):
+    h200 = preset("h200")
+    for step in story.steps:
+        variant = aicf.default_registry().by_id(step.id)
+        assert variant.supported(story.problem.region(step.apart), h200) is None
+    assert len(set(map(str, story.steps))) == len(story.steps)
+    marks = report.names_of_marks((ROOT / "docs" / "kernels" / "gemm.md").read_text(encoding="utf-8"))
+    assert sorted(marks) == sorted(s.name for s in lesson.STORIES)
+
+
+def test_what_bounds_a_step():
+    """By hand: an H200 has 66.9 TFLOP/s of f32 and 989 of halves; 13.2 TB/s from L2, 4.8 from memory; and 132 multiprocessors."""
+    p, device = Problem(4096, 4096, 4096), preset("h200")
+
+    def bound(tile, each, problem=p, kernel="gemm_wgmma", **more):
+        most, limit = lesson.Step(kernel, "", tile, each, **more).bound(problem, device)
+        return float(f"{most:.3g}"), limit
+
+    assert bound((16, 16), (1, 1), kernel="gemm_naive") == (
+        8.36,
+        "L1",
+    )  # an eighth of the rate: two loads for each
+    assert bound((32, 32), (2, 2), kernel="gemm_tiled") == (16.7, "shared memory")
+    assert bound((64, 64), (64, 64)) == (422, "L2")  # 32 flops a byte
+    assert bound((128, 256), (64, 256)) == (959, "whole tiles")  # 512 in four waves of 132
+    assert bound((128, 64), (64, 64), Problem(128, 4096, 4096), parts=1) == (480, "whole tiles")  # 64 of 132
+    assert bound((128, 64), (64, 64), Problem(128, 4096, 4096), parts=2) == (563, "L2")
+    assert bound((1, 32), (64, 64), Problem(1, 4096, 4096))[1] == "memory"
 
 
 def test_stale_results_are_named(tree):

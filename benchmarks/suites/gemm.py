@@ -1,16 +1,19 @@
-"""Matrix products against cuBLAS: halves in squares, skinny and ragged, all four transposes; f32, exact and rounded to tf32;
-fp8; batches; and the kernels that are predicted to be the best, each by itself.
+"""Matrix products against cuBLAS: halves in squares, skinny and ragged, all four transposes, and heads of attention; then fp8;
+f32, exact and rounded to tf32; and the kernels that are predicted to be the best, each by itself.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
 import aicf
+from aicf.device.spec import DeviceSpec
+from aicf.rows import RegionSpec
+from aicf.types import DType, TensorDesc, TensorSpec, bf16, f8e4m3, f16, f32
 
 from .. import sides
 from ..gpu import LAUNCHES
@@ -35,9 +38,16 @@ TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4
 SAMPLE_S = 4e-4  # a graph has as many products as take about so long
 GUESS = 4e14  # flops a second
 TRIED = 16  # kernels for each shape
+APART = 8  # bytes past alignment, where results can't leave in boxes
 PEER = "the better of cuBLAS and cuBLASLt"
 LIBRARIES = {"cuBLAS": "cublas", "cuBLASLt": "cublaslt"}
 SCALED = {"_scaled_mm": False, "_scaled_mm, fast sums": True}  # PyTorch's of fp8, which is cuBLASLt's
+TYPES = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}  # as PyTorch calls them; others are of f32
+OURS = {"f16": f16, "bf16": bf16, "fp8": f8e4m3}
 
 
 @dataclass(frozen=True)
@@ -80,18 +90,38 @@ class Problem:
         return self.k**-0.5 if self.dtype == "fp8" else 1.0
 
     @property
+    def nbytes(self) -> int:
+        a, b, c = self.region().tensors
+        return a.nbytes + b.nbytes + c.nbytes
+
+    def region(self, apart: bool = False) -> RegionSpec:
+        """As it is asked for. `apart`: results begin a little past alignment."""
+        kind, schema, (trans_a, trans_b) = OURS.get(self.dtype, f32), aicf.schema_of("gemm"), self.transposed
+
+        def matrix(rows: int, columns: int, dtype: DType, transposed: bool = False) -> TensorSpec:
+            shape = (columns, rows) if transposed else (rows, columns)
+            return TensorSpec((*self.batch, *shape), dtype, "cuda")
+
+        operands = matrix(self.m, self.k, kind, trans_a), matrix(self.k, self.n, kind, trans_b)
+        result = matrix(self.m, self.n, bf16 if self.dtype == "fp8" else kind)
+        packed = schema.pack(schema.normalized(operands, self.attrs))
+        descs = [TensorDesc.dense(spec) for spec in operands]
+        results = [TensorDesc.dense(result, APART if apart else 256)]
+        return RegionSpec.single(aicf.OpKind("gemm"), packed, descs, results)
+
+    @property
     def peers(self) -> tuple[str, ...]:
         return tuple(SCALED if self.dtype == "fp8" else LIBRARIES)
 
 
 class Operands:
-    """Normal data in as many sets as keep the cache cold; b is scaled so that results are of order one."""
+    """Normal data in as many sets as keep the cache cold; b is scaled so that results are of order one. `apart`: these begin
+    a little past alignment."""
 
-    def __init__(self, p: Problem, lab: Any) -> None:
+    def __init__(self, p: Problem, lab: Any, apart: bool = False) -> None:
         torch = lab.torch
         self.problem, self.lab = p, lab
-        kinds = {"f16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-        kind = kinds.get(p.dtype, torch.float32)
+        kind = getattr(torch, TYPES.get(p.dtype, "float32"))
         result = torch.bfloat16 if p.dtype == "fp8" else kind
         self.launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / p.flops)))
 
@@ -101,14 +131,15 @@ class Operands:
 
         trans_a, trans_b = p.transposed
         scale = p.k**-0.5 / p.alpha
-        nbytes = prod(p.batch) * (kind.itemsize * (p.m + p.n) * p.k + result.itemsize * p.m * p.n)
+
+        def results() -> Any:
+            skipped = APART // result.itemsize if apart else 0
+            memory = torch.empty(prod(p.batch) * p.m * p.n + skipped, device=lab.device, dtype=result)
+            return memory[skipped:].view(*p.batch, p.m, p.n)
+
         self.sets = [
-            (
-                matrix(p.m, p.k, trans_a),
-                matrix(p.k, p.n, trans_b, scale),
-                torch.empty(*p.batch, p.m, p.n, device=lab.device, dtype=result),
-            )
-            for _ in range(lab.sets(nbytes, self.launches))
+            (matrix(p.m, p.k, trans_a), matrix(p.k, p.n, trans_b, scale), results())
+            for _ in range(lab.sets(p.nbytes, self.launches))
         ]
         self.turns = [i % len(self.sets) for i in range(self.launches)]
 
@@ -144,7 +175,7 @@ class Operands:
         if not hasattr(torch, "_scaled_mm"):
             raise NotHere("the peer, torch._scaled_mm, is not in this PyTorch")
         one, alpha = (torch.tensor(x, device=self.lab.device) for x in (1.0, self.problem.alpha))
-        return functools.partial(
+        return partial(
             torch._scaled_mm, scale_a=one, scale_b=alpha, out_dtype=torch.bfloat16, use_fast_accum=fast
         )
 
@@ -159,7 +190,7 @@ class Operands:
         got = self.sets[0][2].reshape(-1)
         self.lab.verify(f"{what}: {self.problem}", got, lambda at: want[at], TOLERANCE[self.problem.dtype])
 
-    @functools.cached_property
+    @cached_property
     def _wanted(self) -> Any:
         """In f64; for the largest in f32, whose rounding is far below that of the results."""
         torch = self.lab.torch
@@ -169,26 +200,33 @@ class Operands:
 
 
 def cases(bench: Bench) -> list[Case]:
+    """What comes first is measured where time is short."""
     sizes = ((256, 256, 256), (1000, 1000, 1000)) if bench.tiny else SIZES
-
-    def halves(orders: Sequence[str]) -> list[Problem]:
-        return [
-            Problem(*size, dtype, order) for order in orders for dtype in ("bf16", "f16") for size in sizes
-        ]
-
-    problems = halves(("NT",))
-    problems += [Problem(*size, "fp8") for size in (sizes[:1] if bench.tiny else BYTES)]
+    few = sizes[:1] if bench.tiny else None  # of what has sizes of its own
+    problems = [
+        Problem(*size, dtype, order)
+        for order in ("NT", "NN", "TN", "TT") for dtype in ("bf16", "f16") for size in sizes
+    ]  # fmt: skip
+    heads = ((3, 100, 72, 64),) if bench.tiny else HEADS
+    problems += [Problem(*size, batch=(count,)) for count, *size in heads]
+    problems += [Problem(*size, "fp8") for size in few or BYTES]
     problems += [
         Problem(*size, dtype, order)
-        for dtype in ("tf32", "f32", "tf32x3") for order in ("NT", "NN") for size in (sizes[:1] if bench.tiny else SINGLE)
+        for dtype in ("tf32", "f32", "tf32x3") for order in ("NT", "NN") for size in few or SINGLE
     ]  # fmt: skip
-    problems += halves(("NN", "TN", "TT"))
-    problems += [
-        Problem(*size, batch=(count,)) for count, *size in (((3, 100, 72, 64),) if bench.tiny else HEADS)
-    ]
+    made = [Case(f"gemm {p}", partial(_against_cublas, p), 1.0, partial(_chosen, p)) for p in problems]
     shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
-    made = [Case(f"gemm {p}", functools.partial(_against_cublas, p), seconds=1.0) for p in problems]
-    return [*made, *(Case(f"kernels {p}", functools.partial(_kernels, p), seconds=2.0) for p in shown)]
+    return [*made, *(Case(f"kernels {p}", partial(_kernels, p), 2.0, partial(_tried, p)) for p in shown)]
+
+
+def _chosen(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
+    return _tried(p, device)[:1]
+
+
+def _tried(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
+    """The kernels that are predicted to be best."""
+    region = p.region()
+    return [(kernel_id, region) for kernel_id, _ in sides.predicted(region, device)[:TRIED]]
 
 
 def _lab(bench: Bench) -> Any:
@@ -202,20 +240,23 @@ def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     operands = Operands(p, lab)
     graph, kernel_id = operands.ours()
     graphs = {"aicf": graph} | {name: operands.theirs(name) for name in p.peers}
-    times = _times(bench, operands, graphs)
-    best = min(p.peers, key=lambda name: times[name].median)
-    speeds = {name: times[name].rate(p.flops / 1e12) for name in ("aicf", best)}
-    yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
+    times = device_times(bench, operands, graphs)
+    speeds = {name: t.rate(p.flops / 1e12) for name, t in times.items()}
+    if p.dtype == "fp8":  # whose peers don't compute the same
+        for name in p.peers:
+            yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], name, speeds[name], kernel_id)
+    else:
+        best = max(p.peers, key=lambda name: speeds[name].median)
+        yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
 
 
 def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
     """Those that are predicted to be best, against the one that is chosen."""
     lab = _lab(bench)
     operands = Operands(p, lab)
-    a, b, c = operands.sets[0]
-    best = sides.ranked(lab.runtime, "gemm", [a, b], [c], **p.attrs)[:TRIED]
+    best = sides.predicted(p.region(), lab.runtime.spec)[:TRIED]
     graphs = {kernel_id: operands.ours(kernel_id)[0] for kernel_id, _ in best}
-    times = _times(bench, operands, graphs)
+    times = device_times(bench, operands, graphs)
     chosen = best[0][0]
     for kernel_id, us in best[1:]:
         mine, choice = (times[k].rate(p.flops / 1e12) for k in (kernel_id, chosen))
@@ -225,22 +266,34 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
         yield row(f"{p} by {kernel_id}", "TFLOP/s", mine, f"chosen: {chosen}", choice, note)
 
 
-def _times(bench: Bench, operands: Operands, graphs: dict[str, Any]) -> dict[str, Stats]:
+def device_times(bench: Bench, operands: Operands, graphs: dict[str, Any]) -> dict[str, Stats]:
     lab = bench.lab
     samples = {name: lab.device_time(g, operands.launches, cold=True) for name, g in graphs.items()}
     return bench.compare(samples)
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """The geometric mean of all ratios, and the least."""
-    ratios = [r["ratio"] for r in rows if r["case"].startswith("gemm ") and r.get("ratio")]
-    if not ratios:
-        return []
-    mean = functools.reduce(lambda x, y: x * y, ratios) ** (1 / len(ratios))
-    worst = min((r for r in rows if r.get("ratio") in ratios), key=lambda r: r["ratio"])
-    made = row("gemm, geometric mean of ratios", "ratio", Stats(mean, 0.0, len(ratios)),
-               note=f"least {worst['ratio']:g}, {worst['case']}")  # fmt: skip
-    return [made]
+    """The geometric mean of all ratios, and the least, of halves and of the rest."""
+    compared = [r for r in rows if r["case"].startswith("gemm ") and r.get("ratio")]
+    halves = [r for r in compared if r["case"].split()[1] in ("f16", "bf16") and " of " not in r["case"]]
+    made = []
+    for what, found in (
+        ("halves", halves),
+        ("batches, words and bytes", [r for r in compared if r not in halves]),
+    ):
+        if found:
+            mean = prod(r["ratio"] for r in found) ** (1 / len(found))
+            worst = min(found, key=lambda r: r["ratio"])
+            note = f"least {worst['ratio']:g}, {worst['case']}, beside {worst['peer_name']}"
+            made.append(
+                row(
+                    f"gemm of {what}: geometric mean of ratios",
+                    "ratio",
+                    Stats(mean, 0.0, len(found)),
+                    note=note,
+                )
+            )
+    return made
 
 
 SUITE = Suite(
