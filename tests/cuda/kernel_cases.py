@@ -119,6 +119,7 @@ MMAS = [
 TF32S = {
     v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma_tf32" in v
 }  # and what they may be off
+TF32X3S = [v for v in VARIANTS if "tf32x3" in v]
 WGMMAS = [v for v in VARIANTS if ".gemm_wgmma_" in v]  # wgmma_cases.py has their cases
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in WGMMAS]
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *PACKED)]

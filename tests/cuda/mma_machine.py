@@ -30,6 +30,9 @@ _ASM = re.compile(
 _SMEM = re.compile(r'(@"_cudapy_smem\w*") = external addrspace\(3\) global (\[0 x i(8|32)\]), align \d+')
 _BITS = {"i16": 16, "i32": 32, "i64": 64, "float": 32}
 PENDING = 1 << 30  # an epoch that never comes
+# Bits of a sum that tensor cores keep, so that as many sums are wrong here as were on an H200: of 4096 products each in three
+# TF32 ones, of order one, 560 of 16.8 million are off by more than 5e-5 (1 + |x|); there it was 515 and 594.
+KEPT = 22
 
 
 class Wrong(Exception):
@@ -373,9 +376,18 @@ def multiply(name: str, given: np.ndarray) -> np.ndarray:
             a[group + r % 2 * 8, (member + r // 2 * 4) * each + i] = values[:, r, i]
         for r in range(2):
             b[(member + r * 4) * each + i, group] = values[:, 4 + r, i]
+    rows = np.stack([group, group, group + 8, group + 8], -1)
+    columns = np.stack([member * 2, member * 2 + 1] * 2, -1)
+    before = np.empty((16, 8))
+    before[rows, columns] = np.ascontiguousarray(words[:, 6:]).view(np.float32)
     with np.errstate(all="ignore"):
-        product = a @ b
-        rows = np.stack([group, group, group + 8, group + 8], -1)
-        columns = np.stack([member * 2, member * 2 + 1] * 2, -1)
-        sums = product[rows, columns] + np.ascontiguousarray(words[:, 6:]).view(np.float32)
-    return sums.astype(np.float32).view(np.uint32)
+        sums = cut_sum(np.concatenate([a[:, :, None] * b, before[:, None]], axis=1))
+    return np.ascontiguousarray(sums.astype(np.float32)[rows, columns]).view(np.uint32)
+
+
+def cut_sum(terms: np.ndarray) -> np.ndarray:
+    """Over the second axis, as tensor cores add: what lies below the upper KEPT bits of the greatest is cut off of each."""
+    _, exponent = np.frexp(np.abs(terms).max(axis=1, keepdims=True))
+    unit = np.ldexp(1.0, exponent - KEPT)
+    whole = np.where(np.isfinite(unit) & (unit > 0), np.trunc(terms / unit) * unit, terms)
+    return np.where(np.isfinite(terms), whole, terms).sum(axis=1)

@@ -17,6 +17,7 @@ from kernel_cases import (
     GEMMS,
     MMAS,
     MORE,
+    TF32X3S,
     VARIANTS,
     Case,
     assert_close,
@@ -32,7 +33,7 @@ from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec, from_properties
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec
-from aicf.types import ActKind, bf16, f16, f32, i64
+from aicf.types import ActKind, Precision, bf16, f16, f32, i64
 
 pytestmark = pytest.mark.gpu
 
@@ -158,6 +159,20 @@ def test_unaligned_gemm(gpu, variant):
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_gemm_transposes_at_size(gpu, variant, trans_a, trans_b):
     check(gpu, Case(variant, gemm(515, 389, 267, trans_a=trans_a, trans_b=trans_b), tolerance=2e-5))
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("variant", TF32X3S)
+def test_long_sums_of_three_products(gpu, variant):
+    """Of positive numbers, where all that is cut off of sums is on the same side."""
+    for k, trans_a, trans_b in ((16384, False, True), (4097, True, False)):
+        case = Case(variant, gemm(200, 264, k, trans_a=trans_a, trans_b=trans_b, precision=Precision.tf32x3))
+        ins = [
+            np.random.default_rng().uniform(0.5, 1.5, d.shape).astype(np.float32)
+            for d in case.region.operands
+        ]
+        (got,), (want,) = launch_case(gpu, case, ins), reference(case, ins)
+        assert np.abs(got / want - 1).max() < 8e-6
 
 
 @pytest.mark.spec("D9")

@@ -248,14 +248,14 @@ def test_one_of_the_large_tiles_agrees_with_numpy(tile):
 
 
 def test_three_products_are_as_exact_as_f32():
-    """And one is not."""
-    r, errors = of(33, 34, 64, dtype=f32), {}
-    for tile in ("tf32_64x64", "tf32x3_64x64"):
-        case = case_of(tile, r)
-        operands = operands_for(case, fresh_seed())
-        (got,), (want,) = run(case, operands), reference(case, operands.arrays)
-        errors[tile] = np.abs(got - want).max() / np.abs(want).max()
-    assert errors["tf32x3_64x64"] < 2e-6 and 2e-5 < errors["tf32_64x64"] < 2e-3
+    """Though tensor cores cut off what they sum: of positive numbers, all of it on the same side."""
+    case = case_of("tf32x3_64x64", of(33, 34, 96, dtype=f32))
+    operands = operands_for(case, fresh_seed())
+    for array in operands.arrays[:2]:
+        np.abs(array, out=array)
+    (got,), (want,) = run(case, operands), reference(case, operands.arrays)
+    error = (got - want) / want
+    assert -3e-6 < error.mean() < 1e-7 and np.abs(error).max() < 8e-6
 
 
 def test_special_values_stay_in_their_row():

@@ -136,21 +136,24 @@ def _terms(builder: Any, kind: str, words: list[Any], rows: int) -> list[list[An
     """The words of each product that is summed."""
     if not kind.startswith("tf32"):
         return [words]
-    high = [_rounded(builder, word) for word in words]
     if kind == "tf32":
-        return [high]
-    real, word = ir.FloatType(), ir.IntType(32)
-    low = []
-    for x, near in zip(words, high):
-        rest = builder.fsub(builder.bitcast(x, real), builder.bitcast(near, real))  # exact
-        low.append(_rounded(builder, builder.bitcast(rest, word)))
-    a = slice(0, 4 * rows)
-    b = slice(4 * rows, None)
-    return [low[a] + high[b], high[a] + low[b], high]
+        return [[_rounded(builder, word) for word in words]]
+    high, low = zip(*(_split(builder, word) for word in words))
+    a, b = slice(0, 4 * rows), slice(4 * rows, None)
+    return [[*low[a], *high[b]], [*high[a], *low[b]], [*high]]
 
 
 def _rounded(builder: Any, word: Any) -> Any:
     return assemble(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,r", ir.IntType(32), [word])
+
+
+def _split(builder: Any, word: Any) -> tuple[Any, Any]:
+    """A number as TF32, and what that leaves, cut off: 22 bits of it and more. The first part is rounded as `cvt.rna` does it,
+    which looks for NaNs besides, at four instructions; here their rest is NaN."""
+    real, upper = ir.FloatType(), const(0xFFFFE000)
+    near = builder.and_(builder.add(word, const(0x1000)), upper)
+    rest = builder.fsub(builder.bitcast(word, real), builder.bitcast(near, real))  # exact
+    return near, builder.and_(builder.bitcast(rest, ir.IntType(32)), upper)
 
 
 @deferred
