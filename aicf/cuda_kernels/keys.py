@@ -39,11 +39,15 @@ def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool =
 
     strict  of the region: compiled without contraction
     """
+    described = kernel_digest(launch, signature, target, strict)
+    return None if described is None else _digest(_pack("kernel", described, toolchain())).hex()
+
+
+def kernel_digest(launch: Launch, signature: Signature, target: str, strict: bool = False) -> bytes | None:
+    """Of the kernel alone, whatever compiles it; None as above."""
     body = body_digest(launch.body)
-    if body is None:
-        return None
     parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict, waits_itself(launch))
-    return _digest(_pack("kernel", body, repr(parts).encode(), toolchain())).hex()
+    return None if body is None else _digest(_pack("launch", body, repr(parts).encode()))
 
 
 _BODIES: weakref.WeakKeyDictionary[Any, bytes | None] = weakref.WeakKeyDictionary()
