@@ -77,8 +77,7 @@ class Gpu:
         self.stream.sync()
 
 
-@pytest.fixture(scope="module")
-def opened() -> Gpu:
+def open_gpu() -> Gpu:
     device = engine.current_device()
     p = device.properties
     spec = from_properties(
@@ -86,6 +85,11 @@ def opened() -> Gpu:
         p.max_shared_memory_per_block_optin, 2**34, 1.5, 1000.0,
     )  # fmt: skip
     return Gpu(device, device.create_stream(), spec)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Gpu:
+    return open_gpu()
 
 
 @pytest.fixture
