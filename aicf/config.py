@@ -13,13 +13,19 @@ AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from .errors import DeviceError
 
 
 def _items(variable: str) -> frozenset[str]:
-    return frozenset(part.strip() for part in os.environ.get(variable, "").split(",") if part.strip())
+    return _parts(os.environ.get(variable, ""))
+
+
+@lru_cache(maxsize=64)
+def _parts(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
 
 
 def log_enabled(channel: str) -> bool:

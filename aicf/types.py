@@ -7,6 +7,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -105,6 +106,7 @@ def numel(shape: tuple[Any, ...]) -> int:
     return n
 
 
+@lru_cache(maxsize=4096)
 def row_major(shape: Shape) -> Shape:
     """Strides, in elements, of a dense row-major tensor."""
     strides, step = [], 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from .tensor import Tensor
 ALIGNMENT = 256  # of every allocation and of every slot in an arena
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Memory:
     """An allocation. It lives as long as something holds it; tensors cut from it do."""
 
@@ -72,18 +72,22 @@ class Runtime(ABC):
         """`cpu`, or a CUDA device with its number: where tensors must be that this device is to reach."""
         return "cpu"
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> AbstractContextManager[None]:
         """The device is the thread's current one inside: what is compiled and loaded is for it."""
-        yield
+        return nullcontext()
 
-    @contextmanager
-    def ordered(self, fed: Iterable[Foreign]) -> Iterator[None]:
+    def ordered(self, fed: Iterable[Foreign]) -> AbstractContextManager[None]:
         """Work inside runs after what the owners of these tensors have done, and they go on after it."""
-        yield
+        return nullcontext()
 
     def empty(self, spec: TensorSpec) -> Tensor:
         return self.view(self.allocate(max(spec.nbytes, 1)), 0, spec)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A dense tensor once more, in memory of its own."""
+        result = self.empty(tensor.spec)
+        self.write(result, tensor)
+        return result
 
     def upload(self, array: np.ndarray, spec: TensorSpec) -> Tensor:
         tensor = self.empty(spec)
@@ -136,6 +140,7 @@ class CudaRuntime(Runtime):
         self.device.set_current()
         self.stream = self.device.create_stream()
         self._stream_id = int(self.stream.handle)
+        self._handle = driver.CUstream(self._stream_id)  # asked of the stream it is made anew each time
         self.pool = self.device.memory_resource  # made now: its pool keeps what is freed, scratch too
         self.spec = _spec_of(self.device)
 
@@ -147,13 +152,8 @@ class CudaRuntime(Runtime):
     def place(self) -> str:
         return f"cuda:{self.ordinal}"
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        previous = streams.enter(self.ordinal)
-        try:
-            yield
-        finally:
-            streams.leave(previous)
+    def current(self) -> AbstractContextManager[None]:
+        return streams.Entered(self.ordinal)
 
     def allocate(self, nbytes: int) -> Memory:
         previous = streams.enter(self.ordinal)
@@ -170,23 +170,11 @@ class CudaRuntime(Runtime):
         d = foreign.desc
         return Tensor(TensorSpec(d.shape, d.dtype, "cuda"), foreign.ptr, self, foreign.owner, d.stride)
 
-    @contextmanager
-    def ordered(self, fed: Iterable[Foreign]) -> Iterator[None]:
-        given = [f for f in fed if f.device == self.kind]
+    def ordered(self, fed: Iterable[Foreign]) -> AbstractContextManager[None]:
+        given = [f for f in fed if f.desc.device == "cuda"]
         homes = {streams.home_of(f) for f in given if not f.handed_over}  # DLPack has ordered the others
-        previous = streams.enter(self.ordinal)
-        try:
-            for home in homes:
-                streams.wait(self.ordinal, self.stream_id, home)
-            try:
-                yield
-            finally:  # a tensor that is freed after the run is not given away while the run may still read it
-                for home in homes:
-                    streams.wait(self.ordinal, home, self.stream_id)
-                if any(f.handed_over for f in given):
-                    self.sync()  # nobody can be told when it is free again
-        finally:
-            streams.leave(previous)
+        # nobody can be told when what was handed over is free again
+        return streams.Between(self.ordinal, self._stream_id, homes, any(f.handed_over for f in given))
 
     def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
         if target.spec.nbytes == 0:
@@ -197,15 +185,13 @@ class CudaRuntime(Runtime):
             if self._page_locked(host.ctypes.data):
                 self.sync()  # the engine reads it later, when the caller may have changed it
             return  # pageable memory was staged by the driver before it answered
-        assert source.desc.contiguous, (
-            "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
-        )
+        assert source.contiguous, "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
         self._copy(target.ptr, source.ptr, target.spec.nbytes, on)
 
     def download(self, tensor: Tensor) -> np.ndarray:
         host = np.empty(tensor.shape, tensor.dtype.numpy)
         if host.nbytes:
-            assert tensor.desc.contiguous, "only dense tensors are downloaded"
+            assert tensor.contiguous, "only dense tensors are downloaded"
             self._copy(host.ctypes.data, tensor.ptr, host.nbytes)
         self.sync()
         return host
@@ -213,7 +199,8 @@ class CudaRuntime(Runtime):
     def _copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
         previous = streams.enter(self.ordinal)  # this thread may never have met the device
         try:
-            self.check(self.driver.cuMemcpyAsync(target, source, nbytes, (on or self.stream).handle))
+            handle = self._handle if on is None else on.handle
+            self.check(self.driver.cuMemcpyAsync(target, source, nbytes, handle))
         finally:
             streams.leave(previous)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -74,9 +74,18 @@ def wait(ordinal: int, waiter: int, on: int) -> None:
         return
     previous = enter(ordinal)  # events belong to a context, and so does what the default stream means
     try:
-        stream_object(ordinal, waiter).wait(stream_object(ordinal, on))
+        spare = _events(ordinal)
+        event = stream_object(ordinal, on).record(spare.pop() if spare else None)
+        stream_object(ordinal, waiter).wait(event)
+        spare.append(event)  # who waits for it waits for what it recorded by now
     finally:
         leave(previous)
+
+
+@cache
+def _events(ordinal: int) -> list[Any]:
+    """Events of a device that nobody is using now."""
+    return []
 
 
 def is_capturing(handle: int) -> bool:
@@ -136,7 +145,12 @@ class Captured:
 
 # --- the current device -----------------------------------------------------------------------------------------------
 
-_here = threading.local()
+
+class _Here(threading.local):
+    settled = False  # whether this thread has entered the only device
+
+
+_here = _Here()
 
 
 @cache
@@ -159,12 +173,12 @@ def enter(ordinal: int) -> Any:
 
     The legacy default stream means that of the current device. With a single device only a thread's first call asks.
     """
-    if getattr(_here, "entered", False) and _devices() == 1:
+    if _here.settled:
         return None
     from cuda.bindings import driver
 
     previous, wanted = driver.cuCtxGetCurrent()[1], _primary(ordinal)
-    _here.entered = True
+    _here.settled = _devices() == 1
     if int(previous) == int(wanted):
         return None
     driver.cuCtxSetCurrent(wanted)
@@ -184,3 +198,46 @@ def leave(previous: Any) -> None:
         from cuda.bindings import driver
 
         driver.cuCtxSetCurrent(previous)
+
+
+class Entered:
+    """A device is this thread's current one inside."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+
+    def __enter__(self) -> None:
+        self.previous = enter(self.ordinal)
+
+    def __exit__(self, *raised: Any) -> None:
+        leave(self.previous)
+
+
+class Between(Entered):
+    """Work inside, on the stream `work`, runs after what the streams `others` have by now, and they go on after it: what is
+    freed on them after the work is not given away while the work may still read it.
+
+    settled  the host waits, too
+    """
+
+    def __init__(self, ordinal: int, work: int, others: Collection[int], settled: bool = False) -> None:
+        super().__init__(ordinal)
+        self.work, self.others, self.settled = work, others, settled
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            for other in self.others:
+                wait(self.ordinal, self.work, other)
+        except BaseException:
+            super().__exit__()
+            raise
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            for other in self.others:
+                wait(self.ordinal, other, self.work)
+            if self.settled:
+                stream_object(self.ordinal, self.work).sync()
+        finally:
+            super().__exit__()

@@ -54,6 +54,10 @@ class Tensor:
         """What selection sees of it."""
         return TensorDesc(self.dtype, self.shape, self.stride, self.device, pointer_alignment(self.ptr))
 
+    @property
+    def contiguous(self) -> bool:
+        return self.stride == row_major(self.spec.shape) or self.desc.contiguous
+
     def numpy(self) -> np.ndarray:
         """A copy on the host, after waiting for the device's stream."""
         return self.runtime.download(self)

@@ -9,23 +9,20 @@ that equal tensors of any library share one answer. Both hold values, never tens
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from ..device import runtime as runtimes
 from ..device import streams
-from ..device.interop import Foreign, adopt, library_of
+from ..device.interop import Foreign, adopt
+from ..device.reading import READERS, UNREADABLE, remember
 from ..device.runtime import Runtime
-from ..device.tensor import Tensor
 from ..errors import CaptureError, DeviceError, FeedError
 from ..ops import record
 from ..ops.schema import OpSchema, schema_of
 from ..registry.select import Selection, log, log_choice
-from ..types import ActKind, AttrPack, OpKind, pointer_alignment
+from ..types import ActKind, AttrPack, OpKind
 from . import annotate
 from .extensions import default_registry
 from .prepared import Prepared, prepare
@@ -63,12 +60,12 @@ def op_call(
     pointers = []
     try:
         for tensor in (*inputs, *outputs):
-            part, pointer = _READERS[tensor.__class__](tensor)
+            part, pointer = READERS[tensor.__class__](tensor)
             parts.append(part)
             pointers.append(pointer)
         key = tuple(parts)
         found = _quick.get(key)
-    except (KeyError, TypeError, RuntimeError, NotImplementedError):  # another library's, or no plain tensor
+    except UNREADABLE:
         key, found = None, None
     if found is None:
         return _call(kind, inputs, outputs, attrs or {}, stream, key)
@@ -92,7 +89,6 @@ def cache_clear() -> None:
 
 _LISTS = (list, tuple)
 _PLAIN = frozenset({bool, int, float, ActKind})
-_ALIGNMENT = tuple(pointer_alignment(p) for p in range(256))
 
 
 def _listed(what: str, tensors: Any) -> Sequence[Any]:
@@ -109,47 +105,6 @@ def _attrs_key(attrs: Mapping[str, Any]) -> Any:
         ):
             return AttrPack(attrs).blob
     return repr(attrs)
-
-
-def _read_none(tensor: None) -> tuple[Any, int]:
-    return None, 0
-
-
-def _read_numpy(array: np.ndarray) -> tuple[Any, int]:
-    pointer, readonly = array.__array_interface__["data"]
-    return (array.dtype, array.shape, array.strides, readonly, _ALIGNMENT[pointer & 255]), pointer
-
-
-def _read_aicf(tensor: Tensor) -> tuple[Any, int]:
-    spec, pointer = tensor.spec, tensor.ptr
-    return (spec.dtype.id, spec.shape, tensor.stride, tensor.runtime, _ALIGNMENT[pointer & 255]), pointer
-
-
-def _read_torch(tensor: Any) -> tuple[Any, int]:
-    pointer = tensor.data_ptr()
-    alignment = _ALIGNMENT[pointer & 255]
-    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg(), alignment), pointer
-
-
-def _read_cupy(array: Any) -> tuple[Any, int]:
-    pointer = array.data.ptr
-    return (array.dtype, array.shape, array.strides, array.device.id, _ALIGNMENT[pointer & 255]), pointer
-
-
-# By exact class: subclasses may be anything. Other libraries' are added when one of their tensors is first seen.
-_READERS: dict[type, Callable[[Any], tuple[Any, int]]] = {
-    type(None): _read_none,
-    np.ndarray: _read_numpy,
-    Tensor: _read_aicf,
-}
-
-
-def _learn(tensor: Any, library: str) -> None:
-    module = sys.modules.get(library)
-    if library == "torch" and type(tensor) in (module.Tensor, module.nn.Parameter):  # type: ignore[union-attr]
-        _READERS[type(tensor)] = _read_torch
-    elif library == "cupy" and type(tensor) is module.ndarray:  # type: ignore[union-attr]
-        _READERS[type(tensor)] = _read_cupy
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -216,12 +171,9 @@ def _call(
         pointers = [0 if t is None else t.ptr for t in tensors]
         prepared.check_overlap(pointers)
         _ordered(prepared, pointers, given, others, work)
-    for tensor in (*inputs, *outputs):
-        if tensor is not None:
-            _learn(tensor, library_of(tensor))
     libraries = {t.library for t in given}
     if key is not None and len(libraries) == 1 and (place != "cpu" or libraries <= {"numpy", "aicf"}):
-        _remember(_quick, key, (prepared, libraries.pop()), QUICK_LIMIT)
+        remember(_quick, key, (prepared, libraries.pop()), QUICK_LIMIT)
     return prepared.selection
 
 
@@ -290,18 +242,8 @@ def _find(
             found = prepare(schema, attrs, ins, [d for d in outs if d is not None], _runtime(place), registry)
         finally:
             streams.leave(previous)
-    _remember(_prepared, key, found, PREPARED_LIMIT)
+    remember(_prepared, key, found, PREPARED_LIMIT)
     return found
-
-
-def _remember(table: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
-    """Insert as the newest; the oldest entry goes when there are too many."""
-    table[key] = value
-    while len(table) > limit:
-        try:
-            del table[next(iter(table))]
-        except (KeyError, RuntimeError):  # another thread was faster
-            continue
 
 
 def _work_stream(given: Sequence[Foreign], ordinal: int) -> int:

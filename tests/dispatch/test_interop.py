@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import aicf
+from aicf.device import interop, reading
 from aicf.device.interop import adopt
 from aicf.device.tensor import Tensor
 from aicf.errors import FeedError
@@ -65,8 +67,49 @@ def test_the_host_s_arrays_may_run_backwards_and_be_read_only():
     found = adopt(x)
     assert found.desc.stride == (-1,) and found.array is x and found.readonly is None
     assert "read-only" in adopt(np.broadcast_to(x, (2, 6))).readonly
-    records = np.zeros(3, [("a", "f4"), ("b", "i1")])
-    assert "no whole elements" in adopt(records["a"]).readonly
+    records = np.array([(n, n) for n in range(3)], [("a", "f4"), ("b", "i1")])
+    for _ in range(2):
+        found = adopt(records["a"])
+        assert "no whole elements" in found.readonly and found.array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.spec("B1", "B3")
+def test_what_was_found_of_one_tensor_is_told_of_the_next_like_it():
+    """All but the memory, which is not kept."""
+    rng, cpu = np.random.default_rng(), aicf.runtime("cpu")
+    made = [
+        lambda: rng.normal(size=(3, 4)).astype(np.float32),
+        lambda: rng.normal(size=(3, 4)).astype(np.float32).T,
+        lambda: rng.normal(size=(6, 4)).astype(np.float32)[::-2],
+        lambda: np.broadcast_to(rng.normal(size=4).astype(np.float32), (3, 4)),
+        lambda: np.array(3, np.int64),
+        lambda: cpu.upload(rng.normal(size=(3, 4)), TensorSpec((3, 4))),
+    ]
+    for make in made:
+        adopt(make())
+        x = make()
+        found, want = adopt(x), interop._looked_at(x, "x", None)
+        assert (found.desc, found.ptr, found.readonly, found.library) == (
+            want.desc,
+            want.ptr,
+            want.readonly,
+            want.library,
+        )
+        assert found.owner is x and np.array_equal(found.array, want.array)
+    kept = weakref.ref(x := rng.normal(size=5).astype(np.float32))
+    adopt(x)
+    del x
+    assert kept() is None
+
+
+def test_arrays_of_numpy_and_of_cupy_do_not_say_the_same():
+    """Of one shape, one element type and at one alignment; a read-only flag is no device number."""
+    x = np.ones(3, np.float32)
+    pointer = x.__array_interface__["data"][0]
+    twin = SimpleNamespace(
+        data=SimpleNamespace(ptr=pointer), dtype=x.dtype, shape=x.shape, strides=x.strides, device=SimpleNamespace(id=0)
+    )  # fmt: skip
+    assert reading._numpy(x) != reading._cupy(twin)
 
 
 class Packed:

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import aicf
-from aicf.device import streams
+from aicf.device import interop, streams
 from aicf.dispatch import call
 from aicf.errors import CaptureError, DeviceError
 
@@ -70,8 +70,7 @@ def world(monkeypatch):
     cupy.cuda = SimpleNamespace(get_current_stream=lambda ordinal: SimpleNamespace(ptr=CUPY))
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(call, "_READERS", dict(call._READERS))
-    monkeypatch.setattr(call, "_learn", lambda tensor, library: None)
+    monkeypatch.setattr(interop, "learn", lambda tensor, library: None)
     monkeypatch.setattr(call, "_find", lambda *arguments: Prepared())
     monkeypatch.setattr(call, "log_choice", lambda *arguments: None)
     monkeypatch.setattr(call.annotate, "domain", lambda: None)
@@ -166,3 +165,55 @@ def test_the_first_call_under_capture_is_refused_before_anything_is_touched(monk
 
 def test_the_default_stream_has_two_handles():
     assert streams.same(0, 1) and streams.same(5, 5) and not streams.same(1, 2)
+
+
+class Recorded:
+    """A stream that writes down what it records and waits for; recording may be interrupted by a finalizer."""
+
+    def __init__(self, handle, log, finalizers):
+        self.handle, self.log, self.finalizers = handle, log, finalizers
+
+    def record(self, event):
+        event = event or SimpleNamespace(of=None)
+        event.of = self.handle
+        while self.finalizers:
+            self.finalizers.pop()()
+        return event
+
+    def wait(self, event):
+        self.log.append((self.handle, event.of))
+
+
+@pytest.mark.spec("B5")
+def test_a_wait_inside_a_wait_has_an_event_of_its_own(monkeypatch):
+    """A tensor that another library held is let go when garbage is collected, anywhere."""
+    log: list = []
+    finalizers: list = []
+    monkeypatch.setattr(streams, "enter", lambda ordinal: None)
+    monkeypatch.setattr(streams, "stream_object", lambda ordinal, handle: Recorded(handle, log, finalizers))
+    streams._events.cache_clear()
+    for _ in range(3):
+        finalizers.append(lambda: streams.wait(0, CUPY, NAMED))
+        streams.wait(0, OURS, TORCH)
+    assert log == [(CUPY, NAMED), (OURS, TORCH)] * 3
+    assert len(streams._events(0)) == 2
+    streams._events.cache_clear()
+
+
+@pytest.mark.spec("B5")
+@pytest.mark.parametrize("when", ["before", "inside", "after"])
+def test_the_device_is_left_whatever_goes_wrong_between_two_waits(monkeypatch, when):
+    log: list = []
+
+    def wait(ordinal, waiter, on):
+        log.append((waiter, on))
+        if (when, waiter) in (("before", OURS), ("after", TORCH)):
+            raise DeviceError("the driver answered no")
+
+    monkeypatch.setattr(streams, "wait", wait)
+    monkeypatch.setattr(streams, "enter", lambda ordinal: "the previous one")
+    monkeypatch.setattr(streams, "leave", log.append)
+    with pytest.raises((DeviceError, KeyError)), streams.Between(0, OURS, {TORCH}):
+        raise KeyError
+    waits = [(OURS, TORCH)] if when == "before" else [(OURS, TORCH), (TORCH, OURS)]
+    assert log == [*waits, "the previous one"]

@@ -232,6 +232,33 @@ def test_torch_tensors_are_fed_and_results_go_back(device):
     np.testing.assert_array_equal(back.numpy(), want["output"])
 
 
+@pytest.mark.gpu
+@pytest.mark.spec("B5", "C9")
+@pytest.mark.parametrize("current", ["default", "another"])
+def test_replays_are_in_order_with_torch_s_stream(current):
+    """Each feed is made after a long wait and written over, or freed and its memory taken, right after the call."""
+    torch = pytest.importorskip("torch")
+    program = aicf.compile(mlp(), device="cuda")
+    wanted = [host(program.run({"x": X + n}))["output"] for n in range(20)]
+    held = torch.empty(X.shape, device="cuda")
+    results = []
+    with torch.cuda.stream(torch.cuda.Stream() if current == "another" else torch.cuda.default_stream()):
+        inputs = [torch.from_numpy(X + n).cuda() for n in range(20)]
+        for n, x in enumerate(inputs):
+            torch.cuda._sleep(200_000)
+            fed = held.copy_(x) if n % 2 else x.clone()
+            results.append(program.replay({"x": fed})["output"])
+            if n % 2:
+                held.fill_(float("nan"))
+            else:
+                del fed
+                torch.full(X.shape, float("nan"), device="cuda")
+        taken = [torch.from_dlpack(r).cpu().numpy() for r in results]
+    for got, again, want in zip(results, taken, wanted):
+        np.testing.assert_array_equal(got.numpy(), want)
+        np.testing.assert_array_equal(again, want)
+
+
 @pytest.mark.spec("B1")
 def test_a_result_speaks_dlpack_and_numpy():
     got = aicf.compile(mlp(), device="cpu").run({"x": X})["output"]

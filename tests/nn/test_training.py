@@ -12,6 +12,7 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.errors import FeedError, NanError, StateError, VerifyError
+from aicf.graph.run import interrupt
 
 from . import oracle as exact
 from .mlp import batch_of, host, mlp, on_each_device, oracle, params, same, trainer
@@ -446,6 +447,14 @@ def test_ctrl_c_never_tears_a_training_step(monkeypatch, interruptible):
     for seed in range(2):
         plain(batch_of(6, seed=seed))
     assert same(program.state_dict(), plain.state_dict())
+    assert signal.getsignal(signal.SIGINT) is interruptible
+
+
+def test_a_handler_of_ctrl_c_that_is_not_python_s_is_left_alone(monkeypatch, interruptible):
+    """It could not be brought back."""
+    monkeypatch.setattr(interrupt, "getsignal", lambda number: None)
+    with interrupt.Uninterrupted():
+        assert signal.getsignal(signal.SIGINT) is interruptible
     assert signal.getsignal(signal.SIGINT) is interruptible
 
 

@@ -25,7 +25,7 @@ from .capture import CaptureReport
 from .executor import Executor
 from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
-from .interrupt import uninterrupted
+from .interrupt import Uninterrupted
 from .plan import ExecPlan, Slot
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .variables import Variables
@@ -117,7 +117,7 @@ class Program:
 
     def _whole_step(self) -> AbstractContextManager[None]:
         """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
-        return uninterrupted() if self.mode == "train" else nullcontext()
+        return Uninterrupted() if self.mode == "train" else nullcontext()
 
     __call__ = replay
 
