@@ -384,7 +384,7 @@ def test_special_values_stay_where_they_belong(r):
 
 
 @pytest.mark.gpu
-@pytest.mark.sample(1200, gpu=True)
+@pytest.mark.sample(700, gpu=True)
 @pytest.mark.spec("A12", "D3", "D4")
 @pytest.mark.parametrize("case", [*small(), *large()], ids=str)
 def test_agrees_with_numpy(gpu, case):  # noqa: F811

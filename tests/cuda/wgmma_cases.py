@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import numpy as np
 from fused_gemm_cases import Product, batched, two_biases
 from hopper_bodies import to_tf32
-from kernel_cases import desc, fused
+from kernel_cases import ALL, desc, fused  # noqa: F401  (ALL is looked for here)
 
 from aicf.cuda_kernels import gemm, gemm_packed, gemm_wgmma
 from aicf.device.spec import preset
@@ -24,8 +23,6 @@ PACKED = {f"gemm_wgmma_{t}_packed": vars(gemm_packed)[f"gemm_wgmma_{t}_packed"] 
 PARTS = {name: v for name, v in VARIANTS.items() if "_parts" in name}  # whose blocks share tiles
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
-# `make test-all` looks at every configuration
-ALL = bool(os.environ.get("AICF_TEST_ALL"))
 
 
 def matrix(rows, columns, dtype=f16, pitch=None, alignment=256):
