@@ -91,6 +91,10 @@ class Cuda:
     def gridDim(self) -> Any:
         return SimpleNamespace(x=self.machine.grid)
 
+    def shfl_xor_sync(self, lanes: int, value: Any, apart: int) -> Any:
+        assert lanes == 0xFFFFFFFF
+        return self.machine._warp("shfl", value)[self.machine.current.index % 32 ^ apart]
+
     def syncthreads(self) -> None:
         self.machine._meet("all", self.machine.everyone, [self.machine.current.block])
 
@@ -134,3 +138,8 @@ class bodies(_Materials):
                 self.made[value] = factory(*args)
                 factory.__globals__["SIMULATED"] = simulated
         return self.made[value] if isinstance(value, Deferred) else super().of(value)
+
+
+def in_python(function: Any) -> Any:
+    """A device function that asks nothing of the machine, with those that it calls, as a plain one."""
+    return bodies(SimpleNamespace(cuda=None)).of(function)

@@ -144,31 +144,37 @@ class Copies:
     def pack_halves(self, dtype: Any) -> Any:
         return lambda low, high: tuple(np.array([low, high], np.float32).astype(dtype.numpy))
 
-    def load_matrices(self) -> Any:
+    def load_matrices(self, transposed: bool = False) -> Any:
         """As below, the other way."""
 
         def load(address: int) -> tuple:
-            thread, lane = self.current, self.current.index % 32
             rows = self._warp("ldmatrix", address)
             self._check_banks(rows)
-            at = np.array([rows[8 * j + lane // 4] + lane % 4 * 4 + e for j in range(4) for e in (0, 2)])
-            values = thread.block.shared[thread.block.at(at)].astype(np.float32)
-            return tuple(tuple(pair) for pair in values.reshape(4, 2))
+            at = np.array([self._pair(rows, j, transposed) for j in range(4)])
+            block = self.current.block
+            return tuple(tuple(pair) for pair in block.shared[block.at(at)].astype(np.float32))
 
         return load
 
-    def store_matrices(self) -> Any:
+    def store_matrices(self, transposed: bool = False) -> Any:
         """A lane has words of the rows whose addresses other lanes give: a warp acts as one."""
 
         def store(address: int, *words: Any) -> None:
-            thread, lane = self.current, self.current.index % 32
+            thread = self.current
             rows = self._warp("stmatrix", address)
             self._check_banks(rows)
             for j, pair in enumerate(words):
-                at = rows[8 * j + lane // 4] + lane % 4 * 4
-                thread.written.append((thread.block.at(np.array([at, at + 2])), pair))
+                at = self._pair(rows, j, transposed)
+                thread.written.append((thread.block.at(np.array(at)), pair))
 
         return store
+
+    def _pair(self, rows: list[int], j: int, transposed: bool) -> list[int]:
+        """Where this lane's two halves of matrix j lie."""
+        line, first = divmod(self.current.index % 32, 4)
+        if transposed:
+            return [rows[8 * j + 2 * first + e] + 2 * line for e in (0, 1)]
+        return [rows[8 * j + line] + 4 * first + 2 * e for e in (0, 1)]
 
     def _check_banks(self, addresses: list[int]) -> None:
         for j in range(4):

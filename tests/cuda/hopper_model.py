@@ -45,11 +45,19 @@ class Barrier:
             self.phase, self.pending = self.phase + 1, self.count
 
 
+class Sums:
+    """Registers that products are under way to."""
+
+    def __init__(self, count: int) -> None:
+        self.registers = np.full((128, count), np.nan)
+
+
 @dataclass
 class Asked:
-    """Products that threads of a warpgroup asked for: the arguments, and each thread's own words of a."""
+    """Products that threads of a warpgroup asked for: the arguments, the sums, and each thread's own words of a."""
 
     given: tuple
+    sums: Sums
     words: dict[int, tuple] = field(default_factory=dict)
 
 
@@ -57,7 +65,6 @@ class Asked:
 class Warpgroup:
     """Products that its 128 threads asked for, in order."""
 
-    registers: np.ndarray | None = None
     asked: list[Asked] = field(default_factory=list)
     done: int = 0
 
@@ -201,7 +208,8 @@ class Machine(Copies):
         text, a, b, more = asked.given
         if a is None:
             a = np.array([asked.words[member] for member in range(128)])
-        group.registers = slab(text, group.registers, a, b, more, lambda at: block.shared[block.at(at)])
+        sums = asked.sums
+        sums.registers = slab(text, sums.registers, a, b, more, lambda at: block.shared[block.at(at)])
         group.done += 1
         return True
 
@@ -345,19 +353,20 @@ class Machine(Copies):
         text = slab_text(*config)
         count = config[1] // 2 * config[2]
 
-        def multiply_slab(acc: Any, a: int, b: int, more: int) -> str:
+        def multiply_slab(acc: Any, a: int, b: int, more: int) -> Sums:
+            """acc: numbers, or sums that are under way."""
             group, thread = self._group(), self.current
-            if group.registers is None:
-                group.registers = np.full((128, count), np.nan)
             own = a if isinstance(a, tuple) else ()
             given = (text, None if own else a, b, more)
             if thread.asked == len(group.asked):
-                group.asked.append(Asked(given))
+                group.asked.append(Asked(given, acc if isinstance(acc, Sums) else Sums(count)))
             asked = group.asked[thread.asked]
             assert asked.given == given, "threads of a warpgroup ask for different products"
+            if not isinstance(acc, Sums):
+                asked.sums.registers[thread.index % 128] = acc
             asked.words[thread.index % 128] = own
             thread.asked += 1
-            return "under way"
+            return asked.sums
 
         return multiply_slab
 
@@ -380,9 +389,7 @@ class Machine(Copies):
 
         def finish(acc: Any) -> tuple:
             wait()
-            if not self._group().asked:
-                return acc
-            return tuple(self._group().registers[self.current.index % 128])
+            return tuple(acc.registers[self.current.index % 128]) if isinstance(acc, Sums) else acc
 
         return finish
 

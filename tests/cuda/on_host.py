@@ -1,8 +1,9 @@
 """Kernels run on the host: what numba makes of a body, before NVIDIA's compiler has it.
 
 Unlike the simulator this runs the intrinsics: every load, store, conversion and index as LLVM. Blocks come one after
-another, and so do a block's threads unless they meet at barriers; then each has a thread of its own. Of instructions that LLVM
-does not know there are mma.sync m16n8k16, done as the PTX manual says it is, where a warp's threads meet, and conversions of fp8.
+another, and so do a block's threads unless they meet, at barriers or in shuffles; then each has a thread of its own. Of instructions
+that LLVM does not know there are mma.sync m16n8k16 and shuffles, done as the PTX manual says, where a warp's threads meet, and
+conversions of fp8.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class _Warp:
     def __init__(self) -> None:
         self.barrier = threading.Barrier(32)
         self.words = np.zeros((32, 6), np.uint32)
+        self.values = np.zeros(32, np.int32)
 
 
 _warps: list[_Warp] = []
@@ -68,6 +70,17 @@ def _multiply(dtype: Any, *given: Any) -> None:
     with np.errstate(all="ignore"):
         out[:] = [float(x) for x in np.array([c0, c1, c2, c3]) + sums.reshape(-1)]
     warp.barrier.wait(PATIENCE)
+
+
+def _shuffle(_: int, mode: int, value: int, apart: int, __: int) -> int:
+    """shfl.sync.bfly: what the lane has whose number differs in these bits."""
+    assert mode == 3, "only butterflies"
+    warp, lane = _warps[_place.tid // 32], _place.tid % 32
+    warp.values[lane] = value
+    warp.barrier.wait(PATIENCE)
+    other = int(warp.values[lane ^ apart])
+    warp.barrier.wait(PATIENCE)
+    return other
 
 
 def _narrow(dtype: Any, low: float, high: float) -> int:
@@ -129,6 +142,16 @@ call void @{name}_python({params}, i64 %at)
 """
 
 
+_SHUFFLE = f"""
+declare i32 @on_host_shuffle_python({", ".join(5 * ["i32"])})
+define internal {{i32, i1}} @on_host_shuffle({", ".join(f"i32 %{i}" for i in range(5))}) {{
+%other = call i32 @on_host_shuffle_python({", ".join(f"i32 %{i}" for i in range(5))})
+%made = insertvalue {{i32, i1}} {{i32 undef, i1 true}}, i32 %other, 0
+ret {{i32, i1}} %made
+}}
+"""
+
+
 @functools.cache
 def _symbols() -> list[Any]:
     """What the code calls: registers, read from `_place`; and libdevice's functions, by libm. Kept alive here."""
@@ -140,6 +163,8 @@ def _symbols() -> list[Any]:
         binding.add_symbol(f"on_host_{name}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     kept.append(ctypes.CFUNCTYPE(None)(_meet))
     binding.add_symbol("on_host_barrier", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+    kept.append(ctypes.CFUNCTYPE(*6 * [ctypes.c_int32])(_shuffle))
+    binding.add_symbol("on_host_shuffle_python", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     for dtype in (f16, bf16):
         words, sums = 6 * [ctypes.c_uint32], 4 * [ctypes.c_float]
         kind = ctypes.CFUNCTYPE(None, *words, *sums, ctypes.c_int64)
@@ -172,7 +197,10 @@ def host_code(
     for text in map(rewrite, library.llvm_strs):
         text = re.sub(r"llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.x", r"on_host_\1", text)
         text, barriers = re.subn(r"llvm\.nvvm\.barrier0", "on_host_barrier", text)
-        meets |= barriers > 0
+        declared = r"^declare .*llvm\.nvvm\.shfl\.sync\.i32.*$"
+        text, shuffles = re.subn(declared, _SHUFFLE, text, flags=re.MULTILINE)
+        text = text.replace("llvm.nvvm.shfl.sync.i32", "on_host_shuffle")
+        meets |= barriers + shuffles > 0
         text = _with_conversions(text)
         text = _MULTIPLY.sub(rf"call {_SUMS} @on_host_\1", text)
         text += "".join(_wrapper(f"on_host_{t}") for t in (f16, bf16) if f"@on_host_{t}(" in text)

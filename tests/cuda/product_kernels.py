@@ -9,17 +9,9 @@ from ptx_kernels import BARRIERS, SHARED, aligned
 from wgmma_model import NUMPY
 
 from aicf.cuda_kernels.bodies import ptx
+from aicf.cuda_kernels.bodies.layout import Layout
 from aicf.cuda_kernels.bodies.llvm import const
-from aicf.cuda_kernels.bodies.ptx.wgmma import (
-    LINE_BYTES,
-    NBYTES,
-    ROWS,
-    STEP_BYTES,
-    STEPS,
-    Elements,
-    kinds_of,
-    slab_bytes,
-)
+from aicf.cuda_kernels.bodies.ptx.wgmma import LINE_BYTES, NBYTES, ROWS, Elements, kinds_of, slab_bytes
 from aicf.cuda_kernels.bodies.tile import each
 from aicf.cuda_kernels.dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
 from aicf.registry.variant import In, Launch, Out, TensorMap
@@ -39,17 +31,19 @@ def products(
     expect, load, wait = ptx.expect(), ptx.load_box(), ptx.wait_phase()
     fence, commit, wait_one = ptx.fence_products(), ptx.commit_products(), ptx.wait_products(1)
     left, right = kinds_of(elements)
-    count, sums, a_boxes = blocks * n // 2, n // 2, blocks * (a_k_fast is not None)
+    count, a_boxes = blocks * n // 2, blocks * (a_k_fast is not None)
     b_boxes, b_bytes = (1, slab_bytes(n)) if b_k_fast else (-(-n // 64), slab_bytes(-(-n // 64) * 64))
     multiply, finish = ptx.multiply_slabs(elements, n, blocks, a_k_fast, b_k_fast), ptx.finish_products(count)
     bring, left_of = lefts(a_k_fast, blocks)
     b_of = ptx.describe(b_k_fast)
     start = ((np.int32 if left in ("s8", "u8") else np.float32)(0),) * count
 
+    place = Layout(ROWS * blocks, n, 4).place()
+
     def put(i, run, env):
         out, member = env
-        row = i // sums * ROWS + member // 32 * 16 + member % 32 // 4 + i % sums // 2 % 2 * 8
-        out[np.int64(row) * n + i % sums // 4 * 8 + member % 4 * 2 + i % 2] = run[0]
+        row, column = place(i, member // 32, member % 32)
+        out[np.int64(row) * n + column] = run[0]
 
     put_all = each(count, 1, put)
 
@@ -99,10 +93,12 @@ def slab_map(index: int, kind: str, lines: int, k_fast: bool, box: int) -> Tenso
 def lefts(a_k_fast: bool | None, blocks: int) -> tuple[Any, Any]:
     """(`bring(base, a, barrier)`, `left(base, a, member)`: a's descriptor, or this thread's words of it)."""
     if a_k_fast is None:
-        own, line_words = words(blocks), LINE_BYTES // 4
+        layout = Layout(ROWS * blocks, LINE_BYTES // 4, 4, run=1)
+        own, place, line_words = words(layout), layout.place(), layout.columns
 
         def left(base, a, member):
-            return own(a, int32((member // 32 * 16 + member % 32 // 4) * line_words + member % 4))
+            row, column = place(0, member // 32, member % 32)
+            return own(a, int32(row * line_words + column))
 
         return device(lambda base, a, barrier: None), device(left)
     load, of, x, y = ptx.load_box(), ptx.describe(a_k_fast), 64 * (not a_k_fast), 64 * a_k_fast
@@ -115,12 +111,9 @@ def lefts(a_k_fast: bool | None, blocks: int) -> tuple[Any, Any]:
 
 
 @deferred
-def words(blocks: int) -> Any:
-    """`own(a, first)`: a thread's words of a, of which the first is given: of rows of 32 words, as `multiply_slabs` says."""
-    places = [
-        (block * ROWS + j % 2 * 8) * LINE_BYTES // 4 + step * STEP_BYTES // 4 + j // 2 * 4
-        for block in range(blocks) for step in range(STEPS) for j in range(4)
-    ]  # fmt: skip
+def words(layout: Layout) -> Any:
+    """`own(a, first)`: a thread's words of a, of which the first is given."""
+    places = [row * layout.columns + column for row, column in layout.offsets]
     if SIMULATED:
         return lambda a, first: tuple(int(a[first + place]) for place in places)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fused_gemm_cases import Product, dropped, own, residual, spread
+from hopper_bodies import in_python
 from kernel_cases import (
     HALVES,
     MMAS,
@@ -27,7 +28,7 @@ from kernel_cases import (
 from mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
-from aicf.cuda_kernels.bodies.gemm_mma import element_of, held_of, sums_of
+from aicf.cuda_kernels.bodies.gemm_mma import held_of, layout_of, sums_of
 from aicf.cuda_kernels.bodies.mma_slices import Brought, Fragments, Stored
 from aicf.cuda_kernels.gemm_mma import Tiling
 from aicf.device.spec import preset
@@ -91,7 +92,7 @@ def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
     if 16 * count > stored.lines:
         pytest.skip("no such part")
     for corner in range(0, stored.lines, 16 * count):
-        start = [part.lane().args[0](lane) for lane in LANES]
+        start = [in_python(part.lane())(lane) for lane in LANES]
         base = [int(at[corner + line, k]) for line, k in start]
         for step, fragments in enumerate(part.places):
             for i, places in enumerate(fragments):
@@ -110,15 +111,6 @@ def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
                     assert found == want
 
 
-def test_sums_cover_a_tile():
-    of = element_of(4).args[0]
-    seen = {of(i, lane) for i in range(2 * 4 * 4) for lane in LANES}
-    assert seen == {(r, q) for r in range(32) for q in range(32)}
-    assert all(
-        of(i + 1, lane) == (of(i, lane)[0], of(i, lane)[1] + 1) for i in range(0, 32, 2) for lane in LANES
-    )
-
-
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize(
     "tiling",
@@ -129,14 +121,14 @@ def test_sums_of_columns_meet_those_of_the_other_rows(tiling):
     """Every element of a tile once, in the sum of its column; every sum in a place of its own."""
     across, m, n = tiling.warps_n, tiling.m, tiling.n
     held, warp_m, warp_n = held_of(tiling), m // tiling.warps_m, n // across
-    place, at = element_of(warp_n // 8).args[0], sums_of(tiling).args[0]
+    place, at = layout_of(tiling).element(), in_python(sums_of(tiling))
     tile = np.random.default_rng().normal(size=(m, n))
     shared, met = np.full(held.lines * n, np.nan), np.zeros((m, n), int)
     for thread in range(tiling.threads):
         lane, warp = thread % 32, thread // 32
         sums = np.zeros(max(held.columns) + 1)
         for i, column_held in enumerate(held.columns):
-            row, column = place(i, lane)
+            row, column = place(i, 0, lane)
             row, column = row + warp // across * warp_m, column + warp % across * warp_n
             sums[column_held] += tile[row, column]
             met[row, column] += 1

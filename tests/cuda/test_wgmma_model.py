@@ -135,8 +135,9 @@ class FourteenBits(Machine):
             return False
         for group, before in groups:
             if group.done > before:
-                fraction, exponent = np.frexp(group.registers)
-                group.registers = np.ldexp(np.trunc(fraction * 2**14), exponent - 14)
+                sums = group.asked[before].sums
+                fraction, exponent = np.frexp(sums.registers)
+                sums.registers = np.ldexp(np.trunc(fraction * 2**14), exponent - 14)
         return True
 
 

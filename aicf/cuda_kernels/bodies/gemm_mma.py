@@ -17,6 +17,7 @@ from ..gemm_mma import ALIGNED, Tiling
 from .blocks import block_place
 from .column_sums import Held, writer
 from .epilogue import Epilogue, finisher
+from .layout import Layout
 from .mma_slices import Brought, Fragments, Stored
 from .ptx import (
     commit_copies,
@@ -30,32 +31,29 @@ from .ptx import (
 from .tile import add_tiles, zeros
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
+LINES = 8  # lanes of a warp, that hold the same columns
 
 
-def element_of(columns: int) -> Any:
-    """`of(i, lane)`: row and column, within a warp's tile of `columns` 8-wide mma tiles, of accumulator i of a thread."""
-
-    def of(i, lane):
-        tile, part = i // 4, i % 4
-        return tile // columns * 16 + part // 2 * 8 + lane // 4, tile % columns * 8 + part % 2 + lane % 4 * 2
-
-    return device(of)
+def layout_of(tiling: Tiling) -> Layout:
+    """Of a warp's sums."""
+    return Layout(tiling.m // tiling.warps_m, tiling.n // tiling.warps_n, run=PAIR)
 
 
 def held_of(tiling: Tiling) -> Held:
     """What the threads of a block hold of its tile: pairs of columns, eight apart."""
-    columns = tiling.n // tiling.warps_n // 8
-    own = tuple(i // 4 % columns * PAIR + i % PAIR for i in range(tiling.sums))
-    return Held(tiling.m, tiling.n, own, PAIR, 8, 8 * tiling.warps_m, tiling.threads)
+    layout = layout_of(tiling)
+    lines = LINES * tiling.warps_m
+    return Held(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, lines, tiling.threads)
 
 
 def sums_of(tiling: Tiling) -> Any:
     """`at(thread)`: line * n + first column of a thread; those who hold the same columns have a line each."""
-    across, n, warp_n = tiling.warps_n, tiling.n, tiling.n // tiling.warps_n
+    across, n, warp_n, place = tiling.warps_n, tiling.n, tiling.n // tiling.warps_n, layout_of(tiling).place()
 
     def at(thread):
-        lane, warp = thread % 32, thread // 32
-        return (warp // across * 8 + lane // 4) * n + warp % across * warp_n + lane % 4 * PAIR
+        warp = thread // 32
+        line, column = place(0, 0, thread % 32)
+        return (warp // across * LINES + line) * n + warp % across * warp_n + column
 
     return device(at)
 
@@ -94,9 +92,9 @@ def mma(
     a_brought, b_brought = Brought(a_stored, widths[0], threads), Brought(b_stored, widths[1], threads)
     a_bytes, stage = a_stored.nbytes, a_stored.nbytes + b_stored.nbytes
     ahead_stages, ring = tiling.stages - 1, tiling.stages * stage
-    columns, accumulators = warp_n // 8, warp_m * warp_n // 32
+    accumulators = layout_of(tiling).count
 
-    a_lane, b_lane, place = a_part.lane(), b_part.lane(), element_of(columns)
+    a_lane, b_lane, place = a_part.lane(), b_part.lane(), layout_of(tiling).place()
     a_first, a_fetch, a_store = a_brought.first(), a_brought.fetch(), a_brought.store()
     b_first, b_fetch, b_store = b_brought.first(), b_brought.fetch(), b_brought.store()
     a_offset, b_offset = a_stored.offset(), b_stored.offset()
@@ -114,7 +112,7 @@ def mma(
 
     def write_run(i, products, env):
         row0, column0, lane, m, n, scales, operands = env
-        x, y = place(i, apart(lane))
+        x, y = place(i, 0, apart(lane))
         r, q = row0 + x, column0 + y
         if r < m and q < n:
             return finish(r, q, products, n, scales, operands)

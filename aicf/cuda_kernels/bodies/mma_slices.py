@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dsl import device
+from .layout import Layout
 from .ptx import Place, Places, copy_async, load_units, store_units
 
 CHUNK = 16  # bytes, that banks are turned by
 STEP = 32  # bytes of k, that a product takes: 16 halves, or 8 of f32
-NARROWEST = 4  # bytes, that cp.async copies
+NARROWEST = 4  # bytes, that cp.async copies; a word
 
 
 @dataclass(frozen=True)
@@ -102,14 +103,15 @@ class Fragments:
     def lane(self) -> Any:
         """`of(lane)`: line and k of what a thread reads: the row of a matrix that it gives ldmatrix the address of, or the first
         of its numbers."""
-        first, lines_fast, half = self.first, self.stored.lines_fast, CHUNK // self.stored.itemsize
+        run = NARROWEST // self.stored.itemsize
+        layout = Layout(16, 8 * run, height=16 if self.first else 8, run=run)
+        word, matrix, lines_fast = layout.place(), layout.matrix(), self.stored.lines_fast
         if self.stored.by_numbers:
-            return device(lambda lane: (lane // 4, lane % 4))
+            return device(lambda lane: word(0, 0, lane))
 
         def of(lane):
-            inner, odd, upper = lane % 8, lane // 8 % 2, lane // 16
-            line, depth = (odd * 8, upper * half) if first else (upper * 8, odd * half)
-            return (line, depth + inner) if lines_fast else (line + inner, depth)
+            line, k = matrix(lane)
+            return (line, k + lane % 8) if lines_fast else (line + lane % 8, k)
 
         return device(of)
 

@@ -39,7 +39,18 @@ from .copy import (
     store_units,
     wait_copies,
 )
-from .math import add_half2, forget, pack_fp8, pack_halves, settle, tanh_for_halves, unpack_fp8, unpack_halves
+from .math import (
+    add_half2,
+    approximate,
+    forget,
+    larger,
+    pack_fp8,
+    pack_halves,
+    settle,
+    tanh_for_halves,
+    unpack_fp8,
+    unpack_halves,
+)
 from .memory import (
     add_words,
     cache_policy,
@@ -91,12 +102,12 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Place", "Places", "Words", "add_box", "add_half2", "add_words", "arrive", "arrive_remote",
+    "Place", "Places", "Words", "add_box", "add_half2", "add_words", "approximate", "arrive", "arrive_remote",
     "arrive_threads", "assemble", "barrier_end", "barrier_init", "cache_policy", "cluster_arrive",
     "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies",
     "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
     "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
-    "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers",
+    "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "larger",
     "launch_next", "load_acquire", "load_box", "load_bytes", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
     "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",

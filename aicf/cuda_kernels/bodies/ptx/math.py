@@ -1,4 +1,5 @@
-"""Arithmetic that numba has no names for."""
+"""Arithmetic that numba has no names for. PTX ISA, chapters "Floating-Point Instructions", "Half Precision Floating-Point
+Instructions" and "Data Movement and Conversion Instructions"."""
 
 from __future__ import annotations
 
@@ -88,6 +89,35 @@ def unpack_fp8(kind: str) -> Any:
         lines += [f"cvt.f32.f16 ${2 * i}, x;", f"cvt.f32.f16 ${2 * i + 1}, y;"]
     text = "{\n" + "\n".join(lines) + "\n}"
     return instruction(text, types.uint32, result=(types.float32,) * 4, effects=False)
+
+
+APPROXIMATE: dict[str, tuple[str, Any]] = {
+    "exp2": ("ex2.approx.ftz.f32", np.exp2),
+    "log2": ("lg2.approx.ftz.f32", np.log2),
+    "reciprocal": ("rcp.approx.ftz.f32", np.reciprocal),
+    "rsqrt": ("rsqrt.approx.ftz.f32", lambda x: 1 / np.sqrt(x)),
+    "tanh": ("tanh.approx.f32", np.tanh),
+}
+
+
+@deferred
+def approximate(function: str) -> Any:
+    """`f(x)`: exp2, log2, reciprocal, rsqrt or tanh of an f32 in one instruction: to 2^-22 of it or better (log2 from 1/2 to 2 to
+    2^-22), tanh to 2^-10.9. Subnormal x and results are 0, but tanh's. `ex2.approx`, `lg2.approx`, `rcp.approx`,
+    `rsqrt.approx`; `tanh.approx`, sm_75."""
+    text, twin = APPROXIMATE[function]
+    if SIMULATED:
+        return twin
+    return instruction(f"{text} $0, $1;", types.float32, result=types.float32, effects=False)
+
+
+@deferred
+def larger() -> Any:
+    """`larger(x, y)`: of two f32; NaN if either is NaN. `max.NaN.f32`, sm_80: Python's `max` takes a comparison and a choice."""
+    if SIMULATED:
+        return np.maximum
+    real = types.float32
+    return instruction("max.NaN.f32 $0, $1, $2;", real, real, result=real, effects=False)
 
 
 @deferred

@@ -202,14 +202,16 @@ def multiply_words(dtype: DType, a: Words, b: Words) -> Any:
 
 
 @deferred
-def load_matrices() -> Any:
+def load_matrices(transposed: bool = False) -> Any:
     """`load(address)`: four 8 x 8 matrices of halves from shared memory, as `store_matrices` takes them. `ldmatrix.x4`, sm_75."""
-    return instruction(fragment_text(False), types.uint32, result=(types.uint32,) * 4, together=True)
+    text = fragment_text(transposed)
+    return instruction(text, types.uint32, result=(types.uint32,) * 4, together=True)
 
 
 @deferred
-def store_matrices() -> Any:
+def store_matrices(transposed: bool = False) -> Any:
     """`store(address, a, b, c, d)`: four 8 x 8 matrices of halves to shared memory; lane 8 j + i gives the address of row i of
-    matrix j, 16 bytes, and of each matrix has elements 2 (lane % 4) and the next of row lane // 4. `stmatrix.x4`, sm_90."""
-    text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};"
+    matrix j, 16 bytes, and of each matrix has elements 2 (lane % 4) and the next of row lane // 4, or, transposed, of column
+    lane // 4. `stmatrix.x4`, sm_90."""
+    text = f"stmatrix.sync.aligned.m8n8.x4{'.trans' * transposed}.shared.b16 [$0], {{$1, $2, $3, $4}};"
     return instruction(text, *[types.uint32] * 5, together=True)
