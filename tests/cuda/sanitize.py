@@ -4,8 +4,9 @@
     python tests/cuda/sanitize.py racecheck --only wgmma --part 1/2 # one tool; kernels with that in their id; every second of them
 
 Kernels are compiled first, without a tool, by several processes; AICF_CACHE_DIR names a folder where they stay. Memory is
-allocated to the byte and there are no guard bands, so that the tool sees what is read or written beyond it. The exit code is 1
-if a tool finds anything or does not get to the end, if a result is wrong, or if a tool is not there.
+allocated to the byte and there are no guard bands, so that the tool sees what is read or written beyond it. A tool is given a
+kernel with a fault first, which it has to find. The exit code is 1 if a tool finds anything else or does not get to the end, if a
+result is wrong, or if a tool is not there.
 """
 
 from __future__ import annotations
@@ -22,18 +23,34 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import test_gpu_kernels as on_gpu
 import wgmma_cases as hopper
-from kernel_cases import FIRST, HALVES, MORE, VARIANTS, Case, assert_close, gemm, operands_for, reference
+from kernel_cases import (
+    FIRST,
+    HALVES,
+    MORE,
+    VARIANTS,
+    Case,
+    assert_close,
+    desc,
+    gemm,
+    operands_for,
+    reference,
+)
+from ptx_support import regions_of
 
 from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.bodies import ptx
+from aicf.cuda_kernels.dsl import cuda, int32
 from aicf.device.spec import DeviceSpec, preset
 from aicf.dispatch.loader import _build_anew
+from aicf.registry.variant import In, Launch, Out
 from aicf.rows import RegionSpec
-from aicf.types import ActKind, Precision, bf16, f16, f32
+from aicf.types import ActKind, Precision, bf16, f16, f32, i32
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 TOOLKIT = "/usr/local/cuda"
@@ -136,6 +153,55 @@ def _words(case: Case) -> bool:
     )
 
 
+# --- kernels with a fault, which a tool has to find -------------------------------------------------------------------
+
+THREADS = 128
+
+
+def beyond(x, y):
+    y[cuda.grid(1) + 1] = x[cuda.grid(1)]
+
+
+def unordered(x, y):
+    """Warps read what others may not have written yet."""
+    shared = cuda.shared.array(THREADS, int32)
+    shared[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    y[cuda.threadIdx.x] = shared[THREADS - 1 - cuda.threadIdx.x]
+
+
+def torn() -> Callable[..., None]:
+    """A barrier for whole warps, that every second thread comes to."""
+    meet = ptx.sync_threads(2, THREADS // 2)
+
+    def kernel(x, y):
+        if cuda.threadIdx.x % 2 == 0:
+            meet()
+        y[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
+    return kernel
+
+
+FAULTS: dict[str, Callable[[], Callable[..., None]]] = {
+    "memcheck": lambda: beyond, "racecheck": lambda: unordered, "synccheck": torn,
+}  # fmt: skip
+
+
+def fail(tool: str) -> int:
+    opened = on_gpu.open_gpu()
+    gpu, r = (
+        Exact(opened.device, opened.stream, opened.spec),
+        regions_of([desc((THREADS,), i32)], desc((THREADS,), i32)),
+    )
+    start = engine.prepare(Launch(FAULTS[tool](), (1,), (THREADS,), (In(0), Out(0))), r)
+    x, y = (gpu.allocate(4 * THREADS) for _ in range(2))
+    engine.bind(start, gpu.stream, [x], [y])()
+    gpu.stream.sync()
+    return 0
+
+
+# --- in the process that a tool watches, first without it -------------------------------------------------------------
+
+
 def compile_all(made: list[Case], device: DeviceSpec) -> None:
     jobs = [(c.variant, c.region, VARIANTS[c.variant].build(c.region, device)) for c in made]
     engine.precompile(jobs, device.target, functools.partial(_build_anew, device))
@@ -151,7 +217,7 @@ def sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or next((str(p) for p in places if p.exists()), None)
 
 
-def watched(tool: str, arguments: list[str], seconds: float | None) -> list[str]:
+def watched(tool: str, arguments: list[str], seconds: float | None, loud: bool = True) -> list[str]:
     """What is wrong by what a tool said, a line each; and that it did not get to the end."""
     found = sanitizer()
     if found is None:
@@ -179,7 +245,8 @@ def watched(tool: str, arguments: list[str], seconds: float | None) -> list[str]
     late.start()
     said = []
     for line in started.stdout or ():
-        print(line, end="", flush=True)
+        if loud:
+            print(line, end="", flush=True)
         if re.search("SUMMARY: (?!0 (errors|hazards))|WRONG", line):
             said.append(line.strip("=\n "))
     code = started.wait()
@@ -187,6 +254,12 @@ def watched(tool: str, arguments: list[str], seconds: float | None) -> list[str]
     if code == -signal.SIGKILL:
         said.append(f"not done after {seconds:g} s")
     return said or ([f"exit code {code}"] if code else [])
+
+
+def blind(tool: str) -> list[str]:
+    """That a tool does not find the fault that it has to."""
+    found = watched(tool, ["--fault", tool], 60, loud=False) if tool in FAULTS else ["SUMMARY"]
+    return [] if any("SUMMARY" in line for line in found) else [f"does not see a fault: {found}"]
 
 
 def ourselves(arguments: list[str]) -> list[str]:
@@ -204,9 +277,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
-        "tools", nargs="*", default=list(TOOLS), metavar="TOOL", help=", ".join((*TOOLS, "initcheck"))
-    )
+    made.add_argument("tools", nargs="*", default=list(TOOLS), metavar="TOOL", help=", ".join(TOOLS))
     made.add_argument("--only", default="", metavar="TEXT", help="kernels with TEXT in their id")
     made.add_argument("--each", type=int, default=2, metavar="N", help="problems for each kernel")
     made.add_argument(
@@ -214,7 +285,12 @@ def main() -> int:
     )
     made.add_argument("--seconds", type=float, help="that a tool may take")
     made.add_argument("--watched", action="store_true", help=argparse.SUPPRESS)
+    made.add_argument("--fault", choices=FAULTS, help=argparse.SUPPRESS)
     args = made.parse_args()
+    if unknown := set(args.tools) - set(TOOLS):
+        made.error(f"no tool is called {unknown.pop()!r}; there are {', '.join(TOOLS)}")
+    if args.fault:
+        return fail(args.fault)
     if args.watched:
         return run(part(cases(preset("h200"), args.each), args.only, args.part))
     with tempfile.TemporaryDirectory(prefix="aicf-sanitize-") as folder:
@@ -230,7 +306,7 @@ def main() -> int:
         wrong = {"without a tool": ["failed"] if plain.returncode else []}
         for tool in args.tools:
             start = time.monotonic()
-            wrong[tool] = watched(tool, same, args.seconds)
+            wrong[tool] = blind(tool) + watched(tool, same, args.seconds)
             print(f"{tool}: {time.monotonic() - start:.0f} s, {wrong[tool] or 'nothing found'}", flush=True)
     for what, lines in wrong.items():
         print(f"{what}: " + ("clean" if not lines else "; ".join(lines)))

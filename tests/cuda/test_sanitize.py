@@ -6,9 +6,14 @@ import itertools
 
 import pytest
 import sanitize
+from kernel_cases import desc
+from ptx_support import regions_of
 
 import aicf
+from aicf.cuda_kernels.engine import compile_launch
 from aicf.device.spec import preset
+from aicf.registry.variant import In, Launch, Out
+from aicf.types import i32
 
 
 def test_every_kernel_is_looked_at():
@@ -56,3 +61,17 @@ def test_no_tool_is_a_finding(tmp_path, monkeypatch):
     monkeypatch.setattr(sanitize, "TOOLKIT", str(tmp_path))
     (said,) = sanitize.watched("memcheck", [], None)
     assert "not here" in said
+
+
+@pytest.mark.parametrize("tool", sanitize.FAULTS)
+def test_faults_compile(tool):
+    """And a tool that finds nothing in them is no good."""
+    r = regions_of([desc((sanitize.THREADS,), i32)], desc((sanitize.THREADS,), i32))
+    launch = Launch(sanitize.FAULTS[tool](), (1,), (sanitize.THREADS,), (In(0), Out(0)))
+    assert compile_launch(launch, r, "sm_90a").cubin
+
+
+@pytest.mark.parametrize("found, said", [(["ERROR SUMMARY: 1 error"], 0), ([], 1), (["exit code 1"], 1)])
+def test_a_blind_tool_is_a_finding(found, said, monkeypatch):
+    monkeypatch.setattr(sanitize, "watched", lambda *args, **more: found)
+    assert len(sanitize.blind("memcheck")) == said
