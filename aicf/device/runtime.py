@@ -171,18 +171,23 @@ class CudaRuntime(Runtime):
         return Tensor(TensorSpec(d.shape, d.dtype, "cuda"), foreign.ptr, self, foreign.owner, d.stride)
 
     def ordered(self, fed: Iterable[Foreign]) -> AbstractContextManager[None]:
-        given = [f for f in fed if f.desc.device == "cuda"]
-        homes = {streams.home_of(f) for f in given if not f.handed_over}  # DLPack has ordered the others
-        # nobody can be told when what was handed over is free again
-        return streams.Between(self.ordinal, self._stream_id, homes, any(f.handed_over for f in given))
+        homes, handed_over = set(), False
+        for f in fed:
+            if f.desc.device == "cuda":
+                if f.handed_over:  # DLPack has ordered it, and nobody can be told when it is free again
+                    handed_over = True
+                else:
+                    homes.add(streams.home_of(f))
+        return streams.Between(self.ordinal, self._stream_id, homes, handed_over)
 
     def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
         if target.spec.nbytes == 0:
             return
         if isinstance(source, np.ndarray) or source.array is not None:
             host = np.ascontiguousarray(source if isinstance(source, np.ndarray) else source.array)
-            self._copy(target.ptr, host.ctypes.data, target.spec.nbytes)
-            if self._page_locked(host.ctypes.data):
+            pointer = host.__array_interface__["data"][0]
+            self._copy(target.ptr, pointer, target.spec.nbytes)
+            if self._page_locked(pointer):
                 self.sync()  # the engine reads it later, when the caller may have changed it
             return  # pageable memory was staged by the driver before it answered
         assert source.contiguous, "strided device memory is gathered by a copy kernel, see graph/run/slots.py"

@@ -213,7 +213,7 @@ class Entered:
         leave(self.previous)
 
 
-class Between(Entered):
+class Between:
     """Work inside, on the stream `work`, runs after what the streams `others` have by now, and they go on after it: what is
     freed on them after the work is not given away while the work may still read it.
 
@@ -221,23 +221,14 @@ class Between(Entered):
     """
 
     def __init__(self, ordinal: int, work: int, others: Collection[int], settled: bool = False) -> None:
-        super().__init__(ordinal)
-        self.work, self.others, self.settled = work, others, settled
+        self.ordinal, self.work, self.others, self.settled = ordinal, work, others, settled
 
     def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            for other in self.others:
-                wait(self.ordinal, self.work, other)
-        except BaseException:
-            super().__exit__()
-            raise
+        for other in self.others:
+            wait(self.ordinal, self.work, other)
 
     def __exit__(self, *raised: Any) -> None:
-        try:
-            for other in self.others:
-                wait(self.ordinal, other, self.work)
-            if self.settled:
-                stream_object(self.ordinal, self.work).sync()
-        finally:
-            super().__exit__()
+        for other in self.others:
+            wait(self.ordinal, other, self.work)
+        if self.settled:
+            stream_object(self.ordinal, self.work).sync()
