@@ -15,6 +15,7 @@ from ..mlps import SMALL
 from ..numpy_trainer import NumpyTrainer
 from ..results import Row, row
 from ..stats import Stats, host
+from . import mlp
 
 ELEMENTS = 1024
 CALLS = 200  # in one sample: fewer than the driver queues before a launch waits
@@ -29,6 +30,7 @@ def cases(bench: Bench) -> list[Case]:
         Case("plan step, host", _plan_step),
     ]
     if bench.on_gpu:
+        made.append(Case("replayed step, host", _replayed_step))
         sizes = (10,) if bench.tiny else (10, 100, 1000)
         made += [_graph_case(n) for n in sizes]
     return made
@@ -111,6 +113,23 @@ def _plan_step(bench: Bench) -> Iterator[Row]:
     for got, want in zip(SMALL.params(program), reference.params):
         verify("a parameter after two steps", got, want, SMALL.tolerance)
     yield from _compare(bench, "plan step, host", walk, steps, f"{steps} kernels in the plan")
+
+
+def _replayed_step(bench: Bench) -> Iterator[Row]:
+    """A small network's training step with all that is around its graph: feeds looked at and copied in, results copied out."""
+    lab, program = bench.lab, SMALL.program(bench.device)
+    start, batch = SMALL.params(program), SMALL.batch_of(bench.rng)
+    want = NumpyTrainer(SMALL.optimizer, SMALL.rate, start).step(*batch)
+    x, y = (lab.torch.from_numpy(a).to(lab.device) for a in batch)
+    step = mlp.TorchTrainer(lab.torch, SMALL, start, mlp.GRAPH, lab.device).prepare(x, y)
+    sides: dict[str, Callable[[], Any]] = {
+        "aicf": lambda: program({"x": x, "y": y}),
+        GRAPH: lambda: step(x, y),
+    }
+    verify("the program's loss", float(sides["aicf"]()["loss"]), want, SMALL.tolerance)
+    verify(f"{GRAPH}: the loss", float(sides[GRAPH]()), want, SMALL.tolerance)
+    times = bench.compare({name: host(call, 20, lab.sync) for name, call in sides.items()}, 50)
+    yield _row("replayed step, host", times, 1e-6)
 
 
 def _graph_case(nodes: int) -> Case:
