@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from .spec import DeviceSpec
 from .tensor import Tensor
 
 ALIGNMENT = 256  # of every allocation and of every slot in an arena
+SMALL = 4096  # bytes: tensors up to this size that are made together share an allocation
 
 
 @dataclass(slots=True)
@@ -32,6 +34,11 @@ class Memory:
     ptr: int
     nbytes: int
     owner: Any
+
+
+def _room(spec: TensorSpec) -> int:
+    """Bytes of a tensor in an allocation that it shares; none where it has one of its own."""
+    return -(-spec.nbytes // ALIGNMENT) * ALIGNMENT if spec.nbytes <= SMALL else 0
 
 
 class Runtime(ABC):
@@ -83,11 +90,23 @@ class Runtime(ABC):
     def empty(self, spec: TensorSpec) -> Tensor:
         return self.view(self.allocate(max(spec.nbytes, 1)), 0, spec)
 
-    def copy(self, tensor: Tensor) -> Tensor:
-        """A dense tensor once more, in memory of its own."""
-        result = self.empty(tensor.spec)
-        self.write(result, tensor)
-        return result
+    def empties(self, specs: Sequence[TensorSpec]) -> list[Tensor]:
+        """Small ones in one allocation, which lives as long as one of them does; so a loss never keeps great results."""
+        places = list(accumulate((_room(s) for s in specs), initial=0))
+        shared = self.allocate(places[-1]) if places[-1] else None
+        return [
+            self.view(shared, place, s) if shared and _room(s) else self.empty(s)
+            for s, place in zip(specs, places)
+        ]
+
+    def duplicate(self, pointer: int, nbytes: int) -> Memory:
+        """These bytes of this device once more."""
+        memory = self.allocate(max(nbytes, 1))
+        self._copy(memory.ptr, pointer, nbytes)
+        return memory
+
+    @abstractmethod
+    def _copy(self, target: int, source: int, nbytes: int) -> None: ...
 
     def upload(self, array: np.ndarray, spec: TensorSpec) -> Tensor:
         tensor = self.empty(spec)
@@ -121,6 +140,9 @@ class CpuRuntime(Runtime):
 
     def download(self, tensor: Tensor) -> np.ndarray:
         return np.array(tensor.array)
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(target, source, nbytes)
 
     def sync(self) -> None:
         pass  # host calls are done when they return
@@ -158,7 +180,7 @@ class CudaRuntime(Runtime):
     def allocate(self, nbytes: int) -> Memory:
         previous = streams.enter(self.ordinal)
         try:
-            buffer = self.device.allocate(nbytes, stream=self.stream)
+            buffer = self.pool.allocate(nbytes, stream=self.stream)
         finally:
             streams.leave(previous)
         return Memory(int(buffer.handle), nbytes, buffer)

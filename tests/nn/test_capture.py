@@ -10,6 +10,7 @@ import pytest
 
 import aicf
 from aicf import nn
+from aicf.device.runtime import SMALL
 from aicf.errors import FeedError, NoKernelError, VerifyError
 from aicf.ir import Role
 
@@ -126,6 +127,21 @@ def test_deterministic_mode_chooses_among_deterministic_variants():
     np.testing.assert_allclose(
         free.run(feed)["output"].numpy(), fixed.run(feed)["output"].numpy(), rtol=1e-5, atol=1e-6
     )
+
+
+@on_each_device
+@pytest.mark.spec("C9")
+def test_results_outlive_the_next_replay_and_a_small_one_keeps_no_great_one(device):
+    program = aicf.compile(mlp(sizes=(5, 64)), "grad", device=device, loss=nn.SoftmaxCrossEntropy())
+    feeds = [batch_of(48, seed=n, outputs=64) for n in range(3)]
+    replayed = [program.replay(feed) for feed in feeds]
+    for feed, results in zip(feeds, replayed):
+        want = program.run(feed)
+        assert list(results) == list(want) and same(host(results), host(want))
+    memories = {name: result.owner for name, result in replayed[0].items()}
+    great = [name for name, result in replayed[0].items() if result.spec.nbytes > SMALL]
+    assert "output" in great and "loss" not in great
+    assert len(set(map(id, memories.values()))) == len(great) + 1
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

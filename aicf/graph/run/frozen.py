@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...device.interop import Foreign
 from ...device.tensor import Tensor
 from ...errors import FeedError, VerifyError
 from ...ir import EXTERNAL, Role
+from ...types import TensorSpec
 from . import capture
 from .executor import Executor
 from .plan import ExecPlan
@@ -69,6 +70,27 @@ def _names(roles: RoleSet) -> str:
     return "{" + ", ".join(sorted(map(str, roles))) + "}"
 
 
+class _Span(NamedTuple):
+    """Bytes that are copied at once, and the tensors in them: name, offset, spec."""
+
+    ptr: int
+    nbytes: int
+    tensors: list[tuple[str, int, TensorSpec]]
+
+
+def _spans(tensors: list[tuple[str, Tensor]]) -> list[_Span]:
+    """One for each allocation that some of these tensors share, from the first to the last of them."""
+    shared: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, tensor in tensors:
+        shared.setdefault(id(tensor.owner), []).append((name, tensor))
+    spans = []
+    for held in shared.values():
+        start = min(t.ptr for _, t in held)
+        end = max(t.ptr + t.spec.nbytes for _, t in held)
+        spans.append(_Span(start, end - start, [(name, t.ptr - start, t.spec) for name, t in held]))
+    return spans
+
+
 class FrozenPlan:
     """A bound plan, its graphs, and the tensors that they work on, kept alive as long as it is."""
 
@@ -90,7 +112,8 @@ class FrozenPlan:
         self._copied += [(s.name, tensors[s.vid]) for s in staged]
         used = [(s.name, found[s.name]) for s in static if s not in staged]
         self._static = {name: (fed.ptr, fed.desc.stride) for name, fed in used}
-        self._outputs = [(s.name, tensors[s.vid]) for s in plan.outputs]
+        self._names = [s.name for s in plan.outputs]
+        self._outputs = _spans([(s.name, tensors[s.vid]) for s in plan.outputs])
         self._kernels = [step.kernel_id for step, _ in self.bound.calls]
         pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
         self.report = capture.CaptureReport(
@@ -126,7 +149,12 @@ class FrozenPlan:
         else:
             for segment in self.report.segments:
                 segment.launch()
-        return {name: self.runtime.copy(tensor) for name, tensor in self._outputs}
+        results: dict[str, Any] = dict.fromkeys(self._names)  # in their order, not in that of memory
+        for span in self._outputs:
+            memory = self.runtime.duplicate(span.ptr, span.nbytes)
+            for name, offset, spec in span.tensors:
+                results[name] = self.runtime.view(memory, offset, spec)
+        return results
 
     @property
     def kernel_ids(self) -> list[str]:

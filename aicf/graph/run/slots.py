@@ -182,8 +182,8 @@ def bind_and_alloc_slots(
     for slot in plan.slots.values():
         if slot.offset is not None:
             tensors[slot.vid] = runtime.view(arena, slot.offset, slot.spec)
-        elif slot.role is Role.output and slot.alias_of is None:
-            tensors[slot.vid] = runtime.empty(slot.spec)
+    outputs = [s for s in plan.outputs if s.alias_of is None]
+    tensors.update(zip((s.vid for s in outputs), runtime.empties([s.spec for s in outputs])))
     for slot in plan.slots.values():  # aliases share the storage of their root, under their own shape
         if slot.alias_of is not None:
             root = tensors[slot.alias_of]
