@@ -7,13 +7,13 @@ of one or two, if what follows allows, and types that need k contiguous have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
-from ..registry.program import Gemm, Program
+from ..registry.program import Gemm, Map, Program
 from ..registry.read import read
 from ..registry.variant import (
     NEEDLESS,
@@ -27,7 +27,8 @@ from ..registry.variant import (
     cdiv,
     variant,
 )
-from ..rows import RegionSpec
+from ..rows import RegionOp, RegionSpec
+from ..types import TensorDesc
 from . import gemm, gemm_mma, gemm_wgmma, pack
 
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
@@ -60,28 +61,39 @@ def packed(region: RegionSpec) -> Packed | Reject:
     )
     if len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
         made = _with(region, p, set(indices))
+    return refusal_of(made, p, after) or made
+
+
+def refusal_of(made: Packed, p: Gemm, after: Map) -> Reject | None:
+    """Copies are of the product alone, and no larger than their kernel counts."""
     others = {p.c, *(load.operand for load in after.loads)}
     if again := next((c for c in made.copies if c.index in others), None):
         return Reject("read again", f"operand {again.index} is read after the product as well, as it is")
-    return _first(reject for c in made.copies for reject in pack.checks(c)) or made
+    return next((r for c in made.copies for r in pack.checks(c) if r is not None), None)
 
 
 def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
     copies = []
     for index in sorted(indices):
         t = region.operands[index]
-        transposed = p.trans_a if index == p.a else not p.trans_b
-        k = len(t.shape) - (2 if transposed else 1)
-        copies.append(pack.copy_of(index, t, pack.fastest(t) if t.dtype.itemsize == HALF else k))
+        row = pack.fastest(t) if t.dtype.itemsize == HALF else k_axis(p, index, t)
+        copies.append(pack.copy_of(index, t, row))
+    return replaced(region, copies, region.ops)
+
+
+def k_axis(p: Gemm, index: int, t: TensorDesc) -> int:
+    """Of operand `index`, which is a or b, and `t`."""
+    transposed = p.trans_a if index == p.a else not p.trans_b
+    return len(t.shape) - (2 if transposed else 1)
+
+
+def replaced(region: RegionSpec, copies: Sequence[pack.Copy], ops: tuple[RegionOp, ...]) -> Packed:
+    """Copies in the place of operands."""
     tensors = list(region.tensors)
     for copy in copies:
         tensors[region.inputs[copy.index]] = copy.target
-    made = RegionSpec(region.ops, tuple(tensors), region.inputs, region.outputs, region.strict)
+    made = RegionSpec(ops, tuple(tensors), region.inputs, region.outputs, region.strict)
     return Packed(made, tuple(copies))
-
-
-def _first(checks: Checks) -> Reject | None:
-    return next((reject for reject in checks if reject is not None), None)
 
 
 def family(plain: KernelVariant) -> Callable[[RegionSpec], Reject | None]:
@@ -107,13 +119,6 @@ def _refusing(of: Callable[[RegionSpec], Reject | None]) -> Callable[[RegionSpec
     return refuses
 
 
-def _known(region: RegionSpec) -> Packed:
-    """Of a region that is taken."""
-    made = packed(region)
-    assert isinstance(made, Packed)
-    return made
-
-
 def places(made: Packed, start: int) -> list[int]:
     """Where copies begin in a workspace of which so many bytes are the product's, and where the last one ends."""
     at = [cdiv(start, ALIGNMENT) * ALIGNMENT]
@@ -124,41 +129,54 @@ def places(made: Packed, start: int) -> list[int]:
 
 def _packed(plain: KernelVariant) -> KernelVariant:
     """A variant that copies what `plain` can't read."""
+    return copying(
+        plain, f"cuda.{plain.name}_packed.v1", packed, family(plain), "that are first copied to rows that begin at multiples of 16 bytes",
+        "each such operand once more, read and written",
+    )  # fmt: skip
 
-    @variant(
-        "gemm",
-        id=f"cuda.{plain.name}_packed.v1",
-        takes=plain.takes,
-        needs=plain.needs,
-        shared=plain.shared,
-        family=family(plain),
-    )
+
+def copying(
+    plain: KernelVariant, id: str, copied: Callable[[RegionSpec], Packed | Reject],
+    family: Callable[[RegionSpec], Reject | None], what: str, nbytes: str,
+) -> KernelVariant:  # fmt: skip
+    """A variant that makes the copies that `copied` says, and hands the product of these to `plain`.
+
+    what, nbytes  for its description: what is done with operands, and the bytes that it takes
+    """
+
+    def known(region: RegionSpec) -> Packed:
+        """Of a region that is taken."""
+        made = copied(region)
+        assert isinstance(made, Packed)
+        return made
+
+    @variant("gemm", id=id, takes=plain.takes, needs=plain.needs, shared=plain.shared, family=family)
     class Copying:
-        __doc__ = f"""As {plain.name}, of operands that are first copied to rows that begin at multiples of 16 bytes.
+        __doc__ = f"""As {plain.name}, of operands {what}.
 
-        A launch more, parallel over 16 bytes of what it writes. Bytes: each such operand once more, read and written; then those
+        A launch more, parallel over 16 bytes of what it writes. Bytes: {nbytes}; then those
         of {plain.name}. Limit: memory for the copies; that of {plain.name} for the product.
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield plain.refuses(_known(region).region)
+            yield plain.refuses(known(region).region)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            made = _known(region)
+            made = known(region)
             copies = pack.cost(made.copies, device).us
             return plain.cost(made.region, device).plus(**{"copies of operands": copies})
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            made = _known(region)
+            made = known(region)
             return places(made, plain.query_workspace(made.region, device))[-1]
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            made = _known(region)
+            made = known(region)
             at = places(made, plain.query_workspace(made.region, device))[:-1]
             launches = plain.build(made.region, device)
             assert isinstance(launches, list)
-            copied = {In(c.index): Work(start, c.source.dtype) for c, start in zip(made.copies, at)}
-            return [pack.launch(made.copies, at), *(_reading(launch, copied) for launch in launches)]
+            works = {In(c.index): Work(start, c.source.dtype) for c, start in zip(made.copies, at)}
+            return [pack.launch(made.copies, at), *(_reading(launch, works) for launch in launches)]
 
     return Copying  # type: ignore[return-value]  # `variant` has made a record of the class
 

@@ -6,7 +6,7 @@ multiples of 16 bytes, and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..device.spec import DeviceSpec
@@ -274,3 +274,5 @@ def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:
 # Names of this module are what a registry takes.
 globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in TILINGS})
 globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
+# Of operands that are split first, by gemm_tf32x3.py: whose sums are to be as exact as those of f32.
+BY_SLICES = {str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.parts == 1}

@@ -29,12 +29,14 @@ ROWS, ELEMENTS = (
 
 @dataclass(frozen=True)
 class Copy:
-    """Of operand `index`: `source` as it lies, `target` as it will, `row` its axis of neighbours there."""
+    """Of operand `index`: `source` as it lies, `target` as it will, `row` its axis of neighbours there; `parts`, see
+    bodies/pack.py: what is there one after the other in the place of each row."""
 
     index: int
     source: TensorDesc
     target: TensorDesc
     row: int
+    parts: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -100,8 +102,12 @@ def padded(t: TensorDesc, row: int) -> TensorDesc:
     return replace(t, stride=tuple(steps), alignment=256)
 
 
-def copy_of(index: int, t: TensorDesc, row: int) -> Copy:
-    return Copy(index, t, padded(t, row), row)
+def copy_of(index: int, t: TensorDesc, row: int, parts: tuple[int, ...] = ()) -> Copy:
+    if not parts:
+        return Copy(index, t, padded(t, row), row)
+    unit, shape = ROW_BYTES // t.dtype.itemsize, list(t.shape)
+    shape[row] = len(parts) * cdiv(shape[row], unit) * unit
+    return Copy(index, t, padded(replace(t, shape=tuple(shape)), row), row, parts)
 
 
 def checks(copy: Copy) -> Checks:
@@ -130,7 +136,7 @@ def launch(copies: Sequence[Copy], places: Sequence[int]) -> Launch:
     from .bodies.pack import THREADS, Way, pack
 
     jobs = [_job(c, at) for c, at in zip(copies, places, strict=True)]
-    ways = tuple(Way(c.source.dtype, c.how, walk) for c, (walk, _, _) in zip(copies, jobs))
+    ways = tuple(Way(c.source.dtype, c.how, walk, c.parts) for c, (walk, _, _) in zip(copies, jobs))
     blocks = [count for _, count, _ in jobs]
     args = tuple(job for _, _, job in jobs), Num(blocks[0], i32)
     return Launch(pack(ways), (sum(blocks),), (THREADS,), args)
@@ -150,7 +156,9 @@ def _job(copy: Copy, at: int) -> tuple:
         units = cdiv(columns * t.dtype.itemsize, ROW_BYTES)
         count = units * prod(shape)
         blocks = cdiv(count, THREADS * UNITS)
-        sizes: tuple[Num, ...] = Num(units, i32), Num(apart), Num(count, i32), Num(copy.extent)
+        sizes: tuple[Num, ...] = (
+            Num(units, i32), Num(apart), Num(count, i32), Num(copy.extent), Num(columns, i32)
+        )  # fmt: skip
     else:
         other = _other(t, copy.row)
         rows, columns_of_tile = t.shape[other], Way(t.dtype, copy.how, walk).columns

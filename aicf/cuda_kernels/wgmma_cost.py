@@ -133,6 +133,7 @@ def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
     most, crowded = {f16: (ALL, 0.0), bf16: (ALL, 0.0), f32: (ALL_TF32, CROWDED_TF32)}.get(
         dtype, (ALL_F8, CROWDED_F8)
     )
+    crowded = CROWDED_F8 if tiling.slices else crowded
     rate = (ALONE + (most - ALONE) * share) / tiling.crowding**crowded
     return rate * NARROW if tiling.n == ATOM and not crowded else rate
 

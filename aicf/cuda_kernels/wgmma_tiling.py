@@ -55,6 +55,7 @@ class Tiling:
     parts      of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
+    slices     whether each slice is summed by itself, and those sums in f32, whatever the type; see `by_slices`
     """
 
     m: int
@@ -65,10 +66,12 @@ class Tiling:
     blocks: int = 1
     parts: int = 1
     registers: tuple[int, int] | None = (40, 232)
+    slices: bool = False
 
     def __str__(self) -> str:
         turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
-        return f"{self.m}x{self.n}{turns}{cluster}" + f"_parts{self.parts}" * (self.parts > 1)
+        parts = f"_parts{self.parts}" * (self.parts > 1) + "_slices" * self.slices
+        return f"{self.m}x{self.n}{turns}{cluster}{parts}"
 
     @property
     def together(self) -> int:

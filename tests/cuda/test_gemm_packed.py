@@ -95,7 +95,14 @@ def test_one_copy_for_an_operand_that_is_both():
 
 
 def run(variant, r: RegionSpec, seed: int = 0) -> None:
-    """With small whole numbers; what lies between rows is NaN, and so is the workspace. What is not Hopper's runs on the host."""
+    """With small whole numbers."""
+    got, want = computed(variant, r, lambda rng, shape: rng.integers(-2, 3, shape), seed)
+    assert_close(Case("", r), got, want)
+
+
+def computed(variant, r: RegionSpec, numbers, seed: int = 0):
+    """(results, what they should be), of such `numbers(rng, shape)`; what lies between rows is NaN, and so is the workspace. What is
+    not Hopper's runs on the host."""
     assert variant.supported(r, H200) is None
     rng, ins, arrays = np.random.default_rng(seed), [], []
     for d in r.operands:
@@ -103,7 +110,7 @@ def run(variant, r: RegionSpec, seed: int = 0) -> None:
             d.dtype.numpy
         )
         view = np.ndarray(d.shape, d.dtype.numpy, memory, strides=[s * d.dtype.itemsize for s in d.stride])
-        view[...] = rng.integers(-2, 3, d.shape)
+        view[...] = numbers(rng, d.shape)
         arrays.append(view.copy())
         ins.append(memory)
     outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
@@ -115,8 +122,7 @@ def run(variant, r: RegionSpec, seed: int = 0) -> None:
         Machine(seed).launch(multiply, ins, outs, 2, workspace)
     else:
         OnHost(multiply, r)(ins, outs, workspace)
-    got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
-    assert_close(Case("", r), got, reference(Case("", r), arrays))
+    return [x.reshape(d.shape) for x, d in zip(outs, r.results)], reference(Case("", r), arrays)
 
 
 @pytest.mark.sample(2)

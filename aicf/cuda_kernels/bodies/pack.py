@@ -2,14 +2,14 @@
 
 Rows that are contiguous where they come from lie anywhere there: a thread reads the two aligned 16-byte units that what it writes
 is in, and shifts them. Any other elements come one by one, along whichever axis is the faster one where they are, and change
-places in shared memory.
+places in shared memory. f32 may be split as it is copied: then a row has parts one after the other.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..dsl import cuda, deferred, device, intrinsic, ir, types, uint32
 from .index import Walk, coordinates, offsets
 from .llvm import const, emit_call
 from .ptx import load_units
+from .ptx.mma import split
 
 THREADS = 256
 UNIT = 16  # bytes, that a thread writes at once
@@ -37,11 +38,14 @@ class Way:
     how    rows: neighbours in a row are neighbours where they come from. Else elements come one by one, of which neighbours along
            a row ("along") or from row to row ("across") lie closer together
     outer  how the axes before a row's are walked; before the last two's, if elements come one by one
+    parts  what a row of the target has one after the other, if it is not the row itself: of f32 what TF32 holds (0), or what
+           that leaves (1), each filled up with zeros to whole units
     """
 
     dtype: DType
     how: str
     outer: Walk
+    parts: tuple[int, ...] = ()
 
     @property
     def columns(self) -> int:
@@ -49,7 +53,7 @@ class Way:
         return 4 * ROW_WORDS // self.dtype.itemsize
 
     def __str__(self) -> str:
-        return f"_{self.how}{len(self.outer[0])}_{self.dtype}"
+        return f"_{self.how}{len(self.outer[0])}_{self.dtype}" + "".join(map(str, self.parts))
 
 
 @functools.cache
@@ -83,43 +87,49 @@ def pack(ways: tuple[Way, ...]) -> Callable[..., None]:
 def _rows(way: Way) -> Any:
     """`copy(block, job)`: four units of 16 bytes by each thread, of rows one after the other.
 
-    sizes   units of a row, units from row to row of the target, units in all, bytes from the source's first to its last element
+    sizes   units of a row or of each of its parts, units from row to row of the target, units in all but for parts, bytes from
+            the source's first to its last element, elements of a row
     """
     at, of, itemsize = coordinates(len(way.outer[0]), True), offsets((way.outer,)), way.dtype.itemsize
+    elements = UNIT // itemsize
 
     def place(i, env):
-        unit, shape, strides, units, apart, count = env
+        unit, shape, strides, units, apart, count, columns = env
         unit = np.uint32(unit + np.uint32(i * THREADS))
         if unit >= count:
-            return np.int64(0), np.int64(-1)
+            return np.int64(0), np.int64(-1), np.int64(0)
         row = np.uint32(unit // units)
         along = np.int64(unit - row * units)
         start = of(at(row, shape), strides)[0]
-        return start * itemsize + along * UNIT, np.int64(row) * apart + along
+        to = np.int64(row) * apart + along
+        return start * itemsize + along * UNIT, to, columns - along * elements
 
-    move = copy_units(UNITS, itemsize, place)
+    move = copy_units(UNITS, itemsize, place, way.parts)
 
     def copy(block, job):
         source, target, shape, strides, sizes = job
-        units, apart, count, nbytes = sizes
+        units, apart, count, nbytes, columns = sizes
         first = uint32(block * uint32(THREADS * UNITS) + uint32(cuda.threadIdx.x))
-        move(source, nbytes, target, (first, shape, strides, uint32(units), apart, uint32(count)))
+        env = first, shape, strides, uint32(units), apart, uint32(count), np.int64(columns)
+        move(source, nbytes, target, np.int64(units), env)
 
     return device(copy)
 
 
 @deferred
-def copy_units(count: int, itemsize: int, place: Callable[..., Any]) -> Any:
-    """`copy(source, nbytes, target, env)`: `count` units of 16 bytes, all of them on their way before the first one is written.
+def copy_units(count: int, itemsize: int, place: Callable[..., Any], parts: tuple[int, ...]) -> Any:
+    """`copy(source, nbytes, target, beside, env)`: `count` units of 16 bytes, all of them on their way before the first one is
+    written; or `parts` of them, `beside` units from each other.
 
-    place(i, env)  (byte of the source that unit i begins at, unit of the target; -1: none), a tuple of i64
+    place(i, env)  (byte of the source that unit i begins at, unit of the target; -1: none; elements from there to the row's
+                   end), a tuple of i64
     nbytes         from the source's first element to its last, at least 31: nothing outside is read
     """
 
     @intrinsic
-    def copy(typing, source, nbytes, target, env):
+    def copy(typing, source, nbytes, target, beside, env):
         def codegen(ctx, b, sig, args):
-            wide, two = ir.IntType(64), types.UniTuple(types.int64, 2)
+            wide, three = ir.IntType(64), types.UniTuple(types.int64, 3)
             begin = b.ptrtoint(args[0], wide)
             end, down = b.add(begin, args[1]), const(-UNIT, 64)
             # the first and the last aligned unit that are inside as a whole
@@ -127,13 +137,13 @@ def copy_units(count: int, itemsize: int, place: Callable[..., Any]) -> Any:
             high = b.sub(b.and_(end, down), const(UNIT, 64))
             units = []
             for i in range(count):
-                made = emit_call(ctx, b, place, two, [types.int32, env], [const(i), args[3]])
+                made = emit_call(ctx, b, place, three, [types.int32, env], [const(i), args[4]])
                 at = b.add(begin, b.extract_value(made, 0))
                 first, last = b.and_(at, down), b.and_(b.add(at, const(UNIT - 1, 64)), down)
                 inside = b.and_(b.icmp_unsigned(">=", first, low), b.icmp_unsigned("<=", last, high))
                 words = [w for x in (first, last) for w in _load_unit(b, b.select(inside, x, low))]
-                units.append((b.extract_value(made, 1), at, inside, words))
-            for to, at, inside, words in units:
+                units.append((*(b.extract_value(made, part) for part in (1, 2)), at, inside, words))
+            for to, left, at, inside, words in units:
                 with b.if_then(b.icmp_signed(">=", to, const(0, 64))):
                     with b.if_else(inside) as (whole, ragged):
                         with whole:
@@ -145,10 +155,13 @@ def copy_units(count: int, itemsize: int, place: Callable[..., Any]) -> Any:
                         merged.append(b.phi(ir.IntType(32)))
                         merged[-1].add_incoming(x, near)
                         merged[-1].add_incoming(y, far)
-                    _store_unit(b, merged, args[2], to)
+                    if parts:  # what lies behind a row is another one's
+                        ends = [b.icmp_signed("<", const(word, 64), left) for word in range(4)]
+                        merged = [b.select(there, x, const(0)) for there, x in zip(ends, merged)]
+                    _store_parts(b, parts, merged, args[2], to, args[3])
             return ctx.get_dummy_value()
 
-        return types.void(source, types.int64, target, env), codegen
+        return types.void(source, types.int64, target, types.int64, env), codegen
 
     return copy
 
@@ -164,7 +177,17 @@ def _load_unit(b: Any, address: Any) -> list[Any]:
     return [b.extract_element(raw, const(i)) for i in range(4)]
 
 
-def _store_unit(b: Any, words: list[Any], target: Any, unit: Any) -> None:
+def _store_parts(
+    b: Any, parts: tuple[int, ...], words: list[Any], target: Any, unit: Any, beside: Any
+) -> None:
+    """The unit itself, or parts of its numbers."""
+    split_words = list(zip(*(split(b, word) for word in words))) if parts else [words]
+    for part in parts or (0,):
+        _store_unit(b, split_words[part], target, unit)
+        unit = b.add(unit, beside)
+
+
+def _store_unit(b: Any, words: Sequence[Any], target: Any, unit: Any) -> None:
     vector = ir.VectorType(ir.IntType(32), 4)
     raw = vector(ir.Undefined)
     for i, word in enumerate(words):
@@ -227,7 +250,7 @@ def _tiles(way: Way) -> Any:
 
     load = load_units(count, lines, span)
     keep = keep_elements(count, lines if across else lines * PITCH * elements)
-    send = send_unit()
+    send = send_unit(way.parts)
 
     def copy(block, job):
         tile = cuda.shared.array(TILE_WORDS, uint32)
@@ -252,7 +275,8 @@ def _tiles(way: Way) -> Any:
             if row0 + row < rows and column0 + unit * (4 * elements) < wide:
                 to = (np.int64(matrix) * rows + row0 + row) * apart
                 to += (column0 + unit * (4 * elements)) // (4 * elements)
-                send(tile, np.int32(row * PITCH + unit * 4), target, np.int64(to))
+                beside = (wide + np.int32(4 * elements - 1)) // np.int32(4 * elements)
+                send(tile, np.int32(row * PITCH + unit * 4), target, np.int64(to), np.int64(beside))
 
     return device(copy)
 
@@ -277,17 +301,18 @@ def keep_elements(count: int, apart: int) -> Any:
 
 
 @deferred
-def send_unit() -> Any:
-    """`send(words, at, target, unit)`: four neighbours of a shared array of words, as one store to a unit of the target."""
+def send_unit(parts: tuple[int, ...]) -> Any:
+    """`send(words, at, target, unit, beside)`: four neighbours of a shared array of words, as one store to a unit of the target;
+    or `parts` of them, `beside` units from each other."""
 
     @intrinsic
-    def send(typing, words, at, target, unit):
+    def send(typing, words, at, target, unit, beside):
         def codegen(ctx, b, sig, args):
             data = ctx.make_array(words)(ctx, b, args[0]).data
             values = [b.load(b.gep(data, [b.add(args[1], const(i))])) for i in range(4)]
-            _store_unit(b, values, args[2], args[3])
+            _store_parts(b, parts, values, args[2], args[3], args[4])
             return ctx.get_dummy_value()
 
-        return types.void(words, types.int32, target, types.int64), codegen
+        return types.void(words, types.int32, target, types.int64, types.int64), codegen
 
     return send

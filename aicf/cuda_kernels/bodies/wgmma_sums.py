@@ -33,7 +33,8 @@ class Sums(NamedTuple):
 
 def sums_of(tiling: Tiling, epilogue: Epilogue, a_k_fast: bool, b_k_fast: bool) -> Sums:
     both = kind(epilogue.dtype), kind(epilogue.b_dtype)
-    return (_slice_by_slice if by_slices(epilogue.dtype) else _together)(tiling, both, a_k_fast, b_k_fast)
+    how = _slice_by_slice if tiling.slices or by_slices(epilogue.dtype) else _together
+    return how(tiling, both, a_k_fast, b_k_fast)
 
 
 def kind(dtype: DType) -> str:

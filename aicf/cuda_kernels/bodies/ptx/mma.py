@@ -138,7 +138,7 @@ def _terms(builder: Any, kind: str, words: list[Any], rows: int) -> list[list[An
         return [words]
     if kind == "tf32":
         return [[_rounded(builder, word) for word in words]]
-    high, low = zip(*(_split(builder, word) for word in words))
+    high, low = zip(*(split(builder, word) for word in words))
     a, b = slice(0, 4 * rows), slice(4 * rows, None)
     return [[*low[a], *high[b]], [*high[a], *low[b]], [*high]]
 
@@ -147,7 +147,7 @@ def _rounded(builder: Any, word: Any) -> Any:
     return assemble(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,r", ir.IntType(32), [word])
 
 
-def _split(builder: Any, word: Any) -> tuple[Any, Any]:
+def split(builder: Any, word: Any) -> tuple[Any, Any]:
     """A number as TF32, and what that leaves, cut off: 22 bits of it and more. The first part is rounded as `cvt.rna` does it,
     which looks for NaNs besides, at four instructions; here their rest is NaN."""
     real, upper = ir.FloatType(), const(0xFFFFE000)

@@ -1,0 +1,104 @@
+"""Products of f32 as three of TF32 on Hopper's engines, without a GPU: what is taken, how operands are split, what is computed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_cases import desc, fused
+from mma_machine import rounded
+from test_gemm_packed import computed
+from test_pack import copied
+from test_wgmma import assert_clean
+from wgmma_cases import H200, TRANSPOSES, product, residual
+
+from aicf.cuda_kernels import engine, gemm, gemm_tf32x3, gemm_wgmma, pack
+from aicf.cuda_kernels.bodies.wgmma_sums import sums_of
+from aicf.registry.variant import KernelVariant
+from aicf.rows import RegionSpec
+from aicf.types import Precision, f32
+
+VARIANTS = {v.name: v for v in vars(gemm_tf32x3).values() if isinstance(v, KernelVariant)}
+SMALL = VARIANTS["gemm_wgmma_64x128_tf32x3"]
+TILINGS = [t for t in gemm_wgmma.TILINGS if str(t) in gemm_tf32x3.TILINGS]
+
+
+def of(*sizes: int, make=product, **more) -> RegionSpec:
+    return make(*sizes, dtype=f32, precision=Precision.tf32x3, **more)
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("r, reason", [
+    (product(64, 64, 64), "the product is in f16, needs f32"),
+    (product(64, 64, 64, dtype=f32), "the product is to be exact, this one is tf32x3"),
+    (of(64, 64, 0), "nothing to copy of 1 products 64x64x0"),
+    (fused({"x": desc((33, 33))}, ("y", "gemm", "x", "x", None, None, {"precision": Precision.tf32x3})), "a and b are the same"),
+    (of(33, 33, 33, make=lambda *sizes, **more: product(*sizes, ("z", "add", "y", "a"), **more)), "is read after the product"),
+])  # fmt: skip
+def test_refuses_with_the_value_seen(r, reason):
+    for variant in VARIANTS.values():
+        reject = variant.supported(r, H200)
+        assert reject is not None and reason in str(reject), reject
+
+
+@pytest.mark.spec("D10")
+def test_takes_what_may_be_rounded_as_far_or_farther():
+    for precision in (Precision.tf32x3, Precision.tf32):
+        assert all(
+            v.supported(product(64, 64, 64, dtype=f32, precision=precision), H200) is None
+            for v in VARIANTS.values()
+        )
+
+
+@pytest.mark.spec("D10")
+@pytest.mark.parametrize("t, row", [
+    (desc((5, 77), f32, (81, 1), 4), 1),
+    (desc((70, 33), f32, (1, 71)), 1),
+    (desc((2, 9, 35), f32, (1000, 70, 2)), 2),
+], ids=["rows", "across", "along"])  # fmt: skip
+def test_parts_add_up(t, row):
+    """To 22 bits and more; each is one that TF32 holds, and zeros follow it to whole units. What is not finite leaves NaN."""
+    parts = (1, 0, 0)
+    copy = pack.copy_of(0, t, row, parts)
+    ((got,), (want,)) = copied([copy], [1], random.randrange(2**32))  # any bits, as integers
+    each = -(-t.shape[row] // 4) * 4
+    assert copy.target.shape[row] == 3 * each
+    rest, held, again = (x.view(np.float32) for x in np.split(got, 3, axis=row))
+    np.testing.assert_array_equal(held.view(np.uint32), again.view(np.uint32))
+    assert not any(x[..., t.shape[row] :].any() for x in (rest, held)) and row == len(t.shape) - 1
+    rest, held, x = (y[..., : t.shape[row]] for y in (rest, held, want.view(np.float32)))
+    finite = np.isfinite(x) & (np.abs(x) < 2.0**127)
+    assert (held[finite].view(np.uint32) == [rounded(int(w)) for w in want[finite]]).all()
+    assert not (rest[finite].view(np.uint32) & 0x1FFF).any() and np.isnan(rest[~np.isfinite(x)]).all()
+    off = np.abs(held[finite].astype(float) + rest[finite] - x[finite])
+    assert (off <= np.maximum(2.0**-22 * np.abs(x[finite]), 2.0**-136)).all()
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("D10", "F2")
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+def test_as_exact_as_f32(ta, tb):
+    def numbers(rng, shape):
+        return rng.uniform(0.5, 1.5, shape)
+
+    (got,), (want,) = computed(SMALL, of(37, 71, 45, ta=ta, tb=tb), numbers, random.randrange(2**32))
+    assert np.abs(got / want - 1).max() < 2e-7
+
+
+def test_slices_are_added_up():
+    """TF32 alone waits for a slice after it has asked for the next."""
+    finish = gemm.epilogue(gemm_tf32x3.split(of(64, 64, 64)).region, 2)
+    for t in TILINGS:
+        assert [sums_of(replace(t, slices=s), finish, True, True).late for s in (False, True)] == [1, 0]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+def test_compiles_clean(tiling):
+    r = of(1001, 998, 1003, make=residual)
+    copies, multiply = VARIANTS[f"gemm_wgmma_{tiling}_tf32x3"].build(r, H200)
+    made = engine.compile_launch(copies, r, H200.target)
+    assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
+    assert_clean(tiling, engine.compile_launch(multiply, r, H200.target))
