@@ -61,7 +61,7 @@ def sums_of(tiling: Tiling) -> Any:
 def summed(kind: str, count: int) -> tuple[Any, Any]:
     """(`begin(sums)`: what the products of a slice are added to; `end(sums, part)`: the sums after it).
 
-    Tensor cores cut their sums off, always towards zero: after the 3 x 512 products of k = 4096, 6e-5 of a sum is gone. What is
+    Tensor cores cut their sums off, always towards zero: after the 3 x 512 products of k = 4096, 3e-5 of a sum is gone. What is
     to be as exact as f32 is therefore summed slice by slice, and their sums are added up by the ordinary cores, which round.
     """
     if kind != "tf32x3":
