@@ -295,25 +295,6 @@ def test_twice_is_the_same_bit_for_bit(gpu, variant):  # noqa: F811
         np.testing.assert_array_equal(a.view(np.uint16), b.view(np.uint16))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", IDS)
-def test_more_than_two_to_the_31_elements(gpu, variant):  # noqa: F811
-    """Of the result, at its far end: a is ones and a last row of twos."""
-    m, n, k = 2**16 + 8, 2**15 + 8, 64
-    torch = pytest.importorskip("torch")
-    a = torch.ones(m, k, device="cuda", dtype=torch.float16)
-    a[-1] = 2
-    b = torch.ones(k, n, device="cuda", dtype=torch.float16)
-    c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
-    r = product(m, n, k)
-    (launch,) = VARIANTS[variant.split(".")[1]].build(r, gpu.spec)
-    torch.cuda.synchronize()
-    start = test_gpu_kernels.engine.prepare(launch, r)
-    test_gpu_kernels.engine.bind(start, gpu.stream, [a.data_ptr(), b.data_ptr()], [c.data_ptr()])()
-    gpu.stream.sync()
-    assert bool((c[:-1] == k).all()) and bool((c[-1] == 2 * k).all())
-
-
 # --- through what starts kernels --------------------------------------------------------------------------------------
 
 
