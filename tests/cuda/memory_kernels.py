@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from ptx_kernels import SHARED, aligned
 
 import aicf.cuda_kernels.bodies.ptx as ptx
+from aicf.cuda_kernels.bodies.tile import each, runs
 from aicf.cuda_kernels.dsl import cuda, float32, int32, types, uint32
 from aicf.registry.variant import In, Launch, Out
 from aicf.types import DType, f32
@@ -221,14 +223,11 @@ def unpacked(unpack, lanes: int) -> Launch:
     return launch(two if lanes == 2 else four, In(0), Out(0))
 
 
-def matrices(dtype: DType) -> Launch:
+def matrices(dtype: DType, transposed: bool) -> Launch:
     """Eight f32 of operand 0 of each thread, in pairs, as four 8 x 8 matrices of halves for each warp, row by row, in result 0."""
     address, at, pack, put = (
-        ptx.shared_address(),
-        ptx.global_address(),
-        ptx.pack_halves(dtype),
-        ptx.store_matrices(),
-    )
+        ptx.shared_address(), ptx.global_address(), ptx.pack_halves(dtype), ptx.store_matrices(transposed)
+    )  # fmt: skip
     fence, meet, store, commit, wait = (
         ptx.fence_async(), ptx.sync_threads(1, 128), ptx.store_bytes(), ptx.commit_stores(), ptx.wait_stores()
     )  # fmt: skip
@@ -247,6 +246,69 @@ def matrices(dtype: DType) -> Launch:
             wait()
 
     return launch(kernel, In(0), Out(0), shared=SHARED)
+
+
+def summed(count: int) -> Launch:
+    """The eighths of `count` sums that each thread gets of its warp's, in result 0."""
+    eighth = count // 8
+    load, add = (runs(f32, count, 1, lambda i, env: np.int64(env[0] * count + i)), ptx.scatter_sums(count))
+
+    def put(i, run, env):
+        env[0][env[1] * eighth + i] = run[0]
+
+    keep = each(eighth, 1, put)
+
+    def kernel(x, y):
+        thread = int32(cuda.threadIdx.x)
+        keep(add(load(x, (thread,))), (y, thread))
+
+    return launch(kernel, In(0), Out(0))
+
+
+def relayed() -> Launch:
+    """Operand 0 to result 0 by threads, and from there behind it by the copy engines, by way of shared memory."""
+    address, at, fence, meet = (
+        ptx.shared_address(), ptx.global_address(), ptx.fence_async_all(), ptx.sync_threads(1, 128)
+    )  # fmt: skip
+    init, publish, expect, load = (
+        ptx.barrier_init(), ptx.publish_barriers(), ptx.expect(), ptx.load_bytes()
+    )  # fmt: skip
+    arrived, store, commit, wait = ptx.wait_phase(), ptx.store_bytes(), ptx.commit_stores(), ptx.wait_stores()
+
+    def kernel(x, y):
+        base, thread = aligned(address(cuda.shared.array(0, types.uint8))), int32(cuda.threadIdx.x)
+        barrier = uint32(base + uint32(512))
+        y[thread] = x[thread]
+        fence()
+        meet()
+        if thread == 0:
+            init(barrier, uint32(1))
+            publish()
+            expect(barrier, uint32(512))
+            load(base, at(y, 0), uint32(512), barrier)
+            arrived(barrier, uint32(0))
+            store(at(y, 128), base, uint32(512))
+            commit()
+            wait()
+
+    return launch(kernel, In(0), Out(0), shared=SHARED)
+
+
+def applied(function, operands: int, words: bool = False) -> Launch:
+    """Result 0: the function of each number of one operand, or of two; of words as u32."""
+
+    def one(x, y):
+        y[cuda.threadIdx.x] = function(x[cuda.threadIdx.x])
+
+    def two(x, y, out):
+        out[cuda.threadIdx.x] = function(x[cuda.threadIdx.x], y[cuda.threadIdx.x])
+
+    def two_words(x, y, out):
+        i = cuda.threadIdx.x
+        out[i] = int32(function(uint32(x[i]), uint32(y[i])))
+
+    kernel = two_words if words else two if operands == 2 else one
+    return launch(kernel, *map(In, range(operands)), Out(0))
 
 
 def late() -> Launch:

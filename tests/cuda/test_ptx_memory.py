@@ -17,7 +17,9 @@ from memory_kernels import (
     matrices,
     packed,
     reduced,
+    relayed,
     sent,
+    summed,
     talked,
     unpacked,
 )
@@ -178,6 +180,21 @@ def test_blocks_of_a_cluster_talk(compute):
     np.testing.assert_array_equal(got[512:].reshape(2, 8)[:, :3], [[0, 1, 1]] * 2)
 
 
+def test_engines_read_what_threads_wrote(compute):
+    x = integers(128)
+    got = compute(relayed(), regions_of([desc((128,), i32)], desc((256,), i32)), [x])
+    np.testing.assert_array_equal(got, np.concatenate([x, x]))
+
+
+@pytest.mark.parametrize("count", [8, 32])
+def test_lanes_of_the_same_columns_add_up(compute, count):
+    """Lane 4 i + j gets the i-th eighth of the sums over the lanes that are j modulo 4."""
+    x = integers(4, 8, 4, count).astype(np.float32)
+    r = regions_of([desc(x.shape, f32)], desc((4, 8, 4, count // 8), f32))
+    want = x.sum(1).reshape(4, 4, 8, count // 8).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(compute(summed(count), r, [x]), want)
+
+
 def test_blocks_of_a_cluster_send(compute):
     x = np.random.default_rng().normal(size=(2, 512)).astype(np.float32)
     got = compute(sent(), regions_of([desc(x.shape, f32)], desc((1024,), f32)), [x])
@@ -229,15 +246,19 @@ def test_halves_become_numbers(compute, dtype):
     np.testing.assert_array_equal(got, x.view(dtype.numpy).astype(np.float32))
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
-def test_matrices_are_stored(compute, dtype):
-    """Rounded to nearest even; lane 4 r + c has two neighbours of row r of each."""
+def test_matrices_are_stored(compute, dtype, transposed):
+    """Rounded to nearest even; lane 4 r + c has two neighbours of row r of each, or of column r."""
     x = np.random.default_rng().normal(size=(4, 32, 4, 2)).astype(np.float32)  # warp, lane, matrix, half
     x[0, 0, 0] = 1 + np.array([0.5, 1.5]) * float(
         ml_dtypes.finfo(dtype.numpy).eps
     )  # halfway: to 1, and to the one after next
-    got = compute(matrices(dtype), regions_of([desc(x.shape, f32)], desc((4, 4, 8, 8), dtype)), [x])
+    got = compute(
+        matrices(dtype, transposed), regions_of([desc(x.shape, f32)], desc((4, 4, 8, 8), dtype)), [x]
+    )
     want = x.astype(dtype.numpy).reshape(4, 8, 4, 4, 2).transpose(0, 3, 1, 2, 4).reshape(4, 4, 8, 8)
+    want = want.transpose(0, 1, 3, 2) if transposed else want
     np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
 
 
@@ -274,7 +295,7 @@ def test_kernels_compile():
         (added(f32, 4), real, real), (in_turns(4), word, word), (reduced("min"), word, word), (talked(), real, real),
         (sent(), desc((1024,), f32), desc((1024,), f32)),
         (packed("e4m3"), real, word), (unpacked(ptx.unpack_fp8("e5m2"), 4), word, real),
-        (unpacked(ptx.unpack_halves(bf16), 2), word, real), (matrices(bf16), real, desc((1024,), bf16)), (late(), word, word),
-        (handed(128), word, word),
+        (unpacked(ptx.unpack_halves(bf16), 2), word, real), (matrices(bf16, True), real, desc((1024,), bf16)), (late(), word, word),
+        (handed(128), word, word), (relayed(), word, desc((256,), i32)), (summed(32), desc((4096,), f32), desc((512,), f32)),
     ]:  # fmt: skip
         code(made, regions_of([given], result))

@@ -105,7 +105,7 @@ def check_everything(compute: Any, layout: Layout, shift: int) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout.columns < 256], ids=str)
 def test_every_operation(compute, layout):
     check_everything(compute, layout, random.randrange(-8, layout.columns))
 

@@ -1,0 +1,105 @@
+"""Small kernels around cp.async, ldmatrix and mma.sync, of one warp, to run on a GPU and on the model of an Ampere multiprocessor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from memory_kernels import launch
+from ptx_kernels import aligned
+from tile_kernels import putter
+
+import aicf.cuda_kernels.bodies.ptx as ptx
+from aicf.cuda_kernels.bodies.layout import Layout
+from aicf.cuda_kernels.bodies.mma_slices import Brought, Fragments, Stored
+from aicf.cuda_kernels.bodies.tile import each, zeros
+from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
+from aicf.registry.variant import In, Launch, Num, Out
+from aicf.types import i32
+
+UNIT = 16  # bytes, that each lane brings
+LINES = 32  # of an operand of `multiplied`
+
+
+def brought(width: int, transposed: bool, nbytes: int) -> Launch:
+    """Four 8 x 8 matrices of halves, of which operand 0 has the first so many bytes, to shared memory, `width` bytes at a time, and
+    zeros behind them; in result 0 each lane's words of these."""
+    count = UNIT // width
+
+    def span(env):
+        lane, nbytes = env
+        return (
+            np.int64(lane * UNIT // 2),
+            np.int64(width // 2),
+            np.int64(width),
+            np.int64(max(0, nbytes - lane * UNIT) // width),
+        )
+
+    places = tuple((0, i * width) for i in range(count))
+    address, commit, wait = ptx.shared_address(), ptx.commit_copies(), ptx.wait_copies(0)
+    load = ptx.load_matrices(transposed)
+    held = width == 2  # narrower than cp.async copies: by way of registers
+    fetch = ptx.load_units(count, 1, span) if held else ptx.copy_async(places, 1, span, width, 2)
+    keep: Any = ptx.store_units(places) if held else device(lambda to, held: None)
+
+    def kernel(x, out, nbytes):
+        lane = int32(cuda.threadIdx.x)
+        own = uint32(aligned(address(cuda.shared.array(0, types.uint8))) + uint32(lane * UNIT))
+        keep(own, fetch(x, own, (lane, nbytes)))
+        commit()
+        wait()
+        cuda.syncthreads()
+        words = load(own)
+        out[4 * lane], out[4 * lane + 1] = int32(words[0]), int32(words[1])
+        out[4 * lane + 2], out[4 * lane + 3] = int32(words[2]), int32(words[3])
+
+    return launch(kernel, In(0), Out(0), Num(nbytes, i32), threads=32, shared=2048)
+
+
+def multiplied(kind: str, lines_fast: bool, steps: int) -> Launch:
+    """Result 0, 32 x 32 of f32: a bᵀ of 32 lines each, over so many steps of 32 bytes of k, of which the last one's fragments are held.
+    Operands have k contiguous, or lines."""
+    itemsize = 4 if kind.startswith("tf32") else 2
+    stored = Stored(LINES, steps * 32 // itemsize, itemsize, lines_fast)
+    bring, sums = Brought(stored, 16, 32), Layout(LINES, LINES)
+    a, b = (Fragments(stored, LINES // 16, first) for first in (True, False))
+    nbytes, length, extent = stored.nbytes, stored.row // itemsize, stored.depth
+    line_step, k_step = (1, length) if lines_fast else (length, 1)
+
+    address, commit, wait = ptx.shared_address(), ptx.commit_copies(), ptx.wait_copies(0)
+    first_of, fetch, offset, a_lane, b_lane = (
+        bring.first(),
+        bring.fetch(),
+        stored.offset(),
+        a.lane(),
+        b.lane(),
+    )
+    read = ptx.read_fragments(a.places, b.places, *turned(stored))
+    multiply = ptx.multiply_steps(kind, a.places, b.places, *turned(stored))
+    finish, start = ptx.multiply_held(kind, LINES // 16), zeros(sums.count)
+    put = each(sums.count, 1, putter(sums.place(), LINES))
+
+    def kernel(a, b, out):
+        lane = int32(cuda.threadIdx.x)
+        base = aligned(address(cuda.shared.array(0, types.uint8)))
+        line, depth = first_of(lane)
+        at, own = np.int64(line * line_step + depth * k_step), uint32(base + uint32(offset(line, depth)))
+        left = at, int32(LINES - line), int32(extent - depth), np.int64(line_step), np.int64(k_step)
+        fetch(a, own, left)
+        fetch(b, uint32(own + uint32(nbytes)), left)
+        commit()
+        wait()
+        cuda.syncthreads()
+        a_line, a_k = a_lane(lane)
+        b_line, b_k = b_lane(lane)
+        a_at = uint32(base + uint32(offset(a_line, a_k)))
+        b_at = uint32(base + uint32(nbytes + offset(b_line, b_k)))
+        acc, held = multiply(start, read(a_at, b_at), a_at, b_at)
+        put(finish(acc, held), (out, (0, lane)))
+
+    return launch(kernel, In(0), In(1), Out(0), threads=32, shared=1024 + 2 * nbytes)
+
+
+def turned(stored: Stored) -> tuple[bool, bool]:
+    """Whether ldmatrix transposes a and b."""
+    return (stored.lines_fast and not stored.by_numbers,) * 2
