@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,16 @@ def test_every_intrinsic_is_assembled_somewhere():
                  "finish_products", "global_address", "scatter_sums", "settle"}  # fmt: skip
     here = {intrinsic.factory.__name__ for intrinsic, _ in [*INSTRUCTIONS.values(), *OTHERS.values()]}
     assert here | elsewhere == set(ptx.__all__) - {"Place", "Places", "Words", "assemble", "instruction"}
+
+
+def test_every_intrinsic_says_what_it_is():
+    """The instruction, the architecture, and where the manual has it; of a package, or of a module of it at once."""
+    for name in set(ptx.__all__) - {"Place", "Places", "Words", "assemble", "instruction"}:
+        factory = inspect.unwrap(getattr(ptx, name))
+        own, module = factory.__doc__, inspect.getmodule(factory).__doc__
+        assert re.search(r"`%?[a-z]\w*[._][\w.:%]+`|No instruction", own), f"{name} names no instruction"
+        assert re.search(r"PTX\s+ISA,\s+chapter", module), name
+        assert re.search(r"sm_\d\d", own + module) or "No instruction" in own, f"{name} names no architecture"
 
 
 # --- what they do -----------------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ def expect_more() -> Any:
 
 @deferred
 def expect_remote() -> Any:
-    """`expect(barrier, nbytes)`: as `expect`, at a barrier of the cluster, at an address that `in_block` made; sm_90."""
+    """`expect(barrier, nbytes)`: as `expect`, at a barrier of the cluster, at an address that `in_block` made.
+    `mbarrier.arrive.expect_tx.shared::cluster`, sm_90."""
     return instruction(
         "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$0], $1;", types.uint32, types.uint32
     )
@@ -61,7 +62,8 @@ def arrive() -> Any:
 
 @deferred
 def arrive_remote() -> Any:
-    """`arrive(barrier)`: one arrival at a barrier of the cluster, at an address that `in_block` made; sm_90.
+    """`arrive(barrier)`: one arrival at a barrier of the cluster, at an address that `in_block` made.
+    `mbarrier.arrive.shared::cluster`, sm_90.
 
     Without `.release.cluster`, which ptxas turns into a MEMBAR.ALL.GPU: in a main loop that took a quarter of the speed.
     Nothing needs it where what was read is read by wgmma, and done.
@@ -149,17 +151,20 @@ def send_remote() -> Any:
 
 @deferred
 def cluster_arrive_only() -> Any:
-    """`arrive()`: as `cluster_arrive`, but nothing is released: before a block leaves, for one. Whole warps. sm_90."""
+    """`arrive()`: as `cluster_arrive`, but nothing is released: before a block leaves, for one. Whole warps.
+    `barrier.cluster.arrive.relaxed`, sm_90."""
     return instruction("barrier.cluster.arrive.relaxed.aligned;", together=True)
 
 
 @deferred
 def cluster_arrive() -> Any:
-    """`arrive()`: half a barrier of all threads of the cluster; what was written is released. Whole warps. sm_90."""
+    """`arrive()`: half a barrier of all threads of the cluster; what was written is released. Whole warps.
+    `barrier.cluster.arrive.release`, sm_90."""
     return instruction("barrier.cluster.arrive.release.aligned;", together=True)
 
 
 @deferred
 def cluster_wait() -> Any:
-    """`wait()`: the other half, until all have arrived; what they released is acquired. Whole warps. sm_90."""
+    """`wait()`: the other half, until all have arrived; what they released is acquired. Whole warps.
+    `barrier.cluster.wait.acquire`, sm_90."""
     return instruction("barrier.cluster.wait.acquire.aligned;", together=True)

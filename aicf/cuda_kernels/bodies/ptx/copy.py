@@ -27,7 +27,7 @@ def moved(b: Any, address: Any, place: Place) -> Any:
 
 @deferred
 def shared_address() -> Any:
-    """`address(array)`: where a shared array lies, in bytes, in the 32-bit window that instructions take."""
+    """`address(array)`: where a shared array lies, in bytes, in the 32-bit window that instructions take. No instruction."""
 
     @intrinsic
     def address(typing, array):
@@ -76,6 +76,7 @@ def copy_async(
 
     span(env)  (element that the first one starts at, elements from row to row, bytes there are of each, rows there are): units
                are `apart` rows from each other. What is not there is filled with zeros. Both ends are aligned to the width
+    `cp.async.ca`; of 16 bytes `cp.async.cg`
     """
     text = copy_text(width)
 
@@ -97,7 +98,7 @@ def copy_async(
 @deferred
 def load_units(count: int, apart: int, span: Callable[..., Any]) -> Any:
     """`load(pointer, to, env)`: `count` elements, each as it is, such as `store_units` takes of 16 bits: for what is aligned to
-    nothing more. `span` as for `copy_async`; 0 stands for what is not there."""
+    nothing more. `span` as for `copy_async`; 0 stands for what is not there. `ld.global`."""
 
     @intrinsic
     def load(typing, pointer, to, env):

@@ -15,7 +15,8 @@ from .assemble import assemble, instruction
 
 @deferred
 def add_half2() -> Any:
-    """`add(x, y)`: two halves in 32 bits each, added lane by lane and rounded to nearest even. Needs sm_53."""
+    """`add(x, y)`: two halves in 32 bits each, added lane by lane and rounded to nearest even.
+    `add.rn.f16x2`, sm_53."""
     if SIMULATED:
 
         def add_lanes(x, y):
@@ -36,8 +37,7 @@ def add_half2() -> Any:
 
 @deferred
 def pack_halves(dtype: DType) -> Any:
-    """`pack(low, high)`: two f32 rounded to f16 or bf16, nearest even, in 32 bits. `cvt.rn.f16x2.f32`, PTX ISA, chapter "Data
-    Movement and Conversion Instructions"; sm_80."""
+    """`pack(low, high)`: two f32 rounded to f16 or bf16, nearest even, in 32 bits. `cvt.rn.f16x2.f32`, sm_80."""
     kind = {f16: "f16", bf16: "bf16"}[dtype]
     real = types.float32
     return instruction(f"cvt.rn.{kind}x2.f32 $0, $2, $1;", real, real, result=types.uint32, effects=False)
@@ -45,7 +45,8 @@ def pack_halves(dtype: DType) -> Any:
 
 @deferred
 def unpack_halves(dtype: DType) -> Any:
-    """`unpack(word)`: two f32 (low, high), of f16 or bf16 in 32 bits. `cvt.f32.f16`; bf16 is the upper half of an f32."""
+    """`unpack(word)`: two f32 (low, high), of f16 or bf16 in 32 bits. `cvt.f32.f16`, sm_53; bf16 is the upper half
+    of an f32."""
     if SIMULATED:
         return lambda word: tuple(np.array([word], np.uint32).view(dtype.numpy).astype(np.float32))
     text = {
@@ -104,7 +105,7 @@ APPROXIMATE: dict[str, tuple[str, Any]] = {
 def approximate(function: str) -> Any:
     """`f(x)`: exp2, log2, reciprocal, rsqrt or tanh of an f32 in one instruction: to 2^-22 of it or better (log2 from 1/2 to 2 to
     2^-22), tanh to 2^-10.9. Subnormal x and results are 0, but tanh's. `ex2.approx`, `lg2.approx`, `rcp.approx`,
-    `rsqrt.approx`; `tanh.approx`, sm_75."""
+    `rsqrt.approx`, sm_70; `tanh.approx`, sm_75."""
     text, twin = APPROXIMATE[function]
     if SIMULATED:
         return twin
@@ -123,7 +124,7 @@ def larger() -> Any:
 @deferred
 def tanh_for_halves() -> Any:
     """`tanh(x)`, of f32, by 2^x and a reciprocal, which are approximate: to 1.3e-4 of it, less than half of f16's last place, and
-    where it is not small to 2.4e-7. `ex2.approx`, `rcp.approx`."""
+    where it is not small to 2.4e-7. `ex2.approx`, `rcp.approx`, sm_70."""
     if SIMULATED:
         return np.tanh
     lines = [
@@ -140,12 +141,12 @@ def tanh_for_halves() -> Any:
 @deferred
 def settle() -> Any:
     """`settle(x)`: x, an f32, computed by now: the compiler would put it off until it is needed, and hold all that it is made of.
-    `mov`."""
+    `mov.b32`, sm_70."""
     return instruction("mov.b32 $0, $1;", types.float32, result=types.float32)
 
 
 @deferred
 def forget() -> Any:
     """`forget(x)`: x, of which the compiler knows nothing: what is computed of it is computed here, and not kept in registers
-    from where the same was computed before. `mov`."""
+    from where the same was computed before. `mov.b32`, sm_70."""
     return instruction("mov.b32 $0, $1;", types.int32, result=types.int32)

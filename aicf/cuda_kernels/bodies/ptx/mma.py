@@ -30,7 +30,8 @@ def fragment_text(transposed: bool) -> str:
 
 @deferred
 def read_fragments(a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
-    """`read(a_at, b_at)`: the fragments of the first step, four words each, a's and then b's; see `multiply_steps`."""
+    """`read(a_at, b_at)`: the fragments of the first step, four words each, a's and then b's; see `multiply_steps`.
+    `ldmatrix.x4`; of f32 with lines contiguous `ld.shared`. sm_75."""
 
     @intrinsic
     def read(typing, a_at, b_at):
@@ -50,11 +51,11 @@ def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transp
     kind         "f16" or "bf16": m16n8k16. "tf32": m16n8k8, operands rounded to nearest as they are read, halves away from
                  zero. "tf32x3": three such products of what is rounded and of what that leaves, the smaller ones first
     a, b         where fragments of 16 lines lie; b's are two tiles of 8 columns each
-    a_at, b_at   this thread's addresses, as `gemm_mma.lane_of` says
+    a_at, b_at   this thread's addresses, as `mma_slices.Fragments.lane` says
     held         fragments of the first step
     acc          four f32 per 16 x 8 tile; tiles row-major
 
-    The next step's fragments are on their way while one's are multiplied.
+    The next step's fragments are on their way while one's are multiplied. `mma.sync`, `cvt.rna.tf32.f32`; sm_80.
     """
 
     @intrinsic
@@ -82,7 +83,8 @@ Words = tuple[tuple[tuple[Any, ...], ...], ...]
 
 @deferred
 def multiply_held(kind: str, rows: int) -> Any:
-    """`multiply(acc, held)`: acc + a b of the fragments that are held, `rows` of a and the others of b."""
+    """`multiply(acc, held)`: acc + a b of the fragments that are held, `rows` of a and the others of b. `mma.sync`,
+    sm_80."""
 
     @intrinsic
     def multiply(typing, acc, held):

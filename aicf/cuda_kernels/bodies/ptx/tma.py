@@ -42,7 +42,8 @@ def load_box(rank: int = 2) -> Any:
 @deferred
 def multicast_box(blocks: int, rank: int = 2) -> Any:
     """`load(to, map, barrier, x, y, …)`: the same box to the same place in the first `blocks` blocks of the cluster, and its
-    bytes to the barrier in the same place of each. `….multicast::cluster`: one read of L2 for all."""
+    bytes to the barrier in the same place of each: one read of L2 for all.
+    `cp.async.bulk.tensor.shared::cluster.global.multicast::cluster`."""
     text = (
         f"{{\n.reg .b16 blocks;\nmov.b16 blocks, {2**blocks - 1};\n"
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
