@@ -73,7 +73,7 @@ def arrive_remote() -> Any:
 
 @deferred
 def in_block() -> Any:
-    """`there(address, rank)`: the same place in the shared memory of the cluster's block `rank`. `mapa`, sm_90."""
+    """`there(address, rank)`: the same place in the shared memory of the cluster's block `rank`. `mapa.shared::cluster`, sm_90."""
     return instruction(
         "mapa.shared::cluster.u32 $0, $1, $2;", types.uint32, types.uint32, result=types.uint32, effects=False
     )

@@ -97,7 +97,8 @@ def wait_products(pending: int) -> Any:
 
 @deferred
 def finish_products(count: int) -> Any:
-    """`finish(acc)`: all products done, and the `count` sums, which go through so that no use of them moves above."""
+    """`finish(acc)`: all products done, and the `count` sums, which go through so that no use of them moves above.
+    `wgmma.wait_group`."""
 
     @intrinsic
     def finish(typing, acc):
