@@ -290,7 +290,7 @@ def split_cases(variant: str, m: int = 5, n: int = 8) -> list[Case]:
     types = HALVES if "mma" in variant else TYPES
     sizes = ((m, n, 256), (m, n, 136), (0, n, 136), (1, 8, 2048))
     made = [residual(Product(*size, dtype)) for size in sizes for dtype in types]
-    made += [own(Product(m, n, 264, dtype, trans_a=True, trans_b=True)) for dtype in types]
+    made += [own(Product(m, n, 264, dtype, trans_a=True, trans_b=dtype is not f16)) for dtype in types]
     if "mma" not in variant:
         made += [
             biased(Product(m + 2, n + 3, 101, trans_b=True), n + 3, "tanh", True),

@@ -17,6 +17,7 @@ from kernel_cases import (
     GEMMS,
     MMAS,
     MORE,
+    TF32S,
     TF32X3S,
     VARIANTS,
     Case,
@@ -28,6 +29,7 @@ from kernel_cases import (
     region,
     unaligned,
 )  # fmt: skip
+from wgmma_cases import backward, residual
 
 from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec, from_properties
@@ -206,6 +208,17 @@ def test_tensor_cores_with_leading_dimensions_and_special_values(gpu, variant, d
     (got,), (want,) = launch_case(gpu, case, operands.memory), reference(case, operands.arrays)
     np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), np.isnan(want))
     np.testing.assert_array_equal(np.isinf(got.astype(np.float32)), np.isinf(want))
+
+
+@pytest.mark.spec("A12", "D5", "D10")
+@pytest.mark.parametrize("variant", TF32S)
+def test_epilogues_behind_words(gpu, variant):
+    """A residual; an activation's gradient and the sums of its columns. Halves are in test_fused_gemm.py."""
+    precision = Precision.tf32x3 if "tf32x3" in variant else Precision.tf32
+    for make in (residual, backward):
+        check(
+            gpu, Case(variant, make(261, 133, 77, dtype=f32, precision=precision), tolerance=TF32S[variant])
+        )
 
 
 # --- special values ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import check_special_values, tensors
 from test_gpu_wgmma import off as off_of
 from test_pack import F8, region_of
-from wgmma_cases import OTHERS, PACKED, TRANSPOSES, as_multiplied, product, residual, stashed
+from wgmma_cases import OTHERS, PACKED, TRANSPOSES, as_multiplied, backward, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import engine, pack
@@ -29,7 +29,15 @@ pytestmark = pytest.mark.gpu
 
 SMALL = "cuda.gemm_wgmma_64x64_packed.v1"
 BOTH = f16, bf16
-ODD = [(257, 131, 129), (1001, 999, 1003), (65, 2049, 71), (515, 3, 4097), (1, 511, 63), (7, 5, 3)]
+ODD = [
+    (257, 131, 129),
+    (1001, 999, 1003),
+    (65, 2049, 71),
+    (515, 3, 4097),
+    (1, 511, 63),
+    (515, 1, 71),
+    (7, 5, 3),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +116,7 @@ def test_fragments_come_from_the_copies(gpu, variant):  # noqa: F811
     check(gpu, variant, many_axes(f16))
 
 
-@pytest.mark.parametrize("make", [residual, stashed])
+@pytest.mark.parametrize("make", [residual, stashed, backward])
 def test_epilogues(gpu, make):  # noqa: F811
     check(gpu, SMALL, make(515, 136, 77))
     check(gpu, SMALL, make(515, 133, 77))

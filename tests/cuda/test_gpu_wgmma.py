@@ -43,6 +43,7 @@ from aicf.types import DType, Precision, TensorSpec, bf16, f8e4m3, f16, f32, i64
 pytestmark = pytest.mark.gpu
 
 IDS = sorted(v.id for v in VARIANTS.values() if v not in PARTS.values())
+DIVIDED = sorted(v.id for v in SPLITS.values())
 SHARED_TILES = sorted(v.id for v in PARTS.values())
 BOTH = (f16, bf16)
 NAMES = sorted(batches(8, 8, 8))
@@ -159,12 +160,21 @@ def test_many_products(gpu, variant, p, trans_b):  # noqa: F811
 
 
 @pytest.mark.spec("B10")
-@pytest.mark.parametrize("variant", sorted(v.id for v in SPLITS.values()))
+@pytest.mark.parametrize("variant", DIVIDED)
 @pytest.mark.parametrize("make", [product, residual, stashed])
-@pytest.mark.parametrize("m, n, k", [(16, 4096, 4096), (130, 136, 520), (61, 133, 4000), (512, 512, 16384)])
+@pytest.mark.parametrize("m, n, k", [
+    (16, 4096, 4096), (130, 136, 520), (61, 133, 4000), (512, 512, 16384), (1, 264, 520), (264, 1, 520),
+])  # fmt: skip
 def test_parts_of_k(gpu, variant, make, m, n, k):  # noqa: F811
-    for dtype in BOTH:
-        check(gpu, variant, make(m, n, k, dtype=dtype, ta=True, pitch=(-(-m // 8) * 8, -(-n // 8) * 8)))
+    """Types and transposes take turns."""
+    turn = DIVIDED.index(variant) + m + n
+    check(gpu, variant, padded(make, m, n, k, BOTH[turn // 4 % 2], *TRANSPOSES[turn % 4]))
+
+
+def padded(make: Any, m: int, n: int, k: int, dtype: DType, ta: bool, tb: bool) -> Any:
+    """With rows of a and b at multiples of 16 bytes."""
+    rows = (m if ta else k), (k if tb else n)
+    return make(m, n, k, dtype=dtype, ta=ta, tb=tb, pitch=tuple(-(-r // 8) * 8 for r in rows))
 
 
 def turn(variant: str, of: Sequence[Any]) -> Any:
@@ -231,15 +241,12 @@ def test_blocks_that_share_a_tile(gpu, variant, more):  # noqa: F811
     """Parts of no slice, of one, of more than the ring has; edges both ways; more clusters than run at once; what follows. Twice is
     the same bit for bit. Types and transposes take turns."""
     i = SHARED_TILES.index(variant) + more
-    dtype, (ta, tb) = BOTH[i // 2 % 2], TRANSPOSES[i % 4]
-
-    def made(make: Any, m: int, n: int, k: int) -> Any:
-        rows = (m if ta else k), (k if tb else n)
-        return make(m, n, k, dtype=dtype, ta=ta, tb=tb, pitch=tuple(-(-r // 8) * 8 for r in rows))
-
-    for sizes in ((1, 8, 1), (16, 520, 4096), (1000, 1000, 72)):
-        check(gpu, variant, made(product, *sizes))
-    case = Case(variant, made((residual, stashed)[more // 2], 1544, 1552, 264), tolerance=HALVES[dtype])
+    how = BOTH[i // 2 % 2], *TRANSPOSES[i % 4]
+    for sizes in ((520, 1, 136) if more else (1, 8, 1), (16, 520, 4096), (1000, 1000, 72)):
+        check(gpu, variant, padded(product, *sizes, *how))
+    case = Case(
+        variant, padded((residual, stashed)[more // 2], 1544, 1552, 264, *how), tolerance=HALVES[how[0]]
+    )
     operands = operands_for(case)
     first, *again = (launch_case(gpu, case, operands.memory) for _ in range(4))
     assert_close(case, first, reference(case, operands.arrays))
