@@ -13,9 +13,10 @@ from aicf.device.spec import DeviceSpec
 from aicf.dispatch import KernelLoader
 from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.graph.build.passes import lower, optimize, verify
-from aicf.graph.fuse import form_regions
+from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.program import Program
+from aicf.ir import Graph
 from aicf.registry.select import Selector, select
 from aicf.rows import RegionSpec
 
@@ -48,6 +49,7 @@ def bind_op(
 
 
 Kernel = tuple[str, RegionSpec]  # an id, and what it is for
+Emit = Callable[..., Any]
 
 
 def predicted(region: RegionSpec, device: DeviceSpec) -> list[tuple[str, float]]:
@@ -94,22 +96,13 @@ class BoundGraph:
         return " + ".join(self.kernel_ids)
 
 
-def bind_graph(
-    runtime: Runtime, emit: Callable[..., Any], given: dict[str, Any], results: Sequence[Any]
-) -> BoundGraph:
+def bind_graph(runtime: Runtime, emit: Emit, given: dict[str, Any], results: Sequence[Any]) -> BoundGraph:
     """`emit(ctx, **values)` returns the results; `given` and `results` are any library's tensors."""
-    registry, builder = aicf.default_registry(), Builder()
-    ctx = GraphEmitter(builder, runtime.kind)
-    tensors = {name: runtime.borrow(adopt(t)) for name, t in given.items()}
-    values = {name: ctx.input(name, t.spec.shape, t.spec.dtype) for name, t in tensors.items()}
-    made = emit(ctx, **values)
-    memory = {values[name].vid: t for name, t in tensors.items()}
-    for n, (value, tensor) in enumerate(
-        zip(made if isinstance(made, tuple) else (made,), results, strict=True)
-    ):
-        memory[builder.output(f"result {n}", value).vid] = runtime.borrow(adopt(tensor))
-    graph = verify(optimize(builder.graph))
-    regions = form_regions(schedule(lower(graph), graph), graph, Selector(registry, runtime.spec))
+    registry = aicf.default_registry()
+    tensors = [runtime.borrow(adopt(t)) for t in (*given.values(), *results)]
+    specs = {name: t.spec for name, t in zip(given, tensors)}
+    graph, regions, vids = _formed(emit, specs, runtime.spec, registry)
+    memory = dict(zip(vids, tensors, strict=True))
     for region in regions:
         for vid in (*region.in_vids, *region.out_vids):
             if vid not in memory:
@@ -126,6 +119,28 @@ def bind_graph(
     ]
     keep = memory, [work for _, work in bound]
     return BoundGraph(tuple(call for call, _ in bound), tuple(r.kernel_id for r in regions), keep)
+
+
+def graph_kernels(emit: Emit, given: dict[str, aicf.TensorSpec], device: DeviceSpec) -> list[Kernel]:
+    """What `bind_graph` will bind."""
+    return [(r.kernel_id, r.spec) for r in _formed(emit, given, device, aicf.default_registry())[1]]
+
+
+def _formed(
+    emit: Emit, given: dict[str, aicf.TensorSpec], device: DeviceSpec, registry: aicf.KernelRegistry
+) -> tuple[Graph, list[Region], list[int]]:
+    """A graph, its regions, and the values that are given and that result."""
+    builder = Builder()
+    ctx = GraphEmitter(builder, device.kind)
+    values = {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in given.items()}
+    made = emit(ctx, **values)
+    results = [
+        builder.output(f"result {n}", value).vid
+        for n, value in enumerate(made if isinstance(made, tuple) else (made,))
+    ]
+    graph = verify(optimize(builder.graph))
+    regions = form_regions(schedule(lower(graph), graph), graph, Selector(registry, device))
+    return graph, regions, [*(v.vid for v in values.values()), *results]
 
 
 def op_call() -> Callable[..., Any]:

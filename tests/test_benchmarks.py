@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from aicf.device.spec import preset
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
-from benchmarks import harness, report, results
+from benchmarks import harness, report, results, sides
 from benchmarks.__main__ import main
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
@@ -244,6 +245,44 @@ def test_a_long_case_is_not_begun_with_too_little_left_and_a_short_one_is():
     outcome = harness.run_suite(suite(cases), Bench("cpu", budget=10.0, now=clock), say=silent)
     assert [row["case"] for row in outcome.cases] == ["first", "short"]
     assert outcome.left_out == [{"case": "long", "why": "6 s were left of the budget of 10 s, it needs 60"}]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_kernels_of_many_cases_are_compiled_at_once_before_the_first(works, monkeypatch, capsys):
+    """On a GPU; what can't be compiled is left to its case."""
+    done: list[object] = []
+
+    def prepare(device, kernels):
+        done.append([kernel for kernel, _ in kernels])
+        if not works:
+            raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("aicf.device.runtime.runtime", lambda device: SimpleNamespace(spec=device))
+    monkeypatch.setattr(sides, "prepare", prepare)
+
+    def case(n: int) -> Case:
+        def measure(bench):
+            done.append(n)
+            return [results.row(str(n), "us", Stats(2.0))]
+
+        return Case(str(n), measure, kernels=lambda device: [(f"{n} on {device}", None)])
+
+    outcome = harness.run_suite(suite(list(map(case, range(70)))), Bench("cuda"), say=silent)
+    assert len(outcome.cases) == 70
+    assert [len(x) for x in done if isinstance(x, list)] == [32, 32, 6]
+    assert done[:2] == [[f"{n} on cuda" for n in range(32)], 0] and done[33][0] == "32 on cuda"
+    assert ("no compiler" in capsys.readouterr().err) == (not works)
+    harness.run_suite(suite([case(1)]), Bench("cpu"), say=silent)
+    assert done[-1] == 1 and done[-2] == 69
+
+
+@pytest.mark.parametrize("name", ["gemm", "epilogue", "lesson"])
+def test_what_is_compiled_beforehand_takes_what_is_measured(name):
+    h200, registry = preset("h200"), aicf.default_registry()
+    for case in SUITES[name].cases(Bench("cuda", tiny=name == "gemm")):
+        kernels = case.kernels(h200)
+        assert kernels, case.name
+        assert all(registry.by_id(k).supported(region, h200) is None for k, region in kernels)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from aicf.device.spec import DeviceSpec
+from aicf.types import TensorSpec
+
 from .. import sides
 from ..gpu import LAUNCHES
 from ..harness import Bench, Case, NotHere, Suite
 from ..results import Row, row
-from .gemm import GUESS, SAMPLE_S, TOLERANCE
+from .gemm import GUESS, OURS, SAMPLE_S, TOLERANCE
 
 SIZES = ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (4096, 11008, 4096))
 PLAIN, PEER = "the product alone, by aicf", "the better of torch eager and torch.compile"
@@ -140,9 +143,23 @@ class Work:
 def cases(bench: Bench) -> list[Case]:
     sizes = ((256, 512, 128),) if bench.tiny else SIZES
     return [
-        Case(f"{step.name}, {dtype} {m}x{n}x{k}", partial(_measure, step, (m, n, k), dtype), seconds=10.0)
+        Case(
+            f"{step.name}, {dtype} {m}x{n}x{k}", partial(_measure, step, (m, n, k), dtype), 10.0,
+            partial(_kernels, step, (m, n, k), dtype),
+        )
         for dtype in ("bf16", "f16") for step in STEPS for m, n, k in sizes
     ]  # fmt: skip
+
+
+def _kernels(step: Step, sizes: tuple[int, int, int], dtype: str, device: DeviceSpec) -> list[sides.Kernel]:
+    extents, made = dict(zip("mnk", sizes)), []
+    for one in (step, PRODUCT):
+        given = {
+            name: TensorSpec(tuple(extents[e] for e in shape), OURS[dtype], device.kind)
+            for name, shape in one.operands.items()
+        }
+        made += sides.graph_kernels(one.ours, given, device)
+    return made
 
 
 def _measure(step: Step, sizes: tuple[int, int, int], dtype: str, bench: Bench) -> Iterator[Row]:
