@@ -13,11 +13,11 @@ from kernel_cases import desc
 from on_host import OnHost
 from ptx_support import PLACES, OnModel, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
-from tile_kernels import attention, everything, expected_of_everything, softmax
+from tile_kernels import attention, everything, expected_of_everything, layer_norm, softmax
 from wgmma_model import NUMPY, element_of, fragment
 
 from aicf.cuda_kernels.bodies import register_tile
-from aicf.cuda_kernels.bodies.layout import Layout
+from aicf.cuda_kernels.bodies.layout import Layout, RowLayout
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32
 
@@ -25,6 +25,9 @@ LAYOUTS = [
     Layout(16, 8), Layout(64, 64, 4), Layout(32, 24), Layout(128, 16, 4), Layout(64, 256, 4), Layout(16, 32, height=8),
     Layout(48, 32, 3, run=4), Layout(16, 8, run=1), Layout(64, 32, 4, run=1),
 ]  # fmt: skip
+
+
+ROWS = [RowLayout(512, 8), RowLayout(256, 32, 2), RowLayout(1024, 128)]
 
 
 # --- where numbers are --------------------------------------------------------------------------------------------------
@@ -37,19 +40,22 @@ def places_of(layout: Layout) -> np.ndarray:
     return np.array([[of(i, t // 32, t % 32) for i in numbers] for t in range(32 * layout.warps)])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *ROWS], ids=str)
 def test_every_number_is_held_once(layout):
-    """By lanes that the shuffles reach: those of a row are 1 and 2 apart, those of a column 4, 8 and 16."""
+    """And the lanes of a warp that shuffles reach, and no others, hold numbers of the same rows, or columns, in the same order."""
     places = places_of(layout)
-    assert sorted(map(tuple, places.reshape(-1, 2))) == list(
-        itertools.product(range(layout.rows), range(layout.columns))
+    shape = places.max(axis=(0, 1)) + 1
+    assert sorted(map(tuple, places.reshape(-1, 2))) == [*itertools.product(*map(range, shape))]
+    assert layout.columns == shape[1] and getattr(layout, "rows", shape[0]) == shape[0]
+    sides = (
+        (layout.same_rows, layout.by_row, layout.own_rows),
+        (layout.same_columns, layout.by_column, layout.own_columns),
     )
-    quads = places.reshape(-1, 4, layout.count, 2)
-    assert (quads[..., 0] == quads[:, :1, :, 0]).all()
-    lines = places.reshape(layout.warps, 8, 4, layout.count, 2)
-    assert (lines[..., 1] == lines[:, :1, ..., 1]).all()
-    for axis, of, own in ((0, layout.by_row, layout.own_rows), (1, layout.by_column, layout.own_columns)):
+    for axis, (lanes, of, own) in enumerate(sides):
         np.testing.assert_array_equal(np.array(own)[list(of)], np.array(layout.offsets)[:, axis])
+        first = places[:32, :, axis]
+        alike = [lane for lane in range(32) if (first[lane] == first[0]).all()]
+        assert alike == sorted({sum(some) for n in range(6) for some in itertools.combinations(lanes, n)})
 
 
 @pytest.mark.parametrize("n", [8, 24, 64, 256])
@@ -93,7 +99,7 @@ def compute(request):
 
 
 def on_host(launch: Any, r: RegionSpec, arrays: list[np.ndarray]) -> np.ndarray:
-    out = np.full(r.results[0].numel, np.nan, np.float32)
+    out = np.full(r.results[0].nbytes, 0xFF, np.uint8).view(r.results[0].dtype.numpy)
     OnHost(launch, r)([x.reshape(-1) for x in arrays], [out], np.empty(0, np.uint8))
     return out.reshape(r.results[0].shape)
 
@@ -155,6 +161,55 @@ def test_softmax_of_a_product(gpu, request, case):  # noqa: F811
     check_softmax(computer(request), *case)
 
 
+# --- whole rows ---------------------------------------------------------------------------------------------------------
+
+# dtype, rows, columns, threads of a row
+NORMS = [(f32, 5, 100, 16), (bf16, 3, 1000, 32), (f16, 2, 1500, 128), (f32, 3, 4096, 256)]
+
+
+def region_of_norm(dtype: Any, rows: int, columns: int) -> RegionSpec:
+    return regions_of(
+        [desc((rows, columns), dtype), *[desc((columns,), f32)] * 2], desc((rows, columns), dtype)
+    )
+
+
+def check_norm(compute: Any, dtype: Any, rows: int, columns: int, threads: int) -> None:
+    rng = np.random.default_rng()
+    x = (rng.normal(size=(rows, columns)) * 3 + 100 * rng.normal(size=(rows, 1))).astype(dtype.numpy)
+    gamma, beta = rng.normal(size=(2, columns)).astype(np.float32)
+    got = compute(
+        layer_norm(dtype, rows, columns, threads), region_of_norm(dtype, rows, columns), [x, gamma, beta]
+    )
+    x = x.astype(np.float64)
+    want = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * gamma + beta
+    error = {f32: 1e-5, f16: 2.0**-10, bf16: 2.0**-7}[dtype]
+    np.testing.assert_allclose(
+        got.astype(np.float64), want, rtol=error, atol=10 * error if dtype is f32 else error
+    )
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("case", NORMS, ids=str)
+def test_norm_of_rows_as_llvm(case):
+    """A row of part of a warp, of a warp, and of several; ends that are masked; rows that are not there."""
+    check_norm(on_host, *case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", NORMS, ids=str)
+def test_norm_of_rows(gpu, request, case):  # noqa: F811
+    request.param = "gpu"
+    check_norm(computer(request), *case)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("case", NORMS, ids=str)
+def test_norm_of_rows_stays_in_registers(case):
+    dtype, rows, columns, threads = case
+    text = code(layer_norm(*case), region_of_norm(dtype, rows, columns), "sm_80")
+    assert text.count("shfl.sync.bfly") == 2 * min(5, threads.bit_length() - 1) and ".f64" not in text
+
+
 # --- attention ----------------------------------------------------------------------------------------------------------
 
 # dtype, queries, keys, d, shift, q in registers
@@ -184,6 +239,7 @@ def test_attention(compute, case):
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=2 * eps, atol=2 * eps)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("broken", ["join_rows", "mask", "zip_rows", "put_words"])
 def test_the_model_notices(monkeypatch, broken):
     """Each part of it counts: without it results are others."""

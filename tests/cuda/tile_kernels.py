@@ -1,4 +1,5 @@
-"""Kernels around register tiles: a tile of attention on wgmma, a softmax of products on mma.sync, and every operation at once.
+"""Kernels around register tiles: a tile of attention on wgmma, a softmax of products on mma.sync, a norm of whole rows, and every
+operation at once.
 
 They show that a few lines over bodies/register_tile.py do what flash attention and row-wise kernels need.
 """
@@ -12,11 +13,12 @@ import numpy as np
 from ptx_kernels import aligned, matrix
 
 from aicf.cuda_kernels.bodies import ptx
-from aicf.cuda_kernels.bodies.layout import Layout
+from aicf.cuda_kernels.bodies.layout import Layout, RowLayout
 from aicf.cuda_kernels.bodies.ptx.wgmma import WORDS
 from aicf.cuda_kernels.bodies.register_tile import (
     fold_rows,
     join_rows,
+    join_warps,
     map_tile,
     mask,
     pack,
@@ -28,7 +30,7 @@ from aicf.cuda_kernels.bodies.register_tile import (
     zip_rows,
     zip_tiles,
 )
-from aicf.cuda_kernels.bodies.tile import each, permute, raw_runs, runs, zeros
+from aicf.cuda_kernels.bodies.tile import each, permute, put_run, raw_runs, runs, zeros
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
 from aicf.registry.variant import In, Launch, Num, Out
 from aicf.types import DType, f32, i32
@@ -199,6 +201,58 @@ def softmax(dtype: DType, rows: int, n: int, k: int, shift: int) -> Launch:
 
     kernel.blocks_per_sm = 1
     return Launch(kernel, (1,), (32 * warps,), (In(0), In(1), Out(0), Num(shift, i32)))
+
+
+def layer_norm(dtype: DType, rows: int, columns: int, threads: int) -> Launch:
+    """Result 0: each row of operand 0 less its mean, by its deviation, times operand 1 and plus operand 2, which are f32. Its numbers
+    stay in registers between the three passes. Columns are a multiple of 4."""
+    run, block = 4, max(threads, 64)
+    layout = RowLayout(-(-columns // (threads * run)) * threads * run, threads, run)
+    place, count, per_block = layout.place(), layout.count, block // threads
+
+    def row_run(i, env):
+        row, column = place(i * run, env[0], env[1])
+        return (
+            np.int64(env[2] + row) * columns + column
+            if env[2] + row < rows and column < columns
+            else np.int64(-1)
+        )
+
+    def column_run(i, env):
+        column = place(i * run, env[0], env[1])[1]
+        return np.int64(column) if column < columns else np.int64(-1)
+
+    load, load_vector = runs(dtype, count // run, run, row_run), runs(f32, count // run, run, column_run)
+    put = put_run(dtype, run)
+
+    def put_row(i, run, env):
+        row, column = place(i, env[1], env[2])
+        if env[3] + row < rows and column < columns:
+            put(env[0], np.int64(env[3] + row) * columns + column, run)
+
+    store = each(count, run, put_row)
+    total, whole = (make(layout, lambda x, y: x + y) for make in (reduce_rows, join_warps))
+    square, share = map_tile(count, lambda x, env: x * x), map_tile(1, lambda x, env: x / np.float32(columns))
+    less, times = (zip_rows(layout, fn) for fn in (lambda x, y, env: x - y, lambda x, y, env: x * y))
+    inside = mask(layout, lambda row, column, env: column < columns, np.float32(0))
+    scale, shift = (zip_columns(layout, fn) for fn in (lambda x, y, env: x * y, lambda x, y, env: x + y))
+    one, invert = np.float32(1), map_tile(1, lambda x, env: one / math.sqrt(x + np.float32(1e-5)))
+    warps = layout.warps
+
+    def kernel(x, gamma, beta, out):
+        sums = cuda.shared.array(warps, types.float32)
+        squares = cuda.shared.array(warps, types.float32)
+        thread, row0 = int32(cuda.threadIdx.x), int32(cuda.blockIdx.x * per_block)
+        warp, lane = thread // 32, thread % 32
+        tile = load(x, (warp, lane, row0))
+        mean = share(whole(total(tile), sums, warp, lane), ())
+        tile = inside(less(tile, mean, ()), place(0, warp, lane), ())
+        variance = share(whole(total(square(tile, ())), squares, warp, lane), ())
+        tile = scale(times(tile, invert(variance, ()), ()), load_vector(gamma, (warp, lane)), ())
+        store(shift(tile, load_vector(beta, (warp, lane)), ()), (out, warp, lane, row0))
+
+    kernel.blocks_per_sm = 1
+    return Launch(kernel, (-(-rows // per_block),), (block,), (In(0), In(1), In(2), Out(0)))
 
 
 def putter(place: Any, columns: int) -> Any:

@@ -1,7 +1,7 @@
-"""Which numbers of a matrix each thread holds: the fragment layouts of mma.sync and of wgmma, in one place. PTX ISA, sections
-"Matrix Fragments for mma.m16n8k16" and "Register Fragments".
+"""Which numbers of a matrix each thread holds: the fragment layouts of mma.sync and of wgmma, in one place, and that of kernels
+that read whole rows. PTX ISA, sections "Matrix Fragments for mma.m16n8k16" and "Register Fragments".
 
-All are alike. A warp has 8 rows x 16 bytes at a time, a word of 32 bits in each lane: lane 4 g + c the c-th word of row g, `run`
+Fragments are all alike. A warp has 8 rows x 16 bytes at a time, a word of 32 bits in each lane: lane 4 g + c the c-th word of row g, `run`
 numbers. Words follow each other down (where `height` is 16), then to the right, then to the next rows:
 
                  16 bytes    the next
@@ -24,59 +24,32 @@ from typing import Any
 
 from ..dsl import device
 
-# Between lanes, as numbers of which one bit differs:
-SAME_ROWS = 1, 2
-SAME_COLUMNS = 16, 8, 4
-
 
 @dataclass(frozen=True)
-class Layout:
-    """rows x columns of numbers that `warps` warps hold together, one's rows below the other's.
-
-    height  rows that a warp has before the next one's begin: 16; 8 of the second operand of a product
-    run     neighbours in a row that a thread has: what 32 bits hold of an operand, 1 of tf32, 2 of halves, 4 bytes
-    """
-
-    rows: int
-    columns: int
-    warps: int = 1
-    height: int = 16
-    run: int = 2
-
-    def __post_init__(self) -> None:
-        assert self.rows % (self.height * self.warps) == 0 and self.columns % (4 * self.run) == 0, self
+class Places:
+    """What all layouts have: places that are a thread's first number's and, the same for all threads, its others' from there on."""
 
     @property
     def count(self) -> int:
         """Of a thread's numbers."""
-        return self.rows * self.columns // (32 * self.warps)
+        raise NotImplementedError
 
     def element(self) -> Callable[[int, int, int], tuple[int, int]]:
         """`of(i, warp, lane)`: row and column of a thread's number i. The one place that says it, in plain Python."""
-        run, upper, apart = self.run, self.height // 8, self.height * self.warps
-        height, block = self.height, self.columns // 4 * upper
+        raise NotImplementedError
 
-        def of(i, warp, lane):
-            row, column = i // run % upper * 8 + lane // 4, i % block // (run * upper) * (4 * run)
-            return i // block * apart + warp * height + row, column + lane % 4 * run + i % run
+    @property
+    def same_rows(self) -> tuple[int, ...]:
+        """Between lanes that have numbers of the same rows: of their numbers one of these bits differs, or some."""
+        raise NotImplementedError
 
-        return of
+    @property
+    def same_columns(self) -> tuple[int, ...]:
+        raise NotImplementedError
 
     def place(self) -> Any:
-        """The same, as a device function."""
+        """`element`'s, as a device function."""
         return device(self.element())
-
-    def matrix(self) -> Any:
-        """`of(lane)`: row and column where matrix lane // 8 begins, of the four 8 x 8 matrices of halves that ldmatrix and stmatrix
-        take at a time: the first four words. Lane 8 j + i gives the address of row i of matrix j."""
-        tall, run = self.height == 16, self.run
-
-        def of(lane):
-            odd, upper = lane // 8 % 2, lane // 16
-            down, across = (odd, upper) if tall else (upper, odd)
-            return down * 8, across * (4 * run)
-
-        return device(of)
 
     @property
     def offsets(self) -> tuple[tuple[int, int], ...]:
@@ -101,3 +74,99 @@ class Layout:
     @property
     def by_column(self) -> tuple[int, ...]:
         return tuple(self.own_columns.index(column) for _, column in self.offsets)
+
+
+@dataclass(frozen=True)
+class Layout(Places):
+    """rows x columns of numbers that `warps` warps hold together, one's rows below the other's.
+
+    height  rows that a warp has before the next one's begin: 16; 8 of the second operand of a product
+    run     neighbours in a row that a thread has: what 32 bits hold of an operand, 1 of tf32, 2 of halves, 4 bytes
+    """
+
+    rows: int
+    columns: int
+    warps: int = 1
+    height: int = 16
+    run: int = 2
+
+    def __post_init__(self) -> None:
+        assert self.rows % (self.height * self.warps) == 0 and self.columns % (4 * self.run) == 0, self
+
+    @property
+    def count(self) -> int:
+        return self.rows * self.columns // (32 * self.warps)
+
+    @property
+    def same_rows(self) -> tuple[int, ...]:
+        return 1, 2
+
+    @property
+    def same_columns(self) -> tuple[int, ...]:
+        return 16, 8, 4
+
+    def element(self) -> Callable[[int, int, int], tuple[int, int]]:
+        run, upper, apart = self.run, self.height // 8, self.height * self.warps
+        height, block = self.height, self.columns // 4 * upper
+
+        def of(i, warp, lane):
+            row, column = i // run % upper * 8 + lane // 4, i % block // (run * upper) * (4 * run)
+            return i // block * apart + warp * height + row, column + lane % 4 * run + i % run
+
+        return of
+
+    def matrix(self) -> Any:
+        """`of(lane)`: row and column where matrix lane // 8 begins, of the four 8 x 8 matrices of halves that ldmatrix and stmatrix
+        take at a time: the first four words. Lane 8 j + i gives the address of row i of matrix j."""
+        tall, run = self.height == 16, self.run
+
+        def of(lane):
+            odd, upper = lane // 8 % 2, lane // 16
+            down, across = (odd, upper) if tall else (upper, odd)
+            return down * 8, across * (4 * run)
+
+        return device(of)
+
+
+@dataclass(frozen=True)
+class RowLayout(Places):
+    """Rows of which each is held by `threads` threads, a power of two: part of a warp, or warps. A thread has runs of neighbours, and
+    the threads' runs lie side by side, so that together they read whole lines of memory.
+
+    columns  of a row; what there is no number for is masked
+    run      neighbours that a thread has, as many as a load brings
+    """
+
+    columns: int
+    threads: int
+    run: int = 4
+
+    def __post_init__(self) -> None:
+        assert self.columns % (self.threads * self.run) == 0 and self.threads & self.threads - 1 == 0, self
+
+    @property
+    def count(self) -> int:
+        return self.columns // self.threads
+
+    @property
+    def warps(self) -> int:
+        """That hold a row."""
+        return max(1, self.threads // 32)
+
+    @property
+    def same_rows(self) -> tuple[int, ...]:
+        """In a warp."""
+        return tuple(1 << bit for bit in range(5) if 1 << bit < self.threads)
+
+    @property
+    def same_columns(self) -> tuple[int, ...]:
+        return tuple(1 << bit for bit in range(5) if 1 << bit >= self.threads)
+
+    def element(self) -> Callable[[int, int, int], tuple[int, int]]:
+        threads, run = self.threads, self.run
+
+        def of(i, warp, lane):
+            thread = warp * 32 + lane
+            return thread // threads, (i // run * threads + thread % threads) * run + i % run
+
+        return of

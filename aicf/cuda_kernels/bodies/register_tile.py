@@ -20,7 +20,7 @@ from typing import Any
 
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
-from .layout import SAME_COLUMNS, SAME_ROWS, Layout
+from .layout import Layout, Places, RowLayout
 from .llvm import const, emit_call
 from .ptx import (
     commit_stores,
@@ -32,7 +32,7 @@ from .ptx import (
     sync_threads,
 )
 from .ptx.wgmma import LINE_BYTES
-from .tile import each
+from .tile import each, fragment
 
 ATOM = LINE_BYTES // 2  # columns of halves, in a swizzled row
 EVERYONE = 0xFFFFFFFF  # of a warp
@@ -89,12 +89,12 @@ def zip_tiles(count: int, fn: Callable[..., Any]) -> Any:
     return _zipped(count, tuple(range(count)), fn)
 
 
-def zip_rows(layout: Layout, fn: Callable[..., Any]) -> Any:
+def zip_rows(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(tile, vector, env)`: fn(x, y, env), y of the vector with a number for each row."""
     return _zipped(layout.count, layout.by_row, fn)
 
 
-def zip_columns(layout: Layout, fn: Callable[..., Any]) -> Any:
+def zip_columns(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(tile, vector, env)`: fn(x, y, env), y of the vector with a number for each column."""
     return _zipped(layout.count, layout.by_column, fn)
 
@@ -104,7 +104,7 @@ def _zipped(count: int, others: tuple[int, ...], fn: Callable[..., Any]) -> Any:
     return device(lambda tile, other, env: run((tile, other), env))
 
 
-def map_places(layout: Layout, fn: Callable[..., Any]) -> Any:
+def map_places(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(tile, first, env)`: fn(x, row, column, env), counted from where the thread's first number is: `first`, two i32."""
     do = device(fn)
 
@@ -115,7 +115,7 @@ def map_places(layout: Layout, fn: Callable[..., Any]) -> Any:
     return device(lambda tile, first, env: run((tile,), (first, env)))
 
 
-def mask(layout: Layout, keep: Callable[..., Any], fill: Any) -> Any:
+def mask(layout: Places, keep: Callable[..., Any], fill: Any) -> Any:
     """`run(tile, first, env)`: numbers where keep(row, column, env), elsewhere `fill`; `first` as for `map_places`."""
     inside = device(keep)
     return map_places(layout, lambda x, row, column, env: x if inside(row, column, env) else fill)
@@ -155,43 +155,64 @@ def _groups(of: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(i for i, group in enumerate(of) if group == which) for which in range(max(of) + 1))
 
 
-def fold_rows(layout: Layout, fn: Callable[..., Any]) -> Any:
+def fold_rows(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(tile)`: of each row fn(x, y) over what this thread has of it. Associative and commutative."""
     return folded(fn, _groups(layout.by_row))
 
 
-def fold_columns(layout: Layout, fn: Callable[..., Any]) -> Any:
+def fold_columns(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(tile)`: of each column fn(x, y) over what this thread has of it. Associative and commutative."""
     return folded(fn, _groups(layout.by_column))
 
 
-def join_rows(layout: Layout, fn: Callable[..., Any]) -> Any:
-    """`run(vector)`: of each row fn(x, y) over the lanes that share it, each of which gets the same. Whole warps."""
-    return _joined(len(layout.own_rows), fn, SAME_ROWS)
+def join_rows(layout: Places, fn: Callable[..., Any]) -> Any:
+    """`run(vector)`: of each row fn(x, y) over the lanes of a warp that share it, each of which gets the same. Whole warps."""
+    return _joined(len(layout.own_rows), fn, layout.same_rows)
 
 
-def join_columns(layout: Layout, fn: Callable[..., Any]) -> Any:
+def join_columns(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(vector)`: of each column fn(x, y) over the lanes of a warp that share it. Other warps' rows are not in it."""
-    return _joined(len(layout.own_columns), fn, SAME_COLUMNS)
+    return _joined(len(layout.own_columns), fn, layout.same_columns)
 
 
 def _joined(count: int, fn: Callable[..., Any], lanes: tuple[int, ...]) -> Any:
-    do, apart = device(fn), lanes[0]
+    if not lanes:
+        return device(lambda vector: vector)
+    do, apart, others = device(fn), lanes[0], _joined(count, fn, lanes[1:])
     swap = map_tile(count, lambda x, env: do(x, cuda.shfl_xor_sync(EVERYONE, x, apart)))
-    if len(lanes) == 1:
-        return device(lambda vector: swap(vector, ()))
-    others = _joined(count, fn, lanes[1:])
     return device(lambda vector: others(swap(vector, ())))
 
 
-def reduce_rows(layout: Layout, fn: Callable[..., Any]) -> Any:
-    """`run(tile)`: of each row fn(x, y) over all of it: 2 shuffles a row. Associative and commutative."""
+def join_warps(layout: RowLayout, fn: Callable[..., Any]) -> Any:
+    """`run(vector, shared, warp, lane)`: of a row fn(x, y) over the warps that hold it, all of the block's; `vector` has what each of
+    them has.
+
+    shared  an f32 for each warp, which no thread reads or writes meanwhile; the block's threads meet, if there are several warps
+    """
+    warps, fold = layout.warps, folded(fn, (tuple(range(layout.warps)),))
+    read = fragment(warps, 1, 1)
+    if warps == 1:
+        return device(lambda vector, shared, warp, lane: vector)
+
+    def run(vector, shared, warp, lane):
+        if lane == 0:
+            shared[warp] = vector[0]
+        cuda.syncthreads()
+        return fold(read(shared, int32(0)))
+
+    return device(run)
+
+
+def reduce_rows(layout: Places, fn: Callable[..., Any]) -> Any:
+    """`run(tile)`: of each row fn(x, y) over what a warp has of it: 2 shuffles a row, of fragments, which is all. Associative and
+    commutative."""
     fold, join = fold_rows(layout, fn), join_rows(layout, fn)
     return device(lambda tile: join(fold(tile)))
 
 
-def reduce_columns(layout: Layout, fn: Callable[..., Any]) -> Any:
-    """`run(tile)`: of each column fn(x, y) over the rows of a warp: 3 shuffles a column. Associative and commutative."""
+def reduce_columns(layout: Places, fn: Callable[..., Any]) -> Any:
+    """`run(tile)`: of each column fn(x, y) over the rows of a warp: 3 shuffles a column, of fragments. Associative and
+    commutative."""
     fold, join = fold_columns(layout, fn), join_columns(layout, fn)
     return device(lambda tile: join(fold(tile)))
 
