@@ -84,6 +84,7 @@ SIZES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(10, each="variant", gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("m, n, k", SIZES)
 def test_sizes(gpu, variant, m, n, k):  # noqa: F811
@@ -324,26 +325,26 @@ def tensors(cuda: Any, r: Any, seed: int) -> tuple[list[Any], list[np.ndarray]]:
 
 
 @pytest.mark.spec("B13", "C9")
-def test_captured_and_replayed(cuda):
+@pytest.mark.parametrize("variant", IDS)
+def test_captured_and_replayed(cuda, variant):
     """Two bound calls of one kernel in a graph, each with descriptors of its own; results of replays are those of eager runs."""
-    r, kernels = product(512, 512, 512, dtype=bf16, tb=True), aicf.default_registry()
-    loader = KernelLoader(kernels, cuda)
-    for kernel_id in IDS:
-        calls, outs, wants = [], [], []
-        for seed in range(2):
-            ins, arrays = tensors(cuda, r, seed)
-            out = cuda.empty(TensorSpec((512, 512), bf16, "cuda"))
-            calls.append(loader.bind(kernel_id, r, ins, [out]))
-            outs.append((out, ins))
-            wants.append(reference(Case("", r), arrays))
-        graph = capture(cuda, calls)
-        for _ in range(2):
-            for out, _ in outs:
-                cuda.write(out, np.full((512, 512), np.nan).astype(bf16.numpy))
-            graph.launch()
-            cuda.sync()
-            for (out, _), want in zip(outs, wants):
-                assert_close(Case("", r, tolerance=HALVES[bf16]), [out.numpy()], want)
+    dtype = types_of(variant, turn=2)[0]  # of test_transposes' kernel for this order
+    r, loader = product(512, 512, 512, dtype=dtype, tb=True), KernelLoader(aicf.default_registry(), cuda)
+    calls, outs, wants = [], [], []
+    for seed in range(2):
+        ins, arrays = tensors(cuda, r, seed)
+        out = cuda.empty(TensorSpec((512, 512), dtype, "cuda"))
+        calls.append(loader.bind(variant, r, ins, [out]))
+        outs.append((out, ins))
+        wants.append(reference(Case("", r), arrays))
+    graph = capture(cuda, calls)
+    for _ in range(2):
+        for out, _ in outs:
+            cuda.write(out, np.full((512, 512), np.nan).astype(dtype.numpy))
+        graph.launch()
+        cuda.sync()
+        for (out, _), want in zip(outs, wants):
+            assert_close(Case("", r, tolerance=HALVES[dtype]), [out.numpy()], want)
 
 
 @pytest.mark.spec("B1", "B5")
