@@ -243,16 +243,20 @@ def watched(tool: str, arguments: list[str], seconds: float | None, loud: bool =
     late = threading.Timer(seconds or 1e9, lambda: os.killpg(started.pid, signal.SIGKILL))
     late.daemon = True
     late.start()
-    said = []
+    said, case = [], ""
     for line in started.stdout or ():
-        if loud:
-            print(line, end="", flush=True)
+        text = line.strip("=\n ")
         if re.search("SUMMARY: (?!0 (errors|hazards))|WRONG", line):
-            said.append(line.strip("=\n "))
+            said.append(text)
+        if not line.startswith("="):
+            case = text
+        elif loud and text and "Host Frame" not in line and "host backtrace" not in line:
+            print(f"  {text}" + (f"   (after {case})" if case else ""), flush=True)
+            case = ""
     code = started.wait()
     late.cancel()
     if code == -signal.SIGKILL:
-        said.append(f"not done after {seconds:g} s")
+        said.append(f"not done after {seconds:g} s, at {case}")
     return said or ([f"exit code {code}"] if code else [])
 
 
