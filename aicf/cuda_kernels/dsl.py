@@ -33,7 +33,7 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dis import opmap
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -181,11 +181,16 @@ def device_calls(fn: Any) -> Any:
     return _rebuilt(fn, made, kept)
 
 
-def with_math(fn: Any, **functions: Any) -> Any:
-    """The function, with these in the place of the functions of those names of Python's `math`."""
+def with_functions(fn: Any, functions: Mapping[str, Any]) -> Any:
+    """The function, with these in the place of the functions of those names of Python's `math` and of its module."""
     module = ModuleType("math")
     module.__dict__.update({**vars(math), **functions})
-    names = {name: module for name in globals_read(fn.__code__) if fn.__globals__.get(name) is math}
+    names = {}
+    for name in globals_read(fn.__code__):
+        if (value := fn.__globals__.get(name)) is math:
+            names[name] = module
+        elif name in functions and isinstance(value, FunctionType):
+            names[name] = functions[name]
     return _rebuilt(fn, names, [cell.cell_contents for cell in fn.__closure__ or ()])
 
 

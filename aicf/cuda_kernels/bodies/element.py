@@ -14,7 +14,7 @@ import numpy as np
 
 from ...registry.program import Expression
 from ...types import DType, rounded
-from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types, with_math
+from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types, with_functions
 from .llvm import emit_call
 from .storage import (
     decode,
@@ -37,6 +37,7 @@ from .storage import (
 
 Loads = tuple[DType | None, ...]
 Stores = tuple[DType, ...]
+Functions = tuple[tuple[str, Any], ...]  # that maps call by these names
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,18 @@ def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool
 
 @deferred
 def vector_maker(
-    expr: Expression, ins: Loads, moves: tuple[bool, ...], width: int, brought: tuple[int, ...], tanh: Any
+    expr: Expression,
+    ins: Loads,
+    moves: tuple[bool, ...],
+    width: int,
+    brought: tuple[int, ...],
+    fast: Functions,
 ) -> Any:
     """`make(carried, words, ins, offsets)`: the same of a map that stores nothing. Returns all of its results, which will be
     halves: of each a tuple with a number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80.
 
-    brought  loads of which the neighbours are given in a word of 32 bits
-    tanh     as exact as halves need it
+    brought  loads of which the neighbours are given in a word of 32 bits, u32 or f32
+    fast     functions as exact as halves need them
     """
     lanes = Lanes(expr, ins, (), moves, width)
     if SIMULATED:
@@ -161,7 +167,7 @@ def vector_maker(
         def codegen(ctx, b, sig, args):
             numbers = [(b.extract_value(args[0], j),) for j in range(width)]
             given = {k: b.extract_value(args[1], i) for i, k in enumerate(brought)}
-            made = _emit_made(ctx, b, lanes, numbers, args[2], args[3], tanh, given)
+            made = _emit_made(ctx, b, lanes, numbers, args[2], args[3], fast, given)
             results = [ctx.make_tuple(b, kind, list(values)) for kind, values in zip(each, zip(*made))]
             return ctx.make_tuple(b, sig.return_type, results)
 
@@ -207,15 +213,15 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
 
 
 def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
-               tanh: Any = None, words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
-    """Loads and steps; all results of each lane. `tanh`: see emit_expression; `words`: of loads that came by another way."""
+               fast: Functions = (), words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
+    """Loads and steps; all results of each lane. `fast`: see emit_expression; `words`: of loads that came by another way."""
     width, apart = lanes.width, lanes.apart
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
         if words and k in words:
             pointer += 1
-            column = unpack(ctx, b, dtype, [words[k]])
+            column = unpack(ctx, b, dtype, [b.bitcast(words[k], ir.IntType(32))])
         elif dtype is None:
             # a multiple of the width: said so, lanes share what depends on its upper bits only, such as Philox's counter
             start = b.and_(at, at.type(-width)) if moves and apart == 1 else at
@@ -231,17 +237,17 @@ def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
             else:
                 column = [emit_load(ctx, b, dtype, source)] * width
         arguments = [(*given, value) for given, value in zip(arguments, column)]
-    return [emit_expression(ctx, b, lanes.emitted, list(values), tanh) for values in arguments]
+    return [emit_expression(ctx, b, lanes.emitted, list(values), fast) for values in arguments]
 
 
-def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], tanh: Any = None) -> list[Any]:
-    """Arguments to results, each in its slot's compute type. `tanh`: one for results that will be halves, if they all will, on
-    sm_80 and later."""
+def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], fast: Functions = ()) -> list[Any]:
+    """Arguments to results, each in its slot's compute type. `fast`: functions for results that will be halves, if they all
+    will, on sm_80 and later."""
     slots: dict[int, Any] = {}
 
     def put(slot: int, value: Any) -> None:
         dtype = expr.dtypes[slot]
-        if slot in expr.rounded and tanh is None:
+        if slot in expr.rounded and not fast:
             value = decode(ctx, b, dtype, encode(ctx, b, dtype, value))
         elif slot in expr.rounded:
             value = emit_rounded(ctx, b, dtype, value)
@@ -253,7 +259,7 @@ def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], tanh:
         kinds = [numba_type(expr.dtypes[s]) for s in made]
         result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
         given = [numba_type(expr.dtypes[s]) for s in arguments]
-        called = device_calls(fn) if tanh is None else with_math(device_calls(fn), tanh=tanh)
+        called = device_calls(with_functions(fn, dict(fast)) if fast else fn)
         r = emit_call(ctx, b, called, result, given, [slots[s] for s in arguments])
         for k, slot in enumerate(made):
             put(slot, r if len(made) == 1 else b.extract_value(r, k))

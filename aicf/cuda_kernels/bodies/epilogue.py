@@ -50,6 +50,7 @@ class Epilogue:
     batch  axes of the batch, at most 2
     split  the batch is of parts of k
     sums   where the expression has one result more than there are stores: columns of that are added up, and written so
+    scaled alpha is not 1
     """
 
     expression: Expression
@@ -62,6 +63,7 @@ class Epilogue:
     batch: int = 0
     split: bool = False
     sums: DType | None = None
+    scaled: bool = True
 
     @property
     def outside(self) -> tuple[Any, ...] | None:
@@ -93,7 +95,7 @@ def finisher(epilogue: Epilogue) -> Any:
     Returns what is to be added up, if anything.
     """
     reads = epilogue.reads
-    start = starter(epilogue.c, epilogue.width)
+    start = starter(epilogue.c, epilogue.width, epilogue.scaled)
     at, first = places(reads), first_row(epilogue.batch)
     moves = tuple(read.column != 0 for read in reads)
     dtypes = tuple(read.dtype for read in reads)
@@ -155,17 +157,18 @@ def stride(known: int | str, position: int) -> Any:
 
 
 @deferred
-def starter(dtype: DType | None, width: int, brought: bool = False) -> Any:
+def starter(dtype: DType | None, width: int, by_alpha: bool, brought: bool = False) -> Any:
     """`start(products, scales, c, i)`: alpha * product + beta * c for `width` neighbours, in f32 and with one fused
     multiply-add for c whether or not contraction is allowed elsewhere: fused or not, a product is the same number.
 
     dtype    of c; None: there is none
+    by_alpha otherwise alpha is 1
     brought  in the place of c's pointer there is a word of 32 bits with its neighbours
     """
     if SIMULATED:
 
         def start_each(products, scales, c, i):
-            scaled = [np.float32(scales[0] * x) for x in products]
+            scaled = [np.float32(scales[0] * x) if by_alpha else np.float32(x) for x in products]
             if dtype is None:
                 return tuple(scaled)
             at = 0 if brought else i
@@ -177,7 +180,8 @@ def starter(dtype: DType | None, width: int, brought: bool = False) -> Any:
     def start(typing, products, scales, c, i):
         def codegen(ctx, b, sig, args):
             alpha, beta = (b.extract_value(args[1], j) for j in range(2))
-            values = [b.fmul(alpha, b.extract_value(args[0], j)) for j in range(width)]
+            values = [b.extract_value(args[0], j) for j in range(width)]
+            values = [b.fmul(alpha, x) for x in values] if by_alpha else values
             if dtype is not None:
                 given = b.extract_value(args[2], 0)
                 if brought:

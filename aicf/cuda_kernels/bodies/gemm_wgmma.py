@@ -327,7 +327,8 @@ def consumer(
             before, acc = uint32(0), begin(acc)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
             corner = line, int32(column * tile_n + part_of_k * own_columns), int32(layer)
-            ask(base, maps, group, member, corner)
+            given = *operands, corner_of(layer, sizes)
+            words = ask(base, maps, group, member, corner, sizes, given)
             if tile != first:
                 wait_turn(team)
             for step in range(int32(count)):
@@ -349,8 +350,7 @@ def consumer(
                 release(before, member)
             met()
             sums = gather(sums, base, group, member, part_of_k)
-            given = *operands, corner_of(layer, sizes)
-            write(sums, base, maps, group, member, corner, sizes, scales, given, parity)
+            write(sums, words, base, maps, group, member, corner, sizes, scales, given, parity)
             parity = uint32(parity ^ uint32(1))
             if teams > 1 and following < tiles:
                 stage, phase = skip(stage, phase, length(following, walk))

@@ -6,7 +6,7 @@ boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by th
         reads of such matrices comes the same way: a box of an operand is where those of results will be, and each warp
         puts its results in the place of what it has read there
 
-Either way columns of what the map hands on may be added up, by each warp of its rows: a line of the workspace for each.
+What it reads by column only, and sums of columns, see wgmma_columns.py.
 
 Sums lie as `multiply_slabs` says. `corner`: first row and column of a tile, and its layer (see wgmma_walk.py).
 """
@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from ...types import DType
-from ..dsl import device, float32, uint32
-from ..wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, WARPS, Tiling
-from .element import putter, rounded_by_store, vector_maker
+from ..dsl import device, uint32
+from ..wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, Tiling
+from .element import rounded_by_store, vector_maker
 from .epilogue import Epilogue, finisher, first_row, places, starter
 from .ptx import (
+    approximate,
     commit_stores,
     expect,
     fence_async,
@@ -32,8 +33,6 @@ from .ptx import (
     load_matrices,
     pack_halves,
     prefetch_box,
-    scatter_sums,
-    settle,
     store_box,
     store_matrices,
     sync_threads,
@@ -41,17 +40,29 @@ from .ptx import (
     wait_phase,
     wait_stores_read,
 )
-from .tile import column_sums, each, permute
+from .wgmma_columns import (
+    EIGHT,
+    OWN,
+    PAIR,
+    chunks,
+    each_or_sums,
+    held_reads,
+    in_columns,
+    last_of,
+    row_adder,
+    row_loader,
+    with_words,
+    words_for,
+)
 from .wgmma_walk import chosen
 
-CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk; of narrower tiles, a chunk is as narrow
-PAIR = 2  # neighbouring columns that a thread holds
-OWN = ATOM // 4  # columns that it has of a chunk
+CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
 
 
 def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
-    """(`ask(base, maps, group, member, corner)`: before a tile's main loop, for what its results are made from; `write(acc, base,
-    maps, group, member, corner, sizes, scales, operands, parity)`, of how many tiles were before; `done(member)`)"""
+    """(`ask(base, maps, group, member, corner, sizes, operands)`: before a tile's main loop, for what its results are made from;
+    `write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity)`, of what `ask` returned and of how
+    many tiles were before; `done(member)`)"""
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
     wide, size = chunks(tiling)
 
@@ -67,13 +78,14 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     columns = tuple(i // 4 * PAIR + i % PAIR for i in range(size))
     write_each = in_columns(tiling, epilogue, epilogue.width, columns, write_run)
 
-    def write(acc, base, maps, group, member, corner, sizes, scales, operands, parity):
+    def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
         m, n = sizes[0], sizes[1]
-        line = np.int32(corner[0] + member // 32 * 16 + member % 32 // 4)
-        env = line, np.int32(corner[1] + member % 4 * 2), m, n, scales, operands
-        write_each(acc, env, member, corner, sizes, operands)
+        line = np.int32(corner[0] + (member >> 5) * 16 + (member & 31) // 4)
+        env = line, np.int32(corner[1] + (member & 3) * 2), m, n, scales, operands
+        write_each(acc, words, env, member, corner, sizes, operands)
 
-    return device(lambda base, maps, group, member, corner: None), device(write), device(lambda member: None)
+    nothing = device(lambda base, maps, group, member, corner, sizes, operands: ())
+    return nothing, device(write), device(lambda member: None)
 
 
 def boxes_of_results(
@@ -83,7 +95,11 @@ def boxes_of_results(
     the main loop needs the room. `brought`: reads of the epilogue whose numbers come in boxes; see `operand_bringer`."""
     blocks, chunks_at, buffers = tiling.row_blocks, tiling.chunks_at(staged), tiling.buffers(staged)
     turns, box, own = buffers // staged, staged * CHUNK_BYTES, buffers * CHUNK_BYTES
-    put_all = each_or_sums(epilogue, CHUNK, 8, tuple(range(OWN)), matrices(epilogue, brought))
+    held = held_reads(tiling, epilogue)
+    each_put = with_words(len(held))
+    size = CHUNK // EIGHT * each_put
+    put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), matrices(epilogue, brought, held))
+    load_rows = row_loader(tiling, epilogue, held)
     wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
     store = of_maps(box_storer(epilogue.batch), 2, len(epilogue.stores))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
@@ -93,7 +109,7 @@ def boxes_of_results(
 
     def write_chunk(i, run, given):
         first, (base, chunks, group, member, maps, corner, sizes, scales, operands, parity) = given
-        chunk = (first + i) // CHUNK
+        chunk = (first + i) // size
         line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
         at = uint32(chunks + uint32(chunk % turns * box))
         wait_for_room(chunk, base, group, member, parity)
@@ -106,16 +122,17 @@ def boxes_of_results(
             go_on(chunk, base, chunks, maps, group, corner)
         return added
 
-    write_each = in_columns(tiling, epilogue, CHUNK, tuple(range(OWN)), write_chunk)
+    write_each = in_columns(tiling, epilogue, size, tuple(range(OWN)), write_chunk, len(held))
 
-    def write(acc, base, maps, group, member, corner, sizes, scales, operands, parity):
+    def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
         chunks = uint32(base + uint32(chunks_at + group * own))
         env = base, chunks, group, member, maps, corner, sizes, scales, operands, parity
-        write_each(acc, env, member, corner, sizes, operands)
+        write_each(acc, words, env, member, corner, sizes, operands)
 
-    def ask(base, maps, group, member, corner):
+    def ask(base, maps, group, member, corner, sizes, operands):
         if member == 0:
             ask_for(base, uint32(base + uint32(chunks_at + group * own)), maps, group, corner)
+        return load_rows(corner, member, sizes[1], operands)
 
     def done(member):
         if member == 0:
@@ -230,31 +247,33 @@ def of_maps(do: Any, first: int, count: int) -> Any:
     return device(do_each)
 
 
-def matrices(epilogue: Epilogue, brought: tuple[int, ...]) -> Any:
+def matrices(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
     """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a chunk, as four 8 x 8 matrices of each result.
-    Returns what is to be added up, if anything, as sums of its four columns.
+    Returns what is to be added up, if anything, as sums of its four columns. A run: eight sums, then words that are `held`.
 
     Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
     rows of a matrix lie in the same banks. Threads outside of the results compute with the nearest numbers inside.
     """
-    finish, store, apart = packer(epilogue, brought), matrix_storer(len(epilogue.stores)), forget()
+    finish, store, apart = packer(epilogue, brought, held), matrix_storer(len(epilogue.stores)), forget()
     load, add = matrix_loader(len(brought)), row_adder(epilogue.sums)
+    each_put, (left_of, right_of) = with_words(len(held)), words_for(len(held))
 
     def put(i, run, env):
         at, member, line, column, sizes, scales, operands = env
         m, n = sizes[0], sizes[1]
-        member = apart(member)
-        warp, lane = member // 32, member % 32
-        r, q = line + warp * 16 + lane // 4, column + i // 4 * 8 + lane % 4 * 2
-        upper, lower = np.int32(min(r, m - 1)), np.int32(min(r + 8, m - 1))
-        left, right = np.int32(min(q, n - 2)), np.int32(min(q + 8, n - 2))
-        x, j = warp * 16 + lane // 8 % 2 * 8 + lane % 8, i // 4 + lane // 16
-        place = uint32(at + uint32(x * 2 * ATOM + (j ^ lane % 8) * 16))
-        read = load(place)
-        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands, read[0])
-        b = finish(apart(lower), apart(left), (run[2], run[3]), n, scales, operands, read[1])
-        c = finish(apart(upper), apart(right), (run[4], run[5]), n, scales, operands, read[2])
-        d = finish(apart(lower), apart(right), (run[6], run[7]), n, scales, operands, read[3])
+        member, j = apart(member), i // each_put
+        lane, x = member & 31, (member >> 5) * 16 + (member & 15)
+        r = np.int32(line + (member >> 5) * 16 + (lane >> 2))
+        q = np.int32(column + j * 16 + (lane & 3) * 2)
+        last_r, last_q = np.int32(m - 1), np.int32(n - 2)
+        upper, lower = min(r, last_r), min(np.int32(r + 8), last_r)
+        left, right = min(q, last_q), min(np.int32(q + 8), last_q)
+        place = uint32((at + uint32(x * 2 * ATOM + ((lane >> 4) ^ (lane & 7)) * 16)) ^ uint32(j * 32))
+        read, by_left, by_right = load(place), left_of(run), right_of(run)
+        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands, read[0] + by_left)
+        b = finish(apart(lower), apart(left), (run[2], run[3]), n, scales, operands, read[1] + by_left)
+        c = finish(apart(upper), apart(right), (run[4], run[5]), n, scales, operands, read[2] + by_right)
+        d = finish(apart(lower), apart(right), (run[6], run[7]), n, scales, operands, read[3] + by_right)
         store(place, a[0], b[0], c[0], d[0])
         return add(a[1], b[1], c[1], d[1], r, m)
 
@@ -303,15 +322,22 @@ def matrix_storer(results: int) -> Any:
 
 
 @functools.cache
-def packer(epilogue: Epilogue, brought: tuple[int, ...]) -> Any:
+def packer(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
     """`finish(r, q, products, n, scales, operands, words)`: as `finisher`'s, but results are returned, the two neighbours of each
-    in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first."""
+    in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first, and of those `held`."""
     reads, expression = epilogue.reads, rounded_by_store(epilogue.expression, len(epilogue.stores))
-    of_reads, brings_c = tuple(k for k in brought if k != OF_C), OF_C in brought
-    start, at, pack = starter(epilogue.c, PAIR, brings_c), places(reads), pair_packer(epilogue.stores)
+    of_reads, brings_c = (*(k for k in brought if k != OF_C), *held), OF_C in brought
+    start, at, pack = (
+        starter(epilogue.c, PAIR, epilogue.scaled, brings_c),
+        places(reads),
+        pair_packer(epilogue.stores),
+    )
     first, added = first_row(epilogue.batch), last_of(len(epilogue.stores), epilogue.sums)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
-    compute = vector_maker(expression, dtypes, moves, PAIR, of_reads, tanh_for_halves())
+    exp2, reciprocal = approximate("exp2"), approximate("reciprocal")
+    logistic2 = device(lambda x, half, half_ln2: reciprocal(half + half + exp2(-x)))
+    fast = ("tanh", tanh_for_halves()), ("logistic2", logistic2)
+    compute = vector_maker(expression, dtypes, moves, PAIR, of_reads, fast)
     c_of = device((lambda c, words: words[:1]) if brings_c else (lambda c, words: c))
     others = device((lambda words: words[1:]) if brings_c else (lambda words: words))
 
@@ -333,87 +359,3 @@ def pair_packer(dtypes: tuple[DType, ...]) -> Any:
         return device(lambda pairs: (pack(pairs[0][0], pairs[0][1]),))
     others = pair_packer(dtypes[:-1])
     return device(lambda pairs: others(pairs) + (pack(pairs[last][0], pairs[last][1]),))
-
-
-# --- sums of columns --------------------------------------------------------------------------------------------------
-
-
-def last_of(results: int, sums: DType | None) -> Any:
-    """`added(pairs)`: the pair behind those of the results, or ()."""
-    return device((lambda pairs: ()) if sums is None else (lambda pairs: pairs[results]))
-
-
-def row_adder(sums: DType | None) -> Any:
-    """`add(a, b, c, d, r, m)`: of pairs of row r, of r + 8, and of the same rows further right, sums over rows inside."""
-    if sums is None:
-        return device(lambda a, b, c, d, r, m: None)
-
-    now = settle()
-
-    def add(a, b, c, d, r, m):
-        upper, lower = r < m, r + 8 < m
-        return (
-            now(choose(upper, a[0]) + choose(lower, b[0])),
-            now(choose(upper, a[1]) + choose(lower, b[1])),
-            now(choose(upper, c[0]) + choose(lower, d[0])),
-            now(choose(upper, c[1]) + choose(lower, d[1])),
-        )
-
-    return device(add)
-
-
-@device
-def choose(inside, x):
-    """x, or 0 outside, whatever x is."""
-    return x if inside else float32(0)
-
-
-def each_or_sums(epilogue: Epilogue, n: int, width: int, columns: tuple[int, ...], fn: Any) -> Any:
-    """`run(tile, env)`: `each`, or if there are sums `column_sums`, by these columns."""
-    if epilogue.sums is None:
-        return each(n, width, fn)
-    return column_sums(n, width, columns, max(columns) + 1, fn)
-
-
-def chunks(tiling: Tiling) -> tuple[int, int]:
-    """(Columns of a chunk of 64 rows, sums that a thread has of it)"""
-    wide = min(ATOM, tiling.columns)
-    return wide, CHUNK * wide // ATOM
-
-
-def in_columns(tiling: Tiling, epilogue: Epilogue, width: int, columns: tuple[int, ...], fn: Any) -> Any:
-    """`write(acc, env, member, corner, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs: 64
-    columns after the other, and in each, 64 rows after the other. A run is the one from first + i on. If there are sums, fn
-    returns numbers to be added up, and each warp writes a line of their sums over its rows.
-
-    columns  which of a chunk's own columns the numbers are of: column i is i % 2 of each 8
-    """
-    blocks, rows, (wide, size) = tiling.row_blocks, tiling.rows, chunks(tiling)
-    across = tiling.columns // wide
-    order = [(block * across + chunk) * size for chunk in range(across) for block in range(blocks)]
-    turn = permute(tuple(first + i for first in order for i in range(size)))
-
-    write_column = each_or_sums(epilogue, blocks * size, width, columns * blocks, fn)
-    if epilogue.sums is None:
-        write_all = each(tiling.finished, blocks * size, lambda i, run, env: write_column(run, (i, env)))
-        return device(lambda acc, env, member, corner, sizes, operands: write_all(turn(acc), env))
-    assert wide == ATOM
-    add, keep = scatter_sums(OWN), putter(epilogue.sums)
-
-    def write_and_add(i, run, given):
-        env, member, corner, sizes, operands = given
-        low, high = add(write_column(run, (i, env)))
-        m, n, lane = sizes[0], sizes[1], member % 32
-        column = np.int32(corner[1] + i // (blocks * CHUNK) * ATOM + lane // 4 * 8 + lane % 4 * PAIR)
-        at = np.int64(corner[0] // rows * WARPS + member // 32) * n + column
-        if corner[0] < m and column < n:
-            keep(operands[4][0], at, low)
-            if column + 1 < n:
-                keep(operands[4][0], at + 1, high)
-
-    write_each = each(tiling.finished, blocks * CHUNK, write_and_add)
-
-    def write(acc, env, member, corner, sizes, operands):
-        write_each(turn(acc), (env, member, corner, sizes, operands))
-
-    return device(write)

@@ -1,0 +1,221 @@
+"""What the results of a warpgroup have by column: what their map reads by column only, and sums of what it makes.
+
+Such an operand, a bias, is asked for before a tile's main loop, and waits in registers: 32 bits of two neighbours for each
+eight columns of the tile. What it holds for 16 columns goes along with the sums of these.
+
+Sums are by each warp of its rows: a line of the workspace for each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...types import DType, bf16, f16
+from ..dsl import SIMULATED, deferred, device, float32, intrinsic, ir, types
+from ..wgmma_tiling import ATOM, WARPS, Tiling
+from .element import putter
+from .epilogue import Epilogue, places
+from .llvm import const
+from .ptx import scatter_sums, settle
+from .tile import column_sums, each, permute
+
+PAIR = 2  # neighbouring columns that a thread holds
+EIGHT = 8  # columns that four threads hold together; and a thread's sums of 16 columns and 16 rows
+OWN = ATOM // 4  # columns that a thread has of a chunk
+MOST_WORDS = 32  # that wait in registers
+
+# --- what is read by column -------------------------------------------------------------------------------------------
+
+
+def held_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
+    """Reads of halves by column, as many as there are registers for."""
+    found = tuple(
+        k for k, read in enumerate(epilogue.reads)
+        if read.dtype in (f16, bf16) and (read.row, read.column) == (0, 1)
+    )  # fmt: skip
+    return found[: MOST_WORDS * EIGHT // tiling.columns]
+
+
+def row_loader(tiling: Tiling, epilogue: Epilogue, held: tuple[int, ...]) -> Any:
+    """`load(corner, member, n, operands)`: all words of the reads that are held, one read's after the other's."""
+    if not held:
+        return device(lambda corner, member, n, operands: ())
+    k, others = held[-1], row_loader(tiling, epilogue, held[:-1])
+    at, load_words = places(epilogue.reads), words_of_row(tiling.columns // EIGHT)
+    pointer = sum(read.dtype is not None for read in epilogue.reads[:k])
+
+    def load(corner, member, n, operands):
+        _, ins, strides, _, _, layer = operands
+        start = at(np.int64(0), np.int64(0), np.int64(n), strides, layer)[k]
+        column = np.int32(corner[1] + (member & 3) * PAIR)
+        return others(corner, member, n, operands) + load_words(
+            ins[pointer], start, column, np.int32(n - PAIR)
+        )
+
+    return device(load)
+
+
+@deferred
+def words_of_row(count: int) -> Any:
+    """`load(pointer, start, column, last)`: of halves, pairs from start + column on, eight apart, none behind `last`; each as the
+    bits of an f32."""
+    if SIMULATED:
+
+        def load_pairs(pointer, start, column, last):
+            places = [start + min(column + i * EIGHT, last) for i in range(count)]
+            return tuple(tuple(pointer[at : at + PAIR]) for at in places)
+
+        return load_pairs
+
+    @intrinsic
+    def load(typing, pointer, start, column, last):
+        def codegen(ctx, b, sig, args):
+            source, start_at, first, last_at = args
+            words = []
+            for i in range(count):
+                q = b.add(first, const(i * EIGHT))
+                q = b.select(b.icmp_signed("<", q, last_at), q, last_at)
+                at = b.gep(source, [b.add(start_at, b.sext(q, start_at.type))])
+                words.append(b.load(b.bitcast(at, ir.FloatType().as_pointer(at.type.addrspace)), align=4))
+            return ctx.make_tuple(b, sig.return_type, words)
+
+        return types.UniTuple(types.float32, count)(pointer, types.int64, types.int32, types.int32), codegen
+
+    return load
+
+
+@deferred
+def weave(order: tuple[int, ...]) -> Any:
+    """`turn(tile, words)`: of both together, in this order."""
+    if SIMULATED:
+        return lambda tile, words: tuple((*tile, *words)[i] for i in order)
+
+    @intrinsic
+    def turn(typing, tile, words):
+        def codegen(ctx, b, sig, args):
+            count = len(tile)
+            values = [
+                b.extract_value(args[0], i) if i < count else b.extract_value(args[1], i - count)
+                for i in order
+            ]
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(types.float32, len(order))(tile, words), codegen
+
+    return turn
+
+
+def with_words(held: int) -> int:
+    """What a thread has of 16 rows and columns: its sums, and words for the left and the right eight columns."""
+    return EIGHT + 2 * held
+
+
+def words_for(held: int) -> tuple[Any, Any]:
+    """(`left(run)`, `right(run)`): these words."""
+    if held == 0:
+        nothing = device(lambda run: ())
+        return nothing, nothing
+    return permute(tuple(range(EIGHT, EIGHT + held))), permute(tuple(range(EIGHT + held, with_words(held))))
+
+
+# --- all that a thread holds ------------------------------------------------------------------------------------------
+
+
+def chunks(tiling: Tiling) -> tuple[int, int]:
+    """(Columns of a chunk of 64 rows, sums that a thread has of it)"""
+    wide = min(ATOM, tiling.columns)
+    return wide, wide // 2
+
+
+def in_columns(
+    tiling: Tiling, epilogue: Epilogue, width: int, columns: tuple[int, ...], fn: Any, held: int = 0
+) -> Any:
+    """`write(acc, words, env, member, corner, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs:
+    64 columns after the other, and in each, 64 rows after the other. A run is the one from first + i on. If there are sums, fn
+    returns numbers to be added up, and each warp writes a line of their sums over its rows.
+
+    columns  which of a chunk's own columns the numbers are of: column i is i % 2 of each 8
+    held     reads whose words go along, behind each eight sums
+    """
+    blocks, rows, (wide, sums) = tiling.row_blocks, tiling.rows, chunks(tiling)
+    across, eights = tiling.columns // wide, tiling.columns // EIGHT
+    order: list[int] = []
+    for chunk in range(across):
+        for block in range(blocks):
+            first = (block * across + chunk) * sums
+            for i in range(0, sums, EIGHT):
+                order += range(first + i, first + i + EIGHT)
+                left = tiling.finished + chunk * wide // EIGHT + i // 4
+                order += [left + side + k * eights for side in range(2) for k in range(held)]
+    turn, size = weave(tuple(order)), sums // EIGHT * with_words(held)
+
+    write_column = each_or_sums(epilogue, blocks * size, width, columns * blocks, fn)
+    if epilogue.sums is None:
+        write_all = each(
+            across * blocks * size, blocks * size, lambda i, run, env: write_column(run, (i, env))
+        )
+        return device(
+            lambda acc, words, env, member, corner, sizes, operands: write_all(turn(acc, words), env)
+        )
+    assert wide == ATOM
+    add, keep = scatter_sums(OWN), putter(epilogue.sums)
+
+    def write_and_add(i, run, given):
+        env, member, corner, sizes, operands = given
+        low, high = add(write_column(run, (i, env)))
+        m, n, lane = sizes[0], sizes[1], member & 31
+        column = np.int32(corner[1] + i // (blocks * size) * ATOM + (lane >> 2) * 8 + (lane & 3) * PAIR)
+        at = np.int64(corner[0] // rows * WARPS + (member >> 5)) * n + column
+        if corner[0] < m and column < n:
+            keep(operands[4][0], at, low)
+            if column + 1 < n:
+                keep(operands[4][0], at + 1, high)
+
+    write_each = each(across * blocks * size, blocks * size, write_and_add)
+
+    def write(acc, words, env, member, corner, sizes, operands):
+        write_each(turn(acc, words), (env, member, corner, sizes, operands))
+
+    return device(write)
+
+
+# --- sums of columns --------------------------------------------------------------------------------------------------
+
+
+def each_or_sums(epilogue: Epilogue, n: int, width: int, columns: tuple[int, ...], fn: Any) -> Any:
+    """`run(tile, env)`: `each`, or if there are sums `column_sums`, by these columns."""
+    if epilogue.sums is None:
+        return each(n, width, fn)
+    return column_sums(n, width, columns, max(columns) + 1, fn)
+
+
+def last_of(results: int, sums: DType | None) -> Any:
+    """`added(pairs)`: the pair behind those of the results, or ()."""
+    return device((lambda pairs: ()) if sums is None else (lambda pairs: pairs[results]))
+
+
+def row_adder(sums: DType | None) -> Any:
+    """`add(a, b, c, d, r, m)`: of pairs of row r, of r + 8, and of the same rows further right, sums over rows inside."""
+    if sums is None:
+        return device(lambda a, b, c, d, r, m: None)
+
+    now = settle()
+
+    def add(a, b, c, d, r, m):
+        upper, lower = r < m, r + 8 < m
+        return (
+            now(choose(upper, a[0]) + choose(lower, b[0])),
+            now(choose(upper, a[1]) + choose(lower, b[1])),
+            now(choose(upper, c[0]) + choose(lower, d[0])),
+            now(choose(upper, c[1]) + choose(lower, d[1])),
+        )
+
+    return device(add)
+
+
+@device
+def choose(inside, x):
+    """x, or 0 outside, whatever x is."""
+    return x if inside else float32(0)
