@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from memory_kernels import launch
 from ptx_kernels import aligned
-from tile_kernels import putter
 
 import aicf.cuda_kernels.bodies.ptx as ptx
 from aicf.cuda_kernels.bodies.layout import Layout
 from aicf.cuda_kernels.bodies.mma_slices import Brought, Fragments, Stored
-from aicf.cuda_kernels.bodies.tile import each, zeros
+from aicf.cuda_kernels.bodies.register_tile import store_tile
+from aicf.cuda_kernels.bodies.tile import zeros
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
 from aicf.registry.variant import In, Launch, Num, Out
-from aicf.types import i32
+from aicf.types import f32, i32
 
 UNIT = 16  # bytes, that each lane brings
 LINES = 32  # of an operand of `multiplied`
@@ -77,7 +77,7 @@ def multiplied(kind: str, lines_fast: bool, steps: int) -> Launch:
     read = ptx.read_fragments(a.places, b.places, *turned(stored))
     multiply = ptx.multiply_steps(kind, a.places, b.places, *turned(stored))
     finish, start = ptx.multiply_held(kind, LINES // 16), zeros(sums.count)
-    put = each(sums.count, 1, putter(sums.place(), LINES))
+    put, place = store_tile(sums, f32), sums.place()
 
     def kernel(a, b, out):
         lane = int32(cuda.threadIdx.x)
@@ -95,7 +95,7 @@ def multiplied(kind: str, lines_fast: bool, steps: int) -> Launch:
         a_at = uint32(base + uint32(offset(a_line, a_k)))
         b_at = uint32(base + uint32(nbytes + offset(b_line, b_k)))
         acc, held = multiply(start, read(a_at, b_at), a_at, b_at)
-        put(finish(acc, held), (out, (0, lane)))
+        put(finish(acc, held), (out, (place(0, 0, lane), (LINES, LINES), LINES)))
 
     return launch(kernel, In(0), In(1), Out(0), threads=32, shared=1024 + 2 * nbytes)
 

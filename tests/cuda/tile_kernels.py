@@ -19,18 +19,21 @@ from aicf.cuda_kernels.bodies.register_tile import (
     fold_rows,
     join_rows,
     join_warps,
+    load_tile,
     map_tile,
     mask,
     pack,
     reduce_columns,
     reduce_rows,
     send_tile,
+    starts,
+    store_tile,
     take_words,
     zip_columns,
     zip_rows,
     zip_tiles,
 )
-from aicf.cuda_kernels.bodies.tile import each, permute, put_run, raw_runs, runs, zeros
+from aicf.cuda_kernels.bodies.tile import permute, raw_runs, zeros
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
 from aicf.registry.variant import In, Launch, Num, Out
 from aicf.types import DType, f32, i32
@@ -169,16 +172,7 @@ def softmax(dtype: DType, rows: int, n: int, k: int, shift: int) -> Launch:
     warps = rows // 16
     left, right, sums = Layout(rows, k, warps), Layout(n, k, height=8), Layout(rows, n, warps)
     a_place, b_place, place = left.place(), right.place(), sums.place()
-
-    def a_word(i, env):
-        row, column = a_place(2 * i, env[0], env[1])
-        return np.int64(row * k + column)
-
-    def b_word(i, env):
-        row, column = b_place(2 * i, 0, env[1])
-        return np.int64(row * k + column)
-
-    load_a, load_b = raw_runs(dtype, left.count // 2, 2, a_word), raw_runs(dtype, right.count // 2, 2, b_word)
+    load_a, load_b = (raw_runs(dtype, x.count // 2, 2, starts(x)) for x in (left, right))
     a_words = tuple((tuple(range(i, i + 4)),) for i in range(0, left.count // 2, 4))
     b_words = tuple(
         tuple((j * k // 8 + i, j * k // 8 + i + 1) for j in range(n // 8)) for i in range(0, k // 8, 2)
@@ -189,15 +183,15 @@ def softmax(dtype: DType, rows: int, n: int, k: int, shift: int) -> Launch:
     total_of = reduce_rows(sums, lambda x, y: x + y)
     weigh = zip_rows(sums, lambda x, most, env: math.exp(x - most))
     share = zip_rows(sums, lambda x, total, env: x / total)
-    store = each(sums.count, 1, putter(place, n))
+    store = store_tile(sums, f32)
 
     def kernel(a, b, out, shift):
-        thread = int32(cuda.threadIdx.x)
-        where = thread // 32, thread % 32
-        s = multiply(start, load_a(a, where), load_b(b, where))
-        s = seen(s, place(0, where[0], where[1]), (shift,))
+        warp, lane = int32(cuda.threadIdx.x) // 32, int32(cuda.threadIdx.x) % 32
+        given = load_a(a, (a_place(0, warp, lane), (rows, k), k)), load_b(b, (b_place(0, 0, lane), (n, k), k))
+        first = place(0, warp, lane)
+        s = seen(multiply(start, given[0], given[1]), first, (shift,))
         p = weigh(s, peak_of(s), ())
-        store(share(p, total_of(p), ()), (out, where))
+        store(share(p, total_of(p), ()), (out, (first, (rows, n), n)))
 
     kernel.blocks_per_sm = 1
     return Launch(kernel, (1,), (32 * warps,), (In(0), In(1), Out(0), Num(shift, i32)))
@@ -209,28 +203,8 @@ def layer_norm(dtype: DType, rows: int, columns: int, threads: int) -> Launch:
     run, block = 4, max(threads, 64)
     layout = RowLayout(-(-columns // (threads * run)) * threads * run, threads, run)
     place, count, per_block = layout.place(), layout.count, block // threads
+    load, load_vector, store = load_tile(layout, dtype), load_tile(layout, f32), store_tile(layout, dtype)
 
-    def row_run(i, env):
-        row, column = place(i * run, env[0], env[1])
-        return (
-            np.int64(env[2] + row) * columns + column
-            if env[2] + row < rows and column < columns
-            else np.int64(-1)
-        )
-
-    def column_run(i, env):
-        column = place(i * run, env[0], env[1])[1]
-        return np.int64(column) if column < columns else np.int64(-1)
-
-    load, load_vector = runs(dtype, count // run, run, row_run), runs(f32, count // run, run, column_run)
-    put = put_run(dtype, run)
-
-    def put_row(i, run, env):
-        row, column = place(i, env[1], env[2])
-        if env[3] + row < rows and column < columns:
-            put(env[0], np.int64(env[3] + row) * columns + column, run)
-
-    store = each(count, run, put_row)
     total, whole = (make(layout, lambda x, y: x + y) for make in (reduce_rows, join_warps))
     square, share = map_tile(count, lambda x, env: x * x), map_tile(1, lambda x, env: x / np.float32(columns))
     less, times = (zip_rows(layout, fn) for fn in (lambda x, y, env: x - y, lambda x, y, env: x * y))
@@ -242,54 +216,40 @@ def layer_norm(dtype: DType, rows: int, columns: int, threads: int) -> Launch:
     def kernel(x, gamma, beta, out):
         sums = cuda.shared.array(warps, types.float32)
         squares = cuda.shared.array(warps, types.float32)
-        thread, row0 = int32(cuda.threadIdx.x), int32(cuda.blockIdx.x * per_block)
-        warp, lane = thread // 32, thread % 32
-        tile = load(x, (warp, lane, row0))
+        warp, lane = int32(cuda.threadIdx.x) // 32, int32(cuda.threadIdx.x) % 32
+        row, column = place(0, warp, lane)
+        own = (int32(cuda.blockIdx.x * per_block + row), int32(column)), (rows, columns), columns
+        vector = (int32(0), int32(column)), (1, columns), columns
+        tile = load(x, own)
         mean = share(whole(total(tile), sums, warp, lane), ())
-        tile = inside(less(tile, mean, ()), place(0, warp, lane), ())
+        tile = inside(less(tile, mean, ()), own[0], ())
         variance = share(whole(total(square(tile, ())), squares, warp, lane), ())
-        tile = scale(times(tile, invert(variance, ()), ()), load_vector(gamma, (warp, lane)), ())
-        store(shift(tile, load_vector(beta, (warp, lane)), ()), (out, warp, lane, row0))
+        tile = scale(times(tile, invert(variance, ()), ()), load_vector(gamma, vector), ())
+        store(shift(tile, load_vector(beta, vector), ()), (out, own))
 
     kernel.blocks_per_sm = 1
     return Launch(kernel, (-(-rows // per_block),), (block,), (In(0), In(1), In(2), Out(0)))
 
 
-def putter(place: Any, columns: int) -> Any:
-    """`put(i, run, (out, (warp, lane)))`: a thread's number i to where it belongs in rows of so many columns."""
-
-    def put(i, run, env):
-        row, column = place(i, env[1][0], env[1][1])
-        env[0][row * columns + column] = run[0]
-
-    return put
-
-
 def everything(layout: Layout, shift: int) -> Launch:
     """Result 0 of operand 0, both of the layout's shape, of f32; see `expected_of_everything`."""
-    place, columns = layout.place(), layout.columns
-
-    def number(i, env):
-        row, column = place(i, env[0], env[1])
-        return np.int64(row * columns + column)
-
-    load, store = runs(f32, layout.count, 1, number), each(layout.count, 1, putter(place, columns))
+    place, rows, columns = layout.place(), layout.rows, layout.columns
+    load, store = load_tile(layout, f32), store_tile(layout, f32)
     double = map_tile(layout.count, lambda x, env: x * env[0])
     peak_of, total_of = (
-        reduce_rows(layout, lambda x, y: x if x > y else y),
-        reduce_columns(layout, lambda x, y: x + y),
-    )
+        reduce_rows(layout, lambda x, y: x if x > y else y), reduce_columns(layout, lambda x, y: x + y)
+    )  # fmt: skip
     below, scale = zip_rows(layout, lambda x, y, env: x - y), zip_columns(layout, lambda x, y, env: x * y)
     add = zip_tiles(layout.count, lambda x, y, env: x + y)
     seen = mask(layout, lambda row, column, env: column != row + env[0], np.float32(-7))
 
     def kernel(x, out, shift, factor):
-        thread = int32(cuda.threadIdx.x)
-        where = thread // 32, thread % 32
-        given = load(x, where)
+        first = place(0, int32(cuda.threadIdx.x) // 32, int32(cuda.threadIdx.x) % 32)
+        matrix = first, (rows, columns), columns
+        given = load(x, matrix)
         tile = double(given, (factor,))
         tile = scale(below(tile, peak_of(tile), ()), total_of(given), ())
-        store(seen(add(tile, given, ()), place(0, where[0], where[1]), (shift,)), (out, where))
+        store(seen(add(tile, given, ()), first, (shift,)), (out, matrix))
 
     kernel.blocks_per_sm = 1
     args = In(0), Out(0), Num(shift, i32), Num(2.0, f32)

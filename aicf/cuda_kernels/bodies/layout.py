@@ -25,9 +25,11 @@ from typing import Any
 from ..dsl import device
 
 
-@dataclass(frozen=True)
 class Places:
-    """What all layouts have: places that are a thread's first number's and, the same for all threads, its others' from there on."""
+    """What all layouts have: places that are a thread's first number's and, the same for all threads, its others' from there on;
+    `run` numbers that follow each other are neighbours in a row."""
+
+    run: int
 
     @property
     def count(self) -> int:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
 from .layout import Layout, Places, RowLayout
@@ -32,10 +34,45 @@ from .ptx import (
     sync_threads,
 )
 from .ptx.wgmma import LINE_BYTES
-from .tile import each, fragment
+from .tile import each, fragment, put_run, runs
 
 ATOM = LINE_BYTES // 2  # columns of halves, in a swizzled row
 EVERYONE = 0xFFFFFFFF  # of a warp
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def starts(layout: Places) -> Callable[..., Any]:
+    """`start(i, (first, sizes, pitch))`, as `tile.runs` takes it: the element that a thread's run i begins at, or -1 where the matrix
+    has none: it has sizes[0] x sizes[1], of rows `pitch` apart. `first`: row and column of the thread's first number."""
+    place, run = layout.place(), layout.run
+
+    def start(i, env):
+        first, sizes, pitch = env
+        row, column = place(i * run, 0, 0)
+        row, column = int32(first[0] + row), int32(first[1] + column)
+        return np.int64(row) * pitch + column if row < sizes[0] and column < sizes[1] else np.int64(-1)
+
+    return start
+
+
+def load_tile(layout: Places, dtype: DType) -> Any:
+    """`load(pointer, (first, sizes, pitch))`: f32 of a matrix in memory, 0 where it has none; see `starts`. A run of neighbours is
+    one load: columns, pitch and pointer are aligned to it."""
+    return runs(dtype, layout.count // layout.run, layout.run, starts(layout))
+
+
+def store_tile(layout: Places, dtype: DType) -> Any:
+    """`store(tile, (pointer, (first, sizes, pitch)))`: the other way."""
+    start, put, run = device(starts(layout)), put_run(dtype, layout.run), layout.run
+
+    def put_one(i, numbers, env):
+        at = start(i // run, env[1])
+        if at >= 0:
+            put(env[0], at, numbers)
+
+    return each(layout.count, run, put_one)
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------
