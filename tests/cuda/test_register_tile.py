@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ from wgmma_model import NUMPY, element_of, fragment
 
 from aicf.cuda_kernels.bodies import register_tile
 from aicf.cuda_kernels.bodies.layout import Layout, RowLayout
+from aicf.registry.variant import In, Launch, Num, Out
 from aicf.rows import RegionSpec
-from aicf.types import bf16, f16, f32
+from aicf.types import bf16, f16, f32, i32
 
 LAYOUTS = [
     Layout(16, 8), Layout(64, 64, 4), Layout(32, 24), Layout(128, 16, 4), Layout(64, 256, 4), Layout(16, 32, height=8),
@@ -208,6 +211,25 @@ def test_norm_of_rows_stays_in_registers(case):
     dtype, rows, columns, threads = case
     text = code(layer_norm(*case), region_of_norm(dtype, rows, columns), "sm_80")
     assert text.count("shfl.sync.bfly") == 2 * min(5, threads.bit_length() - 1) and ".f64" not in text
+
+
+def test_the_example_of_the_docs():
+    """docs/kernels/tiles.md: right, and the figures in it."""
+    text = (Path(__file__).parents[2] / "docs" / "kernels" / "tiles.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "tiles"}
+    exec(compile(example, "docs/kernels/tiles.md", "exec"), names)
+    kernel, rows = names["softmax"], 6
+    kernel.blocks_per_sm = 1
+    launch = Launch(kernel, (2,), (128,), (In(0), Out(0), Num(rows, i32)))
+    x = np.random.default_rng().normal(size=(rows, 1024)).astype(np.float32)
+    r = regions_of([desc(x.shape, f32)], desc(x.shape, f32))
+    np.testing.assert_allclose(
+        on_host(launch, r, [x]), expected_softmax(x.astype(np.float64), 1024), rtol=1e-4
+    )
+    made = code(launch, r, "sm_80")
+    counts = [made.count(text) for text in ("ld.global.v4", "st.global.v4", "shfl.sync.bfly")]
+    assert counts == [8, 8, 10]
 
 
 # --- attention ----------------------------------------------------------------------------------------------------------
