@@ -121,7 +121,7 @@ STORIES = (
     Story("one row", Problem(1, 4096, 4096), ROWS),
     Story("odd rows", Problem(4097, 4095, 4096, order="NN"), ODD),
 )
-TINY = Story("halves", Problem(256, 256, 256), HALVES)
+TINY = Story("halves", Problem(256, 256, 256), HALVES[::5])
 
 
 def case_name(p: Problem, step: Step | str) -> str:
