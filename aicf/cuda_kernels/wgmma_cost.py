@@ -82,8 +82,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     if tiling.parts > 1:
         finish += MEET_US + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
 
-    usable = int(device.sms * (QUARTETS if tiling.together > 2 else 1)) // tiling.together * tiling.together
-    most = cdiv(tiles, usable)  # tiles of the busiest multiprocessor
+    most = cdiv(tiles, _usable(tiling, device))  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
     if tiling.teams > 1 and parts is None and not staged(tiling, region):
@@ -218,9 +217,14 @@ def best_parts(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[
     return min(costs, key=lambda pair: pair[0].us)
 
 
+def _usable(tiling: Tiling, device: DeviceSpec) -> int:
+    """Multiprocessors that clusters can be on."""
+    return int(device.sms * (QUARTETS if tiling.together > 2 else 1)) // tiling.together * tiling.together
+
+
 def resident(tiling: Tiling, device: DeviceSpec) -> int:
     """Clusters that run at once."""
-    return device.sms * tiling.blocks // tiling.together
+    return _usable(tiling, device) * tiling.blocks // tiling.together
 
 
 def clusters(tiling: Tiling, region: RegionSpec) -> int:

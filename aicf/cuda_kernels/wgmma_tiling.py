@@ -146,7 +146,8 @@ class Tiling:
 
     @property
     def b_bytes(self) -> int:
-        return self.n * LINE_BYTES
+        """Whole boxes of 64 lines, as where n is contiguous."""
+        return -(-self.n // ATOM) * ATOM * LINE_BYTES
 
     @property
     def own_bytes(self) -> int:

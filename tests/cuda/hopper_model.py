@@ -344,6 +344,15 @@ class Machine(Copies):
 
         return add
 
+    def of_warp(self) -> Any:
+        """Also of the one thread that there is of a producer's."""
+
+        def of(x: Any) -> Any:
+            alone = self.current.index == 0 and not any(thread.index == 1 for thread in self.threads)
+            return x if alone else self._warp("first", x)[0]
+
+        return of
+
     def elect(self) -> Any:
         return lambda: int(self._warp("elect", self.current.index)[0] == self.current.index)
 

@@ -114,12 +114,13 @@ def handed(threads: int) -> Launch:
 
 
 def reduced(op: str) -> Launch:
-    reduce, elected = ptx.reduce_warp(op), ptx.elect()
+    reduce, elected, first = ptx.reduce_warp(op), ptx.elect(), ptx.of_warp()
 
     def kernel(x, y):
         thread = int32(cuda.threadIdx.x)
         y[thread] = reduce(x[thread])
         y[thread + 128] = elected()
+        y[thread + 256] = int32(first(uint32(thread)))
 
     return launch(kernel, In(0), Out(0))
 

@@ -77,6 +77,7 @@ HOPPER: Instructions = {
     "griddepcontrol.wait": (ptx.wait_kernel(), lambda f: lambda a, m, x: f()),
     "griddepcontrol.launch_dependents": (ptx.launch_next(), lambda f: lambda a, m, x: f()),
     "elect.sync": (ptx.elect(), lambda f: lambda a, m, x: f()),
+    "shfl.sync.idx.b32": (ptx.of_warp(), lambda f: lambda a, m, x: int32(f(a))),
     "mbarrier.expect_tx.relaxed.cta.shared::cta.b64": (ptx.expect_more(), lambda f: lambda a, m, x: f(a, a)),
     "mbarrier.arrive.expect_tx.shared::cluster.b64": (ptx.expect_remote(), lambda f: lambda a, m, x: f(a, a)),
     "%cluster_nctarank": (ptx.cluster_size(), lambda f: lambda a, m, x: int32(f())),
@@ -88,7 +89,7 @@ HOPPER: Instructions = {
 }  # fmt: skip
 INSTRUCTIONS = {**AMPERE, **ADA, **HOPPER}
 VALUES = {
-    text for text in INSTRUCTIONS if text.startswith(("ld.", "createpolicy", "atom.", "redux", "cvt.", "and.", "elect", "%"))
+    text for text in INSTRUCTIONS if text.startswith(("ld.", "createpolicy", "atom.", "redux", "cvt.", "and.", "elect", "shfl", "%"))
 } | {"mbarrier.test_wait.parity.shared::cta.b64"}  # fmt: skip
 
 
@@ -167,9 +168,10 @@ OPS = {
 @pytest.mark.parametrize("op", OPS)
 def test_warps_reduce_and_elect(compute, op):
     x = integers(4, 32)
-    got = compute(reduced(op), regions_of([desc(x.shape, i32)], desc((256,), i32)), [x]).reshape(8, 32)
+    got = compute(reduced(op), regions_of([desc(x.shape, i32)], desc((384,), i32)), [x]).reshape(12, 32)
     np.testing.assert_array_equal(got[:4], np.repeat(OPS[op].reduce(x, 1)[:, None], 32, 1))
-    assert (got[4:].sum(1) == 1).all() and set(got[4:].flat) == {0, 1}
+    assert (got[4:8].sum(1) == 1).all() and set(got[4:8].flat) == {0, 1}
+    np.testing.assert_array_equal(got[8:], np.repeat(np.arange(0, 128, 32)[:, None], 32, 1))
 
 
 def test_blocks_of_a_cluster_talk(compute):

@@ -74,7 +74,7 @@ def test_products(compute, case):
     (("u8", 64, 1, True, True), ".u8.u8", ".u8.s8"),
     ((f16, 64, 1, None, True), "{$64, $65,", "{$65, $64,"),  # words of rows eight apart
     (("tf32", 32, 2, None, True), "{$80, $81,", "{$64, $65,"),  # of the first block of rows
-    (("e4m3", 64, 1, True, True), "add.s64 a, $64, 2;", "add.s64 a, $64, 4;"),
+    (("e4m3", 64, 1, True, True), "add.u32 lower, $64, 2;", "add.u32 lower, $64, 4;"),
     ((bf16, 64, 1, True, False), "1, 1, 0, 1;", "1, 1, 0, 0;"),
     ((f16, 64, 1, True, True), "b, p,", "b, on,"),
 ])  # fmt: skip

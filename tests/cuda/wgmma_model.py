@@ -18,8 +18,9 @@ def swizzle(address: np.ndarray, nbytes: int = 128) -> np.ndarray:
 
 
 def swizzled(start: int, tensor_map: TensorMap) -> np.ndarray:
-    """Where the elements of a box lie: densely, the contiguous dimension last."""
-    assert start % max(128, 8 * tensor_map.swizzle) == 0, "swizzles repeat, and maps of the same place agree"
+    """Where the elements of a box lie: densely, the contiguous dimension last. The swizzle is one of addresses, wherever the box
+    begins: CUDA Programming Guide, "Using TMA to transfer multi-dimensional arrays", on shared memory that is not aligned to it."""
+    assert start % 128 == 0
     shape = tensor_map.box[::-1]
     return swizzle(start + np.arange(np.prod(shape)).reshape(shape) * tensor_map.itemsize, tensor_map.swizzle)
 
@@ -90,8 +91,12 @@ def slab(text: str, registers: np.ndarray, a: Any, b: int, more: int, read: Call
     values: dict[str, int] = {}
     for line in text.strip("{}\n").split(";\n"):
         line = line.strip("; \n")
-        if found := re.fullmatch(r"add\.s64 (\w), (\$\d+), (\d+)", line):
-            values[found[1]] = given[found[2]] + int(found[3])
+        if found := re.fullmatch(r"add\.u32 (\w+), (\$\d+), (\d+)", line):
+            values[found[1]] = given[found[2]] + int(found[3]) & 0xFFFFFFFF
+        elif found := re.fullmatch(r"mov\.b32 (\w+), (\d+)", line):
+            values[found[1]] = int(found[2])
+        elif found := re.fullmatch(r"mov\.b64 (\w), \{(\w+), (\w+)\}", line):
+            values[found[1]] = values[found[2]] | values[found[3]] << 32
         elif found := re.fullmatch(r"setp\.(ne|eq)\.b32 (\w+), (\$?\d+), 0", line):
             left = given[found[3]] if found[3].startswith("$") else int(found[3])
             values[found[2]] = (left != 0) == (found[1] == "ne")

@@ -37,6 +37,7 @@ from .ptx import (
     launch_next,
     load_box,
     multicast_box,
+    of_warp,
     prefetch_map,
     publish_barriers,
     shared_address,
@@ -46,7 +47,7 @@ from .ptx import (
 from .wgmma_parts import barriers_of_parts, divider, gatherer
 from .wgmma_results import boxes_of_results, runs_of_results
 from .wgmma_sums import sums_of
-from .wgmma_walk import layers, lengths, over, placer, skipper, turner, turns
+from .wgmma_walk import layers, lengths, over, placer, places_of_stages, skipper, turner, turns
 
 
 @functools.cache
@@ -84,7 +85,7 @@ def wgmma(
     meet, met, rank_of = _together(tiling)
     prepare = barriers_of_parts(tiling, staged)
     keep, take = _registers(tiling)
-    follow, let_go = begin(), launch_next()
+    follow, let_go, of_all = begin(), launch_next(), of_warp()
     each = layers(epilogue).each
     produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
     consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged, brought)
@@ -95,6 +96,8 @@ def wgmma(
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
         thread = uint32(cuda.threadIdx.x)
+        # once the compiler knows that a warp is of one warpgroup, main loops are in registers of the warp, and half as long
+        warpgroup = uint32(of_all(uint32(thread // uint32(WARPGROUP))))
         if thread == WARPGROUP:  # while the producer asks for descriptors
             for stage in range(stages):
                 init(uint32(full + uint32(8 * stage)), uint32(1))
@@ -114,7 +117,7 @@ def wgmma(
         rank = uint32(rank_of())
         place = uint32(rank // uint32(parts)), uint32(rank % uint32(parts))
         walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), *place
-        if thread < WARPGROUP:
+        if warpgroup == 0:
             keep()
             if thread == 0:
                 produce(base, full, maps, walk, sizes)
@@ -122,7 +125,7 @@ def wgmma(
             met()
         else:
             take()
-            consume(base, full, maps, walk, sizes, scales, operands)
+            consume(int32(warpgroup - 1), base, full, maps, walk, sizes, scales, operands)
 
     order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")
     walks = "".join(
@@ -184,15 +187,18 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     last ones are, nobody arrives here any more, and the block's shared memory may go.
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
-    share, slice_of_k = tile_n // cluster, depth(epilogue.dtype)
-    stage_bytes, a_bytes, share_bytes, empty = (
-        tiling.stage_bytes,
-        tiling.a_bytes,
-        tiling.b_bytes // cluster,
-        8 * stages,
-    )
+    slice_of_k = depth(epilogue.dtype)
+    stage_bytes, a_bytes, empty = tiling.stage_bytes, tiling.a_bytes, 8 * stages
+    # of b in a cluster, by each block: some lines, or some of k
+    share, lines_apart, k_apart = tiling.b_bytes // LINE_BYTES // cluster, 0, slice_of_k // cluster
+    if b_order[0]:
+        share = lines_apart = tile_n // cluster
+        k_apart = 0
+    share_bytes = (lines_apart + k_apart) * LINE_BYTES
     bring_a = bringer(tile_m, a_order, load_box)
-    bring_b = bringer(share, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster))
+    bring_b = bringer(
+        tile_n, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
+    )
     _, number, slices, point_of, _ = layers(epilogue)
     wait, announce, turn, place = (
         wait_phase(),
@@ -212,7 +218,10 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
             row, column, layer = place(tile, rows, columns)
             begin, count = divide(slices(layer, steps, each), part)
             point = point_of(layer, sizes)
-            a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
+            a_line, b_line = (
+                int32((row * cluster + rank) * tile_m),
+                int32(column * tile_n + rank * lines_apart),
+            )
             a_map, a_lines = a_box(maps, a_line, sizes[0])
             b_map, b_lines = b_box(maps, b_line, sizes[1])
             nbytes = uint32((a_lines + b_lines * uint32(cluster)) * uint32(LINE_BYTES))
@@ -224,7 +233,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
                 k = int32(step * slice_of_k)
                 bring_a(a_at, a_map, ready, a_line, k, point)
-                bring_b(b_at, b_map, ready, b_line, k, point)
+                bring_b(b_at, b_map, ready, b_line, int32(k + rank * k_apart), point)
                 stage, phase = turn(stage, phase)
             tile = uint32(tile + apart)
         if cluster > 1:
@@ -253,7 +262,7 @@ def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: b
 def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
     """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or, of
     halves, 64 lines at a time as 64 rows of lines."""
-    (k_fast, axes), boxes = order, lines // ATOM
+    (k_fast, axes), boxes = order, -(-lines // ATOM)
     load = loader(load_box, axes)
 
     def rows_of_k(to, map, ready, line, k, point):
@@ -283,7 +292,7 @@ def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
 def consumer(
     tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
 ) -> Any:
-    """`consume(base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
+    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
 
     While it asks for the products of one slice, those of the one before are done: then that one's stage is let go, or the
     slice's own if they do not go on (`late`). Of two teams the other one goes on where this one has asked for its tile's last
@@ -295,7 +304,7 @@ def consumer(
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
     start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
     a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
-    turn, skip, place = turner(stages), skipper(stages), placer(tiling.band, epilogue.batch > 0)
+    skip, place = skipper(stages), placer(tiling.band, epilogue.batch > 0)
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
     length = lengths(slices)
@@ -309,12 +318,13 @@ def consumer(
         tiling.columns,
     )
     _, met, _ = _together(tiling)
+    here, go_on = places_of_stages(stages, stage_bytes)
 
-    def consume(base, full, maps, walk, sizes, scales, operands):
+    def consume(group, base, full, maps, walk, sizes, scales, operands):
         first, apart, rows, columns, steps, each, rank, part_of_k = walk
-        thread = int32(cuda.threadIdx.x)
-        group, member = int32(thread // WARPGROUP - 1), int32(thread % WARPGROUP)
+        member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         team, part = int32(group // members), int32(group % members)
+        places = full, a_of(uint32(base + uint32(part * own_bytes))), b_of(uint32(base + uint32(a_bytes)))
         acc = start
         tile = uint32(first + uint32(team) * apart)
         tiles = uint32(rows * columns * number(sizes, steps, each))
@@ -331,17 +341,17 @@ def consumer(
             words = ask(base, maps, group, member, corner, sizes, given)
             if tile != first:
                 wait_turn(team)
-            for step in range(int32(count)):
-                ready = uint32(full + uint32(8) * stage)
+            ready, a, b = here(stage, places)
+            step = uint32(0)
+            while step < count:
                 wait(ready, phase)
-                at = uint32(base + stage * uint32(stage_bytes))
-                a, b = a_of(uint32(at + uint32(part * own_bytes))), b_of(uint32(at + uint32(a_bytes)))
-                acc = multiply(acc, a, b, uint32(step != 0))
+                acc = multiply(acc, a, b, step)
                 read = uint32(ready + uint32(empty))
                 if step >= late:
                     release(before if late else read, member)
                 before = read
-                stage, phase = turn(stage, phase)
+                stage, phase, ready, a, b = go_on(stage, phase, ready, a, b)
+                step = uint32(step + uint32(1))
             following = uint32(tile + apart)
             if following < tiles:
                 pass_turn(team)

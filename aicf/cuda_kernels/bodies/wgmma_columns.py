@@ -125,7 +125,7 @@ def words_for(held: int) -> tuple[Any, Any]:
 
 def chunks(tiling: Tiling) -> tuple[int, int]:
     """(Columns of a chunk of 64 rows, sums that a thread has of it)"""
-    wide = min(ATOM, tiling.columns)
+    wide = tiling.columns if tiling.columns % ATOM else ATOM
     return wide, wide // 2
 
 

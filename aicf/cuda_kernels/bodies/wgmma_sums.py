@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...types import DType, f8e4m3, f8e5m2, f32
-from ..dsl import device, uint32, uint64
+from ..dsl import device, uint32
 from ..wgmma_tiling import Tiling, by_slices
 from .epilogue import Epilogue
 from .ptx import commit_products, fence_products, finish_products, multiply_slabs, wait_products
@@ -94,6 +94,6 @@ def _rows_of_slice(blocks: int, count: int, ask: Any, block: int = 0) -> Any:
     first, others = device(multiply), _rows_of_slice(blocks, count, ask, block + 1)
 
     def multiply_all(sums, a, b, more):
-        return others(first(sums, a, b, more), uint64(a + uint64(below)), b, more)
+        return others(first(sums, a, b, more), uint32(a + uint32(below)), b, more)
 
     return device(multiply_all)

@@ -89,7 +89,7 @@ from .tma import (
     wait_stores,
     wait_stores_read,
 )
-from .warp import elect, reduce_warp, scatter_sums
+from .warp import elect, of_warp, reduce_warp, scatter_sums
 from .wgmma import (
     commit_products,
     describe,
@@ -109,7 +109,7 @@ __all__ = [
     "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
     "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "larger",
     "launch_next", "load_acquire", "load_box", "load_bytes", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
-    "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "pack_fp8",
+    "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "of_warp", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
     "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
     "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "tanh_for_halves", "unpack_fp8",

@@ -27,6 +27,13 @@ def elect() -> Any:
     return instruction(text, result=types.int32, together=True)
 
 
+@deferred
+def of_warp() -> Any:
+    """`of(x)`: the first lane's u32, in all of them: what the compiler may then keep in a register of the warp. `shfl.sync.idx`."""
+    text = "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;"
+    return instruction(text, types.uint32, result=types.uint32, together=True)
+
+
 LINES = 16, 8, 4  # lanes apart, of the 8 that hold the same columns of a product
 
 

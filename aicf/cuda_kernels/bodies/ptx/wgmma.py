@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....types import DType
-from ...dsl import deferred, device, intrinsic, ir, types, uint32, uint64
+from ...dsl import deferred, device, intrinsic, ir, types, uint32
 from .assemble import assemble, instruction, letter
 
 ROWS = 64  # of a, that one instruction multiplies
@@ -20,6 +20,7 @@ STEP_BYTES = 32  # of k, that one instruction sums over
 GROUP_BYTES = (
     8 * LINE_BYTES
 )  # eight rows, over which the swizzle repeats: where an operand begins is a multiple of it
+UPPER = GROUP_BYTES // 16 | 1 << 30  # bits of every descriptor here: see `layout_bits`
 STEPS = LINE_BYTES // STEP_BYTES
 WORDS = 4 * STEPS  # of 32 bits, that a thread has of a's 64 rows, if a lies in registers
 
@@ -62,16 +63,17 @@ def layout_bits(k_fast: bool) -> int:
     bits 62-63  1: 128-byte swizzle
     """
     next_lines = 1 if k_fast else slab_bytes(64) // 16
-    return next_lines << 16 | (GROUP_BYTES // 16) << 32 | 1 << 62
+    return next_lines << 16 | UPPER << 32
 
 
 def describe(k_fast: bool) -> Any:
-    """`of(address)`: the descriptor of what lies there; see `layout_bits`. No instruction."""
-    bits = layout_bits(k_fast)
+    """`of(address)`: the lower 32 bits of the descriptor of what lies there; see `layout_bits`. The upper ones are always the
+    same. What lies further on in the same block is described by as many more sixteenths of bytes."""
+    bits = layout_bits(k_fast) & 0xFFFFFFFF
 
     def of(address):
         # the upper bits of an address are the block's rank in its cluster, which are no part of a descriptor
-        return uint64(uint64(uint32(address) >> uint32(4)) & uint64(0x3FFF) | uint64(bits))
+        return uint32(uint32(address) >> uint32(4) & uint32(0x3FFF) | uint32(bits))
 
     return device(of)
 
@@ -135,8 +137,10 @@ def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_
     lines = [
         ".reg .pred p, on;",
         ".reg .b64 a, b;",
+        ".reg .b32 lower, upper;",
         f"setp.ne.b32 p, ${b_at + 1}, 0;",
         "setp.eq.b32 on, 0, 0;",
+        f"mov.b32 upper, {UPPER};",
     ]
     if a_k_fast is None:
         lines.append("wgmma.fence.sync.aligned;")  # LLVM may compute words, or move them, behind another
@@ -149,9 +153,10 @@ def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_
             else:
                 a = "a"
                 offset = (step * depth_bytes(a_k_fast) + block * slab_bytes(ROWS)) // 16
-                lines.append(f"add.s64 a, ${a_at}, {offset};")
+                lines += [f"add.u32 lower, ${a_at}, {offset};", "mov.b64 a, {lower, upper};"]
             lines += [
-                f"add.s64 b, ${b_at}, {step * depth_bytes(b_k_fast) // 16};",
+                f"add.u32 lower, ${b_at}, {step * depth_bytes(b_k_fast) // 16};",
+                "mov.b64 b, {lower, upper};",
                 f"{product} {{{registers}}}, {a}, b, {'on' if step else 'p'}{', ' * bool(end)}{end};",
             ]
     return "{\n" + "\n".join(lines) + "\n}"
@@ -162,7 +167,7 @@ def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | Non
     """`multiply(acc, a, b, more)`: a b over 128 bytes of k, added to acc, or put in its place where more is 0.
 
     elements  of both, f16, bf16 or tf32; or of a and b, each e4m3 or e5m2, or each s8 or u8
-    a, b      descriptors (see `layout_bits`); a's blocks of 64 rows lie 8192 bytes apart
+    a, b      descriptors (see `describe`); a's blocks of 64 rows lie 8192 bytes apart
     a         in registers, where a_k_fast is None: 16 words for each block, which may change after a wait only. Word 4 s + j of
               warp w and lane l is of row 16 w + l // 4 + 8 (j % 2), from byte 32 s + 16 (j // 2) + 4 (l % 4) of k on
     n         columns: 8 to 256, in steps of 8; of s8 and u8 above 32, in steps of 16
@@ -179,7 +184,7 @@ def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | Non
     def multiply(typing, acc, a, b, more):
         def codegen(ctx, builder, sig, args):
             sums, tied = ["=" + letter(acc.dtype)] * count, map(str, range(count))
-            constraints = ",".join([*sums, *tied, *(["r"] * words or "l"), "l", "r"])
+            constraints = ",".join([*sums, *tied, *["r"] * (words or 1), "r", "r"])
             given = [builder.extract_value(args[0], i) for i in range(count)]
             left = [builder.extract_value(args[1], i) for i in range(words)] or [args[1]]
             sort = ir.LiteralStructType([ctx.get_value_type(acc.dtype)] * count)
@@ -187,9 +192,8 @@ def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | Non
             values = [builder.extract_value(made, i) for i in range(count)]
             return ctx.make_tuple(builder, sig.return_type, values)
 
-        return acc(
-            acc, types.UniTuple(types.uint32, words) if words else types.uint64, types.uint64, types.uint32
-        ), codegen
+        word = types.uint32
+        return acc(acc, types.UniTuple(word, words) if words else word, word, word), codegen
 
     return multiply
 
