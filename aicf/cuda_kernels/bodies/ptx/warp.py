@@ -29,7 +29,8 @@ def elect() -> Any:
 
 @deferred
 def of_warp() -> Any:
-    """`of(x)`: the first lane's u32, in all of them: what the compiler may then keep in a register of the warp. `shfl.sync.idx`."""
+    """`of(x)`: the first lane's u32, in all of them: then the compiler may keep what is made of it in registers of the warp.
+    `shfl.sync.idx`, sm_70."""
     text = "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;"
     return instruction(text, types.uint32, result=types.uint32, together=True)
 
