@@ -134,10 +134,9 @@ def _(emit, dy, x, y):
 @elementwise("gelu_grad", results=("dx",), alias="dy", continuous=True)
 def gelu_grad(dy, x):
     """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
-    x = 10.0 if x > 10.0 else -10.0 if x < -10.0 else x
-    square = x * x
-    s = logistic2(x * (2.302208198144325 + 0.1029432395800235 * square), 0.5, 0.34657359027997264)
-    return dy * (s + x * (1.5957691216057308 + 0.21406444881780073 * square) * (s - s * s))
+    s = logistic2(x * (2.302208198144325 + 0.1029432395800235 * (x * x)), 0.5, 0.34657359027997264)
+    near = min(max(x, -10.0), 10.0)  # of which NaN may become a number: s is NaN
+    return dy * (s + near * (1.5957691216057308 + 0.21406444881780073 * (near * near)) * (s - s * s))
 
 
 @gelu_grad.reference

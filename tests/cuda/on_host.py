@@ -175,7 +175,7 @@ def _symbols() -> list[Any]:
             kept.append(kind(functools.partial(function, dtype)))
             binding.add_symbol(f"on_host_{name}_{element}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     libm = ctypes.CDLL("libm.so.6")
-    for name in ("expf", "tanhf", "sqrtf", "logf", "erff", "fabsf"):
+    for name in ("expf", "tanhf", "sqrtf", "logf", "erff", "fabsf", "fminf", "fmaxf"):
         binding.add_symbol(f"__nv_{name}", ctypes.cast(getattr(libm, name), ctypes.c_void_p).value)
     return kept
 

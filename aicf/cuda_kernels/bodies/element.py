@@ -14,13 +14,12 @@ import numpy as np
 
 from ...registry.program import Expression
 from ...types import DType, rounded
-from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types, with_functions
+from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
 from .llvm import emit_call
 from .storage import (
     decode,
     emit_load,
     emit_load_vector,
-    emit_rounded,
     emit_store,
     emit_store_vector,
     encode,
@@ -37,7 +36,6 @@ from .storage import (
 
 Loads = tuple[DType | None, ...]
 Stores = tuple[DType, ...]
-Functions = tuple[tuple[str, Any], ...]  # that maps call by these names
 
 
 @dataclass(frozen=True)
@@ -139,43 +137,6 @@ def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool
     return apply
 
 
-@deferred
-def vector_maker(
-    expr: Expression,
-    ins: Loads,
-    moves: tuple[bool, ...],
-    width: int,
-    brought: tuple[int, ...],
-    fast: Functions,
-) -> Any:
-    """`make(carried, words, ins, offsets)`: the same of a map that stores nothing. Returns all of its results, which will be
-    halves: of each a tuple with a number for each neighbour. What is rounded on the way is so by the instruction for it, sm_80.
-
-    brought  loads of which the neighbours are given in a word of 32 bits, u32 or f32
-    fast     functions as exact as halves need them
-    """
-    lanes = Lanes(expr, ins, (), moves, width)
-    if SIMULATED:
-        return lambda carried, words, sources, offsets: tuple(
-            zip(*_run_made(lanes, [(c,) for c in carried], sources, offsets, dict(zip(brought, words))))
-        )
-
-    @intrinsic
-    def make(typing, carried, words, ins_, offsets):
-        each = [types.UniTuple(numba_type(expr.dtypes[slot]), width) for slot in expr.results]
-
-        def codegen(ctx, b, sig, args):
-            numbers = [(b.extract_value(args[0], j),) for j in range(width)]
-            given = {k: b.extract_value(args[1], i) for i, k in enumerate(brought)}
-            made = _emit_made(ctx, b, lanes, numbers, args[2], args[3], fast, given)
-            results = [ctx.make_tuple(b, kind, list(values)) for kind, values in zip(each, zip(*made))]
-            return ctx.make_tuple(b, sig.return_type, results)
-
-        return types.Tuple(each)(carried, words, ins_, offsets), codegen
-
-    return make
-
-
 def _single(expr: Expression, ins: Loads, outs: Stores) -> Lanes:
     return Lanes(expr, ins, outs, (False,) * len(ins), 1)
 
@@ -212,9 +173,17 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
     return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 
-def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
-               fast: Functions = (), words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
-    """Loads and steps; all results of each lane. `fast`: see emit_expression; `words`: of loads that came by another way."""
+def _emit_made(
+    ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any
+) -> list[list[Any]]:
+    """Loads and steps; all results of each lane."""
+    arguments = emit_loads(ctx, b, lanes, carried, sources, offsets)
+    return [emit_expression(ctx, b, lanes.emitted, list(values)) for values in arguments]
+
+
+def emit_loads(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
+               words: dict[int, Any] | None = None) -> list[tuple[Any, ...]]:  # fmt: skip
+    """All arguments of each lane. `words`: of loads that came by another way."""
     width, apart = lanes.width, lanes.apart
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
@@ -237,20 +206,17 @@ def _emit_made(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
             else:
                 column = [emit_load(ctx, b, dtype, source)] * width
         arguments = [(*given, value) for given, value in zip(arguments, column)]
-    return [emit_expression(ctx, b, lanes.emitted, list(values), fast) for values in arguments]
+    return arguments
 
 
-def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], fast: Functions = ()) -> list[Any]:
-    """Arguments to results, each in its slot's compute type. `fast`: functions for results that will be halves, if they all
-    will, on sm_80 and later."""
+def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> list[Any]:
+    """Arguments to results, each in its slot's compute type."""
     slots: dict[int, Any] = {}
 
     def put(slot: int, value: Any) -> None:
         dtype = expr.dtypes[slot]
-        if slot in expr.rounded and not fast:
+        if slot in expr.rounded:
             value = decode(ctx, b, dtype, encode(ctx, b, dtype, value))
-        elif slot in expr.rounded:
-            value = emit_rounded(ctx, b, dtype, value)
         slots[slot] = value
 
     for slot, value in enumerate(values):
@@ -259,8 +225,7 @@ def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], fast:
         kinds = [numba_type(expr.dtypes[s]) for s in made]
         result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
         given = [numba_type(expr.dtypes[s]) for s in arguments]
-        called = device_calls(with_functions(fn, dict(fast)) if fast else fn)
-        r = emit_call(ctx, b, called, result, given, [slots[s] for s in arguments])
+        r = emit_call(ctx, b, device_calls(fn), result, given, [slots[s] for s in arguments])
         for k, slot in enumerate(made):
             put(slot, r if len(made) == 1 else b.extract_value(r, k))
     return [slots[s] for s in expr.results]
@@ -269,16 +234,16 @@ def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any], fast:
 def _run(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
          to: Any) -> list[Any]:  # fmt: skip
     """As _emit, in the simulator."""
-    made = _run_made(lanes, carried, sources, offsets)
+    made = run_made(lanes, carried, sources, offsets)
     for j, results in enumerate(made):
         for target, value in zip(targets, results):
             target[to + j * lanes.apart] = value
     return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 
-def _run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
+def run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
               words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
-    """As _emit_made."""
+    """As _emit_made; `words`: of loads that came by another way."""
     arguments, pointers = carried, iter(sources)
     for k, (dtype, moves, at) in enumerate(zip(lanes.ins, lanes.moves, offsets)):
         places = [at + j * lanes.apart if moves else at for j in range(lanes.width)]

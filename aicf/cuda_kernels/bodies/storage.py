@@ -10,7 +10,6 @@ import numpy as np
 from ...types import GREATEST, DType, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
 from ..dsl import ir, types
 from .llvm import capability, const
-from .ptx.assemble import assemble
 from .ptx.fp8 import SINCE, narrow_pair, widen_pair
 
 
@@ -50,14 +49,6 @@ def encode(ctx: Any, b: Any, dtype: DType, value: Any, exact: bool = False) -> A
     if dtype in GREATEST:
         return _encode_fp8(b, dtype, value)
     return ctx.data_model_manager[numba_type(dtype)].as_data(b, value)
-
-
-def emit_rounded(ctx: Any, b: Any, dtype: DType, value: Any) -> Any:
-    """A number of the compute type, rounded to nearest even as storing it would; of bf16 by one instruction, sm_80."""
-    if dtype is not bf16:
-        return decode(ctx, b, dtype, encode(ctx, b, dtype, value))
-    text = "{\n.reg .b16 low, high;\nmov.b16 low, 0;\ncvt.rn.bf16.f32 high, $1;\nmov.b32 $0, {low, high};\n}"
-    return assemble(b, text, "=f,f", ir.FloatType(), [value])
 
 
 # fp8: by an instruction for two, or in integers, some 9 to read a number and 14 to write one. The numbers are the same.

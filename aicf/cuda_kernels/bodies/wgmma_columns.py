@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from ...types import DType, bf16, f16
-from ..dsl import SIMULATED, deferred, device, float32, intrinsic, ir, types
+from ..dsl import SIMULATED, deferred, device, intrinsic, ir, types
 from ..wgmma_tiling import ATOM, WARPS, Tiling
 from .element import putter
 from .epilogue import Epilogue, places
 from .llvm import const
+from .pairs import PAIR
 from .ptx import scatter_sums, settle
 from .tile import column_sums, each, permute
 
-PAIR = 2  # neighbouring columns that a thread holds
 EIGHT = 8  # columns that four threads hold together; and a thread's sums of 16 columns and 16 rows
 OWN = ATOM // 4  # columns that a thread has of a chunk
 MOST_WORDS = 32  # that wait in registers
@@ -191,31 +191,9 @@ def each_or_sums(epilogue: Epilogue, n: int, width: int, columns: tuple[int, ...
     return column_sums(n, width, columns, max(columns) + 1, fn)
 
 
-def last_of(results: int, sums: DType | None) -> Any:
-    """`added(pairs)`: the pair behind those of the results, or ()."""
-    return device((lambda pairs: ()) if sums is None else (lambda pairs: pairs[results]))
-
-
 def row_adder(sums: DType | None) -> Any:
-    """`add(a, b, c, d, r, m)`: of pairs of row r, of r + 8, and of the same rows further right, sums over rows inside."""
+    """`add(a, b, c, d)`: of pairs of two rows, a above b, and of the same rows further right, sums over both."""
     if sums is None:
-        return device(lambda a, b, c, d, r, m: None)
-
+        return device(lambda a, b, c, d: None)
     now = settle()
-
-    def add(a, b, c, d, r, m):
-        upper, lower = r < m, r + 8 < m
-        return (
-            now(choose(upper, a[0]) + choose(lower, b[0])),
-            now(choose(upper, a[1]) + choose(lower, b[1])),
-            now(choose(upper, c[0]) + choose(lower, d[0])),
-            now(choose(upper, c[1]) + choose(lower, d[1])),
-        )
-
-    return device(add)
-
-
-@device
-def choose(inside, x):
-    """x, or 0 outside, whatever x is."""
-    return x if inside else float32(0)
+    return device(lambda a, b, c, d: (now(a[0] + b[0]), now(a[1] + b[1]), now(c[0] + d[0]), now(c[1] + d[1])))

@@ -18,37 +18,31 @@ from typing import Any
 
 import numpy as np
 
-from ...types import DType
 from ..dsl import device, uint32
 from ..wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, Tiling
-from .element import rounded_by_store, vector_maker
 from .epilogue import Epilogue, finisher, first_row, places, starter
+from .pairs import PAIR, functions, pair_maker
 from .ptx import (
-    approximate,
     commit_stores,
     expect,
     fence_async,
     forget,
     load_box,
     load_matrices,
-    pack_halves,
     prefetch_box,
     store_box,
     store_matrices,
     sync_threads,
-    tanh_for_halves,
     wait_phase,
     wait_stores_read,
 )
 from .wgmma_columns import (
     EIGHT,
     OWN,
-    PAIR,
     chunks,
     each_or_sums,
     held_reads,
     in_columns,
-    last_of,
     row_adder,
     row_loader,
     with_words,
@@ -270,12 +264,18 @@ def matrices(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]
         left, right = min(q, last_q), min(np.int32(q + 8), last_q)
         place = uint32((at + uint32(x * 2 * ATOM + ((lane >> 4) ^ (lane & 7)) * 16)) ^ uint32(j * 32))
         read, by_left, by_right = load(place), left_of(run), right_of(run)
-        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands, read[0] + by_left)
-        b = finish(apart(lower), apart(left), (run[2], run[3]), n, scales, operands, read[1] + by_left)
-        c = finish(apart(upper), apart(right), (run[4], run[5]), n, scales, operands, read[2] + by_right)
-        d = finish(apart(lower), apart(right), (run[6], run[7]), n, scales, operands, read[3] + by_right)
+        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands, read[0] + by_left, r < m)
+        b = finish(
+            apart(lower), apart(left), (run[2], run[3]), n, scales, operands, read[1] + by_left, r + 8 < m
+        )
+        c = finish(
+            apart(upper), apart(right), (run[4], run[5]), n, scales, operands, read[2] + by_right, r < m
+        )
+        d = finish(
+            apart(lower), apart(right), (run[6], run[7]), n, scales, operands, read[3] + by_right, r + 8 < m
+        )
         store(place, a[0], b[0], c[0], d[0])
-        return add(a[1], b[1], c[1], d[1], r, m)
+        return add(a[1], b[1], c[1], d[1])
 
     return put
 
@@ -323,39 +323,25 @@ def matrix_storer(results: int) -> Any:
 
 @functools.cache
 def packer(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
-    """`finish(r, q, products, n, scales, operands, words)`: as `finisher`'s, but results are returned, the two neighbours of each
-    in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first, and of those `held`."""
-    reads, expression = epilogue.reads, rounded_by_store(epilogue.expression, len(epilogue.stores))
+    """`finish(r, q, products, n, scales, operands, words, inside)`: as `finisher`'s, but results are returned, the two neighbours
+    of each in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first, and of those `held`."""
+    reads = epilogue.reads
     of_reads, brings_c = (*(k for k in brought if k != OF_C), *held), OF_C in brought
-    start, at, pack = (
+    start, at, first = (
         starter(epilogue.c, PAIR, epilogue.scaled, brings_c),
         places(reads),
-        pair_packer(epilogue.stores),
+        first_row(epilogue.batch),
     )
-    first, added = first_row(epilogue.batch), last_of(len(epilogue.stores), epilogue.sums)
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
-    exp2, reciprocal = approximate("exp2"), approximate("reciprocal")
-    logistic2 = device(lambda x, half, half_ln2: reciprocal(half + half + exp2(-x)))
-    fast = ("tanh", tanh_for_halves()), ("logistic2", logistic2)
-    compute = vector_maker(expression, dtypes, moves, PAIR, of_reads, fast)
+    make = pair_maker(epilogue.expression, dtypes, epilogue.stores, moves, of_reads, functions())
     c_of = device((lambda c, words: words[:1]) if brings_c else (lambda c, words: c))
     others = device((lambda words: words[1:]) if brings_c else (lambda words: words))
 
-    def finish(r, q, products, n, scales, operands, words):
+    def finish(r, q, products, n, scales, operands, words, inside):
         c, ins, strides, _, _, corner = operands
         to = (first(corner) + r) * n + q
         values = start(products, scales, c_of(c, words), to)
         offsets = at(np.int64(r), np.int64(q), np.int64(n), strides, corner)
-        made = compute(values, others(words), ins, offsets)
-        return pack(made), added(made)
+        return make(values, others(words), ins, offsets, inside)
 
     return device(finish)
-
-
-def pair_packer(dtypes: tuple[DType, ...]) -> Any:
-    """`pack(pairs)`: of each dtype a pair in 32 bits, as a tuple."""
-    pack, last = pack_halves(dtypes[-1]), len(dtypes) - 1
-    if last == 0:
-        return device(lambda pairs: (pack(pairs[0][0], pairs[0][1]),))
-    others = pair_packer(dtypes[:-1])
-    return device(lambda pairs: others(pairs) + (pack(pairs[last][0], pairs[last][1]),))
