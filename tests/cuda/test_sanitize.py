@@ -55,6 +55,16 @@ def test_findings(says, code, seconds, want, tmp_path, monkeypatch):
     assert sanitize.watched("memcheck", [], seconds) == want
 
 
+def test_errors_of_calls_are_no_findings(tmp_path, monkeypatch):
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(
+        '#!/bin/sh\ncase "$*" in *"--report-api-errors no"*) ;; *) echo "ERROR SUMMARY: 1 error";; esac\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert sanitize.watched("memcheck", [], None) == []
+
+
 def test_no_tool_is_a_finding(tmp_path, monkeypatch):
     for name in ("PATH", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.setenv(name, str(tmp_path))
