@@ -19,7 +19,7 @@ from .gemm_packed import Packed
 
 HELD, REST = 0, 1
 A_PARTS, B_PARTS = (REST, HELD, HELD), (HELD, REST, HELD)
-TILINGS = "128x192", "256x128", "128x128", "64x128"
+TILINGS = "256x128_cluster2", "128x128_cluster2"
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
 
 VARIANTS = {v.name: v for v in vars(gemm_tf32x3).values() if isinstance(v, KernelVariant)}
-SMALL = VARIANTS["gemm_wgmma_64x128_tf32x3"]
+SMALL = gemm_tf32x3._variant("64x64", gemm_wgmma.BY_SLICES["64x64"])
 TILINGS = [t for t in gemm_wgmma.TILINGS if str(t) in gemm_tf32x3.TILINGS]
 
 
