@@ -7,6 +7,7 @@ Constants were measured on an H200, with cold caches.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from ..device.spec import DeviceSpec
@@ -21,19 +22,21 @@ from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, boxed, depth
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
 # with all of them, when clocks fall; less of it for halves.
-ALONE, ALL, ALL_TF32, ALL_F8 = 0.83, 0.7, 0.79, 0.74
+ALONE, ALL, ALL_TF32, ALL_F8 = 0.83, 0.79, 0.85, 0.78
 NARROW = (
-    0.8  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
+    0.75  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
 )
 # Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores.
-# Those wait for it altogether where fp8 is summed slice by slice, and no product is under way meanwhile.
-CROWDED_TF32, CROWDED_F8 = 0.5, 1.0
+# Those wait for it altogether where fp8 is summed slice by slice, and no product is under way meanwhile. Halves, which power
+# limits, only have a lower clock the more is moved.
+CROWDED_HALVES, CROWDED_TF32, CROWDED_F8 = 0.11, 0.5, 0.3
 PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
 FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
 BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
-STRADDLE = 2.2  # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines
+# times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
+STRADDLE, WITHIN_SECTOR = 1.2, 1.9
 START_US = 0.05  # of barriers, descriptors on their way, registers divided anew: most of it while the kernel before ends
 CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
 MEET_US = (
@@ -87,7 +90,11 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     in_turn = most * (alone if tiling.blocks == 1 else loop)
     if tiling.teams > 1 and parts is None and not staged(tiling, region):
         in_turn += most * chunks * APART_US  # stores one by one are in the way of the team that multiplies
-    together = max(in_turn + finish, cdiv(most, at_once) * (alone + finish))
+    # the last results of all multiprocessors leave at once
+    at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
+    last_of_all = 0.0 if parts else at_end * _result_bytes(region) / device.bandwidth * 1e-3
+    late = max(0.0, last_of_all - finish)
+    together = max(in_turn + finish, cdiv(most, at_once) * (alone + finish)) + late
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
     if parts is not None:
@@ -127,20 +134,32 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     return Cost({**terms, "sum of parts": total.us})
 
 
+def _result_bytes(region: RegionSpec) -> int:
+    """Of results at one place."""
+    _, after = gemm.parts(region)
+    return sum(region.results[position].dtype.itemsize for _, position in after.stores)
+
+
 def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
-    most, crowded = {f16: (ALL, 0.0), bf16: (ALL, 0.0), f32: (ALL_TF32, CROWDED_TF32)}.get(
-        dtype, (ALL_F8, CROWDED_F8)
+    halves = dtype in (f16, bf16)
+    most, crowded = (
+        (ALL, CROWDED_HALVES)
+        if halves
+        else (ALL_TF32, CROWDED_TF32)
+        if dtype is f32
+        else (ALL_F8, CROWDED_F8)
     )
     crowded = CROWDED_F8 if tiling.slices else crowded
     rate = (ALONE + (most - ALONE) * share) / tiling.crowding**crowded
-    return rate * NARROW if tiling.n == ATOM and not crowded else rate
+    return rate * NARROW if tiling.n == ATOM and halves and not tiling.slices else rate
 
 
 def _straddling(region: RegionSpec) -> float:
     p, _ = gemm.parts(region)
     pitches = max(p.a_steps[-2:]), max(p.b_steps[-2:])
-    return STRADDLE if any(pitch * p.dtype.itemsize % 128 for pitch in pitches) else 1.0
+    apart = math.gcd(128, *(pitch * p.dtype.itemsize for pitch in pitches))
+    return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
 
 
 def _chunk_us(region: RegionSpec, boxes: bool) -> float:
