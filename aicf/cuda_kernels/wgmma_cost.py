@@ -22,14 +22,12 @@ from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, boxed, depth
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
 # with all of them, when clocks fall; less of it for halves.
-ALONE, ALL, ALL_TF32, ALL_F8 = 0.83, 0.79, 0.85, 0.78
-NARROW = (
-    0.75  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
-)
-# Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores.
-# Those wait for it altogether where fp8 is summed slice by slice, and no product is under way meanwhile. Halves, which power
-# limits, only have a lower clock the more is moved.
-CROWDED_HALVES, CROWDED_TF32, CROWDED_F8 = 0.11, 0.5, 0.3
+ALONE, ALL, ALL_TF32, ALL_F8, ALL_SLICES = 0.83, 0.79, 0.85, 0.78, 0.79
+NARROW = 0.75  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
+# Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores;
+# of TF32 whose slices are summed by themselves, they wait for it altogether. Halves, which power limits, only have a lower clock
+# the more is moved.
+CROWDED_HALVES, CROWDED_TF32, CROWDED_F8, CROWDED_SLICES = 0.11, 0.5, 0.3, 1.0
 PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
 FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
@@ -142,17 +140,15 @@ def _result_bytes(region: RegionSpec) -> int:
 
 def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
-    halves = dtype in (f16, bf16)
-    most, crowded = (
-        (ALL, CROWDED_HALVES)
-        if halves
-        else (ALL_TF32, CROWDED_TF32)
-        if dtype is f32
-        else (ALL_F8, CROWDED_F8)
-    )
-    crowded = CROWDED_F8 if tiling.slices else crowded
+    halves = dtype in (f16, bf16) and not tiling.slices
+    if tiling.slices:
+        most, crowded = ALL_SLICES, CROWDED_SLICES
+    elif halves:
+        most, crowded = ALL, CROWDED_HALVES
+    else:
+        most, crowded = (ALL_TF32, CROWDED_TF32) if dtype is f32 else (ALL_F8, CROWDED_F8)
     rate = (ALONE + (most - ALONE) * share) / tiling.crowding**crowded
-    return rate * NARROW if tiling.n == ATOM and halves and not tiling.slices else rate
+    return rate * NARROW if tiling.n == ATOM and halves else rate
 
 
 def _straddling(region: RegionSpec) -> float:
