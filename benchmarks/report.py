@@ -19,7 +19,7 @@ This page is written by `python -m benchmarks report` from the files in `benchma
 
 A ratio above 1 means that aicf is better, whatever the unit; a ratio below 1 is marked **slower**. Before a case is timed,
 both sides are checked against a reference on fresh random data, with results that start as NaN. Numbers are medians. The
-sides are sampled in turn (A B A B), and the spread is the interquartile range as a share of the median, the larger of the two
+sides are sampled there and back (A B B A), and the spread is the interquartile range as a share of the median, the larger of the two
 sides'. Kernels too short to be timed by the host are launched twenty times in a CUDA graph, on both sides, with buffers in
 turn and a cold L2 cache. In aicf's graphs, on GPUs from sm_90 on, the launch of a kernel overlaps the end of the one before, as in
 every captured program (`AICF_PDL` in [the guide](guide.md) says where): a time is that of a kernel among others.

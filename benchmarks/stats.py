@@ -47,7 +47,8 @@ class Stats:
 def interleave(
     sides: Mapping[str, Sample], rounds: int, deadline: float = float("inf"), now: Now = time.monotonic
 ) -> dict[str, Stats]:
-    """Sample the sides in turn, A B A B, so that drifting clocks meet all of them alike; each once before it counts.
+    """Sample the sides there and back, A B B A, so that drifting clocks meet all of them alike and none always follows the same one,
+    which may have left the chip hot; each once before it counts.
 
     Stops at the deadline with what there is, though not before every side has a few samples.
     """
@@ -60,8 +61,8 @@ def interleave(
         for done in range(rounds):
             if done >= min(LEAST_ROUNDS, rounds) and now() >= deadline:
                 break
-            for name, sample in sides.items():
-                taken[name].append(sample())
+            for name in list(sides)[:: -1 if done % 2 else 1]:
+                taken[name].append(sides[name]())
     finally:
         if collecting:
             gc.enable()
