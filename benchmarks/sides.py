@@ -15,6 +15,8 @@ from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.graph.build.passes import lower, optimize, verify
 from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
+from aicf.graph.run.capture import segments_of
+from aicf.graph.run.executor import Bound
 from aicf.graph.run.program import Program
 from aicf.ir import Graph
 from aicf.registry.select import Selector, select
@@ -152,17 +154,23 @@ def op_call() -> Callable[..., Any]:
 
 
 def walked(program: Program, feed: dict[str, Any]) -> tuple[Callable[[], None], int]:
-    """The steps of a bound plan, called one by one, and their number. For programs compiled with capture="off"."""
-    (segment,) = program.capture(feed).segments
-    return segment.launch, segment.last - segment.first + 1
+    """The steps of a bound plan, called one by one, and their number."""
+    work = _bound(program, feed).work()
+    return segments_of(program.runtime, work, "off")[0].launch, len(work)
 
 
 def captured(program: Program, feed: dict[str, Any]) -> tuple[Callable[[], None], str]:
-    """The launch of the graph that a replay of this feed launches, without its copies, and what was captured."""
-    report = program.capture(feed)
-    if report.captured < report.total or len(report.segments) != 1:
-        raise NotHere(f"not one graph: {str(report).splitlines()[0]}")
-    return report.segments[0].launch, f"{report.segments[0].nodes} nodes"
+    """The graph of the launches of a replay of this feed, without its copies of feeds and results, and what was captured."""
+    segments = segments_of(program.runtime, _bound(program, feed).work())
+    if len(segments) != 1 or not segments[0].nodes:
+        raise NotHere(f"not one graph: {'; '.join(s.reason for s in segments if s.reason)}")
+    return segments[0].launch, f"{segments[0].nodes} nodes"
+
+
+def _bound(program: Program, feed: dict[str, Any]) -> Bound:
+    """The plan that a replay of this feed replays, with its tensors; the program keeps them."""
+    program.capture(feed)
+    return next(reversed(program._frozen.values())).bound
 
 
 def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:

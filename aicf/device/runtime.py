@@ -99,14 +99,9 @@ class Runtime(ABC):
             for s, place in zip(specs, places)
         ]
 
-    def duplicate(self, pointer: int, nbytes: int) -> Memory:
-        """These bytes of this device once more."""
-        memory = self.allocate(max(nbytes, 1))
-        self._copy(memory.ptr, pointer, nbytes)
-        return memory
-
     @abstractmethod
-    def _copy(self, target: int, source: int, nbytes: int) -> None: ...
+    def copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
+        """Bytes between two places of this device. `on` is another stream."""
 
     def upload(self, array: np.ndarray, spec: TensorSpec) -> Tensor:
         tensor = self.empty(spec)
@@ -141,7 +136,7 @@ class CpuRuntime(Runtime):
     def download(self, tensor: Tensor) -> np.ndarray:
         return np.array(tensor.array)
 
-    def _copy(self, target: int, source: int, nbytes: int) -> None:
+    def copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
         ctypes.memmove(target, source, nbytes)
 
     def sync(self) -> None:
@@ -208,22 +203,22 @@ class CudaRuntime(Runtime):
         if isinstance(source, np.ndarray) or source.array is not None:
             host = np.ascontiguousarray(source if isinstance(source, np.ndarray) else source.array)
             pointer = host.__array_interface__["data"][0]
-            self._copy(target.ptr, pointer, target.spec.nbytes)
+            self.copy(target.ptr, pointer, target.spec.nbytes)
             if self._page_locked(pointer):
                 self.sync()  # the engine reads it later, when the caller may have changed it
             return  # pageable memory was staged by the driver before it answered
         assert source.contiguous, "strided device memory is gathered by a copy kernel, see graph/run/slots.py"
-        self._copy(target.ptr, source.ptr, target.spec.nbytes, on)
+        self.copy(target.ptr, source.ptr, target.spec.nbytes, on)
 
     def download(self, tensor: Tensor) -> np.ndarray:
         host = np.empty(tensor.shape, tensor.dtype.numpy)
         if host.nbytes:
             assert tensor.contiguous, "only dense tensors are downloaded"
-            self._copy(host.ctypes.data, tensor.ptr, host.nbytes)
+            self.copy(host.ctypes.data, tensor.ptr, host.nbytes)
         self.sync()
         return host
 
-    def _copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
+    def copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
         previous = streams.enter(self.ordinal)  # this thread may never have met the device
         try:
             handle = self._handle if on is None else on.handle

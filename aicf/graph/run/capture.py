@@ -19,7 +19,7 @@ from typing import Any
 
 from ... import config
 from ...device.runtime import CudaRuntime, Runtime
-from ...device.streams import Captured
+from ...device.streams import Captured, current_context
 from ...dispatch import Call
 from ...errors import CaptureError
 
@@ -33,6 +33,19 @@ class Work:
     name: str
     call: Call
     refused: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A call: dense memory into dense memory of one device. Either may be elsewhere whenever it is launched, in a graph too."""
+
+    runtime: Runtime
+    source: int
+    target: int
+    nbytes: int
+
+    def __call__(self, *on: Any) -> None:
+        self.runtime.copy(self.target, self.source, self.nbytes, *on)
 
 
 @dataclass(frozen=True)
@@ -119,16 +132,55 @@ def _walk(calls: list[Call]) -> None:
 class CapturedGraph:
     """An executable CUDA graph, uploaded. It does not own memory: who holds it holds the tensors it works on."""
 
-    def __init__(self, runtime: CudaRuntime, graph: Any) -> None:
+    def __init__(self, runtime: CudaRuntime, graph: Any, copies: Sequence[Copy] = ()) -> None:
         driver, check = runtime.driver, runtime.check
+        weakref.finalize(self, driver.cuGraphDestroy, graph)
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
         (self._exec,) = check(driver.cuGraphInstantiate(graph, 0))
-        self._driver, self._stream, self._check = driver, runtime.stream.handle, check
         weakref.finalize(self, driver.cuGraphExecDestroy, self._exec)
+        self._driver, self._stream, self._check = driver, runtime.stream.handle, check
+        self._copies = _nodes_of(runtime, graph, self.nodes, copies) if copies else []
         check(driver.cuGraphUpload(self._exec, self._stream))
 
     def launch(self) -> None:
+        for node in self._copies:
+            copy = node.copy
+            if copy.source != node.source or copy.target != node.target:
+                self._aim(node, copy.source, copy.target)
         self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
+
+    def _aim(self, node: _CopyNode, source: int, target: int) -> None:
+        """Later launches copy from and to there; a third of what a copy of its own costs the host."""
+        node.params.srcDevice, node.params.dstDevice = source, target
+        set_params = self._driver.cuGraphExecMemcpyNodeSetParams
+        self._check(set_params(self._exec, node.handle, node.params, node.context))
+        node.source, node.target = source, target
+
+
+@dataclass(slots=True)
+class _CopyNode:
+    """The node of a copy, and where the graph has it read and write."""
+
+    copy: Copy
+    handle: Any
+    params: Any
+    context: Any
+    source: int
+    target: int
+
+
+def _nodes_of(runtime: CudaRuntime, graph: Any, count: int, copies: Sequence[Copy]) -> list[_CopyNode]:
+    """The nodes of copies that were captured, known by their ends."""
+    driver, check, context = runtime.driver, runtime.check, current_context()
+    memcpy = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY
+    found = {}
+    for node in check(driver.cuGraphGetNodes(graph, count))[0]:
+        if check(driver.cuGraphNodeGetType(node))[0] == memcpy:
+            (params,) = check(driver.cuGraphMemcpyNodeGetParams(node))
+            found[int(params.srcDevice), int(params.dstDevice)] = node, params
+    if any((c.source, c.target) not in found for c in copies):
+        raise CaptureError("a copy of a feed or of a result became no node of its own")
+    return [_CopyNode(c, *found[c.source, c.target], context, c.source, c.target) for c in copies]
 
 
 def _early(runtime: CudaRuntime) -> bool:
@@ -163,7 +215,8 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
                 "a call failed while it was captured", got=repr(failure) if failure else status.name,
                 hint="program.run(feed) runs it eagerly, where the error is whole",
             ) from failure  # fmt: skip
-        return CapturedGraph(runtime, graph)
-    finally:
+    except BaseException:
         if int(status) == 0:
             driver.cuGraphDestroy(graph)
+        raise
+    return CapturedGraph(runtime, graph, [c for c in calls if isinstance(c, Copy)])

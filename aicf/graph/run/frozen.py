@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...device.interop import Foreign
 from ...device.tensor import Tensor
 from ...errors import FeedError, VerifyError
 from ...ir import EXTERNAL, Role
-from ...types import TensorSpec
 from . import capture
+from .capture import Work
+from .edges import Feeds, Results
 from .executor import Executor
 from .plan import ExecPlan
-from .slots import fill_slot
 
 RoleSet = frozenset[Role]
 
@@ -70,27 +70,6 @@ def _names(roles: RoleSet) -> str:
     return "{" + ", ".join(sorted(map(str, roles))) + "}"
 
 
-class _Span(NamedTuple):
-    """Bytes that are copied at once, and the tensors in them: name, offset, spec."""
-
-    ptr: int
-    nbytes: int
-    tensors: list[tuple[str, int, TensorSpec]]
-
-
-def _spans(tensors: list[tuple[str, Tensor]]) -> list[_Span]:
-    """One for each allocation that some of these tensors share, from the first to the last of them."""
-    shared: dict[int, list[tuple[str, Tensor]]] = {}
-    for name, tensor in tensors:
-        shared.setdefault(id(tensor.owner), []).append((name, tensor))
-    spans = []
-    for held in shared.values():
-        start = min(t.ptr for _, t in held)
-        end = max(t.ptr + t.spec.nbytes for _, t in held)
-        spans.append(_Span(start, end - start, [(name, t.ptr - start, t.spec) for name, t in held]))
-    return spans
-
-
 class FrozenPlan:
     """A bound plan, its graphs, and the tensors that they work on, kept alive as long as it is."""
 
@@ -101,25 +80,27 @@ class FrozenPlan:
         self.runtime, self.policy = executor.runtime, policy
         self.bound = executor.bind(plan, found, variables, copied=policy.copy_roles)
         tensors = self.bound.tensors
-        self._copied = (
-            [(s.name, tensors[s.vid]) for s in plan.externals(*policy.copy_roles)]
-            if policy.copy_roles
-            else []
-        )
+        copied = plan.externals(*policy.copy_roles) if policy.copy_roles else []
         static = plan.externals(Role.input) if Role.input in policy.static_roles else []
         # what had to be staged is copied by each replay, as by its role; the others are used where they are
         staged = [s for s in static if tensors[s.vid].ptr != found[s.name].ptr]
-        self._copied += [(s.name, tensors[s.vid]) for s in staged]
         used = [(s.name, found[s.name]) for s in static if s not in staged]
         self._static = {name: (fed.ptr, fed.desc.stride) for name, fed in used}
-        self._names = [s.name for s in plan.outputs]
-        self._outputs = _spans([(s.name, tensors[s.vid]) for s in plan.outputs])
+        filled = [(s.name, tensors[s.vid]) for s in (*copied, *staged)]
+        self._feeds = Feeds(self.runtime, filled, found, variables)
+        self._results = Results(self.runtime, [(s.name, tensors[s.vid]) for s in plan.outputs])
         self._kernels = [step.kernel_id for step, _ in self.bound.calls]
         pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
+        aimed = self._feeds.aim(found, variables), self._results.fresh()  # at memory that is there
+        segments = capture.segments_of(self.runtime, self._work(), policy.capture)
+        del aimed
         self.report = capture.CaptureReport(
-            self.runtime.kind, capture.segments_of(self.runtime, self.bound.work(), policy.capture),
-            sum(pinned.values()), tuple(self.bound.notes),
-        )  # fmt: skip
+            self.runtime.kind, segments, sum(pinned.values()), tuple(self.bound.notes)
+        )
+
+    def _work(self) -> list[Work]:
+        feeds, results = self._feeds.copies, self._results.copies
+        return [*(Work("feed", c) for c in feeds), *self.bound.work(), *(Work("result", c) for c in results)]
 
     def stale(self, found: Mapping[str, Any]) -> str | None:
         """Which static input is another tensor than the one that was captured; None if all are the same."""
@@ -139,21 +120,17 @@ class FrozenPlan:
                 f"a static input moved: {moved}",
                 hint="feed the captured tensor, or copy its role: compile(..., copy_roles={'input'})",
             )
-        for name, slot in self._copied:
-            if name in found:
-                fill_slot(slot, found[name], self.runtime)
-            else:
-                self.runtime.write(slot, variables[name])
+        made, results = self._feeds.aim(found, variables), self._results.fresh()
         if checked:
+            for copy in self._feeds.copies:
+                copy()
             self.bound.run()
+            for copy in self._results.copies:
+                copy()
         else:
             for segment in self.report.segments:
                 segment.launch()
-        results: dict[str, Any] = dict.fromkeys(self._names)  # in their order, not in that of memory
-        for span in self._outputs:
-            memory = self.runtime.duplicate(span.ptr, span.nbytes)
-            for name, offset, spec in span.tensors:
-                results[name] = self.runtime.view(memory, offset, spec)
+        del made
         return results
 
     @property

@@ -201,9 +201,9 @@ def _unfit(foreign: Foreign, slot: Slot) -> str | None:
     return None
 
 
-def fill_slot(target: Tensor, source: Foreign, runtime: Runtime) -> None:
-    """Copy a fed tensor into a dense slot; strided device memory goes through a copy kernel."""
-    if source.array is not None or source.desc.contiguous:
+def fill_slot(target: Tensor, source: Foreign | Tensor, runtime: Runtime) -> None:
+    """Copy a tensor into a dense slot; strided device memory goes through a copy kernel."""
+    if isinstance(source, Tensor) or source.array is not None or source.contiguous:
         runtime.write(target, source)
     else:
         run_op("copy", [runtime.borrow(source)], [target], {}, runtime)
