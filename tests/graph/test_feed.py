@@ -233,6 +233,27 @@ def test_torch_tensors_are_fed_and_results_go_back(device):
 
 
 @pytest.mark.gpu
+@pytest.mark.spec("C7", "C9")
+def test_a_frozen_plan_takes_device_tensors_of_every_layout_in_turn():
+    torch = pytest.importorskip("torch")
+    program = aicf.compile(mlp(), device="cuda")
+    layouts = [
+        lambda x: x,
+        lambda x: x.t().contiguous().t(),
+        lambda x: x[:1].expand(*x.shape),
+        lambda x: torch.cat([x, x], 1)[:, 2 : 2 + x.shape[1]],
+        lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+        lambda x: torch.repeat_interleave(x, 2, 0)[::2],
+    ]
+    for n in range(3):
+        for layout in layouts:
+            x = layout(torch.from_numpy(X + n).cuda())
+            got = host(program.replay({"x": x}))
+            assert same(got, host(program.run({"x": np.ascontiguousarray(x.cpu().numpy())})))
+    assert len(program._frozen) == 1
+
+
+@pytest.mark.gpu
 @pytest.mark.spec("B5", "C9")
 @pytest.mark.parametrize("current", ["default", "another"])
 def test_replays_are_in_order_with_torch_s_stream(current):
