@@ -126,6 +126,7 @@ def _checks(region: RegionSpec) -> Checks:
             "strict", "tensor cores keep some 14 bits of a sum of fp8 products; strict takes sums in f32"
         )
     yield at_least("k", p.k, 1)
+    yield at_least("least extent of results", min(p.m, p.n, p.count), 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
     made = operands(region)

@@ -45,7 +45,7 @@ def heads(*strides: int) -> TensorDesc:
     (product(64, 64, 64, dtype=f32), "the product is to be exact, this one is tf32"),
     (product(63, 61, 65, dtype=f32), "the product is to be exact, this one is tf32"),
     (product(65, 63, 0), "k 0 is under 1"),
-    (product(0, 63, 65), "nothing to copy of 1 products 0x63x65"),
+    (product(0, 63, 65), "least extent of results 0 is under 1"),
     (of(desc((33, 33), f16), desc((33, 33), f16), ("z", "add", "y", "a")), "operand 0 is read after the product as well"),
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(r, reason):
