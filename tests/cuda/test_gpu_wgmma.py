@@ -275,6 +275,27 @@ def test_what_blocks_that_share_a_tile_take(gpu, variant):  # noqa: F811
             check(gpu, variant, r, tolerance)
 
 
+@pytest.mark.spec("D7", "D10")
+@pytest.mark.parametrize("act, places", [("gelu", 0.51), ("tanh", 0.65)])
+@pytest.mark.parametrize("dtype", BOTH, ids=str)
+def test_functions_of_all_halves(gpu, dtype, act, places):  # noqa: F811
+    """Each finite number, by way of a product with one; off by so many of the last places of the result in float64."""
+    case = Case("cuda.gemm_wgmma_64x64.v1", activated(1024, 64, 64, dtype=dtype, act=act, keep=("d",)))
+    x = np.arange(2**16, dtype=np.uint16).view(dtype.numpy).reshape(1024, 64)
+    x = np.where(abs(x.astype(np.float64)) < 3e4, x, 0).astype(dtype.numpy)
+    (got,) = launch_case(gpu, case, [x, np.eye(64).astype(dtype.numpy), np.zeros(64, dtype.numpy)])
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+        want = np.tanh(wide) if act == "tanh" else wide / (1 + np.exp(-2 * u))
+    least, digits = {f16: (2.0**-14, 10), bf16: (2.0**-112, 7)}[dtype]  # what is less may as well be 0
+    last = 2.0 ** (np.floor(np.log2(np.maximum(abs(want), least))) - digits)
+    wrong = abs(got.astype(np.float64) - want) > places * last
+    assert not wrong.any(), (
+        f"{wrong.sum()} of {wrong.size}, the first {x[wrong][0]}: {got[wrong][0]}, expected {want[wrong][0]}"
+    )
+
+
 @pytest.mark.parametrize("variant", IDS)
 def test_special_values(gpu, variant):  # noqa: F811
     """NaN and infinities spoil the rows and columns that they are in, and nothing else; nor does what lies between rows."""
