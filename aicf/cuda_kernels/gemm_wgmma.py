@@ -55,12 +55,11 @@ class Operand:
     axes: tuple[int, ...]
     batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
 
-    def map(self, region: RegionSpec, lines: int, last: bool = False, sharers: int = 1) -> TensorMap:
-        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 64 lines of them at a time. Each
-        of the blocks that share them brings some lines, or some of k."""
+    def map(self, region: RegionSpec, lines: int, last: bool = False) -> TensorMap:
+        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 64 lines of them at a time."""
         dtype = region.operands[self.index].dtype
-        count, deep = left if last else boxed, depth(dtype)
-        box = (deep, count(lines // sharers, self.extents[1])) if self.k_fast else (ATOM, deep // sharers)
+        count = left if last else boxed
+        box = (depth(dtype), count(lines, self.extents[1])) if self.k_fast else (ATOM, depth(dtype))
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
@@ -223,7 +222,8 @@ def _launch(
     both = operands(region)
     assert not isinstance(both, Reject)
     a, b = both
-    maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, tiling.n, sharers=tiling.cluster)]
+    share = tiling.n // tiling.cluster
+    maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
     _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
     if parts is None:
         boxes, finish = wgmma_cost.staged(tiling, region), gemm.epilogue(region, 2, tiling.rows, WARPS)
@@ -236,7 +236,7 @@ def _launch(
     if a.k_fast:
         maps.append(a.map(region, tiling.m, last=True))
     if b.k_fast:
-        maps.append(b.map(region, tiling.n, tiling.cluster == 1, tiling.cluster))
+        maps.append(b.map(region, share, last=tiling.cluster == 1))
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     if tiling.parts == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))

@@ -146,8 +146,7 @@ class Tiling:
 
     @property
     def b_bytes(self) -> int:
-        """Whole boxes of 64 lines, as where n is contiguous."""
-        return -(-self.n // ATOM) * ATOM * LINE_BYTES
+        return self.n * LINE_BYTES
 
     @property
     def own_bytes(self) -> int:
@@ -222,12 +221,9 @@ TILINGS = (
     Tiling(128, 64, 2),
     Tiling(128, 128, 2, teams=2),
     Tiling(128, 128, 2, teams=2, cluster=2),
-    Tiling(64, 256, 2, teams=2),
-    Tiling(64, 256, 2, teams=2, cluster=2),
     Tiling(64, 192, 2, teams=2),
     Tiling(64, 128, 2, teams=2),
     Tiling(64, 128, 2, teams=2, cluster=2),
-    Tiling(64, 256, 1, registers=None),
     Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
     Tiling(64, 64, 1, blocks=2, registers=None),
     Tiling(128, 128, 2, parts=2, registers=(56, 224)),
@@ -243,5 +239,5 @@ TILINGS = (
 SPLIT = tuple(
     t
     for t in TILINGS
-    if t.teams == t.parts == 1 and (t.m, t.n) in {(64, 64), (64, 128), (64, 256), (128, 128), (128, 256)}
+    if t.teams == t.parts == 1 and (t.m, t.n) in {(64, 64), (64, 128), (128, 128), (128, 256)}
 )

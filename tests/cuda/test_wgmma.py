@@ -154,7 +154,7 @@ def test_how_results_leave(r, boxes):
 def test_shared_memory_and_registers_suffice(t, staged):
     assert t.stages(staged) >= 3
     assert t.shared(staged) <= SHARED and t.blocks * (t.shared(staged) + 1024) <= SHARED + 1024
-    assert t.n % t.cluster == 0 == 64 % t.cluster, "a block brings some lines, or some of k"
+    assert t.n % t.cluster == 0 == t.n // t.cluster % 64, "a block brings whole boxes of 64 lines"
     assert t.m == 64 * t.row_blocks * t.members and t.consumers == t.teams * t.members
     assert t.parts == 1 or (t.cluster == t.teams == 1 and t.finished % 4 == 0 and t.together <= 8)
     assert t.slots_at(staged) % 16 == 0 == t.met_at(staged) % 8

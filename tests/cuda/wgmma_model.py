@@ -18,9 +18,8 @@ def swizzle(address: np.ndarray, nbytes: int = 128) -> np.ndarray:
 
 
 def swizzled(start: int, tensor_map: TensorMap) -> np.ndarray:
-    """Where the elements of a box lie: densely, the contiguous dimension last. The swizzle is one of addresses, wherever the box
-    begins: CUDA Programming Guide, "Using TMA to transfer multi-dimensional arrays", on shared memory that is not aligned to it."""
-    assert start % 128 == 0
+    """Where the elements of a box lie: densely, the contiguous dimension last."""
+    assert start % max(128, 8 * tensor_map.swizzle) == 0, "swizzles repeat, and maps of the same place agree"
     shape = tensor_map.box[::-1]
     return swizzle(start + np.arange(np.prod(shape)).reshape(shape) * tensor_map.itemsize, tensor_map.swizzle)
 

@@ -187,18 +187,15 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     last ones are, nobody arrives here any more, and the block's shared memory may go.
     """
     tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
-    slice_of_k = depth(epilogue.dtype)
-    stage_bytes, a_bytes, empty = tiling.stage_bytes, tiling.a_bytes, 8 * stages
-    # of b in a cluster, by each block: some lines, or some of k
-    share, lines_apart, k_apart = tiling.b_bytes // LINE_BYTES // cluster, 0, slice_of_k // cluster
-    if b_order[0]:
-        share = lines_apart = tile_n // cluster
-        k_apart = 0
-    share_bytes = (lines_apart + k_apart) * LINE_BYTES
-    bring_a = bringer(tile_m, a_order, load_box)
-    bring_b = bringer(
-        tile_n, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
+    share, slice_of_k = tile_n // cluster, depth(epilogue.dtype)
+    stage_bytes, a_bytes, share_bytes, empty = (
+        tiling.stage_bytes,
+        tiling.a_bytes,
+        tiling.b_bytes // cluster,
+        8 * stages,
     )
+    bring_a = bringer(tile_m, a_order, load_box)
+    bring_b = bringer(share, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster))
     _, number, slices, point_of, _ = layers(epilogue)
     wait, announce, turn, place = (
         wait_phase(),
@@ -218,10 +215,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
             row, column, layer = place(tile, rows, columns)
             begin, count = divide(slices(layer, steps, each), part)
             point = point_of(layer, sizes)
-            a_line, b_line = (
-                int32((row * cluster + rank) * tile_m),
-                int32(column * tile_n + rank * lines_apart),
-            )
+            a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
             a_map, a_lines = a_box(maps, a_line, sizes[0])
             b_map, b_lines = b_box(maps, b_line, sizes[1])
             nbytes = uint32((a_lines + b_lines * uint32(cluster)) * uint32(LINE_BYTES))
@@ -233,7 +227,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
                 k = int32(step * slice_of_k)
                 bring_a(a_at, a_map, ready, a_line, k, point)
-                bring_b(b_at, b_map, ready, b_line, int32(k + rank * k_apart), point)
+                bring_b(b_at, b_map, ready, b_line, k, point)
                 stage, phase = turn(stage, phase)
             tile = uint32(tile + apart)
         if cluster > 1:
@@ -262,7 +256,7 @@ def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: b
 def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
     """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or, of
     halves, 64 lines at a time as 64 rows of lines."""
-    (k_fast, axes), boxes = order, -(-lines // ATOM)
+    (k_fast, axes), boxes = order, lines // ATOM
     load = loader(load_box, axes)
 
     def rows_of_k(to, map, ready, line, k, point):

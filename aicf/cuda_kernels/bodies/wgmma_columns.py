@@ -125,7 +125,7 @@ def words_for(held: int) -> tuple[Any, Any]:
 
 def chunks(tiling: Tiling) -> tuple[int, int]:
     """(Columns of a chunk of 64 rows, sums that a thread has of it)"""
-    wide = tiling.columns if tiling.columns % ATOM else ATOM
+    wide = min(ATOM, tiling.columns)
     return wide, wide // 2
 
 
