@@ -44,11 +44,18 @@ REMOTE = 40.0  # GB/s of these from one multiprocessor to another
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
-# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, and for
-# one that comes in boxes; to add up their columns
-CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, SUM_CHUNK_US = 0.055, 0.4, 0.75, 0.1, 0.1
-CHUNK_FLOP_US = 0.04  # for each flop that the map takes for each element
-ROW = 0.4  # of that, for one with an element for each column
+# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, for one
+# that comes in boxes, and for one with an element for each column; to add up their columns
+CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, ROW_CHUNK_US, SUM_CHUNK_US = (
+    0.055,
+    0.4,
+    0.75,
+    0.25,
+    0.05,
+    0.15,
+)
+CHUNK_FLOP_US = 0.018  # for each flop that the map takes for each element, and each consumer that is at it
+SLOWED = 0.2  # of what a team takes to finish results, that the team which multiplies meanwhile loses
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
 SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that a third result takes
@@ -76,7 +83,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     chunks = tiling.row_blocks * tiling.columns / ATOM
     if parts is None:
-        each = _chunk_us(region, staged(tiling, region) > 0)
+        each = _chunk_us(tiling, region)
     else:
         each = CHUNK_US + APART_US
     finish = DRAIN_US + chunks * each
@@ -86,8 +93,10 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     most = cdiv(tiles, _usable(tiling, device))  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
-    if tiling.teams > 1 and parts is None and not staged(tiling, region):
-        in_turn += most * chunks * APART_US  # stores one by one are in the way of the team that multiplies
+    if tiling.teams > 1 and parts is None:
+        # stores one by one are all in its way
+        beside = SLOWED * (each - CHUNK_US) if staged(tiling, region) else APART_US
+        in_turn += most * chunks * beside
     # the last results of all multiprocessors leave at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
     last_of_all = 0.0 if parts else at_end * _result_bytes(region) / device.bandwidth * 1e-3
@@ -158,13 +167,14 @@ def _straddling(region: RegionSpec) -> float:
     return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
 
 
-def _chunk_us(region: RegionSpec, boxes: bool) -> float:
+def _chunk_us(tiling: Tiling, region: RegionSpec) -> float:
     """For a consumer to finish 64 x 64 results."""
-    f, come = gemm.follows(region), len(brought(region)) if boxes else 0
+    f, boxes = gemm.follows(region), staged(tiling, region) > 0
+    come = len(brought(region)) if boxes else 0
     sums = SUM_CHUNK_US * (gemm.parts(region)[1].fed is not None)
-    loads = LOAD_CHUNK_US * (f.matrices - come + ROW * f.rows) + BROUGHT_CHUNK_US * come
+    loads = LOAD_CHUNK_US * (f.matrices - come) + ROW_CHUNK_US * f.rows + BROUGHT_CHUNK_US * come
     leave = CHUNK_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
-    return leave + loads + CHUNK_FLOP_US * f.flops + sums
+    return leave + loads + CHUNK_FLOP_US * f.flops * tiling.members + sums
 
 
 def staged(tiling: Tiling, region: RegionSpec) -> int:
