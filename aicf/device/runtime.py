@@ -117,9 +117,9 @@ class CpuRuntime(Runtime):
 
     def allocate(self, nbytes: int) -> Memory:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
-        block = raw[start : start + nbytes]
-        return Memory(block.ctypes.data, nbytes, block)
+        pointer = raw.__array_interface__["data"][0]
+        start = -pointer % ALIGNMENT
+        return Memory(pointer + start, nbytes, raw[start : start + nbytes])
 
     def view(self, memory: Memory, offset: int, spec: TensorSpec) -> Tensor:
         array = memory.owner[offset : offset + spec.nbytes].view(spec.dtype.numpy).reshape(spec.shape)
