@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from nn.mlp import batch_of, host, mlp, on_each_device, same, trainer
@@ -9,6 +11,7 @@ from nn.mlp import batch_of, host, mlp, on_each_device, same, trainer
 import aicf
 from aicf import nn
 from aicf.device.interop import Foreign
+from aicf.device.tensor import Tensor
 from aicf.errors import FeedError
 from aicf.graph.run.plan import Slot
 from aicf.graph.run.slots import check_feed
@@ -234,6 +237,22 @@ def test_torch_tensors_are_fed_and_results_go_back(device):
 
 @pytest.mark.gpu
 @pytest.mark.spec("C7", "C9")
+def test_great_host_arrays_may_change_while_replays_of_them_are_on_their_way():
+    program = aicf.compile(mlp(sizes=(700, 3), batch=200), device="cuda")
+    x = batch_of(200, inputs=700)["x"]
+    assert x.nbytes > 2**16  # more than the driver takes with it when it is asked
+    wanted = [program.run({"x": x + n})["output"].numpy() for n in range(16)]
+    fed, results = x.copy(), []
+    for n in range(16):
+        fed[...] = x + n
+        results.append(program.replay({"x": fed})["output"])
+        fed[...] = np.nan
+    for got, want in zip(results, wanted):
+        np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("C7", "C9")
 def test_a_frozen_plan_takes_device_tensors_of_every_layout_in_turn():
     torch = pytest.importorskip("torch")
     program = aicf.compile(mlp(), device="cuda")
@@ -250,6 +269,46 @@ def test_a_frozen_plan_takes_device_tensors_of_every_layout_in_turn():
             x = layout(torch.from_numpy(X + n).cuda())
             got = host(program.replay({"x": x}))
             assert same(got, host(program.run({"x": np.ascontiguousarray(x.cpu().numpy())})))
+    assert len(program._frozen) == 1
+
+
+class Managed:
+    """Memory that the host and the device share."""
+
+    def __init__(self, x: np.ndarray, runtime) -> None:
+        driver, everywhere = runtime.driver, 1
+        pointer = int(runtime.check(driver.cuMemAllocManaged(x.nbytes, everywhere))[0])
+        weakref.finalize(self, driver.cuMemFree, pointer)
+        runtime.write(Tensor(aicf.TensorSpec(x.shape, device="cuda"), pointer, runtime), x)
+        self.__cuda_array_interface__ = {
+            "shape": x.shape, "typestr": x.dtype.str, "data": (pointer, False), "version": 3,
+            "stream": runtime.stream_id,
+        }  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("B1", "C9")
+@pytest.mark.parametrize("first", range(4))
+def test_a_frozen_plan_takes_every_kind_of_device_memory_in_turn(first):
+    """PyTorch's two kinds of segments, aicf's pool, managed memory."""
+    torch = pytest.importorskip("torch")
+    rt = aicf.runtime("cuda")
+    program = aicf.compile(mlp(sizes=(700, 3), batch=2000), device="cuda")
+    x = batch_of(2000, inputs=700)["x"]
+    settings = getattr(torch.cuda.memory, "_set_allocator_settings", lambda text: None)
+    kinds = [
+        torch.from_numpy(x).cuda(),
+        rt.upload(x, aicf.TensorSpec(x.shape, device="cuda")),
+        Managed(x, rt),
+    ]
+    settings("expandable_segments:True")
+    try:
+        kinds.append(torch.from_numpy(x).cuda())
+    finally:
+        settings("expandable_segments:False")
+    want = host(program.run({"x": x}))
+    for n in range(8):
+        assert same(host(program.replay({"x": kinds[(first + n) % 4]})), want)
     assert len(program._frozen) == 1
 
 

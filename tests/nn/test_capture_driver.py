@@ -7,14 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from aicf.device.runtime import CudaRuntime
-from aicf.errors import CaptureError
+from aicf.device.runtime import CudaRuntime, Memory
+from aicf.errors import CaptureError, DeviceError
 from aicf.graph.run import capture as capturing
 from aicf.graph.run.capture import Copy, Work, capture, segments_of
 
 
 class Status(int):
     name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
+
+
+MANAGED = 1000  # memory from here on is of another kind
 
 
 class Driver:
@@ -56,6 +59,8 @@ class Driver:
         return Status(0), SimpleNamespace(**vars(node))
 
     def cuGraphExecMemcpyNodeSetParams(self, graph, node, params, context):
+        if params.srcDevice >= MANAGED:
+            return (Status(1),)
         self.aimed += 1
         vars(node).update(vars(params))
         return (Status(0),)
@@ -89,8 +94,12 @@ class Runtime(CudaRuntime):
         self.device = SimpleNamespace(create_stream=lambda: SimpleNamespace(handle="side"))
 
     def check(self, result):
-        assert int(result[0]) == 0
+        if int(result[0]):
+            raise DeviceError("invalid")
         return result[1:]
+
+    def allocate(self, nbytes):
+        return Memory(500, nbytes, None)
 
     def copy(self, target, source, nbytes, on=None):
         if on is None:
@@ -152,6 +161,19 @@ def test_copies_of_a_graph_go_where_they_are_told_before_each_launch(monkeypatch
     assert launched() == [0, "10 to 1", "a", "3 to 4", "2 to 21"]
     feed.source, result.target = 11, 20
     assert launched() == [2, "11 to 1", "a", "3 to 4", "2 to 20"]
+
+
+@pytest.mark.spec("F3", "C9")
+def test_a_feed_in_memory_that_a_node_does_not_take_is_copied_before(monkeypatch):
+    monkeypatch.setattr(capturing, "current_context", lambda: "context")
+    runtime = Runtime()
+    feed = Copy(runtime, 10, 1, 64)
+    graph = capture(runtime, [feed, call(runtime, "a")])
+    for source in (MANAGED, MANAGED, 11):
+        feed.source = source
+        graph.launch()
+    staged = ["1000 to 500 on own", "500 to 1 on own", "a on own"]
+    assert runtime.driver.launched == [*staged, *staged, "11 to 1 on own", "a on own"]
 
 
 @pytest.mark.spec("F3", "C9")

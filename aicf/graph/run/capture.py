@@ -18,10 +18,10 @@ from itertools import groupby
 from typing import Any
 
 from ... import config
-from ...device.runtime import CudaRuntime, Runtime
+from ...device.runtime import CudaRuntime, Memory, Runtime
 from ...device.streams import Captured, current_context
 from ...dispatch import Call
-from ...errors import CaptureError
+from ...errors import CaptureError, DeviceError
 
 MODES = ("auto", "strict", "off")
 
@@ -138,23 +138,27 @@ class CapturedGraph:
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
         (self._exec,) = check(driver.cuGraphInstantiate(graph, 0))
         weakref.finalize(self, driver.cuGraphExecDestroy, self._exec)
-        self._driver, self._stream, self._check = driver, runtime.stream.handle, check
+        self._runtime, self._driver, self._stream, self._check = runtime, driver, runtime.stream.handle, check
         self._copies = _nodes_of(runtime, graph, self.nodes, copies) if copies else []
         check(driver.cuGraphUpload(self._exec, self._stream))
 
     def launch(self) -> None:
-        for node in self._copies:
-            copy = node.copy
-            if copy.source != node.source or copy.target != node.target:
-                self._aim(node, copy.source, copy.target)
+        moved = [n for n in self._copies if n.source != n.copy.source or n.target != n.copy.target]
+        made = [self._aim(node) for node in moved]
         self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
+        del made
 
-    def _aim(self, node: _CopyNode, source: int, target: int) -> None:
-        """Later launches copy from and to there; a third of what a copy of its own costs the host."""
-        node.params.srcDevice, node.params.dstDevice = source, target
-        set_params = self._driver.cuGraphExecMemcpyNodeSetParams
-        self._check(set_params(self._exec, node.handle, node.params, node.context))
-        node.source, node.target = source, target
+    def _aim(self, node: _CopyNode) -> Memory | None:
+        """Later launches copy from and to where the copy says. What they copy from instead, if a node can't."""
+        copy, runtime = node.copy, self._runtime
+        try:
+            node.aim(self._exec, runtime, copy.source)
+            return None
+        except DeviceError:  # a node keeps to one kind of memory: managed memory, say, is another
+            made = runtime.allocate(copy.nbytes)
+            runtime.copy(made.ptr, copy.source, copy.nbytes)
+            node.aim(self._exec, runtime, made.ptr)
+            return made
 
 
 @dataclass(slots=True)
@@ -167,6 +171,13 @@ class _CopyNode:
     context: Any
     source: int
     target: int
+
+    def aim(self, executable: Any, runtime: CudaRuntime, source: int) -> None:
+        """A third of what a copy of its own costs the host."""
+        self.params.srcDevice, self.params.dstDevice = source, self.copy.target
+        set_params = runtime.driver.cuGraphExecMemcpyNodeSetParams
+        runtime.check(set_params(executable, self.handle, self.params, self.context))
+        self.source, self.target = source, self.copy.target
 
 
 def _nodes_of(runtime: CudaRuntime, graph: Any, count: int, copies: Sequence[Copy]) -> list[_CopyNode]:
