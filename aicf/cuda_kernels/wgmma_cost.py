@@ -31,6 +31,7 @@ CROWDED_HALVES, CROWDED_TF32, CROWDED_F8, CROWDED_SLICES = 0.11, 0.5, 0.3, 1.0
 PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
 FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
+MEMORY = 0.86  # of its bandwidth, that operands come at and results leave
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
 BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
 # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
@@ -107,7 +108,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     if parts is not None:
         through, total = gemm_split.sum_cost(region, p, parts.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
-    reached = gemm.MEMORY_EFFICIENCY
+    reached = MEMORY
     if tiling.n == ATOM and tiling.blocks > 1 and p.n >= p.m:
         reached *= LINES
     if tiling.parts > 1 and p.m > tiling.m and p.n > tiling.n:
