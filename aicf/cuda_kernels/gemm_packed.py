@@ -28,8 +28,8 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionOp, RegionSpec
-from ..types import TensorDesc
-from . import gemm, gemm_mma, gemm_wgmma, pack
+from ..types import Precision, TensorDesc, f32
+from . import gemm, gemm_fma, gemm_mma, gemm_wgmma, pack
 
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
@@ -56,9 +56,8 @@ def packed(region: RegionSpec) -> Packed | Reject:
     if not p.m * p.n * p.k * p.count:
         return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")
     indices = p.a, p.b
-    made = _with(
-        region, p, {i for i, o in zip(indices, gemm_wgmma.each_operand(region)) if isinstance(o, Reject)}
-    )
+    both = gemm_wgmma.each_operand(region, _either(p))
+    made = _with(region, p, {i for i, o in zip(indices, both) if isinstance(o, Reject)})
     if len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
         made = _with(region, p, set(indices))
     return refusal_of(made, p, after) or made
@@ -76,9 +75,14 @@ def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
     copies = []
     for index in sorted(indices):
         t = region.operands[index]
-        row = pack.fastest(t) if t.dtype.itemsize == HALF else k_axis(p, index, t)
+        row = pack.fastest(t) if _either(p) else k_axis(p, index, t)
         copies.append(pack.copy_of(index, t, row))
     return replaced(region, copies, region.ops)
+
+
+def _either(p: Gemm) -> bool:
+    """Whether an operand may have rows of lines: what ordinary cores multiply, or tensor cores as halves."""
+    return p.dtype.itemsize == HALF or (p.dtype is f32 and p.precision is Precision.exact)
 
 
 def k_axis(p: Gemm, index: int, t: TensorDesc) -> int:
@@ -194,8 +198,9 @@ def _reading(launch: Launch, copied: dict[In, Work]) -> Launch:
     return replace(launch, args=of(launch.args))
 
 
-# Names of this module are what a registry takes. On ordinary cores any layout is read as it is, but for batches of many axes.
+# Names of this module are what a registry takes. The tiled kernel reads any layout as it is, but for batches of many axes.
 globals().update({f"gemm_wgmma_{t}_packed": _packed(getattr(gemm_wgmma, f"gemm_wgmma_{t}")) for t in TILINGS})
 gemm_mma_128x128_packed = _packed(gemm_mma.gemm_mma_128x128)
 gemm_mma_128x256_deep_packed = _packed(gemm_mma.gemm_mma_128x256_deep)
+gemm_fma_128x128_packed = _packed(gemm_fma.gemm_fma_128x128)
 gemm_tiled_64x64_packed = _packed(gemm.gemm_tiled_64x64)

@@ -66,26 +66,26 @@ class Operand:
         return TensorMap(In(self.index), ELEMENTS.get(dtype, dtype), extents, pitches, box + ones)
 
 
-def operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
-    """a and b, or why one of them has no 16-byte aligned rows."""
-    made = each_operand(region)
+def operands(region: RegionSpec, either: bool = False) -> tuple[Operand, Operand] | Reject:
+    """a and b, or why one of them has no 16-byte aligned rows. `either`: of k or of lines, whatever the type."""
+    made = each_operand(region, either)
     return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=256)
-def each_operand(region: RegionSpec) -> tuple[Operand | Reject, Operand | Reject]:
+def each_operand(region: RegionSpec, either: bool = False) -> tuple[Operand | Reject, Operand | Reject]:
     """a and b, each of them or why it has no 16-byte aligned rows."""
     p, _ = gemm.parts(region)
     a, b = region.operands[p.a], region.operands[p.b]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     return (
-        _operand("a", p.a, a, (p.m, a_m), (p.k, a_k), tuple(zip(p.batch, a_batch))),
-        _operand("b", p.b, b, (p.n, b_n), (p.k, b_k), tuple(zip(p.batch, b_batch))),
+        _operand("a", p.a, a, (p.m, a_m), (p.k, a_k), tuple(zip(p.batch, a_batch)), either),
+        _operand("b", p.b, b, (p.n, b_n), (p.k, b_k), tuple(zip(p.batch, b_batch)), either),
     )
 
 
 def _operand(
-    name: str, index: int, matrix: TensorDesc, lines: Axis, depth: Axis, batch: tuple[Axis, ...]
+    name: str, index: int, matrix: TensorDesc, lines: Axis, depth: Axis, batch: tuple[Axis, ...], either: bool
 ) -> Operand | Reject:
     """Steps of an extent of one mean nothing."""
     if matrix.alignment < ROW_BYTES:
@@ -97,12 +97,13 @@ def _operand(
             "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {ROW_BYTES} bytes"
         )
     orders = (True, depth, lines), (False, lines, depth)
-    for k_fast, (inner, step), (outer, pitch) in orders if matrix.dtype.itemsize == 2 else orders[:1]:
+    either = either or matrix.dtype.itemsize == 2
+    for k_fast, (inner, step), (outer, pitch) in orders if either else orders[:1]:
         row = inner * matrix.dtype.itemsize
         apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, ROW_BYTES) * ROW_BYTES
         if (step == 1 or inner == 1) and apart >= row and apart % ROW_BYTES == 0:
             return Operand(name, index, k_fast, (inner, outer), apart, axes, walks)
-    of_k = "" if matrix.dtype.itemsize == 2 else f" of k, as tensor cores read {matrix.dtype},"
+    of_k = "" if either else f" of k, as tensor cores read {matrix.dtype},"
     return Reject(
         "rows",
         f"{name} is {matrix}, needs rows{of_k} that begin at multiples of {ROW_BYTES} bytes, one after the other",

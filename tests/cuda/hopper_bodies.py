@@ -76,8 +76,9 @@ class Cuda:
     def __init__(self, machine: Any) -> None:
         self.machine, self.shared = machine, self
 
-    def array(self, length: int, kind: Any) -> None:
+    def array(self, length: int, kind: Any) -> Any:
         assert length == 0, "shared memory is dynamic"
+        return self.machine.current.block.words()
 
     @property
     def threadIdx(self) -> Any:
@@ -97,6 +98,9 @@ class Cuda:
 
     def syncthreads(self) -> None:
         self.machine._meet("all", self.machine.everyone, [self.machine.current.block])
+
+    def syncwarp(self) -> None:
+        self.machine._warp("sync", 0)
 
 
 def _uint32(x: int) -> int:

@@ -21,6 +21,10 @@ def offset(address: Any) -> Any:
     return address & ((1 << RANK_AT) - 1)
 
 
+def _moved(address: int, place: tuple[int, int]) -> int:
+    return (int(address) ^ place[0]) + place[1]
+
+
 class Copies:
     """What a Machine (hopper_model.py) has of it; methods named as the factories of bodies/ptx make what those make."""
 
@@ -79,6 +83,57 @@ class Copies:
             return tuple(np.float32(block.shared[block.at(address + 4 * np.arange(4))]))
 
         return load
+
+    def store_shared(self) -> Any:
+        """Seen by threads at once."""
+
+        def store(address: int, *values: Any) -> None:
+            assert address % 16 == 0
+            block = self.current.block
+            block.shared[block.at(address + 4 * np.arange(4))] = values
+
+        return store
+
+    def turn_runs(self, sources: tuple, targets: tuple) -> Any:
+        """As `load_matrices`, of words."""
+        store = self.store_shared()
+
+        def turn(source: int, target: int) -> None:
+            thread, lane = self.current, self.current.index % 32
+            for i, place in enumerate(sources):
+                rows = self._warp("ldmatrix", _moved(source, place))
+                at = np.array([rows[8 * j + lane // 4] + lane % 4 * 4 for j in range(4)])
+                store(_moved(target, targets[i]), *thread.block.shared[thread.block.at(at)])
+
+        return turn
+
+    def load_front(self, quad: Any) -> Any:
+        load = self.load_shared()
+
+        def load_all(a: int, b: int) -> tuple:
+            at = [_moved(b, place) for place in quad.columns]
+            at += [_moved(a, place) for place in quad.rows[: quad.front // 4 - len(quad.columns)]]
+            return tuple(x for address in at for x in load(address))
+
+        return load_all
+
+    def multiply_quad(self, quad: Any) -> Any:
+        load, front_of = self.load_shared(), self.load_front(quad)
+        held, ahead = 4 * len(quad.columns), quad.front // 4 - len(quad.columns)
+        into, row, column = (np.array(x) for x in zip(*(
+            (i, 4 * run + e, h) for run, products in enumerate(quad.products) for i, e, h in products)))  # fmt: skip
+        # of a sum, products come one after the other
+        rounds = np.array([np.flatnonzero(into == i) for i in range(quad.sums)]).T
+
+        def multiply(acc: tuple, front: tuple, a: int, next_a: int, next_b: int) -> tuple:
+            rows = [*front[held:], *(x for place in quad.rows[ahead:] for x in load(_moved(a, place)))]
+            x, y = np.array(rows, np.float64), np.array(front[:held], np.float64)
+            sums = np.array(acc, np.float32)
+            for at in rounds:
+                sums[into[at]] = x[row[at]] * y[column[at]] + sums[into[at]]
+            return tuple(sums), front_of(next_a, next_b)
+
+        return multiply
 
     def store_box(self, rank: int = 2) -> Any:
         return lambda tensor, source, *corner: self._send(

@@ -86,6 +86,10 @@ class Block:
         assert (within >= START).all() and (within < START + len(self.shared)).all()
         return within - START
 
+    def words(self) -> np.ndarray:
+        """All of it, by words from where it begins."""
+        return self.shared[::4]
+
     def barrier(self, at: int) -> Barrier:
         return self.barriers[offset(at)]
 

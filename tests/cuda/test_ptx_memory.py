@@ -49,6 +49,7 @@ AMPERE: Instructions = {
     "atom.acq_rel.gpu.global.add.s32": (ptx.fetch_add(), lambda f: lambda a, m, x: f(m, x)),
     "ld.acquire.gpu.global.s32": (ptx.load_acquire(), lambda f: lambda a, m, x: f(m)),
     "ld.shared.v4.f32": (ptx.load_shared(), lambda f: lambda a, m, x: int32(f(a)[3])),
+    "st.shared.v4.f32": (ptx.store_shared(), lambda f: lambda a, m, x: f(a, x, x, x, x)),
     "st.release.gpu.global.s32": (ptx.store_release(), lambda f: lambda a, m, x: f(m, x)),
     "fence.acq_rel.gpu": (ptx.fence_memory("gpu"), lambda f: lambda a, m, x: f()),
     "fence.acq_rel.sys": (ptx.fence_memory("sys"), lambda f: lambda a, m, x: f()),

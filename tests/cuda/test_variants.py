@@ -44,7 +44,7 @@ def best(r) -> str:
 def test_the_score_picks_by_size():
     assert best(region("add", (2**24,), (2**24,))) == "elementwise_vector"
     assert best(region("add", (4, 1), (1, 7))) == "elementwise_strided"
-    assert best(gemm(8192, 8192, 8192)) == "gemm_tiled_128x128"
+    assert best(gemm(8192, 8192, 8192)) == "gemm_fma_128x128"
     assert best(gemm(64, 64, 64)) == "gemm_tiled_32x32"
     assert best(region("reduce_sum", (4096, 4096), axes=(1,))) == "reduce_rows"
     assert best(region("reduce_sum", (4096, 4096), axes=(0,))) == "reduce_columns"
@@ -190,7 +190,7 @@ def test_tensor_cores_where_there_are_some():
     assert best(gemm(8192, 8192, 8192, dtype=f16)).startswith("gemm_wgmma")
     assert best(gemm(128, 512, 512, dtype=bf16)).startswith(("gemm_mma_32x32", "gemm_wgmma_64x64"))
     assert best(gemm(8192, 8191, 8192, dtype=f16)).endswith("_packed")
-    assert best(gemm(4096, 4096, 4096)) == "gemm_tiled_128x128"
+    assert best(gemm(4096, 4096, 4096)) == "gemm_fma_128x128"
     assert best(gemm(4096, 4096, 4096, precision=Precision.tf32x3)).endswith("_tf32x3")
     assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).endswith("_packed")
     reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))

@@ -10,7 +10,8 @@ import pytest
 from hopper_bodies import Tensor
 from hopper_copies import START, offset
 from hopper_model import Machine, Stuck
-from kernel_cases import HALVES, Case, assert_close, reference
+from hopper_run import run_launch
+from kernel_cases import HALVES, Case, reference
 from wgmma_cases import (
     ALL,
     H200,
@@ -43,23 +44,8 @@ def run(
     machine: type[Machine] = Machine,
     tolerance: float = 0.0,
 ) -> None:
-    """On the model, with small whole numbers: sums are exact, whatever their order. What lies between rows is NaN."""
-    rng, ins, arrays = np.random.default_rng(seed), [], []
-    for d in r.operands:
-        arrays.append(rng.integers(-2, 3, d.shape).astype(d.dtype.numpy))
-        nothing = np.nan if d.dtype.kind == "float" else 0
-        memory = np.full(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), nothing).astype(
-            d.dtype.numpy
-        )
-        view = np.ndarray(d.shape, d.dtype.numpy, memory, strides=[s * d.dtype.itemsize for s in d.stride])
-        view[...] = arrays[-1]
-        arrays[-1] = view.copy()  # where a stride is 0, the last of what was written
-        ins.append(memory)
-    outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
     launch = gemm_wgmma._launch(t, r, H200)
-    machine(seed).launch(launch, ins, outs, grid or (launch.grid[0] if t.parts > 1 else t.cluster))
-    got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
-    assert_close(Case("", r, tolerance=tolerance), got, reference(Case("", r), arrays))
+    run_launch(launch, r, seed, grid or (launch.grid[0] if t.parts > 1 else t.cluster), machine, tolerance)
 
 
 WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, registers=(40, 216))

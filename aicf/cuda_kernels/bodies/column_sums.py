@@ -11,7 +11,8 @@ import numpy as np
 from ..dsl import cuda, device, float32
 from .element import putter
 from .epilogue import Epilogue
-from .tile import column_sums, each, fragment, put_runs
+from .fragment import fragment
+from .tile import column_sums, each, put_runs
 
 
 @dataclass(frozen=True)

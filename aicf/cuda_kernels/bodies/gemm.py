@@ -22,8 +22,10 @@ from .blocks import block_place
 from .column_sums import Held, writer
 from .element import getter
 from .epilogue import Epilogue, finisher
-from .tile import fragment, outer, put_runs, runs, zeros
+from .fragment import Fragment, outer
+from .tile import put_runs, runs, zeros
 
+UNROLLED = 128  # multiply-adds of a thread between two branches
 NAIVE = 16  # rows and columns of a block of the naive kernel
 
 
@@ -113,9 +115,10 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
     store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
     a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
-    read_a = fragment(rows // row_width, row_width, row_width * threads)
-    read_b = fragment(columns // column_width, column_width, column_width * threads)
-    multiply = outer(rows, columns)
+    read_a = Fragment(rows // row_width, row_width, row_width * threads)
+    read_b = Fragment(columns // column_width, column_width, column_width * threads)
+    together = min(step, UNROLLED // (rows * columns))
+    multiply = outer(read_a, read_b, together, a_line, b_line)
 
     def write_run(i, products, env):
         row, column, m, n, scales, operands = env
@@ -159,10 +162,8 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
             a_next = load_a(a, (a_at, a_lines, np.int32(left - a_depth), a_steps[-2], a_steps[-1]))
             b_next = load_b(b, (b_at, b_lines, np.int32(left - b_depth), b_steps[-1], b_steps[-2]))
             a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
-            for i in range(step):
-                acc = multiply(
-                    acc, read_a(a_shared, a_get + i * a_line), read_b(b_shared, b_get + i * b_line)
-                )
+            for i in range(0, step, together):
+                acc = multiply(acc, a_shared, b_shared, a_get + i * a_line, b_get + i * b_line)
             buffer = 1 - buffer
         env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (corner,))
         at = ty * line_length + tx * column_width

@@ -22,6 +22,7 @@ import numpy as np
 
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
+from .fragment import fragment
 from .layout import Layout, Places, RowLayout
 from .llvm import const, emit_call
 from .ptx import (
@@ -34,7 +35,7 @@ from .ptx import (
     sync_threads,
 )
 from .ptx.wgmma import LINE_BYTES
-from .tile import each, fragment, put_run, runs
+from .tile import each, put_run, runs
 
 ATOM = LINE_BYTES // 2  # columns of halves, in a swizzled row
 EVERYONE = 0xFFFFFFFF  # of a warp

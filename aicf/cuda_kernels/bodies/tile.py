@@ -266,28 +266,6 @@ def column_sums(n: int, width: int, columns: tuple[int, ...], count: int, fn: Ca
 
 
 @deferred
-def outer(rows: int, columns: int) -> Any:
-    """`add(acc, a, b)`: acc + a bᵀ, row-major, one fused multiply-add per element."""
-    n = rows * columns
-    if SIMULATED:
-        return lambda acc, a, b: tuple(acc[i] + a[i // columns] * b[i % columns] for i in range(n))
-
-    @intrinsic
-    def add(typing, acc, a, b):
-        def codegen(ctx, builder, sig, args):
-            take = builder.extract_value
-            values = [
-                builder.fma(take(args[1], i // columns), take(args[2], i % columns), take(args[0], i))
-                for i in range(n)
-            ]
-            return ctx.make_tuple(builder, sig.return_type, values)
-
-        return types.UniTuple(types.float32, n)(acc, a, b), codegen
-
-    return add
-
-
-@deferred
 def add_tiles(n: int, first: int = 0) -> Any:
     """`add(a, b)`: a + b, element by element; of a those n from `first` on, which b has, and the others as they are."""
     if SIMULATED:
@@ -309,34 +287,6 @@ def add_tiles(n: int, first: int = 0) -> Any:
 def zeros(n: int) -> tuple[Any, ...]:
     """A tile of n zeros; a constant to the kernel that closes over it."""
     return (np.float32(0),) * n
-
-
-@deferred
-def fragment(groups: int, width: int, apart: int) -> Any:
-    """`read(shared, base)`: `groups` runs of `width` elements, `apart` elements between their starts.
-
-    Each run is one vector load, of up to 16 bytes: base and apart are multiples of width, the array aligned to it.
-    """
-    if SIMULATED:
-        return lambda shared, base: tuple(
-            shared[base + g * apart + i] for g in range(groups) for i in range(width)
-        )
-
-    @intrinsic
-    def read(typing, shared, base):
-        def codegen(ctx, b, sig, args):
-            data = ctx.make_array(shared)(ctx, b, args[0]).data
-            vector = ir.VectorType(ir.FloatType(), width).as_pointer(data.type.addrspace)
-            values = []
-            for g in range(groups):
-                at = b.add(args[1], ir.Constant(args[1].type, g * apart))
-                run = b.load(b.bitcast(b.gep(data, [at]), vector), align=4 * width)
-                values += [b.extract_element(run, const(i)) for i in range(width)]
-            return ctx.make_tuple(b, sig.return_type, values)
-
-        return types.UniTuple(types.float32, groups * width)(shared, base), codegen
-
-    return read
 
 
 # Of `multiply_runs`: for each run read from shared memory, the element where it begins, and the multiply-adds that it is in:

@@ -36,6 +36,7 @@ from .copy import (
     load_shared,
     load_units,
     shared_address,
+    store_shared,
     store_units,
     wait_copies,
 )
@@ -74,6 +75,7 @@ from .mma import (
     read_fragments,
     store_matrices,
 )
+from .quads import load_front, multiply_quad, turn_runs
 from .tma import (
     add_box,
     commit_stores,
@@ -108,11 +110,11 @@ __all__ = [
     "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
     "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
     "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "larger",
-    "launch_next", "load_acquire", "load_box", "load_bytes", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
-    "multicast_box", "multiply_held", "multiply_slabs", "multiply_steps", "multiply_words", "of_warp", "pack_fp8",
+    "launch_next", "load_acquire", "load_box", "load_bytes", "load_front", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
+    "multicast_box", "multiply_held", "multiply_quad", "multiply_slabs", "multiply_steps", "multiply_words", "of_warp", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
     "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
-    "store_remote", "store_units", "store_words", "sync_threads", "take_registers", "tanh_for_halves", "unpack_fp8",
+    "store_remote", "store_shared", "store_units", "store_words", "sync_threads", "take_registers", "tanh_for_halves", "turn_runs", "unpack_fp8",
     "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
     "wait_stores_read",
 ]  # fmt: skip

@@ -49,6 +49,12 @@ def load_shared() -> Any:
     return instruction(text, types.uint32, result=(types.float32,) * 4)
 
 
+@deferred
+def store_shared() -> Any:
+    """`store(address, a, b, c, d)`: four f32 to there. `st.shared`, sm_70."""
+    return instruction("st.shared.v4.f32 [$0], {$1, $2, $3, $4};", types.uint32, *[types.float32] * 4)
+
+
 def copy_text(width: int) -> str:
     """16 bytes go past L1, which they would only pass through."""
     return f"cp.async.{'cg' if width == 16 else 'ca'}.shared.global [$0], [$1], {width}, $2;"
