@@ -87,7 +87,7 @@ def test_sides_are_taken_in_turn_and_warmed():
         return sample
 
     found = interleave({"a": side("a", [50, 1, 2, 3]), "b": side("b", [50, 5, 6, 7])}, rounds=3)
-    assert "".join(order) == "ab" "ab" "ba" "ab", "there and back"
+    assert "".join(order) == "ababbaab", "there and back"
     assert (found["a"].median, found["b"].median) == (2, 6), "the first of each does not count"
 
 

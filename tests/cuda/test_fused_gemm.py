@@ -61,7 +61,7 @@ P = Product(8, 16, 8)
 ALL = [*GEMMS, *MMAS]
 # whose blocks finish whole boxes of columns
 HOPPERS = [f"cuda.gemm_wgmma_{t}.v1" for t in TILINGS if t.columns % ATOM == 0]
-WHOLE_FMAS = [v for v in FMAS if "_split" not in v]
+WHOLE_FMAS = [v for v in FMAS if not v.endswith(("_split.v1", "_packed.v1"))]
 LARGE = "cuda.gemm_tiled_128x128.v1"
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of this size takes seconds
 
