@@ -51,12 +51,12 @@ CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, ROW_CHUNK_US, SUM_CHUNK_US 
     0.055,
     0.4,
     0.75,
-    0.25,
+    0.1,
     0.05,
-    0.15,
+    0.13,
 )
-CHUNK_FLOP_US = 0.018  # for each flop that the map takes for each element, and each consumer that is at it
-SLOWED = 0.2  # of what a team takes to finish results, that the team which multiplies meanwhile loses
+CHUNK_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
+SLOWED = 0.12  # of what a team takes to finish results, that the team which multiplies meanwhile loses
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
 SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that a third result takes
@@ -95,8 +95,9 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
     if tiling.teams > 1 and parts is None:
-        # stores one by one are all in its way
-        beside = SLOWED * (each - CHUNK_US) if staged(tiling, region) else APART_US
+        # stores one by one are all in its way, and so is what warps tell each other
+        sums = _sums_us(region)
+        beside = SLOWED * (each - CHUNK_US - sums) + sums if staged(tiling, region) else APART_US
         in_turn += most * chunks * beside
     # the last results of all multiprocessors leave at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
@@ -123,6 +124,8 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
         together = max(
             limits[limit] + finish, most * (alone + finish + START_US + TRIP_US) - START_US - TRIP_US
         )
+    if parts is None and limit != "memory":  # which has no time to spare, or takes power
+        together += _moved_bytes(region) / device.bandwidth * 1e-3
     first = tiling.stage_bytes / PORT * 1e-3
     latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
     terms = {"launch": device.launch_us, "latency": latency}
@@ -146,6 +149,15 @@ def _result_bytes(region: RegionSpec) -> int:
     """Of results at one place."""
     _, after = gemm.parts(region)
     return sum(region.results[position].dtype.itemsize for _, position in after.stores)
+
+
+@lru_cache(maxsize=256)
+def _moved_bytes(region: RegionSpec) -> int:
+    """By an epilogue, but for a product's own results."""
+    p, after = gemm.parts(region)
+    own = max(region.results[position].dtype.itemsize for _, position in after.stores) if after.stores else 0
+    factors = region.operands[p.a].nbytes + region.operands[p.b].nbytes
+    return max(0, region.nbytes - factors - p.count * p.m * p.n * own)
 
 
 def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
@@ -172,10 +184,14 @@ def _chunk_us(tiling: Tiling, region: RegionSpec) -> float:
     """For a consumer to finish 64 x 64 results."""
     f, boxes = gemm.follows(region), staged(tiling, region) > 0
     come = len(brought(region)) if boxes else 0
-    sums = SUM_CHUNK_US * (gemm.parts(region)[1].fed is not None)
     loads = LOAD_CHUNK_US * (f.matrices - come) + ROW_CHUNK_US * f.rows + BROUGHT_CHUNK_US * come
     leave = CHUNK_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
-    return leave + loads + CHUNK_FLOP_US * f.flops * tiling.members + sums
+    return leave + loads + CHUNK_FLOP_US * f.flops * tiling.members + _sums_us(region)
+
+
+def _sums_us(region: RegionSpec) -> float:
+    """To add up columns of these."""
+    return SUM_CHUNK_US * (gemm.parts(region)[1].fed is not None)
 
 
 def staged(tiling: Tiling, region: RegionSpec) -> int:
