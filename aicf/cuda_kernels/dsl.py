@@ -182,14 +182,14 @@ def device_calls(fn: Any) -> Any:
 
 
 def with_functions(fn: Any, functions: Mapping[str, Any]) -> Any:
-    """The function, with these in the place of the functions of those names of Python's `math` and of its module."""
+    """The function, with these in the place of the functions of those names of Python's `math`, and of aicf's own modules."""
     module = ModuleType("math")
     module.__dict__.update({**vars(math), **functions})
     names = {}
     for name in globals_read(fn.__code__):
         if (value := fn.__globals__.get(name)) is math:
             names[name] = module
-        elif name in functions and isinstance(value, FunctionType):
+        elif name in functions and isinstance(value, FunctionType) and value.__module__.startswith("aicf."):
             names[name] = functions[name]
     return _rebuilt(fn, names, [cell.cell_contents for cell in fn.__closure__ or ()])
 

@@ -15,6 +15,7 @@ from kernel_cases import VARIANTS, desc, gemm, region
 import aicf
 from aicf.cuda_kernels import engine
 from aicf.cuda_kernels.compile import numba_signature
+from aicf.cuda_kernels.dsl import with_functions
 from aicf.device.spec import preset
 from aicf.errors import DeviceError, KernelCompileError
 from aicf.ops.scalar import bound_scalar, typed_scalar
@@ -89,6 +90,18 @@ def test_float_of_an_integer_is_of_the_compute_type():
 
 
 # --- compiling --------------------------------------------------------------------------------------------------------
+
+
+def logistic2(x):
+    return -x
+
+
+def test_functions_are_replaced_in_math_and_in_ops_only():
+    """A function of someone else's that is called as one of ours stays."""
+    twos = {"tanh": lambda x: 2.0, "logistic2": lambda *given: 2.0}
+    assert with_functions(schema_of("tanh").scalar, twos)(3.0) == 2.0
+    assert with_functions(schema_of("gelu").scalar, twos)(3.0) == 6.0
+    assert with_functions(lambda x: logistic2(x), twos)(3.0) == -3.0
 
 
 def test_the_signature_follows_the_arguments():
