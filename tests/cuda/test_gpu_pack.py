@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import test_gpu_kernels
-from kernel_cases import HALVES, Case, assert_close, desc, operands_for, reference
+from fused_gemm_cases import Product
+from kernel_cases import HALVES, TF32X3S, Case, assert_close, desc, operands_for, reference
 from test_gemm_packed import LAYOUTS, many_axes
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import check_special_values, tensors
@@ -92,6 +93,19 @@ def test_words_and_bytes(gpu, types):  # noqa: F811
     for shift, (ta, tb) in enumerate(TRANSPOSES):
         r = product(*ODD[shift], ta=ta, tb=tb, dtype=a, b_dtype=b, **attrs)
         check(gpu, SMALL, moved(r), shift, off_of(types))
+
+
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("variant", [v for v in TF32X3S if ".gemm_wgmma_" in v])
+def test_operands_split_for_three_products(gpu, variant):  # noqa: F811
+    """Of every order, at odd places, of batches; and what follows."""
+    attrs = {"dtype": f32, "precision": Precision.tf32x3}
+    for shift, (ta, tb) in enumerate(TRANSPOSES):
+        check(gpu, variant, moved(product(*ODD[shift], ta=ta, tb=tb, **attrs)), shift, 2e-5)
+    for make in (residual, stashed):
+        check(gpu, variant, make(515, 136, 77, **attrs), off=2e-5)
+    heads = Product(130, 133, 70, f32, batch=(2, 3), heads=True, trans_b=True)
+    check(gpu, variant, heads.then({}, precision=Precision.tf32x3), off=2e-5)
 
 
 @pytest.mark.spec("D9")
