@@ -97,6 +97,16 @@ HALVES = (
     Step("gemm_wgmma_128x128_pingpong", "teams take turns, results in boxes", (128, 128), (64, 128)),
     Step("gemm_wgmma_128x128_pingpong_cluster2", "and two blocks share b", (256, 128), (64, 128)),
 )  # fmt: skip
+WORDS = (
+    *ORDINARY,
+    Step(
+        "gemm_fma_128x128",
+        "slices by the accelerator, 16 x 8 sums, nothing else in the loop",
+        (128, 128),
+        (16, 8),
+    ),
+    Step("gemm_fma_64x128_parts4", "warps have the whole tile, and each a part of k", (64, 128), (16, 8)),
+)
 FLAT = (
     Step("gemm_wgmma_128x256", "the best tile of large products", (128, 256), (64, 256)),
     Step("gemm_wgmma_128x128", "twice the tiles", (128, 128), (64, 128)),
@@ -116,7 +126,7 @@ ODD = (
 )
 STORIES = (
     Story("halves", Problem(4096, 4096, 4096), HALVES),
-    Story("f32", Problem(4096, 4096, 4096, "f32"), ORDINARY, rest=True),
+    Story("f32", Problem(4096, 4096, 4096, "f32"), WORDS, rest=True),
     Story("few tiles", Problem(128, 4096, 4096), FLAT),
     Story("one row", Problem(1, 4096, 4096), ROWS),
     Story("odd rows", Problem(4097, 4095, 4096, order="NN"), ODD),
@@ -186,7 +196,7 @@ def _rest(story: Story, predicted: Mapping[str, float]) -> list[Step]:
 def _unnamed(kernel_id: str) -> Step:
     name = kernel_id.removeprefix("cuda.").removesuffix(".v1")
     size = next((tuple(map(int, w.split("x"))) for w in name.split("_") if w[0].isdigit()), (128, 128))
-    return Step(name, "", (size[0], size[1]), (8, 8))
+    return Step(name, "", (size[0], size[1]), (16, 8))
 
 
 # --- the lesson's tables ----------------------------------------------------------------------------------------------
