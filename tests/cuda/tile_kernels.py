@@ -99,7 +99,7 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
                 at = uint32(at + uint32(step_bytes))
         if thread >= 128:
             member = int32(thread - 128)
-            warp, lane = member // 32, member % 32
+            warp, lane = member >> 5, member & 31
             arrived(bar, uint32(0))
             own, (row, column) = first_of(base, warp, lane), place(0, warp, lane)
             acc, most, total = start, no_peaks, no_totals
@@ -186,7 +186,7 @@ def softmax(dtype: DType, rows: int, n: int, k: int, shift: int) -> Launch:
     store = store_tile(sums, f32)
 
     def kernel(a, b, out, shift):
-        warp, lane = int32(cuda.threadIdx.x) // 32, int32(cuda.threadIdx.x) % 32
+        warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
         given = load_a(a, (a_place(0, warp, lane), (rows, k), k)), load_b(b, (b_place(0, 0, lane), (n, k), k))
         first = place(0, warp, lane)
         s = seen(multiply(start, given[0], given[1]), first, (shift,))
@@ -216,7 +216,7 @@ def layer_norm(dtype: DType, rows: int, columns: int, threads: int) -> Launch:
     def kernel(x, gamma, beta, out):
         sums = cuda.shared.array(warps, types.float32)
         squares = cuda.shared.array(warps, types.float32)
-        warp, lane = int32(cuda.threadIdx.x) // 32, int32(cuda.threadIdx.x) % 32
+        warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
         row, column = place(0, warp, lane)
         own = (int32(cuda.blockIdx.x * per_block + row), int32(column)), (rows, columns), columns
         vector = (int32(0), int32(column)), (1, columns), columns
@@ -244,7 +244,7 @@ def everything(layout: Layout, shift: int) -> Launch:
     seen = mask(layout, lambda row, column, env: column != row + env[0], np.float32(-7))
 
     def kernel(x, out, shift, factor):
-        first = place(0, int32(cuda.threadIdx.x) // 32, int32(cuda.threadIdx.x) % 32)
+        first = place(0, int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31)
         matrix = first, (rows, columns), columns
         given = load(x, matrix)
         tile = double(given, (factor,))

@@ -37,7 +37,8 @@ class Places:
         raise NotImplementedError
 
     def element(self) -> Callable[[int, int, int], tuple[int, int]]:
-        """`of(i, warp, lane)`: row and column of a thread's number i. The one place that says it, in plain Python."""
+        """`of(i, warp, lane)`: row and column of a thread's number i. The one place that says it, in plain Python: bits of a
+        lane, since compilers take a division's negative numbers to be possible."""
         raise NotImplementedError
 
     @property
@@ -112,8 +113,8 @@ class Layout(Places):
         height, block = self.height, self.columns // 4 * upper
 
         def of(i, warp, lane):
-            row, column = i // run % upper * 8 + lane // 4, i % block // (run * upper) * (4 * run)
-            return i // block * apart + warp * height + row, column + lane % 4 * run + i % run
+            row, column = i // run % upper * 8 + (lane >> 2), i % block // (run * upper) * (4 * run)
+            return i // block * apart + warp * height + row, column + (lane & 3) * run + i % run
 
         return of
 
@@ -123,7 +124,7 @@ class Layout(Places):
         tall, run = self.height == 16, self.run
 
         def of(lane):
-            odd, upper = lane // 8 % 2, lane // 16
+            odd, upper = lane >> 3 & 1, lane >> 4
             down, across = (odd, upper) if tall else (upper, odd)
             return down * 8, across * (4 * run)
 
@@ -165,10 +166,10 @@ class RowLayout(Places):
         return tuple(1 << bit for bit in range(5) if 1 << bit >= self.threads)
 
     def element(self) -> Callable[[int, int, int], tuple[int, int]]:
-        threads, run = self.threads, self.run
+        threads, bits, run = self.threads, self.threads.bit_length() - 1, self.run
 
         def of(i, warp, lane):
             thread = warp * 32 + lane
-            return thread // threads, (i // run * threads + thread % threads) * run + i % run
+            return thread >> bits, (i // run * threads + (thread & threads - 1)) * run + i % run
 
         return of

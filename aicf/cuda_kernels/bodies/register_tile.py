@@ -280,7 +280,7 @@ def _rows_of_words(layout: Layout) -> Any:
     def at(i, to, x, j):
         within = i % block
         place = i // block * down + within // chunk * rows + x * LINE_BYTES
-        return uint32(to + uint32(place + (within % chunk // 2 + j ^ x % 8) * 16))
+        return uint32(to + uint32(place + (within % chunk // 2 + j ^ x & 7) * 16))
 
     return device(at)
 
@@ -297,7 +297,7 @@ def put_words(layout: Layout) -> Any:
 
     def put(to, warp, lane, words):
         row, column = matrix(lane)
-        put_all(words, (to, warp * height + row + lane % 8, column // 8))
+        put_all(words, (to, warp * height + row + (lane & 7), column >> 3))
 
     return device(put)
 
@@ -309,7 +309,7 @@ def take_words(layout: Layout, first: int = 0) -> Any:
 
     def take_four(to, warp, lane):
         row, column = matrix(lane)
-        return load(at(first, to, warp * height + row + lane % 8, column // 8))
+        return load(at(first, to, warp * height + row + (lane & 7), column >> 3))
 
     if first + 4 == layout.count // 2:
         return device(take_four)
@@ -331,7 +331,7 @@ def send_tile(layout: Layout, barrier: int) -> Any:
     store, commit = store_box(), commit_stores()
 
     def send(map, to, member, words, column, line):
-        put(to, member // 32, member % 32, words)
+        put(to, member >> 5, member & 31, words)
         fence()
         sync()
         if member == 0:
