@@ -5,12 +5,13 @@ A thread has its numbers as a tuple; and of a vector with a number for each row 
 tuple too, which is a tile itself. What is done with numbers is a plain Python function, and operations are unrolled around it:
 nothing is indexed by a variable, so all stays in registers.
 
-    peak = reduce_rows(scores, larger)                     # factories, outside of the kernel
+    peak = reduce_rows(scores, lambda x, y: larger(x, y))  # factories, outside of the kernel
     shift = zip_rows(scores, lambda x, most, env: exp2((x - most) * env[0]))
     …
     weights = shift(s, peak(s), (scale,))                  # in it
 
-The function gets an `env` last: a tuple of whatever else it needs from the kernel. It may call device functions and intrinsics.
+A map's function gets an `env` last: a tuple of whatever else it needs from the kernel. Functions may call device functions and
+intrinsics.
 """
 
 from __future__ import annotations
