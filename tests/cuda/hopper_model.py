@@ -397,8 +397,8 @@ class Machine(Copies):
 
         return wait
 
-    def finish_products(self, count: int) -> Any:
-        wait = self.wait_products(0)
+    def finish_products(self, count: int, pending: int = 0) -> Any:
+        wait = self.wait_products(pending)
 
         def finish(acc: Any) -> tuple:
             wait()

@@ -45,13 +45,14 @@ FAR = np.float32(-np.inf)
 
 def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_registers: bool) -> Launch:
     """Result 0: softmax(q kᵀ / √d) v, of which query i sees keys 0 to i + shift, `KEYS` at a time: a step has the scores, the
-    greatest so far, by which older sums shrink, and weights, which are the first operand of the product with the values.
+    greatest so far, by which older sums shrink, and weights, which are the first operand of the product with the values. That one
+    runs during the next step's softmax.
 
     Up to 64 queries a block; operands are rows of d halves. q comes from shared memory, or is in registers.
     """
     chunks, steps = d // 64, -(-keys // KEYS)
     scores, sums = Layout(QUERIES, KEYS, 4), Layout(QUERIES, d, 4)
-    step_bytes, bar_at, own_rows = 2 * chunks * BOX, (1 + 2 * steps) * chunks * BOX, len(sums.own_rows)
+    part, bar_at = chunks * BOX, (1 + 2 * steps) * chunks * BOX
     address, init, publish, fence_copies = (
         ptx.shared_address(), ptx.barrier_init(), ptx.publish_barriers(), ptx.fence_async()
     )  # fmt: skip
@@ -62,21 +63,15 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
         zeros(sums.count),
         zeros(scores.count),
     )
-    no_peaks, no_totals = (FAR,) * own_rows, zeros(own_rows)
     fence, commit, values_of = ptx.fence_products(), ptx.commit_products(), ptx.describe(False)
     score, first_of = scorer(dtype, chunks, in_registers), queries_of(d, in_registers)
     weigh_values = ptx.multiply_slabs(dtype, d, 1, None, False)
-    end_scores, end_sums = ptx.finish_products(scores.count), ptx.finish_products(sums.count)
+    end_scores, end_sums = ptx.finish_products(scores.count, 1), ptx.finish_products(sums.count)
 
-    exp2, reciprocal, larger = ptx.approximate("exp2"), ptx.approximate("reciprocal"), ptx.larger()
-    seen = mask(scores, lambda row, column, env: column <= int32(row + env[1]) and column < env[0], FAR)
-    peak_of = reduce_rows(scores, lambda x, y: larger(x, y))
-    grow = zip_tiles(own_rows, lambda most, peak, env: larger(most, peak * env[0]))
-    fade = zip_tiles(own_rows, lambda old, new, env: exp2(old - new))
-    weigh = zip_rows(scores, lambda x, most, env: exp2(x * env[0] - most))
-    part_of, whole_of = (make(scores, lambda x, y: x + y) for make in (fold_rows, join_rows))
+    own_rows, soften = len(sums.own_rows), softener(scores)
+    no_peaks, no_totals = (FAR,) * own_rows, zeros(own_rows)
+    reciprocal, whole_of = ptx.approximate("reciprocal"), join_rows(scores, lambda x, y: x + y)
     scale_rows = zip_rows(sums, lambda x, y, env: x * y)
-    scale_vector, add = (zip_tiles(own_rows, fn) for fn in (lambda x, y, env: x * y, lambda x, y, env: x + y))
     invert = map_tile(own_rows, lambda x, env: reciprocal(x))
     halves, results, send = pack(scores.count, dtype), pack(sums.count, dtype), send_tile(sums, 1)
 
@@ -92,33 +87,38 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
         if thread == 0:
             expect(bar, uint32(bar_at))
             load_rows(base, q, bar, line)
-            at = uint32(base + uint32(step_bytes // 2))
             for i in range(steps):
-                load_rows(at, k, bar, int32(i * KEYS))
-                load_rows(uint32(at + uint32(step_bytes // 2)), v, bar, int32(i * KEYS))
-                at = uint32(at + uint32(step_bytes))
+                load_rows(uint32(base + uint32(part * (2 * i + 1))), k, bar, int32(i * KEYS))
+                load_rows(uint32(base + uint32(part * (2 * i + 2))), v, bar, int32(i * KEYS))
         if thread >= 128:
             member = int32(thread - 128)
             warp, lane = member >> 5, member & 31
             arrived(bar, uint32(0))
             own, (row, column) = first_of(base, warp, lane), place(0, warp, lane)
-            acc, most, total = start, no_peaks, no_totals
-            at = uint32(base + uint32(step_bytes // 2))
-            for i in range(steps):
+            keys_at, row = uint32(base + uint32(part)), int32(line + row)
+            fence()
+            s = score(no_scores, own, keys_at)
+            commit()
+            commit()  # nothing: scores are waited for as in every step, and no values
+            first = (row, int32(column)), (keys, shift), scale
+            most, _, p, total = soften(end_scores(s), no_peaks, no_totals, first)
+            acc, words = start, halves(p)
+            for i in range(1, steps):
+                values_at = uint32(keys_at + uint32(part))
+                keys_at = uint32(values_at + uint32(part))
                 fence()
-                s = score(no_scores, own, at)
+                s = score(no_scores, own, keys_at)
                 commit()
-                s = seen(end_scores(s), (int32(line + row), int32(column + i * KEYS)), (keys, shift))
-                now = grow(most, peak_of(s), (scale,))
-                faded, p = fade(most, now, ()), weigh(s, now, (scale,))
-                most, total = now, add(scale_vector(total, faded, ()), part_of(p), ())
-                acc = scale_rows(acc, faded, ())
-                fence()
-                acc = weigh_values(acc, halves(p), values_of(uint32(at + uint32(step_bytes // 2))), uint32(1))
+                acc = weigh_values(acc, words, values_of(values_at), uint32(1))
                 commit()
-                acc = end_sums(acc)
-                at = uint32(at + uint32(step_bytes))
-            acc = scale_rows(acc, invert(whole_of(total), ()), ())
+                where = (row, int32(column + i * KEYS)), (keys, shift), scale
+                most, faded, p, total = soften(end_scores(s), most, total, where)
+                acc = scale_rows(end_sums(acc), faded, ())
+                words = halves(p)
+            fence()
+            acc = weigh_values(acc, words, values_of(uint32(keys_at + uint32(part))), uint32(1))
+            commit()
+            acc = scale_rows(end_sums(acc), invert(whole_of(total), ()), ())
             send(out, base, member, results(acc), int32(0), line)
             if member == 0:
                 wait_all()
@@ -132,6 +132,27 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
     numbers = Num(keys, i32), Num(shift, i32), Num(math.log2(math.e) / math.sqrt(d), f32)
     grid = -(-queries // QUERIES)
     return Launch(kernel, (grid,), (256,), (*maps, *numbers), bar_at + 1024 + 64)
+
+
+def softener(scores: Layout) -> Any:
+    """`soften(s, most, total, (first, seen, scale))`: (the greatest of each row so far, what older sums are to be multiplied by, the
+    weights, this thread's part of their sums so far)."""
+    own_rows, exp2, larger = len(scores.own_rows), ptx.approximate("exp2"), ptx.larger()
+    seen = mask(scores, lambda row, column, env: column <= int32(row + env[1]) and column < env[0], FAR)
+    peak_of = reduce_rows(scores, lambda x, y: larger(x, y))
+    part_of = fold_rows(scores, lambda x, y: x + y)
+    grow = zip_tiles(own_rows, lambda most, peak, env: larger(most, peak * env[0]))
+    fade = zip_tiles(own_rows, lambda old, new, env: exp2(old - new))
+    weigh = zip_rows(scores, lambda x, most, env: exp2(x * env[0] - most))
+    scale, add = (zip_tiles(own_rows, fn) for fn in (lambda x, y, env: x * y, lambda x, y, env: x + y))
+
+    def soften(s, most, total, env):
+        s = seen(s, env[0], env[1])
+        now = grow(most, peak_of(s), (env[2],))
+        faded, p = fade(most, now, ()), weigh(s, now, (env[2],))
+        return now, faded, p, add(scale(total, faded, ()), part_of(p), ())
+
+    return device(soften)
 
 
 def rows_loader(chunks: int) -> Any:

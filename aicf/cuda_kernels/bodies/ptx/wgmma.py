@@ -98,16 +98,16 @@ def wait_products(pending: int) -> Any:
 
 
 @deferred
-def finish_products(count: int) -> Any:
-    """`finish(acc)`: all products done, and the `count` sums, which go through so that no use of them moves above.
-    `wgmma.wait_group`."""
+def finish_products(count: int, pending: int = 0) -> Any:
+    """`finish(acc)`: `count` sums, when at most `pending` groups are under way, which are of other sums. They go through so that no
+    use of them moves above. `wgmma.wait_group`."""
 
     @intrinsic
     def finish(typing, acc):
         def codegen(ctx, b, sig, args):
             values = [b.extract_value(args[0], i) for i in range(count)]
             constraints = ",".join([*["=" + letter(acc.dtype)] * count, *map(str, range(count)), "~{memory}"])
-            text = "wgmma.wait_group.sync.aligned 0;"
+            text = f"wgmma.wait_group.sync.aligned {pending};"
             kind = ir.LiteralStructType([ctx.get_value_type(acc.dtype)] * count)
             made = assemble(b, text, constraints, kind, values, True, True)
             return ctx.make_tuple(b, sig.return_type, [b.extract_value(made, i) for i in range(count)])
