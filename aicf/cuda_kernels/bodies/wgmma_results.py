@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..dsl import device, uint32
-from ..wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, Tiling
+from ..wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, WARPS, Tiling
 from .epilogue import Epilogue, finisher, first_row, places, starter
+from .layout import Layout
 from .pairs import PAIR, functions, pair_maker
 from .ptx import (
     commit_stores,
@@ -59,23 +60,24 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     many tiles were before; `done(member)`)"""
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
     wide, size = chunks(tiling)
+    layout = Layout(64, wide, warps=WARPS)
+    place = layout.place()
 
     def write_run(i, products, given):
         first, (line, column, m, n, scales, operands) = given
-        chunk, within = (first + i) // size, i % size
-        r = apart(line) + chunk % blocks * 64 + within // 2 % 2 * 8
-        q = apart(column) + chunk // blocks * wide + within // 4 * 8 + i % 2
+        chunk, (down, across) = (first + i) // size, place(i % size, 0, 0)
+        r = apart(line) + chunk % blocks * 64 + down
+        q = apart(column) + chunk // blocks * wide + across
         if r < m and q < n:
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    columns = tuple(i // 4 * PAIR + i % PAIR for i in range(size))
-    write_each = in_columns(tiling, epilogue, epilogue.width, columns, write_run)
+    write_each = in_columns(tiling, epilogue, epilogue.width, layout.by_column, write_run)
 
     def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
         m, n = sizes[0], sizes[1]
-        line = np.int32(corner[0] + (member >> 5) * 16 + (member & 31) // 4)
-        env = line, np.int32(corner[1] + (member & 3) * 2), m, n, scales, operands
+        row, column = place(0, member >> 5, member & 31)
+        env = np.int32(corner[0] + row), np.int32(corner[1] + column), m, n, scales, operands
         write_each(acc, words, env, member, corner, sizes, operands)
 
     nothing = device(lambda base, maps, group, member, corner, sizes, operands: ())
@@ -251,14 +253,15 @@ def matrices(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]
     finish, store, apart = packer(epilogue, brought, held), matrix_storer(len(epilogue.stores)), forget()
     load, add = matrix_loader(len(brought)), row_adder(epilogue.sums)
     each_put, (left_of, right_of) = with_words(len(held)), words_for(len(held))
+    place_of = Layout(64, ATOM, warps=WARPS).place()
 
     def put(i, run, env):
         at, member, line, column, sizes, scales, operands = env
         m, n = sizes[0], sizes[1]
         member, j = apart(member), i // each_put
         lane, x = member & 31, (member >> 5) * 16 + (member & 15)
-        r = np.int32(line + (member >> 5) * 16 + (lane >> 2))
-        q = np.int32(column + j * 16 + (lane & 3) * 2)
+        row, across = place_of(j * 8, member >> 5, lane)
+        r, q = np.int32(line + row), np.int32(column + across)
         last_r, last_q = np.int32(m - 1), np.int32(n - 2)
         upper, lower = min(r, last_r), min(np.int32(r + 8), last_r)
         left, right = min(q, last_q), min(np.int32(q + 8), last_q)
