@@ -66,7 +66,9 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
     fence, commit, values_of = ptx.fence_products(), ptx.commit_products(), ptx.describe(False)
     score, first_of = scorer(dtype, chunks, in_registers), queries_of(d, in_registers)
     weigh_values = ptx.multiply_slabs(dtype, d, 1, None, False)
-    end_scores, end_sums = ptx.finish_products(scores.count, 1), ptx.finish_products(sums.count)
+    end_first, end_scores, end_sums = (
+        ptx.finish_products(scores.count), ptx.finish_products(scores.count, 1), ptx.finish_products(sums.count)
+    )  # fmt: skip
 
     own_rows, soften = len(sums.own_rows), softener(scores)
     no_peaks, no_totals = (FAR,) * own_rows, zeros(own_rows)
@@ -99,9 +101,8 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
             fence()
             s = score(no_scores, own, keys_at)
             commit()
-            commit()  # nothing: scores are waited for as in every step, and no values
             first = (row, int32(column)), (keys, shift), scale
-            most, _, p, total = soften(end_scores(s), no_peaks, no_totals, first)
+            most, _, p, total = soften(end_first(s), no_peaks, no_totals, first)
             acc, words = start, halves(p)
             for i in range(1, steps):
                 values_at = uint32(keys_at + uint32(part))
