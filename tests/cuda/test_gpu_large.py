@@ -13,19 +13,20 @@ from test_gpu_kernels import VARIANTS, gpu, opened  # noqa: F401  (fixtures)
 from wgmma_cases import ALL, product
 
 from aicf.cuda_kernels import engine
+from aicf.types import f16, f32
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 FAMILIES = [
     "gemm_naive", "gemm_tiled_128x128", "gemm_tiled_64x64_split", "gemm_mma_32x32", "gemm_mma_128x256", "gemv_simt", "gemv_mma",
     "gemm_wgmma_128x256", "gemm_wgmma_128x128_pingpong", "gemm_wgmma_256x128_cluster2", "gemm_wgmma_64x64", "gemm_wgmma_64x64_parts2",
-    "gemm_wgmma_64x64_split", "gemm_wgmma_64x64_packed",
+    "gemm_wgmma_64x64_split", "gemm_wgmma_64x64_packed", "gemm_fma_128x128", "gemm_fma_64x128_parts4",
 ]  # fmt: skip
 EVERY = [name for name in (v.split(".")[1] for v in VARIANTS) if "gem" in name]
-# m, n, k, and how many families there are at least that take it
+# m, n, k, the type, and how many families there are at least that take it
 PROBLEMS = {
-    "a": (2**25 + 8, 8, 64, 11), "b": (8, 2**15, 2**16 + 8, 12), "result": (2**16 + 8, 2**15 + 8, 16, 9),
-    "b, in odd rows": (16, 2**15, 2**16 + 9, 5),
+    "a": (2**25 + 8, 8, 64, f16, 11), "b": (8, 2**15, 2**16 + 8, f16, 12), "result": (2**16 + 8, 2**15 + 8, 16, f16, 9),
+    "b, in odd rows": (16, 2**15, 2**16 + 9, f16, 5), "result of f32": (2**16 + 8, 2**15 + 8, 16, f32, 4),
 }  # fmt: skip
 AROUND, CHUNK = 4096, 2**27  # elements of poison on either side; those compared at once
 
@@ -34,13 +35,13 @@ AROUND, CHUNK = 4096, 2**27  # elements of poison on either side; those compared
 @pytest.mark.parametrize("what", PROBLEMS)
 def test_more_than_two_to_the_31_elements(gpu, what):  # noqa: F811
     torch = pytest.importorskip("torch")
-    m, n, k, least = PROBLEMS[what]
+    m, n, k, dtype, least = PROBLEMS[what]
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
         pytest.skip("needs 40 GB of free memory")
-    r, half = product(m, n, k, tb=True), torch.float16
-    a, b = (torch.randint(-2, 3, s, device="cuda", dtype=torch.int8).to(half) for s in ((m, k), (n, k)))
+    r, kind = product(m, n, k, dtype=dtype, tb=True), {f16: torch.float16, f32: torch.float32}[dtype]
+    a, b = (torch.randint(-2, 3, s, device="cuda", dtype=torch.int8).to(kind) for s in ((m, k), (n, k)))
     assert max(t.numel() for t in (a, b)) > 2**31 or m * n > 2**31
-    memory = torch.empty(m * n + 2 * AROUND, device="cuda", dtype=half)
+    memory = torch.empty(m * n + 2 * AROUND, device="cuda", dtype=kind)
     c, taken = memory[AROUND:-AROUND].view(m, n), 0
     for name in EVERY if ALL else FAMILIES:
         variant = VARIANTS[f"cuda.{name}.v1"]
@@ -55,7 +56,7 @@ def test_more_than_two_to_the_31_elements(gpu, what):  # noqa: F811
             if m > n
             else ((slice(None), s) for s in slices(n, step))
         ):
-            want = (a[rows].float() @ b[columns].float().T).to(half)
+            want = (a[rows].float() @ b[columns].float().T).to(kind)
             assert bool((c[rows, columns] == want).all()), f"{name}, {what}, {rows} {columns}"
         assert bool(memory[:AROUND].isnan().all()) and bool(memory[-AROUND:].isnan().all()), name
     assert taken >= least
