@@ -105,16 +105,7 @@ def epilogue(region: RegionSpec, run: int, tile_m: int = 1, each: int = 1):
     sums, axes = column_sums.written(region, tile_m, each), len(gemm.batch)
     c = None if gemm.c is None else region.operands[gemm.c].dtype
     return Epilogue(
-        after.expression,
-        gemm.dtype,
-        gemm.b_dtype,
-        c,
-        tuple(reads),
-        stores,
-        width,
-        axes,
-        sums=sums,
-        scaled=gemm.alpha != 1.0,
+        after.expression, gemm.dtype, gemm.b_dtype, c, tuple(reads), stores, width, axes, sums=sums
     )
 
 

@@ -135,7 +135,7 @@ def raw(region: RegionSpec, run: int) -> Any:
 
     p, _ = gemm.parts(region)
     width = next(w for w in (4, 2, 1) if w <= run and p.n % w == 0)
-    return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True, scaled=False)
+    return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True)
 
 
 def launches(

@@ -231,6 +231,8 @@ def _launch(
     else:
         boxes, finish = 0, gemm_split.raw(region, 2)
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
+    if scales[0] == Num(1.0, f32):
+        finish = replace(finish, scaled=False)
     come = wgmma_cost.brought(region) if boxes else ()
     if boxes:
         maps += _boxes(region, come)
