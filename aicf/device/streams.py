@@ -75,7 +75,11 @@ def wait(ordinal: int, waiter: int, on: int) -> None:
     previous = enter(ordinal)  # events belong to a context, and so does what the default stream means
     try:
         spare = _events(ordinal)
-        event = stream_object(ordinal, on).record(spare.pop() if spare else None)
+        try:
+            event = spare.pop()
+        except IndexError:  # there is none, or another thread was faster
+            event = None
+        event = stream_object(ordinal, on).record(event)
         stream_object(ordinal, waiter).wait(event)
         spare.append(event)  # who waits for it waits for what it recorded by now
     finally:

@@ -207,3 +207,23 @@ def test_others_wait_for_work_that_fails(monkeypatch):
     with pytest.raises(KeyError), streams.Between(0, OURS, {TORCH}):
         raise KeyError
     assert log == [(OURS, TORCH), (TORCH, OURS)]
+
+
+@pytest.mark.spec("B5")
+def test_an_event_that_another_thread_took_first_is_made_anew(monkeypatch):
+    class Taken(list):
+        def __bool__(self):
+            return True  # as it was when this thread looked
+
+    recorded, spare = [], Taken()
+
+    def stream(ordinal, handle):
+        record = lambda event: recorded.append(event) or "event"  # noqa: E731
+        return SimpleNamespace(record=record, wait=recorded.append)
+
+    monkeypatch.setattr(streams, "_events", lambda ordinal: spare)
+    monkeypatch.setattr(streams, "stream_object", stream)
+    monkeypatch.setattr(streams, "enter", lambda ordinal: None)
+    streams.wait(0, OURS, TORCH)
+    streams.wait(0, OURS, TORCH)
+    assert recorded == [None, "event", "event", "event"]
