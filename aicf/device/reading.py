@@ -40,16 +40,10 @@ def _torch(tensor: Any) -> tuple[Any, int]:
 
 
 def _cupy(array: Any) -> tuple[Any, int]:
-    pointer = array.data.ptr
+    pointer, strides = array.data.ptr, array.strides
     alignment = ALIGNMENT[pointer & 255]
-    return (
-        array.dtype,
-        array.shape,
-        array.strides,
-        array.device.id,
-        alignment,
-        "cupy",
-    ), pointer  # NumPy's look alike
+    # named, as NumPy's look alike
+    return (array.dtype, array.shape, strides, array.device.id, alignment, "cupy"), pointer
 
 
 READERS: dict[type, Callable[[Any], tuple[Any, int]]] = {type(None): _none, np.ndarray: _numpy, Tensor: _aicf}

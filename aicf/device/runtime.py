@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from .spec import DeviceSpec
 from .tensor import Tensor
 
 ALIGNMENT = 256  # of every allocation and of every slot in an arena
-SMALL = 4096  # bytes: tensors up to this size that are made together share an allocation
+SMALL = 4096  # bytes: tensors up to this size that are made together share allocations
+SHARED = 16384  # bytes that such an allocation has at most: a loss keeps no more than that alive
 
 
 @dataclass(slots=True)
@@ -91,12 +91,19 @@ class Runtime(ABC):
         return self.view(self.allocate(max(spec.nbytes, 1)), 0, spec)
 
     def empties(self, specs: Sequence[TensorSpec]) -> list[Tensor]:
-        """Small ones in one allocation, which lives as long as one of them does; so a loss never keeps great results."""
-        places = list(accumulate((_room(s) for s in specs), initial=0))
-        shared = self.allocate(places[-1]) if places[-1] else None
+        """Small ones share allocations of limited size, each of which lives as long as one of its tensors does; so a loss
+        keeps neither great results nor many small ones."""
+        sizes, places = [0], []
+        for spec in specs:
+            room = _room(spec)
+            if sizes[-1] + room > SHARED:
+                sizes.append(0)
+            places.append((len(sizes) - 1, sizes[-1]))
+            sizes[-1] += room
+        shared = [self.allocate(size) if size else None for size in sizes]
         return [
-            self.view(shared, place, s) if shared and _room(s) else self.empty(s)
-            for s, place in zip(specs, places)
+            self.view(memory, place, s) if _room(s) and (memory := shared[n]) else self.empty(s)
+            for s, (n, place) in zip(specs, places)
         ]
 
     @abstractmethod

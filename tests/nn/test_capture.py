@@ -10,7 +10,8 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.device.runtime import SMALL
+from aicf.device.interop import Foreign
+from aicf.device.runtime import SHARED, SMALL, CpuRuntime
 from aicf.errors import FeedError, NoKernelError, VerifyError
 from aicf.ir import Role
 
@@ -132,16 +133,56 @@ def test_deterministic_mode_chooses_among_deterministic_variants():
 @on_each_device
 @pytest.mark.spec("C9")
 def test_results_outlive_the_next_replay_and_a_small_one_keeps_no_great_one(device):
-    program = aicf.compile(mlp(sizes=(5, 64)), "grad", device=device, loss=nn.SoftmaxCrossEntropy())
+    model = mlp(sizes=(5, *[32] * 5, 64))
+    program = aicf.compile(model, "grad", device=device, loss=nn.SoftmaxCrossEntropy())
     feeds = [batch_of(48, seed=n, outputs=64) for n in range(3)]
     replayed = [program.replay(feed) for feed in feeds]
     for feed, results in zip(feeds, replayed):
         want = program.run(feed)
         assert list(results) == list(want) and same(host(results), host(want))
-    memories = {name: result.owner for name, result in replayed[0].items()}
-    great = [name for name, result in replayed[0].items() if result.spec.nbytes > SMALL]
-    assert "output" in great and "loss" not in great
-    assert len(set(map(id, memories.values()))) == len(great) + 1
+    for results in (replayed[0], program.run(feeds[0])):
+        great = [name for name, result in results.items() if result.spec.nbytes > SMALL]
+        small = {id(r.owner): r.owner for name, r in results.items() if name not in great}
+        assert "output" in great and "loss" not in great
+        assert len({id(r.owner) for r in results.values()}) == len(great) + len(small)
+        assert len(small) == 2  # 21 KB of gradients, and the loss
+        assert all(memory.nbytes <= SHARED for memory in small.values())
+
+
+@pytest.mark.spec("C9", "C14")
+@pytest.mark.parametrize("copied", [("input",), ("input", "param"), ()])
+def test_only_a_replay_reads_its_feeds_and_once(copied, monkeypatch):
+    """Strided, so that it is staged whatever its role."""
+    strided, read, write = np.repeat(X, 2, axis=1)[:, ::2], [], CpuRuntime.write
+
+    def seen(self, target, source, on=None):
+        read.append(source)
+        write(self, target, source, on)
+
+    program = aicf.compile(mlp(), device="cpu", copy_roles=copied)
+    params = len(program.variables.names(Role.param)) if "param" in copied else 0
+    monkeypatch.setattr(CpuRuntime, "write", seen)
+    program.capture({"x": strided})
+    assert not read
+    for _ in range(2):
+        read.clear()
+        results = program.replay({"x": strided})
+        assert len(read) == 1 + params
+    assert same(host(results), host(program.run({"x": X})))
+
+
+@pytest.mark.spec("C11")
+def test_what_training_ignores_in_a_feed_is_ordered_by_no_replay(monkeypatch):
+    program, ordered, before = trainer("cpu"), [], CpuRuntime.ordered
+
+    def seen(self, fed):
+        ordered.append(list(fed))
+        return before(self, ordered[-1])
+
+    monkeypatch.setattr(CpuRuntime, "ordered", seen)
+    for _ in range(2):  # the second feed is one like a feed that was checked before
+        program.replay({"0.weight": "no tensor", **batch_of(6)})
+    assert [[type(f) for f in fed] for fed in ordered] == [[Foreign, Foreign]] * 2
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

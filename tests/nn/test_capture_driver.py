@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from aicf.device.interop import Foreign
 from aicf.device.runtime import CudaRuntime, Memory
 from aicf.errors import CaptureError, DeviceError
 from aicf.graph.run import capture as capturing
+from aicf.graph.run import slots
 from aicf.graph.run.capture import Copy, Work, capture, segments_of
+from aicf.graph.run.edges import Feeds
+from aicf.types import DType, TensorDesc, TensorSpec
 
 
 class Status(int):
@@ -174,6 +179,62 @@ def test_a_feed_in_memory_that_a_node_does_not_take_is_copied_before(monkeypatch
         graph.launch()
     staged = ["1000 to 500 on own", "500 to 1 on own", "a on own"]
     assert runtime.driver.launched == [*staged, *staged, "11 to 1 on own", "a on own"]
+
+
+@pytest.mark.spec("F3", "C9")
+def test_ctrl_c_while_the_driver_is_told_leaves_no_copy_aimed_elsewhere(monkeypatch):
+    """It is raised when the driver has already answered: the graph reads where it was told to last, the node must know."""
+    monkeypatch.setattr(capturing, "current_context", lambda: "context")
+    runtime = Runtime()
+    feed, driver = Copy(runtime, 10, 1, 64), runtime.driver
+    graph = capture(runtime, [feed, call(runtime, "a")])
+
+    def interrupted(*args):
+        Driver.cuGraphExecMemcpyNodeSetParams(driver, *args)
+        raise KeyboardInterrupt
+
+    feed.source = 11
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(driver, "cuGraphExecMemcpyNodeSetParams", interrupted)
+        graph.launch()
+    feed.source = 10
+    graph.launch()
+    assert driver.launched == ["10 to 1 on own", "a on own"]
+
+
+@pytest.mark.spec("F3", "C9")
+def test_a_copy_that_became_no_node_is_replayed_one_by_one(monkeypatch):
+    monkeypatch.setattr(capturing, "current_context", lambda: "context")
+    runtime = Runtime()
+    copied: list = []
+    unseen = Copy(SimpleNamespace(copy=lambda *where: copied.append(where)), 10, 1, 64)
+    (segment,) = segments_of(runtime, [Work("feed", unseen), Work("a", call(runtime, "a"))])
+    assert (segment.nodes, "became no node of its own" in segment.reason) == (0, True)
+    assert clean(runtime) and runtime.driver.executables == 0
+    copied.clear()
+    segment.launch()
+    assert (copied, runtime.driver.launched) == ([(1, 10, 64)], ["a on own"])
+
+
+@pytest.mark.spec("C9", "C10")
+def test_a_strided_feed_on_the_device_is_gathered_and_the_gathered_is_copied(monkeypatch):
+    gathered: list = []
+    monkeypatch.setattr(
+        slots, "run_op", lambda op, *tensors: gathered.append([t.ptr for (t,) in tensors[:2]])
+    )
+    runtime = Runtime()
+    desc = TensorDesc(DType.f32, (4, 2), (8, 1), "cuda", 16)
+    found = {"x": Foreign(desc, 10, None, None)}
+    slot = runtime.view(Memory(1, 32, None), 0, TensorSpec((4, 2), device="cuda"))
+    feeds = Feeds(runtime, [("x", slot)], found, {})
+    (copy,) = feeds.copies
+    (room,) = feeds.aim(found, {}, gather=False)
+    assert (copy.source, copy.target, copy.nbytes, room.spec.shape, gathered) == (500, 1, 32, (4, 2), [])
+    copy.source = 0
+    (dense,) = feeds.aim(found, {})
+    assert (copy.source, dense.ptr, gathered) == (500, 500, [[10, 500]])
+    found["x"] = replace(found["x"], desc=replace(desc, stride=(2, 1)))
+    assert (feeds.aim(found, {}), copy.source, len(gathered)) == ([], 10, 1)
 
 
 @pytest.mark.spec("F3", "C9")

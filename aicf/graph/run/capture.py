@@ -132,7 +132,7 @@ def _walk(calls: list[Call]) -> None:
 class CapturedGraph:
     """An executable CUDA graph, uploaded. It does not own memory: who holds it holds the tensors it works on."""
 
-    def __init__(self, runtime: CudaRuntime, graph: Any, copies: Sequence[Copy] = ()) -> None:
+    def __init__(self, runtime: CudaRuntime, graph: Any, copies: Sequence[Copy]) -> None:
         driver, check = runtime.driver, runtime.check
         weakref.finalize(self, driver.cuGraphDestroy, graph)
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
@@ -176,6 +176,7 @@ class _CopyNode:
         """A third of what a copy of its own costs the host."""
         self.params.srcDevice, self.params.dstDevice = source, self.copy.target
         set_params = runtime.driver.cuGraphExecMemcpyNodeSetParams
+        self.source = self.target = -1  # unknown until the driver has answered: Ctrl-C may come in between
         runtime.check(set_params(executable, self.handle, self.params, self.context))
         self.source, self.target = source, self.copy.target
 
@@ -218,16 +219,13 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
     status, graph = driver.cuStreamEndCapture(stream)  # also ends a capture that was invalidated
     if collecting:
         gc.enable()
-    try:
-        if failure is not None or int(status) != 0:
-            if failure is not None and not isinstance(failure, Exception):
-                raise failure  # KeyboardInterrupt goes on, with the stream in order
-            raise CaptureError(
-                "a call failed while it was captured", got=repr(failure) if failure else status.name,
-                hint="program.run(feed) runs it eagerly, where the error is whole",
-            ) from failure  # fmt: skip
-    except BaseException:
+    if failure is not None or int(status) != 0:
         if int(status) == 0:
             driver.cuGraphDestroy(graph)
-        raise
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # KeyboardInterrupt goes on, with the stream in order
+        raise CaptureError(
+            "a call failed while it was captured", got=repr(failure) if failure else status.name,
+            hint="program.run(feed) runs it eagerly, where the error is whole",
+        ) from failure  # fmt: skip
     return CapturedGraph(runtime, graph, [c for c in calls if isinstance(c, Copy)])

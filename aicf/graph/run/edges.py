@@ -28,25 +28,36 @@ class Feeds:
         self._from_host: list[tuple[str, Tensor]] = []
         self._on_device: list[tuple[str, Tensor, Copy]] = []
         for name, slot in slots:
-            if (found[name] if name in found else variables[name]).array is not None:
+            if _fed(name, found, variables).array is not None:
                 self._from_host.append((name, slot))
             elif slot.spec.nbytes:
                 self._on_device.append((name, slot, Copy(runtime, 0, slot.ptr, slot.spec.nbytes)))
         self.copies = [copy for _, _, copy in self._on_device]
 
-    def aim(self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor]) -> list[Tensor]:
-        """Fill what is filled from the host, tell the copies where to read; what was made for it has to live until they have."""
-        made = []
+    def fill(self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor]) -> None:
+        """Read what lies on the host."""
         for name, slot in self._from_host:
-            fill_slot(slot, found[name] if name in found else variables[name], self.runtime)
+            fill_slot(slot, _fed(name, found, variables), self.runtime)
+
+    def aim(
+        self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor], gather: bool = True
+    ) -> list[Tensor]:
+        """Tell the copies where to read. What is strided is gathered for them, or has room made for it only; it has to live
+        until they have read."""
+        made = []
         for name, slot, copy in self._on_device:
-            source: Foreign | Tensor = found[name] if name in found else variables[name]
+            source = _fed(name, found, variables)
             if not source.contiguous:
                 dense = self.runtime.empty(slot.spec)
-                fill_slot(dense, source, self.runtime)
+                if gather:
+                    fill_slot(dense, source, self.runtime)
                 made.append(source := dense)
             copy.source = source.ptr
         return made
+
+
+def _fed(name: str, found: Mapping[str, Foreign], variables: Mapping[str, Tensor]) -> Foreign | Tensor:
+    return found[name] if name in found else variables[name]
 
 
 class Results:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...device.interop import Foreign
 from ...device.tensor import Tensor
-from ...errors import FeedError, VerifyError
+from ...errors import VerifyError
 from ...ir import EXTERNAL, Role
 from . import capture
 from .capture import Work
@@ -91,7 +91,8 @@ class FrozenPlan:
         self._results = Results(self.runtime, [(s.name, tensors[s.vid]) for s in plan.outputs])
         self._kernels = [step.kernel_id for step, _ in self.bound.calls]
         pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
-        aimed = self._feeds.aim(found, variables), self._results.fresh()  # at memory that is there
+        # at memory that is there, of the kind that is fed; nothing reads it before a replay does
+        aimed = self._feeds.aim(found, variables, gather=False), self._results.fresh()
         segments = capture.segments_of(self.runtime, self._work(), policy.capture)
         del aimed
         self.report = capture.CaptureReport(
@@ -114,12 +115,8 @@ class FrozenPlan:
     def replay(
         self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor], checked: bool
     ) -> dict[str, Tensor]:
-        """Copy in, run, return fresh copies of the outputs. `checked` walks the steps and looks for NaN."""
-        if moved := self.stale(found):
-            raise FeedError(
-                f"a static input moved: {moved}",
-                hint="feed the captured tensor, or copy its role: compile(..., copy_roles={'input'})",
-            )
+        """Copy in, run, return fresh copies of the outputs. Nothing may be stale. `checked` walks the steps and looks for NaN."""
+        self._feeds.fill(found, variables)
         made, results = self._feeds.aim(found, variables), self._results.fresh()
         if checked:
             for copy in self._feeds.copies:

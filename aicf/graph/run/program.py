@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import config
 from ...device.interop import Foreign
+from ...device.reading import remember
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import KernelLoader
@@ -140,18 +141,23 @@ class Program:
         if frozen is not None and not frozen.stale(adopted):  # a feed like one that was checked before
             assert key is not None
             self._frozen.move_to_end(key)
-            return frozen, adopted  # type: ignore[return-value]  # a feed with an error in it has no key
+            found: dict[str, Any] = {n: adopted[n] for n, _ in key.feed_signature}  # not what is ignored
+            return frozen, found
         compiled, found = self._checked(adopted)
         self._refuse_static(feed)
         policy, fed = self.policy, tuple((n, f.signature) for n, f in sorted(found.items()))
         key = ReplayKey(self.mode, compiled.plan.key, policy.static_roles, policy.copy_roles, fed)
         frozen = self._frozen.get(key)
-        if frozen is None or (
-            policy.capture == "auto" and frozen.stale(found)
-        ):  # never replay a stale pointer
+        moved = None if frozen is None else frozen.stale(found)
+        if moved and policy.capture != "auto":
+            raise FeedError(
+                f"a static input moved: {moved}",
+                hint="feed the captured tensor, or copy its role: compile(..., copy_roles={'input'})",
+            )
+        if frozen is None or moved:  # never replay a stale pointer
             frozen = FrozenPlan(self._executor, compiled.plan, found, self.variables, policy)
-            _remember(self._frozen, key, frozen)
-        _remember(self._keys, (self._phase(), signature), key)
+            remember(self._frozen, key, frozen, MAX_ENTRIES)
+        remember(self._keys, (self._phase(), signature), key, MAX_ENTRIES)
         return frozen, found
 
     def _checked(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, dict[str, Foreign]]:
@@ -196,7 +202,7 @@ class Program:
         if found is None:
             found = self._specialise(sizes, phase)
             self._names.update(s.name for s in found.plan.externals(Role.param, Role.state))
-            _remember(self._plans, key, found)
+            remember(self._plans, key, found, MAX_ENTRIES)
         else:
             self._plans.move_to_end(key)
         return found
@@ -324,9 +330,3 @@ class Program:
 
 
 RUNS = "program.runs"
-
-
-def _remember(cache: OrderedDict, key: Any, value: Any) -> None:
-    cache[key] = value
-    while len(cache) > MAX_ENTRIES:
-        cache.popitem(last=False)

@@ -142,14 +142,15 @@ def bind_and_alloc_slots(
     runtime: Runtime,
     variables: Mapping[str, Tensor] | None = None,
     contiguous: str = "copy",
-    copied: frozenset[Role] = frozenset(),
+    copied: frozenset[Role] | None = None,
 ) -> tuple[dict[int, Tensor], list[str]]:
     """A tensor for every slot of the plan, and notes on what was staged.
 
     feed           inputs by name, and params and states that take the place of the variables
     contiguous     "copy" stages a strided or misaligned feed into a dense slot; "raise" refuses it by name
-    copied         roles that get slots of their own, filled by each replay
+    copied         for replays: roles that get slots of their own. No slot is filled, as each replay does that
     """
+    replayed, copied = copied is not None, copied or frozenset()
     if contiguous not in CONTIGUITY:
         raise FeedError(f"contiguous={contiguous!r}", expected=" or ".join(map(repr, CONTIGUITY)))
     fed = [s for s in plan.externals() if variables is None or s.role is Role.input or s.name in feed]
@@ -169,7 +170,8 @@ def bind_and_alloc_slots(
             )
         if why or slot.role in copied or foreign.device != runtime.kind:
             tensors[slot.vid] = runtime.empty(slot.spec)
-            fill_slot(tensors[slot.vid], foreign, runtime)
+            if not replayed:
+                fill_slot(tensors[slot.vid], foreign, runtime)
             if why:
                 notes.append(f"{name} was staged into a dense slot: {why}")
         else:
