@@ -37,7 +37,10 @@ NOTES = 8  # words: where a block works
 SLACK = 1024  # to begin at a multiple of 1024
 # What follows was measured on an H200, and so were tilings' efficiencies.
 START_US = 1.5  # until the first slice is there
-MEET_US = 2.0  # for parts to add up their sums
+ALONE = (
+    0.1  # of a block's arithmetic, that it waits where no other block of its multiprocessor goes on meanwhile
+)
+MEET_US = 1.5  # for sums to pass through shared memory
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,14 @@ class Tiling(gemm.Tile):
     ) -> Cost:
         """As a Tile's; but slices are there in time."""
         (blocks,) = gemm.grid(gemm_, self.m, self.n)
+        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
+        multiply = 2.0 * self.m * self.n * gemm_.k / speed if speed else 0.0
         reads = gemm_.count * (cdiv(gemm_.n, self.n) * gemm_.m + cdiv(gemm_.m, self.m) * gemm_.n)
         return roofline(
             device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm_.k, useful=useful, efficiency=self.efficiency,
             memory_efficiency=gemm.MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
-            cached=float(reads * gemm_.k * f32.itemsize), chain=START_US, finish=finish + MEET_US * (self.parts > 1),
+            cached=float(reads * gemm_.k * f32.itemsize), finish=finish + MEET_US,
+            chain=START_US + ALONE * multiply * (self.blocks_per_sm > 1),
         )  # fmt: skip
 
     @property
@@ -262,9 +268,9 @@ def _launch(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None =
     return Launch(body, (tiles,), (tiling.threads,), (maps, operands, sizes, scales), tiling.shared)
 
 
-SQUARE = Tiling(128, 128, 32, 0.77, 2)
-SHARED_K = Tiling(64, 128, 16, 0.7, 1, raws=2, parts=4)
-SMALL = Tiling(64, 64, 16, 0.7, 2, parts=4)
+SQUARE = Tiling(128, 128, 32, 0.79, 2)
+SHARED_K = Tiling(64, 128, 16, 0.72, 1, raws=2, parts=4)
+SMALL = Tiling(64, 64, 16, 0.68, 2, parts=4)
 TILINGS = SQUARE, SHARED_K, SMALL
 gemm_fma_128x128, gemm_fma_128x128_split = _fma(SQUARE), _split(SQUARE)
 gemm_fma_64x128_parts4, gemm_fma_64x64_parts4 = _fma(SHARED_K), _fma(SMALL)

@@ -130,7 +130,7 @@ def test_every_number_goes_where_it_belongs(t, n, ta, tb):
 
 @pytest.mark.sample(1)
 @pytest.mark.spec("D5", "D7")
-@pytest.mark.parametrize("make", [residual, stashed, activated])
+@pytest.mark.parametrize("make", [residual, stashed, activated, backward])
 @pytest.mark.parametrize("t", [PAIR, SINGLE], ids=str)
 def test_epilogues(t, make):
     r = padded(18, 36, 40, make, tb=True)
