@@ -181,6 +181,7 @@ def _checks(region: RegionSpec) -> Checks:
     p, _ = gemm.parts(region)
     yield at_least("least extent", min(p.m, p.n, p.k), 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
+    yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, WARP_TILE) * cdiv(p.n, WARP_TILE), EXTENT)
     made = gemm_wgmma.operands(region, either=True)
     yield made if isinstance(made, Reject) else None
 

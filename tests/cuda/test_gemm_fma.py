@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fused_gemm_cases import Product
 from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
 from hopper_run import run_launch
@@ -42,6 +43,7 @@ def padded(m: int, n: int, k: int, make=product, ta=False, tb=False, **more) -> 
     (product(64, 64, 63, dtype=f32), "a is f32[64x63], needs rows that begin at multiples of 16 bytes"),
     (product(64, 63, 64, dtype=f32), "b is f32[64x63], needs rows that begin at multiples of 16 bytes"),
     (product(64, 64, 64, dtype=f32, alignment=8), "a is aligned to 8 bytes, needs 16"),
+    (Product(1, 4, 4, f32, batch=(2**31,)).then({}), "tiles of 64 x 64 2147483648 is over"),
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(r, reason):
     for variant in VARIANTS.values():
