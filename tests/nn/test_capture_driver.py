@@ -182,6 +182,26 @@ def test_a_feed_in_memory_that_a_node_does_not_take_is_copied_before(monkeypatch
 
 
 @pytest.mark.spec("F3", "C9")
+def test_a_graph_whose_node_takes_no_other_memory_at_all_is_walked(monkeypatch):
+    """Until the node is told of memory that it takes: ends that it refused are not taken for those that it has."""
+    monkeypatch.setattr(capturing, "current_context", lambda: "context")
+    runtime = Runtime()
+    feed, result = Copy(runtime, 10, 1, 64), Copy(runtime, 2, 20, 64)
+    graph, driver = capture(runtime, [feed, call(runtime, "a"), result]), runtime.driver
+    staged = "11 to 500 on own"
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "cuGraphExecMemcpyNodeSetParams", lambda *args: (Status(1),))
+        for _ in range(2):
+            feed.source, result.target = 11, 21
+            graph.launch()
+            assert driver.launched == [staged, "11 to 1 on own", "a on own", "2 to 21 on own"]
+            driver.launched.clear()
+    feed.source = 10
+    graph.launch()
+    assert driver.launched == ["10 to 1 on own", "a on own", "2 to 21 on own"]
+
+
+@pytest.mark.spec("F3", "C9")
 def test_ctrl_c_while_the_driver_is_told_leaves_no_copy_aimed_elsewhere(monkeypatch):
     """It is raised when the driver has already answered: the graph reads where it was told to last, the node must know."""
     monkeypatch.setattr(capturing, "current_context", lambda: "context")

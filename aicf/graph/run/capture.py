@@ -124,7 +124,7 @@ def _segment(runtime: Runtime, first: int, work: list[Work], reason: str | None,
     return Segment(first, last, lambda: _walk(calls), 0, reason)
 
 
-def _walk(calls: list[Call]) -> None:
+def _walk(calls: Sequence[Call]) -> None:
     for call in calls:
         call()
 
@@ -132,8 +132,9 @@ def _walk(calls: list[Call]) -> None:
 class CapturedGraph:
     """An executable CUDA graph, uploaded. It does not own memory: who holds it holds the tensors it works on."""
 
-    def __init__(self, runtime: CudaRuntime, graph: Any, copies: Sequence[Copy]) -> None:
+    def __init__(self, runtime: CudaRuntime, graph: Any, calls: Sequence[Call]) -> None:
         driver, check = runtime.driver, runtime.check
+        self._calls, copies = calls, [c for c in calls if isinstance(c, Copy)]
         weakref.finalize(self, driver.cuGraphDestroy, graph)
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
         (self._exec,) = check(driver.cuGraphInstantiate(graph, 0))
@@ -144,7 +145,10 @@ class CapturedGraph:
 
     def launch(self) -> None:
         moved = [n for n in self._copies if n.source != n.copy.source or n.target != n.copy.target]
-        made = [self._aim(node) for node in moved]
+        try:
+            made = [self._aim(node) for node in moved]
+        except DeviceError:  # one that was captured with a rarer kind of memory takes no other
+            return _walk(self._calls)
         self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
         del made
 
@@ -228,4 +232,4 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
             "a call failed while it was captured", got=repr(failure) if failure else status.name,
             hint="program.run(feed) runs it eagerly, where the error is whole",
         ) from failure  # fmt: skip
-    return CapturedGraph(runtime, graph, [c for c in calls if isinstance(c, Copy)])
+    return CapturedGraph(runtime, graph, calls)
