@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
-from ..errors import DeviceError
+from ..errors import CaptureError, DeviceError
 
 LEGACY, PER_THREAD = 1, 2
 
@@ -92,12 +93,12 @@ def _events(ordinal: int) -> list[Any]:
     return []
 
 
-def is_capturing(handle: int) -> bool:
-    """Whether a stream of the current device is being captured, or can't be asked because another one is."""
+def is_capturing(handle: int, unknown: bool = True) -> bool:
+    """Whether a stream of the current device is being captured; `unknown` if it can't be asked, mostly as another one is."""
     from cuda.bindings import driver
 
     status, state = driver.cuStreamIsCapturing(handle)
-    return int(status) != 0 or int(state) != 0
+    return unknown if int(status) != 0 else int(state) != 0
 
 
 def allocate(handle: int, nbytes: int) -> int:
@@ -231,7 +232,17 @@ class Between:
         for other in self.others:
             wait(self.ordinal, self.work, other)
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.others and isinstance(error, Exception) and is_capturing(self.work, unknown=False):
+            with suppress(Exception):  # the capture may be broken by now
+                self._after()
+            raise CaptureError(
+                "the stream of a fed tensor is being captured, and a program can't be a part of that",
+                hint="run the program outside: its replays are graphs already; aicf.op_call can be captured",
+            ) from error
+        self._after()
+
+    def _after(self) -> None:
         for other in self.others:
             wait(self.ordinal, other, self.work)
         if self.settled:

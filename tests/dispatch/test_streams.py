@@ -204,9 +204,24 @@ def test_a_wait_inside_a_wait_has_an_event_of_its_own(monkeypatch):
 def test_others_wait_for_work_that_fails(monkeypatch):
     log: list = []
     monkeypatch.setattr(streams, "wait", lambda ordinal, waiter, on: log.append((waiter, on)))
+    monkeypatch.setattr(streams, "is_capturing", lambda stream, unknown: False)
     with pytest.raises(KeyError), streams.Between(0, OURS, {TORCH}):
         raise KeyError
     assert log == [(OURS, TORCH), (TORCH, OURS)]
+
+
+@pytest.mark.spec("B5", "B13")
+@pytest.mark.parametrize("error", [RuntimeError("a capturing stream"), KeyboardInterrupt()])
+def test_work_that_fails_as_its_feed_s_stream_is_captured_says_so(error, monkeypatch):
+    """Ours joined the capture when it waited for theirs; it leaves again all the same."""
+    log: list = []
+    monkeypatch.setattr(streams, "wait", lambda ordinal, waiter, on: log.append((waiter, on)))
+    monkeypatch.setattr(streams, "is_capturing", lambda stream, unknown: stream == OURS)
+    expected = CaptureError if isinstance(error, Exception) else KeyboardInterrupt
+    with pytest.raises(expected) as seen, streams.Between(0, OURS, {TORCH}):
+        raise error
+    assert log == [(OURS, TORCH), (TORCH, OURS)]
+    assert expected is KeyboardInterrupt or seen.value.__cause__ is error
 
 
 @pytest.mark.spec("B5")
