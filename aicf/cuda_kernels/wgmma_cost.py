@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import L2_PER_SM, TRIP_US, Cost
+from ..registry.program import Map
 from ..registry.variant import cdiv
 from ..rows import RegionSpec
 from ..types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
@@ -59,6 +60,7 @@ CHUNK_FLOP_US = 0.025  # for each flop that the map takes for each element, and 
 SLOWED = 0.12  # of what a team takes to finish results, that the team which multiplies meanwhile loses
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
+SHORTENED = frozenset({"tanh", "logistic2"})  # functions that are others in boxes: bodies/pairs.py
 SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that a third result takes
 
 
@@ -204,6 +206,13 @@ def staged(tiling: Tiling, region: RegionSpec) -> int:
     return max(stores, len(brought(region)))
 
 
+def _shortened(after: Map) -> bool:
+    """Whether it calls what is another function in boxes: strict takes the same wherever an op runs."""
+    return any(
+        not SHORTENED.isdisjoint(function.__code__.co_names) for function, *_ in after.expression.steps
+    )
+
+
 @lru_cache(maxsize=256)
 def _loads(region: RegionSpec) -> int:
     """By threads, of an epilogue whose results may leave in boxes, and what takes as many registers: sums of columns, and a third
@@ -216,6 +225,7 @@ def _loads(region: RegionSpec) -> int:
         and p.n * f16.itemsize % ROW_BYTES == 0
         and gemm.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
+        and not (region.strict and _shortened(after))
     )
     more = (after.fed is not None) + (len(results) > 2)
     taken = len(after.loads) + (p.c is not None) - len(brought(region)) + more

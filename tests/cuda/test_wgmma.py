@@ -34,6 +34,7 @@ from wgmma_cases import (
 
 import aicf
 from aicf.cuda_kernels import engine, gemm_wgmma, wgmma_cost
+from aicf.cuda_kernels.bodies.pairs import functions
 from aicf.cuda_kernels.bodies.wgmma_walk import placer
 from aicf.cuda_kernels.wgmma_tiling import CHUNK_BYTES, SHARED, Tiling
 from aicf.device.spec import preset
@@ -273,6 +274,19 @@ def test_compiles_what_takes_the_most_registers(t):
         ("w", "convert", "s", {"dtype": DType.f32.id}),
     )
     compiled(t, product(1000, 1001, 1000, *ops, tb=True, given=given, keep=("w", "d")))
+
+
+@pytest.mark.spec("A15")
+def test_strict_epilogues_call_the_functions_that_ops_call_alone():
+    """Those that are as exact as halves need them give other last bits."""
+    assert {name for name, _ in functions()} == wgmma_cost.SHORTENED
+    t = Tiling(128, 128, 2, teams=2)
+    for strict in (False, True):
+        r = replace(activated(1000, 1000, 1000, keep=("d",)), strict=strict)
+        compiled(t, r)
+        assert (wgmma_cost.staged(t, r) == 0) == strict
+    relu = replace(stashed(1000, 1000, 1000), strict=True)
+    assert wgmma_cost.staged(t, relu), "what has no such function still leaves in boxes"
 
 
 COOPERATIVE = {

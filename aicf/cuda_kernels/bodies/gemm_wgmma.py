@@ -257,6 +257,7 @@ def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
     """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or, of
     halves, 64 lines at a time as 64 rows of lines."""
     (k_fast, axes), boxes = order, lines // ATOM
+    assert k_fast or lines % ATOM == 0, f"{lines} lines are no boxes of {ATOM}"
     load = loader(load_box, axes)
 
     def rows_of_k(to, map, ready, line, k, point):
