@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,9 @@ from registry.synthetic import kernel, registry_of
 
 import aicf
 from aicf import ExecPlan, nn
+from aicf.dispatch import KernelLoader
 from aicf.errors import AicfError, AliasError, MissingKernelError
+from aicf.graph.run.executor import Executor
 from aicf.ir import Role
 
 from .chains import graph_of, model_of, planned, rows_of
@@ -323,9 +328,6 @@ def test_a_plan_goes_through_json_unchanged():
 
 @pytest.mark.spec("B14")
 def test_a_loaded_plan_runs_as_the_one_that_was_saved():
-    from aicf.dispatch import KernelLoader
-    from aicf.graph.run.executor import Executor
-
     program = trainer()
     feed = {"x": rows_of(4, 5), "y": np.arange(4) % 3}
     start = program.state_dict()
@@ -337,6 +339,29 @@ def test_a_loaded_plan_runs_as_the_one_that_was_saved():
     assert bound.run() == list(plan.kernel_ids)
     for slot in plan.outputs:
         assert bound.tensors[slot.vid].numpy().tobytes() == want[slot.name].tobytes()
+
+
+@pytest.mark.spec("C8")
+def test_a_bound_plan_keeps_the_workspace_of_its_steps(monkeypatch):
+    """Calls know pointers only: memory that nobody held would become that of later results, under the steps of a replay."""
+    program, nbytes, allocated = trainer(), 12_345 * 4, []
+    allocate = program.runtime.allocate
+
+    def seen(size):
+        memory = allocate(size)
+        if size == nbytes:
+            allocated.append(weakref.ref(memory.owner))
+        return memory
+
+    monkeypatch.setattr(program.runtime, "allocate", seen)
+    plan = replace(program.plan, workspace_bytes=nbytes)
+    executor = Executor(program.runtime, KernelLoader(program.registry, program.runtime))
+    bound = executor.bind(plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables)
+    gc.collect()
+    assert [held() is None for held in allocated] == [False]
+    del bound
+    gc.collect()
+    assert [held() is None for held in allocated] == [True]
 
 
 @pytest.mark.spec("B14")

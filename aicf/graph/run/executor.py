@@ -25,7 +25,7 @@ from .slots import bind_and_alloc_slots
 
 @dataclass
 class Bound:
-    """A plan with a tensor for every slot and a call for every step."""
+    """A plan with a tensor for every slot and a call for every step. Calls know pointers: who may make them holds this."""
 
     plan: ExecPlan
     tensors: dict[int, Tensor]
@@ -33,6 +33,7 @@ class Bound:
     copies: list[Call]  # updates that are not written in place, after the last step
     notes: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # kernel ids that no graph may hold, and why
+    scratch: Tensor | None = None  # the steps' workspace, one after the other
 
     def run(self) -> list[str]:
         """Run the steps in order; the kernel ids that ran."""
@@ -170,7 +171,7 @@ class Executor:
                 copies.append(_copier(self.runtime, tensors[old], tensors[new]))
         ids = {id for id in plan.kernel_ids if not self.loader.registry.by_id(id).capture_safe}
         refused = dict.fromkeys(ids, "the variant is not capture-safe")
-        return Bound(plan, tensors, calls, copies, notes, refused)
+        return Bound(plan, tensors, calls, copies, notes, refused, scratch)
 
 
 def _copier(runtime: Runtime, target: Tensor, source: Tensor) -> Call:
