@@ -85,11 +85,12 @@ def _outlined(region: RegionSpec) -> Outline | Reject:
 
 
 def sums_columns(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
-    """Whether an op adds up floats along all axes but the last."""
+    """Whether an op adds up floats along all axes but the last, and there are some: of none, sums are zeros, which no tile of a
+    product is there to write."""
     if op.kind.name != "reduce_sum":
         return False
     x = tensors[op.inputs[0]]
-    floats = x.rank >= 2 and x.dtype.kind == "float"
+    floats = x.rank >= 2 and x.dtype.kind == "float" and x.numel > 0
     return floats and normal_axes(x.rank, op.attrs["axes"]) == tuple(range(x.rank - 1))
 
 

@@ -279,7 +279,7 @@ def large() -> list[Case]:
             made += [case_of(v, own(Product(*EVEN, dtype, out=t))) for t in TYPES if t is not dtype]
     for v in GEMMS:
         made += [case_of(v, residual(Product(*sizes))) for sizes in EDGES]
-        made += [case_of(v, summed(Product(*sizes))) for sizes in (*EDGES, (300, 53, 29)) if v != NAIVE]
+        made += [case_of(v, summed(Product(*sizes))) for sizes in (*EDGES[:4], (300, 53, 29)) if v != NAIVE]
         made.append(case_of(v, biased(Product(*ODD, trans_a=True, trans_b=True), 1, "gelu")))
         made.append(case_of(v, residual(Product(*EVEN, alignment=4))))
     return made

@@ -148,7 +148,7 @@ def test_other_reductions_stay_kernels_of_their_own(r, condition, reason):
 
 
 @pytest.mark.spec("B8", "D6")
-@pytest.mark.parametrize("m, launches", [(8, 1), (32, 1), (33, 2), (0, 1)])
+@pytest.mark.parametrize("m, launches", [(8, 1), (32, 1), (33, 2)])
 def test_one_row_of_tiles_needs_no_second_launch_and_no_workspace(m, launches):
     variant, r = VARIANTS[TILED], summed(Product(m, 40, 8))
     assert len(variant.build(r, H200)) == launches
@@ -320,9 +320,9 @@ def test_batches_compile(variant):
 @pytest.mark.sample(4)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("sizes", [(6, 8, 4), (37, 53, 9), *EDGES[1:]], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 8, 4), (37, 53, 9), *EDGES[1:4]], ids=str)
 def test_sums_of_columns_run_on_the_host_agree_with_numpy(sizes, dtype):
-    """One row of tiles, two, an edge; no rows and no depth give zeros."""
+    """One row of tiles, two, an edge; no depth gives zeros. No rows are for a kernel of their own: test_wgmma.py."""
     made = list(sums(Product(*sizes, dtype)).values())
     for r in made if EVERYTHING else [made[fresh_seed() % len(made)]]:
         case = case_of(TILED, r)
