@@ -1,8 +1,10 @@
 """Markers: `spec("A6")` names the row of docs/spec.md that a test proves; `gpu` needs an NVIDIA GPU and skips without one; of
-`sample(n)` n sets of parameters run, of `sample(n, each="op")` n for each `op`, and all with AICF_TEST_ALL=1."""
+`sample(n)` n sets of parameters run, of `sample(n, each="op")` n for each `op`, of `sample(n, always=which)` those too of which that is
+true, and all with AICF_TEST_ALL=1."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -23,6 +25,7 @@ ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, tes
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+CLEAN_KERNELS = "AICF_CLEAN_KERNELS"  # what is compiled is told here: tests/cuda/clean_kernels.py
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,10 +34,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return  # it inherits what the first process has set
     os.environ["AICF_CACHE"] = "off"
+    if os.environ.get("AICF_ACCEPT") == "1":
+        found = tempfile.TemporaryDirectory(prefix="aicf-clean-")
+        os.environ[CLEAN_KERNELS] = found.name
+        config.add_cleanup(functools.partial(_accept, found))
     if not cuda_missing():
         folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ.update(AICF_CACHE="on", AICF_CACHE_DIR=os.environ.get("AICF_TEST_CACHE", folder.name))
+
+
+def _accept(found: tempfile.TemporaryDirectory[str]) -> None:
+    sys.path.append(str(Path(__file__).with_name("cuda")))
+    import clean_kernels
+
+    clean_kernels.accept(found.name)
+    found.cleanup()
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m: of what those leave
@@ -68,8 +83,10 @@ def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
     for (_, name), parts in groups.items():
         draw = random.Random(f"{name} {os.environ.get('AICF_TEST_SEED', 0)}")
         for part in parts.values():
-            size = part[0].get_closest_marker("sample").args[0]
-            left_out += draw.sample(part, max(0, len(part) - size))
+            mark = part[0].get_closest_marker("sample")
+            always = mark.kwargs.get("always", lambda **params: False)
+            rest = draw.sample(part, max(0, len(part) - mark.args[0]))
+            left_out += [item for item in rest if not always(**item.callspec.params)]
     return left_out
 
 

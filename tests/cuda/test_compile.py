@@ -7,6 +7,7 @@ import os
 import re
 
 import pytest
+from clean_kernels import are_new, found_clean
 from kernel_cases import FIRST, FMAS, MORE, VARIANTS, WGMMAS, Case, fused
 
 from aicf.cuda_kernels import engine
@@ -43,6 +44,15 @@ def compile_case(case: Case, device: DeviceSpec, look_at_ptx: bool = False) -> N
                 r"^\s+\S*\.f64.*$", engine.ptx_of(launch, case.region, device.target), re.MULTILINE
             )
             assert not wide, f"{compiled.name} computes in f64: {wide[:3]}"
+        found_clean(launch, case.region, device.target)
+
+
+def is_new(case: Case, device: DeviceSpec) -> bool:
+    """Whether there is no saying how it compiles but by doing so."""
+    variant = VARIANTS[case.variant]
+    if variant.supported(case.region, device) is not None:
+        return False
+    return are_new(variant.build(case.region, device), case.region, device.target)
 
 
 def test_every_variant_has_a_case():
@@ -61,7 +71,7 @@ def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
     return made
 
 
-@pytest.mark.sample(1, each="case")
+@pytest.mark.sample(12, always=is_new)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize(
     "case, device", _each_for_one(FIRST), ids=lambda x: getattr(x, "target", None) or x.variant

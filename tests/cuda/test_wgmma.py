@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
 from hopper_bodies import bodies
 from hopper_model import Machine
@@ -201,6 +202,7 @@ def compiled(t: Tiling, r: RegionSpec):
     launch = gemm_wgmma._launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
+    found_clean(launch, r, H200.target)
     return launch, made
 
 
@@ -216,7 +218,8 @@ EPILOGUES = {
 }  # fmt: skip
 ADDING = {then: [t for t in TILINGS if then != "backward" or t.columns % 64 == 0] for then in EPILOGUES}
 CODE = [c for c in itertools.product(TILINGS, TRANSPOSES, (f16, bf16), EPILOGUES) if c[0] in ADDING[c[3]]]
-CHOSEN = CODE if ALL else random.Random(0).sample(CODE, 12)
+# of each tiling one way, another for each
+EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in TILINGS]
 
 
 @pytest.mark.parametrize("types", [(f16, f16, f16), *OTHERS[:2]], ids=str)
@@ -235,11 +238,20 @@ def test_sums_of_an_empty_batch_are_for_a_kernel_of_their_own(types):
         assert "least extent of results 0 is under 1" in str(variant.supported(product(0, 8, 8), H200))
 
 
-@pytest.mark.sample(2)
+def region_of(order: tuple[bool, bool], dtype: DType, then: str) -> RegionSpec:
+    return EPILOGUES[then](1000, 1000, 1000, dtype=dtype, ta=order[0], tb=order[1])
+
+
+def is_new(t: Tiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool:
+    r = region_of(order, dtype, then)
+    return are_new([gemm_wgmma._launch(t, r, H200)], r, H200.target)
+
+
+@pytest.mark.sample(2, always=is_new)
 @pytest.mark.spec("F2", "D10")
-@pytest.mark.parametrize("t, order, dtype, then", CHOSEN, ids=lambda v: str(v))
+@pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else EACH, ids=lambda v: str(v))
 def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
-    compiled(t, EPILOGUES[then](1000, 1000, 1000, dtype=dtype, ta=order[0], tb=order[1]))
+    compiled(t, region_of(order, dtype, then))
 
 
 NARROW = list(itertools.product([t for t in TILINGS if t.sums_by_slices], OTHERS[1:], EPILOGUES))
