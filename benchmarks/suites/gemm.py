@@ -296,7 +296,12 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
+HEADLINES = (
+    Problem(1024, 1024, 1024), Problem(4096, 4096, 4096), Problem(8192, 8192, 8192), Problem(4097, 4095, 4096), Problem(*SINGLE[1], "f32"),
+    Problem(*SINGLE[1], "tf32x3"),
+)  # fmt: skip
+
 SUITE = Suite(
     "gemm", "products against cuBLAS, all transposes, 256 to 16384, f16, bf16, f32, tf32, fp8; and kernels by themselves", 600, cases,
-    headlines=tuple((f"gemm {Problem(n, n, n)}", PEER) for n in (4096, 8192)), summary=summary,
+    headlines=tuple((f"gemm {p}", PEER) for p in HEADLINES), summary=summary,
 )  # fmt: skip

@@ -43,7 +43,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_array_equal(np.signbit(got)[want == 0], np.signbit(want)[want == 0])
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10", "A12")
 @FP8
 @pytest.mark.parametrize("variant", [LOOP, REFERENCE])
@@ -53,7 +53,7 @@ def test_every_code_is_read(dtype, to, variant):
     same(got, rounded(codes(dtype).astype(np.float32), to))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.spec("D10", "A12")
 @FP8
 @pytest.mark.parametrize("variant", [LOOP, REFERENCE])

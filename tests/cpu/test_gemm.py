@@ -22,7 +22,7 @@ def ab(m, n, k, dtype=f32, **more):
 PRODUCT = ("gemm", "a b", "d", {})
 
 
-@pytest.mark.sample(3, each="dtype")
+@pytest.mark.sample(2, each="dtype")
 @pytest.mark.spec("A12", "D5")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("m, n, k", SIZES)
@@ -33,7 +33,7 @@ def test_bias_and_activation(m, n, k, dtype):
     )
 
 
-@pytest.mark.sample(2, each="dtype")
+@pytest.mark.sample(1, each="dtype")
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("a, b, bias", [
@@ -63,7 +63,7 @@ def test_the_results_type_is_chosen(out, dtype):
         graph.check(GEMM, HALF[out] or 1e-5)
 
 
-@pytest.mark.sample(2, each="dtype")
+@pytest.mark.sample(1, each="dtype")
 @pytest.mark.spec("A12", "D7")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("act", [ActKind.none, ActKind.relu, ActKind.tanh, ActKind.leaky_relu])
@@ -109,7 +109,7 @@ def test_the_gradient_of_an_activation_behind_a_transposed_product(trans_a, tran
     Graph(operands, ("gemm", "a b", "d", attrs), ("relu_grad", "d y", "g", {})).check(GEMM, 1e-5)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("keep", ["g s", "s", "d g s"])

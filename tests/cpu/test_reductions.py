@@ -25,7 +25,7 @@ def reduced(x, how, axes, keepdims=False, **more):
     return Graph({"x": x}, (how, "x", "y", {"axes": axes, "keepdims": keepdims}), **more)
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(10)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("shape, axes", DOMAINS, ids=str)
@@ -34,7 +34,7 @@ def test_reductions_alone(shape, axes, how):
     reduced(normal(*shape), how, axes, keepdims=True).check(REDUCE)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", ["reduce_sum", "reduce_max"])
 @pytest.mark.parametrize("dtype", [i32, i64, f16, bf16], ids=str)
@@ -50,7 +50,7 @@ def test_integers_wrap():
     np.testing.assert_array_equal(got, x.sum(1, dtype=np.int32))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("shape, axes", DOMAINS, ids=str)

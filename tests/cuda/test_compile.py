@@ -71,7 +71,7 @@ def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
     return made
 
 
-@pytest.mark.sample(12, always=is_new)
+@pytest.mark.sample(8, always=is_new)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize(
     "case, device", _each_for_one(FIRST), ids=lambda x: getattr(x, "target", None) or x.variant
@@ -91,7 +91,7 @@ ON_HOPPER = [
 ON_HOPPER += [*(c for c in MORE if ".gemm_" not in c.variant or _largest(c))]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("case", ON_HOPPER, ids=str)
 def test_compiles_for_hopper_without_f64(case):

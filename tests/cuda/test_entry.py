@@ -43,7 +43,7 @@ def follows(ptx: str) -> bool:
 WGMMAS = [Case(v.id, wgmma_cases.residual(130, 136, 72)) for v in wgmma_cases.BY_NAME.values()]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.spec("F3", "F2")
 @pytest.mark.parametrize("case", [*FIRST, *WGMMAS], ids=lambda c: f"{c.variant} {c.region.results[0].dtype}")
 def test_every_kernel_waits_before_it_touches_memory(case):

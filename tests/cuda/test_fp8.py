@@ -99,7 +99,7 @@ def writings(dtype: DType) -> list[tuple[Case, np.ndarray, np.ndarray]]:
     return made
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D10", "F2")
 @FP8
 def test_every_code_is_read_on_the_host(dtype, way):
@@ -171,7 +171,7 @@ def narrowed(variant: str, to: DType) -> Case:
     return Case(variant, p.then({}, ("w", "convert", "y", {"dtype": to.id}), keep=("y", "w"), alpha=100.0))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize(
     "variant", [TILED, SPLIT, GEMV]
@@ -239,7 +239,7 @@ def test_bytes_travel_in_words(of, to):
         assert found.pop() == last and set(found) == {(str(words[dtype]).replace("1", ""), "32")}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize(
     "target, expected", [("sm_80", 0), ("sm_86", 0), ("sm_89", 1), ("sm_90a", 1), ("sm_100a", 1)]

@@ -260,7 +260,7 @@ def test_code_run_on_the_host_agrees_with_numpy(dtype):
             assert_close(case, results, reference(case, given.arrays))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("dtype, out", [(a, b) for a in TYPES for b in TYPES if a is not b])
 def test_results_of_another_type_run_on_the_host_agree_with_numpy(dtype, out):
@@ -280,7 +280,7 @@ def test_halves_with_f32_results_are_multiplied_on_tensor_cores(variant):
     assert reject is not None and reject.reason == "the product is in f32, needs f16 or bf16"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("variant", ["cuda.gemm_tiled_64x64.v1", "cuda.gemm_mma_64x64.v1"])
@@ -317,7 +317,7 @@ def test_batches_compile(variant):
             compile_case(Case(variant, r), HOPPER)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(6, 8, 4), (37, 53, 9), *EDGES[1:4]], ids=str)

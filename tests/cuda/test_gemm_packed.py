@@ -125,14 +125,14 @@ def computed(variant, r: RegionSpec, numbers, seed: int = 0):
     return [x.reshape(d.shape) for x, d in zip(outs, r.results)], reference(Case("", r), arrays)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_products_of_odd_rows(ta, tb):
     run(SMALL, product(67, 71, 73, ta=ta, tb=tb, dtype=bf16), random.randrange(2**32))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 @pytest.mark.parametrize("types", OTHERS[:3], ids=str)
@@ -159,7 +159,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("r", LAYOUTS, ids=str)
 def test_other_layouts(r):

@@ -25,7 +25,7 @@ def check(gpu: Any, variant: str, r: Any) -> None:  # noqa: F811
     assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("variant", ALL_IDS)
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)

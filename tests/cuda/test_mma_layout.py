@@ -63,7 +63,7 @@ def test_each_element_has_a_place_of_its_own(stored):
     assert sorted(at.reshape(-1)) == list(range(0, stored.nbytes, stored.itemsize))
 
 
-@pytest.mark.sample(3, each="stored")
+@pytest.mark.sample(2, each="stored")
 @pytest.mark.parametrize("stored", SLICES, ids=str)
 @pytest.mark.parametrize("width", [2, 4, 8, 16])
 @pytest.mark.parametrize("threads", [128, 256])
@@ -82,7 +82,7 @@ def test_every_byte_is_brought_once(stored, width, threads):
     assert sorted(seen) == list(range(stored.nbytes))
 
 
-@pytest.mark.sample(3, each="stored")
+@pytest.mark.sample(2, each="stored")
 @pytest.mark.parametrize("stored", SLICES, ids=str)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -223,7 +223,7 @@ LARGE = [
 LARGE += [case_of("64x64", then(Product(132, 136, 72, f16))) for then in (dropped, spread, own)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("case", [*SMALL, *LARGE] if EVERYTHING else SMALL[::2], ids=str)
 def test_agrees_with_numpy(case):
@@ -275,7 +275,7 @@ def test_tf32_rounds_to_nearest():
 # --- what the machine finds -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("r, faults", [
     (of(24, 24, 200), None),
     (of(23, 23, 200), None),

@@ -42,7 +42,7 @@ COPIES = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("width, transposed, nbytes", COPIES)
 def test_matrices_are_brought_and_read(compute, width, transposed, nbytes):
     """Lane 4 r + c gets two neighbours of row r, or of column r, of each; what there is none of is 0."""
@@ -64,7 +64,7 @@ PRODUCTS = [(kind, fast, 4 - 3 * fast) for kind, fast in itertools.product(KINDS
 
 
 @pytest.mark.spec("D10", "F2")
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind, lines_fast, steps", PRODUCTS)
 def test_products(compute, kind, lines_fast, steps):
     dtype: Any = KINDS[kind]

@@ -247,7 +247,7 @@ def is_new(t: Tiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool
     return are_new([gemm_wgmma._launch(t, r, H200)], r, H200.target)
 
 
-@pytest.mark.sample(2, always=is_new)
+@pytest.mark.sample(1, always=is_new)
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else EACH, ids=lambda v: str(v))
 def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):

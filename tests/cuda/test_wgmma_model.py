@@ -52,7 +52,7 @@ WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, r
 PINGPONG, PAIR = Tiling(64, 128, 2, teams=2), Tiling(64, 128, 1, cluster=2, registers=None)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
@@ -61,14 +61,14 @@ def test_every_number_goes_where_it_belongs(ta, tb, dtype):
     run(SMALL, product(72, 136, 200, dtype=dtype, ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_every_number_goes_where_it_belongs_in_a_cluster(ta, tb):
     run(PAIR, product(72, 136, 136, ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", [residual, stashed])
 @pytest.mark.parametrize("sizes, pitch", [((72, 136, 136), (None, None)), ((61, 131, 72), (None, 136))])
 def test_epilogues_read_and_write_what_they_should(make, sizes, pitch):
@@ -101,7 +101,7 @@ BY_TYPE = [(t, OTHERS[0]) for t in (SMALL, PAIR, PINGPONG)] + [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("make", [product, residual, activated])
 @pytest.mark.parametrize("t, types", BY_TYPE if ALL else random.Random(2).sample(BY_TYPE, 5), ids=str)
@@ -215,7 +215,7 @@ HALVED = Tiling(64, 128, 1, parts=2, registers=None)
 QUARTERED = Tiling(64, 64, 1, parts=4, registers=None)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("t, make, sizes", [
     (HALVED, residual, (72, 136, 136)), (HALVED, stashed, (40, 136, 1000)), (HALVED, product, (61, 40, 72)),
@@ -370,7 +370,7 @@ class EarlyRelease(Machine):
         return lambda at, parity: None if self.current.index == 0 else wait(at, parity)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("t, machine", [
     *((SMALL, m) for m in (NoFence, NoWaitForStores, NoMeeting, NoWaitForProducts, NoWaitForSlices, NoRelease, EarlyRelease)),
     *((PINGPONG, m) for m in (NoTurns, NoPassingOn, NoRelease, EarlyRelease)),

@@ -343,7 +343,7 @@ def unfused(device: str) -> aicf.KernelRegistry:
     return aicf.KernelRegistry(held for v in real if (held := alone(v)).takes or not v.takes)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @on_each_device
 @pytest.mark.spec("A4", "C8")
 @pytest.mark.parametrize("act", LAYERS)

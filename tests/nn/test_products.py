@@ -44,7 +44,7 @@ CASES = list(
 )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @on_each_device
 @pytest.mark.spec("D4", "D6", "D8")
 @pytest.mark.parametrize("bias, trans_a, trans_b, act", CASES, ids=str)
