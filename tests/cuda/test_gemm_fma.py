@@ -12,7 +12,18 @@ from fused_gemm_cases import Product
 from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
 from hopper_run import run_launch
-from wgmma_cases import ALL, H200, TRANSPOSES, activated, backward, batches, product, residual, stashed
+from wgmma_cases import (
+    ALL,
+    H200,
+    TRANSPOSES,
+    activated,
+    assert_refused,
+    backward,
+    batches,
+    product,
+    residual,
+    stashed,
+)
 
 from aicf.cuda_kernels import engine, gemm_fma, gemm_split
 from aicf.cuda_kernels.bodies import fma_slices as slices
@@ -46,9 +57,7 @@ def padded(m: int, n: int, k: int, make=product, ta=False, tb=False, **more) -> 
     (Product(1, 4, 4, f32, batch=(2**31,)).then({}), "tiles of 64 x 64 2147483648 is over"),
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(r, reason):
-    for variant in VARIANTS.values():
-        reject = variant.supported(r, H200)
-        assert reject is not None and reason in str(reject), reject
+    assert_refused(VARIANTS, r, reason)
 
 
 def test_takes_every_transpose_and_any_size():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hopper_model import Machine
 from test_wgmma import assert_clean
-from wgmma_cases import ALL, BY_NAME, H200, SPLITS, TRANSPOSES, VARIANTS, product, residual
+from wgmma_cases import ALL, BY_NAME, H200, SPLITS, TRANSPOSES, VARIANTS, assert_refused, product, residual
 
 from aicf.cuda_kernels import engine, gemm_split, gemm_wgmma, wgmma_cost
 from aicf.cuda_kernels.gemm_split import Parts
@@ -27,9 +27,7 @@ from aicf.types import bf16
     (product(64, 64, 260), "needs rows"),
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(r, reason):
-    for variant in SPLITS.values():
-        reject = variant.supported(r, H200)
-        assert reject is not None and reason in str(reject), reject
+    assert_refused(SPLITS, r, reason)
 
 
 def test_the_workspace_holds_every_part_and_the_grid_their_tiles():

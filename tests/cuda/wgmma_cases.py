@@ -130,3 +130,10 @@ def batches(m: int, n: int, k: int, dtype: DType = f16) -> dict[str, RegionSpec]
     made = {name: r for name, r in batched(m, n, k, dtype).items() if name != "none"}
     heads = SharedHeads(m, n, k, dtype, batch=(2, 3), heads=True, trans_a=True)
     return {**made, "heads of one b": two_biases(heads)}
+
+
+def assert_refused(variants, r: RegionSpec, reason: str) -> None:
+    """By each of them, for this reason."""
+    for variant in variants.values():
+        reject = variant.supported(r, H200)
+        assert reject is not None and reason in str(reject), reject
