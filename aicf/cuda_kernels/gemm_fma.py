@@ -222,31 +222,12 @@ def _fma(tiling: Tiling) -> KernelVariant:
 def _split(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant that splits k: gemm_split.py has the other half."""
 
-    @variant(
-        "gemm", id=f"cuda.gemm_fma_{tiling}_split.v1", takes=gemm.TAKES, needs=("sm_90a",), shared=tiling.shared, family=family
-    )  # fmt: skip
-    class Split:
-        __doc__ = f"""As gemm_fma_{tiling}, on parts of k side by side, and a second launch for their sum and what follows the product.
+    def first(region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts) -> Launch:
+        return _launch(tiling, region, parts)
 
-        Parallel over {tiling.m} x {tiling.n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
-        out of the L2 cache if they fit. Limit: that, and a launch more.
-        """
-
-        def accepts(region: RegionSpec) -> Checks:
-            yield from gemm_split.checks(region, tiling.step, (tiling.m, tiling.n))
-
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return gemm_split.best(region, tiling, device)[0]
-
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            p, _ = gemm.parts(region)
-            return 4 * gemm_split.best(region, tiling, device)[1].number * p.m * p.n
-
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            parts = gemm_split.best(region, tiling, device)[1]
-            return [_launch(tiling, region, parts), gemm_split.total(region, parts.number)]
-
-    return Split  # type: ignore[return-value]  # `variant` has made a record of the class
+    return gemm_split.split_tile(
+        f"gemm_fma_{tiling}", tiling, first, needs=("sm_90a",), shared=tiling.shared, family=family
+    )
 
 
 def _launch(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None = None) -> Launch:

@@ -7,6 +7,7 @@ summed in order by a second launch, which does what follows the product: the sam
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ..registry.cost import Cost, one_launch, roofline
 from ..registry.program import Expression, Gemm
 from ..registry.variant import (
     Checks,
+    Floor,
     KernelVariant,
     Launch,
     Num,
@@ -138,18 +140,6 @@ def raw(region: RegionSpec, run: int) -> Any:
     return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True)
 
 
-def launches(
-    region: RegionSpec, tile: gemm.Tile, parts: Parts, body: Callable[..., None], threads: int
-) -> list[Launch]:
-    """`body` for each part of each tile, then the sum. `body` was made with `raw`."""
-    p, _ = gemm.parts(region)
-    a, b, _, _, *walks, _ = gemm.arguments(region)
-    sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
-    (tiles,) = gemm.grid(p, tile.m, tile.n)
-    first = Launch(body, (tiles * parts.number,), (threads,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
-    return [first, total(region, parts.number)]
-
-
 def total(region: RegionSpec, number: int) -> Launch:
     """The second launch: so many parts are summed, and what follows the product is done."""
     from .bodies.gemm_split import sum_parts
@@ -163,47 +153,70 @@ def total(region: RegionSpec, number: int) -> Launch:
 
 
 def split(
-    name: str, tile: gemm.Tile, accepts: Callable[[RegionSpec], Checks], make: Callable[[RegionSpec, Any], Any],
-    threads: int, run: int, needs: tuple[str, ...] = (),
-) -> KernelVariant:  # fmt: skip
-    """A tile as a variant that splits k. `make(region, epilogue)`: its body; `run`: columns that its threads hold together."""
+    name: str,
+    tile: tuple[int, int],
+    step: Callable[[RegionSpec], int],
+    best: Callable[[RegionSpec, DeviceSpec], tuple[Cost, Parts]],
+    first: Callable[[RegionSpec, DeviceSpec, Parts], Launch],
+    accepts: Callable[[RegionSpec], Checks] = lambda region: (),
+    least: Floor | None = None,
+    **more: Any,
+) -> KernelVariant:
+    """A tile of any family as a variant that splits k. `step(region)`: of k, that parts are whole numbers of; `best`: the number of parts and
+    its cost; `first`: the launch of the parts, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
+    m, n = tile
 
-    @variant("gemm", id=f"cuda.{name}_split.v1", takes=gemm.TAKES, needs=needs)
+    @variant("gemm", id=f"cuda.{name}_split.v1", takes=gemm.TAKES, **more)
     class Split:
-        __doc__ = f"""{name} on parts of k side by side, and a second launch for their sum and what follows the product.
+        __doc__ = f"""As {name}, on parts of k side by side, and a second launch for their sum and what follows the product.
 
-        Parallel over {tile.m} x {tile.n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
+        Parallel over {m} x {n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
         out of the L2 cache if they fit. Limit: that, and a launch more.
         """
 
         def accepts(region: RegionSpec) -> Checks:
             yield from accepts(region)
-            yield from checks(region, tile.step, (tile.m, tile.n))
-
-        def least(region: RegionSpec, device: DeviceSpec) -> float:
-            waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
-            even = tile.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
-            return 2 * one_launch(region, device) + max(waited, even) + 2 * SUM_STEP_US
+            yield from checks(region, step(region), tile)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return best(region, tile, device)[0]
+            return best(region, device)[0]
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
             p, _ = gemm.parts(region)
-            return 4 * best(region, tile, device)[1].number * p.m * p.n
+            return 4 * best(region, device)[1].number * p.m * p.n
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            parts = best(region, tile, device)[1]
-            return launches(region, tile, parts, make(region, raw(region, run)), threads)
+            parts = best(region, device)[1]
+            return [first(region, device, parts), total(region, parts.number)]
 
-    return Split  # type: ignore[return-value]  # `variant` has made a record of the class
+    made: Any = Split  # `variant` has made a record of the class
+    return replace(made, least=least)
+
+
+def split_tile(
+    name: str, tile: gemm.Tile, first: Callable[[RegionSpec, DeviceSpec, Parts], Launch], **more: Any
+) -> KernelVariant:
+    """`split`, of a tile whose cost is a Tile's."""
+    return split(
+        name, (tile.m, tile.n), lambda region: tile.step, lambda region, device: best(region, tile, device), first, **more
+    )  # fmt: skip
 
 
 def _tiled(tile: gemm.Tile) -> KernelVariant:
-    def make(region: RegionSpec, epilogue: Any) -> Callable[..., None]:
-        return gemm.tiled_body(tile, region, epilogue)
+    def first(region: RegionSpec, device: DeviceSpec, parts: Parts) -> Launch:
+        p, _ = gemm.parts(region)
+        a, b, _, _, *walks, _ = gemm.arguments(region)
+        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
+        (tiles,) = gemm.grid(p, tile.m, tile.n)
+        body = gemm.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
+        return Launch(body, (tiles * parts.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
 
-    return split(f"gemm_tiled_{tile.m}x{tile.n}", tile, gemm.checks, make, THREADS, min(tile.n // 16, 4))
+    def least(region: RegionSpec, device: DeviceSpec) -> float:
+        waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
+        even = tile.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
+        return 2 * one_launch(region, device) + max(waited, even) + 2 * SUM_STEP_US
+
+    return split_tile(f"gemm_tiled_{tile.m}x{tile.n}", tile, first, accepts=gemm.checks, least=least)
 
 
 gemm_tiled_32x32_split, gemm_tiled_64x64_split = _tiled(gemm.SMALL), _tiled(gemm.MIDDLE)

@@ -7,7 +7,7 @@ multiples of 16 bytes, and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
@@ -185,33 +185,13 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
 def _split(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant that splits k: gemm_split.py has the other half."""
 
-    @variant(
-        "gemm", id=f"cuda.gemm_wgmma_{tiling}_split.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family
-    )
-    class Split:
-        __doc__ = f"""As gemm_wgmma_{tiling}, on parts of k side by side, and a second launch for their sum and what follows the product.
+    def accepts(region: RegionSpec) -> Checks:
+        yield _summed(tiling, region)
 
-        Parallel over {tiling.m} x {tiling.n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
-        out of the L2 cache if they fit. Limit: that, and a launch more.
-        """
-
-        def accepts(region: RegionSpec) -> Checks:
-            yield _summed(tiling, region)
-            step = depth(gemm.parts(region)[0].dtype)
-            yield from gemm_split.checks(region, step, (tiling.m, tiling.n))
-
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return wgmma_cost.best_parts(tiling, region, device)[0]
-
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            p, _ = gemm.parts(region)
-            return 4 * wgmma_cost.best_parts(tiling, region, device)[1].number * p.m * p.n
-
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            parts = wgmma_cost.best_parts(tiling, region, device)[1]
-            return [_launch(tiling, region, device, parts), gemm_split.total(region, parts.number)]
-
-    return Split  # type: ignore[return-value]  # `variant` has made a record of the class
+    return gemm_split.split(
+        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: depth(gemm.parts(region)[0].dtype),
+        partial(wgmma_cost.best_parts, tiling), partial(_launch, tiling), accepts, needs=("sm_90a",), family=family,
+    )  # fmt: skip
 
 
 def _launch(
