@@ -13,7 +13,7 @@ from ..registry.cost import L2_PER_SM, Cost, roofline
 from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
 from ..rows import RegionSpec
 from ..types import Precision, TensorDesc, bf16, f16, f32
-from . import column_sums, gemm
+from . import column_sums, gemm, gemm_split
 
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
@@ -121,8 +121,14 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
             return Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
         return None
 
+    def strict(region: RegionSpec) -> Reject | None:
+        """Slices are summed from zero, and then added up: in an order that exact products don't have."""
+        if region.strict and precision is Precision.tf32x3:
+            return Reject("strict", gemm_split.STRICT)
+        return None
+
     def refusal(region: RegionSpec) -> Reject | None:
-        return unfit(region) or gemm.refusal(region)
+        return unfit(region) or strict(region) or gemm.refusal(region)
 
     return refusal
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_cases import desc, fused
+from kernel_cases import TF32X3S, desc, fused
+from kernel_cases import VARIANTS as KNOWN
 from mma_machine import rounded
 from test_gemm_packed import computed
 from test_pack import copied
@@ -39,6 +40,13 @@ def of(*sizes: int, make=product, **more) -> RegionSpec:
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(r, reason):
     assert_refused(VARIANTS, r, reason)
+
+
+@pytest.mark.spec("A15", "D10")
+@pytest.mark.parametrize("variant", TF32X3S)
+def test_slices_summed_by_themselves_are_no_strict_sum(variant):
+    assert KNOWN[variant].supported(r := of(64, 64, 64), H200) is None
+    assert "strict takes one sum" in str(KNOWN[variant].supported(replace(r, strict=True), H200))
 
 
 @pytest.mark.spec("D10")
