@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -100,10 +101,7 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 def numel(shape: tuple[Any, ...]) -> int:
     """Number of elements; 1 for a 0-D shape."""
-    n = 1
-    for d in shape:
-        n *= d
-    return n
+    return prod(shape)
 
 
 @lru_cache(maxsize=4096)
@@ -146,11 +144,8 @@ class TensorSpec(_Sized):
     def __post_init__(self) -> None:
         shape = (self.shape,) if isinstance(self.shape, (int, str)) else tuple(self.shape)
         for d in shape:
-            if (
-                isinstance(d, bool)
-                or not isinstance(d, (int, str, np.integer))
-                or (not isinstance(d, str) and d < 0)
-            ):
+            size = isinstance(d, (int, np.integer)) and not isinstance(d, bool) and d >= 0
+            if not size and not isinstance(d, str):
                 raise AttrError(
                     f"{d!r} is not a dimension", expected="a size >= 0, or a name such as 'batch'"
                 )
