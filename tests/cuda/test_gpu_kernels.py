@@ -59,6 +59,12 @@ class Gpu:
         self.upload(int(buffer.handle), np.full(nbytes + 2 * GUARD, POISON, np.uint8))
         return int(buffer.handle) + GUARD
 
+    def free(self) -> None:
+        self.stream.sync()
+        for buffer in self.buffers:
+            buffer.close()
+        self.buffers.clear()
+
     def upload(self, pointer: int, array: np.ndarray) -> None:
         if array.nbytes:
             host = np.ascontiguousarray(array)
@@ -97,10 +103,7 @@ def opened() -> Gpu:
 @pytest.fixture
 def gpu(opened: Gpu):
     yield opened
-    opened.stream.sync()
-    for buffer in opened.buffers:
-        buffer.close()
-    opened.buffers.clear()
+    opened.free()
 
 
 def launch_case(gpu: Gpu, case: Case, memory: Sequence[np.ndarray], shift: int = 0,

@@ -136,15 +136,6 @@ def test_epilogues(gpu, make):  # noqa: F811
     check(gpu, SMALL, make(515, 133, 77))
 
 
-def test_random_problems(gpu):  # noqa: F811
-    rng = np.random.default_rng()
-    for _ in range(30):
-        m, n, k = (int(x) | 1 for x in np.exp(rng.uniform(0, np.log(1500), 3)))
-        r = product(m, n, k, dtype=bf16, tb=True)
-        if PACKED["gemm_wgmma_64x64_packed"].supported(r, gpu.spec) is None:  # else a and b are single rows
-            check(gpu, SMALL, r)
-
-
 def test_special_values(gpu):  # noqa: F811
     """NaN and infinities spoil the rows and columns that they are in, and nothing else; nor does what lies between rows."""
     check_special_values(gpu, SMALL, residual(517, 137, 73), product(131, 137, 73, pitch=(75, 141)))

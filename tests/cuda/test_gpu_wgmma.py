@@ -97,26 +97,6 @@ def test_sizes(gpu, variant, m, n, k):  # noqa: F811
     check(gpu, variant, product(m, n, k, dtype=bf16, ta=True, pitch=(up(m), up(n))))
 
 
-@pytest.mark.parametrize("variant", sorted(IDS + SHARED_TILES))
-def test_random_problems(gpu, variant):  # noqa: F811
-    """Two kernels of each tiling, on twenty sizes each: a thousand in all."""
-    rng, supported = np.random.default_rng(), test_gpu_kernels.VARIANTS[variant].supported
-    makes = [
-        make
-        for make in (product, residual, stashed, activated, backward)
-        if supported(make(64, 64, 64), gpu.spec) is None
-    ]
-    for _ in range(2):
-        ta, tb = (bool(x) for x in rng.integers(0, 2, 2))
-        dtype = BOTH[int(rng.integers(2))]
-        make = makes[int(rng.integers(len(makes)))]
-        for _ in range(20):
-            m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log(1500), 3)))
-            rows = (m if ta else k), (k if tb else n)
-            pitch = tuple(-(-r // 8) * 8 + 8 * int(rng.integers(3)) for r in rows)
-            check(gpu, variant, make(m, n, k, dtype=dtype, ta=ta, tb=tb, pitch=pitch))
-
-
 @pytest.mark.spec("D5", "D7", "D8")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("make", EPILOGUES)
