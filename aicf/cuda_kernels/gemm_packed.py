@@ -57,9 +57,9 @@ def packed(region: RegionSpec) -> Packed | Reject:
         return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")
     indices = p.a, p.b
     both = gemm_wgmma.each_operand(region, _either(p))
-    made = _with(region, p, {i for i, o in zip(indices, both) if isinstance(o, Reject)})
+    made = with_copies(region, p, {i for i, o in zip(indices, both) if isinstance(o, Reject)})
     if len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
-        made = _with(region, p, set(indices))
+        made = with_copies(region, p, set(indices))
     return refusal_of(made, p, after) or made
 
 
@@ -71,7 +71,8 @@ def refusal_of(made: Packed, p: Gemm, after: Map) -> Reject | None:
     return next((r for c in made.copies for r in pack.checks(c) if r is not None), None)
 
 
-def _with(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
+def with_copies(region: RegionSpec, p: Gemm, indices: set[int]) -> Packed:
+    """Of these operands."""
     copies = []
     for index in sorted(indices):
         t = region.operands[index]

@@ -56,10 +56,10 @@ class Operand:
     batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
 
     def map(self, region: RegionSpec, lines: int, last: bool = False) -> TensorMap:
-        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 64 lines of them at a time."""
+        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 128 bytes of lines at a time."""
         dtype = region.operands[self.index].dtype
         count = left if last else boxed
-        box = (depth(dtype), count(lines, self.extents[1])) if self.k_fast else (ATOM, depth(dtype))
+        box = depth(dtype), count(lines, self.extents[1]) if self.k_fast else depth(dtype)
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
@@ -117,6 +117,13 @@ def family(region: RegionSpec) -> Reject | None:
 
 
 def _checks(region: RegionSpec) -> Checks:
+    yield from checks(region)
+    made = operands(region)
+    yield made if isinstance(made, Reject) else None
+
+
+def checks(region: RegionSpec) -> Checks:
+    """Of all that follows, but for how operands lie."""
     yield from gemm.checks(region)
     p, _ = gemm.parts(region)
     if p.dtype is f32 and p.precision is not Precision.tf32:
@@ -129,8 +136,6 @@ def _checks(region: RegionSpec) -> Checks:
     yield at_least("least extent of results", min(p.m, p.n, p.count), 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
-    made = operands(region)
-    yield made if isinstance(made, Reject) else None
 
 
 def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:

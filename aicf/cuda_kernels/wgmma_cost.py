@@ -64,29 +64,33 @@ SHORTENED = frozenset({"tanh", "logistic2"})  # functions that are others in box
 SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that a third result takes
 
 
-def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None) -> Cost:
-    """Microseconds by their causes, as roofline's; of parts of k, which a second launch sums, if that is said."""
+def cost(
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None, held: str = ""
+) -> Cost:
+    """Microseconds by their causes, as roofline's; of parts of k, which a second launch sums, if that is said. held: the operand that
+    goes through registers, "a" or "b", see gemm_held.py."""
     p, _ = gemm.parts(region)
     step = depth(p.dtype)
     whole = cdiv(cdiv(p.k, step), tiling.parts) * step
     length, count = (whole, 1) if parts is None else (parts.depth, parts.number)
-    tiles = clusters(tiling, region) * tiling.together * count
+    tiles = clusters(tiling, region, held) * tiling.together * count
     share = min(1.0, tiles / device.sms)
     rate = _rate(tiling, p.dtype, share)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     slices, size = length // step, length * p.dtype.itemsize
-    a_lines, b_lines = boxed(tiling.m, p.m), boxed(tiling.n, p.n)
+    (m, n), boxes = lines(region, held), parts is None and not held and staged(tiling, region)
+    a_lines, b_lines = boxed(tiling.m, m), boxed(tiling.n, n)
     fetch = max(
         (a_lines + b_lines) * size / PORT,
         (a_lines + b_lines / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
     ) * 1e-3  # fmt: skip
     flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
-    wait = flight * (slices - 1) / tiling.stages(parts is None and staged(tiling, region))
+    wait = flight * (slices - 1) / tiling.stages(boxes)
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     chunks = tiling.row_blocks * tiling.columns / ATOM
     if parts is None:
-        each = _chunk_us(tiling, region)
+        each = _chunk_us(tiling, region, boxes)
     else:
         each = CHUNK_US + APART_US
     finish = DRAIN_US + chunks * each
@@ -99,7 +103,7 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
     if tiling.teams > 1 and parts is None:
         # stores one by one are all in its way, and so is what warps tell each other
         sums = _sums_us(region)
-        beside = SLOWED * (each - CHUNK_US - sums) + sums if staged(tiling, region) else APART_US
+        beside = SLOWED * (each - CHUNK_US - sums) + sums if boxes else APART_US
         in_turn += most * chunks * beside
     # the last results of all multiprocessors leave at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
@@ -112,9 +116,9 @@ def cost(tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | 
         through, total = gemm_split.sum_cost(region, p, parts.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
     reached = MEMORY
-    if tiling.n == ATOM and tiling.blocks > 1 and p.n >= p.m:
+    if tiling.n == ATOM and tiling.blocks > 1 and n >= m:
         reached *= LINES
-    if tiling.parts > 1 and p.m > tiling.m and p.n > tiling.n:
+    if tiling.parts > 1 and m > tiling.m and n > tiling.n:
         reached /= AGAIN
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     again = tiles * fetch / device.sms
@@ -182,9 +186,9 @@ def _straddling(region: RegionSpec) -> float:
     return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
 
 
-def _chunk_us(tiling: Tiling, region: RegionSpec) -> float:
+def _chunk_us(tiling: Tiling, region: RegionSpec, boxes: int) -> float:
     """For a consumer to finish 64 x 64 results."""
-    f, boxes = gemm.follows(region), staged(tiling, region) > 0
+    f = gemm.follows(region)
     come = len(brought(region)) if boxes else 0
     loads = LOAD_CHUNK_US * (f.matrices - come) + ROW_CHUNK_US * f.rows + BROUGHT_CHUNK_US * come
     leave = CHUNK_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
@@ -279,7 +283,13 @@ def resident(tiling: Tiling, device: DeviceSpec) -> int:
     return _usable(tiling, device) * tiling.blocks // tiling.together
 
 
-def clusters(tiling: Tiling, region: RegionSpec) -> int:
+def clusters(tiling: Tiling, region: RegionSpec, held: str = "") -> int:
     """Clusters' worth of tiles: one if there is nothing to do."""
+    m, n = lines(region, held)
+    return max(1, gemm.parts(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
+
+
+def lines(region: RegionSpec, held: str = "") -> tuple[int, int]:
+    """Of the operands, the one that is held first: m and n."""
     p, _ = gemm.parts(region)
-    return max(1, p.count * cdiv(p.m, tiling.m * tiling.cluster) * cdiv(p.n, tiling.n))
+    return (p.n, p.m) if held == "b" else (p.m, p.n)

@@ -21,7 +21,7 @@ def offset(address: Any) -> Any:
     return address & ((1 << RANK_AT) - 1)
 
 
-def _moved(address: int, place: tuple[int, int]) -> int:
+def moved(address: int, place: tuple[int, int]) -> int:
     return (int(address) ^ place[0]) + place[1]
 
 
@@ -101,9 +101,9 @@ class Copies:
         def turn(source: int, target: int) -> None:
             thread, lane = self.current, self.current.index % 32
             for i, place in enumerate(sources):
-                rows = self._warp("ldmatrix", _moved(source, place))
+                rows = self._warp("ldmatrix", moved(source, place))
                 at = np.array([rows[8 * j + lane // 4] + lane % 4 * 4 for j in range(4)])
-                store(_moved(target, targets[i]), *thread.block.shared[thread.block.at(at)])
+                store(moved(target, targets[i]), *thread.block.shared[thread.block.at(at)])
 
         return turn
 
@@ -111,8 +111,8 @@ class Copies:
         load = self.load_shared()
 
         def load_all(a: int, b: int) -> tuple:
-            at = [_moved(b, place) for place in quad.columns]
-            at += [_moved(a, place) for place in quad.rows[: quad.front // 4 - len(quad.columns)]]
+            at = [moved(b, place) for place in quad.columns]
+            at += [moved(a, place) for place in quad.rows[: quad.front // 4 - len(quad.columns)]]
             return tuple(x for address in at for x in load(address))
 
         return load_all
@@ -126,7 +126,7 @@ class Copies:
         rounds = np.array([np.flatnonzero(into == i) for i in range(quad.sums)]).T
 
         def multiply(acc: tuple, front: tuple, a: int, next_a: int, next_b: int) -> tuple:
-            rows = [*front[held:], *(x for place in quad.rows[ahead:] for x in load(_moved(a, place)))]
+            rows = [*front[held:], *(x for place in quad.rows[ahead:] for x in load(moved(a, place)))]
             x, y = np.array(rows, np.float64), np.array(front[:held], np.float64)
             sums = np.array(acc, np.float32)
             for at in rounds:

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from hopper_bodies import Cuda, argument, bodies
-from hopper_copies import RANK_AT, START, Copies, offset
+from hopper_copies import RANK_AT, START, Copies, moved, offset
 from wgmma_model import slab
 
+from aicf.cuda_kernels.bodies.ptx.held import PLACES
 from aicf.cuda_kernels.bodies.ptx.wgmma import slab_text
 from aicf.registry.variant import Launch
 
@@ -50,6 +51,10 @@ class Sums:
 
     def __init__(self, count: int) -> None:
         self.registers = np.full((128, count), np.nan)
+
+
+class Words(list):
+    """Registers of one thread that products read when they are done, and not when they are asked for."""
 
 
 @dataclass
@@ -369,7 +374,7 @@ class Machine(Copies):
         def multiply_slab(acc: Any, a: int, b: int, more: int) -> Sums:
             """acc: numbers, or sums that are under way."""
             group, thread = self._group(), self.current
-            own = a if isinstance(a, tuple) else ()
+            own = a if isinstance(a, tuple | Words) else ()
             given = (text, None if own else a, b, more)
             if thread.asked == len(group.asked):
                 group.asked.append(Asked(given, acc if isinstance(acc, Sums) else Sums(count)))
@@ -382,6 +387,18 @@ class Machine(Copies):
             return asked.sums
 
         return multiply_slab
+
+    def load_held(self) -> Any:
+        """Into the same registers, which a product that is under way may read now or then."""
+
+        def load(words: Any, address: int) -> Words:
+            block, words = self.current.block, words if isinstance(words, Words) else Words()
+            assert address % 8 == 0
+            at = np.array([[moved(address, place) + 4 * e] for place in PLACES for e in range(2)])
+            words[:] = map(tuple, block.shared[block.at(at)])
+            return words
+
+        return load
 
     def fence_products(self) -> Any:
         return lambda: None

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
-from ..wgmma_tiling import ATOM, LINE_BYTES, WARPGROUP, Tiling, boxed, depth, left
+from ..wgmma_tiling import LINE_BYTES, WARPGROUP, WARPS, Tiling, boxed, depth, left
 from .entry import begin
 from .epilogue import Epilogue
 from .ptx import (
@@ -44,6 +44,7 @@ from .ptx import (
     take_registers,
     wait_phase,
 )
+from .wgmma_held import held_consumer
 from .wgmma_parts import barriers_of_parts, divider, gatherer
 from .wgmma_results import boxes_of_results, runs_of_results
 from .wgmma_sums import sums_of
@@ -60,10 +61,13 @@ def wgmma(
     a_axes: tuple[int, ...] = (),
     b_axes: tuple[int, ...] = (),
     brought: tuple[int, ...] = (),
+    held: str = "",
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
     a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
+    held                "a" or "b", the operand that goes through registers, which is then the first of two, and m and n are its lines and
+                        those of the other one; see wgmma_held.py
     staged              results that leave by way of shared memory, a box at a time: all or none; or operands that come that
                         way, if they are more; see wgmma_results.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
@@ -74,7 +78,7 @@ def wgmma(
     """
     tile_m, tile_n, cluster, together = tiling.m, tiling.n, tiling.cluster, tiling.together
     parts, slice_of_k = tiling.parts, depth(epilogue.dtype)
-    stages, arrivals = tiling.stages(staged), tiling.members * cluster
+    stages, arrivals = tiling.stages(staged), tiling.members * cluster * (WARPS if held else 1)
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
     arrived, chunks = (
         tiling.arrived_at(staged) - barriers_at,
@@ -88,10 +92,17 @@ def wgmma(
     follow, let_go, of_all = begin(), launch_next(), of_warp()
     each = layers(epilogue).each
     produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
-    consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged, brought)
+    if held:
+        consume = held_consumer(tiling, epilogue, held == "b")
+    else:
+        consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged, brought)
+    turned = device(
+        (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if held == "b" else (lambda sizes: sizes)
+    )
 
     def kernel(maps, operands, sizes, scales):
-        m, n, k = sizes[0], sizes[1], sizes[2]
+        lines = turned(sizes)
+        m, n, k = lines[0], lines[1], lines[2]
         # swizzles repeat every 1024 bytes, and shared memory begins where it likes
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
@@ -120,7 +131,7 @@ def wgmma(
         if warpgroup == 0:
             keep()
             if thread == 0:
-                produce(base, full, maps, walk, sizes)
+                produce(base, full, maps, walk, lines)
                 let_go()
             met()
         else:
@@ -135,6 +146,7 @@ def wgmma(
         f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}"
         + "_staged" * (staged > 0)
         + "_brought" * (len(brought) > 0)
+        + f"_held_{held}" * bool(held)
     )
     kernel.blocks_per_sm = tiling.blocks
     kernel.waits = True
@@ -194,8 +206,10 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
         tiling.b_bytes // cluster,
         8 * stages,
     )
-    bring_a = bringer(tile_m, a_order, load_box)
-    bring_b = bringer(share, b_order, load_box if cluster == 1 else functools.partial(multicast_box, cluster))
+    bring_a = bringer(tile_m, a_order, slice_of_k, load_box)
+    bring_b = bringer(
+        share, b_order, slice_of_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
+    )
     _, number, slices, point_of, _ = layers(epilogue)
     wait, announce, turn, place = (
         wait_phase(),
@@ -253,11 +267,11 @@ def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: b
     return device(choose)
 
 
-def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
-    """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or, of
-    halves, 64 lines at a time as 64 rows of lines."""
-    (k_fast, axes), boxes = order, lines // ATOM
-    assert k_fast or lines % ATOM == 0, f"{lines} lines are no boxes of {ATOM}"
+def bringer(lines: int, order: Order, wide: int, load_box: Callable[..., Any]) -> Any:
+    """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or 128 bytes
+    of lines at a time, `wide` of them, as as many rows of lines."""
+    (k_fast, axes), boxes = order, lines // wide
+    assert k_fast or lines % wide == 0, f"{lines} lines are no boxes of {wide}"
     load = loader(load_box, axes)
 
     def rows_of_k(to, map, ready, line, k, point):
@@ -265,7 +279,7 @@ def bringer(lines: int, order: Order, load_box: Callable[..., Any]) -> Any:
 
     def rows_of_lines(to, map, ready, line, k, point):
         for i in range(boxes):
-            load(uint32(to + uint32(i * ATOM * LINE_BYTES)), map, ready, int32(line + i * ATOM), k, point)
+            load(uint32(to + uint32(i * wide * LINE_BYTES)), map, ready, int32(line + i * wide), k, point)
 
     return device(rows_of_k if k_fast else rows_of_lines)
 

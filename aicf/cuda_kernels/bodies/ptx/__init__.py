@@ -40,6 +40,7 @@ from .copy import (
     store_units,
     wait_copies,
 )
+from .held import load_held
 from .math import (
     add_half2,
     approximate,
@@ -110,7 +111,7 @@ __all__ = [
     "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
     "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
     "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "larger",
-    "launch_next", "load_acquire", "load_box", "load_bytes", "load_front", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
+    "launch_next", "load_acquire", "load_box", "load_bytes", "load_front", "load_held", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
     "multicast_box", "multiply_held", "multiply_quad", "multiply_slabs", "multiply_steps", "multiply_words", "of_warp", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
     "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",

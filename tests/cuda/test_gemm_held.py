@@ -1,0 +1,184 @@
+"""Products of TF32 whose k is contiguous in one operand only, which goes through registers: without a GPU."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from clean_kernels import are_new, found_clean
+from fused_gemm_cases import Product
+from hopper_bodies import in_python
+from hopper_copies import moved
+from hopper_model import Machine, Stuck, Words
+from hopper_run import run_launch
+from test_wgmma import assert_clean
+from wgmma_cases import ALL, H200, activated, assert_refused, product, residual, stashed
+
+import aicf
+from aicf.cuda_kernels import engine, gemm_held
+from aicf.cuda_kernels.bodies.ptx.held import PLACES, held_line, held_place
+from aicf.cuda_kernels.gemm_held import HELD
+from aicf.cuda_kernels.wgmma_tiling import Tiling
+from aicf.registry.select import select
+from aicf.registry.variant import KernelVariant
+from aicf.rows import RegionSpec
+from aicf.types import Precision, bf16, f32
+
+BY_NAME = {v.name: v for v in vars(gemm_held).values() if isinstance(v, KernelVariant)}
+PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_held")}
+PACKED = {name: v for name, v in BY_NAME.items() if name not in PLAIN}
+LITTLE, TWO, TEAMS = Tiling(64, 64, 1, registers=None), Tiling(128, 64, 2), Tiling(64, 64, 2, teams=2)
+ORDERS = [(False, False), (True, True)]  # b is held, a is
+
+
+def held(m: int, n: int, k: int, ta: bool, tb: bool, make=product, **more) -> RegionSpec:
+    """Rows padded to 16 bytes."""
+    pitch = tuple(-(-x // 4) * 4 for x in (m if ta else k, k if tb else n))
+    return make(m, n, k, dtype=f32, ta=ta, tb=tb, pitch=pitch, precision=Precision.tf32, **more)
+
+
+def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Machine] = Machine) -> None:
+    run_launch(gemm_held._launch(t, r, H200), r, seed, grid, machine)
+
+
+# --- what is taken ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variants, r, reason", [
+    (PLAIN, product(64, 64, 64, dtype=f32), "the product is to be exact, this one is tf32"),
+    (PLAIN, product(64, 64, 64, dtype=bf16), "a is bf16, this one is for f32"),
+    (PLAIN, held(64, 64, 64, False, True), "k is contiguous in a and b"),
+    (PLAIN, held(64, 64, 64, True, False), "k is contiguous neither in a nor in b"),
+    (PLAIN, product(64, 62, 64, dtype=f32, precision=Precision.tf32), "b is f32[64x62], needs rows that begin at multiples of 16 bytes"),
+    (PACKED, held(64, 64, 64, False, True), "k is contiguous in a and b"),
+    (PACKED, held(64, 64, 64, False, False), "a and b are read where they are"),
+])  # fmt: skip
+def test_refuses_with_the_value_seen(variants, r, reason):
+    assert_refused(variants, r, reason)
+
+
+@pytest.mark.parametrize("ta, tb", [*ORDERS, (True, False)])
+def test_large_products_are_held(ta, tb):
+    """One operand of them, where both would have to be copied otherwise."""
+    r = held(4096, 4096, 4096, ta, tb)
+    chosen = select(r, H200, aicf.default_registry()).kernel_id
+    assert chosen == "cuda.gemm_wgmma_128x256_held" + "_packed" * (ta > tb) + ".v1"
+
+
+def test_tiles_are_of_the_lines_that_are_held():
+    """128 of n and 256 of m, if b is."""
+    for order, tiles in zip(ORDERS, (5 * 2, 4 * 3)):
+        assert gemm_held._launch(Tiling(128, 256, 2), held(500, 600, 64, *order), H200).grid == (tiles,)
+
+
+# --- what is computed -------------------------------------------------------------------------------------------------
+
+
+def test_a_warp_reads_all_banks():
+    """Half of it at a time, and every word of 64 lines and 32 k once."""
+    place, line = in_python(held_place()), in_python(held_line())
+    seen = {}
+    for warp in range(4):
+        for k, at in enumerate(PLACES):
+            addresses = [moved(place(warp, lane), at) for lane in range(32)]
+            for half in (addresses[:16], addresses[16:]):
+                assert len({a % 128 for a in half}) == 16 and not any(a % 8 for a in half)
+            for lane, address in enumerate(addresses):
+                seen[address] = line(warp, lane), 4 * k + lane % 4
+    assert len(seen) == 32 * 32 == len(set(seen.values()))
+    for address, (x, k) in seen.items():
+        assert address == x // 32 * 4096 + k * 128 + (x % 32 // 4 ^ k % 8) * 16 + x % 4 * 4
+
+
+SIZES = [(product, (72, 136, 200)), (product, (61, 53, 29)), (product, (64, 64, 33)), (product, (130, 67, 65)),
+         (residual, (72, 72, 72)), (stashed, (61, 131, 100))]  # fmt: skip
+
+
+@pytest.mark.sample(3)
+@pytest.mark.spec("D9", "D10", "F2")
+@pytest.mark.parametrize("ta, tb", ORDERS)
+@pytest.mark.parametrize("make, sizes", SIZES)
+@pytest.mark.parametrize("t", [LITTLE, TWO, TEAMS], ids=str)
+def test_every_number_goes_where_it_belongs(t, make, sizes, ta, tb):
+    """More tiles than blocks, edges in every direction; more slices than stages, an odd number, an even one, one."""
+    run(t, held(*sizes, ta, tb, make), random.randrange(2**32))
+
+
+def batch(m: int, n: int, k: int, ta: bool, tb: bool, shared: str = "", heads: bool = False) -> RegionSpec:
+    p = Product(m, n, k, f32, batch=(2, 3), trans_a=ta, trans_b=tb, shared=shared, heads=heads)
+    return p.then({}, precision=Precision.tf32)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("D9", "D10")
+@pytest.mark.parametrize("ta, tb", ORDERS)
+@pytest.mark.parametrize("shared, heads", [("", False), ("a", False), ("b", True)])
+def test_batches(ta, tb, shared, heads):
+    run(TEAMS, batch(72, 76, 40, ta, tb, shared, heads), random.randrange(2**32), grid=2)
+
+
+class NoWaitForProducts(Machine):
+    """Words come while products still read those that were there."""
+
+    def wait_products(self, pending):
+        return (lambda: None) if pending else super().wait_products(pending)
+
+
+class OneSet(Machine):
+    """Words of a slice come to where those of the one before are."""
+
+    def load_held(self):
+        load, sets = super().load_held(), {}
+        return lambda words, address: load(sets.setdefault(self.current, Words()), address)
+
+
+class NoWaitForSlices(Machine):
+    def wait_phase(self):
+        wait = super().wait_phase()
+        return lambda at, parity: wait(at, parity) if self.current.index == 0 else None
+
+
+class EarlyRelease(Machine):
+    """The producer does not wait until a stage is empty."""
+
+    def wait_phase(self):
+        wait = super().wait_phase()
+        return lambda at, parity: None if self.current.index == 0 else wait(at, parity)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "machine", [NoWaitForProducts, OneSet, NoWaitForSlices, EarlyRelease], ids=lambda m: m.__name__
+)
+def test_the_model_notices(machine):
+    """Without any one of these, some order gives wrong numbers, or none comes to an end."""
+    with pytest.raises((AssertionError, Stuck)):
+        for seed in range(20):
+            run(LITTLE, held(72, 72, 300, False, False), seed, machine=machine)
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+MAKES = {"plain": product, "residual": residual, "stashed": stashed, "activated": activated}
+CODE = [(t, *order, then) for t in HELD for order in ORDERS for then in MAKES]
+EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in HELD]
+
+
+def launch_of(t: Tiling, ta: bool, tb: bool, then: str):
+    r = held(1000, 1016, 1000, ta, tb, MAKES[then])
+    return gemm_held._launch(t, r, H200), r
+
+
+def is_new(t: Tiling, ta: bool, tb: bool, then: str) -> bool:
+    launch, r = launch_of(t, ta, tb, then)
+    return are_new([launch], r, H200.target)
+
+
+@pytest.mark.sample(1, always=is_new)
+@pytest.mark.spec("F2", "D10")
+@pytest.mark.parametrize("t, ta, tb, then", CODE if ALL else EACH, ids=str)
+def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
+    launch, r = launch_of(t, ta, tb, then)
+    made = engine.compile_launch(launch, r, H200.target)
+    assert_clean(t, made)
+    found_clean(launch, r, H200.target)
