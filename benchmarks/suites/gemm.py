@@ -16,7 +16,7 @@ from aicf.rows import RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec, bf16, f8e4m3, f16, f32
 
 from .. import sides
-from ..gpu import LAUNCHES
+from ..gpu import held
 from ..harness import Bench, Case, NotHere, Suite
 from ..results import Row, row
 from ..stats import Stats
@@ -35,8 +35,7 @@ SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
 BYTES = (4096, 4096, 4096), (8192, 8192, 8192)  # of fp8
 HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
 TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3, "fp8": 1.6e-2}
-SAMPLE_S = 4e-4  # a graph has as many products as take about so long
-GUESS = 4e14  # flops a second
+HELD_ROUNDS = 5  # of samples that are long; the first of each side does not count, so that the chip is warm
 TRIED = 16  # kernels for each shape
 APART = 8  # bytes past alignment, where results can't leave in boxes
 PEER = "the better of cuBLAS and cuBLASLt"
@@ -123,7 +122,7 @@ class Operands:
         self.problem, self.lab = p, lab
         kind = getattr(torch, TYPES.get(p.dtype, "float32"))
         result = torch.bfloat16 if p.dtype == "fp8" else kind
-        self.launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / p.flops)))
+        self.turns = lab.turns(p.flops, p.nbytes)
 
         def matrix(rows: int, columns: int, transposed: bool, scale: float = 1.0) -> Any:
             shape = (*p.batch, columns, rows) if transposed else (*p.batch, rows, columns)
@@ -138,10 +137,8 @@ class Operands:
             return memory[skipped:].view(*p.batch, p.m, p.n)
 
         self.sets = [
-            (matrix(p.m, p.k, trans_a), matrix(p.k, p.n, trans_b, scale), results())
-            for _ in range(lab.sets(p.nbytes, self.launches))
+            (matrix(p.m, p.k, trans_a), matrix(p.k, p.n, trans_b, scale), results()) for _ in set(self.turns)
         ]
-        self.turns = [i % len(self.sets) for i in range(self.launches)]
 
     def ours(self, kernel_id: str | None = None) -> tuple[Any, str]:
         """A graph of this kernel, or of the one that is chosen, verified; and its id."""
@@ -240,7 +237,7 @@ def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     operands = Operands(p, lab)
     graph, kernel_id = operands.ours()
     graphs = {"aicf": graph} | {name: operands.theirs(name) for name in p.peers}
-    times = device_times(bench, operands, graphs)
+    times = device_times(bench, operands.turns, p.flops, graphs)
     speeds = {name: t.rate(p.flops / 1e12) for name, t in times.items()}
     if p.dtype == "fp8":  # whose peers don't compute the same
         for name in p.peers:
@@ -256,7 +253,7 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
     operands = Operands(p, lab)
     best = sides.predicted(p.region(), lab.runtime.spec)[:TRIED]
     graphs = {kernel_id: operands.ours(kernel_id)[0] for kernel_id, _ in best}
-    times = device_times(bench, operands, graphs)
+    times = device_times(bench, operands.turns, p.flops, graphs)
     chosen = best[0][0]
     for kernel_id, us in best[1:]:
         mine, choice = (times[k].rate(p.flops / 1e12) for k in (kernel_id, chosen))
@@ -266,10 +263,15 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
         yield row(f"{p} by {kernel_id}", "TFLOP/s", mine, f"chosen: {chosen}", choice, note)
 
 
-def device_times(bench: Bench, operands: Operands, graphs: dict[str, Any]) -> dict[str, Stats]:
-    lab = bench.lab
-    samples = {name: lab.device_time(g, operands.launches, cold=True) for name, g in graphs.items()}
-    return bench.compare(samples)
+def device_times(
+    bench: Bench, turns: Sequence[int], flops: float, graphs: dict[str, Any]
+) -> dict[str, Stats]:
+    """Of one product of `flops`, by graphs with as many as there are turns."""
+    lab, each = bench.lab, len(turns)
+    if held(flops):
+        samples = {name: lab.held_time(g, each) for name, g in graphs.items()}
+        return bench.compare(samples, HELD_ROUNDS)
+    return bench.compare({name: lab.device_time(g, each, cold=True) for name, g in graphs.items()})
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
