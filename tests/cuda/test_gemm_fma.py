@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
 from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
@@ -211,15 +212,17 @@ CONFIGURATIONS = [
 SAMPLE = random.Random(3).sample(CONFIGURATIONS, 24)
 
 
-@pytest.mark.sample(1)
+def is_new(name, ta, tb, make, n) -> bool:
+    r = padded(1000, n, 1000, make, ta=ta, tb=tb)
+    return are_new(VARIANTS[name].build(r, H200)[:1], r, "sm_90a")
+
+
+@pytest.mark.sample(1, always=is_new)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("name, ta, tb, make, n", CONFIGURATIONS if ALL else SAMPLE)
 def test_machine_code(name, ta, tb, make, n):
     """No spills, no stack, no warnings, no f64; and as many multiply-adds as two quads have."""
-    if make is backward and name not in WHOLE:
-        pytest.skip("no sums of columns")
-    r = padded(1000, n, 1000, make, ta=ta, tb=tb)
-    check_code(name, r)
+    check_code(name, padded(1000, n, 1000, make, ta=ta, tb=tb))
 
 
 def check_code(name: str, r: RegionSpec) -> None:
@@ -234,6 +237,7 @@ def check_code(name: str, r: RegionSpec) -> None:
     ptx = engine.ptx_of(launch, r, "sm_90a")
     assert not re.findall(r"\.f64", ptx)
     assert len(re.findall(r"^\s*fma\.rn\.f32", ptx, re.MULTILINE)) >= 1024
+    found_clean(launch, r, "sm_90a")
 
 
 @pytest.mark.skipif(not ALL, reason="make test-all")

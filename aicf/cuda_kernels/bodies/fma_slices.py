@@ -170,6 +170,7 @@ def turner(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, An
             wait(uint32(before + uint32(empty)), phase)
         full, phase = barrier_of(base, part, number)
         wait(full, phase)
+        # `ldmatrix` waits for lanes that leave these loops apart: a syncwarp here took 0.2 to 1.7 % of a product
         turn_a(base, part, member, number)
         turn_b(base, part, member, number)
         cuda.syncwarp()
