@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,14 +12,14 @@ from .stats import Sample, enough
 
 LAUNCHES = 20  # in a graph of one short kernel
 SAMPLE_S, GUESS = 4e-4, 4e14  # a graph has as many products as take about so long, at so many flops a second
-# Of work in a sample of what takes longer, and of the same before it, which does not count
-HELD_S, LEAD_S = 0.08, 0.02
+# Products of so many flops are held at the power limit, in samples of so long, after the same for so long, which does not count
+HELD_FLOPS, HELD_S, LEAD_S = 1e11, 0.06, 0.02
 CHUNK = 2**24  # elements that are compared at once
 
 
 def held(flops: float) -> bool:
-    """Whether a product takes so long that it is to be sampled by `held_time`."""
-    return flops > SAMPLE_S * GUESS
+    """Whether a product takes so long that it is to be sampled by `held_time`: whoever has many of them meets the power limit."""
+    return flops >= HELD_FLOPS
 
 
 class Lab:
@@ -102,7 +101,7 @@ class Lab:
         """As device_time, of work that goes on at the power limit. Clocks go up and down there, by a tenth within some 30 ms: a product
         of a millisecond has those of what ran before, and samples of 25 ms differ by 2 to 5 %, of 100 ms by less than 1 %."""
         calls = enough(call, HELD_S, sync=self.sync)
-        return self.device_time(call, per, calls=calls, lead=math.ceil(calls * LEAD_S / HELD_S))
+        return self.device_time(call, per, calls=calls, lead=round(calls * LEAD_S / HELD_S))
 
     def turns(self, flops: float, nbytes: int) -> list[int]:
         """For each launch of a graph of products the number of its set of operands."""

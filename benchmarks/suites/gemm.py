@@ -35,7 +35,7 @@ SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
 BYTES = (4096, 4096, 4096), (8192, 8192, 8192)  # of fp8
 HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
 TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3, "fp8": 1.6e-2}
-HELD_ROUNDS = 5  # of samples that are long; the first of each side does not count, so that the chip is warm
+HELD_ROUNDS = 4  # of samples that are long; the first of each side does not count, so that the chip is warm
 TRIED = 16  # kernels for each shape
 APART = 8  # bytes past alignment, where results can't leave in boxes
 PEER = "the better of cuBLAS and cuBLASLt"
@@ -241,10 +241,12 @@ def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     speeds = {name: t.rate(p.flops / 1e12) for name, t in times.items()}
     if p.dtype == "fp8":  # whose peers don't compute the same
         for name in p.peers:
-            yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], name, speeds[name], kernel_id)
+            yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], name, speeds[name], kernel_id + how(p.flops))
     else:
         best = max(p.peers, key=lambda name: speeds[name].median)
-        yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
+        yield row(
+            f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}{how(p.flops)}"
+        )
 
 
 def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
@@ -257,10 +259,13 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
     chosen = best[0][0]
     for kernel_id, us in best[1:]:
         mine, choice = (times[k].rate(p.flops / 1e12) for k in (kernel_id, chosen))
-        note = (
-            f"{times[kernel_id].median * 1e6:.4g} us, predicted {us:.4g}; chosen {best[0][1]:.4g} predicted"
-        )
+        note = f"{times[kernel_id].median * 1e6:.4g} us, predicted {us:.4g}; chosen {best[0][1]:.4g} predicted{how(p.flops)}"
         yield row(f"{p} by {kernel_id}", "TFLOP/s", mine, f"chosen: {chosen}", choice, note)
+
+
+def how(flops: float) -> str:
+    """For the notes of rows."""
+    return "; held" if held(flops) else ""
 
 
 def device_times(
