@@ -27,7 +27,7 @@ VECTOR_ACCESS, SCALAR_ACCESS, HALF_ACCESS, SCATTERED_ACCESS = 0.9, 0.89, 0.75, 0
 MAP_EFFICIENCY = 0.5  # of the f32 rate, by the ops' declared flops
 DIVISION_FLOPS = 20  # of a coordinate: integer instructions, at half the rate of multiply-adds
 RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 registers that vectors take
-VECTOR_US = 0.04  # of a vector's loads and stores, beside those of single elements: measured on an H200
+VECTOR_US = 0.06  # of a vector's loads and stores, beside those of single elements: measured on an H200
 REST_US = 0.35  # for what is left of a ragged length, after its vectors; measured
 # Elements of a thread of elementwise_flat; up to so many that each can have a thread on an H200, it has one
 UNROLL, FEW = 4, 2**15

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, one_launch, roofline
+from ..registry.cost import Cost, early_us, one_launch, roofline
 from ..registry.program import Expression, Gemm
 from ..registry.variant import (
     Checks,
@@ -125,7 +125,7 @@ def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec
         device, bytes=rest + partial - kept, cached=kept, blocks=cdiv(sizes.m * sizes.n, SUM_RUN * THREADS),
         blocks_per_sm=8, chain=SUM_STEP_US * number, finish=finish,
     )  # fmt: skip
-    return partial - kept, total
+    return partial - kept, total.plus(latency=-early_us(device))
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _tiled(tile: gemm.Tile) -> KernelVariant:
     def least(region: RegionSpec, device: DeviceSpec) -> float:
         waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
         even = tile.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
-        return 2 * one_launch(region, device) + max(waited, even) + 2 * SUM_STEP_US
+        return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
 
     return split_tile(f"gemm_tiled_{tile.m}x{tile.n}", tile, first, accepts=gemm.checks, least=least)
 

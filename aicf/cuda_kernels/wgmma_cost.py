@@ -24,7 +24,7 @@ RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not cal
 # Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
 # with all of them, when clocks fall; less of it for halves.
 ALONE, ALL, ALL_TF32, ALL_F8, ALL_SLICES = 0.83, 0.79, 0.85, 0.78, 0.79
-NARROW = 0.75  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
+NARROW = 0.86  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
 # Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores;
 # of TF32 whose slices are summed by themselves, they wait for it altogether. Halves, which power limits, only have a lower clock
 # the more is moved.
@@ -39,9 +39,7 @@ BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their mem
 STRADDLE, WITHIN_SECTOR = 1.2, 1.9
 START_US = 0.05  # of barriers, descriptors on their way, registers divided anew: most of it while the kernel before ends
 CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
-MEET_US = (
-    0.55  # for blocks that share a tile: they meet meanwhile, and then each has to wait for the others' sums
-)
+MEET_US = 0.2  # for each other block that shares a tile: they meet meanwhile, and then each waits for the others' sums
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
@@ -95,7 +93,7 @@ def cost(
         each = CHUNK_US + APART_US
     finish = DRAIN_US + chunks * each
     if tiling.parts > 1:
-        finish += MEET_US + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
+        finish += MEET_US * (tiling.parts - 1) + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
 
     most = cdiv(tiles, _usable(tiling, device))  # tiles of the busiest multiprocessor
     at_once = tiling.teams * tiling.blocks
