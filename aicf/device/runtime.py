@@ -83,6 +83,10 @@ class Runtime(ABC):
         """The device is the thread's current one inside: what is compiled and loaded is for it."""
         return nullcontext()
 
+    def refuse_capture(self) -> None:
+        """CaptureError if the caller captures a stream, of which work on this device's own would be no part."""
+        return None
+
     def ordered(self, fed: Iterable[Foreign]) -> AbstractContextManager[None]:
         """Work inside runs after what the owners of these tensors have done, and they go on after it."""
         return nullcontext()
@@ -193,6 +197,9 @@ class CudaRuntime(Runtime):
     def borrow(self, foreign: Foreign) -> Tensor:
         d = foreign.desc
         return Tensor(TensorSpec(d.shape, d.dtype, "cuda"), foreign.ptr, self, foreign.owner, d.stride)
+
+    def refuse_capture(self) -> None:
+        streams.refuse_capture(self.ordinal)
 
     def ordered(self, fed: Iterable[Foreign]) -> AbstractContextManager[None]:
         homes, handed_over = set(), False

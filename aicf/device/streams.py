@@ -15,6 +15,8 @@ from typing import Any
 from ..errors import CaptureError, DeviceError
 
 LEGACY, PER_THREAD = 1, 2
+NO_PART = "a program can't be a part of that"
+OUTSIDE = "run the program outside: its replays are graphs already; aicf.op_call can be captured"
 
 
 def handle_of(stream: Any) -> int:
@@ -99,6 +101,17 @@ def is_capturing(handle: int, unknown: bool = True) -> bool:
 
     status, state = driver.cuStreamIsCapturing(handle)
     return unknown if int(status) != 0 else int(state) != 0
+
+
+def refuse_capture(ordinal: int) -> None:
+    """CaptureError if this thread captures what it does on a library's current stream: a program's work is on a stream of its own,
+    where it would be done now, once, and be missing from the graph."""
+    raw = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getCurrentRawStream", None)
+    current = {"PyTorch": raw, "CuPy": cupy_stream if "cupy" in sys.modules else None}
+    for library, stream in current.items():
+        handle = LEGACY if stream is None else stream(ordinal)
+        if handle > LEGACY and is_capturing(handle, unknown=False):  # the default stream can't be captured
+            raise CaptureError(f"{library}'s current stream is being captured, and {NO_PART}", hint=OUTSIDE)
 
 
 def allocate(handle: int, nbytes: int) -> int:
@@ -237,8 +250,7 @@ class Between:
             with suppress(Exception):  # the capture may be broken by now
                 self._after()
             raise CaptureError(
-                "the stream of a fed tensor is being captured, and a program can't be a part of that",
-                hint="run the program outside: its replays are graphs already; aicf.op_call can be captured",
+                f"the stream of a fed tensor is being captured, and {NO_PART}", hint=OUTSIDE
             ) from error
         self._after()
 

@@ -224,6 +224,32 @@ def test_work_that_fails_as_its_feed_s_stream_is_captured_says_so(error, monkeyp
     assert expected is KeyboardInterrupt or seen.value.__cause__ is error
 
 
+@pytest.mark.spec("B5", "B13")
+@pytest.mark.parametrize("library, stream", [("PyTorch", TORCH), ("CuPy", CUPY)])
+def test_a_capture_of_the_caller_s_is_refused_whatever_is_fed(library, stream, world, monkeypatch):
+    monkeypatch.setattr(streams, "is_capturing", lambda handle, unknown: handle in world.capturing)
+    streams.refuse_capture(0)
+    world.capturing.add(NAMED)  # nobody's current stream
+    streams.refuse_capture(0)
+    world.capturing.add(stream)
+    with pytest.raises(
+        CaptureError, match=f"{library}'s current stream is being captured(.|\n)*run the program outside"
+    ):
+        streams.refuse_capture(0)
+
+
+@pytest.mark.parametrize("torch", [None, ModuleType("torch")], ids=["none", "without CUDA"])
+def test_the_default_stream_is_not_asked_nor_a_library_that_is_not_there(torch, world, monkeypatch):
+    monkeypatch.setattr(streams, "is_capturing", lambda *arguments: pytest.fail("asked"))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delitem(sys.modules, "cupy")
+    streams.refuse_capture(0)
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(_C=SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 0))
+    )
+    streams.refuse_capture(0)
+
+
 @pytest.mark.spec("B5")
 def test_an_event_that_another_thread_took_first_is_made_anew(monkeypatch):
     class Taken(list):

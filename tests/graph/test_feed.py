@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 
 import numpy as np
@@ -12,7 +13,7 @@ import aicf
 from aicf import nn
 from aicf.device.interop import Foreign
 from aicf.device.tensor import Tensor
-from aicf.errors import FeedError
+from aicf.errors import CaptureError, FeedError
 from aicf.graph.run.plan import Slot
 from aicf.graph.run.slots import check_feed
 
@@ -249,6 +250,63 @@ def test_great_host_arrays_may_change_while_replays_of_them_are_on_their_way():
         fed[...] = np.nan
     for got, want in zip(results, wanted):
         np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("C7", "C9")
+def test_host_arrays_of_threads_and_sizes_in_turn_while_others_run():
+    """Of 65 KB to 9 MB, some strided, in two threads with programs of their own."""
+
+    def train(seed: int, failed: list) -> None:
+        try:
+            rng = np.random.default_rng(seed)
+            program = aicf.compile(mlp(sizes=(700, 3), batch=24), device="cuda")
+            fed = [rng.normal(size=(n, 700)).astype(np.float32) for n in (24, 200, 3300, 100, 1200)] * 6
+            wanted = {id(x): program.run({"x": x})["output"].numpy() for x in fed}
+            results = []
+            for n, x in enumerate(fed):
+                given = np.repeat(x, 2, axis=1)[:, ::2] if n % 3 == 0 else x.copy()
+                results.append(program.replay({"x": given})["output"])
+                given[...] = np.nan
+            for x, got in zip(fed, results):
+                np.testing.assert_array_equal(got.numpy(), wanted[id(x)])
+        except BaseException as error:
+            failed.append(error)
+
+    failed: list = []
+    threads = [threading.Thread(target=train, args=(seed, failed)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("B13", "C9", "F3")
+@pytest.mark.parametrize("first", [True, False], ids=["compiled there", "compiled before"])
+def test_a_program_in_a_capture_of_the_caller_s_is_refused_and_the_capture_lives(first):
+    """Whatever is fed: from host arrays its work would go beside the capture, unseen."""
+    torch = pytest.importorskip("torch")
+    program = aicf.compile(mlp(), device="cuda")
+    x = torch.from_numpy(X).cuda()
+    want = program.run({"x": X})["output"].numpy()
+    if not first:
+        program.replay({"x": X}), program.replay({"x": x})
+    doubled, runs = x * 2, program.runs
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in (program.replay, program.run, program.capture):
+            for fed in (X, x):
+                with pytest.raises(CaptureError, match="current stream is being captured"):
+                    call({"x": fed})
+        torch.mul(x, 2, out=doubled)
+    assert program.runs == runs
+    x.fill_(3)
+    graph.replay()
+    assert torch.equal(doubled, torch.full_like(x, 6))
+    np.testing.assert_array_equal(program.replay({"x": X})["output"].numpy(), want)
 
 
 @pytest.mark.gpu

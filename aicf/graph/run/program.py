@@ -99,6 +99,7 @@ class Program:
     def run(self, feed: Mapping[str, Any], contiguous: str = "copy") -> dict[str, Tensor]:
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
         with self.variables.lock, self.runtime.current():
+            self.runtime.refuse_capture()
             compiled, found = self._checked(self._adopt(feed))
             with self._whole_step(), self.runtime.ordered(found.values()):
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
@@ -109,6 +110,7 @@ class Program:
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
         with self.variables.lock, self.runtime.current():
+            self.runtime.refuse_capture()
             frozen, found = self._frozen_for(feed)
             with self._whole_step(), self.runtime.ordered(found.values()):
                 results = frozen.replay(found, self.variables, config.check_enabled("nan"))
@@ -128,6 +130,7 @@ class Program:
         Nothing changes but the cache: params, state, random state and step stay bit-identical (C14).
         """
         with self.variables.lock, self.runtime.current():
+            self.runtime.refuse_capture()
             return self._frozen_for(feed)[0].report
 
     def _adopt(self, feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
