@@ -4,22 +4,25 @@ a. That operand goes through registers, so that nothing is copied first; see bod
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
-from ..registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Num, Reject, at_most, variant
+from ..registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant
 from ..rows import RegionSpec
 from ..types import f32
-from . import gemm, gemm_packed, gemm_wgmma, wgmma_cost
+from . import gemm, gemm_packed, gemm_split, gemm_wgmma, wgmma_cost
 from .gemm_packed import Packed
 from .gemm_wgmma import Operand
-from .wgmma_tiling import TILINGS, Tiling
+from .wgmma_tiling import TILINGS, Tiling, depth
 
-# Of which a thread has two lines of the operand that it holds, and no block shares anything with another.
 BOTH = "k of both"  # a condition
-HELD = tuple(t for t in TILINGS if t.row_blocks == t.together == 1)
+# Of which a thread has two lines of the operand that it holds, and no block shares anything with another.
+NAMES = "128x256", "128x192", "128x128", "64x128_pingpong", "128x64", "64x64"
+HELD = tuple(t for t in TILINGS if str(t) in NAMES)
+SPLIT = ("128x128",)  # those that split k as well
+# and those of which one operand is copied first, where k is contiguous in neither
+PACKED = "128x256_held", "128x128_held", "64x128_pingpong_held", "64x64_held", "128x128_held_split"
 
 
 @lru_cache(maxsize=256)
@@ -79,6 +82,18 @@ def _held(tiling: Tiling) -> KernelVariant:
     return Held  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
+def _split(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant that splits k."""
+
+    def best(region: RegionSpec, device: DeviceSpec) -> tuple[Cost, gemm_split.Parts]:
+        return wgmma_cost.best_parts(tiling, region, device, _both(region)[0].name)
+
+    return gemm_split.split(
+        f"gemm_wgmma_{tiling}_held", (tiling.m, tiling.n), lambda region: depth(f32), best, partial(_launch, tiling),
+        needs=("sm_90a",), family=family,
+    )  # fmt: skip
+
+
 def _both(region: RegionSpec) -> tuple[Operand, Operand]:
     """Of a region that is taken."""
     both = held(region)
@@ -86,22 +101,22 @@ def _both(region: RegionSpec) -> tuple[Operand, Operand]:
     return both
 
 
-def _launch(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> Launch:
+def _launch(
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts | None = None
+) -> Launch:
+    """Of the whole product, or of parts of k."""
     from .bodies.gemm_wgmma import wgmma
 
     first, second = _both(region)
     maps = first.map(region, tiling.m), second.map(region, tiling.n), second.map(region, tiling.n, last=True)
-    _, _, others, sizes, *_, scales = gemm.arguments(region)
-    finish = gemm.epilogue(region, 2)
-    if scales[0] == Num(1.0, f32):
-        finish = replace(finish, scaled=False)
-    tiles = wgmma_cost.clusters(tiling, region, first.name)
+    finish, *arguments = gemm_wgmma.follows(tiling, region, parts)
+    tiles = wgmma_cost.clusters(tiling, region, first.name) * (1 if parts is None else parts.number)
     body = wgmma(tiling, False, True, finish, 0, first.axes, second.axes, (), first.name)
     return Launch(
         body,
         (min(tiles, wgmma_cost.resident(tiling, device)),),
         (tiling.threads,),
-        (maps, others, sizes, scales),
+        (maps, *arguments),
         tiling.shared(0),
     )
 
@@ -136,7 +151,8 @@ def _packed(plain: KernelVariant) -> KernelVariant:
 
 
 # Names of this module are what a registry takes.
-globals().update(
-    {f"gemm_wgmma_{t}_held_packed": _packed(_held(t)) for t in HELD if str(t) in gemm_packed.TILINGS}
-)
 globals().update({f"gemm_wgmma_{tiling}_held": _held(tiling) for tiling in HELD})
+globals().update(
+    {f"gemm_wgmma_{tiling}_held_split": _split(tiling) for tiling in HELD if str(tiling) in SPLIT}
+)
+globals().update({f"gemm_wgmma_{name}_packed": _packed(globals()[f"gemm_wgmma_{name}"]) for name in PACKED})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
@@ -210,14 +211,8 @@ def _launch(
     a, b = both
     share = tiling.n // tiling.cluster
     maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
-    _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
-    if parts is None:
-        boxes, finish = wgmma_cost.staged(tiling, region), gemm.epilogue(region, 2, tiling.rows, WARPS)
-    else:
-        boxes, finish = 0, gemm_split.raw(region, 2)
-        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
-    if scales[0] == Num(1.0, f32):
-        finish = replace(finish, scaled=False)
+    boxes = wgmma_cost.staged(tiling, region) if parts is None else 0
+    finish, *arguments = follows(tiling, region, parts)
     come = wgmma_cost.brought(region) if boxes else ()
     if boxes:
         maps += _boxes(region, come)
@@ -231,13 +226,21 @@ def _launch(
     grid = (tiles * tiling.together,)
     body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes, come)
     return Launch(
-        body,
-        grid,
-        (tiling.threads,),
-        (tuple(maps), others, sizes, scales),
-        tiling.shared(boxes),
-        tiling.together,
+        body, grid, (tiling.threads,), (tuple(maps), *arguments), tiling.shared(boxes), tiling.together
     )
+
+
+def follows(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None) -> tuple[Any, ...]:
+    """(The epilogue, and a kernel's arguments behind its maps), of a whole product or of parts of k."""
+    _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
+    if parts is None:
+        finish = gemm.epilogue(region, 2, tiling.rows, WARPS)
+    else:
+        finish = gemm_split.raw(region, 2)
+        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
+    if scales[0] == Num(1.0, f32):
+        finish = replace(finish, scaled=False)
+    return finish, others, sizes, scales
 
 
 def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:

@@ -260,12 +260,12 @@ def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def best_parts(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, Parts]:
+def best_parts(tiling: Tiling, region: RegionSpec, device: DeviceSpec, held: str = "") -> tuple[Cost, Parts]:
     """The number of parts of k that is predicted to be fastest."""
     p, _ = gemm.parts(region)
-    most = resident(tiling, device) // clusters(tiling, region)
+    most = resident(tiling, device) // clusters(tiling, region, held)
     costs = [
-        (cost(tiling, region, device, parts), parts)
+        (cost(tiling, region, device, parts, held), parts)
         for parts in gemm_split.choices(p.k, most, depth(p.dtype))
     ]
     return min(costs, key=lambda pair: pair[0].us)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
@@ -12,21 +14,24 @@ from hopper_copies import moved
 from hopper_model import Machine, Stuck, Words
 from hopper_run import run_launch
 from test_wgmma import assert_clean
+from test_wgmma_split import in_place_of_the_workspace
 from wgmma_cases import ALL, H200, activated, assert_refused, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import engine, gemm_held
 from aicf.cuda_kernels.bodies.ptx.held import PLACES, held_line, held_place
-from aicf.cuda_kernels.gemm_held import HELD
+from aicf.cuda_kernels.gemm_held import HELD, SPLIT
+from aicf.cuda_kernels.gemm_split import Parts
 from aicf.cuda_kernels.wgmma_tiling import Tiling
 from aicf.registry.select import select
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import KernelVariant, Out
 from aicf.rows import RegionSpec
 from aicf.types import Precision, bf16, f32
 
 BY_NAME = {v.name: v for v in vars(gemm_held).values() if isinstance(v, KernelVariant)}
+PACKED = {name: v for name, v in BY_NAME.items() if name.endswith("_packed")}
+SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
 PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_held")}
-PACKED = {name: v for name, v in BY_NAME.items() if name not in PLAIN}
 LITTLE, TWO, TEAMS = Tiling(64, 64, 1, registers=None), Tiling(128, 64, 2), Tiling(64, 64, 2, teams=2)
 ORDERS = [(False, False), (True, True)]  # b is held, a is
 
@@ -117,6 +122,25 @@ def test_batches(ta, tb, shared, heads):
     run(TEAMS, batch(72, 76, 40, ta, tb, shared, heads), random.randrange(2**32), grid=2)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spec("B10")
+@pytest.mark.parametrize("ta, tb", ORDERS)
+@pytest.mark.parametrize("t", [LITTLE, TEAMS], ids=str)
+def test_every_part_goes_where_it_belongs(t, ta, tb):
+    """The last one shorter."""
+    m, n, k, parts = 72, 136, 200, Parts(3, 96)
+    r, seed = held(m, n, k, ta, tb), random.randrange(2**32)
+    launch = gemm_held._launch(t, r, H200, parts)
+    launch = replace(launch, args=in_place_of_the_workspace(launch.args, Out(0)))
+    a, b = (np.random.default_rng(seed).integers(-2, 3, d.shape).astype(np.float32) for d in r.operands)
+    out = np.full(parts.number * m * n, np.nan, np.float32)
+    Machine(seed).launch(launch, [a.ravel(), b.ravel()], [out], 1)
+    a, b = a.T if ta else a, b.T if tb else b
+    for i, part in enumerate(out.reshape(parts.number, m, n)):
+        of_k = slice(i * parts.depth, (i + 1) * parts.depth)
+        np.testing.assert_array_equal(part, a[:, of_k] @ b[of_k], f"part {i}, seed {seed}")
+
+
 class NoWaitForProducts(Machine):
     """Words come while products still read those that were there."""
 
@@ -182,3 +206,14 @@ def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
     found_clean(launch, r, H200.target)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("F2", "D10")
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("ta, tb", ORDERS)
+@pytest.mark.parametrize("n", [1000, 1001])
+def test_parts_compile_without_spills_or_serialized_products(name, ta, tb, n):
+    t, r = next(t for t in HELD if str(t) == name), held(1000, n, 4096, ta, tb)
+    made = engine.compile_launch(gemm_held._launch(t, r, H200, Parts(4, 1024)), r, H200.target)
+    assert_clean(t, made)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_cases import Case, assert_close, operands_for, reference
-from test_gemm_held import ORDERS, PACKED, PLAIN, batch, held
+from test_gemm_held import ORDERS, PACKED, PLAIN, SPLITS, batch, held
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import activated, as_multiplied, residual, stashed
 
 pytestmark = pytest.mark.gpu
 
-IDS, PACKED_IDS = (sorted(v.id for v in some.values()) for some in (PLAIN, PACKED))
-SIZES = [(64, 64, 32), (1, 8, 1), (61, 53, 29), (1, 777, 4097), (777, 1, 500), (2056, 2064, 1000), (1001, 999, 1003), (300, 2500, 4099)]  # fmt: skip
+IDS, SPLIT_IDS, PACKED_IDS = (sorted(v.id for v in some.values()) for some in (PLAIN, SPLITS, PACKED))
+SIZES = [(64, 64, 32), (8, 8, 1), (61, 53, 29), (1, 777, 4097), (777, 1, 500), (2056, 2064, 1000), (1001, 999, 1003), (300, 2500, 4099)]  # fmt: skip
 
 
 def check(gpu: Any, variant: str, r: Any) -> list[np.ndarray]:  # noqa: F811
@@ -47,9 +47,21 @@ def test_epilogues_and_batches(gpu, variant, ta, tb):  # noqa: F811
         check(gpu, variant, batch(264, 300, 200, ta, tb, shared, heads))
 
 
+LONG = [(130, 136, 520), (61, 133, 4000), (512, 512, 8192), (264, 1, 520)]
+
+
+@pytest.mark.spec("B10", "D10")
+@pytest.mark.parametrize("variant", SPLIT_IDS)
+@pytest.mark.parametrize("ta, tb", ORDERS)
+def test_parts_of_k(gpu, variant, ta, tb):  # noqa: F811
+    for sizes in LONG:
+        check(gpu, variant, held(*sizes, ta, tb))
+    check(gpu, variant, held(130, 133, 4000, ta, tb, stashed))
+
+
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", PACKED_IDS)
 def test_one_is_copied_and_one_is_held(gpu, variant):  # noqa: F811
-    for sizes in SIZES[2:]:
+    for sizes in LONG if "_split" in variant else SIZES[2:]:
         check(gpu, variant, held(*sizes, True, False))
-    check(gpu, variant, held(1000, 516, 72, True, False, stashed))
+    check(gpu, variant, held(1000, 516, 200, True, False, stashed))
