@@ -22,7 +22,14 @@ NAMES = "128x256", "128x192", "128x128", "64x128_pingpong", "128x64", "64x64"
 HELD = tuple(t for t in TILINGS if str(t) in NAMES)
 SPLIT = ("128x128",)  # those that split k as well
 # and those of which one operand is copied first, where k is contiguous in neither
-PACKED = "128x256_held", "128x128_held", "64x128_pingpong_held", "64x64_held", "128x128_held_split"
+PACKED = (
+    "128x256_held",
+    "128x192_held",
+    "128x128_held",
+    "64x128_pingpong_held",
+    "64x64_held",
+    "128x128_held_split",
+)
 
 
 @lru_cache(maxsize=256)
