@@ -8,7 +8,7 @@ fixed, so results repeat exactly.
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import BARRIER_US, Cost, roofline
+from ..registry.cost import BARRIER_US, CACHE_TRIP_US, Cost, early_us, roofline
 from ..registry.program import Expression, Gemm, Program
 from ..registry.read import read
 from ..registry.variant import Launch, Num, Out, Work, cdiv
@@ -35,19 +35,20 @@ def workspace(region: RegionSpec, tile_m: int, each: int = 1) -> int:
 
 
 def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> Cost:
-    """The cost of a product, and of sums beside it: two barriers of a block, and a launch over lines, if there are several."""
+    """The cost of a product, and of sums beside it: two barriers of a block, and a launch over lines, if there are several, which
+    are in the L2 cache still."""
     if (found := _lines(region, tile_m, each)) is None:
         return cost
     _, lines, columns = found
     if lines == 1:
         return cost.plus(**{"column sums": 2 * BARRIER_US})
-    width, nbytes = _width(columns), lines * columns * f32.itemsize
+    width = _width(columns)
     again = roofline(
-        device, bytes=2 * nbytes, flops=lines * columns, efficiency=EFFICIENCY, memory_efficiency=0.8,
-        blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, chain=chain_us(cdiv(lines, THREADS // width)),
-        finish=TREE_US,
+        device, bytes=0, cached=lines * columns * f32.itemsize, flops=lines * columns, efficiency=EFFICIENCY,
+        blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, finish=TREE_US,
+        chain=chain_us(cdiv(lines, THREADS // width), CACHE_TRIP_US),
     )  # fmt: skip
-    return cost.plus(**{"column sums": again.us + 2 * BARRIER_US})
+    return cost.plus(**{"column sums": again.us - early_us(device) + 2 * BARRIER_US})
 
 
 def launches(region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> list[Launch]:

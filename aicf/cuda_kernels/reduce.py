@@ -192,9 +192,9 @@ TREE_US, FEED_US = 0.3, 0.1  # of a multiprocessor, for the tree of a block, and
 SETUP_US = 0.3  # a block's way through the tree
 
 
-def chain_us(steps: int) -> float:
+def chain_us(steps: int, trip: float = TRIP_US) -> float:
     """Microseconds of dependent steps: further trips to memory of a thread, and its way through the tree."""
-    return (max(1, cdiv(steps, UNROLLED)) - 1) * TRIP_US + SETUP_US
+    return (max(1, cdiv(steps, UNROLLED)) - 1) * trip + SETUP_US
 
 
 def tree_us(r: Reduced) -> float:

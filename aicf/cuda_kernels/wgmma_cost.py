@@ -55,6 +55,7 @@ CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, ROW_CHUNK_US, SUM_CHUNK_US 
     0.13,
 )
 CHUNK_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
+MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hides: Z kept at 4096³ took 5.5 us for 33 MB
 SLOWED = 0.12  # of what a team takes to finish results, that the team which multiplies meanwhile loses
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
@@ -129,7 +130,7 @@ def cost(
             limits[limit] + finish, most * (alone + finish + START_US + TRIP_US) - START_US - TRIP_US
         )
     if parts is None and limit != "memory":  # which has no time to spare, or takes power
-        together += _moved_bytes(region) / device.bandwidth * 1e-3
+        together += MOVED * _moved_bytes(region) / device.bandwidth * 1e-3
     first = tiling.stage_bytes / PORT * 1e-3
     latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
     terms = {"launch": device.launch_us, "latency": latency}
