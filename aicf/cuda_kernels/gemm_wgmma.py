@@ -30,7 +30,20 @@ from ..registry.variant import (
 from ..rows import RegionSpec
 from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
 from . import column_sums, gemm, gemm_split, wgmma_cost
-from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, SPLIT, TILINGS, WARPS, Tiling, boxed, by_slices, depth, left
+from .wgmma_tiling import (
+    ATOM,
+    NARROWED,
+    OF_C,
+    ROW_BYTES,
+    SPLIT,
+    TILINGS,
+    WARPS,
+    Tiling,
+    boxed,
+    by_slices,
+    depth,
+    left,
+)
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
@@ -151,9 +164,17 @@ def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
 # --- variants ---------------------------------------------------------------------------------------------------------
 
 
+def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
+    """A group of narrow tiles has to find room, in one product."""
+    if tiling.narrow:
+        p, _ = gemm.parts(region)
+        yield at_least("n", p.n, tiling.narrow * tiling.group)
+        yield at_most("axes of the batch", len(p.batch), 0)
+
+
 def _wgmma(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
-    takes = gemm.TAKES_SUMS if tiling.columns % ATOM == 0 else gemm.TAKES
+    takes = gemm.TAKES if tiling.columns % ATOM or tiling.narrow else gemm.TAKES_SUMS
 
     @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=takes, needs=("sm_90a",), family=family)
     class Wgmma:
@@ -167,6 +188,7 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
 
         def accepts(region: RegionSpec) -> Checks:
             yield _summed(tiling, region)
+            yield from _narrow(tiling, region)
             if region.strict and tiling.parts > 1:
                 yield Reject("strict", gemm_split.STRICT)
             yield at_most("blocks", wgmma_cost.clusters(tiling, region) * tiling.together, 2**31 - 1)
@@ -212,22 +234,29 @@ def _launch(
     share = tiling.n // tiling.cluster
     maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
     boxes = wgmma_cost.staged(tiling, region) if parts is None else 0
-    finish, *arguments = follows(tiling, region, parts)
+    finish, others, sizes, scales = follows(tiling, region, parts)
     come = wgmma_cost.brought(region) if boxes else ()
     if boxes:
         maps += _boxes(region, come)
+    tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
+    if tiling.narrow:
+        strips = wgmma_cost.strips(tiling, region, device)
+        sizes = (*sizes, Num(strips, i32))
+        tiles += strips // tiling.group * cdiv(gemm.parts(region)[0].m, tiling.m)
+        if boxes:
+            maps += _strips(region, tiling.narrow, strips)
+        if b.k_fast:
+            maps.append(b.map(region, tiling.narrow))
     if a.k_fast:
         maps.append(a.map(region, tiling.m, last=True))
     if b.k_fast:
         maps.append(b.map(region, share, last=tiling.cluster == 1))
-    tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     if tiling.parts == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))
     grid = (tiles * tiling.together,)
     body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes, come)
-    return Launch(
-        body, grid, (tiling.threads,), (tuple(maps), *arguments), tiling.shared(boxes), tiling.together
-    )
+    arguments = tuple(maps), others, sizes, scales
+    return Launch(body, grid, (tiling.threads,), arguments, tiling.shared(boxes), tiling.together)
 
 
 def follows(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None) -> tuple[Any, ...]:
@@ -263,8 +292,19 @@ def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:
     return maps
 
 
+def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
+    """Of the results' left part: of each row so many strips of so many columns."""
+    p, after = gemm.parts(region)
+    maps = []
+    for _, result in after.stores:
+        dtype = region.results[result].dtype
+        extents, pitches = (columns, max(1, count), p.m), (columns * dtype.itemsize, p.n * dtype.itemsize)
+        maps.append(TensorMap(Out(result), dtype, extents, pitches, (ATOM, 1, 64)))
+    return maps
+
+
 # Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in TILINGS})
+globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *NARROWED)})
 globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
 # Of operands that are split first, by gemm_tf32x3.py: whose sums are to be as exact as those of f32.
 BY_SLICES = {str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.parts == 1}

@@ -34,6 +34,8 @@ FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight 
 DRAIN_US = 0.3  # from a tile's last request to its last product
 MEMORY = 0.86  # of its bandwidth, that operands come at and results leave
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
+# For each tile of a product that has two widths of them: nothing at clocks that last, as much as 0.5 in one launch with cold caches
+TWO_WIDTHS_US = 0.2
 BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
 # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
 STRADDLE, WITHIN_SECTOR = 1.2, 1.9
@@ -96,7 +98,10 @@ def cost(
     if tiling.parts > 1:
         finish += MEET_US * (tiling.parts - 1) + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
 
-    most = cdiv(tiles, _usable(tiling, device))  # tiles of the busiest multiprocessor
+    most: float = cdiv(tiles, _usable(tiling, device))  # tiles of the busiest multiprocessor
+    if tiling.narrow:
+        most = widest(tiling, region, device, strips(tiling, region, device)) / tiling.n
+        alone, loop = alone + TWO_WIDTHS_US, loop + TWO_WIDTHS_US
     at_once = tiling.teams * tiling.blocks
     in_turn = most * (alone if tiling.blocks == 1 else loop)
     if tiling.teams > 1 and parts is None:
@@ -108,7 +113,7 @@ def cost(
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
     last_of_all = 0.0 if parts else at_end * _result_bytes(region) / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
-    together = max(in_turn + finish, cdiv(most, at_once) * (alone + finish)) + late
+    together = max(in_turn + finish, math.ceil(most / at_once) * (alone + finish)) + late
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
     if parts is not None:
@@ -258,6 +263,23 @@ def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
         operand.dtype in (f16, bf16) and operand.alignment >= ROW_BYTES and not batch
         and column == 1 and row >= n and apart % ROW_BYTES == 0
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def strips(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+    """Narrow tiles in a row of tiles: as many as leave least to the busiest multiprocessor, in whole groups."""
+    p, _ = gemm.parts(region)
+    may = range(0, p.n // tiling.n * tiling.group // (tiling.group - 1) + 1, tiling.group)
+    return min(may, key=lambda count: widest(tiling, region, device, count))
+
+
+def widest(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narrow: int) -> int:
+    """Columns of all tiles together of the busiest multiprocessor, with so many narrow tiles in a row, which are the last."""
+    p, _ = gemm.parts(region)
+    rows, columns, at_once = cdiv(p.m, tiling.m), cdiv(p.n, tiling.n), resident(tiling, device)
+    others = columns - narrow // tiling.group * (tiling.group - 1)
+    wide, every = cdiv(rows * others, at_once), cdiv(rows * (others + narrow), at_once)
+    return wide * tiling.n + (every - wide) * tiling.narrow
 
 
 @lru_cache(maxsize=4096)

@@ -56,6 +56,7 @@ class Tiling:
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
     slices     whether each slice is summed by itself, and those sums in f32, whatever the type; see `by_slices`
+    narrow     columns of the narrower tiles that it may have beside the others; see `group`
     """
 
     m: int
@@ -67,11 +68,13 @@ class Tiling:
     parts: int = 1
     registers: tuple[int, int] | None = (40, 232)
     slices: bool = False
+    narrow: int = 0
 
     def __str__(self) -> str:
         turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
         parts = f"_parts{self.parts}" * (self.parts > 1) + "_slices" * self.slices
-        return f"{self.m}x{self.n}{turns}{cluster}{parts}"
+        narrow = f"_{self.narrow}" * (self.narrow > 0)
+        return f"{self.m}x{self.n}{narrow}{turns}{cluster}{parts}"
 
     @property
     def together(self) -> int:
@@ -127,6 +130,12 @@ class Tiling:
     def sums_by_slices(self) -> bool:
         """Whether it has registers for a slice's sums of 64 rows beside its own, and others to multiply while they are added up."""
         return self.members * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
+
+    @property
+    def group(self) -> int:
+        """So many narrow tiles side by side are as wide as one less of the others: so there may be one more in a row, where that
+        fills a wave of blocks that would else be half empty."""
+        return self.n // (self.n - self.narrow)
 
     @property
     def crowding(self) -> float:
@@ -241,3 +250,6 @@ SPLIT = tuple(
     for t in TILINGS
     if t.teams == t.parts == 1 and (t.m, t.n) in {(64, 64), (64, 128), (128, 128), (128, 256)}
 )
+
+# Those that may have narrower tiles too: large products whose last wave is not full.
+NARROWED = (Tiling(128, 128, 2, teams=2, narrow=120),)

@@ -367,9 +367,9 @@ class Machine(Copies):
 
     # --- products -----------------------------------------------------------------------------------------------------
 
-    def multiply_slabs(self, *config: Any) -> Any:
-        text = slab_text(*config)
-        count = config[1] // 2 * config[2]
+    def multiply_slabs(self, elements: Any, n: int, blocks: int, *config: Any) -> Any:
+        text, apart = slab_text(elements, n, blocks, *config), config[2:]
+        count = blocks * (apart[0] if apart else n // 2)
 
         def multiply_slab(acc: Any, a: int, b: int, more: int) -> Sums:
             """acc: numbers, or sums that are under way."""

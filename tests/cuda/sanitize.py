@@ -72,6 +72,7 @@ PRODUCTS: tuple[tuple[RegionSpec, float], ...] = (
     (hopper.product(136, 264, 200, dtype=f32, precision=Precision.tf32), 2e-3),
     (hopper.residual(136, 132, 200, dtype=f32, ta=True, tb=True, precision=Precision.tf32), 2e-3),
     (hopper.product(264, 136, 200, dtype=f32, ta=True, precision=Precision.tf32), 2e-3),
+    (hopper.activated(1104, 2056, 136, dtype=bf16, tb=True), HALVES[bf16]),  # tiles of two widths
     (hopper.product(131, 137, 73, dtype=bf16), HALVES[bf16]),
     (hopper.product(61, 133, 2001, dtype=bf16, tb=True), HALVES[bf16]),
     (hopper.product(136, 136, 200, dtype=f32, tb=True), 2e-5),

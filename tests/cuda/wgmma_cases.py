@@ -18,7 +18,8 @@ from aicf.types import ActKind, DType, Precision, TensorDesc, bf16, f8e4m3, f8e5
 H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
-VARIANTS = {name: v for name, v in BY_NAME.items() if name not in SPLITS}
+NARROWED = {f"gemm_wgmma_{t}": BY_NAME[f"gemm_wgmma_{t}"] for t in gemm_wgmma.NARROWED}  # for many columns
+VARIANTS = {name: v for name, v in BY_NAME.items() if name not in {**SPLITS, **NARROWED}}
 PACKED = {f"gemm_wgmma_{t}_packed": vars(gemm_packed)[f"gemm_wgmma_{t}_packed"] for t in gemm_packed.TILINGS}
 PARTS = {name: v for name, v in VARIANTS.items() if "_parts" in name}  # whose blocks share tiles
 TILINGS = gemm_wgmma.TILINGS

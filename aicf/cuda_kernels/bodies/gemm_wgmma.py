@@ -48,7 +48,7 @@ from .wgmma_held import held_consumer
 from .wgmma_parts import barriers_of_parts, divider, gatherer
 from .wgmma_results import boxes_of_results, runs_of_results
 from .wgmma_sums import sums_of
-from .wgmma_walk import layers, lengths, over, placer, places_of_stages, skipper, turner, turns
+from .wgmma_walk import counter, layers, lengths, over, placer, places_of_stages, skipper, turner, turns
 
 
 @functools.cache
@@ -72,11 +72,12 @@ def wgmma(
                         way, if they are more; see wgmma_results.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
     maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of what is
-                        brought, likewise; then of a's last tile, if its k is fast, and of b's
+                        brought, likewise; of the results of narrow tiles, and of their b if its k is fast; then of a's last tile,
+                        if its k is fast, and of b's
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
-                        rows of results
+                        rows of results; or how many tiles of a row are narrow, if the tiling has such
     """
-    tile_m, tile_n, cluster, together = tiling.m, tiling.n, tiling.cluster, tiling.together
+    tile_m, cluster, together = tiling.m, tiling.cluster, tiling.together
     parts, slice_of_k = tiling.parts, depth(epilogue.dtype)
     stages, arrivals = tiling.stages(staged), tiling.members * cluster * (WARPS if held else 1)
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
@@ -90,7 +91,7 @@ def wgmma(
     prepare = barriers_of_parts(tiling, staged)
     keep, take = _registers(tiling)
     follow, let_go, of_all = begin(), launch_next(), of_warp()
-    each = layers(epilogue).each
+    each, columns_of = layers(epilogue).each, counter(tiling)
     produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
     if held:
         consume = held_consumer(tiling, epilogue, held == "b")
@@ -102,7 +103,7 @@ def wgmma(
 
     def kernel(maps, operands, sizes, scales):
         lines = turned(sizes)
-        m, n, k = lines[0], lines[1], lines[2]
+        m, k = lines[0], lines[2]
         # swizzles repeat every 1024 bytes, and shared memory begins where it likes
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
@@ -123,7 +124,7 @@ def wgmma(
                 prefetch(map)
         meet()
         follow()
-        rows, columns, steps = over(m, cluster * tile_m), over(n, tile_n), over(k, slice_of_k)
+        rows, columns, steps = over(m, cluster * tile_m), columns_of(lines), over(k, slice_of_k)
         first, apart = uint32(cuda.blockIdx.x) // uint32(together), uint32(cuda.gridDim.x) // uint32(together)
         rank = uint32(rank_of())
         place = uint32(rank // uint32(parts)), uint32(rank % uint32(parts))
@@ -198,8 +199,8 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it. When the
     last ones are, nobody arrives here any more, and the block's shared memory may go.
     """
-    tile_m, tile_n, cluster = tiling.m, tiling.n, tiling.cluster
-    share, slice_of_k = tile_n // cluster, depth(epilogue.dtype)
+    tile_m, cluster = tiling.m, tiling.cluster
+    share, slice_of_k = tiling.n // cluster, depth(epilogue.dtype)
     stage_bytes, a_bytes, share_bytes, empty = (
         tiling.stage_bytes,
         tiling.a_bytes,
@@ -211,27 +212,24 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
         share, b_order, slice_of_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
     )
     _, number, slices, point_of, _ = layers(epilogue)
-    wait, announce, turn, place = (
-        wait_phase(),
-        expect(),
-        turner(stages),
-        placer(tiling.band, epilogue.batch > 0),
-    )
+    wait, announce, turn, place = (wait_phase(), expect(), turner(stages), placer(tiling, epilogue.batch > 0))
     divide = divider(tiling.parts)
     a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
-    b_box = chosen_box(share, b_order[0], 1, -1, cluster == 1)
+    b_box = narrow_box(
+        tiling, b_order[0], chosen_box(share, b_order[0], 1, -1, cluster == 1), -2 - a_order[0]
+    )
 
     def produce(base, full, maps, walk, sizes):
         first, apart, rows, columns, steps, each, rank, part = walk
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         tile, tiles = first, uint32(rows * columns * number(sizes, steps, each))
         while tile < tiles:
-            row, column, layer = place(tile, rows, columns)
+            row, column, layer, strip = place(tile, rows, columns, sizes)
             begin, count = divide(slices(layer, steps, each), part)
             point = point_of(layer, sizes)
-            a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column * tile_n + rank * share)
+            a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column + rank * share)
             a_map, a_lines = a_box(maps, a_line, sizes[0])
-            b_map, b_lines = b_box(maps, b_line, sizes[1])
+            b_map, b_lines = b_box(maps, b_line, sizes[1], strip)
             nbytes = uint32((a_lines + b_lines * uint32(cluster)) * uint32(LINE_BYTES))
             for step in range(int32(begin), int32(begin + count)):
                 ready = uint32(full + uint32(8) * stage)
@@ -265,6 +263,20 @@ def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: b
         return maps[map], uint32(count(lines, extent))
 
     return device(choose)
+
+
+def narrow_box(tiling: Tiling, k_fast: bool, choose: Any, map: int) -> Any:
+    """`choose(maps, line, extent, strip)`: the same of b, of which narrow tiles may take fewer lines."""
+    if not (tiling.narrow and k_fast):
+        return device(lambda maps, line, extent, strip: choose(maps, line, extent))
+    lines = tiling.narrow
+
+    def choose_either(maps, line, extent, strip):
+        if strip < 0:
+            return choose(maps, line, extent)
+        return maps[map], uint32(lines)
+
+    return device(choose_either)
 
 
 def bringer(lines: int, order: Order, wide: int, load_box: Callable[..., Any]) -> Any:
@@ -307,13 +319,13 @@ def consumer(
     slice's own if they do not go on (`late`). Of two teams the other one goes on where this one has asked for its tile's last
     products.
     """
-    tile_m, tile_n, cluster, blocks = tiling.m, tiling.n, tiling.cluster, tiling.row_blocks
+    tile_m, cluster, blocks = tiling.m, tiling.cluster, tiling.row_blocks
     teams, members = tiling.teams, tiling.members
     stages = tiling.stages(staged)
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
     start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
     a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
-    skip, place = skipper(stages), placer(tiling.band, epilogue.batch > 0)
+    skip, place = skipper(stages), placer(tiling, epilogue.batch > 0)
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
     length = lengths(slices)
@@ -341,11 +353,11 @@ def consumer(
         if team != 0:
             stage, phase = skip(stage, phase, length(first, walk))
         while tile < tiles:
-            row, column, layer = place(tile, rows, columns)
+            row, column, layer, strip = place(tile, rows, columns, sizes)
             _, count = divide(slices(layer, steps, each), part_of_k)
             before, acc = uint32(0), begin(acc)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            corner = line, int32(column * tile_n + part_of_k * own_columns), int32(layer)
+            corner = line, int32(column + part_of_k * own_columns), int32(layer), strip
             given = *operands, corner_of(layer, sizes)
             words = ask(base, maps, group, member, corner, sizes, given)
             if tile != first:
@@ -354,7 +366,7 @@ def consumer(
             step = uint32(0)
             while step < count:
                 wait(ready, phase)
-                acc = multiply(acc, a, b, step)
+                acc = multiply(acc, a, b, step, strip)
                 read = uint32(ready + uint32(empty))
                 if step >= late:
                     release(before if late else read, member)

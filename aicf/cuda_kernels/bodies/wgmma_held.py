@@ -31,7 +31,7 @@ from .ptx import (
 from .ptx.held import held_line, held_place
 from .ptx.wgmma import WORDS
 from .tile import each, permute, zeros
-from .wgmma_walk import layers, lengths, placer, skipper, turner, turns
+from .wgmma_walk import layers, lengths, skipper, turner, turns, within_bands
 
 NO_WORDS = (np.uint32(0),) * WORDS
 
@@ -45,7 +45,7 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
     ask, finish = multiply_slabs(("tf32", "tf32"), tiling.n, 1, None, True), finish_products(tiling.sums)
     load, own_place, b_of = load_held(), held_place(), describe(True)
     wait, tell, turn, skip = wait_phase(), arrive(), turner(stages), skipper(stages)
-    place = placer(tiling.band, epilogue.batch > 0)
+    place = within_bands(tiling.band, epilogue.batch > 0)
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
     length, start, write = lengths(slices), zeros(tiling.sums), held_results(tiling, epilogue, turned)

@@ -49,7 +49,7 @@ from .wgmma_columns import (
     with_words,
     words_for,
 )
-from .wgmma_walk import chosen
+from .wgmma_walk import chosen, ender
 
 CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
 
@@ -61,14 +61,14 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
     wide, size = chunks(tiling)
     layout = Layout(64, wide, warps=WARPS)
-    place = layout.place()
+    place, end_of = layout.place(), ender(tiling)
 
     def write_run(i, products, given):
-        first, (line, column, m, n, scales, operands) = given
+        first, (line, column, end, m, n, scales, operands) = given
         chunk, (down, across) = (first + i) // size, place(i % size, 0, 0)
         r = apart(line) + chunk % blocks * 64 + down
         q = apart(column) + chunk // blocks * wide + across
-        if r < m and q < n:
+        if r < m and q < end:
             return finish(r, q, products, n, scales, operands)
         return outside
 
@@ -77,7 +77,15 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
         m, n = sizes[0], sizes[1]
         row, column = place(0, member >> 5, member & 31)
-        env = np.int32(corner[0] + row), np.int32(corner[1] + column), m, n, scales, operands
+        env = (
+            np.int32(corner[0] + row),
+            np.int32(corner[1] + column),
+            end_of(corner, n),
+            m,
+            n,
+            scales,
+            operands,
+        )
         write_each(acc, words, env, member, corner, sizes, operands)
 
     nothing = device(lambda base, maps, group, member, corner, sizes, operands: ())
@@ -97,7 +105,7 @@ def boxes_of_results(
     put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), matrices(epilogue, brought, held))
     load_rows = row_loader(tiling, epilogue, held)
     wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
-    store = of_maps(box_storer(epilogue.batch), 2, len(epilogue.stores))
+    store = result_storer(tiling, epilogue, len(brought))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
     ask_for, wait_for_room, go_on = (
         operand_bringer(tiling, epilogue, staged, brought) if brought else empty_chunks(turns, sync)
@@ -113,7 +121,7 @@ def boxes_of_results(
         fence()
         sync(group)
         if member == 0:
-            store(maps, at, at, column, line, corner[2])
+            store(maps, at, column, line, corner)
             commit()
             go_on(chunk, base, chunks, maps, group, corner)
         return added
@@ -206,6 +214,31 @@ def operand_bringer(
 
 
 # Boxes, as `do(map, at, ready, column, line, layer)`: of one matrix; results also of many, so that none hangs over into the next.
+
+
+def result_storer(tiling: Tiling, epilogue: Epilogue, brought: int) -> Any:
+    """`store(maps, at, column, line, corner)`: a chunk of each result. Narrow tiles leave by maps of their own, in which a row is cut into
+    theirs, so that what hangs over is outside and not written."""
+    stores, narrow = len(epilogue.stores), tiling.narrow
+    store_wide = of_maps(box_storer(epilogue.batch), 2, stores)
+    if not narrow:
+        return device(
+            lambda maps, at, column, line, corner: store_wide(maps, at, at, column, line, corner[2])
+        )
+    of_strip = store_box(3)
+
+    def store_one(map, at, ready, column, line, strip):
+        of_strip(map, at, np.int32(column - strip * narrow), strip, line)
+
+    store_narrow = of_maps(device(store_one), 2 + stores + brought, stores)
+
+    def store(maps, at, column, line, corner):
+        if corner[3] < 0:
+            store_wide(maps, at, at, column, line, corner[2])
+        else:
+            store_narrow(maps, at, at, column, line, corner[3])
+
+    return device(store)
 
 
 def box_storer(batch: int) -> Any:

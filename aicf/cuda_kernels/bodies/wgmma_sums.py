@@ -19,7 +19,7 @@ KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2"}  # that wgmma multiplies e
 class Sums(NamedTuple):
     """start     before the first tile
     begin     `begin(sums)`: of a tile
-    multiply  `multiply(sums, a, b, more)`: the products of a slice, by its descriptors, are added if `more`
+    multiply  `multiply(sums, a, b, more, strip)`: the products of a slice, by its descriptors, are added if `more`
     finish    `finish(sums)`: all are done: (sums for the next tile, those of this one, as `multiply_slabs` says)
     late      slices whose products may still be under way after `multiply`
     """
@@ -43,22 +43,39 @@ def kind(dtype: DType) -> str:
 
 def _together(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: bool) -> Sums:
     """What sums hold before the first product of a tile is not read."""
-    fence, commit, wait_but_one = fence_products(), commit_products(), wait_products(1)
-    ask = multiply_slabs(kinds, tiling.n, tiling.row_blocks, a_k_fast, b_k_fast)
     wait = finish_products(tiling.sums)
 
     def finish(sums):  # nobody has the registers that products go to but who goes on
         sums = wait(sums)
         return sums, sums
 
-    def multiply(sums, a, b, more):
-        fence()
-        sums = ask(sums, a, b, more)
-        commit()
-        wait_but_one()
-        return sums
+    def asker(n: int) -> Any:
+        fence, commit, wait_but_one = fence_products(), commit_products(), wait_products(1)
+        ask = multiply_slabs(kinds, n, tiling.row_blocks, a_k_fast, b_k_fast, tiling.n // 2)
 
-    return Sums(zeros(tiling.sums), device(lambda sums: sums), device(multiply), device(finish), 1)
+        def multiply(sums, a, b, more):
+            fence()
+            sums = ask(sums, a, b, more)
+            commit()
+            wait_but_one()
+            return sums
+
+        return device(multiply)
+
+    wide = asker(tiling.n)
+    multiply = device(lambda sums, a, b, more, strip: wide(sums, a, b, more))
+    if tiling.narrow:
+        narrow = asker(tiling.narrow)
+
+        def either(sums, a, b, more, strip):
+            # Each commits its products: where both ways meet, ptxas would not know of which products a group is, commit none, and
+            # wait for all of them.
+            if strip < 0:
+                return wide(sums, a, b, more)
+            return narrow(sums, a, b, more)
+
+        multiply = device(either)
+    return Sums(zeros(tiling.sums), device(lambda sums: sums), multiply, device(finish), 1)
 
 
 def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_fast: bool) -> Sums:
@@ -69,12 +86,11 @@ def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_fast: bool, b_k_
     def begin(sums):
         return nothing, sums[1]
 
-    multiply = _rows_of_slice(
+    of_slice = _rows_of_slice(
         tiling.row_blocks, count, multiply_slabs(kinds, tiling.n, 1, a_k_fast, b_k_fast)
     )
-    return Sums(
-        (nothing, zeros(count)), device(begin), device(multiply), device(lambda sums: (sums, sums[0])), 0
-    )
+    multiply = device(lambda sums, a, b, more, strip: of_slice(sums, a, b, more))
+    return Sums((nothing, zeros(count)), device(begin), multiply, device(lambda sums: (sums, sums[0])), 0)
 
 
 def _rows_of_slice(blocks: int, count: int, ask: Any, block: int = 0) -> Any:

@@ -23,9 +23,58 @@ def over(length, tile):
     return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
 
 
-def placer(band: int, layered: bool) -> Any:
-    """`place(tile, rows, columns)`: a tile's row, column and layer. All tiles of the first layer, if there may be more, then of the
-    next; in bands of `band` rows, down each column of a band: what is near in time shares operands in the L2 cache."""
+def placer(tiling: Tiling, layered: bool) -> Any:
+    """`place(tile, rows, columns, sizes)`: a tile's row, the first of its columns, its layer, and its place in a row of narrow ones or
+    -1. All tiles of the first layer, if there may be more, then of the next. Narrow ones are the results' left part, and the last to
+    be taken, so that no block has more than one of either than another."""
+    place, tile_n, narrow = within_bands(tiling.band, layered), tiling.n, tiling.narrow
+    if not narrow:
+
+        def place_one(tile, rows, columns, sizes):
+            row, column, layer = place(tile, rows, columns)
+            return row, int32(column * tile_n), layer, int32(-1)
+
+        return device(place_one)
+
+    def place_either(tile, rows, columns, sizes):
+        strips = uint32(sizes[3])
+        others = uint32(columns - strips)
+        first = uint32(rows * others)
+        if tile < first:
+            row, column, layer = place(tile, rows, others)
+            return row, int32(column * tile_n + strips * narrow), layer, int32(-1)
+        row, column, layer = place(uint32(tile - first), rows, strips)
+        return row, int32(column * narrow), layer, int32(column)
+
+    return device(place_either)
+
+
+def counter(tiling: Tiling) -> Any:
+    """`columns(sizes)`: of tiles; with as many narrow ones as `sizes` says, one more for each group of these."""
+    tile_n = tiling.n
+    if not tiling.narrow:
+        return device(lambda sizes: over(sizes[1], tile_n))
+    group = tiling.group
+    return device(lambda sizes: uint32(over(sizes[1], tile_n) + uint32(sizes[3]) // uint32(group)))
+
+
+def ender(tiling: Tiling) -> Any:
+    """`end(corner, n)`: where the columns of a tile end; its corner says whether it is a narrow one."""
+    if not tiling.narrow:
+        return device(lambda corner, n: n)
+    narrow = tiling.narrow
+
+    def end(corner, n):
+        if corner[3] < 0:
+            return int32(n)
+        return int32(corner[1] + narrow)
+
+    return device(end)
+
+
+def within_bands(band: int, layered: bool) -> Any:
+    """`place(tile, rows, columns)`: a tile's row, column and layer. In bands of `band` rows, down each column of a band: what is near
+    in time shares operands in the L2 cache."""
 
     def place(tile, rows, columns):
         layer = uint32(tile // uint32(rows * columns)) if layered else uint32(0)

@@ -117,10 +117,13 @@ def finish_products(count: int, pending: int = 0) -> Any:
     return finish
 
 
-def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool) -> str:
+def slab_text(
+    elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool, apart: int = 0
+) -> str:
     """The products of `multiply_slabs`: $0 and on are the sums of block after block, then they again as what is added to; then
     the descriptor of a, or its words, block after block; the descriptor of b; and whether to add at all."""
     (left, right), sums = kinds_of(elements), n // 2
+    apart = apart or sums
     whole, halves = left in ("s8", "u8"), NBYTES[left] == 2
     assert 8 <= n <= 256 and n % (16 if whole and n > 32 else 8) == 0, (
         f"no product has {n} columns of {right}"
@@ -132,7 +135,7 @@ def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_
     majors = [int(not k_fast) for k_fast in (a_k_fast, b_k_fast) if k_fast is not None] if halves else []
     end = ", ".join(map(str, [] if whole else [1, 1, *majors]))  # signs, and which operands are transposed
 
-    a_at = 2 * blocks * sums
+    a_at = 2 * blocks * apart
     b_at = a_at + (blocks * WORDS if a_k_fast is None else 1)
     lines = [
         ".reg .pred p, on;",
@@ -146,7 +149,7 @@ def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_
         lines.append("wgmma.fence.sync.aligned;")  # LLVM may compute words, or move them, behind another
     for step in range(STEPS):
         for block in range(blocks):
-            registers = ", ".join(f"${block * sums + i}" for i in range(sums))
+            registers = ", ".join(f"${block * apart + i}" for i in range(sums))
             if a_k_fast is None:
                 first = a_at + block * WORDS + 4 * step
                 a = f"{{{', '.join(f'${first + i}' for i in range(4))}}}"
@@ -163,7 +166,9 @@ def slab_text(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_
 
 
 @deferred
-def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool) -> Any:
+def multiply_slabs(
+    elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool, apart: int = 0
+) -> Any:
     """`multiply(acc, a, b, more)`: a b over 128 bytes of k, added to acc, or put in its place where more is 0.
 
     elements  of both, f16, bf16 or tf32; or of a and b, each e4m3 or e5m2, or each s8 or u8
@@ -173,11 +178,12 @@ def multiply_slabs(elements: Elements, n: int, blocks: int, a_k_fast: bool | Non
     n         columns: 8 to 256, in steps of 8; of s8 and u8 above 32, in steps of 16
     acc       n / 2 f32, or i32 of s8 and u8, for each of the `blocks` blocks: of warp w and lane l, number i is of row
               16 w + l // 4 + 8 (i // 2 % 2), column 8 (i // 4) + 2 (l % 4) + i % 2
+    apart     numbers of acc from one block to the next, if not n / 2; what is between is left as it is
 
     `wgmma.mma_async`. Its transpose bits say that rows are of lines, not of k: only halves have them. Of tf32 it reads the upper
     19 bits; sums of e4m3 and e5m2 are kept to some 14 bits. One piece of assembly for all: LLVM finds no place to move a sum in.
     """
-    text, count = slab_text(elements, n, blocks, a_k_fast, b_k_fast), blocks * n // 2
+    text, count = slab_text(elements, n, blocks, a_k_fast, b_k_fast, apart), blocks * (apart or n // 2)
     words = blocks * WORDS if a_k_fast is None else 0
 
     @intrinsic
