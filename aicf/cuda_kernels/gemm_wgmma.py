@@ -29,13 +29,14 @@ from ..registry.variant import (
 )
 from ..rows import RegionSpec
 from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
-from . import column_sums, gemm, gemm_split, wgmma_cost
+from . import column_sums, gemm, gemm_split, wgmma_cost, wgmma_stream
 from .wgmma_tiling import (
     ATOM,
     NARROWED,
     OF_C,
     ROW_BYTES,
     SPLIT,
+    STREAM,
     TILINGS,
     WARPS,
     Tiling,
@@ -191,6 +192,8 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
             yield from _narrow(tiling, region)
             if region.strict and tiling.parts > 1:
                 yield Reject("strict", gemm_split.STRICT)
+            if tiling.stream:
+                yield from wgmma_stream.checks(tiling, region)
             yield at_most("blocks", wgmma_cost.clusters(tiling, region) * tiling.together, 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
@@ -199,6 +202,8 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
             )
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            if tiling.stream:
+                return wgmma_stream.workspace(tiling, region, device)
             return column_sums.workspace(region, tiling.rows, WARPS)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -235,6 +240,8 @@ def _launch(
     maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
     boxes = wgmma_cost.staged(tiling, region) if parts is None else 0
     finish, others, sizes, scales = follows(tiling, region, parts)
+    if tiling.stream:
+        others = (*others[:4], (*others[4], *wgmma_stream.pointers(tiling, region, device)))
     come = wgmma_cost.brought(region) if boxes else ()
     if boxes:
         maps += _boxes(region, come)
@@ -306,7 +313,7 @@ def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
 
 
 # Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *NARROWED)})
+globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *NARROWED, *STREAM)})
 globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
 # Of operands that are split first, by gemm_tf32x3.py: whose sums are to be as exact as those of f32.
 BY_SLICES = {str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.parts == 1}

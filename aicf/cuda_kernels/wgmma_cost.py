@@ -43,6 +43,9 @@ START_US = 0.05  # of barriers, descriptors on their way, registers divided anew
 CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
 MEET_US = 0.2  # for each other block that shares a tile: they meet meanwhile, and then each waits for the others' sums
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
+# For a block's sums of a part of a tile to go to another, and for it to add them; and how much longer divided tiles take: not all
+# blocks are at the same slices then, and the L2 cache answers fewer requests at once
+HAND_ON_US, OUT_OF_STEP = 2.0, 0.25
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
@@ -98,7 +101,8 @@ def cost(
     if tiling.parts > 1:
         finish += MEET_US * (tiling.parts - 1) + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
 
-    most: float = cdiv(tiles, _usable(tiling, device))  # tiles of the busiest multiprocessor
+    # tiles of the busiest multiprocessor
+    most = tiles / _usable(tiling, device) if tiling.stream else cdiv(tiles, _usable(tiling, device))
     if tiling.narrow:
         most = widest(tiling, region, device, strips(tiling, region, device)) / tiling.n
         alone, loop = alone + TWO_WIDTHS_US, loop + TWO_WIDTHS_US
@@ -113,7 +117,12 @@ def cost(
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
     last_of_all = 0.0 if parts else at_end * _result_bytes(region) / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
-    together = max(in_turn + finish, math.ceil(most / at_once) * (alone + finish)) + late
+    # one after the other, as long as there is a tile; of divided ones, a part of one
+    rounds = math.ceil(most / at_once)
+    multiplied = most / at_once if tiling.stream else rounds
+    together = max(in_turn + finish, multiplied * alone + rounds * finish) + late
+    if tiling.stream:
+        together += HAND_ON_US + OUT_OF_STEP * (1.0 + most % 1.0) * loop
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
     if parts is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..types import GREATEST, DType
 
@@ -55,6 +55,8 @@ class Tiling:
     parts      of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
+    stream     whether tiles that are left over by whole rounds are cut along k, so that all blocks have as much to do; see
+               bodies/wgmma_stream.py
     slices     whether each slice is summed by itself, and those sums in f32, whatever the type; see `by_slices`
     narrow     columns of the narrower tiles that it may have beside the others; see `group`
     """
@@ -67,12 +69,13 @@ class Tiling:
     blocks: int = 1
     parts: int = 1
     registers: tuple[int, int] | None = (40, 232)
+    stream: bool = False
     slices: bool = False
     narrow: int = 0
 
     def __str__(self) -> str:
         turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
-        parts = f"_parts{self.parts}" * (self.parts > 1) + "_slices" * self.slices
+        parts = f"_parts{self.parts}" * (self.parts > 1) + "_stream" * self.stream + "_slices" * self.slices
         narrow = f"_{self.narrow}" * (self.narrow > 0)
         return f"{self.m}x{self.n}{narrow}{turns}{cluster}{parts}"
 
@@ -253,3 +256,6 @@ SPLIT = tuple(
 
 # Those that may have narrower tiles too: large products whose last wave is not full.
 NARROWED = (Tiling(128, 128, 2, teams=2, narrow=120),)
+
+# Those that divide tiles evenly among blocks as well.
+STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})

@@ -145,14 +145,16 @@ class Machine(Copies):
 
     def launch(
         self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0,
-        workspace: np.ndarray = NOTHING,
+        workspace: np.ndarray = NOTHING, at_once: int = 0,
     ) -> None:  # fmt: skip
-        """On flat arrays; `grid`: fewer blocks than the launch says; a workspace is of bytes."""
+        """On flat arrays; `grid`: fewer blocks than the launch says; a workspace is of bytes; `at_once`: blocks that run together, if
+        more than a cluster's."""
         body = bodies(self).of(launch.body)
         args = tuple(argument(arg, ins, outs, workspace) for arg in launch.args)
         self.grid = grid or launch.grid[0]
-        for first in range(0, self.grid, launch.cluster):
-            self.blocks = [Block(r, first + r, launch.shared) for r in range(launch.cluster)]
+        at_once = at_once or launch.cluster
+        for first in range(0, self.grid, at_once):
+            self.blocks = [Block(r, first + r, launch.shared) for r in range(min(at_once, self.grid - first))]
             self.events.clear()
             # of a producer's warpgroup only the first thread does anything
             indices = [0, *range(128, launch.block[0])] if launch.block[0] > 128 else range(launch.block[0])
@@ -324,6 +326,19 @@ class Machine(Copies):
         return lambda there, x: self._block(there).shared.__setitem__(
             self._block(there).at(np.array(there)), x
         )
+
+    def load_acquire(self, dtype: Any = None) -> Any:
+        """Who asks again for what a word was goes on when it is another."""
+        seen: dict[Any, Any] = {}
+
+        def load(address: np.ndarray) -> Any:
+            key = self.current, address.ctypes.data
+            if key in seen:
+                self.current.wait(lambda: address[0] != seen[key])
+            seen[key] = address[0]
+            return address[0]
+
+        return load
 
     # --- warps --------------------------------------------------------------------------------------------------------
 

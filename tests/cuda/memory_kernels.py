@@ -9,7 +9,7 @@ import aicf.cuda_kernels.bodies.ptx as ptx
 from aicf.cuda_kernels.bodies.tile import each, runs
 from aicf.cuda_kernels.dsl import cuda, float32, int32, types, uint32
 from aicf.registry.variant import In, Launch, Out
-from aicf.types import DType, f32
+from aicf.types import DType, f32, i64
 
 
 def launch(kernel, *args, blocks: int = 1, threads: int = 128, cluster: int = 1, shared: int = 0) -> Launch:
@@ -93,6 +93,30 @@ def in_turns(blocks: int) -> Launch:
         if thread == 0:
             store(at(y, 128), block)
             y[131 + take(at(y, 129), 1)] = block
+
+    return launch(kernel, In(0), Out(0), blocks=blocks)
+
+
+def signalled(blocks: int, token: int) -> Launch:
+    """Result 0: operand 0 once more for each block; each warp copies what the block before wrote when that warp's flag says so,
+    an i64 behind it all."""
+    at, load, store = ptx.global_address(), ptx.load_acquire(i64), ptx.store_release(i64)
+
+    def kernel(x, y):
+        thread, block = int32(cuda.threadIdx.x), int32(cuda.blockIdx.x)
+        warp, first = thread // 32, thread % 32 == 0
+        flags = blocks * 128 + warp
+        if block == 0:
+            y[thread] = x[thread]
+        else:
+            if first:
+                while load(at(y, flags + (block - 1) * 4)) != token:
+                    pass
+            cuda.syncwarp()
+            y[block * 128 + thread] = y[(block - 1) * 128 + (thread ^ 1)]
+        cuda.syncwarp()
+        if first:
+            store(at(y, flags + block * 4), token)
 
     return launch(kernel, In(0), Out(0), blocks=blocks)
 

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import fused_gemm_cases as fused_gemm
 import numpy as np
 import test_gpu_kernels as on_gpu
 import wgmma_cases as hopper
@@ -58,6 +59,8 @@ FOUND = 9  # exit code of a tool that found something
 OTHERS = 4  # times as many cases of kernels that are no products: they are small, and do many things
 KEPT = {"act": ActKind.relu, "save_preact": True}
 
+# more of them than multiprocessors, each a part of a tile
+MANY = fused_gemm.Product(24, 40, 136, bf16, batch=(140,))
 # Products in the order in which a variant may take them: alignments, epilogues, types. Two tiles and edges both ways.
 PRODUCTS: tuple[tuple[RegionSpec, float], ...] = (
     (hopper.product(136, 264, 200, dtype=bf16, tb=True), HALVES[bf16]),
@@ -83,6 +86,8 @@ PRODUCTS: tuple[tuple[RegionSpec, float], ...] = (
     (gemm(132, 72, 200, precision=Precision.tf32x3, bias=72), 2e-5),
     (gemm(3, 40, 3000, trans_b=True, dtype=f16, bias=40), HALVES[f16]),
     (gemm(12, 200, 72, dtype=f16, bias=200, **KEPT), HALVES[f16]),
+    (MANY.then({}), HALVES[bf16]),
+    (fused_gemm.two_biases(MANY), HALVES[bf16]),
 )  # fmt: skip
 
 

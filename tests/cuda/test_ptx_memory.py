@@ -19,6 +19,7 @@ from memory_kernels import (
     reduced,
     relayed,
     sent,
+    signalled,
     summed,
     talked,
     unpacked,
@@ -29,7 +30,7 @@ from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 import aicf.cuda_kernels.bodies.ptx as ptx
 from aicf.cuda_kernels import engine
 from aicf.cuda_kernels.dsl import int32
-from aicf.types import bf16, f16, f32, i32
+from aicf.types import bf16, f16, f32, i32, i64
 
 # --- one by one -------------------------------------------------------------------------------------------------------
 
@@ -48,9 +49,11 @@ AMPERE: Instructions = {
     "red.relaxed.gpu.global.add.noftz.f16x2": (ptx.add_words(f16, 1), lambda f: lambda a, m, x: f(m, a)),
     "atom.acq_rel.gpu.global.add.s32": (ptx.fetch_add(), lambda f: lambda a, m, x: f(m, x)),
     "ld.acquire.gpu.global.s32": (ptx.load_acquire(), lambda f: lambda a, m, x: f(m)),
+    "ld.acquire.gpu.global.s64": (ptx.load_acquire(i64), lambda f: lambda a, m, x: int32(f(m))),
     "ld.shared.v4.f32": (ptx.load_shared(), lambda f: lambda a, m, x: int32(f(a)[3])),
     "st.shared.v4.f32": (ptx.store_shared(), lambda f: lambda a, m, x: f(a, x, x, x, x)),
     "st.release.gpu.global.s32": (ptx.store_release(), lambda f: lambda a, m, x: f(m, x)),
+    "st.release.gpu.global.s64": (ptx.store_release(i64), lambda f: lambda a, m, x: f(m, x)),
     "fence.acq_rel.gpu": (ptx.fence_memory("gpu"), lambda f: lambda a, m, x: f()),
     "fence.acq_rel.sys": (ptx.fence_memory("sys"), lambda f: lambda a, m, x: f()),
     "redux.sync.add.s32": (ptx.reduce_warp("add"), lambda f: lambda a, m, x: f(x)),
@@ -148,6 +151,14 @@ def test_blocks_take_turns(compute):
     got = compute(in_turns(4), r, [x])
     np.testing.assert_array_equal(got[:128], x.sum(0))
     np.testing.assert_array_equal(got[128:], [3, 3, 0, 1, 2, 3])
+
+
+def test_blocks_wait_for_signals_of_others(compute):
+    x, token = integers(128).astype(np.int64), 0x1234_5678_9ABC_DEF0
+    got = compute(signalled(4, token), regions_of([desc((128,), i64)], desc((528,), i64)), [x])
+    turned = x.reshape(-1, 2)[:, ::-1].ravel()
+    np.testing.assert_array_equal(got[:512], np.concatenate([x, turned, x, turned]))
+    np.testing.assert_array_equal(got[512:], token)
 
 
 def test_half_a_block_waits_for_the_other(compute):
@@ -299,6 +310,7 @@ def test_kernels_compile():
         (sent(), desc((1024,), f32), desc((1024,), f32)),
         (packed("e4m3"), real, word), (unpacked(ptx.unpack_fp8("e5m2"), 4), word, real),
         (unpacked(ptx.unpack_halves(bf16), 2), word, real), (matrices(bf16, True), real, desc((1024,), bf16)), (late(), word, word),
+        (signalled(2, 5), desc((128,), i64), desc((264,), i64)),
         (handed(128), word, word), (relayed(), word, desc((256,), i32)), (summed(32), desc((4096,), f32), desc((512,), f32)),
     ]:  # fmt: skip
         code(made, regions_of([given], result))

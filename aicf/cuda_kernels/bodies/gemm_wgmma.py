@@ -47,6 +47,7 @@ from .ptx import (
 from .wgmma_held import held_consumer
 from .wgmma_parts import barriers_of_parts, divider, gatherer
 from .wgmma_results import boxes_of_results, runs_of_results
+from .wgmma_stream import contributor, items_of
 from .wgmma_sums import sums_of
 from .wgmma_walk import counter, layers, lengths, over, placer, places_of_stages, skipper, turner, turns
 
@@ -211,7 +212,7 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     bring_b = bringer(
         share, b_order, slice_of_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
     )
-    _, number, slices, point_of, _ = layers(epilogue)
+    (make_plan, tile_of, slices_of, in_k), point_of = items_of(tiling, epilogue), layers(epilogue).point
     wait, announce, turn, place = (wait_phase(), expect(), turner(stages), placer(tiling, epilogue.batch > 0))
     divide = divider(tiling.parts)
     a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
@@ -220,12 +221,13 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     )
 
     def produce(base, full, maps, walk, sizes):
-        first, apart, rows, columns, steps, each, rank, part = walk
+        _, _, rows, columns, _, _, rank, part = walk
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
-        tile, tiles = first, uint32(rows * columns * number(sizes, steps, each))
-        while tile < tiles:
-            row, column, layer, strip = place(tile, rows, columns, sizes)
-            begin, count = divide(slices(layer, steps, each), part)
+        plan = make_plan(walk, sizes)
+        item, apart, end = plan[0], plan[1], plan[2]
+        while item < end:
+            row, column, layer, strip = place(tile_of(item, plan), rows, columns, sizes)
+            begin, count = divide(slices_of(item, layer, walk, plan), part)
             point = point_of(layer, sizes)
             a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column + rank * share)
             a_map, a_lines = a_box(maps, a_line, sizes[0])
@@ -237,11 +239,11 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 announce(ready, nbytes)
                 a_at = uint32(base + stage * uint32(stage_bytes))
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
-                k = int32(step * slice_of_k)
+                k = int32(in_k(step, walk) * slice_of_k)
                 bring_a(a_at, a_map, ready, a_line, k, point)
                 bring_b(b_at, b_map, ready, b_line, k, point)
                 stage, phase = turn(stage, phase)
-            tile = uint32(tile + apart)
+            item = uint32(item + apart)
         if cluster > 1:
             for _ in range(stages):
                 wait(uint32(full + uint32(8) * stage + uint32(empty)), phase)
@@ -327,8 +329,9 @@ def consumer(
     a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
     skip, place = skipper(stages), placer(tiling, epilogue.batch > 0)
     wait_turn, pass_turn = turns(tiling)
-    _, number, slices, _, corner_of = layers(epilogue)
-    length = lengths(slices)
+    items, corner_of = items_of(tiling, epilogue), layers(epilogue).corner
+    make_plan, tile_of, slices_of, _ = items
+    length = lengths(items)
     ask, write, done = (
         boxes_of_results(tiling, epilogue, staged, brought) if staged else runs_of_results(tiling, epilogue)
     )
@@ -338,29 +341,31 @@ def consumer(
         gatherer(tiling, staged),
         tiling.columns,
     )
+    asks, gives, give, take = contributor(tiling, epilogue)
     _, met, _ = _together(tiling)
     here, go_on = places_of_stages(stages, stage_bytes)
 
     def consume(group, base, full, maps, walk, sizes, scales, operands):
-        first, apart, rows, columns, steps, each, rank, part_of_k = walk
+        _, _, rows, columns, _, _, rank, part_of_k = walk
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         team, part = int32(group // members), int32(group % members)
         places = full, a_of(uint32(base + uint32(part * own_bytes))), b_of(uint32(base + uint32(a_bytes)))
         acc = start
-        tile = uint32(first + uint32(team) * apart)
-        tiles = uint32(rows * columns * number(sizes, steps, each))
+        plan = make_plan(walk, sizes)
+        first, apart, end = plan[0], plan[1], plan[2]
+        item = uint32(first + uint32(team) * apart)
         stage, phase, parity = uint32(0), uint32(0), uint32(0)
         if team != 0:
-            stage, phase = skip(stage, phase, length(first, walk))
-        while tile < tiles:
-            row, column, layer, strip = place(tile, rows, columns, sizes)
-            _, count = divide(slices(layer, steps, each), part_of_k)
+            stage, phase = skip(stage, phase, length(first, walk, plan))
+        while item < end:
+            row, column, layer, strip = place(tile_of(item, plan), rows, columns, sizes)
+            _, count = divide(slices_of(item, layer, walk, plan), part_of_k)
             before, acc = uint32(0), begin(acc)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
             corner = line, int32(column + part_of_k * own_columns), int32(layer), strip
             given = *operands, corner_of(layer, sizes)
-            words = ask(base, maps, group, member, corner, sizes, given)
-            if tile != first:
+            words = ask(base, maps, group, asks(item, member), corner, sizes, given)
+            if item != first:
                 wait_turn(team)
             ready, a, b = here(stage, places)
             step = uint32(0)
@@ -373,19 +378,23 @@ def consumer(
                 before = read
                 stage, phase, ready, a, b = go_on(stage, phase, ready, a, b)
                 step = uint32(step + uint32(1))
-            following = uint32(tile + apart)
-            if following < tiles:
+            following = uint32(item + apart)
+            if following < end:
                 pass_turn(team)
             acc, sums = finish(acc)
             if late and (parts == 1 or count > 0):
                 release(before, member)
             met()
             sums = gather(sums, base, group, member, part_of_k)
-            write(sums, words, base, maps, group, member, corner, sizes, scales, given, parity)
-            parity = uint32(parity ^ uint32(1))
-            if teams > 1 and following < tiles:
-                stage, phase = skip(stage, phase, length(following, walk))
-            tile = uint32(tile + uint32(teams) * apart)
+            if gives(item):
+                give(sums, part, member, operands)
+            else:
+                acc, sums = take(acc, sums, part, member, item, plan, operands)
+                write(sums, words, base, maps, group, member, corner, sizes, scales, given, parity)
+                parity = uint32(parity ^ uint32(1))
+            if teams > 1 and following < end:
+                stage, phase = skip(stage, phase, length(following, walk, plan))
+            item = uint32(item + uint32(teams) * apart)
         done(member)
 
     return device(consume)

@@ -114,6 +114,23 @@ def put_run(dtype: DType, width: int) -> Any:
 
 
 @deferred
+def get_run(dtype: DType, width: int) -> Any:
+    """`load(pointer, i)`: the tile of `width` elements from element i on, widened to f32; one load, which i is aligned to."""
+    if SIMULATED:
+        return lambda pointer, i: tuple(np.float32(pointer[i + j]) for j in range(width))
+
+    @intrinsic
+    def load(typing, pointer, i):
+        def codegen(ctx, b, sig, args):
+            values = emit_load_vector(ctx, b, dtype, b.gep(args[0], [args[1]]), width)
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(types.float32, width)(pointer, i), codegen
+
+    return load
+
+
+@deferred
 def put_runs(count: int, width: int, apart: int, step: int) -> Any:
     """`store(shared, base, tile)`: run i of the tile to base + i * apart, its elements `step` apart.
 

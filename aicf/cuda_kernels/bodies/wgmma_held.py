@@ -31,7 +31,7 @@ from .ptx import (
 from .ptx.held import held_line, held_place
 from .ptx.wgmma import WORDS
 from .tile import each, permute, zeros
-from .wgmma_walk import layers, lengths, skipper, turner, turns, within_bands
+from .wgmma_walk import layers, lengths, skipper, tiles_in_turn, turner, turns, within_bands
 
 NO_WORDS = (np.uint32(0),) * WORDS
 
@@ -48,7 +48,11 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
     place = within_bands(tiling.band, epilogue.batch > 0)
     wait_turn, pass_turn = turns(tiling)
     _, number, slices, _, corner_of = layers(epilogue)
-    length, start, write = lengths(slices), zeros(tiling.sums), held_results(tiling, epilogue, turned)
+    length, start, write = (
+        lengths(tiles_in_turn(epilogue)),
+        zeros(tiling.sums),
+        held_results(tiling, epilogue, turned),
+    )
     tile_m, tile_n = tiling.m, tiling.n
 
     def fetch(words, stage, phase, places):
@@ -87,7 +91,7 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
         tiles = uint32(rows * columns * number(sizes, steps, each))
         stage, phase = uint32(0), uint32(0)
         if team != 0:
-            stage, phase = skip(stage, phase, length(first, walk))
+            stage, phase = skip(stage, phase, length(first, walk, ()))
         while tile < tiles:
             row, column, layer = place(tile, rows, columns)
             _, count = slices(layer, steps, each)
@@ -115,7 +119,7 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
             line, across = int32(row * tile_m + part * 64), int32(column * tile_n)
             write(acc, member, line, across, sizes, scales, (*operands, corner_of(layer, sizes)))
             if teams > 1 and following < tiles:
-                stage, phase = skip(stage, phase, length(following, walk))
+                stage, phase = skip(stage, phase, length(following, walk, ()))
             tile = uint32(tile + uint32(teams) * apart)
 
     return device(consume)

@@ -149,12 +149,44 @@ def part_of_k(part, steps, each):
     return first, uint32(min(each, uint32(steps - first)))
 
 
-def lengths(slices: Any) -> Any:
-    """`length(tile, walk)`: how many slices a tile has."""
+class Items(NamedTuple):
+    """What a block does one after the other, numbered: tiles, or parts of k of them (see wgmma_stream.py). Teams take turns.
 
-    def length(tile, walk):
-        _, _, rows, columns, steps, each, _, _ = walk
-        return slices(uint32(tile // uint32(rows * columns)), steps, each)[1]
+    plan     `plan(walk, sizes)`: (the first item, from one to the next, where they end, whatever the others need)
+    tile     `tile(item, plan)`: that it is, or is a part of
+    slices   `slices(item, layer, walk, plan)`: the first slice of it, and how many it has
+    place    `place(step, walk)`: in k, of as many slices as there are, from the first on; they may go round
+    """
+
+    plan: Any
+    tile: Any
+    slices: Any
+    place: Any
+
+
+def tiles_in_turn(epilogue: Epilogue) -> Items:
+    """Each block takes whole tiles, as far apart as there are blocks."""
+    _, number, slices_of, _, _ = layers(epilogue)
+
+    def plan(walk, sizes):
+        first, apart, rows, columns, steps, each, _, _ = walk
+        return first, apart, uint32(rows * columns * number(sizes, steps, each))
+
+    def slices(item, layer, walk, plan):
+        return slices_of(layer, walk[4], walk[5])
+
+    return Items(
+        device(plan), device(lambda item, plan: item), device(slices), device(lambda step, walk: step)
+    )
+
+
+def lengths(items: Items) -> Any:
+    """`length(item, walk, plan)`: how many slices it has."""
+    tile, slices = items.tile, items.slices
+
+    def length(item, walk, plan):
+        layer = uint32(tile(item, plan) // uint32(walk[2] * walk[3]))
+        return slices(item, layer, walk, plan)[1]
 
     return device(length)
 

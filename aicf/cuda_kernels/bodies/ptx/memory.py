@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....types import DType, bf16, f16, f32
+from ....types import DType, bf16, f16, f32, i32, i64
 from ...dsl import SIMULATED, deferred, intrinsic, ir, types
 from .assemble import instruction
 
@@ -99,6 +99,8 @@ def store_words(words: int, hint: str = "") -> Any:
 
 # --- additions and signals --------------------------------------------------------------------------------------------
 
+SIGNALS = {i32: "s32", i64: "s64"}
+
 
 @deferred
 def add_words(dtype: DType, words: int) -> Any:
@@ -134,19 +136,23 @@ def fetch_add() -> Any:
 
 
 @deferred
-def load_acquire() -> Any:
-    """`load(address)`: an i32, and all that was written before it was stored by `store_release`. `ld.acquire.gpu`, sm_70."""
+def load_acquire(dtype: DType = i32) -> Any:
+    """`load(address)`: an i32 or i64, and all that was written before it was stored by `store_release`. `ld.acquire.gpu`, sm_70."""
+    kind = SIGNALS[dtype]
     if SIMULATED:
         return lambda address: address[0]
-    return instruction("ld.acquire.gpu.global.s32 $0, [$1];", types.uint64, result=types.int32)
+    made = getattr(types, f"int{kind[1:]}")
+    return instruction(f"ld.acquire.gpu.global.{kind} $0, [$1];", types.uint64, result=made)
 
 
 @deferred
-def store_release() -> Any:
-    """`store(address, x)`: an i32, after all that this thread wrote; and others, if it met them. `st.release.gpu`, sm_70."""
+def store_release(dtype: DType = i32) -> Any:
+    """`store(address, x)`: an i32 or i64, after all that this thread wrote; and others, if it met them. `st.release.gpu`, sm_70."""
+    kind = SIGNALS[dtype]
     if SIMULATED:
         return lambda address, x: address.__setitem__(0, x)
-    return instruction("st.release.gpu.global.s32 [$0], $1;", types.uint64, types.int32)
+    made = getattr(types, f"int{kind[1:]}")
+    return instruction(f"st.release.gpu.global.{kind} [$0], $1;", types.uint64, made)
 
 
 @deferred
