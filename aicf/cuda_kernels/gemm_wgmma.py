@@ -245,8 +245,6 @@ def _launch(
     come = wgmma_cost.brought(region) if boxes else ()
     if boxes:
         maps += _boxes(region, come)
-        stored = sum(region.results[result].nbytes for _, result in gemm.parts(region)[1].stores)
-        finish = replace(finish, passing=stored > device.l2_bytes // 2)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
     if tiling.narrow:
         strips = wgmma_cost.strips(tiling, region, device)

@@ -140,8 +140,6 @@ class Copies:
             swizzled(source, tensor.map), lambda values: tensor.put(corner, values)
         )
 
-    store_passing_box = store_box
-
     def add_box(self, rank: int = 2) -> Any:
         return lambda tensor, source, *corner: self._send(
             swizzled(source, tensor.map), lambda values: tensor.add(corner, values)

@@ -10,7 +10,6 @@ import pytest
 from fused_gemm_cases import Product, every_value, own, pitched, residuals, spread, summed_alone
 from hopper_copies import offset
 from hopper_model import Machine, Stuck
-from hopper_run import run_launch
 from kernel_cases import HALVES, Case, assert_close, reference
 from test_wgmma_model import PAIR, PINGPONG, SMALL, run
 from test_wgmma_split import in_place_of_the_workspace
@@ -151,14 +150,3 @@ class OtherLanes(Machine):
 def test_the_model_notices_sums_of_other_columns():
     with pytest.raises(AssertionError):
         run_with_sums(SMALL, backward(72, 136, 72, act="relu"), machine=OtherLanes)
-
-
-def test_results_of_more_than_half_of_l2_are_the_first_to_leave_it():
-    """Of both results of 4096 x 2048 halves, 34 of 63 MB, but not of one; and of however few where there is no such cache."""
-    for keep, passing in (("d",), False), (("d", "z"), True):
-        r = activated(4096, 2048, 64, keep=keep)
-        assert gemm_wgmma._launch(PINGPONG, r, H200).body.__name__.count("_passing") == passing
-    for r in (activated(72, 136, 72, act="relu", tb=True), batches(72, 72, 72)["alone"]):
-        launch = gemm_wgmma._launch(PINGPONG, r, dataclasses.replace(H200, l2_bytes=0))
-        assert "_passing" in launch.body.__name__
-        run_launch(launch, r, 0, 1, tolerance=HALVES[f16])

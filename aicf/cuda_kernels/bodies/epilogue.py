@@ -51,7 +51,6 @@ class Epilogue:
     split  the batch is of parts of k
     sums   where the expression has one result more than there are stores: columns of that are added up, and written so
     scaled alpha is not 1
-    passing  results are more than L2 keeps for who reads them next, and make room for operands first
     """
 
     expression: Expression
@@ -65,7 +64,6 @@ class Epilogue:
     split: bool = False
     sums: DType | None = None
     scaled: bool = True
-    passing: bool = False
 
     @property
     def outside(self) -> tuple[Any, ...] | None:
@@ -81,7 +79,6 @@ class Epilogue:
             (self.expression.name, self.expression.steps),
             (str(len(self.stores)), len(self.stores) > 1),
             (f"sums_{self.sums}", self.sums is not None),
-            ("passing", self.passing),
         )
         return "".join(f"_{name}" for name, on in parts if on)
 

@@ -33,7 +33,6 @@ from .ptx import (
     prefetch_box,
     store_box,
     store_matrices,
-    store_passing_box,
     sync_threads,
     wait_phase,
     wait_stores_read,
@@ -221,12 +220,12 @@ def result_storer(tiling: Tiling, epilogue: Epilogue, brought: int) -> Any:
     """`store(maps, at, column, line, corner)`: a chunk of each result. Narrow tiles leave by maps of their own, in which a row is cut into
     theirs, so that what hangs over is outside and not written."""
     stores, narrow = len(epilogue.stores), tiling.narrow
-    store_wide = of_maps(box_storer(epilogue), 2, stores)
+    store_wide = of_maps(box_storer(epilogue.batch), 2, stores)
     if not narrow:
         return device(
             lambda maps, at, column, line, corner: store_wide(maps, at, at, column, line, corner[2])
         )
-    of_strip = store_passing_box(3) if epilogue.passing else store_box(3)
+    of_strip = store_box(3)
 
     def store_one(map, at, ready, column, line, strip):
         of_strip(map, at, np.int32(column - strip * narrow), strip, line)
@@ -242,10 +241,9 @@ def result_storer(tiling: Tiling, epilogue: Epilogue, brought: int) -> Any:
     return device(store)
 
 
-def box_storer(epilogue: Epilogue) -> Any:
-    rank = 3 if epilogue.batch else 2
-    store = store_passing_box(rank) if epilogue.passing else store_box(rank)
-    if epilogue.batch:
+def box_storer(batch: int) -> Any:
+    store = store_box(3 if batch else 2)
+    if batch:
         return device(lambda map, at, ready, column, line, layer: store(map, at, column, line, layer))
     return device(lambda map, at, ready, column, line, layer: store(map, at, column, line))
 

@@ -89,7 +89,6 @@ from .tma import (
     prefetch_map,
     store_box,
     store_bytes,
-    store_passing_box,
     wait_stores,
     wait_stores_read,
 )
@@ -115,7 +114,7 @@ __all__ = [
     "launch_next", "load_acquire", "load_box", "load_bytes", "load_front", "load_held", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
     "multicast_box", "multiply_held", "multiply_quad", "multiply_slabs", "multiply_steps", "multiply_words", "of_warp", "pack_fp8",
     "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
-    "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_passing_box", "store_release",
+    "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
     "store_remote", "store_shared", "store_units", "store_words", "sync_threads", "take_registers", "tanh_for_halves", "turn_runs", "unpack_fp8",
     "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
     "wait_stores_read",

@@ -68,16 +68,6 @@ def store_box(rank: int = 2) -> Any:
 
 
 @deferred
-def store_passing_box(rank: int = 2) -> Any:
-    """As `store_box`, of what is not read again soon: its lines are the first to leave L2. `.L2::cache_hint`, evict_first."""
-    text = (
-        "{\n.reg .b64 first;\ncreatepolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
-        f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group.L2::cache_hint [$0, {_corner(2, rank)}], [$1], first;\n}}"
-    )
-    return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
-
-
-@deferred
 def add_box(rank: int = 2) -> Any:
     """`add(map, source, x, y, …)`: a box from shared memory, added to what is there, element by element, in any order of those
     who add; no coordinate is negative. The map says what an element is: f32, f16 and bf16 are rounded to nearest even. See
