@@ -12,14 +12,8 @@ from .stats import Sample, enough
 
 LAUNCHES = 20  # in a graph of one short kernel
 SAMPLE_S, GUESS = 4e-4, 4e14  # a graph has as many products as take about so long, at so many flops a second
-# Products of so many flops are held at the power limit, in samples of so long, after the same for so long, which does not count
-HELD_FLOPS, HELD_S, LEAD_S = 1e11, 0.06, 0.02
+WARM_FLOPS, WARM_S = 1e11, 0.5  # products of so many flops are sampled after so long of the same work
 CHUNK = 2**24  # elements that are compared at once
-
-
-def held(flops: float) -> bool:
-    """Whether a product takes so long that it is to be sampled by `held_time`: whoever has many of them meets the power limit."""
-    return flops >= HELD_FLOPS
 
 
 class Lab:
@@ -71,13 +65,10 @@ class Lab:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def device_time(
-        self, call: Callable[[], Any], per: int, cold: bool = False, calls: int = 1, lead: int = 0
-    ) -> Sample:
+    def device_time(self, call: Callable[[], Any], per: int, cold: bool = False, calls: int = 1) -> Sample:
         """Seconds of device time for each of the `per` things that a call does, by events around `calls` calls.
 
         cold  the L2 cache holds other data at the start
-        lead  calls right before these
         """
         torch = self.torch
 
@@ -86,8 +77,6 @@ class Lab:
             if cold:
                 self._wash.sum()  # read, not written: nothing is left to be written back in the time that counts
             torch.cuda._sleep(100_000)  # the host gets ahead, so that launches are not what is timed
-            for _ in range(lead):
-                call()
             a.record()
             for _ in range(calls):
                 call()
@@ -97,15 +86,20 @@ class Lab:
 
         return sample
 
-    def held_time(self, call: Callable[[], Any], per: int) -> Sample:
-        """As device_time, of work that goes on at the power limit. Clocks go up and down there, by a tenth within some 30 ms: a product
-        of a millisecond has those of what ran before, and samples of 25 ms differ by 2 to 5 %, of 100 ms by less than 1 %."""
-        calls = enough(call, HELD_S, sync=self.sync)
-        return self.device_time(call, per, calls=calls, lead=round(calls * LEAD_S / HELD_S))
+    def warm(self, flops: float, calls: Sequence[Callable[[], Any]]) -> None:
+        """Large products are at the power limit: clocks come down in the first half second, by a seventh, and then samples that the sides
+        take in turn differ by 1 %, where without they differed by up to 15. (Samples of 60 ms of one side each, after 20 ms of it that did
+        not count, differed by 5 to 15 %: whoever follows the other has its clock for a while.)"""
+        if flops < WARM_FLOPS:
+            return
+        for call in calls:
+            for _ in range(enough(call, WARM_S / len(calls), sync=self.sync)):
+                call()
+        self.sync()
 
     def turns(self, flops: float, nbytes: int) -> list[int]:
         """For each launch of a graph of products the number of its set of operands."""
-        launches = 2 if held(flops) else max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / flops)))
+        launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / flops)))
         count = self.sets(nbytes, launches)
         return [i % count for i in range(launches)]
 

@@ -21,9 +21,9 @@ A ratio above 1 means that aicf is better, whatever the unit; a ratio below 1 is
 both sides are checked against a reference on fresh random data, with results that start as NaN. Numbers are medians. The
 sides are sampled there and back (A B B A), and the spread is the interquartile range as a share of the median, the larger of the two
 sides'. Kernels too short to be timed by the host are launched twenty times in a CUDA graph, on both sides, with buffers in
-turn and a cold L2 cache. Products of 100 GFLOP and more are held: samples are of 60 ms of nothing
-else, after 20 ms of it that do not count and, before all samples, 0.1 s of each side. Power limits their clocks then, and what is shown
-is the speed that lasts. The others are short runs after pauses, at clocks of up to 1.98 GHz: so 4096³ would be a tenth faster. In aicf's graphs, on GPUs from sm_90 on, the launch of a kernel overlaps the end of the one before, as in
+turn and a cold L2 cache. Products of 100 GFLOP and more are sampled after half a second of
+the same work, since power limits their clocks. Work without any pause is slower still, by up to a seventh
+([kernels/gemm.md](kernels/gemm.md) has the energy of a product). In aicf's graphs, on GPUs from sm_90 on, the launch of a kernel overlaps the end of the one before, as in
 every captured program (`AICF_PDL` in [the guide](guide.md) says where): a time is that of a kernel among others.
 
 ```sh

@@ -171,6 +171,12 @@ def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
         p, _ = gemm.parts(region)
         yield at_least("n", p.n, tiling.narrow * tiling.group)
         yield at_most("axes of the batch", len(p.batch), 0)
+        made = operands(region)
+        if not isinstance(made, Reject) and not made[1].k_fast:  # 510 TFLOP/s of 8192^3, and 660 where it is
+            yield Reject(
+                "rows",
+                f"rows of b are of n, {tiling.narrow} of which tensor cores read slowly: needs rows of k",
+            )
 
 
 def _wgmma(tiling: Tiling) -> KernelVariant:

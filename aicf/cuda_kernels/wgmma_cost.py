@@ -35,7 +35,7 @@ DRAIN_US = 0.3  # from a tile's last request to its last product
 MEMORY = 0.86  # of its bandwidth, that operands come at and results leave
 LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
 # For each tile of a product that has two widths of them: nothing at clocks that last, as much as 0.5 in one launch with cold caches
-TWO_WIDTHS_US = 0.2
+TWO_WIDTHS_US = 0.35
 BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
 # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
 STRADDLE, WITHIN_SECTOR = 1.2, 1.9
@@ -45,7 +45,8 @@ MEET_US = 0.2  # for each other block that shares a tile: they meet meanwhile, a
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
 # For a block's sums of a part of a tile to go to another, and for it to add them; and how much longer divided tiles take: not all
 # blocks are at the same slices then, and the L2 cache answers fewer requests at once
-HAND_ON_US, OUT_OF_STEP = 2.0, 0.25
+HAND_ON_US, OUT_OF_STEP = 3.0, 0.25
+DIVIDED = 1.03  # times all main loops, where tiles are divided: what 8192 x 8192 x 512 and 4096^3 took longer
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
@@ -119,7 +120,7 @@ def cost(
     late = max(0.0, last_of_all - finish)
     # one after the other, as long as there is a tile; of divided ones, a part of one
     rounds = math.ceil(most / at_once)
-    multiplied = most / at_once if tiling.stream else rounds
+    multiplied = DIVIDED * most / at_once if tiling.stream else rounds
     together = max(in_turn + finish, multiplied * alone + rounds * finish) + late
     if tiling.stream:
         together += HAND_ON_US + OUT_OF_STEP * (1.0 + most % 1.0) * loop

@@ -16,7 +16,6 @@ from aicf.rows import RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec, bf16, f8e4m3, f16, f32
 
 from .. import sides
-from ..gpu import held
 from ..harness import Bench, Case, NotHere, Suite
 from ..results import Row, row
 from ..stats import Stats
@@ -35,7 +34,6 @@ SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
 BYTES = (4096, 4096, 4096), (8192, 8192, 8192)  # of fp8
 HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
 TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3, "fp8": 1.6e-2}
-HELD_ROUNDS = 4  # of samples that are long; the first of each side does not count, so that the chip is warm
 TRIED = 16  # kernels for each shape
 APART = 8  # bytes past alignment, where results can't leave in boxes
 PEER = "the better of cuBLAS and cuBLASLt"
@@ -241,12 +239,10 @@ def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
     speeds = {name: t.rate(p.flops / 1e12) for name, t in times.items()}
     if p.dtype == "fp8":  # whose peers don't compute the same
         for name in p.peers:
-            yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], name, speeds[name], kernel_id + how(p.flops))
+            yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], name, speeds[name], kernel_id)
     else:
         best = max(p.peers, key=lambda name: speeds[name].median)
-        yield row(
-            f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}{how(p.flops)}"
-        )
+        yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
 
 
 def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
@@ -259,13 +255,10 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
     chosen = best[0][0]
     for kernel_id, us in best[1:]:
         mine, choice = (times[k].rate(p.flops / 1e12) for k in (kernel_id, chosen))
-        note = f"{times[kernel_id].median * 1e6:.4g} us, predicted {us:.4g}; chosen {best[0][1]:.4g} predicted{how(p.flops)}"
+        note = (
+            f"{times[kernel_id].median * 1e6:.4g} us, predicted {us:.4g}; chosen {best[0][1]:.4g} predicted"
+        )
         yield row(f"{p} by {kernel_id}", "TFLOP/s", mine, f"chosen: {chosen}", choice, note)
-
-
-def how(flops: float) -> str:
-    """For the notes of rows."""
-    return "; held" if held(flops) else ""
 
 
 def device_times(
@@ -273,9 +266,7 @@ def device_times(
 ) -> dict[str, Stats]:
     """Of one product of `flops`, by graphs with as many as there are turns."""
     lab, each = bench.lab, len(turns)
-    if held(flops):
-        samples = {name: lab.held_time(g, each) for name, g in graphs.items()}
-        return bench.compare(samples, HELD_ROUNDS)
+    lab.warm(flops, list(graphs.values()))
     return bench.compare({name: lab.device_time(g, each, cold=True) for name, g in graphs.items()})
 
 

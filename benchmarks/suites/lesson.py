@@ -15,7 +15,7 @@ from aicf.registry.cost import L2_PER_SM
 from .. import sides
 from ..harness import Bench, Case, NotHere, Suite, WrongResult
 from ..results import Row, failed, row
-from .gemm import LIBRARIES, Operands, Problem, device_times, how
+from .gemm import LIBRARIES, Operands, Problem, device_times
 
 PEER = "cuBLAS"
 
@@ -179,7 +179,7 @@ def _measure(story: Story, bench: Bench) -> Iterator[Row]:
         bound, limit = step.bound(p, lab.runtime.spec)
         us = predicted[step.apart][step.id]
         ours, hoped = times[str(step)].rate(p.flops / 1e12), p.flops / us / 1e6
-        note = f"predicted {hoped:.4g}, at most {bound:.4g} by {limit}{how(p.flops)}"
+        note = f"predicted {hoped:.4g}, at most {bound:.4g} by {limit}"
         numbers = {"predicted": float(f"{hoped:.4g}"), "bound": float(f"{bound:.4g}"), "limit": limit}
         yield {**row(case_name(p, step), "TFLOP/s", ours, PEER, best, note), **numbers}
 

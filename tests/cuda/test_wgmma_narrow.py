@@ -103,10 +103,11 @@ def test_they_fill_the_last_wave():
 
 def test_refuses_with_the_value_seen():
     (v,) = NARROWED.values()
-    assert "n 1912 is under 1920" in str(v.supported(product(64, 1912, 64), H200))
+    assert "n 1912 is under 1920" in str(v.supported(product(64, 1912, 64, tb=True), H200))
     assert "axes of the batch 1 is over 0" in str(v.supported(batches(64, 2048, 64)["alone"], H200))
     assert "fp8 sums take turns" in str(v.supported(other(64, 2048, 64, OTHERS[1]), H200))
-    assert v.supported(product(64, 1920, 64, dtype=f16), H200) is None
+    assert v.supported(product(64, 1920, 64, dtype=f16, tb=True), H200) is None
+    assert "rows of b are of n" in str(v.supported(product(64, 1920, 64), H200))
     assert v.supported(backward(64, 1920, 64), H200) is not None, (
         "sums of columns took as long as with one width"
     )
