@@ -165,7 +165,11 @@ def forms(
             types, precision, draw.random() < 0.5, draw.random() < 0.5, draw.choice(EPILOGUES), draw.choice(COLUMNS),
             draw.choice([r for r in (ROW, ROW, 8, 4, 2, 1) if r >= least]), draw.choice(["", "", *BATCHES]),
         )  # fmt: skip
-        if _sensible(form) and variant.supported(_typical(form, variant).region(on), device) is None:
+        if (
+            _sensible(form)
+            and not (large(variant) and form.batch)
+            and variant.supported(_typical(form, variant).region(on), device) is None
+        ):
             made.add(form)
     return sorted(made, key=Form.complexity)
 
@@ -179,6 +183,8 @@ def _sensible(form: Form) -> bool:
 
 def _typical(form: Form, variant: KernelVariant) -> Problem:
     m = 8 if few(variant) else 136
+    if large(variant):
+        return Problem(form, LARGE[0], columns(LARGE[1], form.columns), 264)
     return Problem(form, m, columns(136, form.columns), 264, (2, 3, 2)[: BATCHES[form.batch]])
 
 
@@ -187,8 +193,14 @@ def few(variant: KernelVariant) -> bool:
     return ".gemv_" in variant.id
 
 
+def large(variant: KernelVariant) -> bool:
+    """Whether it takes only products of more tiles than a GPU has multiprocessors."""
+    return variant.id.endswith("_stream.v1") or "_120_" in variant.id
+
+
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
+LARGE = 1104, 3848  # 9 x 16 tiles of 128 x 256, 9 x 31 of 128 x 128
 EDGES = [edge + off for edge in (64, 128, 192, 256, 512) for off in (-1, 0, 1)]
 
 
@@ -216,6 +228,8 @@ def problems(
         most = min(largest, 300) if axes else largest
         n, k = draw(extents(most)), draw(extents(most))
         m = draw(st.integers(1, 16) if few(variant) else extents(most))
+        if large(variant):
+            m, n, k = draw(st.integers(-6, 40)) + LARGE[0], draw(st.integers(-6, 800)) + LARGE[1], k % 300
         if "_split" in variant.id:
             k += draw(st.sampled_from([0, 264, 1000, 4099]))
         scales = st.sampled_from([0.5, 2.0, -1.5])

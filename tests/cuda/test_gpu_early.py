@@ -124,7 +124,9 @@ class Chain:
     def bound(self, kernel_id: str, r: RegionSpec) -> list[Callable[..., None]]:
         variant = VARIANTS[kernel_id]
         if (reject := variant.supported(r, self.device.spec)) is not None:
-            assert reject.condition == "needs", f"{kernel_id}: {reject}"
+            assert reject.condition in ("needs", "tiles") or "_120_" in kernel_id, (
+                f"{kernel_id}: {reject}"
+            )  # of large products
             return []
         assert variant.query_workspace(r, self.device.spec) <= self.workspace.spec.nbytes
         ins = [self.operand(t) for t in r.operands]

@@ -67,7 +67,7 @@ def test_words(gpu, variant):  # noqa: F811
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("name", sorted(batches(8, 8, 8)))
 def test_batches(gpu, variant, name):  # noqa: F811
-    check(gpu, variant, batches(1032, 1544, 200)[name])
+    check(gpu, variant, batches(1160, 1544, 200)[name])
 
 
 @pytest.mark.parametrize("variant", IDS)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as seeded
 from kernel_cases import VARIANTS, assert_close, operands_for, reference
-from random_products import FORMS, Problem, forms, problems
+from random_products import FORMS, Problem, forms, large, problems
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import H200, as_multiplied
 
@@ -88,7 +88,7 @@ def test_random_products(gpu: Gpu, variant, seed):  # noqa: F811
             raise
         gpu.free()
 
-    drawn(VARIANTS[variant], gpu.spec, seed, EACH, check)
+    drawn(VARIANTS[variant], gpu.spec, seed, 6 if large(VARIANTS[variant]) else EACH, check)
 
 
 @pytest.mark.spec("D5", "D9")

@@ -127,6 +127,12 @@ def call(runtime: Runtime, name: str):
     return launch
 
 
+@pytest.fixture(autouse=True)
+def collecting():
+    """Whatever ran before: `clean` looks whether it still is."""
+    gc.enable()
+
+
 def clean(runtime: Runtime) -> bool:
     gc.collect()
     driver = runtime.driver  # a graph lives as long as what was made of it
