@@ -53,11 +53,11 @@ def interleave(
     Stops at the deadline with what there is, though not before every side has a few samples.
     """
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for sample in sides.values():
-        sample()
     collecting = gc.isenabled()
-    gc.disable()
     try:
+        for sample in sides.values():
+            sample()
+        gc.disable()
         for done in range(rounds):
             if done >= min(LEAST_ROUNDS, rounds) and now() >= deadline:
                 break

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +143,10 @@ class Machine(Copies):
 
     # --- launching ----------------------------------------------------------------------------------------------------
 
+    def in_order(self, blocks: range) -> Iterable[int]:
+        """The first of the blocks that run together, and then the others: as a GPU starts them."""
+        return blocks
+
     def launch(
         self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0,
         workspace: np.ndarray = NOTHING, at_once: int = 0,
@@ -153,7 +157,7 @@ class Machine(Copies):
         args = tuple(argument(arg, ins, outs, workspace) for arg in launch.args)
         self.grid = grid or launch.grid[0]
         at_once = at_once or launch.cluster
-        for first in range(0, self.grid, at_once):
+        for first in self.in_order(range(0, self.grid, at_once)):
             self.blocks = [Block(r, first + r, launch.shared) for r in range(min(at_once, self.grid - first))]
             self.events.clear()
             # of a producer's warpgroup only the first thread does anything
