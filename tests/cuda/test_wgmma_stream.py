@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hopper_bodies import Cuda, bodies
+from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
 from hopper_run import run_launch
 from kernel_cases import HALVES
@@ -173,27 +173,12 @@ class NoWaitForTheFlag(Machine):
         return lambda address: TOKEN
 
 
-class NoWarp(Cuda):
-    """Lanes of a warp do not wait for each other."""
-
-    def syncwarp(self):
-        pass
-
-
-class EarlyFlag(Machine):
-    """A warp's first lane sets the flag before the others have stored their sums; or they take what is there before it is set."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.cuda = NoWarp(self)
-
-
 class NoFlag(Machine):
     def store_release(self, dtype):
         return lambda address, x: None
 
 
-@pytest.mark.parametrize("machine, at_once", [(NoWaitForTheFlag, 1), (EarlyFlag, 3), (NoFlag, 3)])
+@pytest.mark.parametrize("machine, at_once", [(NoWaitForTheFlag, 1), (NoFlag, 3)])
 def test_the_model_notices(machine, at_once):
     with pytest.raises((AssertionError, Stuck)):
         for _ in range(10):
