@@ -40,7 +40,7 @@ def launch(t: Tiling, r: RegionSpec, strips: int, monkeypatch: pytest.MonkeyPatc
     return gemm_wgmma._launch(t, r, H200)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("strips", [0, 8])
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
@@ -50,7 +50,7 @@ def test_every_number_goes_where_it_belongs(ta, tb, strips, monkeypatch):
     run_launch(launch(TEAMS, r, strips, monkeypatch), r, 0, 1)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t", [TEAMS, SHARED], ids=str)
 @pytest.mark.parametrize("r", [
