@@ -88,7 +88,7 @@ class Lab:
 
     def warm(self, flops: float, calls: Sequence[Callable[[], Any]]) -> None:
         """Large products are at the power limit: clocks come down in the first half second, by a seventh, and then samples that the sides
-        take in turn differ by 1 %, where without they differed by up to 15. (Samples of 60 ms of one side each, after 20 ms of it that did
+        take in turn differ by 1 to 6 %, where without they differed by up to 15. (Samples of 60 ms of one side each, after 20 ms of it that did
         not count, differed by 5 to 15 %: whoever follows the other has its clock for a while.)"""
         if flops < WARM_FLOPS:
             return

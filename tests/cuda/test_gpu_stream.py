@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
-import numpy as np
 import pytest
-from kernel_cases import HALVES, Case, assert_close, operands_for, reference
+from kernel_cases import Case, operands_for
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
-from wgmma_cases import (
-    STREAMS,
-    TRANSPOSES,
-    activated,
-    as_multiplied,
-    backward,
-    batches,
-    other,
-    product,
-    residual,
-    stashed,
-)
+from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
+from wgmma_cases import STREAMS, TRANSPOSES, activated, backward, batches, other, product, residual, stashed
 
 from aicf.cuda_kernels import engine
 from aicf.types import bf16, f16, f32
@@ -28,13 +16,6 @@ from aicf.types import bf16, f16, f32
 pytestmark = pytest.mark.gpu
 
 IDS = sorted(v.id for v in STREAMS.values())
-
-
-def check(gpu: Any, variant: str, r: Any) -> None:  # noqa: F811
-    case = Case(variant, r, tolerance=HALVES.get(r.operands[0].dtype, 2e-3))
-    operands = operands_for(case, np.random.SeedSequence().entropy % 2**32)
-    want = reference(case, as_multiplied(r, operands.arrays))
-    assert_close(case, launch_case(gpu, case, operands.memory), want)
 
 
 @pytest.mark.parametrize("variant", IDS)
@@ -61,7 +42,7 @@ def test_epilogues(gpu, variant, make, n):  # noqa: F811
 
 @pytest.mark.parametrize("variant", IDS)
 def test_words(gpu, variant):  # noqa: F811
-    check(gpu, variant, other(2056, 4104, 200, (f32, f32, f32)))
+    check(gpu, variant, other(2056, 4104, 200, (f32, f32, f32)), tolerance=2e-3)
 
 
 @pytest.mark.parametrize("variant", IDS)
