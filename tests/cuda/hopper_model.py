@@ -10,12 +10,12 @@ at the address of its first byte, NaN to begin with; what a thread writes there 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from fibers import Fiber, Stuck
 from hopper_bodies import Cuda, argument, bodies
 from hopper_copies import RANK_AT, START, Copies, moved, offset
 from wgmma_model import slab
@@ -25,10 +25,6 @@ from aicf.cuda_kernels.bodies.ptx.wgmma import slab_text
 from aicf.registry.variant import Launch
 
 NOTHING = np.empty(0, np.uint8)
-
-
-class Stuck(Exception):
-    """Nothing can go on, and not everything is done."""
 
 
 @dataclass
@@ -86,10 +82,10 @@ class Block:
 
     def at(self, addresses: np.ndarray) -> np.ndarray:
         """Where in `shared`; of this block's addresses, or of places that are the same in all."""
-        assert np.isin(addresses >> RANK_AT, (0, self.rank)).all(), "an address in another block"
-        within = offset(addresses)
-        assert (within >= START).all() and (within < START + len(self.shared)).all()
-        return within - START
+        home, within = addresses >> RANK_AT, offset(addresses) - START
+        assert ((home == 0) | (home == self.rank)).all(), "an address in another block"
+        assert ((within >= 0) & (within < len(self.shared))).all()
+        return within
 
     def words(self) -> np.ndarray:
         """All of it, by words from where it begins."""
@@ -99,40 +95,24 @@ class Block:
         return self.barriers[offset(at)]
 
 
-class Thread(threading.Thread):
-    """One thread of a block; it runs while it has the baton."""
+class Thread(Fiber):
+    """One thread of a block."""
 
-    def __init__(self, machine: Machine, block: Block, index: int, run: Callable[[], None]) -> None:
-        super().__init__(daemon=True)
-        self.machine, self.block, self.index, self.body = machine, block, index, run
-        self.turn, self.ready, self.over = threading.Semaphore(0), (lambda: True), False
-        self.failure: BaseException | None = None
+    def __init__(self, block: Block, index: int, run: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.block, self.index = block, index
         self.written: list[tuple[np.ndarray, Any]] = []  # to shared memory, since the last fence
         self.asked = self.committed = 0  # products, and those of them in groups
         self.groups: list[int] = []  # products asked for, at each commit
         self.stores: list[list[dict]] = [[]]  # groups of stores; the last is open
         self.visits: dict[Any, int] = {}
 
-    def run(self) -> None:
-        self.turn.acquire()
-        try:
-            self.body()
-        except BaseException as failure:
-            self.failure = failure
-        self.over = True
-        self.machine.baton.release()
-
-    def wait(self, ready: Callable[[], bool]) -> None:
-        self.ready = ready
-        self.machine.baton.release()
-        self.turn.acquire()
-
 
 class Machine(Copies):
     """Runs a launch. Its methods named as the factories of bodies/ptx make what those make."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.baton = random.Random(seed), threading.Semaphore(0)
+        self.random = random.Random(seed)
         self.threads: list[Thread] = []
         self.blocks: list[Block] = []
         self.events: list[Callable[[], None]] = []  # copies under way
@@ -162,15 +142,13 @@ class Machine(Copies):
             self.events.clear()
             # of a producer's warpgroup only the first thread does anything
             indices = [0, *range(128, launch.block[0])] if launch.block[0] > 128 else range(launch.block[0])
-            self.threads = [Thread(self, b, i, lambda: body(*args)) for b in self.blocks for i in indices]
+            self.threads = [Thread(b, i, lambda: body(*args)) for b in self.blocks for i in indices]
             self.everyone = len(indices)
             for block in self.blocks:
                 block.running = len(indices)
             self._run()
 
     def _run(self) -> None:
-        for thread in self.threads:
-            thread.start()
         alive = list(self.threads)
         eagerness = self.random.choice(
             (0.0, 0.001, 0.1)
@@ -181,16 +159,14 @@ class Machine(Copies):
             if self.random.random() < eagerness:
                 self._multiply()
             thread = next((t for t in self.random.choices(alive, k=8) if t.ready()), None) if alive else None
-            thread = thread or next((t for t in self.random.sample(alive, len(alive)) if t.ready()), None)
             if thread is None:
-                self._hurry(alive)
-                continue
+                if not (ready := [t for t in alive if t.ready()]):
+                    self._hurry(alive)
+                    continue
+                thread = self.random.choice(ready)
             self.current = thread
-            thread.turn.release()
-            self.baton.acquire()
-            if thread.failure:
-                raise thread.failure
-            if thread.over:
+            thread.switch()
+            if thread.dead:
                 alive.remove(thread)
                 thread.block.running -= 1
         for block in self.blocks:

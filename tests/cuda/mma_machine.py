@@ -1,7 +1,7 @@
 """An Ampere multiprocessor on the host, as far as mma.sync kernels can tell: their LLVM runs as it is, and the assembly in it is
 done as the PTX manual says it is.
 
-A block's threads are threads, and meet where they must. Shared memory is the block's own, poisoned. Copies to it happen at
+A block's threads take turns, and meet where they must. Shared memory is the block's own, poisoned. Copies to it happen at
 any time between where they are asked for and where they are waited for. Beside the numbers, it is held who wrote and who
 read each two bytes, and between which barriers: what is read before a barrier has told that it is here, or overwritten
 before one has told that it was read, is an error, whichever thread happens to be first.
@@ -10,16 +10,17 @@ before one has told that it was read, is an error, whichever thread happens to b
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 import re
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from on_host import PATIENCE, engine_of, host_arguments, host_code, place_thread, prepare
+from fibers import Fiber, Meeting, Stuck, take_turns
+from greenlet import getcurrent
+from on_host import engine_of, host_arguments, host_code, place_thread, prepare
 
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec
@@ -119,28 +120,22 @@ class Together:
 
     def __init__(self) -> None:
         self.given: list[Any] = [None] * 32
-        self.arrived, self.done, self.results = 0, threading.Event(), None
+        self.arrived, self.results = 0, None
 
 
 class Warp:
     def __init__(self) -> None:
-        self.lock, self.current, self.given_up = threading.Lock(), Together(), False
+        self.current = Together()
 
     def do(self, lane: int, given: Any, compute: Any) -> Any:
         """compute(what each lane gave), a result for each lane."""
-        with self.lock:
-            op = self.current
-            op.given[lane] = given
-            op.arrived += 1
-            last = op.arrived == 32
-            if last:
-                self.current = Together()
-        if last:
-            op.results = compute(op.given)
-            op.done.set()
-        for _ in range(10 * PATIENCE):
-            if op.done.wait(0.1) or self.given_up:
-                break
+        op = self.current
+        op.given[lane] = given
+        op.arrived += 1
+        if op.arrived == 32:
+            self.current, op.results = Together(), compute(op.given)
+        else:
+            getcurrent().wait(lambda: op.results is not None)
         if op.results is None:
             raise Wrong("a warp's threads part")
         return op.results[lane]
@@ -155,8 +150,7 @@ class Block:
         self.writer, self.read = np.full(nbytes // 2, -1), np.full(nbytes // 2, -1)
         self.there = np.full(nbytes // 2, PENDING)
         self.warps = [Warp() for _ in range(threads // 32)]
-        self.barrier = threading.Barrier(threads)
-        self.lock = threading.Lock()
+        self.barrier = Meeting(threads)
 
 
 @dataclass
@@ -180,7 +174,6 @@ class Machine:
 
         prepare()
         self.launch, self.barriers, rewriter = launch, barriers, Rewriter(faults or {})
-        self.local = threading.local()
         self.callbacks = [
             ctypes.CFUNCTYPE(
                 None, ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)
@@ -202,37 +195,30 @@ class Machine:
         self.memory = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in ins]
         threads = self.launch.block[0]
 
-        def run(block: Block, number: int, thread: int) -> None:
-            place_thread(number, thread, self.launch)
-            self.local.thread = Thread(thread, block, random.Random(f"{seed} {number} {thread}"))
+        def run(block: Block, number: int, index: int) -> None:
+            place_thread(number, index, self.launch)
+            thread = getcurrent().thread = Thread(index, block, random.Random(f"{seed} {number} {index}"))
             kernel(*args)
-            if any(self.local.thread.groups):
+            if any(thread.groups):
                 self._fail(Wrong("a thread leaves before its copies have come"))
 
-        with ThreadPoolExecutor(threads) as pool:
-            for number in range(self.launch.grid[0]):
-                block = Block(self.launch.shared, threads)
-                list(pool.map(lambda t, block=block, number=number: run(block, number, t), range(threads)))
-                if self.failure:
-                    break
-        if self.failure:
-            raise self.failure
+        for number in range(self.launch.grid[0]):
+            block = Block(self.launch.shared, threads)
+            try:
+                take_turns([Fiber(functools.partial(run, block, number, index)) for index in range(threads)])
+            except Stuck as stuck:
+                self._fail(stuck)
+            if self.failure:
+                raise self.failure
 
     def _fail(self, failure: BaseException) -> None:
         """Threads go on to their end, but meet no more."""
         self.failure = self.failure or failure
-        block = self.local.thread.block
-        block.barrier.abort()
-        for warp in block.warps:
-            warp.given_up = True
 
     def _meet(self) -> None:
-        thread = self.local.thread
+        thread = getcurrent().thread
         if self.barriers and not self.failure:
-            try:
-                thread.block.barrier.wait(PATIENCE)
-            except threading.BrokenBarrierError as failure:
-                self._fail(failure)
+            thread.block.barrier.wait()
             thread.epoch += 1
 
     def _asm(self, number: int, args: Any, results: Any) -> None:
@@ -244,7 +230,7 @@ class Machine:
         if self.failure:
             return
         try:
-            made = self._do(self.local.thread, self.texts[number], args)
+            made = self._do(getcurrent().thread, self.texts[number], args)
             for i, value in enumerate(made):
                 results[i] = int(value)
         except BaseException as failure:
@@ -291,11 +277,10 @@ class Machine:
         """For these bytes to be written."""
         _, halves = self._span(thread, at, nbytes)
         block = thread.block
-        with block.lock:
-            written = (block.writer[halves] >= 0) & (block.there[halves] >= thread.epoch)
-            if written.any() or (block.read[halves] >= thread.epoch).any():
-                raise Wrong("what no barrier says is done with is overwritten")
-            block.writer[halves], block.there[halves] = thread.index, PENDING
+        written = (block.writer[halves] >= 0) & (block.there[halves] >= thread.epoch)
+        if written.any() or (block.read[halves] >= thread.epoch).any():
+            raise Wrong("what no barrier says is done with is overwritten")
+        block.writer[halves], block.there[halves] = thread.index, PENDING
 
     def _land(self, thread: Thread, at: int, values: bytes) -> None:
         span, _ = self._span(thread, at, len(values))
@@ -303,17 +288,15 @@ class Machine:
 
     def _settle(self, thread: Thread, at: int, nbytes: int) -> None:
         _, halves = self._span(thread, at, nbytes)
-        with thread.block.lock:
-            thread.block.there[halves] = thread.epoch
+        thread.block.there[halves] = thread.epoch
 
     def _take(self, thread: Thread, at: int, nbytes: int) -> np.ndarray:
         span, halves = self._span(thread, at, nbytes)
         block = thread.block
-        with block.lock:
-            if (block.there[halves] >= thread.epoch).any():
-                raise Wrong("what no barrier says has come is read")
-            block.read[halves] = np.maximum(block.read[halves], thread.epoch)
-            return block.bytes[span].copy()
+        if (block.there[halves] >= thread.epoch).any():
+            raise Wrong("what no barrier says has come is read")
+        block.read[halves] = np.maximum(block.read[halves], thread.epoch)
+        return block.bytes[span].copy()
 
     def _copy(self, thread: Thread, to: int, source: int, width: int, given: int) -> Sequence[int]:
         if given > width or (source % width or to % width):

@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from fibers import Fiber, Meeting, take_turns
+from greenlet import getcurrent
 
 from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
 from aicf.cuda_kernels.dsl import materialise
@@ -25,24 +25,22 @@ from aicf.registry.variant import In, Launch, Num, Work
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16
 
-PATIENCE = 60  # seconds at a barrier
 CAPABILITY = 8, 0  # that is compiled for
 
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")  # by which a thread knows its place; along x
-_place = threading.local()
-_block = threading.Barrier(1)
+_block = Meeting(1)
 _NUMBERS = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "i64": ctypes.c_int64}
 
 
 def _meet() -> None:
-    _block.wait(PATIENCE)
+    _block.wait()
 
 
 class _Warp:
     """Threads that multiply together: what each brought."""
 
     def __init__(self) -> None:
-        self.barrier = threading.Barrier(32)
+        self.barrier = Meeting(32)
         self.words = np.zeros((32, 6), np.uint32)
         self.values = np.zeros(32, np.int32)
 
@@ -53,9 +51,9 @@ _warps: list[_Warp] = []
 def _multiply(dtype: Any, *given: Any) -> None:
     """A thread's four sums of m16n8k16: rows g and g + 8, columns 2c and 2c + 1, where its lane is 4g + c."""
     *words, c0, c1, c2, c3, result = given
-    warp, lane = _warps[_place.tid // 32], _place.tid % 32
+    warp, lane = _warps[getcurrent().tid // 32], getcurrent().tid % 32
     warp.words[lane] = words
-    warp.barrier.wait(PATIENCE)
+    warp.barrier.wait()
     halves = (
         warp.words.view(np.uint16).reshape(8, 4, 6, 2).view(dtype).astype(np.float32)
     )  # (g, c, register, half)
@@ -69,17 +67,17 @@ def _multiply(dtype: Any, *given: Any) -> None:
     out = (ctypes.c_float * 4).from_address(result)
     with np.errstate(all="ignore"):
         out[:] = [float(x) for x in np.array([c0, c1, c2, c3]) + sums.reshape(-1)]
-    warp.barrier.wait(PATIENCE)
+    warp.barrier.wait()
 
 
 def _shuffle(_: int, mode: int, value: int, apart: int, __: int) -> int:
     """shfl.sync.bfly: what the lane has whose number differs in these bits."""
     assert mode == 3, "only butterflies"
-    warp, lane = _warps[_place.tid // 32], _place.tid % 32
+    warp, lane = _warps[getcurrent().tid // 32], getcurrent().tid % 32
     warp.values[lane] = value
-    warp.barrier.wait(PATIENCE)
+    warp.barrier.wait()
     other = int(warp.values[lane ^ apart])
-    warp.barrier.wait(PATIENCE)
+    warp.barrier.wait()
     return other
 
 
@@ -154,12 +152,12 @@ ret {{i32, i1}} %made
 
 @functools.cache
 def _symbols() -> list[Any]:
-    """What the code calls: registers, read from `_place`; and libdevice's functions, by libm. Kept alive here."""
+    """What the code calls: registers, read from the fiber; and libdevice's functions, by libm. Kept alive here."""
     from llvmlite import binding
 
     kept: list[Any] = []
     for name in REGISTERS:
-        kept.append(ctypes.CFUNCTYPE(ctypes.c_int32)(functools.partial(getattr, _place, name)))
+        kept.append(ctypes.CFUNCTYPE(ctypes.c_int32)(lambda name=name: getattr(getcurrent(), name)))
         binding.add_symbol(f"on_host_{name}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     kept.append(ctypes.CFUNCTYPE(None)(_meet))
     binding.add_symbol("on_host_barrier", ctypes.cast(kept[-1], ctypes.c_void_p).value)
@@ -246,7 +244,8 @@ def host_arguments(
 
 def place_thread(block: int, thread: int, launch: Launch) -> None:
     """Says where the calling thread is."""
-    _place.ctaid, _place.tid, _place.ntid, _place.nctaid = block, thread, launch.block[0], launch.grid[0]
+    here = getcurrent()
+    here.ctaid, here.tid, here.ntid, here.nctaid = block, thread, launch.block[0], launch.grid[0]
 
 
 def prepare() -> None:
@@ -285,10 +284,7 @@ class OnHost:
                 for thread in range(threads):
                     run(block, thread)
             return
-        _block = threading.Barrier(threads)
-        _warps[:] = [_Warp() for _ in range(threads // 32)]
-        with ThreadPoolExecutor(
-            threads
-        ) as pool:  # which starts a thread for each call, as long as all are waiting
-            for block in range(blocks):
-                list(pool.map(functools.partial(run, block), range(threads)))
+        for block in range(blocks):
+            _block = Meeting(threads)
+            _warps[:] = [_Warp() for _ in range(threads // 32)]
+            take_turns([Fiber(functools.partial(run, block, thread)) for thread in range(threads)])

@@ -319,7 +319,7 @@ class OneAfterTheOther(Machine):
                 groups = self.blocks[0].groups.values()
                 self.current.wait(lambda: not (
                     self.events or self.leaving or any(g.done < len(g.asked) for g in groups)
-                    or any(t.ready() and not t.over for t in first)
+                    or any(t.ready() and not t.dead for t in first)
                 ))  # fmt: skip
             act(*args)
 

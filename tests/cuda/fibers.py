@@ -1,0 +1,54 @@
+"""Threads of a block in one thread of the host: each runs until it waits for something, and then another does.
+
+The host's own threads would take turns by locks, of which a block of 256 has thousands; a switch here is a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from greenlet import getcurrent, greenlet
+
+
+class Stuck(Exception):
+    """Nothing can go on, and not everything is done."""
+
+
+class Fiber(greenlet):
+    """`switch` runs it until it waits, or is `dead`; what it raises is raised there."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.ready: Callable[[], bool] = lambda: True
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Called by itself; whoever switches to it again looks whether it is ready."""
+        self.ready = ready
+        self.parent.switch()
+
+
+class Meeting:
+    """A barrier of so many fibers, again and again."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.arrived = count, 0
+
+    def wait(self) -> None:
+        self.arrived += 1
+        everyone = -(-self.arrived // self.count) * self.count
+        if self.arrived < everyone:
+            getcurrent().wait(lambda: self.arrived >= everyone)
+
+
+def take_turns(fibers: Sequence[Fiber]) -> None:
+    """Runs all to their ends. Where none can go on, all do, as compiled code between them can't be left in the middle: they wait for
+    nothing any more, and it is told afterwards."""
+    alive, stuck = list(fibers), False
+    while alive:
+        able = alive if stuck else [fiber for fiber in alive if fiber.ready()]
+        stuck = not able or stuck
+        for fiber in able:
+            fiber.switch()
+        alive = [fiber for fiber in alive if not fiber.dead]
+    if stuck:
+        raise Stuck(f"threads wait for others that have ended, or wait elsewhere; {len(fibers)} threads")
