@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     the processes of a run share one that begins empty: thousands of launches are of hundreds of kernels."""
     if hasattr(config, "workerinput"):
         return  # it inherits what the first process has set
+    config.pluginmanager.register(Failures(config))
     os.environ["AICF_CACHE"] = "off"
     if os.environ.get("AICF_ACCEPT") == "1":
         found = tempfile.TemporaryDirectory(prefix="aicf-clean-")
@@ -42,6 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ.update(AICF_CACHE="on", AICF_CACHE_DIR=os.environ.get("AICF_TEST_CACHE", folder.name))
+
+
+class Failures:
+    """Names them at once: a run that is ended by its time has not told of any."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and (reporter := self.config.pluginmanager.get_plugin("terminalreporter")):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = crash.message.splitlines()[0] if crash and crash.message else "see below"
+            reporter.write_line(f"\nfailed: {report.nodeid}: {why}", flush=True)
 
 
 def _accept(found: tempfile.TemporaryDirectory[str]) -> None:

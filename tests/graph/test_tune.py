@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from aicf.graph.tune.session import families
 from aicf.ops.schema import schema_of
 from aicf.registry.cost import Cost
 from aicf.registry.registry import KernelRegistry
+from aicf.registry.select import Selector
 from aicf.registry.tuning import Measured, Timing, Tuning
 
 from .tuning_support import CPU, RELU, error, spoiled, tuned, wait
@@ -282,6 +284,33 @@ def test_a_tuned_program_trains_as_the_untuned_one_and_its_tuning_gives_the_same
     path.write_text(path.read_text()[:-40])
     with pytest.raises(TuningError, match=r"tuning\.json"):
         aicf.compile(mlp(), "train", device=device, **TRAIN, tuning=str(path))
+
+
+class Erratic(Bench):
+    """Times are anything between the predicted one and a hundred times that, as on a machine with much else to do."""
+
+    def __init__(self, registry, seed):
+        self.draw, self.asked = random.Random(seed), 0
+        super().__init__(CPU, registry)
+
+    def region(self, region, kernels, deadline):
+        self.asked += 1
+        predicted = {c.variant.id: c.us for c in Selector(self.registry, CPU.spec).ask(region).ranked}
+        return Measured(region, {id: Timing(predicted[id] * 100 ** self.draw.random()) for id in kernels})
+
+
+@pytest.mark.spec("A7", "B13")
+@pytest.mark.parametrize("seed", range(5))
+def test_every_kernel_of_the_plan_was_measured_however_choices_fall(seed):
+    """Each time that comes in may raise regions that nobody had asked about."""
+    registry = aicf.default_registry()
+    recipe = aicf.graph.compile.Recipe(mlp(), "train", TRAIN["loss"], TRAIN["optimizer"])
+    ask = aicf.graph.compile._asking(recipe, CPU.spec, registry, frozenset(), False, 1)
+    bench = Erratic(registry, seed)
+    report = tune(ask, CPU, registry, 1000.0, bench=bench)
+    assert all((s.region.key, s.kernel_id) in report.tuning for s in report.after.plan)
+    assert report.us_after and not report.left
+    assert bench.asked < 5 * len(report.before.asked)
 
 
 @pytest.mark.spec("B13")

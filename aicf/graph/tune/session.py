@@ -23,7 +23,6 @@ from .measure import LEAST, Bench
 from .progress import Progress, no_progress
 from .report import Question, Report
 
-PASSES = 4  # how often regions are formed anew with what was measured
 DOUBT = 8.0  # a time that is so many times the predicted one is taken once more, at the end
 RUNS = LEAST + 3  # a kernel takes at least: it is verified, its samples are made ready, and taken
 
@@ -51,14 +50,18 @@ def tune(
     session = _Session(bench or Bench(runtime, registry), seconds, known, progress)
     before = after = ask(Tuning(session.tuning.header))  # which says nothing yet, but is asked about all
     stopped: BaseException | None = None
+
+    def settled(question: Question) -> Question:
+        """With the regions that are formed anew once others are measured, until there are none."""
+        while not session.left and any(map(session.lacks, question.asked)):
+            session.measure(question)
+            question = ask(session.tuning)
+        return question
+
     try:
-        for _ in range(PASSES):
-            session.measure(after)
-            after = ask(session.tuning)
-            if session.left or not any(map(session.lacks, after.asked)):
-                break
+        after = settled(before)
         session.look_again([*before.asked, *after.asked])
-        after = ask(session.tuning)
+        after = settled(ask(session.tuning))
     except (KeyboardInterrupt, TuningError) as error:
         stopped, after = error, ask(session.tuning)
         session.leave(after.asked)
