@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from hopper_bodies import to_tf32
 
 import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cuda_kernels import MODULES
 from aicf.device.spec import preset
 from aicf.ops.constraints import OperandDecl
 from aicf.ops.draw import draw
+from aicf.ops.gemm import round_tf32
 from aicf.ops.schema import OpSchema, schema_of
 from aicf.registry.read import jumps
 from aicf.registry.variant import KernelVariant
@@ -422,18 +424,26 @@ def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, Opera
     return op, schema, schema.operands[op.inputs.index(tensor)]
 
 
+# Of 8192 numbers one lies half way: the accelerator takes the even neighbour, `cvt.rna` the one away from zero.
+TF32_ROUNDING = {".gemm_wgmma_": to_tf32, ".gemm_mma_tf32_": round_tf32}
+
+
 def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
     """The ops in NumPy, one after another; values inside the region are rounded to their types where kernels have to (A15).
 
-    Floats are float64 unless the values are special ones, which overflow elsewhere there.
+    Floats are float64 unless the values are special ones, which overflow elsewhere there. What a kernel multiplies as TF32 is
+    rounded first as it does: of a few products, that makes as much of a difference as sums of many may be off.
     """
     r = case.region
+    narrow_to = next((f for family, f in TF32_ROUNDING.items() if exact and family in case.variant), None)
     rounded = set(r.outputs) | {t for op in r.ops if jumps(op, r.tensors) for t in op.inputs}
     rounded |= {t for op in r.ops if r.strict or op.kind.name == "convert" for t in op.outputs}
     values = {i: _wide(x, exact) for i, x in zip(r.inputs, arrays)}
     made = dict(values)
     for op in r.ops:
         given = [None if i < 0 else values[i] for i in op.inputs]
+        if narrow_to and op.kind.name == "gemm" and op.attrs["precision"] == Precision.tf32:
+            given[:2] = [narrow_to(x.astype(np.float32)).astype(np.float64) for x in given[:2]]
         with np.errstate(all="ignore"):
             results = schema_of(op.kind).call_reference(given, op.attrs)
             for i, result in zip(op.outputs, results):

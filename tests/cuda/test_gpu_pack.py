@@ -15,7 +15,7 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import check_special_values, tensors
 from test_gpu_wgmma import off as off_of
 from test_pack import F8, region_of
-from wgmma_cases import OTHERS, PACKED, TRANSPOSES, as_multiplied, backward, product, residual, stashed
+from wgmma_cases import OTHERS, PACKED, TRANSPOSES, backward, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels import engine, pack
@@ -51,7 +51,7 @@ def _known(monkeypatch):
 def check(gpu: Any, variant: str, r: Any, shift: int = 0, off: float = 0.0) -> None:  # noqa: F811
     case = Case(variant, r, tolerance=off or HALVES[r.operands[0].dtype])
     operands = operands_for(case, np.random.SeedSequence().entropy % 2**32)
-    want = reference(case, as_multiplied(r, operands.arrays))
+    want = reference(case, operands.arrays)
     assert_close(case, launch_case(gpu, case, operands.memory, shift), want)
 
 

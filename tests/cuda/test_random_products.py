@@ -18,12 +18,11 @@ from hypothesis import seed as seeded
 from kernel_cases import VARIANTS, assert_close, operands_for, reference
 from random_products import FORMS, Problem, forms, large, problems
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
-from wgmma_cases import H200, as_multiplied
+from wgmma_cases import H200
 
 from aicf.cpu_kernels import MODULES
 from aicf.device.spec import DeviceSpec, host
 from aicf.registry.variant import KernelVariant
-from aicf.types import f32
 
 PRODUCTS = [v for v in VARIANTS if VARIANTS[v].kinds == ("gemm",)]
 ON_HOST = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
@@ -75,9 +74,7 @@ def test_random_products(gpu: Gpu, variant, seed):  # noqa: F811
             raise lost[problem]
         case = problem.case(variant)
         operands = operands_for(case, problem.seed)
-        words = f32 in problem.form.types[:1] and ".gemm_wgmma_" in variant
-        arrays = as_multiplied(case.region, operands.arrays) if words else operands.arrays
-        want = reference(case, arrays)
+        want = reference(case, operands.arrays)
         try:
             assert_close(case, launch_case(gpu, case, operands.memory, problem.shift), want)
         except AssertionError:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 from fused_gemm_cases import Product, batched, two_biases
-from hopper_bodies import to_tf32
 from kernel_cases import ALL, desc, fused  # noqa: F401  (ALL is looked for here)
 
-from aicf.cuda_kernels import gemm, gemm_packed, gemm_wgmma
+from aicf.cuda_kernels import gemm_packed, gemm_wgmma
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
@@ -90,13 +88,6 @@ def other(m, n, k, types, make=product, **more):
     attrs = {"precision": Precision.tf32} if a is f32 else {"out_dtype": out.id}
     given = {} if make is product else {"out": out}
     return make(m, n, k, dtype=a, b_dtype=b, tb=True, pitch=(pitch, pitch), **given, **attrs, **more)
-
-
-def as_multiplied(r, arrays):
-    """Operands as tensor cores read them: a and b of f32 rounded to tf32, to the nearest."""
-    p, _ = gemm.parts(r)
-    rounded = (p.a, p.b) if p.dtype is f32 and p.precision is Precision.tf32 else ()
-    return [to_tf32(np.ascontiguousarray(x)) if i in rounded else x for i, x in enumerate(arrays)]
 
 
 def takes(t, types):
