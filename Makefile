@@ -17,7 +17,7 @@ PYTEST = $(PY) -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist wor
 
 SPEC_REPORT := $(VENV)/spec-report.jsonl
 
-.PHONY: help demo test test-all spec lint check-ruff check-format check-types check-imports fmt dev
+.PHONY: help demo test test-all dry-run spec lint check-ruff check-format check-types check-imports fmt dev
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,6 +32,9 @@ test: dev ## run the tests
 
 test-all: dev ## run the tests, with those that install aicf into fresh environments, and all tilings of the large kernels
 	AICF_TEST_ALL=1 AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
+
+dry-run: dev ## without a GPU: do kernels take what the tests for one ask them to?
+	PYTHONPATH=tests/cuda AICF_TEST_ALL=1 $(PYTEST) -p dry_run -m gpu $(ARGS) tests/cuda
 
 spec: dev ## run the tests that carry rows of docs/spec.md, and list every row with its tests' outcomes
 	@rm -f $(SPEC_REPORT)
