@@ -6,6 +6,7 @@ memory is taken once.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 FAMILIES = [
     "gemm_naive", "gemm_tiled_128x128", "gemm_tiled_64x64_split", "gemm_mma_32x32", "gemm_mma_128x256", "gemv_simt", "gemv_mma",
     "gemm_wgmma_128x256", "gemm_wgmma_128x128_pingpong", "gemm_wgmma_256x128_cluster2", "gemm_wgmma_64x64", "gemm_wgmma_64x64_parts2",
-    "gemm_wgmma_64x64_split", "gemm_wgmma_64x64_packed", "gemm_fma_128x128", "gemm_fma_64x128_parts4",
+    "gemm_wgmma_64x64_split", "gemm_wgmma_64x64_packed", "gemm_wgmma_128x256_stream", "gemm_wgmma_128x128_120_pingpong",
+    "gemm_fma_128x128", "gemm_fma_64x128_parts4",
 ]  # fmt: skip
 EVERY = [name for name in (v.split(".")[1] for v in VARIANTS) if "gem" in name]
 # m, n, k, the type, and how many families there are at least that take it
@@ -29,6 +31,14 @@ PROBLEMS = {
     "b, in odd rows": (16, 2**15, 2**16 + 9, f16, 5), "result of f32": (2**16 + 8, 2**15 + 8, 16, f32, 4),
 }  # fmt: skip
 AROUND, CHUNK = 4096, 2**27  # elements of poison on either side; those compared at once
+
+
+@pytest.fixture(autouse=True)
+def given_back():
+    """PyTorch keeps what it has once had, and other processes test on the same GPU."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.cuda.empty_cache()
 
 
 @pytest.mark.spec("D9", "D10")
