@@ -55,7 +55,7 @@ class Failures:
         if report.failed and (reporter := self.config.pluginmanager.get_plugin("terminalreporter")):
             crash = getattr(report.longrepr, "reprcrash", None)
             why = crash.message.splitlines()[0] if crash and crash.message else "see below"
-            reporter.write_line(f"\nfailed: {report.nodeid}: {why}", flush=True)
+            reporter.write_line(f"failed: {report.nodeid}: {why}", flush=True)
 
 
 def _accept(found: tempfile.TemporaryDirectory[str]) -> None:

@@ -1,5 +1,5 @@
-"""A plugin: tests for a GPU, without one. Nothing is launched and no number compared; it fails where a kernel refuses what it is
-asked to take, or its launches can't be made.
+"""A plugin: tests for a GPU, on a machine without one. Nothing is launched and no number compared; it fails where a kernel refuses what
+it is asked to take, or its launches can't be made. Tests that go on to look at numbers, or at the device itself, are skipped there.
 
     python -m pytest -p dry_run -m gpu tests/cuda       (with tests/cuda on PYTHONPATH; `make dry-run`)
 """
@@ -14,17 +14,28 @@ from typing import Any
 import numpy as np
 import pytest
 import test_gpu_kernels as on_gpu
+from cuda.pathfinder import DynamicLibNotFoundError
 from kernel_cases import VARIANTS, Case, Operands
 
 from aicf.cuda_kernels import engine
 from aicf.device import runtime
 from aicf.device.spec import preset
+from aicf.errors import DeviceError
 
 LARGE = 10**8  # elements; of these one is in memory
 
 
 class Refused(Exception):
-    """A kernel does not take what a test asks it to."""
+    """A kernel does not take what a test asks it to, or can't be launched."""
+
+
+class Beyond(Exception):
+    """What a GPU would be needed for."""
+
+
+if runtime.cuda_missing() is None:
+    raise pytest.UsageError("there is a GPU here, which this would not use: python -m pytest -m gpu")
+runtime.cuda_missing = lambda: None  # tests for a GPU are not skipped: this is read before conftest.py is
 
 
 class Dry(on_gpu.Gpu):
@@ -35,7 +46,7 @@ class Dry(on_gpu.Gpu):
         pass
 
     def download(self, pointer: int, nbytes: int) -> np.ndarray:
-        return np.zeros(nbytes, np.uint8)
+        raise Beyond
 
     def free(self) -> None:
         pass
@@ -49,17 +60,18 @@ def open_gpu() -> Dry:
 def launch_case(gpu: Dry, case: Case, memory: Sequence[np.ndarray], shift: int = 0,
                 onto: dict[int, int] | None = None) -> list[np.ndarray]:  # fmt: skip
     variant, r = VARIANTS[case.variant], case.region
-    reject = variant.supported(r, gpu.spec)
-    if reject is not None and reject.condition == "needs":
-        pytest.skip(str(reject))
-    if reject is not None:
-        raise Refused(f"{case}: {reject}")
-    variant.query_workspace(r, gpu.spec)
-    for launch in variant.build(r, gpu.spec):
-        engine.configuration(launch)
-        engine.parameters(launch.args)
-        if launch.shared > gpu.spec.shared_per_block or not all(0 < g < 2**31 for g in launch.grid):
-            raise Refused(f"{case}: {launch}")
+    try:
+        if reject := variant.supported(r, gpu.spec):
+            assert reject.condition == "needs", str(reject)
+            pytest.skip(str(reject))
+        assert variant.query_workspace(r, gpu.spec) >= 0
+        for launch in variant.build(r, gpu.spec):
+            engine.configuration(launch)
+            engine.parameters(launch.args)
+            assert launch.shared <= gpu.spec.shared_per_block, launch
+            assert all(0 < blocks < 2**31 for blocks in launch.grid), launch
+    except Exception as error:
+        raise Refused(f"{case}: {error!r}") from error
     return _zeros(r.results)
 
 
@@ -81,7 +93,7 @@ REPLACED = {
     "open_gpu": open_gpu, "launch_case": launch_case, "operands_for": operands_for, "assert_close": lambda *args, **more: None,
     "reference": lambda case, arrays, exact=True: _zeros(case.region.results),
 }  # fmt: skip
-runtime.cuda_missing = lambda: None  # tests for a GPU are not skipped: this is read before conftest.py is
+BEYOND = (Beyond, DeviceError, DynamicLibNotFoundError)
 
 
 def pytest_collection_finish() -> None:
@@ -93,18 +105,19 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Any:
-    """A test that goes on to look at numbers, or at the device itself, has told all that it can."""
     try:
         return (yield)
-    except Exception as error:
-        if isinstance(error, Refused) or "no product is known" in str(error):
-            raise
+    except BEYOND as error:
         pytest.skip(f"needs the device: {type(error).__name__}")
+    except AssertionError as error:
+        if "no product is known" in str(error):
+            raise
+        pytest.skip("looks at numbers")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup() -> Any:
     try:
         return (yield)
-    except Exception as error:
+    except BEYOND as error:
         pytest.skip(f"needs the device: {type(error).__name__}")

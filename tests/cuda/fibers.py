@@ -40,15 +40,17 @@ class Meeting:
             getcurrent().wait(lambda: self.arrived >= everyone)
 
 
-def take_turns(fibers: Sequence[Fiber]) -> None:
-    """Runs all to their ends. Where none can go on, all do, as compiled code between them can't be left in the middle: they wait for
-    nothing any more, and it is told afterwards."""
-    alive, stuck = list(fibers), False
+def take_turns(fibers: Sequence[Fiber], told: Callable[[Stuck], None] = lambda stuck: None) -> None:
+    """Runs all to their ends. Where none can go on, all do, as compiled code between them can't be left in the middle: `told` is, and
+    then they wait for nothing any more; it is raised in the end."""
+    alive, stuck = list(fibers), None
     while alive:
         able = alive if stuck else [fiber for fiber in alive if fiber.ready()]
-        stuck = not able or stuck
+        if not able:
+            stuck, able = Stuck(f"{len(alive)} of {len(fibers)} threads wait for others"), alive
+            told(stuck)
         for fiber in able:
             fiber.switch()
         alive = [fiber for fiber in alive if not fiber.dead]
     if stuck:
-        raise Stuck(f"threads wait for others that have ended, or wait elsewhere; {len(fibers)} threads")
+        raise stuck

@@ -6,7 +6,7 @@ This folder has no `__init__.py`: a test package called `cuda` would hide NVIDIA
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -424,8 +424,15 @@ def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, Opera
     return op, schema, schema.operands[op.inputs.index(tensor)]
 
 
-# Of 8192 numbers one lies half way: the accelerator takes the even neighbour, `cvt.rna` the one away from zero.
-TF32_ROUNDING = {".gemm_wgmma_": to_tf32, ".gemm_mma_tf32_": round_tf32}
+# How kernels round what they multiply as TF32; others multiply f32, or three parts of it (3xTF32). Of 8192 numbers one lies half
+# way: the accelerator takes the even neighbour, `cvt.rna` the one away from zero.
+TF32_ROUNDING = {".gemm_wgmma_": to_tf32, ".gemm_mma_tf32_": round_tf32, "cpu.reference.": round_tf32}
+
+
+def tf32_rounding(variant: str) -> Callable[[np.ndarray], np.ndarray] | None:
+    if "tf32x3" in variant:
+        return None
+    return next((rounding for family, rounding in TF32_ROUNDING.items() if family in variant), None)
 
 
 def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
@@ -435,15 +442,15 @@ def reference(case: Case, arrays: Sequence[np.ndarray], exact: bool = True) -> l
     rounded first as it does: of a few products, that makes as much of a difference as sums of many may be off.
     """
     r = case.region
-    narrow_to = next((f for family, f in TF32_ROUNDING.items() if exact and family in case.variant), None)
+    rounding = tf32_rounding(case.variant) if exact else None
     rounded = set(r.outputs) | {t for op in r.ops if jumps(op, r.tensors) for t in op.inputs}
     rounded |= {t for op in r.ops if r.strict or op.kind.name == "convert" for t in op.outputs}
     values = {i: _wide(x, exact) for i, x in zip(r.inputs, arrays)}
     made = dict(values)
     for op in r.ops:
         given = [None if i < 0 else values[i] for i in op.inputs]
-        if narrow_to and op.kind.name == "gemm" and op.attrs["precision"] == Precision.tf32:
-            given[:2] = [narrow_to(x.astype(np.float32)).astype(np.float64) for x in given[:2]]
+        if rounding and op.kind.name == "gemm" and op.attrs["precision"] == Precision.tf32:
+            given[:2] = [rounding(x.astype(np.float32)).astype(np.float64) for x in given[:2]]
         with np.errstate(all="ignore"):
             results = schema_of(op.kind).call_reference(given, op.attrs)
             for i, result in zip(op.outputs, results):

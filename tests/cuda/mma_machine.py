@@ -9,6 +9,7 @@ before one has told that it was read, is an error, whichever thread happens to b
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import random
@@ -204,10 +205,9 @@ class Machine:
 
         for number in range(self.launch.grid[0]):
             block = Block(self.launch.shared, threads)
-            try:
-                take_turns([Fiber(functools.partial(run, block, number, index)) for index in range(threads)])
-            except Stuck as stuck:
-                self._fail(stuck)
+            fibers = [Fiber(functools.partial(run, block, number, index)) for index in range(threads)]
+            with contextlib.suppress(Stuck):
+                take_turns(fibers, self._fail)
             if self.failure:
                 raise self.failure
 

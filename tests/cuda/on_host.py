@@ -1,7 +1,7 @@
 """Kernels run on the host: what numba makes of a body, before NVIDIA's compiler has it.
 
 Unlike the simulator this runs the intrinsics: every load, store, conversion and index as LLVM. Blocks come one after
-another, and so do a block's threads unless they meet, at barriers or in shuffles; then each has a thread of its own. Of instructions
+another, and so do a block's threads unless they meet, at barriers or in shuffles; then they take turns (fibers.py). Of instructions
 that LLVM does not know there are mma.sync m16n8k16 and shuffles, done as the PTX manual says, where a warp's threads meet, and
 conversions of fp8.
 """

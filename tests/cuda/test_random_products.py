@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as seeded
-from kernel_cases import VARIANTS, assert_close, operands_for, reference
-from random_products import FORMS, Problem, forms, large, problems
+from kernel_cases import VARIANTS, assert_close, operands_for, reference, tf32_rounding
+from random_products import FORMS, Form, Problem, forms, large, problems
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import H200
 
 from aicf.cpu_kernels import MODULES
 from aicf.device.spec import DeviceSpec, host
 from aicf.registry.variant import KernelVariant
+from aicf.types import f32
 
 PRODUCTS = [v for v in VARIANTS if VARIANTS[v].kinds == ("gemm",)]
 ON_HOST = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
@@ -91,14 +92,36 @@ def test_random_products(gpu: Gpu, variant, seed):  # noqa: F811
 @pytest.mark.spec("D5", "D9")
 @pytest.mark.parametrize("variant", ["cpu.gemm_blas.v2", "cpu.reference.v1"])
 def test_random_products_on_the_host(variant, seed):
-    def check(problem: Problem) -> None:
-        case, r = problem.case(variant), problem.region("cpu")
-        operands = operands_for(case, problem.seed)
-        results = [np.full(t.shape, np.nan, t.dtype.numpy) for t in r.results]
-        ON_HOST[variant].build(r, host()).function(operands.arrays, results)
-        assert_close(case, results, reference(case, operands.arrays))
+    drawn(ON_HOST[variant], host(), seed, 30, lambda problem: run_on_host(variant, problem), largest=150)
 
-    drawn(ON_HOST[variant], host(), seed, 30, check, largest=150)
+
+def run_on_host(variant: str, problem: Problem) -> None:
+    case, r = problem.case(variant), problem.region("cpu")
+    operands = operands_for(case, problem.seed)
+    results = [np.full(t.shape, np.nan, t.dtype.numpy) for t in r.results]
+    ON_HOST[variant].build(r, host()).function(operands.arrays, results)
+    assert_close(case, results, reference(case, operands.arrays))
+
+
+@pytest.mark.parametrize("variant", [*ON_HOST, *PRODUCTS])
+def test_references_round_as_kernels_do(variant):
+    """Where a kernel may multiply TF32 instead of f32: its own rounding, or none."""
+    name = re.match(r"cuda\.gemm_(wgmma|mma_tf32)_|cpu\.reference", variant)
+    if not name or "tf32x3" in variant:
+        assert tf32_rounding(variant) is None
+        return
+    half_way = np.array([1 + 2**-11, 1 + 3 * 2**-11, 1 + 1.1 * 2**-11], np.float32)
+    even, away = (np.array(x) * 2.0**-10 + 1 for x in ([0, 2, 1], [1, 2, 1]))
+    np.testing.assert_array_equal(tf32_rounding(variant)(half_way), even if name[1] == "wgmma" else away)
+
+
+@pytest.mark.spec("D5", "D9")
+def test_tf32_on_the_host():
+    """By the reference, which rounds, and by the host's BLAS, which does not."""
+    form = Form((f32, f32, f32), "tf32", False, False, "plain", 1, 16, "")
+    for variant in ("cpu.reference.v1", "cpu.gemm_blas.v2"):
+        for seed in range(5):
+            run_on_host(variant, Problem(form, 64, 64, 3, seed=seed))
 
 
 @pytest.mark.parametrize("variant", PRODUCTS)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.mlp import batch_of, on_each_device
-from pace import least_seconds
+from pace import least_ratio, least_seconds
 from registry.synthetic import kernel, registry_of, structured
 
 import aicf
@@ -231,11 +231,9 @@ def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
     def select(n):
         assert form_regions(ops[:n], graph, Selector(registry, spec))[-1].last == n - 1
 
-    limit = 0.5e-3
-    for n in (len(ops) // 2, len(ops)):
-        seconds = least_seconds(lambda n=n: select(n), limit * n) / n
-        assert seconds < limit, n
-        limit = 2 * seconds + 0.02e-3
+    limit = 0.5e-3 * len(ops)
+    assert least_seconds(lambda: select(len(ops)), limit) < limit
+    assert least_ratio(lambda: select(len(ops)), lambda: select(len(ops) // 2), 4) < 4
 
 
 @pytest.mark.spec("A6")

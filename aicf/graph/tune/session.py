@@ -23,7 +23,7 @@ from .measure import LEAST, Bench
 from .progress import Progress, no_progress
 from .report import Question, Report
 
-DOUBT = 8.0  # a time that is so many times the predicted one is taken once more, at the end
+DOUBT = 8.0  # a time that is so many times the predicted one is taken once more, when all are known
 RUNS = LEAST + 3  # a kernel takes at least: it is verified, its samples are made ready, and taken
 
 Ask = Callable[[Times | None], Question]
@@ -54,14 +54,17 @@ def tune(
     def settled(question: Question) -> Question:
         """With the regions that are formed anew once others are measured, until there are none."""
         while not session.left and any(map(session.lacks, question.asked)):
+            known = session.state
             session.measure(question)
+            if session.state == known:  # whatever it is that it lacks, it can't be had
+                session.leave(question.asked)
             question = ask(session.tuning)
         return question
 
     try:
         after = settled(before)
-        session.look_again([*before.asked, *after.asked])
-        after = settled(ask(session.tuning))
+        while session.look_again([*before.asked, *after.asked]):
+            after = settled(ask(session.tuning))
     except (KeyboardInterrupt, TuningError) as error:
         stopped, after = error, ask(session.tuning)
         session.leave(after.asked)
@@ -80,10 +83,17 @@ class _Session:
         self.done: list[RegionSpec] = []
         self.left: list[RegionSpec] = []
         self.skipped: dict[RegionSpec, str] = {}
+        self.looked_at: set[RegionSpec] = set()  # again
 
     @property
     def seconds(self) -> float:
         return self.bench.clock() - self.start
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Something more in each after a measurement, or it was in vain."""
+        known = sum(len(m.timings) + len(m.refused) for m in self.tuning.regions.values())
+        return known, len(self.left), len(self.skipped)
 
     @property
     def remaining(self) -> float:
@@ -148,9 +158,11 @@ class _Session:
         self.progress(len(self.done), total, "")
         return True
 
-    def look_again(self, asked: Iterable[Selection]) -> None:
-        """Times that are far above the prediction, once more: what else ran on the machine only ever adds to them."""
-        mine = set(self.done)
+    def look_again(self, asked: Iterable[Selection]) -> bool:
+        """Times that are far above the prediction, once more: what else ran on the machine only ever adds to them. Whether there were
+        any."""
+        mine, tuning = set(self.done) - self.looked_at, self.tuning
+        self.looked_at |= mine
         for s in {s.region: s for s in asked if s.region in mine}.values():
             known = self.tuning.regions[s.region.key]
             predicted = {c.variant.id: c.cost.predicted or c.us for c in s.ranked}
@@ -160,6 +172,7 @@ class _Session:
                 again = self.bench.region(s.region, doubted, self.bench.clock()).timings
                 best = {id: min(t, again.get(id, t), key=lambda t: t.us) for id, t in known.timings.items()}
                 self._keep([Measured(known.region, best, known.refused)])
+        return self.tuning is not tuning
 
     def _keep(self, measured: Iterable[Measured]) -> None:
         self.tuning = self.tuning.updated(Tuning(Header.here(self.bench.runtime.spec), measured))
