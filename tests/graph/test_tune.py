@@ -313,6 +313,18 @@ def test_every_kernel_of_the_plan_was_measured_however_choices_fall(seed):
     assert bench.asked < 5 * len(report.before.asked)
 
 
+def test_what_measuring_does_not_bring_is_left():
+    """A bench that times another kernel than it is asked for."""
+
+    class Elsewhere(Timed):
+        def region(self, region, kernels, deadline):
+            return Measured(region, {"cpu.other.v1": Timing(1.0)})
+
+    registry = registry_of(kernel("cpu.any.v1"))
+    report = tuned(registry, RELU, seconds=99, bench=Elsewhere(registry))
+    assert report.left == (RELU,)
+
+
 @pytest.mark.spec("B13")
 def test_the_same_tuning_gives_the_same_plan_whatever_the_order_of_registration():
     variants = list(aicf.default_registry())
