@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fibers import Fiber, Meeting, Stuck, take_turns
-from greenlet import getcurrent
+from fibers import Fiber, Meeting, Stuck, getcurrent, take_turns
 from on_host import engine_of, host_arguments, host_code, place_thread, prepare
 
 from aicf.registry.variant import Launch

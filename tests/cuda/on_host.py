@@ -16,8 +16,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from fibers import Fiber, Meeting, take_turns
-from greenlet import getcurrent
+from fibers import Fiber, Meeting, getcurrent, take_turns
 
 from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
 from aicf.cuda_kernels.dsl import materialise

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fibers import Fiber, take_turns
-from greenlet import getcurrent
+from fibers import Fiber, getcurrent, take_turns
 from numba.cuda.simulator import kernel, kernelapi
 
 
