@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from pace import TRIES
 from registry.synthetic import kernel, registry_of
 
 import aicf
@@ -18,8 +19,6 @@ from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.plan import make_plan
 from aicf.registry.select import Selector
-
-ROUNDS = 2
 
 
 def stages(layers: int) -> tuple[int, dict[str, float]]:
@@ -56,10 +55,13 @@ def stages(layers: int) -> tuple[int, dict[str, float]]:
 
 @pytest.mark.spec("A6", "C4")
 def test_every_stage_takes_as_long_per_op_in_a_graph_of_ten_thousand():
-    def per_op(layers: int) -> dict[str, float]:
-        rounds = [stages(layers) for _ in range(ROUNDS)]
-        return {name: min(taken[name] / n for n, taken in rounds) for name in rounds[0][1]}
-
-    few, many = per_op(60), per_op(600)
-    for name, seconds in many.items():
-        assert seconds < 3 * few[name], f"{name}: {1e6 * few[name]:.1f} us per op, then {1e6 * seconds:.1f}"
+    best: dict[int, dict[str, float]] = {60: {}, 600: {}}
+    for _ in range(TRIES):
+        for layers, known in best.items():
+            ops, taken = stages(layers)
+            known.update({name: min(known.get(name, 1), seconds / ops) for name, seconds in taken.items()})
+        few, many = best.values()
+        slow = {name: (few[name], many[name]) for name in few if many[name] >= 3 * few[name]}
+        if not slow:
+            break
+    assert not slow, "seconds per op of a small graph, and of a large one"
