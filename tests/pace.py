@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable
 from functools import reduce
 
-NOMINAL = (
-    5e-3  # seconds that `_known` takes where limits were set, on a core of an EPYC that nothing else disturbs
-)
+NOMINAL = 5e-3  # seconds that `_known` takes where limits were set: a core of an EPYC, alone
 TRIES = 5  # interruptions only ever add to a time
 
 

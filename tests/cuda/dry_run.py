@@ -7,7 +7,8 @@ it is asked to take, or its launches can't be made. Tests that go on to look at 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,21 +104,26 @@ def pytest_collection_finish() -> None:
             vars(module).update({n: f for n, f in REPLACED.items() if n in vars(module)})
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Any:
+@contextmanager
+def as_far_as_it_goes() -> Iterator[None]:
     try:
-        return (yield)
+        yield
     except BEYOND as error:
         pytest.skip(f"needs the device: {type(error).__name__}")
-    except AssertionError as error:
-        if "no product is known" in str(error):
-            raise
-        pytest.skip("looks at numbers")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup() -> Any:
-    try:
+    with as_far_as_it_goes():
         return (yield)
-    except BEYOND as error:
-        pytest.skip(f"needs the device: {type(error).__name__}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Any:
+    try:
+        with as_far_as_it_goes():
+            return (yield)
+    except AssertionError as error:
+        if "no product is known" in str(error):
+            raise
+        pytest.skip("looks at numbers")

@@ -91,7 +91,7 @@ class _Session:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Something more in each after a measurement, or it was in vain."""
+        """What is known, left out and skipped, by number: none of it grows when measuring was in vain."""
         known = sum(len(m.timings) + len(m.refused) for m in self.tuning.regions.values())
         return known, len(self.left), len(self.skipped)
 
