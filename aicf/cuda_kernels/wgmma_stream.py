@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from ..device.spec import DeviceSpec
-from ..registry.variant import Checks, Reject, Work, at_least, at_most, cdiv
+from ..registry.variant import Checks, Reject, Work, at_least, at_most
 from ..rows import RegionSpec
 from ..types import f32, i64
-from . import column_sums, gemm, gemm_split, wgmma_cost
+from . import gemm, gemm_split, wgmma_cost
 from .wgmma_tiling import SMS, WARPS, Tiling, depth
-
-ALIGNMENT = 256
 
 
 def checks(tiling: Tiling, region: RegionSpec) -> Checks:
@@ -25,18 +23,15 @@ def blocks(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
     return min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
 
 
-def _places(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[int, int, int]:
-    """Where slots for each block's sums begin in the workspace, behind sums of columns; their flags; and where these end."""
-    count = blocks(tiling, region, device)
-    slots = cdiv(column_sums.workspace(region, tiling.rows, WARPS), ALIGNMENT) * ALIGNMENT
-    flags = slots + count * tiling.m * tiling.n * f32.itemsize
-    return slots, flags, flags + count * tiling.members * WARPS * i64.itemsize
+def _slots(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+    """Bytes of the workspace for each block's sums, with which it begins; their flags are behind them."""
+    return blocks(tiling, region, device) * tiling.m * tiling.n * f32.itemsize
 
 
 def workspace(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
-    return _places(tiling, region, device)[2]
+    flags = blocks(tiling, region, device) * tiling.members * WARPS * i64.itemsize
+    return _slots(tiling, region, device) + flags
 
 
 def pointers(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[Work, Work]:
-    slots, flags, _ = _places(tiling, region, device)
-    return Work(slots, f32), Work(flags, i64)
+    return Work(0, f32), Work(_slots(tiling, region, device), i64)

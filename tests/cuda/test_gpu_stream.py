@@ -8,7 +8,7 @@ import pytest
 from kernel_cases import Case, operands_for
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
-from wgmma_cases import STREAMS, TRANSPOSES, activated, backward, batches, other, product, residual, stashed
+from wgmma_cases import STREAMS, TRANSPOSES, activated, batches, other, product, residual, stashed
 
 from aicf.cuda_kernels import engine
 from aicf.types import bf16, f16, f32
@@ -34,7 +34,7 @@ def test_shares(gpu, variant, m, n, k):  # noqa: F811
 
 
 @pytest.mark.parametrize("variant", IDS)
-@pytest.mark.parametrize("make", [residual, stashed, activated, backward])
+@pytest.mark.parametrize("make", [residual, stashed, activated])
 @pytest.mark.parametrize("n", [4104, 4101])
 def test_epilogues(gpu, variant, make, n):  # noqa: F811
     check(gpu, variant, make(2056, n, 136, tb=True))

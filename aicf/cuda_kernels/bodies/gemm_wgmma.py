@@ -341,7 +341,7 @@ def consumer(
         gatherer(tiling, staged),
         tiling.columns,
     )
-    asks, gives, give, take = contributor(tiling, epilogue)
+    asks, gives, give, take = contributor(tiling)
     _, met, _ = _together(tiling)
     here, go_on = places_of_stages(stages, stage_bytes)
 

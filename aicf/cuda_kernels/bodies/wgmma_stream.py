@@ -94,7 +94,7 @@ def shares(epilogue: Epilogue) -> Items:
     return Items(device(plan), device(tile), device(slices), device(place))
 
 
-def contributor(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any, Any]:
+def contributor(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     """(`asks(item, member)`: the thread, or none that asks for boxes, of what will not be finished here; `gives(item)`: whether it
     is that; `give(sums, part, member, operands)`: to who finishes it; `take(sums, part, member, item, plan, operands)`: sums of a
     whole tile)"""
@@ -105,9 +105,9 @@ def contributor(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any, Any]
             device(lambda sums, part, member, operands: None),
             device(lambda acc, sums, part, member, item, plan, operands: (acc, sums)),
         )
-    count, members, at = tiling.sums, tiling.members, int(epilogue.sums is not None)
+    count, members = tiling.sums, tiling.members
     place, load, release = global_address(), load_acquire(i64), store_release(i64)
-    put, get, flags_at = put_run(f32, RUN), get_run(f32, RUN), at + 1
+    put, get = put_run(f32, RUN), get_run(f32, RUN)
 
     def put_sums(i, run, env):
         put(env[0], env[1] + i // RUN * (RUN * WARPGROUP), run)
@@ -127,21 +127,21 @@ def contributor(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any, Any]
 
     def give(sums, part, member, operands):
         first, flag = slot(np.int64(cuda.blockIdx.x), part, member)
-        put_all(sums, (operands[4][at], first))
+        put_all(sums, (operands[4][0], first))
         cuda.syncwarp()
         if member & 31 == 0:
-            release(place(operands[4][flags_at], flag), TOKEN)
+            release(place(operands[4][1], flag), TOKEN)
 
     def take(acc, sums, part, member, item, plan, operands):
         if item == plan[7]:
             first, flag = slot(np.int64(cuda.blockIdx.x) - 1, part, member)
             if member & 31 == 0:
-                signal = place(operands[4][flags_at], flag)
+                signal = place(operands[4][1], flag)
                 while load(signal) != TOKEN:
                     pass
-                operands[4][flags_at][flag] = 0
+                operands[4][1][flag] = 0
             cuda.syncwarp()
-            sums = add_all(sums, (operands[4][at], first))
+            sums = add_all(sums, (operands[4][0], first))
         return sums, sums  # there are no registers for both
 
     def asks(item, member):
