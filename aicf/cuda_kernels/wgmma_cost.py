@@ -43,10 +43,10 @@ START_US = 0.05  # of barriers, descriptors on their way, registers divided anew
 CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
 MEET_US = 0.2  # for each other block that shares a tile: they meet meanwhile, and then each waits for the others' sums
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
-# For a block's sums of a part of a tile to go to another, and for it to add them; and how much longer divided tiles take: not all
-# blocks are at the same slices then, and the L2 cache answers fewer requests at once
-HAND_ON_US, OUT_OF_STEP = 3.0, 0.25
-DIVIDED = 1.03  # times all main loops, where tiles are divided: what 8192 x 8192 x 512 and 4096^3 took longer
+# For a block's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their slices are not
+# those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
+# 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
+HAND_ON_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
@@ -108,7 +108,8 @@ def cost(
         most = widest(tiling, region, device, strips(tiling, region, device)) / tiling.n
         alone, loop = alone + TWO_WIDTHS_US, loop + TWO_WIDTHS_US
     at_once = tiling.teams * tiling.blocks
-    in_turn = most * (alone if tiling.blocks == 1 else loop)
+    loops = DIVIDED * most if tiling.stream else most
+    in_turn = loops * (alone if tiling.blocks == 1 else loop)
     if tiling.teams > 1 and parts is None:
         # stores one by one are all in its way, and so is what warps tell each other
         sums = _sums_us(region)
@@ -120,10 +121,10 @@ def cost(
     late = max(0.0, last_of_all - finish)
     # one after the other, as long as there is a tile; of divided ones, a part of one
     rounds = math.ceil(most / at_once)
-    multiplied = DIVIDED * most / at_once if tiling.stream else rounds
+    multiplied = loops / at_once if tiling.stream else rounds
     together = max(in_turn + finish, multiplied * alone + rounds * finish) + late
     if tiling.stream:
-        together += HAND_ON_US + OUT_OF_STEP * (1.0 + most % 1.0) * loop
+        together += HAND_ON_US + OUT_OF_STEP * (most % 1.0) * loop
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
     if parts is not None:
