@@ -43,6 +43,9 @@ START_US = 0.05  # of barriers, descriptors on their way, registers divided anew
 CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
 MEET_US = 0.2  # for each other block that shares a tile: they meet meanwhile, and then each waits for the others' sums
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
+# For each 64 x 64 results of such a block, before the next one is at work in its place: 47 times of several rounds, 512³ to 4096³, are
+# foreseen to 5 %, and without it to 10 %, most of them too short
+NEXT_CHUNK_US = 0.8
 # For a block's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their slices are not
 # those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
 # 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
@@ -139,12 +142,10 @@ def cost(
     again = tiles * fetch / device.sms
     limits = {"memory": memory + BESIDE * again, "L2": again, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
-    if (
-        tiling.parts > 1
-    ):  # one tile each: nothing is on its way while sums meet, or before the next block begins
-        together = max(
-            limits[limit] + finish, most * (alone + finish + START_US + TRIP_US) - START_US - TRIP_US
-        )
+    if tiling.parts > 1:
+        # one tile each: nothing is on its way while sums meet, or before the next block begins
+        begin = START_US + TRIP_US + NEXT_CHUNK_US * tiling.consumers * chunks
+        together = max(limits[limit] + finish, most * (alone + finish + begin) - begin)
     if parts is None and limit != "memory":  # which has no time to spare, or takes power
         together += MOVED * _moved_bytes(region) / device.bandwidth * 1e-3
     first = tiling.stage_bytes / PORT * 1e-3
