@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dsl import cuda, device, int32, uint32
+from ..dsl import device, int32, uint32
 from ..gemm_fma import PAD, WARP_TILE, Order, Tiling
 from .epilogue import Epilogue
 from .ptx import Place, arrive, expect, load_box, turn_runs, wait_phase
@@ -173,9 +173,8 @@ def turner(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, An
         # `ldmatrix` waits for lanes that leave these loops apart: a syncwarp here took 0.2 to 1.7 % of a product
         turn_a(base, part, member, number)
         turn_b(base, part, member, number)
-        cuda.syncwarp()
-        if thread % uint32(32) == 0:
-            tell(uint32(full + uint32(2 * empty)))
+        # each lane, for what it wrote: a tool that follows machine code sees no order between a warp's writes and one lane's arrival
+        tell(uint32(full + uint32(2 * empty)))
 
     return device(turn), 2 * empty, device(lambda base, part, number: None)
 

@@ -3,8 +3,8 @@ of shared memory by fused multiply-adds, 128 sums each.
 
     shared memory   for each part of the warps a ring of stages, slices of a with those of b behind them; three barriers a stage
     full[stage]     a slice has arrived: one arrival by the part's first thread, and as many bytes as it asked for
-    turned[stage]   rows of k of a slice have become rows of lines: an arrival by each warp of the part
-    empty[stage]    a slice has been multiplied: an arrival by each warp of the part
+    turned[stage]   rows of k of a slice have become rows of lines: an arrival by each thread of the part
+    empty[stage]    a slice has been multiplied: an arrival by each thread of the part
     parts           of warps take slices in turns; in the end their sums meet, in the order of the parts
 
 There is no producer: its registers would be missed. The first thread of a part asks for a slice when the part has read what lies there.
@@ -56,7 +56,7 @@ NO_STEPS = np.int64(0), np.int64(0), np.int64(0), np.int64(0)  # of a batch: des
 def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: a block per tile of the result; maps of a and b."""
     tile_m, tile_n, stages, parts, members = tiling.m, tiling.n, tiling.stages, tiling.parts, tiling.members
-    barriers_at, notes_at, warps, warps_m = tiling.barriers_at, tiling.notes_at, members // 32, tiling.warps_m
+    barriers_at, notes_at, warps_m = tiling.barriers_at, tiling.notes_at, tiling.warps_m
     slots, depth, eights, ahead = parts * stages, tiling.step, tiling.step // 8, tiling.ahead
     empty = 8 * slots
     a_eight, b_eight = 8 * pitch_of(a_order, tile_m), 8 * pitch_of(b_order, tile_n)
@@ -97,8 +97,8 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
             for slot in range(slots):
                 full = uint32(base + uint32(barriers_at + 8 * slot))
                 init(full, uint32(1))
-                init(uint32(full + uint32(empty)), uint32(warps))
-                init(uint32(full + uint32(2 * empty)), uint32(warps))
+                init(uint32(full + uint32(empty)), uint32(members))
+                init(uint32(full + uint32(2 * empty)), uint32(members))
             publish()
             fence()
             for map in maps:
@@ -149,13 +149,9 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
                     turn(base, uint32(apart(thread)), uint32(number + uint32(1)))
                 acc, front = multiply(acc, front, a_odd, a_here, b_here)
                 if over:
-                    cuda.syncwarp()
                     own = uint32(apart(thread))
-                    if own % uint32(32) == 0:
-                        full, phase = barrier_of(
-                            base, uint32(own // uint32(members)), uint32(number - uint32(1))
-                        )
-                        tell(uint32(full + uint32(empty)))
+                    full, phase = barrier_of(base, uint32(own // uint32(members)), uint32(number - uint32(1)))
+                    tell(uint32(full + uint32(empty)))
         thread = uint32(apart(thread))
         part, member = uint32(thread // uint32(members)), uint32(thread % uint32(members))
         sums = meet(acc, base, part, member)
