@@ -92,6 +92,10 @@ class Cuda:
     def gridDim(self) -> Any:
         return SimpleNamespace(x=self.machine.grid)
 
+    def shfl_sync(self, lanes: int, value: Any, source: int) -> Any:
+        assert lanes == 0xFFFFFFFF and 0 <= source < 32
+        return self.machine._warp("shfl", value)[source]
+
     def shfl_xor_sync(self, lanes: int, value: Any, apart: int) -> Any:
         assert lanes == 0xFFFFFFFF
         return self.machine._warp("shfl", value)[self.machine.current.index % 32 ^ apart]

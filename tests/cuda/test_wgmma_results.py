@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 from fused_gemm_cases import Product, every_value, own, pitched, residuals, spread, summed_alone
 from hopper_copies import offset
 from hopper_model import Machine, Stuck
-from kernel_cases import HALVES, Case, assert_close, reference
+from kernel_cases import HALVES, Case, assert_close, desc, reference
 from test_wgmma_model import PAIR, PINGPONG, SMALL, run
 from test_wgmma_split import in_place_of_the_workspace
-from wgmma_cases import H200, VARIANTS, activated, backward, batches, product, residual, stashed
+from wgmma_cases import (
+    H200,
+    OTHERS,
+    TILINGS,
+    VARIANTS,
+    activated,
+    backward,
+    batches,
+    other,
+    product,
+    residual,
+    stashed,
+)
 
 from aicf.cuda_kernels import gemm_wgmma, wgmma_cost
+from aicf.cuda_kernels.bodies.wgmma_columns import dealt, held_reads
 from aicf.cuda_kernels.wgmma_tiling import OF_C, WARPS, Tiling
 from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
@@ -107,6 +121,79 @@ def test_operands_come_in_boxes(t, make):
     """Several tiles for each block; rows apart, two operands and two results, two operands and one."""
     p = Product(t.m * t.cluster + 8, 2 * t.n + 8, 72, f16)
     run(t, make(p), random.randrange(2**32), tolerance=HALVES[f16])
+
+
+# Tilings of so many sums that words of a row are dealt out among lanes: of one read and of two, by slices, of two axes of a batch.
+FULL, FULL_TALL = Tiling(64, 128, 1, blocks=2, registers=(40, 112)), Tiling(128, 64, 1, registers=(40, 104))
+FULL_PAIR, FULL_WIDE = Tiling(128, 128, 2, registers=(40, 168)), Tiling(64, 256, 1, registers=(40, 224))
+
+
+def two_rows(m, n, k, dtype=f16, out=None, **more):
+    kind = out or dtype
+    given = {"row": desc((n,), kind), "second": desc((n,), kind), "x": desc((m, n), kind)}
+    ops = ("u", "mul", "y", "row"), ("v", "bias_add", "u", "second"), ("d", "add", "v", "x")
+    return product(m, n, k, *ops, dtype=dtype, given=given, **more)
+
+
+def backward_of_a_row(m, n, k):
+    given = {"row": desc((n,), f16), "x": desc((m, n), f16)}
+    ops = (
+        ("z", "bias_add", "y", "row"),
+        ("d", "relu_grad", "z", "x"),
+        ("s", "reduce_sum", "d", {"axes": (0,)}),
+    )
+    return product(m, n, k, *ops, given=given, keep=("d", "s"))
+
+
+DEALT = {
+    f"{make.__name__}_{t}": (t, make) for t in (FULL, FULL_TALL) for make in (activated, residual, stashed)
+} | {
+    "two_rows_of_fp8": (FULL_PAIR, partial(other, types=OTHERS[1], make=two_rows)),
+    "activated_of_fp8": (FULL_PAIR, partial(other, types=OTHERS[1], make=activated)),
+    "heads": (FULL_WIDE, lambda m, n, k: batches(m, n, k)["heads"]),
+}
+
+
+def are_dealt(t: Tiling, r: RegionSpec) -> bool:
+    epilogue = gemm_wgmma.follows(t, r, None)[0]
+    return wgmma_cost.staged(t, r) > 0 and dealt(t, epilogue, held_reads(t, epilogue))
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("D7", "D10")
+@pytest.mark.parametrize("t, make", DEALT.values(), ids=DEALT.keys())
+def test_words_of_a_row_are_dealt_out(t, make):
+    r = make(t.m + 8, t.n + 72, 72)
+    assert are_dealt(t, r)
+    run(t, r, random.randrange(2**32), tolerance=HALVES[bf16])
+
+
+def test_words_of_a_row_are_dealt_out_beside_sums_of_columns():
+    t, r = dataclasses.replace(FULL_PAIR, slices=True), backward_of_a_row(136, 200, 72)
+    assert are_dealt(t, r)
+    run_with_sums(t, r, random.randrange(2**32))
+
+
+def test_words_are_dealt_out_where_registers_are_short():
+    """Of fp8, beside sums of a slice; of heads, beside steps of two axes."""
+    fp8, heads = other(64, 64, 64, OTHERS[1], activated), batches(64, 64, 64)["heads"]
+    found = [str(t) for t in TILINGS if t.sums_by_slices and are_dealt(t, fp8)]
+    assert found == ["256x128", "256x128_cluster2", "128x192"]
+    assert [str(t) for t in TILINGS if are_dealt(t, heads)] == ["128x256", "128x256_cluster2"]
+    assert not any(are_dealt(t, activated(64, 64, 64)) for t in TILINGS)
+
+
+class OwnWords(Machine):
+    """Nobody asks the others."""
+
+    def _warp(self, name, value):
+        given = super()._warp(name, value)
+        return [value] * 32 if name == "shfl" else given
+
+
+def test_the_model_notices_words_of_other_columns():
+    with pytest.raises(AssertionError):
+        run(FULL, residual(72, 136, 72), machine=OwnWords)
 
 
 class NoWaitForOperands(Machine):

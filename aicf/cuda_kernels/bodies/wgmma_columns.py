@@ -1,7 +1,8 @@
 """What the results of a warpgroup have by column: what their map reads by column only, and sums of what it makes.
 
 Such an operand, a bias, is asked for before a tile's main loop, and waits in registers: 32 bits of two neighbours for each
-eight columns of the tile. What it holds for 16 columns goes along with the sums of these.
+eight columns of the tile. What it holds for 16 columns goes along with the sums of these. Eight lanes hold the same: where there
+are no registers for that, each has an eighth, and they ask each other; see `dealt`.
 
 Sums are by each warp of its rows: a line of the workspace for each.
 """
@@ -13,18 +14,20 @@ from typing import Any
 import numpy as np
 
 from ...types import DType, bf16, f16
-from ..dsl import SIMULATED, deferred, device, intrinsic, ir, types
-from ..wgmma_tiling import ATOM, WARPS, Tiling
+from ..dsl import SIMULATED, cuda, deferred, device, intrinsic, ir, types
+from ..wgmma_tiling import ADDRESSES, ATOM, WARPS, Tiling, by_slices
 from .element import putter
 from .epilogue import Epilogue, places
 from .llvm import const
 from .pairs import PAIR
-from .ptx import scatter_sums, settle
+from .ptx import forget, scatter_sums, settle
+from .register_tile import EVERYONE
 from .tile import column_sums, each, permute
 
 EIGHT = 8  # columns that four threads hold together; and a thread's sums of 16 columns and 16 rows
 OWN = ATOM // 4  # columns that a thread has of a chunk
 MOST_WORDS = 32  # that wait in registers
+STEPS = 20  # registers that an axis of a batch takes: indices and steps of 64 bits, and what is made of them
 
 # --- what is read by column -------------------------------------------------------------------------------------------
 
@@ -38,12 +41,33 @@ def held_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
     return found[: MOST_WORDS * EIGHT // tiling.columns]
 
 
-def row_loader(tiling: Tiling, epilogue: Epilogue, held: tuple[int, ...]) -> Any:
-    """`load(corner, member, n, operands)`: all words of the reads that are held, one read's after the other's."""
+def dealt(tiling: Tiling, epilogue: Epilogue, held: tuple[int, ...]) -> bool:
+    """Whether there are no registers for all words that are held, beside sums of a tile and of a slice, and steps of a batch."""
+    of_slice = tiling.n // 2 if tiling.slices or by_slices(epilogue.dtype) else 0
+    left = tiling.spare - of_slice - len(held) * tiling.columns // EIGHT
+    return len(held) > 0 and left < ADDRESSES + STEPS * epilogue.batch
+
+
+def row_loader(tiling: Tiling, epilogue: Epilogue, held: tuple[int, ...], deal: bool) -> Any:
+    """`load(corner, member, n, operands)`: all words of the reads that are held, one read's after the other's; or if they are dealt,
+    of each 64 columns the lane's pair."""
+    if not deal:
+        return reads_loader(epilogue, held, words_of_row(tiling.columns // EIGHT))
+    load = reads_loader(epilogue, held, words_of_chunks(tiling.columns // ATOM))
+
+    def load_dealt(corner, member, n, operands):
+        column = np.int32(corner[1] + (member >> 2 & 7) * EIGHT)
+        return load((corner[0], column), member, n, operands)
+
+    return device(load_dealt)
+
+
+def reads_loader(epilogue: Epilogue, held: tuple[int, ...], load_words: Any) -> Any:
+    """`load(corner, member, n, operands)`: of each read the words from the lane's columns on, as `load_words` has them."""
     if not held:
         return device(lambda corner, member, n, operands: ())
-    k, others = held[-1], row_loader(tiling, epilogue, held[:-1])
-    at, load_words = places(epilogue.reads), words_of_row(tiling.columns // EIGHT)
+    k, others = held[-1], reads_loader(epilogue, held[:-1], load_words)
+    at = places(epilogue.reads)
     pointer = sum(read.dtype is not None for read in epilogue.reads[:k])
 
     def load(corner, member, n, operands):
@@ -86,6 +110,20 @@ def words_of_row(count: int) -> Any:
     return load
 
 
+def words_of_chunks(count: int) -> Any:
+    """The same, of so many pairs 64 apart."""
+    load_last, further = words_of_row(1), (count - 1) * ATOM
+    if count == 1:
+        return load_last
+    load_others = words_of_chunks(count - 1)
+
+    def load(pointer, start, column, last):
+        words = load_others(pointer, start, column, last)
+        return words + load_last(pointer, start, np.int32(column + further), last)
+
+    return device(load)
+
+
 @deferred
 def weave(order: tuple[int, ...]) -> Any:
     """`turn(tile, words)`: of both together, in this order."""
@@ -120,6 +158,33 @@ def words_for(held: int) -> tuple[Any, Any]:
     return permute(tuple(range(EIGHT, EIGHT + held))), permute(tuple(range(EIGHT + held, with_words(held))))
 
 
+def asked(put: Any, held: int, deal: bool) -> Any:
+    """`put(i, run, env)`, whose words were dealt: each lane gets those that it would hold. In env, `member` is second."""
+    if not deal:
+        return put
+    sums_of, words_of = permute(tuple(range(EIGHT))), asker(2 * held, held)
+    size, apart, put_run = with_words(held), forget(), device(put)
+
+    def ask_and_put(i, run, env):
+        who = np.int32(i // size * 8 + (apart(env[1]) & 3))
+        return put_run(i, sums_of(run) + words_of(run, who), env)
+
+    return ask_and_put
+
+
+def asker(count: int, held: int) -> Any:
+    """`words(run, who)`: `count` words of a run: this lane has what it needs of the left eight columns, of the right ones the fourth
+    after it."""
+    if count == 0:
+        return device(lambda run, who: ())
+    others, position, further = asker(count - 1, held), EIGHT + count - 1, 4 * ((count - 1) // held)
+
+    def words(run, who):
+        return others(run, who) + (cuda.shfl_sync(EVERYONE, run[position], np.int32(who + further)),)
+
+    return device(words)
+
+
 # --- all that a thread holds ------------------------------------------------------------------------------------------
 
 
@@ -130,7 +195,13 @@ def chunks(tiling: Tiling) -> tuple[int, int]:
 
 
 def in_columns(
-    tiling: Tiling, epilogue: Epilogue, width: int, columns: tuple[int, ...], fn: Any, held: int = 0
+    tiling: Tiling,
+    epilogue: Epilogue,
+    width: int,
+    columns: tuple[int, ...],
+    fn: Any,
+    held: int = 0,
+    deal: bool = False,
 ) -> Any:
     """`write(acc, words, env, member, corner, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs:
     64 columns after the other, and in each, 64 rows after the other. A run is the one from first + i on. If there are sums, fn
@@ -138,17 +209,18 @@ def in_columns(
 
     columns  which of a chunk's own columns the numbers are of: column i is i % 2 of each 8
     held     reads whose words go along, behind each eight sums
+    deal     whether they were dealt
     """
     blocks, rows, (wide, sums) = tiling.row_blocks, tiling.rows, chunks(tiling)
-    across, eights = tiling.columns // wide, tiling.columns // EIGHT
+    across, words = tiling.columns // wide, tiling.columns // (wide if deal else EIGHT)
     order: list[int] = []
     for chunk in range(across):
         for block in range(blocks):
             first = (block * across + chunk) * sums
             for i in range(0, sums, EIGHT):
                 order += range(first + i, first + i + EIGHT)
-                left = tiling.finished + chunk * wide // EIGHT + i // 4
-                order += [left + side + k * eights for side in range(2) for k in range(held)]
+                pair = [chunk] * 2 if deal else [chunk * wide // EIGHT + i // 4 + side for side in range(2)]
+                order += [tiling.finished + word + k * words for word in pair for k in range(held)]
     turn, size = weave(tuple(order)), sums // EIGHT * with_words(held)
 
     write_column = each_or_sums(epilogue, blocks * size, width, columns * blocks, fn)

@@ -40,7 +40,9 @@ from .ptx import (
 from .wgmma_columns import (
     EIGHT,
     OWN,
+    asked,
     chunks,
+    dealt,
     each_or_sums,
     held_reads,
     in_columns,
@@ -102,8 +104,10 @@ def boxes_of_results(
     held = held_reads(tiling, epilogue)
     each_put = with_words(len(held))
     size = CHUNK // EIGHT * each_put
-    put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), matrices(epilogue, brought, held))
-    load_rows = row_loader(tiling, epilogue, held)
+    deal = dealt(tiling, epilogue, held)
+    put = asked(matrices(epilogue, brought, held), len(held), deal)
+    put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), put)
+    load_rows = row_loader(tiling, epilogue, held, deal)
     wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
     store = result_storer(tiling, epilogue, len(brought))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
@@ -126,7 +130,7 @@ def boxes_of_results(
             go_on(chunk, base, chunks, maps, group, corner)
         return added
 
-    write_each = in_columns(tiling, epilogue, size, tuple(range(OWN)), write_chunk, len(held))
+    write_each = in_columns(tiling, epilogue, size, tuple(range(OWN)), write_chunk, len(held), deal)
 
     def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
         chunks = uint32(base + uint32(chunks_at + group * own))
