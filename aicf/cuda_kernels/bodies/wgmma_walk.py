@@ -129,8 +129,10 @@ def layers(epilogue: Epilogue) -> Layers:
         return Layers(all_steps, count, all_of_k, point, device(below))
 
     def along_two(layer, sizes):
-        x = uint32(layer // uint32(sizes[4]))
-        return int32(x), int32(layer - x * uint32(sizes[4]))
+        # never 0, which the compiler can't know: what it would make of it stayed in two registers of each thread
+        along = max(uint32(sizes[4]), uint32(1))
+        x = uint32(layer // along)
+        return int32(x), int32(layer - x * along)
 
     point = device(along_two)
 
