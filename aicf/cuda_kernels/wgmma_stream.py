@@ -14,7 +14,12 @@ def checks(tiling: Tiling, region: RegionSpec) -> Checks:
     """More tiles than multiprocessors; and numbers of slices, times blocks, that are u32."""
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
-    p, _ = gemm.parts(region)
+    p, after = gemm.parts(region)
+    if len(p.batch) > 1 and len(after.loads) > 1 and wgmma_cost.staged(tiling, region):
+        yield Reject(
+            "registers",
+            "two axes of a batch and two operands of the map leave none for results in boxes beside shares",
+        )
     yield at_least("tiles", wgmma_cost.clusters(tiling, region), SMS + 1)
     yield at_most("k", p.k, 2**31 // SMS**2 * depth(p.dtype))
 

@@ -200,6 +200,13 @@ def test_refuses_with_the_value_seen(r, reason):
     assert_refused(STREAMS, r, reason)
 
 
+def test_heads_with_two_operands_of_the_map_are_not_for_tiles_that_are_divided_and_leave_in_boxes():
+    r = batches(2048, 2048, 64)["heads"]
+    rejects = {name: v.supported(r, H200) for name, v in STREAMS.items()}
+    assert rejects.pop("gemm_wgmma_128x256_stream").condition == "registers"
+    assert not any(rejects.values())
+
+
 @pytest.mark.parametrize("sizes, stream", [
     ((2560, 2560, 4096), True), ((5000, 5000, 4096), True), ((8192, 8192, 8192), False),
     ((4096, 4096, 4096), False), ((2048, 2048, 2048), False), ((8192, 1024, 8192), False), ((1024, 1024, 1024), False),
