@@ -229,9 +229,15 @@ EDGES = ((1, 1, 3), (1, 40, 8), (40, 1, 8), (5, 6, 0), (0, 5, 3), (5, 0, 3))
 EVEN = (132, 136, 72)  # more than a tile both ways, in whole runs of columns
 
 
+SQUARED = 1.25  # times that: what is rounded the other way, since its sum is a little off, is off by a unit, and its square by two and a half
+
+
 def case_of(variant: str, r: RegionSpec) -> Case:
     """To the tolerance of its coarsest type."""
-    return Case(variant, r, tolerance=max(TYPES.get(t.dtype, 0.0) for t in r.tensors))
+    squares = any(op.kind.name == "square" for op in r.ops)
+    return Case(
+        variant, r, tolerance=max(TYPES.get(t.dtype, 0.0) for t in r.tensors) * (SQUARED if squares else 1)
+    )
 
 
 def small() -> list[Case]:
