@@ -22,7 +22,7 @@ from benchmarks import harness, report, results, sides
 from benchmarks.__main__ import main
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES, lesson
+from benchmarks.suites import SUITES, lesson, startup
 from benchmarks.suites.gemm import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -614,3 +614,14 @@ def test_the_test_run_names_stale_results_without_failing(monkeypatch, request):
 def test_the_documents_are_what_the_result_files_say():
     for path, text in report.written().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `python -m benchmarks report`"
+
+
+@pytest.mark.parametrize("rounds, made", [(1, 3), (2, 2), (9, 1)])
+def test_starts_are_begun_in_rounds_that_there_is_time_for(rounds, made):
+    """Of 30 s each in 100 s, with time kept for as many as that."""
+    bench = SimpleNamespace(left=100.0)
+    numbers = []
+    for n in startup._while_there_is_time(bench, 9, rounds):
+        numbers.append(n)
+        bench.left -= 30.0
+    assert numbers == list(range(made))

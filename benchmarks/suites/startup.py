@@ -33,7 +33,7 @@ ENGINES = {"aicf": "aicf", TORCH: "torch", COMPILED: "torch.compile", NP: "numpy
 def cases(bench: Bench) -> list[Case]:
     return [
         Case(
-            "digits MLP, first step", _measure, seconds=5.0 if bench.tiny else 20.0 if bench.on_gpu else 10.0
+            "digits MLP, first step", _measure, seconds=5.0 if bench.tiny else 120.0 if bench.on_gpu else 10.0
         )
     ]
 
@@ -95,14 +95,10 @@ def _measure(bench: Bench) -> Iterator[Row]:
                 yield {"case": f"digits MLP, first step, against {engine}", "why": str(reason)}
         cold: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
         warm: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
-        for n in range(rounds):
-            if n and bench.left < 0:
-                break
+        for n in _while_there_is_time(bench, rounds, 2):  # a round of warm starts is to come, and shorter
             for engine in engines:
                 cold[engine].append(start(engine, bench.device, Path(folder), str(n)))
-        for n in range(1 if bench.tiny else 7):
-            if n and bench.left < 0:
-                break
+        for _ in _while_there_is_time(bench, 1 if bench.tiny else 7, 1):
             for engine in engines:
                 warm[engine].append(start(engine, bench.device, Path(folder), str(len(cold[engine]) - 1)))
     for name, runs in (("cold", cold), ("warm", warm)):
@@ -110,6 +106,15 @@ def _measure(bench: Bench) -> Iterator[Row]:
             for result in results:
                 _check(f"{engine}, {name}", result["loss"], want if engine == "aicf" else None)
         yield from _rows(f"digits MLP, first step, {name}", runs)
+
+
+def _while_there_is_time(bench: Bench, most: int, rounds: int) -> Iterator[int]:
+    """Numbers of rounds: one, and more of them while there is time for so many as long as the last."""
+    for n in range(most):
+        before = bench.left
+        yield n
+        if bench.left < rounds * (before - bench.left):
+            return
 
 
 def _check(what: str, loss: float, want: float | None) -> None:
