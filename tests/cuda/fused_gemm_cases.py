@@ -229,7 +229,8 @@ EDGES = ((1, 1, 3), (1, 40, 8), (40, 1, 8), (5, 6, 0), (0, 5, 3), (5, 0, 3))
 EVEN = (132, 136, 72)  # more than a tile both ways, in whole runs of columns
 
 
-SQUARED = 1.25  # times that: what is rounded the other way, since its sum is a little off, is off by a unit, and its square by two and a half
+# Times that. What is rounded the other way, since its sum is a little off, is off by a unit, and its square by two and a half
+SQUARED = 1.25
 
 
 def case_of(variant: str, r: RegionSpec) -> Case:

@@ -165,7 +165,7 @@ def are_dealt(t: Tiling, r: RegionSpec) -> bool:
 def test_words_of_a_row_are_dealt_out(t, make):
     r = make(t.m + 8, t.n + 72, 72)
     assert are_dealt(t, r)
-    run(t, r, random.randrange(2**32), tolerance=HALVES[bf16])
+    run(t, r, random.randrange(2**32), tolerance=HALVES[f16])
 
 
 def test_words_of_a_row_are_dealt_out_beside_sums_of_columns():

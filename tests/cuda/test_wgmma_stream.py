@@ -3,33 +3,40 @@ would notice what it needs."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from clean_kernels import are_new, found_clean
+from fused_gemm_cases import Product, biased
 from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
 from hopper_run import run_launch
 from kernel_cases import HALVES
+from test_wgmma import EPILOGUES, assert_clean
 from wgmma_cases import (
     ALL,
     BY_NAME,
     H200,
+    OTHERS,
     STREAMS,
+    TRANSPOSES,
     activated,
     assert_refused,
     backward,
     batches,
+    other,
     product,
     residual,
     stashed,
 )
 
-from aicf.cuda_kernels import gemm, gemm_wgmma, wgmma_stream
+from aicf.cuda_kernels import engine, gemm, gemm_wgmma, wgmma_stream
 from aicf.cuda_kernels.bodies.wgmma_stream import TOKEN, shares
-from aicf.cuda_kernels.wgmma_tiling import Tiling
+from aicf.cuda_kernels.wgmma_tiling import STREAM, Tiling
 from aicf.types import bf16, f16
 
 # --- who has what -----------------------------------------------------------------------------------------------------
@@ -223,3 +230,37 @@ def test_chosen_where_a_last_round_is_mostly_empty(sizes, stream):
     taken = [v for v in BY_NAME.values() if v.supported(r, H200) is None]
     best = min(taken, key=lambda v: v.cost(r, H200).us)
     assert (best.name in STREAMS) == stream
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+MAPS = [then for then in EPILOGUES if then != "backward"]
+FORMS = {
+    **{f"{then} {dtype} {'NT'[ta]}{'NT'[tb]}": EPILOGUES[then](4096, 4096, 4096, dtype=dtype, ta=ta, tb=tb)
+       for then, dtype, (ta, tb) in itertools.product(MAPS, HALVES, TRANSPOSES)},
+    **{f"{then} {' '.join(map(str, types))}": other(4096, 4096, 4096, types, EPILOGUES[then])
+       for then, types in itertools.product(MAPS, OTHERS)},
+    **{f"batches: {name} {dtype}": r for dtype in HALVES for name, r in batches(1160, 1544, 1000, dtype).items()},
+    **{f"heads{kept} {dtype}": biased(Product(1160, 1544, 1000, dtype, batch=(2, 3), heads=True), 1544, "gelu", kept == " kept")
+       for dtype, kept in itertools.product(HALVES, ("", " kept"))},
+}  # fmt: skip
+TILING = {f"gemm_wgmma_{t}": t for t in STREAM}
+CODE = [
+    (name, form)
+    for name, form in itertools.product(STREAMS, FORMS)
+    if STREAMS[name].supported(FORMS[form], H200) is None
+]
+EACH = [random.Random(name).choice([c for c in CODE if c[0] == name]) for name in STREAMS]
+
+
+def is_new(name, form) -> bool:
+    return are_new(STREAMS[name].build(FORMS[form], H200), FORMS[form], H200.target)
+
+
+@pytest.mark.sample(1, always=is_new)
+@pytest.mark.spec("F2", "D10")
+@pytest.mark.parametrize("name, form", CODE if ALL else EACH)
+def test_compiles_without_spills_or_serialized_products(name, form):
+    (launch,) = STREAMS[name].build(FORMS[form], H200)
+    assert_clean(TILING[name], engine.compile_launch(launch, FORMS[form], H200.target))
+    found_clean(launch, FORMS[form], H200.target)
