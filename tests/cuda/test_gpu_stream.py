@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from fused_gemm_cases import Product, biased
 from kernel_cases import Case, operands_for
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
@@ -46,7 +47,8 @@ def test_words(gpu, variant):  # noqa: F811
 
 
 # test_wgmma_stream.py has those that are not for divided tiles
-BATCHES = batches(1160, 1544, 200)
+HEADS = Product(1160, 1544, 200, f16, batch=(2, 3), heads=True)
+BATCHES = {**batches(1160, 1544, 200), "heads, one row": biased(HEADS, HEADS.n, "gelu", True)}
 TAKEN = [(n, v.id) for n, r in BATCHES.items() for v in STREAMS.values() if v.supported(r, H200) is None]
 
 

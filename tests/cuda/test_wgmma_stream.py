@@ -17,6 +17,7 @@ from hopper_model import Machine, Stuck
 from hopper_run import run_launch
 from kernel_cases import HALVES
 from test_wgmma import EPILOGUES, assert_clean
+from test_wgmma_results import FULL, are_dealt
 from wgmma_cases import (
     ALL,
     BY_NAME,
@@ -143,6 +144,13 @@ MAKES = [(t, make) for t in (ALONE, TEAMS) for make in (residual, stashed, activ
 def test_epilogues(t, make):
     """In boxes, whose operands nobody asks for who does not finish the tile."""
     run(t, make(2 * t.m + 8, 136, 264, tb=True), 4, at_once=4, tolerance=HALVES[f16])
+
+
+def test_words_of_a_row_that_are_dealt_out():
+    t = replace(FULL, blocks=1, stream=True)
+    r = activated(2 * t.m + 8, t.n + 72, 264, tb=True)
+    assert are_dealt(t, r)
+    run(t, r, 4, at_once=4, tolerance=HALVES[f16])
 
 
 @pytest.mark.sample(1)
