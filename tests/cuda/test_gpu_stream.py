@@ -5,11 +5,20 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from fused_gemm_cases import Product, biased
 from kernel_cases import Case, operands_for
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
-from wgmma_cases import H200, STREAMS, TRANSPOSES, activated, batches, other, product, residual, stashed
+from wgmma_cases import (
+    H200,
+    STREAMS,
+    TRANSPOSES,
+    activated,
+    divided_batches,
+    other,
+    product,
+    residual,
+    stashed,
+)
 
 from aicf.cuda_kernels import engine
 from aicf.types import bf16, f16, f32
@@ -47,8 +56,7 @@ def test_words(gpu, variant):  # noqa: F811
 
 
 # test_wgmma_stream.py has those that are not for divided tiles
-HEADS = Product(1160, 1544, 200, f16, batch=(2, 3), heads=True)
-BATCHES = {**batches(1160, 1544, 200), "heads, one row": biased(HEADS, HEADS.n, "gelu", True)}
+BATCHES = divided_batches(1160, 1544, 200)
 TAKEN = [(n, v.id) for n, r in BATCHES.items() for v in STREAMS.values() if v.supported(r, H200) is None]
 
 

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from clean_kernels import are_new, found_clean
-from fused_gemm_cases import Product, biased
+from clean_kernels import are_new
 from hopper_bodies import bodies
 from hopper_model import Machine, Stuck
 from hopper_run import run_launch
 from kernel_cases import HALVES
-from test_wgmma import EPILOGUES, assert_clean
+from test_wgmma import EPILOGUES, compiled
 from test_wgmma_results import FULL, are_dealt
 from wgmma_cases import (
     ALL,
@@ -29,13 +28,14 @@ from wgmma_cases import (
     assert_refused,
     backward,
     batches,
+    divided_batches,
     other,
     product,
     residual,
     stashed,
 )
 
-from aicf.cuda_kernels import engine, gemm, gemm_wgmma, wgmma_stream
+from aicf.cuda_kernels import gemm, gemm_wgmma, wgmma_stream
 from aicf.cuda_kernels.bodies.wgmma_stream import TOKEN, shares
 from aicf.cuda_kernels.wgmma_tiling import STREAM, Tiling
 from aicf.types import bf16, f16
@@ -218,7 +218,7 @@ def test_refuses_with_the_value_seen(r, reason):
 def test_heads_with_two_operands_of_the_map_are_not_for_tiles_that_are_divided_and_leave_in_boxes():
     found = {
         (name, variant): reject.condition
-        for name, r in batches(1160, 1544, 200).items()
+        for name, r in divided_batches(1160, 1544, 200).items()
         for variant, v in STREAMS.items()
         if (reject := v.supported(r, H200))
     }
@@ -248,27 +248,24 @@ FORMS = {
        for then, dtype, (ta, tb) in itertools.product(MAPS, HALVES, TRANSPOSES)},
     **{f"{then} {' '.join(map(str, types))}": other(4096, 4096, 4096, types, EPILOGUES[then])
        for then, types in itertools.product(MAPS, OTHERS)},
-    **{f"batches: {name} {dtype}": r for dtype in HALVES for name, r in batches(1160, 1544, 1000, dtype).items()},
-    **{f"heads{kept} {dtype}": biased(Product(1160, 1544, 1000, dtype, batch=(2, 3), heads=True), 1544, "gelu", kept == " kept")
-       for dtype, kept in itertools.product(HALVES, ("", " kept"))},
+    **{f"batches: {name} {dtype}": r
+       for dtype in HALVES for name, r in divided_batches(1160, 1544, 1000, dtype).items()},
 }  # fmt: skip
-TILING = {f"gemm_wgmma_{t}": t for t in STREAM}
 CODE = [
-    (name, form)
-    for name, form in itertools.product(STREAMS, FORMS)
-    if STREAMS[name].supported(FORMS[form], H200) is None
+    (t, form)
+    for t in STREAM
+    for form, r in FORMS.items()
+    if STREAMS[f"gemm_wgmma_{t}"].supported(r, H200) is None
 ]
-EACH = [random.Random(name).choice([c for c in CODE if c[0] == name]) for name in STREAMS]
+EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in STREAM]
 
 
-def is_new(name, form) -> bool:
-    return are_new(STREAMS[name].build(FORMS[form], H200), FORMS[form], H200.target)
+def is_new(t, form) -> bool:
+    return are_new([gemm_wgmma._launch(t, FORMS[form], H200)], FORMS[form], H200.target)
 
 
 @pytest.mark.sample(1, always=is_new)
 @pytest.mark.spec("F2", "D10")
-@pytest.mark.parametrize("name, form", CODE if ALL else EACH)
-def test_compiles_without_spills_or_serialized_products(name, form):
-    (launch,) = STREAMS[name].build(FORMS[form], H200)
-    assert_clean(TILING[name], engine.compile_launch(launch, FORMS[form], H200.target))
-    found_clean(launch, FORMS[form], H200.target)
+@pytest.mark.parametrize("t, form", CODE if ALL else EACH, ids=str)
+def test_compiles_without_spills_or_serialized_products(t, form):
+    compiled(t, FORMS[form])

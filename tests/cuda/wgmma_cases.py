@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from fused_gemm_cases import Product, batched, two_biases
+from fused_gemm_cases import Product, batched, biased, two_biases
 from kernel_cases import ALL, desc, fused  # noqa: F401  (ALL is looked for here)
 
 from aicf.cuda_kernels import gemm_packed, gemm_wgmma
@@ -123,6 +123,16 @@ def batches(m: int, n: int, k: int, dtype: DType = f16) -> dict[str, RegionSpec]
     made = {name: r for name, r in batched(m, n, k, dtype).items() if name != "none"}
     heads = SharedHeads(m, n, k, dtype, batch=(2, 3), heads=True, trans_a=True)
     return {**made, "heads of one b": two_biases(heads)}
+
+
+def divided_batches(m: int, n: int, k: int, dtype: DType = f16) -> dict[str, RegionSpec]:
+    """`batches`, and heads with one operand of the map: of two axes, what all divided tiles take."""
+    heads = Product(m, n, k, dtype, batch=(2, 3), heads=True)
+    rows = {
+        name: biased(heads, n, "gelu", keep)
+        for name, keep in (("heads, a row", False), ("heads, a row, z", True))
+    }
+    return {**batches(m, n, k, dtype), **rows}
 
 
 def assert_refused(variants, r: RegionSpec, reason: str) -> None:
