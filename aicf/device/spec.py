@@ -1,8 +1,9 @@
 """DeviceSpec: all that selection may know of a device. Pure data with presets; nothing here asks a driver.
 
-Rates are the vendors' published dense figures (datasheets and architecture white papers: NVIDIA T4, A100, L4, RTX 4090
-(Ada white paper), H100 SXM, H200, B200), bandwidths in GB/s, rates in TFLOP/s. `launch_us` is what one more kernel costs
-in a replayed graph, about 1 us on Hopper.
+Rates are the vendors' published dense figures with f32 sums (NVIDIA's datasheets of T4, A10, A40, A100, L4, L40S, H20, H100, H200,
+GH200 and B200; the Ampere GA102, Ada and RTX Blackwell white papers for RTX 3090, 4090 and 5090; for the A10G, its datasheet as
+AWS prints it), bandwidths in GB/s, rates in TFLOP/s. `launch_us` is what one more kernel costs in a replayed graph, about 1 us
+on Hopper.
 """
 
 from __future__ import annotations
@@ -84,11 +85,19 @@ PRESETS: dict[str, DeviceSpec] = {
     for spec in (
         _cuda("t4", (7, 5), 40, 320, 8.1, 0.0, 65, 4, 64, 16, launch_us=1.6),
         _cuda("a100", (8, 0), 108, 2039, 19.5, 156, 312, 40, 163, 80, launch_us=1.3),
+        _cuda("a10", (8, 6), 72, 600, 31.2, 62.5, 125, 6, 99, 24, launch_us=1.3),
+        _cuda("a10g", (8, 6), 80, 600, 35, 35, 70, 6, 99, 24, launch_us=1.3),
+        _cuda("a40", (8, 6), 84, 696, 37.4, 74.8, 149.7, 6, 99, 48, launch_us=1.3),
+        _cuda("rtx3090", (8, 6), 82, 936, 35.6, 35.6, 71, 6, 99, 24, launch_us=1.3),
         _cuda("rtx4090", (8, 9), 128, 1008, 82.6, 82.6, 165, 72, 99, 24, launch_us=1.2),
         _cuda("l4", (8, 9), 58, 300, 30.3, 60, 121, 48, 99, 24, launch_us=1.3),
+        _cuda("l40s", (8, 9), 142, 864, 91.6, 183, 362, 96, 99, 48, launch_us=1.2),
+        _cuda("h20", (9, 0), 78, 4000, 44, 74, 148, 60, 227, 96),
         _cuda("h100", (9, 0), 132, 3350, 66.9, 494, 989, 50, 227, 80),
         _cuda("h200", (9, 0), 132, 4800, 66.9, 494, 989, 60, 227, 141),
+        _cuda("gh200", (9, 0), 132, 4000, 66.9, 494, 989, 60, 227, 96),
         _cuda("b200", (10, 0), 148, 8000, 75, 1100, 2250, 126, 227, 180),
+        _cuda("rtx5090", (12, 0), 170, 1792, 104.8, 104.8, 209.5, 96, 99, 32, launch_us=1.2),
         DeviceSpec("cpu", "cpu", sms=4, bandwidth=20.0, tflops={"f32": 0.15}, l2_bytes=2**21, launch_us=1.0),
     )
 }
@@ -100,7 +109,7 @@ def load_more() -> None:
 
 def preset(name: str) -> DeviceSpec:
     """A preset by name, however it is spelled: `h200`, `H200`, `RTX 4090`."""
-    folded = name.lower().replace(" ", "").replace("-", "").replace("_", "") if isinstance(name, str) else ""
+    folded = "".join(_words(name)) if isinstance(name, str) else ""
     if folded not in PRESETS:
         load_more()
     if folded not in PRESETS:
@@ -115,6 +124,38 @@ def host() -> DeviceSpec:
     return PRESETS["cpu"]
 
 
+_VENDOR = {"nvidia", "geforce", "tesla"}
+# What may follow the chip in a board's name without making it another chip: the way it is mounted, and its memory.
+_BOARD = re.compile(r"(pcie|sxm\d?|nvl|hbm\d\w?|\d+gb?)")
+# Boards whose memory is not that of the preset (GB/s), by the first word that tells.
+_FORM_BANDWIDTH = {
+    ("h100", "pcie"): 2000.0,
+    ("h100", "nvl"): 3900.0,
+    ("a100", "40gb"): 1555.0,
+    ("gh200", "144g"): 4900.0,
+}
+
+
+def _words(name: str) -> list[str]:
+    """A device's name in lower case, in words, without the vendor's."""
+    return [word for word in re.split(r"[\s_-]+", name.lower()) if word and word not in _VENDOR]
+
+
+def _named(name: str, arch: tuple[int, int]) -> tuple[DeviceSpec | None, str]:
+    """The preset that a driver's name stands for, and the word that says which board it is on.
+
+    "RTX 4090" is one chip, "RTX 4090 Laptop GPU" and "RTX 3090 Ti" others, and a MIG slice is no whole one: no preset is theirs.
+    """
+    words = _words(name)
+    for known in PRESETS.values():
+        for n in (1, 2):  # "h100", "rtx 4090"
+            board = words[n:]
+            if known.kind == "cuda" and known.arch == arch and "".join(words[:n]) == known.name:
+                if all(_BOARD.fullmatch(word) for word in board):
+                    return known, next((w for w in board if (known.name, w) in _FORM_BANDWIDTH), "")
+    return None, ""
+
+
 def from_properties(
     name: str,
     arch: tuple[int, int],
@@ -125,20 +166,25 @@ def from_properties(
     clock_ghz: float,
     bandwidth: float,
 ) -> DeviceSpec:
-    """The spec of a GPU that was found: the preset of that name if there is one, else rates from its properties."""
-    folded = re.sub(r"nvidia|geforce|tesla|\s", "", name.lower())
-    for known in PRESETS.values():
-        same = re.match(rf"{known.name}(?![a-z0-9])", folded) and "mig" not in folded
-        if known.kind == "cuda" and known.arch == arch and same:
-            share = sms / known.sms  # an H100 PCIe is an H100 with fewer multiprocessors
-            rates = {unit: rate * share for unit, rate in known.tflops.items()}
-            return replace(known, sms=sms, tflops=rates, l2_bytes=l2_bytes, shared_per_block=shared_per_block)
-    folded = folded.split("-")[0]
+    """The spec of a GPU that was found: the preset that its name says, else rates from its properties.
+
+    name  as the driver reports it: "NVIDIA H100 80GB HBM3", "NVIDIA A100-PCIE-40GB", "NVIDIA GeForce RTX 4090"
+    """
+    known, form = _named(name, arch)
+    if known is not None:
+        # an H100 PCIe is an H100 with fewer multiprocessors, and like every board with another memory it has its own bandwidth
+        share = sms / known.sms
+        rates = {unit: rate * share for unit, rate in known.tflops.items()}
+        return replace(
+            known, sms=sms, tflops=rates, l2_bytes=l2_bytes, shared_per_block=shared_per_block,
+            bandwidth=_FORM_BANDWIDTH.get((known.name, form), known.bandwidth),
+        )  # fmt: skip
+    folded = "".join(_words(name)) or "cuda"
     lanes = 64 if arch in ((7, 5), (8, 0)) else 128  # f32 lanes of one multiprocessor
     f32 = sms * lanes * 2 * clock_ghz / 1e3
     tensor = 4.0 if arch < (8, 0) else 8.0  # dense f16 over f32, a cautious guess
     return DeviceSpec(
-        folded or "cuda",
+        folded,
         "cuda",
         arch,
         frozenset({f"sm_{arch[0]}{arch[1]}a"} if arch >= (9, 0) else ()),

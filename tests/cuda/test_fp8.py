@@ -261,7 +261,9 @@ def test_pairs_are_converted_by_one_instruction_where_there_is_one(target, expec
 def test_devices_know_their_rate_of_fp8():
     """Dense, with f32 sums, of NVIDIA's datasheets; none before Ada."""
     rates = {name: spec.tflops.get("f8", 0.0) for name, spec in PRESETS.items() if spec.kind == "cuda"}
-    assert rates == {"t4": 0, "a100": 0, "rtx4090": 330, "l4": 242, "h100": 1978, "h200": 1978, "b200": 4500}
+    assert {n: rate for n, rate in rates.items() if rate} == {
+        "rtx4090": 330, "rtx5090": 419, "l4": 242, "l40s": 724, "h20": 296, "h100": 1978, "h200": 1978, "gh200": 1978, "b200": 4500,
+    }  # fmt: skip
     found = from_properties("other", (8, 9), 46, 2**25, 99 * 1024, 2**33, 2.0, 500.0)
     assert found.tflops["f8"] == 2 * found.tflops["f16"]
     assert from_properties("older", (8, 6), 46, 2**25, 99 * 1024, 2**33, 2.0, 500.0).tflops["f8"] == 0.0
