@@ -167,7 +167,7 @@ class TensorSpec(_Sized):
 
 @dataclass(frozen=True)
 class TensorDesc(_Sized):
-    """What selection sees of a tensor (B3): no pointer, only its alignment. Strides are in elements."""
+    """What selection sees of a tensor: no pointer, only its alignment. Strides are in elements."""
 
     dtype: DType
     shape: Shape
@@ -213,7 +213,7 @@ _MAGIC = b"AP1\0"
 
 
 class AttrPack(Mapping[str, Any]):
-    """Attributes packed to bytes (B4): key-sorted, typed, so that order never matters and True, 1, 1.0 differ.
+    """Attributes packed to bytes: key-sorted, typed, so that order never matters and True, 1, 1.0 differ.
 
     Holds bool, int (64 bits), float (64 bits) and fixed-length, possibly nested, tuples of them. Two packs are equal
     when their bytes are; so 0.0 and -0.0 differ and a NaN equals itself. `AttrPack.from_blob(p.blob) == p`.
@@ -336,7 +336,7 @@ class _OpKindMeta(type):
 
 
 class OpKind(metaclass=_OpKindMeta):
-    """Which op (B2). An open, interned set: the id comes from the name, so that a new op edits no list."""
+    """Which op. An open, interned set: the id comes from the name, so that a new op edits no list."""
 
     name: str
     id: int
@@ -376,7 +376,7 @@ class OpKind(metaclass=_OpKindMeta):
 
 
 class ActKind(enum.IntEnum):
-    """Activations a GEMM can take as an attribute (D3). Each but `none` is also an elementwise op of that name."""
+    """Activations a GEMM can take as an attribute. Each but `none` is also an elementwise op of that name."""
 
     none = 0
     relu = 1
@@ -388,7 +388,7 @@ class ActKind(enum.IntEnum):
 
 
 class Precision(enum.IntEnum):
-    """How far the f32 operands of a product may be rounded before they are multiplied (D10). Sums are of f32 in any case, but
+    """How far the f32 operands of a product may be rounded before they are multiplied. Sums are of f32 in any case, but
     for fp8, of which tensor cores may sum 128 products of k in some 14 bits, unless numerics are strict.
 
     A kernel may be more exact than it has to be. Narrower types are never rounded.

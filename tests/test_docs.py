@@ -1,5 +1,6 @@
 """The documents say what is so: their code runs, their traces are what the tool prints, their paths and links exist."""
 
+import ast
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import aicf
 from aicf import cli, config
 
 ROOT = Path(__file__).parents[1]
@@ -133,3 +135,18 @@ def test_commands_that_are_named_exist(path, capsys):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE):
         assert target in targets, f"make {target}"
+
+
+def test_docstrings_have_no_ids_of_the_specification():
+    """They are read by people who have never seen it; the tests carry the ids."""
+    sources = Path(aicf.__file__).parent.rglob("*.py")
+    trees = {path: ast.parse(path.read_text()) for path in sources}
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    found = [
+        f"{path.name}: {row.group()}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+        for row in re.finditer(r"\([A-F]\d{1,2}\b[^)]*\)", ast.get_docstring(node) or "")
+    ]
+    assert not found

@@ -154,7 +154,7 @@ def _arch(target: str) -> tuple[Any, ...]:
 def _link(ltoir: bytes, name: str, target: str, strict: bool, output: str) -> tuple[bytes, str]:
     """(the kernel as "cubin" or "ptx", the log).
 
-    strict  no product is contracted with a sum (A15). Contraction is decided here, where machine code is made of LTO-IR;
+    strict  no product is contracted with a sum. Contraction is decided here, where machine code is made of LTO-IR;
             what is called by name, such as `fma` and the functions of libdevice, is the same either way
     """
     from cuda.bindings import nvjitlink

@@ -1,4 +1,4 @@
-"""A variant for horizontal regions: independent ops of one kind, such as the optimizer's steps, in one launch (A13)."""
+"""A variant for horizontal regions: independent ops of one kind, such as the optimizer's steps, in one launch."""
 
 from __future__ import annotations
 

@@ -150,9 +150,9 @@ def _named(name: str, arch: tuple[int, int]) -> tuple[DeviceSpec | None, str]:
     for known in PRESETS.values():
         for n in (1, 2):  # "h100", "rtx 4090"
             board = words[n:]
-            if known.kind == "cuda" and known.arch == arch and "".join(words[:n]) == known.name:
-                if all(_BOARD.fullmatch(word) for word in board):
-                    return known, next((w for w in board if (known.name, w) in _FORM_BANDWIDTH), "")
+            same = known.kind == "cuda" and known.arch == arch and "".join(words[:n]) == known.name
+            if same and all(_BOARD.fullmatch(word) for word in board):
+                return known, next((w for w in board if (known.name, w) in _FORM_BANDWIDTH), "")
     return None, ""
 
 

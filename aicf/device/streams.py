@@ -1,4 +1,4 @@
-"""Streams (B5): whose stream work runs on, and how streams of different owners wait for one another.
+"""Streams: whose stream work runs on, and how streams of different owners wait for one another.
 
 A stream is its handle, an int as CUDA's runtime has it: 0 and 1 are the legacy default stream, 2 the per-thread one.
 """

@@ -1,4 +1,4 @@
-"""NVTX ranges (B12): op kind, kernel, tensors and stream of every op that is started, for profilers.
+"""NVTX ranges: op kind, kernel, tensors and stream of every op that is started, for profilers.
 
 They are there when the package `nvtx` is; AICF_NVTX=0 turns them off. Without them nothing is paid for.
 """

@@ -1,4 +1,4 @@
-"""op_call (B1): one op on anybody's tensors, on the caller's stream.
+"""op_call: one op on anybody's tensors, on the caller's stream.
 
 The choice for a call depends on the op, the attributes, and each tensor's type, strides, device and alignment. Two
 tables remember it. The first is keyed by what the libraries' own tensors say of themselves, read as cheaply as each
@@ -111,7 +111,7 @@ def _attrs_key(attrs: Mapping[str, Any]) -> Any:
 
 
 def _run(prepared: Prepared, tensors: Sequence[Any], stream: int, first: bool = False) -> None:
-    """Start on pointers (arrays on the host), inside an NVTX range, and log the choice under AICF_LOGS=select (B12)."""
+    """Start on pointers (arrays on the host), inside an NVTX range, and log the choice under AICF_LOGS=select."""
     if first or log.isEnabledFor(logging.INFO):  # the setting is read where there is time
         log_choice(prepared.selection, hex(stream))
     ranges = annotate.domain()

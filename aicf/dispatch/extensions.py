@@ -1,4 +1,4 @@
-"""The default registry: aicf's own ops and kernels, and what other packages bring by entry points (B15)."""
+"""The default registry: aicf's own ops and kernels, and what other packages bring by entry points."""
 
 from __future__ import annotations
 

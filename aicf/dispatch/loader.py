@@ -22,7 +22,7 @@ Call = Callable[..., None]
 
 
 class KernelLoader:
-    """Builds and compiles chosen kernels for one runtime, each region once. Plans launch by id only (B14)."""
+    """Builds and compiles chosen kernels for one runtime, each region once. Plans launch by id only."""
 
     def __init__(self, registry: KernelRegistry, runtime: Runtime) -> None:
         self.registry, self.runtime = registry, runtime

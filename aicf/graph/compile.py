@@ -1,4 +1,4 @@
-"""compile: the whole chain as one readable function (C4)."""
+"""compile: the whole chain as one readable function."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def compile(
     accumulate  average the gradients of so many runs before each optimizer step
     capture     on CUDA, replay through graphs: "auto" captures what can be, "strict" raises for what can't, "off" nothing
     static_roles, copy_roles   which of input, param, state are used where they are, and which are copied for each replay;
-                by default inputs are copied (C10)
-    deterministic   admit only variants whose results repeat bit for bit (C12)
+                by default inputs are copied
+    deterministic   admit only variants whose results repeat bit for bit
     numerics    "fused": a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
-                contracted, so that fused kernels give the bits of unfused ones (A15)
-    precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores (D10)
-    beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses (A10); 16 is the optimum
+                contracted, so that fused kernels give the bits of unfused ones
+    precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores
+    beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses; 16 is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
     tuning      measured times that override predictions: a file that `aicf tune` wrote, or a `Tuning`. A file that is
@@ -204,7 +204,7 @@ def explain_for(
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
 ) -> Explanation:
-    """The choices for a device that need not be there (F6): selection asks no driver and compiles nothing.
+    """The choices for a device that need not be there: selection asks no driver and compiles nothing.
 
     device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     """

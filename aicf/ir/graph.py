@@ -1,4 +1,4 @@
-"""Value, Op, LoweredOp, Graph (C2, C3, C5), and the Emitter protocol that gradient rules and layers write against."""
+"""Value, Op, LoweredOp, Graph, and the Emitter protocol that gradient rules and layers write against."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Value:
 
 @dataclass(eq=False)
 class Op:
-    """One operation, with the invariant call spec its emitter filled in (C3)."""
+    """One operation, with the invariant call spec its emitter filled in."""
 
     oid: int
     kind: str
@@ -115,7 +115,7 @@ class Op:
 
 @dataclass(frozen=True)
 class LoweredOp:
-    """An op as the run time knows it: the call spec and slot numbers (C5). `oid` and `where` are for messages."""
+    """An op as the run time knows it: the call spec and slot numbers. `oid` and `where` are for messages."""
 
     kind_id: int
     attr_schema: str

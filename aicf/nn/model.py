@@ -62,7 +62,7 @@ class Model:
         return {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound.items()}
 
     def add(self, layer: Layer, name: str | None = None) -> Model:
-        """Emit a layer after those there are (C1). A shape that does not fit is an error here, at the caller's line.
+        """Emit a layer after those there are. A shape that does not fit is an error here, at the caller's line.
 
         name  of the layer, in front of its weights' names; its number if there is none. A layer object that is added
               again shares its weights, under the name it had first

@@ -1,6 +1,6 @@
-"""Optimizers: one in-place step per parameter. Every meta-parameter is 0-D device state, changed by `program.set` (C13).
+"""Optimizers: one in-place step per parameter. Every meta-parameter is 0-D device state, changed by `program.set`.
 
-State is keyed by the parameter's name: `0.weight.momentum`. So all programs and paths of a model share it (C17).
+State is keyed by the parameter's name: `0.weight.momentum`. So all programs and paths of a model share it.
 """
 
 from __future__ import annotations

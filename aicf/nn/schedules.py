@@ -1,4 +1,4 @@
-"""Learning-rate schedules: emitted into the graph, so that the rate changes on the device, without a new plan (C13).
+"""Learning-rate schedules: emitted into the graph, so that the rate changes on the device, without a new plan.
 
 Each is a function of the number of steps done, 0 at the first, and of the base rate, which `program.set(lr=…)` changes.
 """

@@ -322,7 +322,7 @@ for _schema in (equal, not_equal, greater, greater_equal, less, less_equal):
 def select(c: Bool, a, b):
     """a where c is true, else b.
 
-    StableHLO's select takes c of rank 0 or of the operands' shape (C1); here all three broadcast.
+    StableHLO's select takes c of rank 0 or of the operands' shape; here all three broadcast.
     """
     return a if c else b
 

@@ -1,4 +1,4 @@
-"""Matrix products and the bias that follows them (D3-D8)."""
+"""Matrix products and the bias that follows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
 
 def bias_kind(length: int, m: int, n: int) -> str | None:
-    """How a 1-D bias of this length meets an (m, n) matrix (D4): 1 is Scalar, else n is PerN, else m is PerM."""
+    """How a 1-D bias of this length meets an (m, n) matrix: 1 is Scalar, else n is PerN, else m is PerM."""
     return BIAS_SCALAR if length == 1 else BIAS_PER_N if length == n else BIAS_PER_M if length == m else None
 
 
@@ -61,7 +61,7 @@ def gemm(
     C1  a and b have rank 2 or more
     C2  the contracted extents agree                       (StableHLO dot_general C10)
     C3  c has the shape of the product
-    C4  bias is 1-D of length 1, N or M                    (D4: told apart in that order)
+    C4  bias is 1-D of length 1, N or M                    (told apart in that order)
     C5  act is an ActKind, precision a Precision
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
@@ -142,7 +142,7 @@ def round_tf32(x: np.ndarray) -> np.ndarray:
 
 @gemm.gradient
 def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope, precision, out_dtype):
-    """gA, gB, gC and gBias from A, B, C, gY and Z (D6): gZ is one elementwise op of gY and Z (or of D, where act's
+    """gA, gB, gC and gBias from A, B, C, gY and Z: gZ is one elementwise op of gY and Z (or of D, where act's
     derivative is a function of it), then two products, and a reduction if there is a bias.
 
     They stay ops of their own: gZ is read by both products, which share no loop; a kernel that formed it in each would
@@ -224,7 +224,7 @@ gemm.samples((4, 7), (7, 5), None, None, act=ActKind.relu, out_dtype=DType.f32.i
 
 @op("bias_add", alias={0: (0, "may")}, traits=(LINEAR,))
 def bias_add(x: Float, bias: Float):
-    """y = x + bias, with the bias as Scalar, PerN or PerM by its length (D4).
+    """y = x + bias, with the bias as Scalar, PerN or PerM by its length.
 
     Shapes: x and y (..., M, N), bias (1,), (N,) or (M,).
 

@@ -1,7 +1,7 @@
 """Reductions over axes.
 
 They share one type rule. StableHLO's reduce takes a body and initial values; here the body is the op, so of its
-constraints those on the dimensions remain (C4, C5). Floats accumulate in f32, integers in their own type, wrapping.
+constraints those on the dimensions remain. Floats accumulate in f32, integers in their own type, wrapping.
 """
 
 from __future__ import annotations

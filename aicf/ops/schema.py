@@ -1,4 +1,4 @@
-"""OpSchema: an op is one record. Operands, attributes and traits are declared; `infer` checks the rest (E2, E3).
+"""OpSchema: an op is one record. Operands, attributes and traits are declared; `infer` checks the rest.
 
 `@op` reads the declaration off the signature: positional parameters are operands (annotated with a type constraint,
 `= None` when they may be left out), keyword-only parameters are attributes (annotated bool, int, float or tuple, with a

@@ -1,4 +1,4 @@
-"""What a region must be for a kernel to take it: checks that `accepts` yields, and the structures that `takes` names (B7).
+"""What a region must be for a kernel to take it: checks that `accepts` yields, and the structures that `takes` names.
 
 A check is None, or the condition that failed with the value seen.
 """
@@ -43,7 +43,7 @@ def first_failure(checks: Checks) -> Reject | None:
 def structure(region: RegionSpec) -> str:
     """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
 
-    Independent ops of one kind with equal attributes, over domains of their own, are `maps` (A13).
+    Independent ops of one kind with equal attributes, over domains of their own, are `maps`.
     """
     return schema_of(region.kind).core if len(region.ops) == 1 else _structure(region)
 

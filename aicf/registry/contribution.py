@@ -1,4 +1,4 @@
-"""What an op brings to the attribute rows of a region: derived from its schema, so that a new op fills them by itself (A2)."""
+"""What an op brings to the attribute rows of a region: derived from its schema, so that a new op fills them by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KernelIndex (A8): the variants that may run on a device, found by what they declare. Candidate sets are bitsets.
+"""KernelIndex: the variants that may run on a device, found by what they declare. Candidate sets are bitsets.
 
 Bit i stands for `variants[i]`, in the order of ids, so no set depends on the order of registration. Each attribute row has
 masks here: which variants may begin with an op, hold a structure, have an element type, live with an alignment. Composing an

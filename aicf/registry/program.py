@@ -1,4 +1,4 @@
-"""What a region computes, in the form that kernels are built from: maps around at most one core, and maybe its tail (A12, A15).
+"""What a region computes, in the form that kernels are built from: maps around at most one core, and maybe its tail.
 
     before   a Map over the core's operand: elementwise work on the way into a reduction
     core     a matrix product, a reduction, or nothing

@@ -109,7 +109,7 @@ def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
 
 
 def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:
-    """The region as independent maps of one op each, all of one kind: a horizontal region (A13)."""
+    """The region as independent maps of one op each, all of one kind: a horizontal region."""
     return _read_parts(region, record.removals)
 
 
@@ -381,7 +381,7 @@ class _Reader:
         return Walk(self.position[t], t, desc.dtype, _moving(axes, desc.shape), element)
 
     def _is_rounded(self, t: int, ops: Sequence[RegionOp], carried: int | None) -> bool:
-        """Rounding points (A15): what is stored, what a convert made, what a jump reads; when strict, every op's result."""
+        """Rounding points: what is stored, what a convert made, what a jump reads; when strict, every op's result."""
         if self.tensors[t].dtype.compute is self.tensors[t].dtype:
             return False  # its compute type is its own
         if self.stored.get(t) or (self.region.strict and t not in self.inner):

@@ -1,4 +1,4 @@
-"""KernelRegistry (B6): the variants there are, found by op kind, by id, and by OpKey (D2)."""
+"""KernelRegistry: the variants there are, found by op kind, by id, and by OpKey."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .variant import KernelVariant
 
 @dataclass(frozen=True)
 class OpKey:
-    """The look-up key of graph_executor_v2 (D2): a projection of a region, not a registry of its own."""
+    """The look-up key of graph_executor_v2: a projection of a region, not a registry of its own."""
 
     kind: OpKind
     device: str
@@ -93,7 +93,7 @@ class OpKey:
 
 
 class KernelRegistry:
-    """A set of variants. Iteration and look-ups are ordered by id, never by registration (B8).
+    """A set of variants. Iteration and look-ups are ordered by id, never by registration.
 
     `generation` rises with every change, so that caches of choices can be keyed by it.
     """
@@ -163,7 +163,7 @@ class KernelRegistry:
         return select(key.region(m, n, k), device, self).chosen.variant
 
     def index(self, device: DeviceSpec, required: frozenset[str] = frozenset()) -> KernelIndex:
-        """The variants of a device, by what they declare (A8); kept until the registry changes."""
+        """The variants of a device, by what they declare; kept until the registry changes."""
         key = (device, required)
         if key not in self._indices:
             self._indices[key] = KernelIndex(self, device, required)

@@ -103,7 +103,7 @@ def select(
     tuning: Times | None = None,
     required: frozenset[str] = frozenset(),
 ) -> Selection:
-    """Ask every variant of the region's first op; the highest score wins (B8). NoKernelError lists all reasons."""
+    """Ask every variant of the region's first op; the highest score wins. NoKernelError lists all reasons."""
     return Selector(registry, device, tuning, required)(region)
 
 
@@ -111,7 +111,7 @@ class Selector:
     """Selection with a memo: one registry, one device, one set of tuning data, each region decided once.
 
     required  flags of KernelVariant that a choice must have: `deterministic`, `capture_safe`
-    strict    regions are formed with strict numerics (A15)
+    strict    regions are formed with strict numerics
     """
 
     def __init__(
@@ -275,7 +275,7 @@ def _better(one: Candidate, other: Candidate) -> bool:
 
 
 def log_choice(selection: Selection, stream: object = "-", where: str = "") -> None:
-    """One line per choice under AICF_LOGS=select (B12): op kind, variant, dtypes and shapes, stream."""
+    """One line per choice under AICF_LOGS=select: op kind, variant, dtypes and shapes, stream."""
     if not config.log_enabled("select"):
         return
     if not log.handlers and not logging.getLogger().handlers:

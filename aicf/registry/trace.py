@@ -35,7 +35,7 @@ def microseconds(us: float) -> str:
 
 
 def describe_product(selection: Selection) -> str:
-    """` · precision tf32 · bias PerN · z kept`: how far a product may round its operands (D10), its biases (D4), and whether
+    """` · precision tf32 · bias PerN · z kept`: how far a product may round its operands, its biases, and whether
     it keeps what its activation reads."""
     program = read(selection.region)
     if not isinstance(program, Program) or not isinstance(program.core, Gemm):

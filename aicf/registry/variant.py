@@ -1,4 +1,4 @@
-"""KernelVariant (B7): what a kernel takes (see checks.py), what it costs, how it starts. Rejection is data.
+"""KernelVariant: what a kernel takes (see checks.py), what it costs, how it starts. Rejection is data.
 
 A variant is written as a class of plain functions under `@variant(...)`; see docs/add-an-op.md. Only `build` may import a
 kernel body, so that choosing and explaining need neither numba nor a GPU.
@@ -150,7 +150,7 @@ _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
 
 @dataclass(frozen=True)
 class KernelVariant:
-    """One kernel. `id` is stable and versioned (B14): its version rises when the kernel's numerics change.
+    """One kernel. `id` is stable and versioned: its version rises when the kernel's numerics change.
 
     kinds    op names, or traits such as `elementwise`, or cores such as `reduce`, or `*`: the ops that may begin a region
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
@@ -204,7 +204,7 @@ class KernelVariant:
         return first_failure(self.accepts(region))
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
-        """Negative if unsupported; else runs per second, as predicted: the higher the better (B8)."""
+        """Negative if unsupported; else runs per second, as predicted: the higher the better."""
         return -1.0 if self.supported(region, device) else 1e6 / self.cost(region, device).us
 
     def query_workspace(self, region: RegionSpec, device: DeviceSpec) -> int:

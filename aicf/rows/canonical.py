@@ -1,4 +1,4 @@
-"""One form for all linear extensions of a region (A4): ops in a topological order that depends on what they compute alone.
+"""One form for all linear extensions of a region: ops in a topological order that depends on what they compute alone.
 
 Ops and tensors are coloured by what they are, then by their neighbours' colours, until nothing more can be told apart. Of the
 ops that are ready the one of least colour comes next; where several have it, one of them is taken, and gets a colour of its

@@ -28,7 +28,7 @@ class RegionOp(NamedTuple):
 class RegionSpec:
     """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region.
 
-    strict  values are rounded at every op boundary, and no multiplication is contracted with an addition (A15)
+    strict  values are rounded at every op boundary, and no multiplication is contracted with an addition
     before  the region that this one was grown from by its last op, if it was: what is known of that need not be found again
     """
 
@@ -201,7 +201,7 @@ class RegionSpec:
 
     @lazy
     def canonical(self) -> RegionSpec:
-        """The same region in the one order that all orders of its ops share (A4)."""
+        """The same region in the one order that all orders of its ops share."""
         from .canonical import canonical
 
         return canonical(self)

@@ -1,4 +1,4 @@
-"""The attribute rows (A2, A3): one small lattice each. An op fills the rows it has something to say about; composing joins.
+"""The attribute rows: one small lattice each. An op fills the rows it has something to say about; composing joins.
 
 `join(mine, theirs)` gives the row of the longer region, or a Conflict, which is data: the row and both values. Rows that are
 absent are neutral. Numeric and set rows are join-semilattices; `program` is a word, and words only grow at the end.
@@ -23,7 +23,7 @@ EMPTY: Attributes = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Conflict:
-    """Why two values of a row have no join. `trigger` is what A9 calls it: conflict, barrier, limit or sync."""
+    """Why two values of a row have no join. `trigger` is one of conflict, barrier, limit, sync."""
 
     row: str
     left: str

@@ -1,4 +1,4 @@
-"""AttributeState (A1): what is known of the ops anchor..last as one region. A new one for each step; nothing changes."""
+"""AttributeState: what is known of the ops anchor..last as one region. A new one for each step; nothing changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rows import EMPTY, ROWS, Attributes, Conflict
 
 @dataclass(frozen=True)
 class AttributeState:
-    """anchor, last     positions in the schedule; the only positions there are (A5)
+    """anchor, last     positions in the schedule; the only positions there are
     attrs            the sparse rows; see rows.py
     candidates       bits of a KernelIndex: variants that take this region or some continuation of it; they only shrink
     invalid_reason   the conflict that this state stands for; then its candidates are those that take no rows' word

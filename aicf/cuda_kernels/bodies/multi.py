@@ -1,4 +1,4 @@
-"""One launch over several independent maps of one kind, each with a length of its own: a horizontal region (A13).
+"""One launch over several independent maps of one kind, each with a length of its own: a horizontal region.
 
 A block works on one part. Which one, and so its pointers, follows from the first block of each part: comparisons and
 selects on numbers that are the same for the whole block. An index into a tuple would put the tuple on the stack.

@@ -1,4 +1,4 @@
-"""Builder holds the graph under construction; GraphEmitter is the `ctx` that layers and gradient rules emit through (C1).
+"""Builder holds the graph under construction; GraphEmitter is the `ctx` that layers and gradient rules emit through.
 
 A layer chooses values; the emitter infers types, makes the result values and fills in the invariant call spec: kind_id,
 attr_schema, attr_blob.
@@ -308,7 +308,7 @@ class GraphEmitter:
         return self.builder.value(full, TensorSpec(shape, DType.of(dtype), self.device), Role.state, start)
 
     def meta(self, name: str, value: float, check: Callable[[str, Any], float] | None = None) -> Value:
-        """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan (C13).
+        """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan.
 
         check  of (name, value) -> value; raises for what the parameter can't be
         """
@@ -335,7 +335,7 @@ class GraphEmitter:
         self.builder.update(old, new)
 
     def sync(self) -> None:
-        """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides (A9)."""
+        """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides."""
         self.builder.fence = True
 
 

@@ -35,7 +35,7 @@ def optimize(graph: Graph) -> Graph:
 
 
 def verify(graph: Graph) -> Graph:
-    """After emission: values before their uses, each made once, types as `infer` says, call specs that fit (E3)."""
+    """After emission: values before their uses, each made once, types as `infer` says, call specs that fit."""
     made: set[int] = {v.vid for v in graph.values if v.role in EXTERNAL}
     for op in graph.ops:
         for vid in op.inputs:
@@ -76,7 +76,7 @@ def compatible(inferred: TensorSpec, given: TensorSpec) -> bool:
 
 
 def lower(graph: Graph) -> list[LoweredOp]:
-    """Ops as the run time knows them (C5). Serialises only: what the emitter filled in is what is launched."""
+    """Ops as the run time knows them. Serialises only: what the emitter filled in is what is launched."""
     return [_lower(op) for op in graph.ops]
 
 

@@ -52,7 +52,7 @@ class Recipe:
     """What to compile: everything but the sizes of named dimensions.
 
     accumulate  gradients of so many runs are averaged before the optimizer steps
-    precision   of products of f32, where an op is not told its own (D10)
+    precision   of products of f32, where an op is not told its own
     """
 
     model: ModelLike

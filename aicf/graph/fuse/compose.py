@@ -1,4 +1,4 @@
-"""Composition: an open region and one more op (A1-A4, A8). Equal questions are answered once, whatever their place.
+"""Composition: an open region and one more op. Equal questions are answered once, whatever their place.
 
 An `Open` is a region on its way through the schedule; its `Node` is all that does not depend on where it stands. Nodes
 are found again by what is composed: the op, which of the region's tensors it takes, and which values something outside reads.

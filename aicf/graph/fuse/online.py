@@ -1,4 +1,4 @@
-"""The online loop and flush (A5-A7, A9): walk the lowered ops once; compose, or else flush and start anew.
+"""The online loop and flush: walk the lowered ops once; compose, or else flush and start anew.
 
 A flush emits the last prefix that a kernel accepts, with the cheapest such kernel, and is never revoked; what came after that
 prefix is scanned again. What ended a region is recorded with its values.
@@ -230,7 +230,7 @@ def _told(kind: str, stop: Stop) -> Ended:
 
 
 def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
-    """Legal is not profitable: stop when the fused prediction is worse than the split one (A9)."""
+    """Legal is not profitable: stop when the fused prediction is worse than the split one."""
     assert best.node.best and following.node.best
     fused, rest = following.node.best.us, range(best.last + 1, following.last + 1)
     if fused <= best.node.best.us + sum([node.least for node in following.steps[-len(rest) :]]):

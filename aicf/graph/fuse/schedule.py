@@ -1,4 +1,4 @@
-"""The schedule: a topological order in which producers stand next to the consumers that can fuse to them (A10).
+"""The schedule: a topological order in which producers stand next to the consumers that can fuse to them.
 
 Regions are intervals of the schedule, so what is to become one kernel has to be neighbours. The order is found greedily: an
 op that continues the open run comes next, else the earliest one that is ready. Every choice is by the ops' first order, so

@@ -1,4 +1,4 @@
-"""Which outputs share their input's storage (C6). Lowered ops are SSA; in place is decided here, after fusion.
+"""Which outputs share their input's storage. Lowered ops are SSA; in place is decided here, after fusion.
 
 must   an optimizer step writes its parameter in place: no later step may read the old value
 may    the result of elementwise work takes over an operand that nobody needs any more

@@ -1,7 +1,7 @@
-"""Capture: the launches of a bound plan as CUDA graphs, through cuda-python (F3).
+"""Capture: the launches of a bound plan as CUDA graphs, through cuda-python.
 
 Everything is compiled, loaded, allocated and packed when a plan is bound, so that between the beginning and the end of a
-capture there is nothing left but launches; none of them runs, so params, state and step stay as they are (C14). Steps that
+capture there is nothing left but launches; none of them runs, so params, state and step stay as they are. Steps that
 can't be captured run eagerly between graphs, and the report says which and why.
 
 The driver's own calls begin and end a capture: they bring the stream back whatever went wrong in between, where cuda-core's

@@ -142,7 +142,7 @@ class Executor:
     def bind(
         self, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor] | None, **policy: Any
     ) -> Bound:
-        """Slots, aliases and calls of a plan (C8). Every error of the feed comes from here, before anything runs."""
+        """Slots, aliases and calls of a plan. Every error of the feed comes from here, before anything runs."""
         tensors, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
         scratch = None
         if plan.workspace_bytes:

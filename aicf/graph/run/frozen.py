@@ -22,7 +22,7 @@ RoleSet = frozenset[Role]
 
 @dataclass(frozen=True)
 class ReplayPolicy:
-    """How the external tensors of a plan meet a replay (C10).
+    """How the external tensors of a plan meet a replay.
 
     copy_roles    have a dense slot of the frozen plan, into which each replay copies what is fed
     static_roles  are used where they are: their pointers belong to the frozen plan

@@ -32,7 +32,7 @@ class Slot:
     role: Role
     offset: int | None = None
     alias_of: int | None = None
-    alignment: int = 0  # of externals: what selection assumed; binding checks it (A14)
+    alignment: int = 0  # of externals: what selection assumed; binding checks it
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ExecPlan:
 
     @property
     def alias(self) -> dict[int, int]:
-        """out vid -> in vid whose storage it shares (C6)."""
+        """out vid -> in vid whose storage it shares."""
         return {s.vid: s.alias_of for s in self.slots.values() if s.alias_of is not None}
 
     def externals(self, *roles: Role) -> list[Slot]:
@@ -144,7 +144,7 @@ class ExecPlan:
 
     @classmethod
     def from_json(cls, text: str, registry: KernelRegistry | None = None) -> ExecPlan:
-        """Load a plan; with a registry, a kernel id that it does not have is refused by name (B14)."""
+        """Load a plan; with a registry, a kernel id that it does not have is refused by name."""
         try:
             data = json.loads(text)
             if data["version"] != PLAN_VERSION:
@@ -199,7 +199,7 @@ def make_plan(
     mode: str,
     registry: KernelRegistry,
 ) -> ExecPlan:
-    """Decide storage: aliases from the ops' in-place constraints, then arena offsets from lifetimes (C6)."""
+    """Decide storage: aliases from the ops' in-place constraints, then arena offsets from lifetimes."""
     aliases, views, notes = resolve_aliases(graph, ops, regions)
     offsets, arena = place(graph, regions, aliases)
     used = {v for r in regions for v in (*r.in_vids, *r.out_vids)}

@@ -43,7 +43,7 @@ class CompiledPlan:
 
 @dataclass(frozen=True)
 class ReplayKey:
-    """What a frozen plan is good for (C9). The feed's contiguity is no part of it: copied roles land in dense slots."""
+    """What a frozen plan is good for. The feed's contiguity is no part of it: copied roles land in dense slots."""
 
     mode: str
     plan_key: str
@@ -61,7 +61,7 @@ class Program:
     capture(feed)  makes the frozen plan without running it, and reports
 
     Both return {"output": …, "loss": …} as tensors of their own, and agree bit for bit. In train mode params and state are
-    bound once: feeding them has no effect, only inputs change from run to run (C11).
+    bound once: feeding them has no effect, only inputs change from run to run.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Program:
     def capture(self, feed: Mapping[str, Any]) -> CaptureReport:
         """Make the frozen plan for a feed like this one without running it, and say what was captured, what not and why.
 
-        Nothing changes but the cache: params, state, random state and step stay bit-identical (C14).
+        Nothing changes but the cache: params, state, random state and step stay bit-identical.
         """
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
@@ -179,7 +179,7 @@ class Program:
 
     def _refuse_static(self, feed: Mapping[str, Any]) -> None:
         if self.mode == "train":
-            return  # what is bound once is ignored in a feed (C11)
+            return  # what is bound once is ignored in a feed
         for name in feed:
             if name in self.variables and self.variables.role(name) in self.policy.static_roles:
                 raise FeedError(
@@ -272,7 +272,7 @@ class Program:
     # --- variables ----------------------------------------------------------------------------------------------------
 
     def set(self, **meta: float) -> None:
-        """Change meta-parameters, device state that no plan depends on (C13): program.set(lr=0.01)."""
+        """Change meta-parameters, device state that no plan depends on: program.set(lr=0.01)."""
         known = self.variables.meta
         for name in meta:
             if name not in known:

@@ -1,4 +1,4 @@
-"""bind_and_alloc_slots (C7): externals from the feed by name, tmp and outputs from their specs, checked before anything runs."""
+"""bind_and_alloc_slots: externals from the feed by name, tmp and outputs from their specs, checked before anything runs."""
 
 from __future__ import annotations
 

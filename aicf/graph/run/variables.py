@@ -1,4 +1,4 @@
-"""Variables: the params and states of one model on one device, shared by all its programs, paths and plans (C17)."""
+"""Variables: the params and states of one model on one device, shared by all its programs, paths and plans."""
 
 from __future__ import annotations
 
