@@ -7,7 +7,9 @@ program({"x": x, "y": y}); print(program.explain())
 
 __version__ = "0.1.0"
 
-from . import errors, nn
+from typing import Any
+
+from . import errors, near, nn
 from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
@@ -44,3 +46,11 @@ __all__ = [
     "default_registry", "errors", "explain_for", "f8e4m3", "f8e5m2", "f16", "f32", "i32", "i64", "nn", "op_call", "runtime", "schema_of",
     "schemas", "select",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    raise near.no_attribute("aicf", name, near.AICF, __all__)

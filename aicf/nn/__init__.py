@@ -1,5 +1,8 @@
 """Models, layers, losses, optimizers, initialisers and learning-rate schedules."""
 
+from typing import Any
+
+from .. import near
 from . import init, schedules
 from .layers import (
     GELU,
@@ -41,3 +44,11 @@ __all__ = [
     "init",
     "schedules",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    raise near.no_attribute("aicf.nn", name, near.NN, __all__)

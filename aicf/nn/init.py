@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+__all__ = ["constant", "kaiming_uniform", "normal", "ones", "uniform", "xavier_uniform", "zeros"]
+
 Shape = tuple[int, ...]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @dataclass(frozen=True)

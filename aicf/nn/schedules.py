@@ -12,6 +12,12 @@ from ..errors import VerifyError
 from ..ir import Value
 from . import checks
 
+__all__ = ["Cosine", "Linear", "Schedule", "StepDecay"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
 from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
@@ -359,8 +360,9 @@ def schema_of(kind: OpKind | str) -> OpSchema:
         found = _SCHEMAS.get(kind)
     if found is None:
         raise RegistryError(
-            f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas())
-        )
+            f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas()),
+            hint=near.hint(str(kind), near.OPS, [s.name for s in schemas()]),
+        )  # fmt: skip
     return found
 
 

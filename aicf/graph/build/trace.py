@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ... import near
 from ...errors import VerifyError
 from ...ir import Graph, Role, Value
 from ...types import Precision, TensorSpec
@@ -63,7 +64,13 @@ class Recipe:
     precision: Precision | str = Precision.exact
 
     def __post_init__(self) -> None:
-        _check_part("model", self.model, ("inputs", "emit"), "an nn.Model", "compile(model, ...)")
+        _check_part(
+            "model",
+            self.model,
+            ("inputs", "sizes", "seed", "emit"),
+            "an nn.Model",
+            'nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(layer)',
+        )
         if self.loss is not None:
             _check_part("loss", self.loss, ("targets", "emit"), "an nn.Loss", "loss=nn.MeanSquaredError()")
         if self.optimizer is not None:
@@ -104,6 +111,11 @@ def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hi
         raise VerifyError(
             f"{name} is the class {value.__name__}", expected=f"{expected}, an instance",
             hint=f"{name}={value.__name__}(...)",
+        )  # fmt: skip
+    if near.from_torch(value):
+        raise VerifyError(
+            f"{name} is PyTorch's {type(value).__name__}, which aicf can't read yet", expected=expected,
+            hint=near.TORCH_HINT if name == "model" else hint,
         )  # fmt: skip
     if not all(hasattr(value, need) for need in needs):
         raise VerifyError(f"{name} is {value!r}", expected=expected, hint=hint)

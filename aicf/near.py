@@ -1,0 +1,90 @@
+"""Names that people of other libraries look for, each with the sentence that says what to write here instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from .errors import VerifyError
+
+# What `ctx.NAME` and `op_call("NAME", …)` are called here.
+OPS: Mapping[str, str] = {
+    **dict.fromkeys(("matmul", "mm", "bmm", "dot", "einsum"), "gemm(a, b) is the matrix product; trans_a, trans_b transpose"),
+    **dict.fromkeys(("linear", "dense", "addmm"), "gemm(x, weight, None, bias, trans_b=True), or the layer nn.Linear"),
+    "where": "select(condition, a, b)",
+    **dict.fromkeys(("sum", "reduce_add"), "reduce_sum(x, axes=(…), keepdims=False)"),
+    **dict.fromkeys(("mean", "avg"), "reduce_mean(x, axes=(…), keepdims=False)"),
+    **dict.fromkeys(("max", "amax"), "reduce_max(x, axes=(…), keepdims=False); maximum(a, b) compares element by element"),
+    "min": "minimum(a, b) compares element by element",
+    **dict.fromkeys(("cast", "astype", "to", "type"), "convert(x, dtype=aicf.f16)"),
+    **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), "reshape(x, shape=(…))"),
+    **dict.fromkeys(("expand", "broadcast_to", "broadcast"), "broadcast_in_dim(x, shape=(…), dims=(…))"),
+    **dict.fromkeys(("subtract", "minus"), "sub(a, b)"),
+    **dict.fromkeys(("multiply", "times"), "mul(a, b)"),
+    **dict.fromkeys(("divide", "truediv", "true_divide"), "div(a, b)"),
+    **dict.fromkeys(("negative", "negate"), "neg(x)"),
+    **dict.fromkeys(("cross_entropy", "nll_loss", "softmax_cross_entropy_with_logits"), "softmax_cross_entropy(logits, labels)"),
+    **dict.fromkeys(("mse", "mse_loss"), "squared_error(x, target), then reduce_mean"),
+    **dict.fromkeys(("zeros", "ones", "full", "constant"), "fill(shape=(…), value=0.0)"),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "equal, not_equal, less, less_equal, greater, greater_equal"),
+    **dict.fromkeys(("clone", "identity"), "copy(x)"),
+}  # fmt: skip
+
+# What `aicf.nn.NAME` is called here.
+NN: Mapping[str, str] = {
+    **dict.fromkeys(("CrossEntropyLoss", "CrossEntropy", "NLLLoss"), "nn.SoftmaxCrossEntropy(): logits in, labels as integers"),
+    **dict.fromkeys(("MSELoss", "MSE", "L2Loss"), "nn.MeanSquaredError()"),
+    "Module": "nn.Model is a model, nn.Layer the base of layers of your own: class Mine(nn.Layer): def emit(self, ctx, x): …",
+    **dict.fromkeys(("Dense", "LazyLinear", "FullyConnected"), "nn.Linear(in_features, out_features)"),
+    **dict.fromkeys(("Parameter", "functional", "F"), "a layer's `emit` makes parameters with ctx.param(…) and calls ops as ctx.relu(x)"),
+    **dict.fromkeys(("Identity", "Flatten"), "a layer of your own: class Mine(nn.Layer): def emit(self, ctx, x): return ctx.reshape(x, shape=(…))"),
+    **dict.fromkeys(("CosineAnnealingLR", "CosineDecay", "OneCycleLR"), "nn.AdamW(lr=nn.schedules.Cosine(base=1e-3, total=1000, warmup=100))"),
+    **dict.fromkeys(("StepLR", "ExponentialLR"), "nn.SGD(lr=nn.schedules.StepDecay(base=0.1, every=100, gamma=0.5))"),
+    "optim": "the optimizers are in nn itself: nn.SGD, nn.Adam, nn.AdamW",
+}  # fmt: skip
+
+# What `aicf.NAME` is called here.
+AICF: Mapping[str, str] = {
+    **dict.fromkeys(("Model", "Module", "Sequential"), "aicf.nn.Model"),
+    **dict.fromkeys(("optim", "optimizers"), "the optimizers are aicf.nn.SGD, aicf.nn.Adam and aicf.nn.AdamW"),
+    **dict.fromkeys(("float32", "float", "fp32"), "aicf.f32"),
+    **dict.fromkeys(("float16", "half", "fp16"), "aicf.f16"),
+    "bfloat16": "aicf.bf16",
+    **dict.fromkeys(("int32", "int"), "aicf.i32"),
+    **dict.fromkeys(("int64", "long"), "aicf.i64"),
+    "bool": "aicf.bool_",
+    **dict.fromkeys(("float64", "double", "f64"), "there is no float64: aicf.f32 is the widest"),
+    **dict.fromkeys(("tensor", "array", "from_numpy"), "feeds are arrays of NumPy, PyTorch, CuPy or JAX as they are"),
+    "jit": "aicf.compile(model) compiles a model; aicf.op_call(\"add\", [a, b], [c]) runs one op",
+    "explain": "aicf.explain_for(model, \"h200\"), or program.explain()",
+}  # fmt: skip
+
+
+def hint(name: str, table: Mapping[str, str], known: Iterable[str], prefix: str = "") -> str | None:
+    """What to write instead of a name that is not there: from the table, else the names that are spelt much like it."""
+    if said := table.get(name):
+        return said
+    folded = {k.lower().replace("_", ""): k for k in known}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=3)
+    return " or ".join(prefix + folded[c] for c in close) or None
+
+
+def no_attribute(module: str, name: str, table: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+    """The error of a module's `__getattr__`."""
+    said = None if name.startswith("_") else hint(name, table, known, f"{module.removeprefix('aicf.')}.")
+    text = f"module {module!r} has no attribute {name!r}" + (f"; here: {said}" if said else "")
+    return AttributeError(text, name=name)
+
+
+def from_torch(value: object) -> bool:
+    """Whether an object is of a class of PyTorch's, or of one derived from it. Never imports torch."""
+    return any(c.__module__.partition(".")[0] == "torch" for c in type(value).__mro__)
+
+
+TORCH_HINT = "write the model with aicf.nn (docs/guide.md); single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"
+
+
+def torch_backend(module: Any, example_inputs: Any, **options: Any) -> NoReturn:
+    """What `torch.compile(model, backend="aicf")` finds: it says that there is no such backend yet."""
+    raise VerifyError("aicf can't compile graphs of PyTorch yet", hint=TORCH_HINT)
