@@ -111,13 +111,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def _tell_rows(item: pytest.Item, outcome: str) -> None:
+    rows = [row for mark in item.iter_markers("spec") for row in mark.args]
+    if rows and ROWS_FILE:
+        told = {"rows": rows, "test": item.nodeid, "gpu": "gpu" in item.keywords, "outcome": outcome}
+        with Path(ROWS_FILE).open("a") as out:
+            out.write(json.dumps(told) + "\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _tell_rows(item, "started")  # a process that dies here has failed
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
-    rows = [row for mark in item.iter_markers("spec") for row in mark.args]
-    if rows and ROWS_FILE and (report.when == "call" or report.outcome != "passed"):
-        with Path(ROWS_FILE).open("a") as out:
-            out.write(json.dumps({"rows": rows, "test": item.nodeid, "outcome": report.outcome}) + "\n")
+    if report.when == "call" or report.outcome != "passed":
+        _tell_rows(item, report.outcome)
     return report
 
 
