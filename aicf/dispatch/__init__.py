@@ -2,6 +2,16 @@
 
 from .call import op_call
 from .extensions import default_registry, load_extensions
+from .ge2 import GemmBiasActParams, ge2_launch
 from .loader import Call, KernelLoader, run_op
 
-__all__ = ["Call", "KernelLoader", "default_registry", "load_extensions", "op_call", "run_op"]
+__all__ = [
+    "Call",
+    "GemmBiasActParams",
+    "KernelLoader",
+    "default_registry",
+    "ge2_launch",
+    "load_extensions",
+    "op_call",
+    "run_op",
+]
