@@ -1,17 +1,15 @@
-"""The command line: `aicf demo`, `aicf doctor`, `aicf info`, `aicf explain`, `aicf tune`, `aicf cache`."""
+"""The command line: `aicf demo`, `doctor`, `info`, `explain`, `tune`, `examples`, `cache`."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import ast
 import json
+import shutil
 import sys
-import traceback
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from os import devnull, dup2
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -21,7 +19,6 @@ from rich.text import Text
 
 from . import __version__
 from .errors import AicfError
-from .nn import Model
 from .types import Precision
 
 MODES = ("infer", "grad", "train")
@@ -33,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = args.run(args)
         sys.stdout.flush()
-        return code
+        return code or 0
     except (
         BrokenPipeError
     ):  # `aicf info | head`: who read has read enough; nothing more is written, not even at exit
@@ -51,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("aicf", description="A pure-Python AI compiler framework that says why.")
     parser.add_argument("--version", action="version", version=f"aicf {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.set_defaults(run=lambda args: parser.print_help())
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train an MLP on handwritten digits and show every kernel choice")
     demo.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
@@ -78,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser(
         "explain", help="what would be chosen for a model on a device, with or without one"
     )
-    explain.add_argument(
-        "model", metavar="MODEL.py", help="a file that defines build() -> Model, as examples/mlp.py"
-    )
+    _add_model(explain)
     explain.add_argument(
         "--device",
         default="cpu",
@@ -91,19 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
     explain.add_argument(
-        "--mode",
-        choices=MODES,
-        default="infer",
-        help="grad and train need a loss() and an optimizer() in the file",
-    )
-    explain.add_argument(
-        "--numerics", choices=("fused", "strict"), default="fused", help="as of aicf.compile"
-    )
-    explain.add_argument(
-        "--precision", choices=tuple(Precision.__members__), default="exact", help="as of aicf.compile"
-    )
-    explain.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
-    explain.add_argument(
         "--diff", metavar="OTHER", help="compare with another device, or with what --json wrote into a file"
     )
     explain.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
@@ -112,14 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     tune = commands.add_parser(
         "tune", help="measure the kernels of a model's regions; the file then overrides predictions"
     )
-    tune.add_argument("model", nargs="?", metavar="MODEL.py", help="as for explain")
+    _add_model(tune, nargs="?")
     tune.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
-    tune.add_argument("--mode", choices=MODES, default="infer", help="as for explain")
-    tune.add_argument("--numerics", choices=("fused", "strict"), default="fused", help="as of aicf.compile")
-    tune.add_argument(
-        "--precision", choices=tuple(Precision.__members__), default="exact", help="as of aicf.compile"
-    )
-    tune.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
     tune.add_argument("--budget", type=_seconds, default=60.0, metavar="SECONDS", help="60 if not given")
     tune.add_argument(
         "--output",
@@ -141,10 +118,31 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("--json", action="store_true", help="print JSON")
     tune.set_defaults(run=_tune)
 
+    examples = commands.add_parser(
+        "examples", help="models to learn from: list them, or copy them into a folder"
+    )
+    examples.add_argument("folder", nargs="?", metavar="FOLDER", help="write them there")
+    examples.set_defaults(run=_examples)
+
     cache = commands.add_parser("cache", help="where compiled kernels are kept, how many and how large")
     cache.add_argument("--clear", action="store_true", help="remove them")
     cache.set_defaults(run=_cache)
     return parser
+
+
+def _add_model(command: argparse.ArgumentParser, **options: Any) -> None:
+    """A model and how it is compiled; what is not given is as the file has it."""
+    command.add_argument(
+        "model", metavar="FILE", **options,
+        help="a Python file with a Model or a compiled Program at module level, or build() -> Model; FILE:NAME picks one of several",
+    )  # fmt: skip
+    command.add_argument(
+        "--mode", choices=MODES,
+        help="if not given, that of the file's program, or infer; grad and train need a loss and an optimizer in the file",
+    )  # fmt: skip
+    command.add_argument("--numerics", choices=("fused", "strict"), help="as of aicf.compile")
+    command.add_argument("--precision", choices=tuple(Precision.__members__), help="as of aicf.compile")
+    command.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
 
 
 def _positive(text: str) -> int:
@@ -170,7 +168,7 @@ def _seconds(text: str) -> float:
 def _tune(args: argparse.Namespace) -> int:
     from . import tune
 
-    return tune.run(args, load_recipe)
+    return tune.run(args)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -187,24 +185,18 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
+    from . import model_file
     from .graph.compile import explain_for
     from .graph.run.diff import Diff
     from .graph.run.explain import Explanation
 
-    model, loss, optimizer = load_recipe(args.model, args.mode)
+    asked = model_file.load(args.model, args.mode, precision=args.precision, numerics=args.numerics)
 
     def explained(device: str, tuning: str | None = None) -> Explanation:
         return explain_for(
-            model,
-            _spec(device),
-            args.mode,
-            loss=loss,
-            optimizer=optimizer,
-            numerics=args.numerics,
-            precision=args.precision,
-            beam=args.beam,
-            tuning=tuning,
-        )
+            asked.model, _spec(device), asked.mode, loss=asked.loss, optimizer=asked.optimizer,
+            accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, beam=args.beam, tuning=tuning,
+        )  # fmt: skip
 
     explanation: Explanation | Diff = explained(args.device, args.tuning)
     if args.diff:
@@ -257,6 +249,25 @@ def _cache(args: argparse.Namespace) -> int:
     return 0
 
 
+def _examples(args: argparse.Namespace) -> int:
+    """Those of the wheel, or of the checkout."""
+    places = (Path(__file__).parent / "examples", Path(__file__).parents[1] / "examples")
+    files = sorted(next(filter(Path.is_dir, places)).glob("*.py"))
+    if args.folder is None:
+        for file in files:
+            doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+            print(f"{file}\n    {doc.partition(chr(10))[0]}")
+        print("aicf examples FOLDER copies them into a folder")
+        return 0
+    folder = Path(args.folder)
+    if there := [str(folder / file.name) for file in files if (folder / file.name).exists()]:
+        raise AicfError(f"{', '.join(there)} would be written over", expected="a folder without them")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        print(shutil.copy(file, folder))
+    return 0
+
+
 def _spec(name: str) -> Any:
     """A preset, or by `cuda`, `cuda:N` or `auto` a device of this machine."""
     from .device.runtime import cuda_missing, runtime
@@ -271,68 +282,6 @@ def _spec(name: str) -> Any:
             expected=f"a preset, which needs no GPU: {gpus}", hint="--device h200",
         )  # fmt: skip
     return runtime(name).spec
-
-
-def load_recipe(path: str, mode: str) -> tuple[Any, Any, Any]:
-    """(model, loss, optimizer) of a MODEL.py; the last two are None where the mode needs none, and named if they lack."""
-    module = _load(path)
-    needed = {"infer": (), "grad": ("loss",), "train": ("loss", "optimizer")}[mode]
-    for name in needed:
-        if not callable(getattr(module, name, None)):
-            example = {"loss": "nn.SoftmaxCrossEntropy()", "optimizer": "nn.AdamW(lr=1e-3)"}[name]
-            raise AicfError(
-                f"{path} defines no {name}(), which mode {mode} needs", expected=f"def {name}(): return {example}",
-                hint="see examples/mlp.py",
-            )  # fmt: skip
-    loss, optimizer = (
-        _call(path, getattr(module, name)) if name in needed else None for name in ("loss", "optimizer")
-    )
-    return _build(path, module), loss, optimizer
-
-
-def load_model(path: str) -> Any:
-    """The MODEL.py convention: a file that defines `build() -> Model`."""
-    return _build(path, _load(path))
-
-
-def _load(path: str) -> ModuleType:
-    file = Path(path)
-    if not file.is_file():
-        raise AicfError(f"there is no file {path!r}", hint="examples/mlp.py is one")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise AicfError(f"{path} is no Python file", expected="a name that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    _call(path, partial(spec.loader.exec_module, module))
-    return module
-
-
-def _build(path: str, module: ModuleType) -> Any:
-    if not callable(getattr(module, "build", None)):
-        raise AicfError(
-            f"{path} defines no build()", expected="def build() -> aicf.nn.Model", hint="see examples/mlp.py"
-        )
-    model = _call(path, module.build)
-    if not isinstance(model, Model):
-        raise AicfError(f"{path}: build() returned a {type(model).__name__}", expected="an aicf.nn.Model")
-    return model
-
-
-def _call(path: str, function: Callable[[], Any]) -> Any:
-    """Run the user's code; what goes wrong in it becomes an error that names its file and line."""
-    try:
-        return function()
-    except AicfError:
-        raise
-    except Exception as error:
-        lines = [
-            f.lineno
-            for f in traceback.extract_tb(error.__traceback__)
-            if Path(f.filename).name == Path(path).name
-        ]
-        line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
-        raise AicfError(f"{path} failed: {type(error).__name__}: {error}", where=f"{path}:{line}") from error
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from . import model_file
 from .device.runtime import runtime
 from .device.spec import PRESETS, DeviceSpec
 from .dispatch import default_registry
@@ -24,10 +25,8 @@ from .registry.tuning import Change, Tuning, counted
 MOVED = 1.2  # an update tells of times that have changed by so much
 SHOWN = 12  # of them
 
-LoadRecipe = Callable[[str, str], tuple[Any, Any, Any]]
 
-
-def run(args: Namespace, load_recipe: LoadRecipe) -> int:
+def run(args: Namespace) -> int:
     """0; or 1 if a kernel gave a wrong result. What was measured is written before anything is raised."""
     if args.check:
         return _check(args.check, args.json)
@@ -35,17 +34,17 @@ def run(args: Namespace, load_recipe: LoadRecipe) -> int:
     if args.model is None and not args.update:
         if not args.merge:
             raise TuningError(
-                "nothing to tune", expected="a MODEL.py, --update, --merge FILE … or --check FILE …",
+                "nothing to tune", expected="a FILE with a model, --update, --merge FILE … or --check FILE …",
                 hint="aicf tune examples/mlp.py --device cpu --output tuning.json",
             )  # fmt: skip
         return _merge(args.merge, output, args.json)
-    return _measure(args, output, load_recipe)
+    return _measure(args, output)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _measure(args: Namespace, output: Path, load_recipe: LoadRecipe) -> int:
+def _measure(args: Namespace, output: Path) -> int:
     rt, registry = runtime(args.device), default_registry()
     others = [Tuning.load(path, rt.spec, registry) for path in args.merge]
     known = others[0].merge(*others[1:]) if others else None
@@ -57,12 +56,17 @@ def _measure(args: Namespace, output: Path, load_recipe: LoadRecipe) -> int:
         else:
             known = old.merge(known) if known else old
     elif args.model is None:
-        raise TuningError(f"there is no file {str(output)!r} to update", hint="name a MODEL.py to measure")
-    model, loss, optimizer = load_recipe(args.model, args.mode) if args.model else (None, None, None)
+        raise TuningError(
+            f"there is no file {str(output)!r} to update", hint="name a FILE with a model to measure"
+        )
+    if args.model:
+        asked = model_file.load(args.model, args.mode, precision=args.precision, numerics=args.numerics)
+    else:
+        asked = model_file.Asked(None)  # --update alone
     with progress_bar() as progress:
         report = tune_for(
-            model, args.budget, args.mode, device=args.device, loss=loss, optimizer=optimizer, numerics=args.numerics,
-            precision=args.precision, beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
+            asked.model, args.budget, asked.mode, device=args.device, loss=asked.loss, optimizer=asked.optimizer,
+            accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
         )  # fmt: skip
     whole = report.tuning.save_into(output, update=args.update) if report.tuning else None
     if args.json:

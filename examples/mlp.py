@@ -1,4 +1,4 @@
-"""A two-hidden-layer MLP, and the MODEL.py convention: `build() -> Model`, and, to train it, `loss()` and `optimizer()`.
+"""A two-hidden-layer MLP; `build() -> Model`, `loss()` and `optimizer()` are what `aicf explain` and `aicf tune` look for.
 
 aicf explain examples/mlp.py --device h200 --mode train
 python examples/mlp.py

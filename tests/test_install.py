@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_the_tree_has_the_folders_that_people_look_for():
     assert build["wheel"]["packages"] == ["aicf"]
 
 
+@pytest.mark.spec("F1", "F7")
+def test_the_wheel_has_the_examples(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("aicf-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    assert held >= {f"aicf/examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
+    assert {"aicf/py.typed", "aicf/cli.py"} <= held
+
+
 @pytest.mark.spec("F1")
 @pytest.mark.slow
 @pytest.mark.skipif(
@@ -120,8 +131,13 @@ def test_a_base_install_without_a_toolkit(tmp_path):
     compile_row = next(check for check in report["checks"] if check["name"] == "compile")
     if compile_row["status"] != "ok":  # it can be, where the machine's toolkit could not be hidden
         assert compile_row["status"] == "warn" and "aicf[cu1" in compile_row["fix"]
-    for command in ("info", "doctor"):
-        assert runs("-m", "aicf", command)
+    for command in (
+        ["info"],
+        ["doctor"],
+        ["examples", "here"],
+        ["explain", "here/mlp.py", "--device", "h200"],
+    ):
+        assert runs("-m", "aicf", *command)
     asked = without_toolkit(python, "-m", "aicf", "doctor", "--device", "cuda", cwd=tmp_path)
     if not report["cuda"]:
         assert asked.returncode == 1, asked.stdout + asked.stderr

@@ -147,6 +147,7 @@ def tune_for(
     device: str | None = None,
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
+    accumulate: int = 1,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
     beam: int = 1,
@@ -161,7 +162,7 @@ def tune_for(
     again   regions to measure beside those of the model
     """
     rt, registry = runtime(device), registry or default_registry()
-    recipe = Recipe(model, mode, loss, optimizer, precision=precision) if model is not None else None
+    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision) if model is not None else None
     ask = _asking(recipe, rt.spec, registry, frozenset(), _is_strict(numerics), beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 

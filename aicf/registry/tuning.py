@@ -237,7 +237,7 @@ class Tuning(Mapping[tuple[str, str], float]):
             raise TuningError(f"{name} is no tuning file: it is not UTF-8", got=str(error)) from None
         except OSError as error:
             raise TuningError(
-                f"{name} can't be read: {error.strerror}", hint="aicf tune MODEL.py --output FILE writes one"
+                f"{name} can't be read: {error.strerror}", hint="aicf tune FILE --output TUNING writes one"
             ) from None
         tuning = parse(text, name)
         tuning.check(name, device, registry, stale)
@@ -250,7 +250,7 @@ class Tuning(Mapping[tuple[str, str], float]):
         if device is not None and not self.header.stands_for(device):
             raise TuningError(
                 f"{name} is of another device", expected=_place(device.name, device.target, device.sms),
-                got=self.header.place, hint=f"aicf tune MODEL.py --device {device.kind} measures on this one",
+                got=self.header.place, hint=f"aicf tune FILE --device {device.kind} measures on this one",
             )  # fmt: skip
         if stale:
             return

@@ -105,7 +105,8 @@ ERRORS = {
         "DeviceError: no device preset is called 'voodoo2'",
     ),
     "no file": (["explain", "nowhere.py"], "AicfError: there is no file 'nowhere.py'"),
-    "no build": (["explain", str(ROOT / "aicf" / "errors.py")], "defines no build()"),
+    "no model": (["explain", str(ROOT / "aicf" / "errors.py")], "errors.py has no model"),
+    "a folder for a model": (["explain", str(ROOT)], "is a folder"),
     "no Python": (["explain", str(ROOT / "pyproject.toml")], "pyproject.toml is no Python file"),
     "a file that can't be written": (
         ["demo", "--json", "/nonexistent/o.json"],
@@ -178,9 +179,7 @@ def test_the_module_runs_as_the_command_does():
     assert version.stdout == f"aicf {aicf.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["nothing"], ["demo", "--epochs", "many"], ["demo", "--epochs", "0"]]
-)
+@pytest.mark.parametrize("command", [["nothing"], ["demo", "--epochs", "many"], ["demo", "--epochs", "0"]])
 def test_a_wrong_command_line_is_explained(capsys, command):
     with pytest.raises(SystemExit) as error:
         main(command)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import aicf
-from aicf import tune
+from aicf import model_file, tune
 from aicf.cli import main
 from aicf.dispatch import default_registry
 from aicf.registry.registry import KernelRegistry
@@ -64,10 +64,10 @@ def test_a_model_is_tuned_into_a_file_that_compile_takes(mode, device, here, cap
     assert err == "", "no progress bar where there is no terminal"
     tuning = Tuning.load("tuning.json", aicf.runtime(device).spec, default_registry())
     assert len(tuning) >= 3 and not any(m.refused for m in tuning.regions.values())
-    from aicf.cli import load_recipe
-
-    model, loss, optimizer = load_recipe("model.py", mode)
-    program = aicf.compile(model, mode, device=device, loss=loss, optimizer=optimizer, tuning="tuning.json")
+    made = model_file.load("model.py", mode)
+    program = aicf.compile(
+        made.model, mode, device=device, loss=made.loss, optimizer=made.optimizer, tuning="tuning.json"
+    )
     assert program.tuning == tuning
     assert all((s.region.key, s.kernel_id) in tuning for s in program.explain().plan.steps if s.kernel_id)
 
@@ -117,8 +117,9 @@ def test_a_wrong_kernel_makes_the_exit_code_1_and_is_never_written(monkeypatch, 
     data = json.loads(Path("t.json").read_text())
     assert "cpu.wrong.v1" not in {m["kernel"] for r in data["regions"] for m in r["measured"]}
     assert "cpu.wrong.v1" in {m["kernel"] for r in data["regions"] for m in r["refused"]}
-    model = __import__("aicf.cli", fromlist=["load_model"]).load_model("model.py")
-    program = aicf.compile(model, device="cpu", registry=registry, tuning="t.json")
+    program = aicf.compile(
+        model_file.load("model.py").model, device="cpu", registry=registry, tuning="t.json"
+    )
     assert "cpu.wrong.v1" not in program.explain().plan.kernel_ids
     assert main(["tune", "--check", "t.json"]) == 0
     assert "refused" in capsys.readouterr().out

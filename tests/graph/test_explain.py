@@ -17,8 +17,7 @@ import pytest
 from rich.console import Console
 
 import aicf
-from aicf import nn
-from aicf.cli import load_recipe
+from aicf import model_file, nn
 from aicf.device.spec import PRESETS, preset
 from aicf.registry.trace import describe_product, render
 
@@ -29,7 +28,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def example(name: str, mode: str) -> tuple:
-    return load_recipe(str(ROOT / "examples" / f"{name}.py"), mode)
+    made = model_file.load(str(ROOT / "examples" / f"{name}.py"), mode)
+    return made.model, made.loss, made.optimizer
 
 
 def gemm_bias() -> nn.Model:
