@@ -34,7 +34,7 @@ test-all: dev ## run the tests, with those that install aicf into fresh environm
 	AICF_TEST_ALL=1 AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
 
 dry-run: dev ## without a GPU: do kernels take what the tests for one ask them to?
-	PYTHONPATH=tests/cuda AICF_TEST_ALL=1 $(PYTEST) -p dry_run -m gpu $(ARGS) tests/cuda
+	PYTHONPATH=tests:tests/cuda AICF_TEST_ALL=1 $(PYTEST) -p dry_run -m gpu $(ARGS) tests/cuda
 
 spec: dev ## run the tests that carry rows of docs/spec.md, and list every row with its tests' outcomes
 	@rm -f $(SPEC_REPORT)

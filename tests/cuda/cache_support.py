@@ -19,11 +19,15 @@ from aicf.registry.variant import In, Launch, Num, Out
 
 TARGET = "sm_90a"
 ADD = region("add", (8,), (8,))
-PATHS = [str(Path(aicf.__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+PATHS = [
+    str(Path(aicf.__file__).parents[1]),
+    *map(str, Path(__file__).parents[:2]),
+    os.environ.get("PYTHONPATH", ""),
+]
 
 
 def start(code: str, **env: str) -> subprocess.Popen:
-    """Python in a process of its own that finds aicf and this folder."""
+    """Python in a process of its own that finds aicf, this folder and the one above."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), **env}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],

@@ -1,7 +1,7 @@
 """A plugin: tests for a GPU, on a machine without one. Nothing is launched and no number compared; it fails where a kernel refuses what
 it is asked to take, or its launches can't be made. Tests that go on to look at numbers, or at the device itself, are skipped there.
 
-    python -m pytest -p dry_run -m gpu tests/cuda       (with tests/cuda on PYTHONPATH; `make dry-run`)
+    python -m pytest -p dry_run -m gpu tests/cuda       (with tests and tests/cuda on PYTHONPATH; `make dry-run`)
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hopper_model import NOTHING, Machine
 from kernel_cases import Case, assert_close, reference
+from machines.hopper_model import NOTHING, Machine
 
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from hopper_bodies import to_tf32
+from machines.hopper_bodies import to_tf32
 
 import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cuda_kernels import MODULES

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from machines.wgmma_model import NUMPY
 from ptx_kernels import BARRIERS, SHARED, aligned
-from wgmma_model import NUMPY
 
 from aicf.cuda_kernels.bodies import ptx
 from aicf.cuda_kernels.bodies.layout import Layout

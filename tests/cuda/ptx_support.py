@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hopper_model import Machine
 from kernel_cases import desc, region
+from machines.hopper_model import Machine
 
 from aicf.cuda_kernels import engine
 from aicf.cuda_kernels.dsl import device as device_function

@@ -26,6 +26,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # for `machines`, where this is run as a script
+
 import fused_gemm_cases as fused_gemm
 import numpy as np
 import test_gpu_kernels as on_gpu

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 import numpy as np
-import simulated_blocks
 from kernel_cases import VARIANTS, Case, Operands, assert_close, desc, gemm, operands_for, reference, region
+from machines import simulated_blocks
 
 from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec

@@ -13,7 +13,11 @@ import aicf
 
 def outcomes_of(script: str) -> list[list[str]]:
     """What a script of this folder printed, as simulate.py does: [name, error] of each case; fails if one has an error."""
-    paths = [str(Path(aicf.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(Path(aicf.__file__).parents[1]),
+        str(Path(__file__).parents[1]),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": os.pathsep.join(paths)}
     path = Path(__file__).with_name(script)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=600)

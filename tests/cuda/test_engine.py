@@ -29,10 +29,10 @@ ADD = region("add", (8,), (8,))
 
 
 def python(code: str) -> str:
-    """Run code in a fresh interpreter that finds aicf and this folder."""
+    """Run code in a fresh interpreter that finds aicf, this folder and the one above."""
     paths = [
         str(Path(aicf.__file__).parents[1]),
-        str(Path(__file__).parent),
+        *map(str, Path(__file__).parents[:2]),
         os.environ.get("PYTHONPATH", ""),
     ]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

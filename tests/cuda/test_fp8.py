@@ -9,10 +9,10 @@ import random
 import re
 
 import numpy as np
-import on_host
 import pytest
 from fused_gemm_cases import TYPES, Product, biased, case_of, own, residual
 from kernel_cases import VARIANTS, Case, Operands, assert_close, desc, fused, operands_for, reference, region
+from machines import on_host
 from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)

@@ -45,7 +45,7 @@ from kernel_cases import (
     unaligned,
     with_specials,
 )
-from on_host import OnHost
+from machines.on_host import OnHost
 from simulated import outcomes_of
 from test_compile import DEVICES, compile_case
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
-from hopper_bodies import bodies
-from hopper_model import Machine, Stuck
 from hopper_run import run_launch
+from machines.hopper_bodies import bodies
+from machines.hopper_model import Machine, Stuck
 from wgmma_cases import (
     ALL,
     H200,

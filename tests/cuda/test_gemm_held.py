@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
-from hopper_bodies import in_python
-from hopper_copies import moved
-from hopper_model import Machine, Stuck, Words
 from hopper_run import run_launch
+from machines.hopper_bodies import in_python
+from machines.hopper_copies import moved
+from machines.hopper_model import Machine, Stuck, Words
 from test_wgmma import assert_clean
 from test_wgmma_split import in_place_of_the_workspace
 from wgmma_cases import ALL, H200, activated, assert_refused, product, residual, stashed

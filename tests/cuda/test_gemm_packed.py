@@ -9,9 +9,9 @@ import random
 
 import numpy as np
 import pytest
-from hopper_model import Machine
 from kernel_cases import Case, assert_close, desc, fused, reference
-from on_host import OnHost
+from machines.hopper_model import Machine
+from machines.on_host import OnHost
 from test_wgmma import assert_clean
 from wgmma_cases import BY_NAME, H200, OTHERS, PACKED, TILINGS, TRANSPOSES, assert_refused, product, residual
 

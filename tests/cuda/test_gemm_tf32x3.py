@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kernel_cases import TF32X3S, desc, fused
 from kernel_cases import VARIANTS as KNOWN
-from mma_machine import rounded
+from machines.mma_machine import rounded
 from test_gemm_packed import computed
 from test_pack import copied
 from test_wgmma import assert_clean

@@ -1,5 +1,5 @@
 """The mma.sync kernels on a machine without one: where their numbers lie and how they come there, and what they compute, whatever
-the order in which copies arrive. See mma_machine.py."""
+the order in which copies arrive. See machines/mma_machine.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fused_gemm_cases import Product, dropped, own, residual, spread
-from hopper_bodies import in_python
 from kernel_cases import (
     HALVES,
     MMAS,
@@ -25,7 +24,8 @@ from kernel_cases import (
     reference,
     region,
 )
-from mma_machine import Machine, Wrong, rounded
+from machines.hopper_bodies import in_python
+from machines.mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
 from aicf.cuda_kernels.bodies.gemm_mma import held_of, layout_of, sums_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_cases import desc
-from on_host import OnHost
+from machines.on_host import OnHost
 from wgmma_cases import H200
 
 from aicf.cuda_kernels import engine, pack

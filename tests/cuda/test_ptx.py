@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hopper_bodies import Tensor
 from kernel_cases import desc
+from machines.hopper_bodies import Tensor
 from ptx_kernels import moved, moved_bytes, set_aside, shared_boxes
 from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)

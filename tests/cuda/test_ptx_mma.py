@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_cases import desc
+from machines.mma_machine import Machine
 from mma_kernels import LINES, brought, multiplied
-from mma_machine import Machine
 from ptx_support import PLACES, OnGpu, code, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 

@@ -6,10 +6,10 @@ import itertools
 import random
 import re
 
-import hopper_model
 import numpy as np
 import pytest
 from kernel_cases import desc
+from machines import hopper_model
 from product_kernels import expected_products, operands, products
 from ptx_support import ALL, PLACES, OnModel, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hopper_bodies import in_python
 from kernel_cases import desc
-from on_host import OnHost
+from machines.hopper_bodies import in_python
+from machines.on_host import OnHost
+from machines.wgmma_model import NUMPY, element_of, fragment
 from ptx_support import PLACES, OnModel, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 from tile_kernels import attention, everything, expected_of_everything, layer_norm, softmax
-from wgmma_model import NUMPY, element_of, fragment
 
 from aicf.cuda_kernels.bodies import register_tile
 from aicf.cuda_kernels.bodies.layout import Layout, RowLayout

@@ -13,9 +13,9 @@ from dataclasses import replace
 import pytest
 from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
-from hopper_bodies import bodies
-from hopper_model import Machine
 from kernel_cases import desc, fused
+from machines.hopper_bodies import bodies
+from machines.hopper_model import Machine
 from wgmma_cases import (
     ALL,
     H200,

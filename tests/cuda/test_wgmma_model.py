@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hopper_bodies import Tensor
-from hopper_copies import START, offset
-from hopper_model import Machine, Stuck
 from hopper_run import run_launch
 from kernel_cases import HALVES, Case, reference
+from machines.hopper_bodies import Tensor
+from machines.hopper_copies import START, offset
+from machines.hopper_model import Machine, Stuck
 from wgmma_cases import (
     ALL,
     H200,

@@ -6,10 +6,10 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hopper_bodies import bodies
-from hopper_model import Machine
 from hopper_run import run_launch
 from kernel_cases import HALVES
+from machines.hopper_bodies import bodies
+from machines.hopper_model import Machine
 from test_wgmma import EPILOGUES, assert_clean
 from wgmma_cases import (
     ALL,

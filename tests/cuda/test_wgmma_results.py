@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 from fused_gemm_cases import Product, every_value, own, pitched, residuals, spread, summed_alone
-from hopper_copies import offset
-from hopper_model import Machine, Stuck
 from kernel_cases import HALVES, Case, assert_close, desc, reference
+from machines.hopper_copies import offset
+from machines.hopper_model import Machine, Stuck
 from test_wgmma_model import PAIR, PINGPONG, SMALL, run
 from test_wgmma_split import in_place_of_the_workspace
 from wgmma_cases import (

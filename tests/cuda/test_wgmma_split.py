@@ -10,7 +10,7 @@ import random
 
 import numpy as np
 import pytest
-from hopper_model import Machine
+from machines.hopper_model import Machine
 from test_wgmma import assert_clean
 from wgmma_cases import ALL, BY_NAME, H200, SPLITS, TRANSPOSES, VARIANTS, assert_refused, product, residual
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from clean_kernels import are_new
-from hopper_bodies import bodies
-from hopper_model import Machine, Stuck
 from hopper_run import run_launch
 from kernel_cases import HALVES
+from machines.hopper_bodies import bodies
+from machines.hopper_model import Machine, Stuck
 from test_wgmma import EPILOGUES, compiled
 from test_wgmma_results import FULL, are_dealt
 from wgmma_cases import (

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fibers import Fiber, Stuck
-from hopper_bodies import Cuda, argument, bodies
-from hopper_copies import RANK_AT, START, Copies, moved, offset
-from wgmma_model import slab
 
 from aicf.cuda_kernels.bodies.ptx.held import PLACES
 from aicf.cuda_kernels.bodies.ptx.wgmma import slab_text
 from aicf.registry.variant import Launch
+from machines.fibers import Fiber, Stuck
+from machines.hopper_bodies import Cuda, argument, bodies
+from machines.hopper_copies import RANK_AT, START, Copies, moved, offset
+from machines.wgmma_model import slab
 
 NOTHING = np.empty(0, np.uint8)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from fibers import Fiber, Meeting, Stuck, getcurrent, take_turns
+
+from machines.fibers import Fiber, Meeting, Stuck, getcurrent, take_turns
 
 
 def test_who_meets_goes_on_together_and_meets_again():

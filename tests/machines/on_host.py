@@ -16,13 +16,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from fibers import Fiber, Meeting, getcurrent, take_turns
 
 from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
 from aicf.cuda_kernels.dsl import materialise
 from aicf.registry.variant import In, Launch, Num, Work
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16
+from machines.fibers import Fiber, Meeting, getcurrent, take_turns
 
 CAPABILITY = 8, 0  # that is compiled for
 

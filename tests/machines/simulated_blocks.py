@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fibers import Fiber, getcurrent, take_turns
 from numba.cuda.simulator import kernel, kernelapi
+
+from machines.fibers import Fiber, getcurrent, take_turns
 
 
 class Thread(kernel.BlockThread):

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fibers import Fiber, Meeting, Stuck, getcurrent, take_turns
-from on_host import engine_of, host_arguments, host_code, place_thread, prepare
 
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec
+from machines.fibers import Fiber, Meeting, Stuck, getcurrent, take_turns
+from machines.on_host import engine_of, host_arguments, host_code, place_thread, prepare
 
 _ASM = re.compile(
     r'call ([^\n]*?) ?asm +(?:sideeffect )?"([^"]*)", "[^"]*"\(([^\n]*?)\)( convergent)?$', re.MULTILINE

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hopper_bodies import Tensor
-from wgmma_model import swizzled
+
+from machines.hopper_bodies import Tensor
+from machines.wgmma_model import swizzled
 
 START = 0x410  # of dynamic shared memory: as unaligned as it may be
 RANK_AT = 24  # the bit of an address from which on it is a block's rank in its cluster
