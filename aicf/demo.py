@@ -36,7 +36,7 @@ def digits(seed: int = SEED) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
         from sklearn.model_selection import train_test_split
     except ImportError:
         raise AicfError(
-            "the demo's data set comes with scikit-learn", hint="pip install 'aicf[demo]'"
+            "the demo's data set comes with scikit-learn", hint="pip install scikit-learn"
         ) from None
     images, labels = load_digits(return_X_y=True)
     images = (images / 16.0).astype(np.float32)

@@ -33,6 +33,7 @@ PACKAGES = {  # as in pyproject.toml: name -> (at least, below)
     "numba": ("0.61", None),
     "ml_dtypes": ("0.5", None),
 }
+ROOT = Path(__file__).parents[1]  # the checkout, if this is one
 CUDA_PACKAGES = {"numba-cuda": ("0.30", None), "cuda-core": ("1.2", None), "cuda-bindings": ("12.9", None)}
 ALL_PACKAGES = PACKAGES | CUDA_PACKAGES
 OLDEST_GPU = (7, 5)
@@ -199,7 +200,8 @@ def _summary(checks: list[Check]) -> str:
 def _check_python() -> Check:
     found = f"{platform.python_version()} at {sys.executable} ({platform.system()} {platform.machine()})"
     if sys.version_info[:2] < PYTHONS[0]:
-        fix = "python3.13 -m venv .venv && .venv/bin/python -m pip install aicf"
+        source = shlex.quote(str(ROOT)) if (ROOT / "pyproject.toml").exists() else "."
+        fix = f"python3.13 -m venv .venv && .venv/bin/python -m pip install {source}"
         return Check("python", "fail", f"{found}; aicf needs 3.11 or newer", fix, "cpu")
     if sys.version_info[:2] > PYTHONS[1]:
         return Check("python", "warn", f"{found}; newer than the 3.13 that aicf is tested on", None, "cpu")
@@ -209,7 +211,7 @@ def _check_python() -> Check:
 def _check_package(name: str, device: str, extra: str | None = None) -> Check:
     least, below = ALL_PACKAGES[name]
     wanted = f"{name}>={least}" + (f",<{below}" if below else "")
-    fix = _pip(f"aicf[{extra}]", wanted) if extra else _pip(wanted)
+    fix = _pip(*dict.fromkeys((_toolkit(extra), wanted))) if extra else _pip(wanted)
     found = installed(name)
     if found is None:
         return Check(name, "fail", "not installed", fix, device)
@@ -233,7 +235,7 @@ def _check_cpu() -> Check:
 
 
 def _check_libraries(answer: Mapping[str, Any], extra: str) -> list[Check]:
-    fix = _pip(f"aicf[{extra}]")
+    fix = _pip(_toolkit(extra))
     if "error" in answer:
         return [Check("CUDA libraries", "fail", answer["error"], fix)]
     checks = []
@@ -308,7 +310,7 @@ def _check_gpus(driver: Driver, wanted: bool) -> list[Check]:
 
 def _check_compile(answer: Mapping[str, Any], target: str, extra: str) -> Check:
     if "error" in answer:
-        return Check("compile", "fail", f"no kernel for {target}: {answer['error']}", _pip(f"aicf[{extra}]"))
+        return Check("compile", "fail", f"no kernel for {target}: {answer['error']}", _pip(_toolkit(extra)))
     found = f"compiled and linked a kernel for {target} in {answer['seconds']:.1f} s ({answer['cubin_bytes']} bytes)"
     return Check("compile", "ok", found)
 
@@ -319,7 +321,7 @@ def _check_launch(compiled: Mapping[str, Any], driver: Driver, extra: str, wante
         fix = None if driver.absent else driver.fix or _install_driver()
         return Check("launch", "fail", found, fix) if wanted else Check("launch", "skip", found)
     if "error" in compiled:
-        return Check("launch", "fail", "nothing compiled that could run", _pip(f"aicf[{extra}]"))
+        return Check("launch", "fail", "nothing compiled that could run", _pip(_toolkit(extra)))
     answer = probe("launch", _target(driver.gpus[0]["arch"]))
     if "error" not in answer:
         return Check("launch", "ok", f"ran it on {driver.gpus[0]['name']}; the numbers are right")
@@ -562,6 +564,11 @@ def installed(name: str) -> str | None:
         return None
 
 
+def _toolkit(extra: str) -> str:
+    """What the extra brings, by itself: aicf's own name would send pip to an index."""
+    return f"numba-cuda[{extra}]>={CUDA_PACKAGES['numba-cuda'][0]}"
+
+
 def _pip(*arguments: str) -> str:
     """A pip command for this interpreter: plain `pip` where that is the one that `pip` in the shell would run."""
     from shutil import which
@@ -574,7 +581,7 @@ def _pip(*arguments: str) -> str:
 
 def _switch_to_cu12() -> str:
     """Both toolkits' wheels can be installed side by side, and the newer would be found first: it has to go."""
-    install = _pip("aicf[cu12]")
+    install = _pip(_toolkit("cu12"))
     wheels = "nvidia-cuda-cccl nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-nvjitlink nvidia-nvvm"
     return f"{install.partition(' install ')[0]} uninstall -y {wheels} && {install}"
 

@@ -102,7 +102,7 @@ def test_without_a_gpu_what_is_missing_is_no_error(machine, monkeypatch):
     machine(NO_GPU, compile={"error": "libnvvm not found"}, libraries=gone)
     assert doctor.run() == 0
     assert row(None, "compile").status == "warn"
-    assert "'aicf[cu13]'" in printed()
+    assert "'numba-cuda[cu13]>=0.30'" in printed()
     assert doctor.run("cuda") == 1
 
 
@@ -155,7 +155,7 @@ def test_the_extra_follows_the_driver(machine, cuda, extra):
     driver = Driver(cuda=cuda, gpus=(H200,))
     assert doctor.cuda_extra(driver) == extra
     machine(driver, compile={"error": "libnvvm not found"})
-    assert row(None, "compile").fix.endswith(f"install 'aicf[{extra}]'")
+    assert row(None, "compile").fix.endswith(f"install 'numba-cuda[{extra}]>=0.30'")
 
 
 def test_no_extra_without_a_driver_or_for_an_old_one(machine):
@@ -201,7 +201,7 @@ def test_a_toolkit_of_a_newer_major_version_than_the_driver_is_not(machine):
     )
     for name in ("PTX", "launch"):
         assert row(None, name).status == "fail"
-        assert "aicf[cu12]" in row(None, name).fix and "uninstall" in row(None, name).fix
+        assert "numba-cuda[cu12]" in row(None, name).fix and "uninstall" in row(None, name).fix
 
 
 def test_a_driver_that_hangs_is_reported(machine, monkeypatch):
@@ -265,3 +265,11 @@ def test_it_asks_for_the_packages_that_pyproject_asks_for():
     for name, wanted in doctor.ALL_PACKAGES.items():
         if name != "cuda-bindings":  # comes with cuda-python
             assert bounds[name] == wanted, name
+
+
+def test_a_python_that_is_too_old_is_told_how_to_install_this_checkout(monkeypatch):
+    monkeypatch.setattr(doctor, "PYTHONS", ((3, 99), (3, 99)))
+    check = doctor._check_python()
+    assert check.status == "fail"
+    source = Path(check.fix.split(" install ")[1])
+    assert (source / "pyproject.toml").exists()

@@ -130,7 +130,7 @@ def test_a_base_install_without_a_toolkit(tmp_path):
     assert report["cpu"] and not report["cuda"]
     compile_row = next(check for check in report["checks"] if check["name"] == "compile")
     if compile_row["status"] != "ok":  # it can be, where the machine's toolkit could not be hidden
-        assert compile_row["status"] == "warn" and "aicf[cu1" in compile_row["fix"]
+        assert compile_row["status"] == "warn" and "numba-cuda[cu1" in compile_row["fix"]
     for command in (
         ["info"],
         ["doctor"],
