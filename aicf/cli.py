@@ -8,7 +8,8 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from os import devnull, dup2
+from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
+from os import devnull, dup2, sep
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,55 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import __version__
+from . import __version__, config
 from .errors import AicfError
+from .files import read_text
 from .types import Precision
 
 MODES = ("infer", "grad", "train")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run a command; errors aicf raises on purpose become one message and exit code 2."""
-    args = _parser().parse_args(argv)
+    """Parse and run a command. Errors that aicf raises on purpose, and files that can't be read or written, become one
+    message and exit code 2; Ctrl-C one line and 130."""
     try:
-        code = args.run(args)
-        sys.stdout.flush()
-        return code or 0
-    except (
-        BrokenPipeError
-    ):  # `aicf info | head`: who read has read enough; nothing more is written, not even at exit
-        with open(devnull, "w") as nowhere:
-            dup2(nowhere.fileno(), sys.stdout.fileno())
+        try:
+            args = _parser().parse_args(argv)
+            config.check_settings()
+            return args.run(args) or 0
+        finally:
+            _flush()
+    except BrokenPipeError:  # `aicf info | head`: who read has read enough
+        _write_no_more()
         return 1
     except AicfError as error:
-        Console(stderr=True).print(
-            Text(f"{type(error).__name__}: ", style="bold red").append(str(error), style="none"),
-            soft_wrap=True,
-        )
-        return 2
+        return _failed(type(error).__name__, str(error))
+    except OSError as error:
+        if error.filename is not None:
+            return _failed(type(error).__name__, f"{error.filename}: {error.strerror}")
+        if error.errno not in (EBADF, EDQUOT, EFBIG, EIO, ENOSPC):
+            raise
+        _write_no_more()
+        return _failed("OSError", f"the output can't be written: {error.strerror}")
+    except KeyboardInterrupt:
+        return _failed("interrupted", "", 130)
+
+
+def _failed(kind: str, said: str, code: int = 2) -> int:
+    text = Text(f"{kind}: " if said else kind, style="bold red").append(said, style="none")
+    Console(stderr=True).print(text, soft_wrap=True)
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # closed by `>&-`
+        sys.stdout.flush()
+
+
+def _write_no_more() -> None:
+    """Not even what is buffered yet, at exit."""
+    with open(devnull, "w") as nowhere:
+        dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -202,7 +226,7 @@ def _explain(args: argparse.Namespace) -> int:
     if args.diff:
         other = (
             _saved(args.diff)
-            if args.diff.endswith(".json") or Path(args.diff).is_file()
+            if args.diff.endswith(".json") or sep in args.diff or Path(args.diff).is_file()
             else explained(args.diff).to_json()
         )
         explanation = Diff(explanation.to_json(), other)
@@ -219,11 +243,12 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _saved(path: str) -> dict[str, Any]:
     """What `aicf explain --json` wrote."""
+    wrote = "what aicf explain --json wrote"
+    text = read_text(path, wrote, "aicf explain FILE --json > EXPLANATION.json writes one")
     try:
-        data = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise AicfError(f"{path} can't be read: {why}", expected="what aicf explain --json wrote") from None
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AicfError(f"{path} can't be read: {error}", expected=wrote) from None
     regions = data.get("regions") if isinstance(data, dict) else None
     needed = {"anchor", "last", "region", "chosen", "candidates", "rejected", "ended", "steps", "view"}
     if "device" not in (data or ()) or not isinstance(regions, list) or any(needed - {*r} for r in regions):

@@ -2,12 +2,14 @@
 
 AICF_LOGS       comma-separated log channels; `select` logs each kernel choice
 AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN
-AICF_NVTX       `0` turns off the ranges that profilers show where the package `nvtx` is installed
+AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_CACHE      `off` keeps no compiled kernels on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
 AICF_PDL        where a kernel's launch may overlap the end of the kernel before it: `graph` (the default), in what is
                 captured; `on`, on streams as well, for kernels that are bound from then on; `off`, nowhere
 AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
+
+A value that is not known is refused, not ignored: `compile` and the command line look at them all (`check_settings`).
 """
 
 from __future__ import annotations
@@ -16,16 +18,50 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from .errors import DeviceError
+from .errors import SettingError
+
+LISTS = {"AICF_LOGS": ("select",), "AICF_CHECK": ("nan",)}  # comma-separated, any of these
+SWITCHES = ("AICF_NVTX", "AICF_CACHE")  # on unless they are turned off
+EARLY = ("off", "graph", "on")
+
+
+def check_settings() -> None:
+    """SettingError for the first variable whose value is none of those it can have."""
+    for variable in LISTS:
+        _items(variable)
+    for variable in SWITCHES:
+        _on(variable)
+    early_launch()
 
 
 def _items(variable: str) -> frozenset[str]:
-    return _parts(os.environ.get(variable, ""))
+    return _parts(variable, os.environ.get(variable, ""))
 
 
 @lru_cache(maxsize=64)
-def _parts(text: str) -> frozenset[str]:
-    return frozenset(part.strip() for part in text.split(",") if part.strip())
+def _parts(variable: str, text: str) -> frozenset[str]:
+    parts = frozenset(part.strip() for part in text.split(",") if part.strip())
+    for part in sorted(parts.difference(LISTS[variable])):
+        raise _unknown(variable, part, LISTS[variable])
+    return parts
+
+
+def _on(variable: str) -> bool:
+    return _switch(variable, os.environ.get(variable, ""))
+
+
+@lru_cache(maxsize=64)
+def _switch(variable: str, text: str) -> bool:
+    if text.lower() not in ("", "on", "1", "off", "0"):
+        raise _unknown(variable, text, ("on", "off"))
+    return text.lower() in ("", "on", "1")
+
+
+def _unknown(variable: str, text: str, allowed: tuple[str, ...]) -> SettingError:
+    return SettingError(
+        f"{variable} is {text!r}", expected=" or ".join(allowed), where=f"the environment variable {variable}",
+        hint=f"export {variable}={allowed[0]}, or unset {variable}",
+    )  # fmt: skip
 
 
 def log_enabled(channel: str) -> bool:
@@ -37,12 +73,12 @@ def check_enabled(check: str) -> bool:
 
 
 def nvtx_enabled() -> bool:
-    return os.environ.get("AICF_NVTX") != "0"
+    return _on("AICF_NVTX")
 
 
 def cache_dir() -> Path | None:
     """The folder of what aicf keeps from process to process; None if it keeps nothing."""
-    if os.environ.get("AICF_CACHE", "").lower() in ("off", "0"):
+    if not _on("AICF_CACHE"):
         return None
     if chosen := os.environ.get("AICF_CACHE_DIR"):
         return Path(chosen)
@@ -54,10 +90,8 @@ def cache_dir() -> Path | None:
 def early_launch() -> str:
     """`off`, `graph` or `on`."""
     chosen = os.environ.get("AICF_PDL", "graph").lower()
-    if chosen not in ("off", "graph", "on"):
-        raise DeviceError(
-            f"AICF_PDL is {chosen!r}", expected="off, graph or on", where="the environment variable AICF_PDL"
-        )
+    if chosen not in EARLY:
+        raise _unknown("AICF_PDL", chosen, EARLY)
     return chosen
 
 

@@ -77,6 +77,10 @@ class TuningError(AicfError):
     """A tuning file or its data is damaged, stale, or of another device; or a device failed while it was tuned."""
 
 
+class SettingError(AicfError):
+    """An environment variable of aicf's has a value that is none of its own."""
+
+
 class DeviceError(AicfError):
     """A device is unknown, absent or unusable."""
 

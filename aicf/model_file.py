@@ -119,10 +119,10 @@ def call(path: str, function: Callable[[], Any]) -> Any:
             for f in traceback.extract_tb(error.__traceback__)
             if Path(f.filename).name == Path(path).name
         ]
-        line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
+        line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
         hint = 'what ends the process belongs under `if __name__ == "__main__":`'
         raise AicfError(
-            f"{path} failed: {type(error).__name__}: {error}", where=f"{path}:{line}",
+            f"{path} failed: {type(error).__name__}: {error}", where=f"{path}:{line}" if line else path,
             hint=hint if isinstance(error, SystemExit) else None,
         ) from error  # fmt: skip
 

@@ -19,7 +19,7 @@ from .errors import TuningError
 from .graph.compile import tune_for
 from .graph.tune import Report, progress_bar
 from .registry.select import Selection, Selector
-from .registry.trace import labelled, microseconds
+from .registry.trace import factor, labelled, microseconds
 from .registry.tuning import Change, Tuning, counted
 
 MOVED = 1.2  # an update tells of times that have changed by so much
@@ -27,7 +27,7 @@ SHOWN = 12  # of them
 
 
 def run(args: Namespace) -> int:
-    """0; or 1 if a kernel gave a wrong result. What was measured is written before anything is raised."""
+    """0; or 1 if a kernel gave a wrong result, 2 if nothing could be measured. What was measured is written before anything is raised."""
     if args.check:
         return _check(args.check, args.json)
     output = Path(args.output)
@@ -79,6 +79,12 @@ def _measure(args: Namespace, output: Path) -> int:
         _tell(report, output, whole, old.diff(report.tuning) if old and args.update else [])
     if report.stopped is not None:
         raise report.stopped
+    if report.left and not report.measured:
+        raise TuningError(
+            f"nothing could be measured in {args.budget:g} s: kernels are compiled first, and on a busy machine that takes long",
+            expected=f"time for one of {counted(len(report.left), 'region')} at least",
+            hint=f"--budget {math.ceil(max(4 * args.budget, 60))}, or the same on a quiet machine",
+        )  # fmt: skip
     return 1 if report.failures else 0
 
 
@@ -88,7 +94,7 @@ def _tell(report: Report, output: Path, whole: Tuning | None, changes: Sequence[
     moved = [(c, c.after / c.before) for c in changes if c.before and c.after]
     moved = sorted((m for m in moved if not 1 / MOVED < m[1] < MOVED), key=lambda m: -abs(math.log(m[1])))
     console.print(labelled([
-        ("moved" if n == 0 else "", "cyan", f"{c.region.signature} by {c.kernel_id}: {share:.2g} times what it took before")
+        ("moved" if n == 0 else "", "cyan", f"{c.region.signature} by {c.kernel_id}: {factor(share)} times what it took before")
         for n, (c, share) in enumerate(moved[:SHOWN])
     ]))  # fmt: skip
     where = f"{output}: {whole!r}" if whole else "nothing was measured"

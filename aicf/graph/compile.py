@@ -7,6 +7,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from ..config import check_settings
 from ..device.runtime import Runtime, runtime
 from ..device.spec import DeviceSpec, preset
 from ..dispatch import default_registry
@@ -101,6 +102,7 @@ def compile(
     The plan for the model's own sizes is made here, so that whatever is wrong is said here. Plans for other sizes of the
     named dimensions (a last partial batch) are made when such a feed first comes.
     """
+    check_settings()
     # copies: what is changed in the model, loss or optimizer later is not part of this program
     recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision)
     policy = ReplayPolicy.of(mode, static_roles, copy_roles, capture)

@@ -34,6 +34,11 @@ def microseconds(us: float) -> str:
     return f"{us:.3g} us" if us < 1e3 else f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
 
 
+def factor(ratio: float) -> str:
+    """`0.38`, `5.2` or `610`, to be followed by "times"."""
+    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"
+
+
 def describe_product(selection: Selection) -> str:
     """` · precision tf32 · bias PerN · z kept`: how far a product may round its operands, its biases, and whether
     it keeps what its activation reads."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ..device.spec import DeviceSpec
 from ..errors import TuningError
+from ..files import read_text
 from ..rows import RegionSpec
 
 if TYPE_CHECKING:
@@ -231,14 +232,7 @@ class Tuning(Mapping[tuple[str, str], float]):
         from .tuning_file import parse
 
         name = str(path)
-        try:
-            text = Path(path).read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise TuningError(f"{name} is no tuning file: it is not UTF-8", got=str(error)) from None
-        except OSError as error:
-            raise TuningError(
-                f"{name} can't be read: {error.strerror}", hint="aicf tune FILE --output TUNING writes one"
-            ) from None
+        text = read_text(path, "a tuning file", "aicf tune FILE --output TUNING writes one", TuningError)
         tuning = parse(text, name)
         tuning.check(name, device, registry, stale)
         return tuning
@@ -285,8 +279,8 @@ class Tuning(Mapping[tuple[str, str], float]):
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-        except OSError as error:
-            raise TuningError(f"{path} can't be written: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise TuningError(f"{str(path)!r} can't be written: {error}") from error
 
     def save_into(self, path: str | Path, update: bool = False) -> Tuning:
         """Merge with what the file holds and write that; processes that do so at once wait for each other.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import aicf
 from aicf.cli import main
 from aicf.device.runtime import cuda_missing
 from aicf.device.spec import PRESETS
+from aicf.errors import SettingError
 
 ROOT = Path(aicf.__file__).parents[1]
 EXAMPLE = str(ROOT / "examples" / "mlp.py")
@@ -112,6 +114,19 @@ ERRORS = {
         ["demo", "--json", "/nonexistent/o.json"],
         "/nonexistent/o.json can't be written: No such file or directory",
     ),
+    "a folder for a tuning file": (
+        ["explain", EXAMPLE, "--tuning", str(ROOT)],
+        "can't be read: Is a directory",
+    ),
+    "a folder for an explanation": (
+        ["explain", EXAMPLE, "--diff", str(ROOT)],
+        "can't be read: Is a directory",
+    ),
+    "a folder to tune into": (["tune", EXAMPLE, "--output", str(ROOT)], "can't be read: Is a directory"),
+    "a file without end": (
+        ["tune", "--check", "/dev/zero"],
+        "/dev/zero is not a tuning file: it has more than 256 MB",
+    ),
     "a folder": (["demo", "--json", str(ROOT)], "can't be written: Is a directory"),
     "no such device to run on": (["demo", "--device", "tpu"], "DeviceError: no device is called 'tpu'"),
 }
@@ -133,6 +148,9 @@ MODELS = {
     ),
     "no model": ("def build():\n    return 3\n", "build() returned a int"),
     "an exception": ("def build():\n    return 1 / 0\n", "ZeroDivisionError"),
+    "an exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    "an exit in build": ("def build():\n    raise SystemExit\n", 'under `if __name__ == "__main__":`'),
+    "no text": ("\0\0", "null bytes"),
     "a syntax error": ("def build(:\n", "SyntaxError"),
     "an import error": ("import nowhere_to_be_found\n", "ModuleNotFoundError"),
 }  # fmt: skip
@@ -146,7 +164,9 @@ def test_a_broken_model_file_is_one_message_that_names_the_file(capsys, tmp_path
     assert main(["explain", "broken_model.py"]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert said in err
-    assert "broken_model.py" in err if what == "no model" else re.search(r"broken_model.py:\d", err)
+    assert (
+        "broken_model.py" in err if what in ("no model", "no text") else re.search(r"broken_model.py:\d", err)
+    )
     assert "Traceback" not in err
 
 
@@ -199,6 +219,43 @@ def test_explain_for_cuda_means_the_gpu_that_is_here_or_says_what_it_wants(capsy
         assert "expected: a preset, which needs no GPU: a10, a100" in captured.err
     else:
         assert f"on {aicf.runtime('cuda').spec.name}" in captured.out
+
+
+@pytest.mark.parametrize("variable, text, allowed", [
+    ("AICF_CHECK", "NaN", "nan"), ("AICF_LOGS", "select, all", "select"), ("AICF_CACHE", "of", "on or off"),
+    ("AICF_NVTX", "no", "on or off"), ("AICF_PDL", "yes", "off or graph or on"),
+])  # fmt: skip
+def test_a_misspelt_setting_is_refused_with_those_there_are(variable, text, allowed, capsys, monkeypatch):
+    monkeypatch.setenv(variable, text)
+    assert main(["explain", EXAMPLE]) == 2
+    said = capsys.readouterr().err
+    assert f"SettingError: {variable} is {text.split()[-1]!r}\n  expected: {allowed}\n" in said
+    with pytest.raises(SettingError, match=f"{variable} is"):
+        aicf.compile(aicf.nn.Model({"x": aicf.TensorSpec((2, 3))}).add(aicf.nn.ReLU()), device="cpu")
+    monkeypatch.setenv(variable, "" if variable in ("AICF_CHECK", "AICF_LOGS") else "off")
+    assert main(["explain", EXAMPLE]) == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_can_t_be_written_is_one_message(unbuffered):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "aicf", "cache"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert ran.returncode == 2
+    assert ran.stderr == "OSError: the output can't be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", [["explain", "m.py"], ["tune", "m.py", "--device", "cpu"]])
+def test_ctrl_c_is_one_line_and_exit_code_130(command, capsys, tmp_path, monkeypatch):
+    text = "import os, signal\ndef build():\n    os.kill(os.getpid(), signal.SIGINT)\n    import time; time.sleep(30)\n"
+    (tmp_path / "m.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 @pytest.mark.parametrize("command", ["info", f"explain {EXAMPLE} --json", "--help", f"explain {EXAMPLE}"])

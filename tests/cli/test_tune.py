@@ -90,9 +90,10 @@ def test_json_has_the_numbers(capsys):
 
 
 def test_too_small_a_budget_writes_nothing_and_says_what_is_left(here, capsys):
-    assert main(["tune", "model.py", "--device", "cpu", "--budget", "1e-9"]) == 0
-    out = capsys.readouterr().out
+    assert main(["tune", "model.py", "--device", "cpu", "--budget", "1e-9"]) == 2
+    out, err = capsys.readouterr()
     assert "for want of time" in out and "nothing was measured" in out
+    assert "nothing could be measured in 1e-09 s" in err and "next: --budget 60" in err
     assert [p.name for p in here.iterdir() if p.name.endswith(".json")] == []
 
 

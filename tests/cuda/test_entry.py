@@ -15,7 +15,7 @@ from aicf.cuda_kernels.dsl import float32
 from aicf.cuda_kernels.keys import kernel_key
 from aicf.device.spec import preset
 from aicf.device.streams import Captured
-from aicf.errors import DeviceError
+from aicf.errors import SettingError
 from aicf.registry.variant import In, Launch, Num, Out
 
 H200, A100 = preset("h200"), preset("a100")
@@ -133,5 +133,5 @@ def test_where_kernels_begin_early_can_be_chosen(launched, monkeypatch):
         engine.bind(start(), stream, [], [])()
         assert launched.pop() == expected
     monkeypatch.setenv("AICF_PDL", "yes")
-    with pytest.raises(DeviceError, match="off, graph or on"):
+    with pytest.raises(SettingError, match="off or graph or on"):
         config.early_launch()

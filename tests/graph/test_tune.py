@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -195,6 +196,16 @@ def test_a_time_far_above_the_prediction_is_taken_once_more():
     report = tuned(registry, RELU, seconds=99, bench=bench)
     assert bench.measured == ["relu", "relu"]
     assert dict(report.tuning) == {(RELU.key, "cpu.a.v1"): 3.0, (RELU.key, "cpu.b.v1"): 3.0}
+
+
+def test_times_far_above_the_predictions_are_told_in_words_and_plain_numbers():
+    report = tuned(registry_of(spoiled("cpu.slow.v1", wait(0.01), us=3.0)), RELU)
+    said = " ".join(str(report).split())
+    times = float(re.search(r"measured, ([\d,]+) times that", said)[1].replace(",", ""))
+    assert 3000 < times < 30_000
+    assert "doubtful 1 of these is more than 8 times the prediction: most likely the machine was busy" in said
+    quick = tuned(registry_of(spoiled("cpu.slow.v1", wait(0.01), us=10_000.0)), RELU)
+    assert "doubtful" not in str(quick) and "e+" not in str(report)
 
 
 def test_a_region_that_can_t_be_set_up_is_skipped_and_the_others_are_measured(monkeypatch):

@@ -172,7 +172,7 @@ def test_a_file_that_can_t_be_read_or_written_is_named(file, tmp_path):
     with pytest.raises(TuningError, match=r"tuning\.json can't be read: No such file"):
         Tuning.load(file)
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(TuningError, match=r"tuning\.json is no tuning file: it is not UTF-8"):
+    with pytest.raises(TuningError, match=r"tuning\.json is not a tuning file: it is not UTF-8"):
         Tuning.load(file)
     with pytest.raises(TuningError, match="can't be read"):
         Tuning.load(tmp_path)

@@ -12,13 +12,14 @@ from rich.console import RenderableType
 from rich.jupyter import JupyterMixin
 
 from ...registry.select import Selection
-from ...registry.trace import labelled, microseconds, render
+from ...registry.trace import factor, labelled, microseconds, render
 from ...registry.tuning import Measured, Tuning, counted
 from ...rows import RegionSpec
 
 log = logging.getLogger("aicf.tune")
 
 SHOWN = 12  # lines of a kind
+DOUBT = 8.0  # a time that is so many times the predicted one is taken once more, when all are known
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,20 @@ class Report(JupyterMixin):
         for n, (s, us) in enumerate(self._compared()[:SHOWN]):
             predicted = s.chosen.us
             text = f"{s.region.signature} by {s.kernel_id}: {microseconds(predicted)} predicted, {microseconds(us)} measured"
-            yield "predicted" if n == 0 else "", "", f"{text}, {us / predicted:.2g} times that"
+            yield "predicted" if n == 0 else "", "", f"{text}, {factor(us / predicted)} times that"
+        if slow := sum(us > DOUBT * s.chosen.us for s, us in self._compared()):
+            which = (
+                f"{slow} of these {'is' if slow == 1 else 'are'} more than {DOUBT:.0f} times the prediction"
+            )
+            yield (
+                "doubtful", "yellow", f"{which}: most likely the machine was busy with something else. "
+                "`aicf tune --update --output FILE` measures again what the file has",
+            )  # fmt: skip
         if self.us_before and self.us_after and self.gain:
             kernels = f"{counted(len(self.before.plan), 'kernel')}, {len(self.after.plan)} after tuning"
             yield (
                 "gain", "bold", f"{microseconds(self.us_before)} -> {microseconds(self.us_after)}, "
-                f"{self.gain:.3g} times as fast ({kernels})",
+                f"{factor(self.gain)} times as fast ({kernels})",
             )  # fmt: skip
 
     def _compared(self) -> list[tuple[Selection, float]]:

@@ -21,9 +21,8 @@ from ...registry.tuning import Header, Measured, Times, Tuning
 from ...rows import RegionSpec
 from .measure import LEAST, Bench
 from .progress import Progress, no_progress
-from .report import Question, Report
+from .report import DOUBT, Question, Report
 
-DOUBT = 8.0  # a time that is so many times the predicted one is taken once more, when all are known
 RUNS = LEAST + 3  # a kernel takes at least: it is verified, its samples are made ready, and taken
 
 Ask = Callable[[Times | None], Question]
