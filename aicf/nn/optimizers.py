@@ -1,6 +1,7 @@
 """Optimizers: one in-place step per parameter. Every meta-parameter is 0-D device state, changed by `program.set`.
 
-State is keyed by the parameter's name: `0.weight.momentum`. So all programs and paths of a model share it.
+State is keyed by the parameter's name: `0.weight.momentum`. So all programs and paths of a model share it. It is f32, as are
+norms and sums of gradients, whatever the parameter's type.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..ir import Value
-from ..types import i32
+from ..types import f32, i32
 from . import checks
 from .schedules import Schedule
 
@@ -58,10 +59,13 @@ class Optimizer:
             return grads
         total = None
         for grad in grads:
-            part = ctx.reduce_sum(ctx.square(grad))
+            wide = (
+                grad if grad.dtype is f32 else ctx.convert(grad, dtype=f32)
+            )  # 300 squared is too large for f16
+            part = ctx.reduce_sum(ctx.square(wide))
             total = part if total is None else ctx.add(total, part)
         scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
-        return [ctx.mul(grad, scale) for grad in grads]
+        return [ctx.scale_gradient(grad, scale) for grad in grads]
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         """Meta-parameters and what depends on them and the step alone, emitted once for all parameters."""
@@ -99,7 +103,7 @@ class SGD(Optimizer):
         }
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
-        velocity = ctx.state(f"{param.name}.momentum", param.shape, 0.0, param.dtype)
+        velocity = ctx.state(f"{param.name}.momentum", param.shape, 0.0)
         new, moved = ctx.sgd_step(
             param, grad, velocity, lr, meta["momentum"], meta["weight_decay"], nesterov=self.nesterov
         )
@@ -139,8 +143,8 @@ class Adam(Optimizer):
         return meta
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
-        m = ctx.state(f"{param.name}.exp_avg", param.shape, 0.0, param.dtype)
-        v = ctx.state(f"{param.name}.exp_avg_sq", param.shape, 0.0, param.dtype)
+        m = ctx.state(f"{param.name}.exp_avg", param.shape, 0.0)
+        v = ctx.state(f"{param.name}.exp_avg_sq", param.shape, 0.0)
         new, m2, v2 = ctx.adam_step(
             param,
             grad,

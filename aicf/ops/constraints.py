@@ -36,7 +36,10 @@ Index = TypeConstraint("index", _INTS, shared=False)
 Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
 AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
 F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32
-
+Sum = TypeConstraint(
+    "f32 sum", frozenset({DType.f32}), shared=False
+)  # what goes on from step to step: never a half
+Gradient = TypeConstraint("float", _FLOATS, shared=False)  # of its parameter's type, or a sum of such
 I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random states
 
 VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all

@@ -1,7 +1,8 @@
 """Optimizer steps, written in place, and the 0-D ops that drive them: counters, corrections, clipping, schedules.
 
 Hyper-parameters are operands, 0-D f32 tensors, so that they can change between replays of a captured graph.
-State tensors have the parameter's type. A moment or a parameter is rounded once, when it is stored.
+Moments are f32 whatever the parameter's type: the square of a small gradient is nothing in f16, and 0.999 of a bf16 is
+the same bf16. A gradient has the parameter's type, or is f32, as sums and clipped gradients are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import numpy as np
 
 from ..types import DType
-from .schema import F32, Float, Index, Int, elementwise, require
+from .schema import F32, Float, Gradient, Index, Int, Sum, elementwise, require
 
 # --- SGD ----------------------------------------------------------------------------------------------------
 
@@ -34,7 +35,7 @@ increment.samples((0,))
 
 @elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"})
 def sgd_step(
-    p: Float, g: Float, v: Float, lr: F32, momentum: F32, weight_decay: F32, *, nesterov: bool = False
+    p: Float, g: Gradient, v: Sum, lr: F32, momentum: F32, weight_decay: F32, *, nesterov: bool = False
 ):
     """v2 = momentum * v + g', p2 = p - lr * v2, where g' = g + weight_decay * p: PyTorch's SGD without dampening.
 
@@ -91,9 +92,9 @@ adam_correction.samples((), (), ())
 @elementwise("adam_step", results=("p2", "m2", "v2"), must={"p2": "p", "m2": "m", "v2": "v"})
 def adam_step(
     p: Float,
-    g: Float,
-    m: Float,
-    v: Float,
+    g: Gradient,
+    m: Sum,
+    v: Sum,
     lr: F32,
     beta1: F32,
     beta2: F32,
@@ -153,6 +154,21 @@ def _(norm2, max_norm):
 
 clip_scale.draws(norm2=(0, 4))
 clip_scale.samples((), ())
+
+
+@elementwise("scale_gradient", types=Gradient, result=DType.f32)
+def scale_gradient(g: Gradient, scale: F32):
+    """g * scale, in f32: a half might lose it."""
+    return g * scale
+
+
+@scale_gradient.reference
+def _(g, scale):
+    return g * scale
+
+
+scale_gradient.samples((4, 7), ())
+scale_gradient.samples((0, 3), ())
 
 # --- learning-rate schedules --------------------------------------------------------------------------------
 

@@ -42,10 +42,12 @@ from .constraints import (
     ConstraintBroken,
     Factor,
     Float,
+    Gradient,
     Index,
     Int,
     Number,
     OperandDecl,
+    Sum,
     TypeConstraint,
     is_integer,
     refuse_gradient,
@@ -67,10 +69,12 @@ __all__ = [
     "Bool",
     "Factor",
     "Float",
+    "Gradient",
     "Index",
     "Int",
     "Number",
     "OpSchema",
+    "Sum",
     "elementwise",
     "is_integer",
     "op",
@@ -162,7 +166,8 @@ def elementwise(
     types       constraint of operands without an annotation; they all share one element type
     result      element type of the results, if not the operands' (comparisons give bool)
     alias       operand whose storage the result may take over
-    must        result -> operand it is written over, in place (optimizer steps); that operand is not broadcast
+    must        result -> operand it is written over, in place (optimizer steps), whose type it has; that operand is not
+                broadcast
     dtype_attr  attribute that names the result's element type (convert)
     traits      LINEAR where it is, in its first operand
     continuous  whether a rounding error in an operand changes the result by no more than a rounding error. By default a
@@ -181,15 +186,17 @@ def elementwise(
             shape = _broadcast(names, specs)
             typed = next((s for d, s in zip(operands, specs) if d.type.shared), specs[0])
             dtype = result or (DType.from_id(values[dtype_attr]) if dtype_attr else typed.dtype)
+            made = dict.fromkeys(results, dtype)
             for target, source in (must or {}).items():
                 spec = specs[names.index(source)]
+                made[target] = spec.dtype
                 require(
                     spec.shape == shape,
                     "C2",
                     f"{target} is written over {source}, whose shape {spec.shape} is not "
                     f"the broadcast shape {shape}",
                 )
-            return tuple(TensorSpec(shape, dtype, typed.device) for _ in results)
+            return tuple(TensorSpec(shape, made[r], typed.device) for r in results)
 
         aliases = {list(results).index(r): (names.index(o), "must") for r, o in (must or {}).items()}
         if alias is not None:

@@ -187,7 +187,7 @@ def optimizer(*shapes: tuple[int, ...], dtype: DType = f32, **more: Any) -> Regi
     steps = []
     for i, shape in enumerate(shapes):
         own = [f"{name}{i}" for name in ("p", "g", "m", "v")]
-        given |= {name: desc(shape, dtype, **more) for name in own}
+        given |= {name: desc(shape, f32 if name[0] in "mv" else dtype, **more) for name in own}
         steps.append((tuple(f"{name}'" for name in own if name[0] != "g"), "adam_step", *own, *rates))
     return fused(given, *steps, keep=[result for results, *_ in steps for result in results])
 

@@ -72,6 +72,15 @@ def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
     return RegionSpec.single(schema.kind, packed, descs, results)
 
 
+def step(op: str, p: Any, gradient: DType | None = None, **attrs: Any) -> RegionSpec:
+    """An optimizer's step of a parameter, whose state is f32; so may the gradient be."""
+    p = p if isinstance(p, TensorDesc) else desc(p)
+    kinds = {"f32": desc(()), "bool": desc((), DType.bool), "f32 sum": replace(p, dtype=f32)}
+    given = {"g": replace(p, dtype=gradient or p.dtype)}
+    names = [(d.name, d.type.name) for d in schema_of(op).operands]
+    return region(op, *(given.get(name, kinds.get(kind, p)) for name, kind in names), **attrs)
+
+
 def fused(
     operands: dict[str, Any], *ops: tuple[Any, ...], keep: Sequence[str] = (), strict: bool = False
 ) -> RegionSpec:
@@ -134,7 +143,7 @@ FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
     Case("cuda.elementwise_vector.v1", region("div", (1001,), (1001,))),
     Case("cuda.elementwise_vector.v1", region("add", *2 * [desc((1001,), f16)]), tolerance=1e-3),
-    Case("cuda.elementwise_vector.v1", region("adam_step", *4 * [desc((1001,), f16)], *7 * [()]), 5e-3),
+    Case("cuda.elementwise_vector.v1", step("adam_step", desc((1001,), f16)), 5e-3),
     Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)]), tolerance=1e-3),
     Case("cuda.elementwise_rows.v1", region("bias_add", (30, 40), (40,))),
@@ -269,8 +278,8 @@ def _elementwise() -> list[Case]:
     p = (4, 257)
     cases += [
         Case(flat, region("select", desc((77,), DType.bool), (77,), (77,))),
-        Case(flat, region("sgd_step", p, p, p, (), (), (), nesterov=True)),
-        Case(flat, region("adam_step", p, p, p, p, *[()] * 7, decoupled=True)),
+        Case(flat, step("sgd_step", p, nesterov=True)),
+        Case(flat, step("adam_step", p, decoupled=True)),
         Case(flat, region("increment", desc((), i64))),
         Case(flat, region("adam_correction", desc((), i64), (), ())),
         Case(flat, region("schedule_cosine", desc((), i64), (), warmup=4, total=20)),
@@ -288,8 +297,8 @@ def _elementwise() -> list[Case]:
         for n in (1, 7, 1024, 1025):
             cases += [
                 Case(vector, region("mul", *2 * [desc((n,), t)]), tolerance=tolerance),
-                Case(vector, region("sgd_step", *3 * [desc((n,), t)], *3 * [()]), tolerance),
-                Case(vector, region("adam_step", *4 * [desc((n,), t)], *7 * [()], decoupled=True), tolerance),
+                Case(vector, step("sgd_step", desc((n,), t), f32), tolerance),
+                Case(vector, step("adam_step", desc((n,), t), decoupled=True), tolerance),
             ]
     for shape in ((2,), (1024,), (4, 7), (3, 0), (2, 3, 5, 7)):
         cases.append(Case(half2, region("add", *2 * [desc(shape, f16)]), tolerance=1e-3))

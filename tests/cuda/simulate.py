@@ -14,7 +14,18 @@ from collections.abc import Callable, Iterable
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 import numpy as np
-from kernel_cases import VARIANTS, Case, Operands, assert_close, desc, gemm, operands_for, reference, region
+from kernel_cases import (
+    VARIANTS,
+    Case,
+    Operands,
+    assert_close,
+    desc,
+    gemm,
+    operands_for,
+    reference,
+    region,
+    step,
+)
 from machines import simulated_blocks
 
 from aicf.cuda_kernels import engine
@@ -27,7 +38,7 @@ FLAT, STRIDED = "cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"
 
 CASES = [
     Case(FLAT, region("gelu", (300,))),
-    Case(FLAT, region("adam_step", *[(40,)] * 4, *[()] * 7)),
+    Case(FLAT, step("adam_step", (40,))),
     Case(FLAT, region("convert", desc((40,), f32), dtype=f16.id), tolerance=1e-3),
     Case(FLAT, region("greater", (40,), (40,))),
     Case("cuda.elementwise_vector.v1", region("mul", (103,), (1,))),

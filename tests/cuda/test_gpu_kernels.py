@@ -27,6 +27,7 @@ from kernel_cases import (
     operands_for,
     reference,
     region,
+    step,
     unaligned,
 )  # fmt: skip
 from wgmma_cases import backward, residual
@@ -346,7 +347,7 @@ def test_labels_out_of_range_and_extreme_logits(gpu, classes):
 @pytest.mark.parametrize("variant", [f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided")])
 def test_a_result_may_take_over_an_operand(gpu, variant):
     p = (37, 53)
-    case = Case(variant, region("adam_step", p, p, p, p, *[()] * 7))
+    case = Case(variant, step("adam_step", p))
     operands = operands_for(case)
     want = reference(case, operands.arrays)
     assert_close(case, launch_case(gpu, case, operands.memory, onto={0: 0, 1: 2, 2: 3}), want)

@@ -197,7 +197,7 @@ def test_a_gradient_norm_is_taken_as_its_gradients_are_made():
     backward = kinds[kinds.index("softmax_cross_entropy_grad") + 1 :]
     part = ["square", "reduce_sum"]
     assert backward[:6] == ["reduce_sum", *part, "gemm", *part]
-    assert backward[-4:] == ["mul", "mul", "sgd_step", "sgd_step"]  # one launch each
+    assert backward[-4:] == ["scale_gradient", "scale_gradient", "sgd_step", "sgd_step"]  # one launch each
 
 
 @pytest.mark.spec("A10")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ... import near
 from ...errors import VerifyError
 from ...ir import Graph, Role, Value
-from ...types import Precision, TensorSpec
+from ...types import Precision, TensorSpec, f32
 from .autodiff import gradients
 from .builder import Builder, GraphEmitter
 
@@ -186,8 +186,8 @@ def _accumulate(
     totals = []
     for param, grad in zip(params, grads):
         held = ctx.state(f"{param.name}.grad_sum", param.shape, 0.0)
-        total = ctx.add(held, grad)
-        zeros = ctx.fill(shape=param.shape, value=0.0, dtype=param.dtype) if phase == "step" else None
+        total = ctx.add(held, grad if grad.dtype is f32 else ctx.convert(grad, dtype=f32))
+        zeros = ctx.fill(shape=param.shape, value=0.0, dtype=f32) if phase == "step" else None
         ctx.update(held, total if zeros is None else zeros)
         totals.append(ctx.mul(total, 1.0 / recipe.accumulate) if phase == "step" else total)
     return totals

@@ -92,9 +92,18 @@ class Variables(Mapping[str, Tensor]):
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Write new contents into variables, all or none, in place; their pointers never change."""
-        ready = {n: _fitting(n, value, self._tensors[n].spec) for n, value in values.items()}
+        ready = {n: _fitting(n, self._widened(n, v), self._tensors[n].spec) for n, v in values.items()}
         for name, array in ready.items():
             self.runtime.write(self._tensors[name], array)
+
+    def _widened(self, name: str, value: Any) -> Any:
+        """State that older checkpoints have in a half, such as moments of half parameters; it is f32 now."""
+        if self._roles[name] is not Role.state or self._tensors[name].dtype is not DType.f32:
+            return value
+        if isinstance(value, np.ndarray) and value.dtype == _FROM_VOID[DType.bf16]:
+            value = value.view(DType.bf16.numpy)
+        half = isinstance(value, np.ndarray) and value.dtype in (DType.f16.numpy, DType.bf16.numpy)
+        return value.astype(np.float32) if half else value
 
     def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
