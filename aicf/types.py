@@ -325,11 +325,17 @@ _KINDS_BY_ID: dict[int, OpKind] = {}
 class _OpKindMeta(type):
     def __getattr__(cls, name: str) -> OpKind:
         """OpKind.gemm, OpKind.Gemm and OpKind.GEMM are the same kind; an unknown name is an AttributeError."""
-        folded = name.replace("_", "").lower()
-        for kind in cls:
-            if kind.name.replace("_", "") == folded:
-                return kind
+        if kind := cls.known(name):
+            return kind
         raise AttributeError(f"no op kind {name!r} is known; known kinds: {', '.join(sorted(_KINDS))}")
+
+    def known(cls, name: str) -> OpKind | None:
+        """The kind of this name, in any spelling: `bias_add` is also BiasAdd, `add` is also EltwiseAdd."""
+        if name in _KINDS:
+            return _KINDS[name]
+        folded = name.replace("_", "").lower()
+        kinds = {kind.name.replace("_", ""): kind for kind in cls}
+        return kinds.get(folded) or kinds.get(folded.removeprefix("eltwise"))
 
     def __iter__(cls) -> Iterator[OpKind]:
         return iter([_KINDS[name] for name in sorted(_KINDS)])

@@ -310,6 +310,8 @@ def test_an_op_kind_is_one_object_under_every_spelling():
     gemm = OpKind("gemm")
     assert OpKind("gemm") is gemm is OpKind.gemm is OpKind.Gemm is OpKind.GEMM
     assert OpKind("bias_add") is OpKind.BiasAdd is OpKind.bias_add
+    assert OpKind("add") is OpKind.EltwiseAdd is OpKind.eltwise_add
+    assert OpKind("leaky_relu") is OpKind.EltwiseLeakyReLU
     assert OpKind.from_id(gemm.id) is gemm
     assert pickle.loads(pickle.dumps(gemm)) is gemm
     assert (repr(gemm), str(gemm)) == ("OpKind.gemm", "gemm")

@@ -353,17 +353,22 @@ def unregister(name: str) -> None:
 
 
 def schema_of(kind: OpKind | str) -> OpSchema:
-    kind = OpKind(kind) if isinstance(kind, str) else kind
-    found = _SCHEMAS.get(kind)
+    """The op of a kind, or of a name in any of its spellings (see `OpKind`)."""
+    found = _find(kind)
     if found is None:
         load_more()
-        found = _SCHEMAS.get(kind)
+        found = _find(kind)
     if found is None:
         raise RegistryError(
             f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas()),
             hint=near.hint(str(kind), near.OPS, [s.name for s in schemas()]),
         )  # fmt: skip
     return found
+
+
+def _find(kind: OpKind | str) -> OpSchema | None:
+    known = OpKind.known(kind) if isinstance(kind, str) else kind
+    return None if known is None else _SCHEMAS.get(known)
 
 
 def schemas() -> Iterator[OpSchema]:

@@ -100,7 +100,7 @@ ERRORS = {
     "no op": (["info", "no_such_op"], "RegistryError: no op is called 'no_such_op'"),
     "a malformed op": (
         ["info", "No Op"],
-        "RegistryError: op kind 'No Op' is not a lower_snake_case identifier",
+        "RegistryError: no op is called 'No Op'",
     ),
     "no device": (
         ["explain", EXAMPLE, "--device", "voodoo2"],

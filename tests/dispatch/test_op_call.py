@@ -243,7 +243,7 @@ def immutable(dtype=np.float32):
 
 REFUSED = {
     "op": (("no_such_op", [X], [X.copy()]), RegistryError, "no op is called 'no_such_op'"),
-    "kernel's name": (("cuda.add_half2.v1", [X], [X.copy()]), AicfError, "is not a lower_snake_case identifier"),
+    "kernel's name": (("cuda.add_half2.v1", [X], [X.copy()]), RegistryError, "no op is called 'cuda.add_half2.v1'"),
     "too few": (("add", [X], [X.copy()]), TypeInferenceError, "takes a, b; got 1 operands"),
     "too many": (("relu", [X, X], [X.copy()]), TypeInferenceError, "got 2 operands"),
     "outputs": (("relu", [X], []), AicfError, "relu gives 1 results: y"),
@@ -266,6 +266,14 @@ REFUSED = {
     "mask": (("relu", [OnDevice(mask=X)], [OnDevice()]), FeedError, "x is a masked array"),
     "backwards": (("relu", [OnDevice(strides=(12, -4))], [OnDevice()]), FeedError, r"x runs backwards"),
 }  # fmt: skip
+
+
+@pytest.mark.spec("B1", "B2")
+@pytest.mark.parametrize("name", ["EltwiseAdd", aicf.OpKind.EltwiseAdd, "eltwise_add", "Add", "add"])
+def test_an_op_has_the_names_of_the_design_documents_too(name):
+    y = np.empty_like(X)
+    assert aicf.op_call(name, [X, X], [y], {}).region.kind.name == "add"
+    np.testing.assert_array_equal(y, X + X)
 
 
 @pytest.mark.spec("B1", "D12")

@@ -190,6 +190,7 @@ class GraphEmitter:
     def op(self, kind: str, *operands: Value | float | None, **named: Any) -> Any:
         """Emit one op; one Value, or a tuple of them when the op has several results."""
         schema = schema_of(kind)
+        kind = schema.name
         slots = {d.name: v for d, v in zip(schema.operands, operands)}
         for decl in schema.operands:
             if decl.name in named:
