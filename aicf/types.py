@@ -90,13 +90,37 @@ GREATEST = {f8e4m3: 448.0, f8e5m2: 57344.0}  # what saturates: a greater finite 
 
 
 def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """x in an element type, as it is stored: nearest even; fp8 saturates, where ml_dtypes makes a NaN or an infinity."""
-    if dtype in GREATEST:
-        wide = x if x.dtype == np.float64 else x.astype(np.float32)
-        bounded = np.clip(wide, -GREATEST[dtype], GREATEST[dtype])
-        x = np.where(np.isinf(wide), wide, bounded) if dtype is f8e5m2 else bounded
+    """x in an element type, as it is stored: nearest even, once; fp8 saturates, where ml_dtypes makes a NaN or an infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
+        if dtype is bf16 or dtype in GREATEST:  # ml_dtypes goes by way of f32
+            x = _odd_f32(x) if x.dtype == np.float64 else fewer_bits(x) if x.dtype.kind == "i" else x
+        if dtype in GREATEST:
+            wide = x.astype(np.float32)
+            bounded = np.clip(wide, -GREATEST[dtype], GREATEST[dtype])
+            x = np.where(np.isinf(wide), wide, bounded) if dtype is f8e5m2 else bounded
         return x.astype(dtype.numpy)
+
+
+def _odd_f32(x: np.ndarray) -> np.ndarray:
+    """f64 in f32, what is inexact to the odd neighbour: it then rounds to fewer bits as x itself."""
+    near = x.astype(np.float32)
+    bits = near.view(np.uint32)
+    moved = np.where(np.abs(near) < np.abs(x), bits + np.uint32(1), bits - np.uint32(1)).view(np.float32)
+    return np.where((near == x) | np.isnan(x) | (bits & 1 == 1), near, moved)
+
+
+_24, _38, _52, _63, _14, _12 = (np.int64(n) for n in (1 << 24, 1 << 38, 1 << 52, 63, 14, 12))
+
+
+def fewer_bits(x: Any) -> Any:
+    """An integer of at most 24 bits and zeros behind them, so that f32 has it, that rounds to bf16 as x: the last bit kept says
+    whether any was lost. Of i32 or i64, and of arrays of them; kernels call it, too.
+    """
+    wide = np.int64(x)
+    size = wide ^ (wide >> _63)  # |x|, or one less
+    drop = _14 * np.int64(size >= _24) + _14 * np.int64(size >= _38) + _12 * np.int64(size >= _52)
+    kept = wide >> drop
+    return (kept | np.int64((kept << drop) != wide)) << drop
 
 
 def numel(shape: tuple[Any, ...]) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
 from ..registry.program import Load, Map, collapse
 from ..registry.variant import Checks, In, Launch, Num, Out, at_most, contiguous, one_op, variant
 from ..rows import RegionSpec
-from ..types import DType, f32, i32, i64, row_major
+from ..types import DType, f32, i32, i64, rounded, row_major
 from .elementwise import MAX_RANK, THREADS, flat_launch, grid_for
 
 
@@ -30,8 +32,8 @@ class Fill:
 
         (y,), value = region.results, region.attrs["value"]
         carrier = {DType.bool: i32, i32: i32, i64: i64}.get(y.dtype, f32)
-        number = bool(value) if y.dtype is DType.bool else value
-        args = (Out(0), Num(int(number) if carrier is not f32 else number, carrier), Num(y.numel))
+        number = int(value) if carrier is not f32 else float(rounded(np.asarray(value), y.dtype))
+        args = (Out(0), Num(number, carrier), Num(y.numel))
         return [Launch(fill(y.dtype), grid_for(y.numel), (THREADS,), args)]
 
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..types import DType, rounded
+from ..types import DType, fewer_bits, rounded
 from .schema import LINEAR, Any_, AnyOwn, Bool, Float, Number, elementwise, refuse_gradient, require
 
 
@@ -357,6 +357,12 @@ def convert(x: AnyOwn, *, dtype: int):
     C1  dtype is the id of an element type               (StableHLO's C1, equal shapes, holds by construction)
     """
     return x != 0 if dtype == _BOOL else x
+
+
+@convert.specialised
+def _(operands, attrs):
+    """f32 would round an integer before bf16 does: it gets one that needs no rounding, and rounds to the same bf16."""
+    return fewer_bits if operands[0].kind == "int" and attrs["dtype"] == DType.bf16.id else None
 
 
 @convert.checks

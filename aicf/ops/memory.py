@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..types import DType, TensorSpec, numel, rounded
+from . import numbers
 from .arithmetic import check_dtype
 from .schema import LINEAR, VIEW, Access, Any_, elementwise, is_integer, op, require
 
@@ -44,9 +45,18 @@ def fill(*, shape: tuple, value: float, dtype: int):
 
     C1  sizes are integers >= 0
     C2  dtype is the id of an element type
+    C3  the element type holds the value, be it rounded
+    C4  an integer is at most 2^53 in size               (the attribute is an f64)
     """
     _check_shape(shape)
     check_dtype(dtype, "C2")
+    kind, number = DType.from_id(dtype), numbers.whole(value)
+    require((reason := numbers.why_not(number, kind)) is None, "C3", f"value is {number}: {reason}")
+    require(
+        kind.kind != "int" or abs(number) <= 2**53,
+        "C4",
+        f"value is {number}, beyond 2^53; broadcast_in_dim repeats a constant of {kind}",
+    )
     return TensorSpec(shape, DType.from_id(dtype))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
+from . import numbers
 from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
 
 # --- how a map op reads its operands ----------------------------------------------------------------------------------
@@ -73,6 +74,7 @@ class OpSchema:
     constants_fn: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = (
         None  # attrs as the scalar function takes them
     )
+    special_fn: Callable[[Sequence[DType], Mapping[str, Any]], Callable[..., Any] | None] | None = None
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
     domains: dict[str, Any] = field(default_factory=dict)  # operand -> where random values of it come from
 
@@ -176,6 +178,18 @@ class OpSchema:
 
         return register_scalar
 
+    def specialised(
+        self, function: Callable[[Sequence[DType], Mapping[str, Any]], Callable[..., Any] | None]
+    ) -> Any:
+        """Registers (operands' types, attrs) -> another scalar function for them, without attributes, or None."""
+        self.special_fn = function
+        return function
+
+    def scalar_for(self, operands: Sequence[DType], attrs: Mapping[str, Any]) -> Callable[..., Any]:
+        """A map op's scalar function, on operands of these types."""
+        assert self.scalar is not None
+        return (self.special_fn and self.special_fn(operands, attrs)) or self.scalar
+
     def accesses(
         self, shapes: Sequence[tuple[int, ...] | None], rank: int, attrs: Mapping[str, Any]
     ) -> tuple[Access, ...]:
@@ -221,6 +235,7 @@ class OpSchema:
             if self.check_fn is not None:
                 self.check_fn(*specs, **attrs)
             results = self.rule(*specs, **attrs)
+            self._check_constants(specs, attrs)
         except ConstraintBroken as broken:
             raise TypeInferenceError(
                 f"{self.name} {broken.constraint}: {broken.message}",
@@ -258,6 +273,20 @@ class OpSchema:
                 )
         devices = {s.device for s in specs if s is not None}
         require(len(devices) <= 1, "devices", f"operands live on {' and '.join(sorted(devices))}")
+
+    def _check_constants(self, specs: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> None:
+        """Attributes that are constants of the scalar function are numbers of the type that it computes in."""
+        if self.scalar is None or self.constants_fn is not None:
+            return
+        shared = (s.dtype for d, s in zip(self.operands, specs) if s is not None and d.type.shared)
+        compute = next(shared, DType.f32).compute
+        for decl in self.attrs if compute.kind == "int" else ():
+            if decl.type in (int, float):
+                value = numbers.whole(attrs[decl.name])
+                reason = numbers.why_not(value, compute)
+                require(
+                    reason is None, "types", f"{decl.name} is {value}, a constant beside {compute}: {reason}"
+                )
 
     def call_reference(
         self, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]
@@ -299,6 +328,13 @@ def _coerce(op: str, decl: AttrDecl, value: Any) -> Any:
         return value.id
     if not good:
         raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected=decl.type.__name__)
+    if decl.type is float:  # kernels have it as f32
+        reason = numbers.why_not(numbers.plain(value), DType.f32)
+        if reason:
+            raise AttrError(
+                f"{op}: attribute {decl.name} is {numbers.told(value)}", expected=f"a number of f32: {reason}",
+                hint=numbers.instead(numbers.plain(value), DType.f32),
+            )  # fmt: skip
     return decl.type(value)
 
 

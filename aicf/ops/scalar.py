@@ -12,9 +12,9 @@ from functools import lru_cache
 from types import CellType, FunctionType
 from typing import Any
 
-import numpy as np
-
+from ..errors import RegistryError
 from ..types import AttrPack, DType
+from . import numbers
 from .record import OpSchema
 
 
@@ -31,13 +31,15 @@ def typed_scalar(
     return typed, tuple(_convert((attrs or {})[name], compute) for name in names)
 
 
-def bound_scalar(schema: OpSchema, compute: DType, attrs: AttrPack) -> FunctionType:
-    """A map op's scalar function, typed, with its attributes bound as the defaults of trailing positional parameters.
+def bound_scalar(
+    schema: OpSchema, compute: DType, attrs: AttrPack, operands: tuple[DType, ...]
+) -> FunctionType:
+    """A map op's scalar function for operands of these types, typed, with its attributes bound as the defaults of trailing positional parameters.
 
     Equal requests give the identical function. Python fills defaults in by itself, numba as constants.
     """
-    assert schema.scalar is not None
-    return _bound(schema.scalar, schema.constants_fn, compute, attrs)
+    scalar = schema.scalar_for(operands, attrs)
+    return _bound(scalar, schema.constants_fn, compute, attrs)
 
 
 @lru_cache(maxsize=4096)
@@ -48,9 +50,20 @@ def _bound(
     return FunctionType(typed.__code__, typed.__globals__, typed.__name__, values, typed.__closure__)
 
 
-def _convert(value: Any, compute: DType) -> Any:
-    number = np.int32 if compute is DType.bool else compute.numpy.type
-    return number(value) if type(value) in (int, float) else value
+def _convert(value: Any, compute: DType, function: Callable[..., Any] | None = None) -> Any:
+    """A number in the compute type; what is none, or has a type of its own, as it is."""
+    if type(value) not in (int, float):
+        return value
+    compute = DType.i32 if compute is DType.bool else compute
+    number = numbers.whole(value) if compute.kind == "int" else value
+    if (reason := numbers.why_not(number, compute)) and function is not None:
+        code = function.__code__
+        raise RegistryError(
+            f"{code.co_qualname} has the number {value!r}, and on {compute} it computes in {compute}: {reason}",
+            where=f"{code.co_filename}:{code.co_firstlineno}", expected=f"numbers of {compute}",
+            hint="declare the op for types that hold it, such as types=Float; or write np.float32(…), which keeps its type",
+        )  # fmt: skip
+    return compute.numpy.type(number)
 
 
 @lru_cache(maxsize=4096)
@@ -58,13 +71,17 @@ def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[
     code = function.__code__
     first, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     numbers = {
-        n: _convert(function.__globals__[n], compute) for n in code.co_names if n in function.__globals__
+        n: _convert(function.__globals__[n], compute, function)
+        for n in code.co_names
+        if n in function.__globals__
     }
     if compute.kind == "float":
         numbers["float"] = compute.numpy.type  # float(i) is a number of the compute type, not an f64
     typed = code.replace(
-        co_consts=tuple(_convert(c, compute) for c in code.co_consts), co_argcount=last, co_kwonlyargcount=0
+        co_consts=tuple(_convert(c, compute, function) for c in code.co_consts),
+        co_argcount=last,
+        co_kwonlyargcount=0,
     )
-    cells = tuple(CellType(_convert(c.cell_contents, compute)) for c in function.__closure__ or ())
+    cells = tuple(CellType(_convert(c.cell_contents, compute, function)) for c in function.__closure__ or ())
     made = FunctionType(typed, {**function.__globals__, **numbers}, function.__name__, None, cells)
     return made, code.co_varnames[first:last]

@@ -101,7 +101,8 @@ class Map:
     def expression(self) -> Expression:
         steps = []
         for apply in self.applies:
-            function = bound_scalar(schema_of(apply.kind), self._compute(apply), apply.attrs)
+            operands = tuple([self.dtypes[i] for i in apply.ins])
+            function = bound_scalar(schema_of(apply.kind), self._compute(apply), apply.attrs, operands)
             steps.append((function, apply.ins, apply.outs))
         results = tuple(slot for slot, _ in self.stores) + (() if self.fed is None else (self.fed,))
         name = "_".join(a.kind.name for a in self.applies) or "copy"

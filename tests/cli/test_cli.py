@@ -98,10 +98,7 @@ def test_explain_as_json_is_nothing_but_json_and_always_the_same(capsys):
 
 ERRORS = {
     "no op": (["info", "no_such_op"], "RegistryError: no op is called 'no_such_op'"),
-    "a malformed op": (
-        ["info", "No Op"],
-        "RegistryError: no op is called 'No Op'",
-    ),
+    "a malformed op": (["info", "No Op"], "RegistryError: no op is called 'No Op'"),
     "no device": (
         ["explain", EXAMPLE, "--device", "voodoo2"],
         "DeviceError: no device preset is called 'voodoo2'",

@@ -349,7 +349,10 @@ def _memory() -> list[Case]:
              for shape, length in (((4, 7), 7), ((4, 7), 4), ((4, 7), 1), ((5, 5), 5), ((1, 1), 1))]  # fmt: skip
     cases += [Case(strided, region("broadcast_in_dim", x, shape=shape, dims=dims)) for x, shape, dims in (
         ((7,), (4, 7), (1,)), ((4,), (4, 7), (0,)), ((), (2, 3), ()), ((4, 1), (4, 3, 5), (0, 2)))]  # fmt: skip
-    cases += [Case("cuda.fill.v1", region("fill", shape=(33, 5), value=2.0, dtype=t.id)) for t in DType]
+    cases += [
+        Case("cuda.fill.v1", region("fill", shape=(33, 5), value=1.0 if t is DType.bool else 2.0, dtype=t.id))
+        for t in DType
+    ]
     cases += [
         Case("cuda.reshape.v1", region("reshape", desc((4, 7), t), shape=(28,))) for t in (f32, f16, i64)
     ]

@@ -62,10 +62,10 @@ def test_literals_globals_and_attributes_have_the_compute_type():
 
 def test_equal_requests_give_the_identical_function():
     scale = schema_of("scale")
-    one = bound_scalar(scale, f32, AttrPack({"factor": 1.0}))
-    assert one is bound_scalar(scale, f32, AttrPack({"factor": 1.0}))
-    assert one is not bound_scalar(scale, f32, AttrPack({"factor": 2.0}))
-    assert one is not bound_scalar(scale, i32, AttrPack({"factor": 1.0}))
+    one = bound_scalar(scale, f32, AttrPack({"factor": 1.0}), (f32,))
+    assert one is bound_scalar(scale, f32, AttrPack({"factor": 1.0}), (f32,))
+    assert one is not bound_scalar(scale, f32, AttrPack({"factor": 2.0}), (f32,))
+    assert one is not bound_scalar(scale, i32, AttrPack({"factor": 1.0}), (f32,))
 
 
 def test_an_untyped_literal_would_compute_in_f64():

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import VerifyError
+from ...errors import TypeInferenceError, VerifyError
 from ...ir import Graph, Initializer, Op, Role, Value
+from ...ops import numbers
 from ...ops.schema import OpSchema, schema_of
 from ...types import DType, TensorSpec, f32, i64
 
@@ -225,22 +226,43 @@ class GraphEmitter:
             if isinstance(value, Value):
                 self._check_owned(value, f"ctx.{schema.name}: {decl.name if decl else f'operand {n}'}")
             elif value is not None:
-                _check_number(value, f"ctx.{schema.name}: {decl.name if decl else f'operand {n}'}")
                 own = decl is not None and not decl.type.shared and len(decl.type.dtypes) == 1
-                value = self.constant(value, next(iter(decl.type.dtypes)) if own and decl else dtype)
+                kind = next(iter(decl.type.dtypes)) if own and decl else dtype
+                beside = next((v for v in values if isinstance(v, Value) and v.dtype is kind), None)
+                value = self._constant(
+                    value, kind, f"{schema.name}: {decl.name if decl else f'operand {n}'}", beside
+                )
             given.append(value)
         return given
 
     def constant(self, value: float, dtype: Any = f32) -> Value:
-        """A 0-D constant: set once, shared, in no state dict."""
-        _check_number(value, "ctx.constant")
-        dtype = DType.of(dtype)
-        value = value.item() if isinstance(value, np.generic) else value
-        name = f"const.{dtype}.{value!r}"
+        """A 0-D constant: set once, shared, in no state dict. Its type must hold it, be it rounded."""
+        return self._constant(value, DType.of(dtype), "constant: value")
+
+    def _constant(self, value: Any, dtype: DType, what: str, beside: Value | None = None) -> Value:
+        number = self._number(value, dtype, what, beside)
+        name = f"const.{dtype}.{number!r}"
         known = self.builder.find(name)
         return known or self.builder.value(
-            name, TensorSpec((), dtype, self.device), Role.state, _Constant(value), constant=True
-        )
+            name, TensorSpec((), dtype, self.device), Role.state, _Constant(numbers.constant(number, dtype)), constant=True
+        )  # fmt: skip
+
+    def _number(self, value: Any, dtype: DType, what: str, beside: Value | None = None) -> float:
+        """A Python or NumPy number that an element type holds; what the user meant instead is in the error."""
+        where = self.builder.here()
+        if not isinstance(value, numbers.NUMBERS):
+            raise VerifyError(
+                f"ctx.{what} is a {type(value).__name__}", expected="a Value or a number", where=where,
+                hint='ctx.state("name", shape, lambda shape, rng: array) keeps an array; ctx.param also trains it',
+            )  # fmt: skip
+        number = numbers.plain(value)
+        if reason := numbers.why_not(number, dtype):
+            raise TypeInferenceError(
+                f"{what} is {numbers.told(number)} where {dtype} is needed: {reason}", where=where, expected=f"a number of {dtype}",
+                got=f"{numbers.told(number)} ({type(value).__name__})", hint=numbers.instead(number, dtype, beside.name if beside else "x"),
+                details=[f"beside {beside.name}: {beside.spec}" + f"  at {beside.where}" * bool(beside.where)] if beside else (),
+            )  # fmt: skip
+        return number
 
     # --- what layers declare ----------------------------------------------------------------------------------------
 
@@ -301,12 +323,12 @@ class GraphEmitter:
 
     def state(self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32) -> Value:
         """A tensor kept between runs; the same name gives the same value. `init` may be a number."""
-        full = self._name(name)
+        full, dtype = self._name(name), DType.of(dtype)
         known = self.builder.find(full)
         if known is not None:
             return known
-        start = init if callable(init) else _Constant(init)
-        return self.builder.value(full, TensorSpec(shape, DType.of(dtype), self.device), Role.state, start)
+        start = init if callable(init) else _Constant(self._number(init, dtype, f"state: {full}"))
+        return self.builder.value(full, TensorSpec(shape, dtype, self.device), Role.state, start)
 
     def meta(self, name: str, value: float, check: Callable[[str, Any], float] | None = None) -> Value:
         """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan.
@@ -343,11 +365,3 @@ class GraphEmitter:
 def _random_start(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """A key drawn from the model's seed, and step 0."""
     return np.array([rng.integers(2**63), 0])
-
-
-def _check_number(value: Any, what: str) -> None:
-    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-        raise VerifyError(
-            f"{what} is a {type(value).__name__}", expected="a Value or a number",
-            hint='ctx.state("name", shape, lambda shape, rng: array) keeps an array; ctx.param also trains it',
-        )  # fmt: skip

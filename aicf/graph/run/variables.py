@@ -13,8 +13,9 @@ from ...device.interop import adopt
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...errors import FeedError, StateError
-from ...ir import Graph, Role
-from ...types import DType, TensorSpec
+from ...ir import Graph, Role, Value
+from ...ops import numbers
+from ...types import DType, TensorSpec, rounded
 
 
 class Variables(Mapping[str, Tensor]):
@@ -60,8 +61,9 @@ class Variables(Mapping[str, Tensor]):
                     expected=value.spec.shape,
                     got=start.shape,
                 )
+            start = _converted(start, value)
             if known is not None:
-                self.runtime.write(known, start.astype(value.dtype.numpy))
+                self.runtime.write(known, start)
                 continue
             self._tensors[value.name] = self.runtime.upload(start, value.spec)
             self._roles[value.name] = value.role
@@ -133,6 +135,23 @@ class Variables(Mapping[str, Tensor]):
         return missing
 
 
+def _converted(start: np.ndarray, value: Value) -> np.ndarray:
+    """What an initializer made, in the element type of its variable: rounded at most."""
+    with np.errstate(invalid="ignore"):
+        made = rounded(start, value.dtype)
+        if value.dtype.kind == "float":
+            fits = np.isfinite(made.astype(np.float32)) | ~np.isfinite(start.astype(np.float64))
+        else:
+            fits = made == start
+    if not fits.all():
+        first = start[~fits].flat[0].item()
+        raise StateError(
+            f"the initializer of {value.name} makes {first!r}: {numbers.why_not(first, value.dtype)}", where=value.where,
+            expected=f"numbers of {value.dtype}", hint="give it another dtype, or make numbers that fit",
+        )  # fmt: skip
+    return made
+
+
 _FROM_VOID = {DType.bf16: np.dtype("V2"), DType.f8e4m3: np.dtype("V1")}  # what np.savez makes of them
 
 
@@ -141,7 +160,9 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
     if isinstance(value, np.ndarray) and spec.dtype in _FROM_VOID and value.dtype == _FROM_VOID[spec.dtype]:
         value = value.view(spec.dtype.numpy)
     if isinstance(value, (bool, int, float)):
-        array = np.asarray(value, spec.dtype.numpy)
+        if reason := numbers.why_not(value, spec.dtype):
+            raise StateError(f"{name} can't be {numbers.told(value)}: {reason}", expected=str(spec))
+        array = rounded(np.asarray(numbers.constant(value, spec.dtype)), spec.dtype)
     else:
         try:
             foreign = adopt(value, name)

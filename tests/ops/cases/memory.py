@@ -8,6 +8,11 @@ NEGATIVE = {
         [], {"shape": (2,), "value": 0.0, "dtype": 0},
         r"dtype is 0, expected 1 \(f32\), 2 \(f16\), 3 \(bf16\), 4 \(i32\), 5 \(i64\), 6 \(bool\), 7 \(f8e4m3\), 8 \(f8e5m2\)",
     ),
+    ("fill", "C3"): ([], {"shape": (2,), "value": 2.5, "dtype": 4}, r"value is 2\.5: i32 is a type of integers"),
+    ("fill", "C4"): (
+        [], {"shape": (2,), "value": 2.0**53 + 2, "dtype": 5},
+        r"value is 9007199254740994, beyond 2\^53; broadcast_in_dim repeats a constant of i64",
+    ),
     ("reshape", "C1"): ([f32(6)], {"shape": (2, 3.0)}, r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
     ("reshape", "C2"): ([f32(4, 7)], {"shape": (4, 6)}, r"shape \(4, 6\) has 24 elements, x has 28"),
     ("broadcast_in_dim", "C1"): (
