@@ -11,7 +11,7 @@ comma := ,
 # The CUDA extra that the driver takes: cu12, cu13, or nothing where there is no driver.
 EXTRA = $(shell $(PY) -P aicf/doctor.py extra)
 # Tests compile every kernel, with or without a GPU: `dev` brings CUDA 13, which a driver of CUDA 12 could not run.
-TEST_EXTRAS = $(if $(filter cu12,$(EXTRA)),test-demo-cu12,dev-demo)
+TEST_EXTRAS = $(if $(filter cu12,$(EXTRA)),test-cu12,dev)
 INSTALL = $(MAKE) --no-print-directory --silent $(VENV)/.installed-
 PYTEST = $(PY) -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
 
@@ -24,7 +24,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1  /p' $(MAKEFILE_LIST) | awk '{name = $$1; $$1 = ""; printf "  %-10s%s\n", name, $$0}'
 
 demo: $(PY) ## install what it needs, then train a model and say which kernels were chosen and why
-	+@$(INSTALL)demo$(addprefix -,$(EXTRA))
+	+@$(INSTALL)$(or $(EXTRA),base)
 	@$(VENV)/bin/aicf demo $(ARGS)
 
 test: dev ## run the tests
@@ -62,11 +62,12 @@ fmt: dev ## format, and mend what ruff can
 dev: $(PY) ## make .venv and install aicf with everything that development needs
 	+@$(INSTALL)$(TEST_EXTRAS)
 
-# .installed-demo-cu13 stands for `pip install -e .[demo,cu13]`.
+# .installed-test-cu12 stands for `pip install -e .[test,cu12]`, .installed-base for aicf without extras.
+$(VENV)/.installed-%: WHAT = aicf$(if $(filter-out base,$*),[$(subst -,$(comma),$*)])
 $(VENV)/.installed-%: pyproject.toml
-	@echo "installing aicf[$(subst -,$(comma),$*)] into $(VENV): minutes, the first time"
+	@echo "installing $(WHAT) into $(VENV): minutes, the first time"
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(subst -,$(comma),$*)]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '$(WHAT:aicf%=.%)'
 	@touch $@
 
 # The first Python from 3.13 down to 3.11 that runs (a pyenv shim need not) and can make an environment.

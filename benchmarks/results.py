@@ -34,7 +34,7 @@ HIGHER_IS_BETTER = {"GB/s", "TFLOP/s", "%"}
 KEYS = ("case", "aicf", "peer", "peer_name", "unit", "ratio")
 SAME = ("gpu", "device", "driver", "versions", "kernels_hash", "commit", "tiny")  # in all parts of one run
 PACKAGES = (
-    "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "torch", "triton", "cupy-cuda13x", "scikit-learn",
+    "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "torch", "triton", "cupy-cuda13x",
 )  # fmt: skip
 
 Row = dict[str, Any]

@@ -78,7 +78,7 @@ def test_wheels_compile_without_the_systems_toolkit():
 @pytest.mark.spec("F1")
 def test_extras():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(project["optional-dependencies"]) >= {"cu12", "cu13", "torch", "demo", "dev"}
+    assert set(project["optional-dependencies"]) >= {"cu12", "cu13", "torch", "dev"}
     for requirement in project["dependencies"]:
         if requirement.startswith(("numba-cuda", "cuda")):  # no macOS wheels
             assert requirement.endswith("; sys_platform != 'darwin'")
@@ -94,13 +94,13 @@ def test_the_tree_has_the_folders_that_people_look_for():
 
 
 @pytest.mark.spec("F1", "F7")
-def test_the_wheel_has_the_examples(tmp_path):
+def test_the_wheel_has_the_examples_and_the_demo_s_data(tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("aicf-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     assert held >= {f"aicf/examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
-    assert {"aicf/py.typed", "aicf/cli.py"} <= held
+    assert {"aicf/py.typed", "aicf/cli.py", "aicf/data/digits.npz", "aicf/data/README.md"} <= held
 
 
 @pytest.mark.spec("F1")

@@ -68,10 +68,12 @@ def precompile(
     kernels: Sequence[tuple[str, RegionSpec, list[Launch]]],
     target: str,
     build: Callable[[str, RegionSpec], list[Launch]],
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
     """Compile what of (kernel id, region, launches) is nowhere yet, in several processes if there is much of it.
 
-    build   what makes the launches of an id and a region; it is pickled, and called in other processes
+    build     what makes the launches of an id and a region; it is pickled, and called in other processes
+    progress  told how many are done, of how many, and which is next or was last
     What can't be compiled there, such as a variant that only this process knows, is left to `compile_launch`.
     """
     jobs: list[tuple[str, RegionSpec, list[Launch]]] = []
@@ -82,18 +84,27 @@ def precompile(
         if missing:
             jobs.append(job)
             claimed |= missing
+    done: list[int] = []
+
+    def told(i: int, finished: bool = True) -> None:  # by helpers' threads too
+        done.extend([i] * finished)
+        if progress:
+            progress(len(done), len(jobs), jobs[i][0])
+
+    def here(i: int) -> None:
+        told(i, False)
+        _compile_all(*jobs[i], target)
+        told(i)
+
     helpers = workers.helpers_for(len(jobs))
     if helpers == 0:
         return
-
-    def here(i: int) -> None:
-        _compile_all(*jobs[i], target)
 
     calls = [
         functools.partial(_build_and_compile, build, kernel_id, region, target)
         for kernel_id, region, _ in jobs
     ]
-    for made in workers.share(calls, here, helpers):
+    for made in workers.share(calls, here, helpers, told):
         _COMPILED.update(made)
 
 

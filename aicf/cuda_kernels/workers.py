@@ -36,15 +36,23 @@ def helpers_for(calls: int) -> int:
     return min(MOST, (cores - 1) // 2, calls // CALLS_EACH)
 
 
-def share(calls: Sequence[Call], here: Callable[[int], object], helpers: int) -> list[Any]:
-    """Do the calls in helpers and, by `here(i)`, in this process. What the helpers returned; what failed is left out."""
+def share(
+    calls: Sequence[Call],
+    here: Callable[[int], object],
+    helpers: int,
+    told: Callable[[int], object] = lambda i: None,
+) -> list[Any]:
+    """Do the calls in helpers and, by `here(i)`, in this process. What the helpers returned; what failed is left out.
+
+    told   told when a helper is done with call i, in the thread that waits for it
+    """
     todo = deque(enumerate(map(pickle.dumps, calls)))
     results: list[Any] = []
     started: list[_Helper] = []
     try:
         with contextlib.suppress(OSError):
             for _ in range(helpers):
-                started.append(_Helper(todo, results))
+                started.append(_Helper(todo, results, told))
         with contextlib.suppress(IndexError):  # until nothing is left
             while True:
                 here(todo.popleft()[0])
@@ -59,8 +67,10 @@ class _Helper:
 
     START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from aicf.cuda_kernels.workers import main; main()"
 
-    def __init__(self, todo: deque[tuple[int, bytes]], results: list[Any]) -> None:
-        self.todo, self.results, self.busy = todo, results, False
+    def __init__(
+        self, todo: deque[tuple[int, bytes]], results: list[Any], told: Callable[[int], object]
+    ) -> None:
+        self.todo, self.results, self.told, self.busy = todo, results, told, False
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.START, json.dumps(sys.path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -74,11 +84,12 @@ class _Helper:
         with contextlib.suppress(EOFError, IndexError, OSError, pickle.UnpicklingError):
             pickle.load(answer)  # it is ready
             while True:
-                _, call = self.todo.popleft()
+                i, call = self.todo.popleft()
                 self.busy = True
                 ask.write(call)
                 ask.flush()
                 self.results += pickle.load(answer)
+                self.told(i)
                 self.busy = False
 
     def dismiss(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,26 @@ from ..rows import RegionSpec
 from .annotate import annotated, label
 from .call import op_call
 from .extensions import default_registry
+
+# (how many are done, of how many, kernel id): told before each kernel is made ready, and when all are.
+Progress = Callable[[int, int, str], None]
+_progress: ContextVar[Progress | None] = ContextVar("aicf_progress", default=None)
+
+
+@contextmanager
+def compiling(progress: Progress) -> Iterator[None]:
+    """Kernels that are compiled and loaded inside are reported, from whichever thread does it."""
+    token = _progress.set(progress)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def report(done: int, total: int, kernel_id: str = "") -> None:
+    if progress := _progress.get():
+        progress(done, total, kernel_id)
+
 
 # Runs a bound kernel; on CUDA it takes another stream, or a graph builder, if given one.
 Call = Callable[..., None]
@@ -45,7 +67,9 @@ class KernelLoader:
         new = [k for k in kernels if k not in self._built and any(t.numel for t in k[1].results)]
         built = [(kernel_id, region, self.build(kernel_id, region)) for kernel_id, region in new]
         launches = [(k, region, made) for k, region, made in built if not isinstance(made, HostCall)]
-        engine.precompile(launches, self.runtime.spec.target, partial(_build_anew, self.runtime.spec))
+        engine.precompile(
+            launches, self.runtime.spec.target, partial(_build_anew, self.runtime.spec), _progress.get()
+        )
 
     def bind(
         self,

@@ -11,6 +11,7 @@ from ..ir import Graph, Value
 from ..types import TensorSpec
 from . import checks
 from .layers import Layer
+from .summary import Summary, summary
 
 # First parts of names that mean something else: results, the optimizer's state, the run counter, constants.
 RESERVED_LAYERS = frozenset({"const", "grad", "optimizer", "program"})
@@ -123,17 +124,9 @@ class Model:
             x = ctx.layer(layer, name, x, self._lines[name])
         return x
 
-    def summary(self) -> list[tuple[str, str, str, int]]:
-        """(name, layer, output type, parameters) for each layer; shared parameters count where they come first."""
-        rows = []
-        builder = Builder()
-        ctx = GraphEmitter(builder, "cpu")
-        x = next(iter(self._inputs(ctx).values()))
-        for name, layer in self.layers:
-            before = _parameters(builder.graph)
-            x = ctx.layer(layer, name, x, self._lines[name])
-            rows.append((name, repr(layer), str(x.spec), _parameters(builder.graph) - before))
-        return rows
+    def summary(self) -> Summary:
+        """A table of the layers: their names, what they make, their parameters; those of shared layers count once."""
+        return summary(self)
 
     def __repr__(self) -> str:
         body = "".join(f"\n  {name}: {layer!r}" for name, layer in self.layers)
@@ -161,7 +154,3 @@ def _specs(inputs: Any) -> dict[str, TensorSpec]:
             )
         specs[name] = spec if isinstance(spec, TensorSpec) else TensorSpec(tuple(spec))
     return specs
-
-
-def _parameters(graph: Graph) -> int:
-    return sum(v.spec.numel for v in graph.values if v.role.value == "param")

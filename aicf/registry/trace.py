@@ -58,8 +58,8 @@ def describe_product(selection: Selection) -> str:
     return text + (f" · bias {', '.join(kinds)}" + " · z kept" * kept if kinds else "")
 
 
-def why_next_lost(selection: Selection) -> str:
-    """What the runner-up costs more, term by term: `+27 us: compute +20, wave tail +7`."""
+def why_next_lost(selection: Selection, shown: int | None = None) -> str:
+    """What the runner-up costs more, term by term: `+27 us: compute +20, wave tail +7`; or only the largest terms."""
     best, other = selection.ranked[:2]
     gap = other.us - best.us
     if best.order[0] == other.order[0]:
@@ -67,7 +67,10 @@ def why_next_lost(selection: Selection) -> str:
         return f"equal time; decided by {by}"
     names = list(dict.fromkeys([*best.cost.terms, *other.cost.terms]))
     terms = {name: other.cost.terms.get(name, 0.0) - best.cost.terms.get(name, 0.0) for name in names}
-    parts = [f"{name} {delta:+.3g}" for name, delta in terms.items() if abs(delta) > 0.01 * gap]
+    deltas = [(name, delta) for name, delta in terms.items() if abs(delta) > 0.01 * gap]
+    if shown is not None:
+        deltas = sorted(deltas, key=lambda d: -abs(d[1]))[:shown]
+    parts = [f"{name} {delta:+.3g}" for name, delta in deltas]
     return f"+{gap:.3g} us: {', '.join(parts)}"
 
 

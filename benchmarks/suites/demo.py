@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 import aicf.demo
-from aicf.errors import AicfError
 
-from ..harness import Bench, Case, NotHere, Suite, WrongResult
+from ..harness import Bench, Case, Suite, WrongResult
 from ..results import Row, row
 from ..stats import Stats
 
@@ -23,10 +22,6 @@ def cases(bench: Bench) -> list[Case]:
 
 def _measure(bench: Bench) -> Iterator[Row]:
     epochs = 1 if bench.tiny else aicf.demo.EPOCHS
-    try:
-        aicf.demo.digits()
-    except AicfError as error:
-        raise NotHere(str(error)) from None
     found = aicf.demo.run(bench.device, epochs=epochs, console=Console(file=io.StringIO()))
     accuracy = found["test_accuracy"]
     least = 0.3 if bench.tiny else LEAST_ACCURACY

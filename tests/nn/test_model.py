@@ -63,7 +63,7 @@ def test_a_layer_that_is_added_twice_has_one_set_of_weights_and_the_sum_of_the_g
         step[i] = 1e-6
         numeric[i] = (loss(w + step, b) - loss(w - step, b)) / 2e-6
     np.testing.assert_allclose(got[f"grad.{names[1]}"].numpy(), numeric, rtol=1e-3, atol=1e-5)
-    assert sum(count for *_, count in model.summary()) == 30
+    assert model.summary().parameters == 30
 
 
 @pytest.mark.spec("C17")
@@ -168,3 +168,36 @@ def test_initialisers_are_values():
 def test_inputs_may_be_shapes_and_a_single_one_needs_no_name(inputs):
     assert nn.Model(inputs).inputs == {"x": aicf.TensorSpec((32, 8))}
     assert nn.Model({"a": ("batch", 8)}, batch=3).add(nn.Linear(8, 2)).output.shape == (3, 2)
+
+
+@pytest.mark.spec("C1", "F5")
+def test_the_summary_is_a_table_with_named_dimensions():
+    again = nn.Linear(64, 64)
+    model = nn.Model({"x": aicf.TensorSpec(("batch", "words", 64), aicf.f16)}, batch=64, words=64)
+    model.add(again).add(nn.Residual(nn.GELU(), again), "block").add(nn.Linear(64, 10, bias=False))
+    found = model.summary()
+    shape = ("batch", "words", 64)
+    assert [(r.name, r.layer, r.shape, r.dtype, r.parameters, r.shared) for r in found.rows] == [
+        ("x", "input", shape, aicf.f16, 0, False),
+        ("0", repr(again), shape, aicf.f16, 64 * 64 + 64, False),
+        ("block", "Residual", shape, aicf.f16, 0, False),
+        ("block.0", repr(nn.GELU()), shape, aicf.f16, 0, False),
+        ("block.1", repr(again), shape, aicf.f16, 0, True),
+        ("2", repr(nn.Linear(64, 10, bias=False)), ("batch", "words", 10), aicf.f16, 640, False),
+    ]
+    assert found.parameters == 64 * 64 + 64 + 640
+    text = str(found)
+    assert text.splitlines()[0].split() == ["name", "layer", "output", "dtype", "parameters"]
+    assert text.splitlines()[-1].split() == ["total", "4,800"]
+    assert "(batch, words, 10)" in text and "shared" in text and "\x1b" not in text
+    html = found._repr_html_()
+    assert html.count("<tr>") == len(found.rows) + 2 and "<th" in html and "4,800" in html
+
+
+def test_a_layer_that_takes_one_size_only_is_summed_up_in_numbers():
+    class Fixed(nn.Layer):
+        def emit(self, ctx, x):
+            return ctx.add(x, ctx.param("table", (6, 5), nn.init.zeros))
+
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(Fixed())
+    assert [row.shape for row in model.summary().rows] == [("batch", 5), (6, 5)]

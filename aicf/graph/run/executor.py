@@ -12,7 +12,7 @@ import numpy as np
 from ... import config
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
-from ...dispatch import Call, KernelLoader
+from ...dispatch import Call, KernelLoader, report
 from ...errors import NanError
 from ...ir import Role
 from ...ops.schema import schema_of
@@ -150,21 +150,14 @@ class Executor:
             scratch = self.runtime.view(
                 memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind)
             )
-        self.loader.prepare([(step.kernel_id, step.region) for step in plan.steps if step.kernel_id])
-        calls = [
-            (
-                step,
-                self.loader.bind(
-                    step.kernel_id,
-                    step.region,
-                    [tensors[v] for v in step.in_vids],
-                    [tensors[v] for v in step.out_vids],
-                    scratch,
-                ),
-            )
-            for step in plan.steps
-            if step.kernel_id
-        ]
+        steps = [step for step in plan.steps if step.kernel_id]
+        self.loader.prepare([(step.kernel_id, step.region) for step in steps])
+        calls = []
+        for n, step in enumerate(steps):
+            report(n, len(steps), step.kernel_id)
+            ins, outs = ([tensors[v] for v in vids] for vids in (step.in_vids, step.out_vids))
+            calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
+        report(len(steps), len(steps))
         copies = []
         for old, new in plan.updates.items():
             if tensors[old].ptr != tensors[new].ptr:

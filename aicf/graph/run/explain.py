@@ -23,6 +23,7 @@ from ...registry.trace import (
 )
 from ...registry.tuning import counted
 from ..fuse import Composed, Region
+from .picture import Picture, brief, picture
 from .plan import ExecPlan
 
 
@@ -169,6 +170,10 @@ class Explanation(JupyterMixin):
             before_us if all(step.alone_us is not None for step in alone) else None, self.predicted_us,
         )  # fmt: skip
 
+    def picture(self) -> Picture:
+        """The ops in a row, those of one kernel joined: in a terminal as text, in a notebook as boxes."""
+        return picture(self)
+
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)
         parts = [f"{n} × {id}" for id, n in sorted(count.items(), key=lambda item: (-item[1], item[0]))]
@@ -217,9 +222,7 @@ def _step_json(step: Composed) -> dict[str, Any]:
 
 
 def _brief(region: Region) -> str:
-    """The ops in order, `adam_step ×6` for six of one kind."""
-    runs = [(kind, len(list(run))) for kind, run in groupby(op.kind.name for op in region.spec.ops)]
-    return " + ".join(kind if n == 1 else f"{kind} ×{n}" for kind, n in runs)
+    return brief([op.kind.name for op in region.spec.ops])
 
 
 def explain(plan: ExecPlan, regions: Sequence[Region]) -> Explanation:

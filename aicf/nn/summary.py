@@ -1,0 +1,150 @@
+"""What `model.summary()` returns: a table of layers, the shapes they make, and their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ..errors import AicfError
+from ..graph.build.builder import Builder, GraphEmitter
+from ..ir import Role, Value
+from ..registry.trace import render
+from ..types import DType
+
+if TYPE_CHECKING:
+    from .model import Model
+
+PROBES = (
+    7919,
+    7927,
+    7933,
+    7937,
+    7949,
+    7951,
+)  # sizes that no layer has, to see which dimensions follow a named one
+COLUMNS = "name", "layer", "output", "dtype", "parameters"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer, or an input.
+
+    name        of its weights' scope: `2.0` is the first layer inside the model's third
+    shape       of its output; a dimension that follows a named one has its name
+    parameters  of its own, without those of layers inside it
+    shared      its weights were counted where the layer came first
+    """
+
+    name: str
+    layer: str
+    shape: tuple[int | str, ...]
+    dtype: DType
+    parameters: int = 0
+    shared: bool = False
+
+    def cells(self) -> tuple[str, ...]:
+        count = "shared" if self.shared else f"{self.parameters:,}" if self.parameters else ""
+        return self.name, self.layer, _shape(self.shape), str(self.dtype), count
+
+
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """`print(s)` is plain text, `rich.print(s)` a table, and a notebook shows one; `rows` are data."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def parameters(self) -> int:
+        return sum(row.parameters for row in self.rows)
+
+    def __rich__(self) -> Table:
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", show_footer=True)
+        footers = ("total", "", "", "", f"{self.parameters:,}")
+        for column, footer in zip(COLUMNS, footers):
+            right = column == "parameters"
+            table.add_column(
+                column, footer, justify="right" if right else "left", no_wrap=column in ("name", "parameters"),
+                footer_style="bold",
+            )  # fmt: skip
+        for row in self.rows:
+            table.add_row(*row.cells())
+        return table
+
+    def __str__(self) -> str:
+        return render(self.__rich__())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        right = ' style="text-align: right"'
+        left = ' style="text-align: left"'
+
+        def line(tag: str, cells: tuple[str, ...]) -> str:
+            *others, last = cells
+            made = [f"<{tag}{left}>{escape(cell)}</{tag}>" for cell in others]
+            return f"<tr>{''.join(made)}<{tag}{right}>{escape(last)}</{tag}></tr>"
+
+        body = "".join(line("td", row.cells()) for row in self.rows)
+        total = line("th", ("total", "", "", "", f"{self.parameters:,}"))
+        return (
+            f"<table><thead>{line('th', COLUMNS)}</thead><tbody>{body}</tbody><tfoot>{total}</tfoot></table>"
+        )
+
+
+def summary(model: Model) -> Summary:
+    own = _emit(model, model.sizes)
+    probe = dict(zip(model.sizes, PROBES))
+    try:
+        other = _emit(model, probe) if len(probe) == len(model.sizes) else own
+    except AicfError:  # some layer takes no such size: numbers, then
+        other = own
+    names = {(model.sizes[name], size): name for name, size in probe.items()}
+    rows = [
+        Row(n, layer, tuple(names.get((a, b), a) for a, b in zip(y.shape, z.shape)), y.dtype, count, shared)
+        for (n, layer, y, count, shared), (_, _, z, _, _) in zip(own, other)
+    ]
+    inputs = [Row(name, "input", spec.shape, spec.dtype) for name, spec in model.inputs.items()]
+    return Summary((*inputs, *rows))
+
+
+class _Recorder(GraphEmitter):
+    """Notes each layer as it is emitted, those inside others after the one they are in."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder, "cpu")
+        self.seen: list[Any] = []
+        self._inner = 0  # parameters of layers inside the one that is emitted
+
+    def layer(self, layer: Any, name: str, x: Value, line: str = "") -> Value:
+        place, first, outside = len(self.seen), len(self.builder.graph.values), self._inner
+        known = id(layer) in self.builder.layers
+        self.seen.append(None)
+        self._inner = 0
+        y = super().layer(layer, name, x, line)
+        made = sum(v.spec.numel for v in _params(self.builder.graph.values[first:]))
+        text = type(layer).__name__ if len(self.seen) > place + 1 else repr(layer)
+        own = ".".join((*self.builder.layers[id(layer)][1], ""))
+        shared = known and any(v.name.startswith(own) for v in _params(self.builder.graph.values))
+        self.seen[place] = ".".join((*self._scope, name)), text, y.spec, made - self._inner, shared
+        self._inner = outside + made
+        return y
+
+
+def _params(values: Iterable[Value]) -> list[Value]:
+    return [v for v in values if v.role is Role.param]
+
+
+def _emit(model: Model, sizes: Mapping[str, int]) -> list[tuple[str, str, Any, int, bool]]:
+    ctx = _Recorder(Builder())
+    bound = {name: spec.bind(sizes) for name, spec in model.inputs.items()}
+    model.emit(ctx, {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound.items()})
+    return ctx.seen
+
+
+def _shape(shape: tuple[int | str, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
