@@ -257,7 +257,10 @@ def test_helpers_do_what_this_process_does_not(folder, compiled, monkeypatch):
 
     monkeypatch.setattr(engine, "compile_kernel", wait_for_the_helper)
     monkeypatch.setattr(workers, "helpers_for", lambda calls: 1)
-    engine.precompile(KERNELS, TARGET, build)
+    told = []
+    engine.precompile(KERNELS, TARGET, build, lambda *now: told.append(now))
+    assert {(total, kernel_id) for _, total, kernel_id in told} <= {(len(KERNELS), id) for id, *_ in KERNELS}
+    assert max(done for done, *_ in told) == len(KERNELS) and min(done for done, *_ in told) == 0
     assert len(compiled) == 1 and len(engine._COMPILED) == len(KERNELS)
     made = [engine.compile_launch(launch, r, TARGET) for _, r, (launch,) in KERNELS]
     assert sum(kernel.cubin != FAKE.cubin for kernel in made) == len(KERNELS) - 1 and len(compiled) == 1
@@ -301,7 +304,7 @@ def test_a_plans_kernels_are_compiled_before_they_are_bound(monkeypatch):
     empty = ("cuda.elementwise_flat.v1", region("relu", (0, 3)))
     for _ in range(2):
         loader.prepare([*((kernel_id, r) for kernel_id, r, _ in KERNELS), empty])
-    (kernels, target, build), (nothing, *_) = asked
+    (kernels, target, build, _), (nothing, *_) = asked
     assert (kernels, target, nothing) == (KERNELS, TARGET, [])
     build = pickle.loads(pickle.dumps(build))
     for kernel_id, r, launches in KERNELS:
