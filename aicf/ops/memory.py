@@ -112,8 +112,9 @@ def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
     _check_shape(shape)
     require(len(dims) == x.rank, "C2", f"dims {dims} has {len(dims)} entries, x has rank {x.rank}")
     for d in dims:
-        valid = is_integer(d) and 0 <= d < len(shape)
-        require(valid, "C3", f"dim {d} is not an integer in [0, {len(shape)})")
+        require(
+            is_integer(d) and 0 <= d < len(shape), "C3", f"dim {d} is not an integer in [0, {len(shape)})"
+        )
     require(all(a < b for a, b in pairwise(dims)), "C4", f"dims {dims} do not ascend")
     for i, d in enumerate(dims):
         require(

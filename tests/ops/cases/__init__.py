@@ -2,9 +2,10 @@
 
 Each module may define
 
-    NEGATIVE   {(op, constraint): (operands, attributes, regex of the whole message)}
-               one for each numbered constraint; those an elementwise declaration implies are filled in here
-    EXACT      {op: (operands, attributes, results)}, written out by hand, for each op that is not elementwise
+    NEGATIVE   {(op, constraint): (operands, attributes, regex of the whole message)}, or a list of such
+               one for each part of each numbered constraint; those an elementwise declaration implies are filled in here
+    EXACT      {op: (operands, attributes, results)}, or a list, written out by hand, for each op that is not elementwise
+    DECLARED   [(op, operands, regex of the whole message)], what the declaration of any op is held to
 
 Operands are written `f32(4, 7)`.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import Any
 
 from aicf.ops.schema import ELEMENTWISE, OpSchema, schemas
 from aicf.types import DType, TensorSpec
@@ -31,9 +33,9 @@ def admitted(constraint) -> DType:
     return min(constraint.dtypes, key=lambda t: t.id)
 
 
-def _implied(schema: OpSchema) -> dict[tuple[str, str], tuple]:
+def _implied(schema: OpSchema) -> dict[tuple[str, str], Any]:
     """Negative cases for what `elementwise` promises: C1 shapes broadcast, C2 what is written in place is not."""
-    cases: dict[tuple[str, str], tuple] = {}
+    cases: dict[tuple[str, str], Any] = {}
     attrs = schema.sample_specs[0]["attrs"]
     made = [of(admitted(d.type)) for d in schema.operands]
     if "C1" in schema.constraints and len(made) > 1:
@@ -41,25 +43,37 @@ def _implied(schema: OpSchema) -> dict[tuple[str, str], tuple]:
         text = ", ".join(rf"{d.name} \({s[0]},\)" for d, s in zip(schema.operands, shapes))
         specs = [make(*s) for make, s in zip(made, shapes)]
         cases[schema.name, "C1"] = (specs, attrs, rf"shapes do not broadcast: {text}")
-    must = [(r, o) for r, (o, how) in schema.alias.items() if how == "must"]
-    if must and len(made) > 1:
-        result, operand = must[0]
-        specs = [make(3) if i == operand else make(2, 3) for i, make in enumerate(made)]
-        text = (
-            rf"{schema.results[result]} is written over {schema.operands[operand].name}, whose shape \(3,\) is not "
-            r"the broadcast shape \(2, 3\)"
-        )
-        cases[schema.name, "C2"] = (specs, attrs, text)
+    for result, (operand, how) in schema.alias.items():
+        if how == "must" and len(made) > 1:
+            text = (
+                rf"{schema.results[result]} is written over {schema.operands[operand].name}, whose shape \(3,\) is not "
+                r"the broadcast shape \(2, 3\)"
+            )
+            specs = [make(3) if i == operand else make(2, 3) for i, make in enumerate(made)]
+            cases.setdefault((schema.name, "C2"), []).append((specs, attrs, text))
     return cases
 
 
-NEGATIVE: dict[tuple[str, str], tuple] = {}
-EXACT: dict[str, tuple] = {}
+_negative: dict[tuple[str, str], Any] = {}
+_exact: dict[str, Any] = {}
+DECLARED: list[tuple] = []
 
 for _schema in schemas():
     if ELEMENTWISE in _schema.traits:
-        NEGATIVE.update(_implied(_schema))
+        _negative.update(_implied(_schema))
 for _found in pkgutil.iter_modules(__path__):
     _module = importlib.import_module(f"{__name__}.{_found.name}")
-    NEGATIVE.update(getattr(_module, "NEGATIVE", {}))
-    EXACT.update(getattr(_module, "EXACT", {}))
+    _negative.update(getattr(_module, "NEGATIVE", {}))
+    DECLARED += getattr(_module, "DECLARED", [])
+    _exact.update(getattr(_module, "EXACT", {}))
+
+
+def _each(cases: dict[Any, Any]) -> list[tuple]:
+    return [
+        (key, *case)
+        for key, found in cases.items()
+        for case in (found if isinstance(found, list) else [found])
+    ]
+
+
+NEGATIVE, EXACT = _each(_negative), _each(_exact)

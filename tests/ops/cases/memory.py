@@ -1,9 +1,14 @@
 from . import boolean, f32, i32
 
+SIZES = [
+    ((2, -1), r"size -1 of shape \(2, -1\) is not an integer >= 0"),
+    ((-1, 2), r"size -1 of shape \(-1, 2\) is not an integer >= 0"),
+    ((2, 3.0), r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
+]
 NEGATIVE = {
-    ("fill", "C1"): (
-        [], {"shape": (2, -1), "value": 0.0, "dtype": 1}, r"size -1 of shape \(2, -1\) is not an integer >= 0",
-    ),
+    ("fill", "C1"): [
+        ([], {"shape": shape, "value": 0.0, "dtype": 1}, message) for shape, message in SIZES
+    ],
     ("fill", "C2"): (
         [], {"shape": (2,), "value": 0.0, "dtype": 0},
         r"dtype is 0, expected 1 \(f32\), 2 \(f16\), 3 \(bf16\), 4 \(i32\), 5 \(i64\), 6 \(bool\), 7 \(f8e4m3\), 8 \(f8e5m2\)",
@@ -13,27 +18,33 @@ NEGATIVE = {
         [], {"shape": (2,), "value": 2.0**53 + 2, "dtype": 5},
         r"value is 9007199254740994, beyond 2\^53; broadcast_in_dim repeats a constant of i64",
     ),
-    ("reshape", "C1"): ([f32(6)], {"shape": (2, 3.0)}, r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
+    ("reshape", "C1"): [([f32(6)], {"shape": shape}, message) for shape, message in SIZES],
     ("reshape", "C2"): ([f32(4, 7)], {"shape": (4, 6)}, r"shape \(4, 6\) has 24 elements, x has 28"),
-    ("broadcast_in_dim", "C1"): (
-        [f32(2)], {"shape": (-2,), "dims": (0,)}, r"size -2 of shape \(-2,\) is not an integer >= 0",
-    ),
+    ("broadcast_in_dim", "C1"): [
+        ([f32()], {"shape": shape, "dims": ()}, message) for shape, message in SIZES
+    ],
     ("broadcast_in_dim", "C2"): (
         [f32(2, 3)], {"shape": (2, 3), "dims": (0,)}, r"dims \(0,\) has 1 entries, x has rank 2",
     ),
-    ("broadcast_in_dim", "C3"): (
-        [f32(2)], {"shape": (3, 2), "dims": (2,)}, r"dim 2 is not an integer in \[0, 2\)",
-    ),
+    ("broadcast_in_dim", "C3"): [
+        ([f32(2)], {"shape": (3, 2), "dims": (2,)}, r"dim 2 is not an integer in \[0, 2\)"),
+        ([f32(2)], {"shape": (3, 2), "dims": (-1,)}, r"dim -1 is not an integer in \[0, 2\)"),
+        ([f32(2, 2)], {"shape": (2, 2), "dims": (0, 1.0)}, r"dim 1\.0 is not an integer in \[0, 2\)"),
+    ],
     ("broadcast_in_dim", "C4"): (
         [f32(2, 3)], {"shape": (3, 2), "dims": (1, 0)}, r"dims \(1, 0\) do not ascend",
     ),
-    ("broadcast_in_dim", "C5"): (
-        [f32(2)], {"shape": (2, 3), "dims": (1,)}, r"axis 0 of x has size 2, axis 1 of the result 3",
-    ),
+    ("broadcast_in_dim", "C5"): [
+        ([f32(2)], {"shape": (2, 3), "dims": (1,)}, r"axis 0 of x has size 2, axis 1 of the result 3"),
+        ([f32(2, 2)], {"shape": (2, 3), "dims": (0, 1)}, r"axis 1 of x has size 2, axis 1 of the result 3"),
+    ],
 }  # fmt: skip
 
 EXACT = {
-    "fill": ([], {"shape": (2, 0), "value": 1.0, "dtype": 6}, [boolean(2, 0)]),
+    "fill": [
+        ([], {"shape": (2, 0), "value": 1.0, "dtype": 6}, [boolean(2, 0)]),
+        ([], {"shape": (2,), "value": 2.0**60, "dtype": 1}, [f32(2)]),
+    ],
     "reshape": ([i32(2, 3, 5)], {"shape": (6, 5)}, [i32(6, 5)]),
     "broadcast_in_dim": ([f32(4, 1)], {"shape": (2, 4, 9), "dims": (1, 2)}, [f32(2, 4, 9)]),
 }

@@ -8,10 +8,13 @@ NEGATIVE = {
     ("schedule_step", "C3"): (
         _scalars, {"every": 1, "gamma": -0.5}, r"gamma is -0\.5, expected at least 0",
     ),
-    ("schedule_cosine", "C2"): (
-        _scalars, {"warmup": 5, "total": 5}, r"warmup is 5 and total 5, expected 0 <= warmup < total",
-    ),
-    ("schedule_linear", "C2"): (
-        _scalars, {"warmup": -1, "total": 5}, r"warmup is -1 and total 5, expected 0 <= warmup < total",
-    ),
 }  # fmt: skip
+for _op in ("schedule_cosine", "schedule_linear"):
+    NEGATIVE[_op, "C2"] = [
+        (
+            _scalars,
+            {"warmup": warmup, "total": 5},
+            rf"warmup is {warmup} and total 5, expected 0 <= warmup < total",
+        )
+        for warmup in (5, -1)
+    ]

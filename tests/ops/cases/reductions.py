@@ -1,12 +1,16 @@
 from . import bf16, f16, f32, i64
 
 NEGATIVE = {
-    (op, constraint): ([f32(4, 7)], {"axes": axes}, message)
+    (op, constraint): [([f32(4, 7)], {"axes": axes}, message) for axes, message in cases]
     for op in ("reduce_sum", "reduce_mean", "reduce_max")
-    for constraint, axes, message in [
-        ("C1", (0, 2), r"axis 2 is not an integer in \[-2, 2\)"),
-        ("C2", (1, -1), r"axes \(1, -1\) name an axis of 2 twice"),
-    ]
+    for constraint, cases in {
+        "C1": [
+            ((0, 2), r"axis 2 is not an integer in \[-2, 2\)"),
+            ((-3, 0), r"axis -3 is not an integer in \[-2, 2\)"),
+            ((0, 1.0), r"axis 1\.0 is not an integer in \[-2, 2\)"),
+        ],
+        "C2": [((1, -1), r"axes \(1, -1\) name an axis of 2 twice")],
+    }.items()
 }
 
 EXACT = {
