@@ -41,7 +41,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of aicf with the recipe's files, and their names in the imports and MODULES that it names."""
     folder = tmp_path_factory.mktemp("tree")
-    for part in ("aicf", "tests/ops"):
+    for part in ("aicf", "tests/ops", "tests/nn"):  # tests of ops take helpers from those of nn
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("tests/conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / part, folder / part)
