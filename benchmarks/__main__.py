@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "python -m benchmarks",
         description="Measure aicf against its peers. Each case is verified first; exit code 1 if one fails.",
-        epilog="list: the suites · report: write docs/performance.md and the tables in others · kernels-hash: of today's aicf/cuda_kernels",
+        epilog="list: the suites · report: write docs/results/ and the tables in other documents · kernels-hash: of today's aicf/cuda_kernels",
     )
     made.add_argument(
         "names", nargs="+", metavar="NAME", help="suites, or all; or one of " + ", ".join(COMMANDS)
@@ -90,12 +90,17 @@ def _report(out: Path) -> int:
     for path in sorted(out.glob("*/*.shard-1-of-*.json")):
         if (whole := results.join(path)) != path:
             print(f"parts joined: {whole}")
-    for path, text in report.written(out).items():
+    found = report.written(out)
+    for path in report.leftovers(found):
+        path.unlink()
+        print(f"removed: {path}")
+    for path, text in found.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="\n")
             print(f"written: {path}")
     for line in results.stale(out):
-        print(f"not of today's kernels: {line}")
+        print(line)
     return 0
 
 

@@ -53,7 +53,10 @@ class Suite:
     about: str
     budget: float  # seconds
     cases: Callable[[Bench], Sequence[Case]]
-    headlines: tuple[tuple[str, str | None], ...] = ()  # (case, peer name) of the rows that the README shows
+    headlines: tuple[
+        tuple[str, str | None], ...
+    ] = ()  # (case, peer name) of the rows that docs/performance.md shows
+    compared: Callable[[Row], bool] = lambda row: True  # of a row with a peer: is it another library's?
     # of the rows of all shards together: more rows; and tables for docs/kernels/gemm.md, each for the place of its name
     summary: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: ()
     tables: Callable[[Sequence[Row]], Mapping[str, Sequence[str]]] = lambda rows: {}

@@ -1,46 +1,51 @@
-"""The tables of docs/performance.md, of the lesson in docs/kernels/gemm.md, and the short one of the README, from result files
-and from nothing else."""
+"""Documents from result files and from nothing else: a page of docs/results/ for each suite, and the tables of docs/performance.md, of the
+lesson in docs/kernels/gemm.md and of the README."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 from .harness import Suite
-from .results import RESULTS, ROOT, ResultFile, Row, all_files
+from .results import RESULTS, ROOT, ResultFile, Row, all_files, earlier
 
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+OLD = "†"
+NOTHING = "\nNothing has been measured yet.\n"
 
-INTRO = """# Performance
+# The README's: (case, peer), wins and losses; what has not been measured is left out.
+FIGURES = (
+    ("gemm bf16 NT 4096x4096x4096", "the better of cuBLAS and cuBLASLt"),
+    ("gemm f32 NT 4096x4096x4096", "the better of cuBLAS and cuBLASLt"),
+    ("linear + bias + GELU, bf16 4096x4096x4096", "the better of torch eager and torch.compile"),
+    ("add f16, 2^28 elements", "torch.add(out=)"),
+    ("op_call, host", "torch.add(out=)"),
+    ("MLP of 4 layers, batch 128, width 512, SGD, f16, train step", "torch.compile + CUDA graph"),
+    ("digits MLP, first step, cold, the whole process", "torch.compile"),
+    ("all regions: regret of the untuned choice", None),
+)
 
-This page is written by `python -m benchmarks report` from the files in `benchmarks/results/`; edit neither by hand.
+PAGE = """# Results: {name}
 
-A ratio above 1 means that aicf is better, whatever the unit; a ratio below 1 is marked **slower**. Before a case is timed,
-both sides are checked against a reference on fresh random data, with results that start as NaN. Numbers are medians. The
-sides are sampled there and back (A B B A), and the spread is the interquartile range as a share of the median, the larger of the two
-sides'. Kernels too short to be timed by the host are launched twenty times in a CUDA graph, on both sides, with buffers in
-turn and a cold L2 cache. Products of 100 GFLOP and more are sampled after half a second of
-the same work, since power limits their clocks. Work without any pause is slower still, by up to a seventh
-([kernels/gemm.md](kernels/gemm.md) has the energy of a product). In aicf's graphs, on GPUs from sm_90 on, the launch of a kernel overlaps the end of the one before, as in
-every captured program (`AICF_PDL` in [the guide](guide.md) says where): a time is that of a kernel among others.
+{about}. Written by `python -m benchmarks report` from `benchmarks/results/`; not by hand. [How it is
+measured](../performance.md#how-it-is-measured), [all suites](README.md).
 
-```sh
-python -m benchmarks list                              # the suites and how long they take
-python -m benchmarks elementwise mlp --device cuda     # measure; writes benchmarks/results/<gpu>/<suite>.json
-python -m benchmarks report                            # write this page
-```
-
-The peers need PyTorch: `pip install torch`. A result belongs to the kernels it was measured with, whose hash is in its file;
-`python -m benchmarks kernels-hash` prints today's, and `make test` names the files that are of others.
+A ratio above 1 means that aicf is better, whatever the unit; the spread is the interquartile range as a share of the median, the larger
+of the two sides'.
 """
 
-NOTHING = "\nNothing has been measured yet.\n"
+INDEX = """# Results
+
+Every case of every suite, as it was measured: wins, losses, failures and what was left out. `python -m benchmarks report` writes these
+pages from `benchmarks/results/`. [performance.md](../performance.md) says what they mean and how to measure yourself.
+"""
 
 
 def devices(files: Iterable[ResultFile]) -> dict[str, dict[str, list[ResultFile]]]:
-    """GPU -> suite -> its files, parts of one run together. GPUs come before CPUs; tries with `--tiny` don't count."""
+    """Machine -> suite -> its files, parts of one run together. GPUs come before CPUs; tries with `--tiny` don't count."""
     found: dict[str, dict[str, list[ResultFile]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(files, key=lambda f: (f.meta["device"] == "cpu", f.meta["gpu"], f.path.name)):
         if not file.meta.get("tiny"):
@@ -48,28 +53,56 @@ def devices(files: Iterable[ResultFile]) -> dict[str, dict[str, list[ResultFile]
     return found
 
 
-def page(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
-    """docs/performance.md as a whole."""
-    parts = [INTRO]
-    for gpu, by_suite in devices(files).items():
-        parts.append(f"\n## {gpu}\n")
-        for name in sorted(
-            by_suite, key=lambda n: (list(suites).index(n) if n in suites else len(suites), n)
-        ):
-            parts.append(_suite(name, by_suite[name], suites.get(name)))
-    return "".join(parts if len(parts) > 1 else [INTRO, NOTHING])
+def _ordered(names: Iterable[str], suites: Mapping[str, Suite]) -> list[str]:
+    known = list(suites)
+    return sorted(set(names), key=lambda n: (known.index(n) if n in known else len(known), n))
 
 
-def _suite(name: str, files: Sequence[ResultFile], suite: Suite | None) -> str:
-    title = f"\n### {name}\n\n" + (f"{suite.about[0].upper()}{suite.about[1:]}.\n\n" if suite else "")
-    rows = [row for file in files for row in file.cases]
-    rows += suite.summary(rows) if suite else ()
+def pages(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[str, str]:
+    """docs/results/ as a whole, by the files' names."""
+    found = devices(files)
+    made, lines = {}, ["", "| suite | what | measured on |", "|---|---|---|"]
+    for name in _ordered((n for by_suite in found.values() for n in by_suite), suites):
+        suite = suites.get(name)
+        about = _sentence(suite.about) if suite else "A suite of an earlier version"
+        machines = [machine for machine, by_suite in found.items() if name in by_suite]
+        made[f"{name}.md"] = PAGE.format(name=name, about=about) + "".join(
+            f"\n## {machine}\n\n{_section(found[machine][name], suite)}" for machine in machines
+        )
+        dates = (f"{m}, {max(f.meta['date'] for f in found[m][name])[:10]}" for m in machines)
+        lines.append(f"| [{name}]({name}.md) | {about} | {'; '.join(dates)} |")
+    return {**made, "README.md": INDEX + ("\n".join(lines) + "\n" if made else NOTHING)}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _rows(files: Sequence[ResultFile], suite: Suite | None) -> list[Row]:
+    """With what they sum up to. A row of an earlier text of its kernels is marked, and so is a sum with such rows in it."""
+    rows = [{**row, "old": old} for file in files for row, old in zip(file.cases, earlier(file))]
+    sums = suite.summary(rows) if suite else ()
+    return [*rows, *({**row, "old": any(r["old"] for r in rows)} for row in sums)]
+
+
+def _section(files: Sequence[ResultFile], suite: Suite | None) -> str:
+    rows = _rows(files, suite)
     lines = [*table([r for r in rows if "failed" not in r])]
     notes = [f"- **Failed**: {r['case']}: {_flat(r['failed'])}" for r in rows if "failed" in r]
     notes += [f"- Left out: {left['case']}: {_flat(left['why'])}" for file in files for left in file.left_out]
     if notes:
         lines += ["", *notes] if lines else notes
-    return title + "\n".join(lines) + f"\n\n{_origin(files)}\n"
+    return "\n".join([*lines, "", *_legend(rows), _origin(files), ""])
+
+
+def _legend(rows: Iterable[Row]) -> list[str]:
+    said = f"{OLD} Measured with an earlier text of its kernels."
+    return [said, ""] if any(r.get("old") for r in rows) else []
+
+
+def unmarked(text: str) -> str:
+    """Without what changes when a kernel does: documents are current if all else is."""
+    return re.sub(rf"^{OLD} .*\n\n| {OLD}", "", text, flags=re.MULTILINE)
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -82,10 +115,14 @@ def table(rows: Sequence[Row]) -> list[str]:
 def _line(row: Row) -> str:
     spread = max(row["spread"].values()) if row.get("spread") else None
     cells = (
-        row["case"], _number(row["aicf"]), _number(row["peer"]), row["peer_name"] or "", row["unit"],
+        _case(row), _number(row["aicf"]), _number(row["peer"]), row["peer_name"] or "", row["unit"],
         ratio(row["ratio"]), "" if spread is None else f"{spread:.0%}", _flat(row.get("note") or "").replace("|", "\\|"),
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def _case(row: Row) -> str:
+    return f"{row['case']} {OLD}" if row.get("old") else row["case"]
 
 
 def ratio(value: float | None) -> str:
@@ -112,45 +149,64 @@ def _origin(files: Sequence[ResultFile]) -> str:
     for meta in (file.meta for file in files):
         versions = ", ".join(f"{name} {v}" for name, v in meta["versions"].items())
         driver = f", driver {meta['driver']}" if meta["driver"] else ""
-        text = (
-            f"Measured {meta['date'][:10]} at commit {meta['commit'] or 'unknown'}, kernels {meta['kernels_hash']}"
-            f"{driver}, {versions}."
-        )
+        text = f"Measured {meta['date'][:10]} at commit {meta['commit'] or 'unknown'}{driver}, {versions}."
         if text not in said:
             said.append(text)
     return "\n".join(said)
 
 
-def headlines(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
-    """The README's table: rows that the suites named beforehand, of GPUs; empty if there are none."""
+Key = tuple[str, str | None]
+
+
+def _figures(by_suite: Mapping[str, Sequence[ResultFile]], suites: Mapping[str, Suite]) -> dict[Key, Row]:
+    rows = (row for name, files in by_suite.items() for row in _rows(files, suites.get(name)))
+    return {(row["case"], row["peer_name"]): row for row in rows if "failed" not in row}
+
+
+def headlines(
+    files: Iterable[ResultFile], suites: Mapping[str, Suite], wanted: Sequence[Key] | None = None
+) -> str:
+    """A table for each machine: of the rows that are wanted, or else those that the suites name; empty if there are none."""
+    named = [key for suite in suites.values() for key in suite.headlines] if wanted is None else list(wanted)
     parts = []
-    for gpu, by_suite in devices(f for f in files if f.meta["device"] != "cpu").items():
-        rows = {
-            (row["case"], row["peer_name"]): row
-            for parts_of in by_suite.values()
-            for file in parts_of
-            for row in file.cases
-            if "failed" not in row
-        }
-        for name, files_of in by_suite.items():
-            if name in suites:
-                found = [row for file in files_of for row in file.cases]
-                rows |= {(row["case"], row["peer_name"]): row for row in suites[name].summary(found)}
-        wanted = [key for suite in suites.values() for key in suite.headlines if key in rows]
-        if not wanted:
-            continue
-        lines = [f"On an {gpu}:" if gpu.startswith("NVIDIA") else f"On {gpu}:", ""]
-        lines += ["| what | aicf | peer | | ratio |", "|---|--:|--:|---|--:|"]
-        for key in wanted:
-            row = rows[key]
-            ours, peer = (f"{_number(row[side])} {row['unit']}" for side in ("aicf", "peer"))
-            cells = (peer, row["peer_name"], ratio(row["ratio"])) if row["peer_name"] else ("", "", "")
-            lines.append(f"| {row['case']} | {ours} | " + " | ".join(cells) + " |")
-        parts.append("\n".join(lines))
-    if not parts:
-        return ""
-    tail = "A ratio above 1 means that aicf is better. [docs/performance.md](docs/performance.md) has everything measured."
-    return "\n## Measured\n\n" + "\n\n".join([*parts, tail]) + "\n"
+    for machine, by_suite in devices(files).items():
+        known = _figures(by_suite, suites)
+        rows = [known[key] for key in named if key in known]
+        if wanted is not None:
+            named = [key for key in named if key not in known]
+        if rows:
+            lines = [f"On an {machine}:" if machine.startswith("NVIDIA") else f"On {machine}:", ""]
+            lines += ["| what | aicf | peer | | ratio |", "|---|--:|--:|---|--:|", *map(_headline, rows), ""]
+            parts.append("\n".join(["", *lines, *_legend(rows)]))
+    return "".join(parts).rstrip("\n") + "\n" if parts else ""
+
+
+def _headline(row: Row) -> str:
+    ours, peer = (f"{_number(row[side])} {row['unit']}" for side in ("aicf", "peer"))
+    cells = (peer, row["peer_name"], ratio(row["ratio"])) if row["peer_name"] else ("", "", "")
+    return f"| {_case(row)} | {ours} | " + " | ".join(cells) + " |"
+
+
+def standing(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
+    """For each suite how many of its comparisons with others are won, and by how much the worst is lost."""
+    head = "| suite | on | compared | not slower | geometric mean | least |", "|---|---|--:|--:|--:|---|"
+    lines = []
+    for machine, by_suite in devices(files).items():
+        for name in _ordered(by_suite, suites):
+            suite = suites.get(name)
+            rows = [
+                r
+                for r in _rows(by_suite[name], None)
+                if r.get("ratio") and (suite is None or suite.compared(r))
+            ]
+            if rows:
+                worst, ratios = min(rows, key=lambda r: r["ratio"]), [r["ratio"] for r in rows]
+                cells = (
+                    f"[{name}](results/{name}.md)", machine, str(len(rows)), str(sum(r >= 1 for r in ratios)),
+                    f"{prod(ratios) ** (1 / len(ratios)):.2f}", f"{worst['ratio']:.2f}: {worst['case']}, {worst['peer_name']}",
+                )  # fmt: skip
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(["", *head, *lines, ""]) if lines else ""
 
 
 def lessons(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[str, str]:
@@ -159,8 +215,10 @@ def lessons(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[st
     for gpu, by_suite in devices(f for f in files if f.meta["device"] != "cpu").items():
         for name, files_of in by_suite.items():
             rows = [row for file in files_of for row in file.cases]
+            legend = _legend(_rows(files_of, None))
             for mark, lines in (suites[name].tables(rows) if name in suites else {}).items():
-                found[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *lines, "", _origin(files_of), "", ""])
+                told = [*lines, "", *legend, _origin(files_of)]
+                found[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *told, "", ""])
     return found
 
 
@@ -181,15 +239,22 @@ def written(
     """What the documents are to say now, by path."""
     if suites is None:
         from .suites import SUITES as suites
-    files = list(all_files(results))
-    readme, lesson = root / "README.md", root / "docs" / "kernels" / "gemm.md"
-    documents = {
-        root / "docs" / "performance.md": page(files, suites),
-        readme: between_marks(readme.read_text(encoding="utf-8"), headlines(files, suites)),
+    files, docs = list(all_files(results)), root / "docs"
+    found = {docs / "results" / name: text for name, text in pages(files, suites).items()}
+    tables = {
+        root / "README.md": {"": headlines(files, suites, FIGURES)},
+        docs / "performance.md": {"headlines": headlines(files, suites), "standing": standing(files, suites)},
+        docs / "kernels" / "gemm.md": lessons(files, suites),
     }
-    if lesson.exists():
-        text, tables = lesson.read_text(encoding="utf-8"), lessons(files, suites)
-        for name in names_of_marks(text):
-            text = between_marks(text, tables.get(name, NOTHING), name)
-        documents[lesson] = text
-    return documents
+    for path, by_name in tables.items():
+        if path.exists():
+            text = path.read_text(encoding="utf-8")
+            for name in ["", *names_of_marks(text)]:
+                text = between_marks(text, by_name.get(name) or NOTHING, name)
+            found[path] = text
+    return found
+
+
+def leftovers(found: Mapping[Path, str], root: Path = ROOT) -> list[Path]:
+    """Pages of suites that have no results any more."""
+    return sorted(set((root / "docs" / "results").glob("*.md")) - set(found))

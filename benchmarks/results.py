@@ -1,13 +1,14 @@
-"""Result files: what they hold, where they lie, and whether they still belong to today's kernels.
+"""Result files: what they hold, where they lie, and which rows still belong to today's kernels.
 
     benchmarks/results/<gpu>/<suite>.json               {"meta": …, "cases": […], "left_out": […]}
     benchmarks/results/<gpu>/<suite>.shard-1-of-4.json  one of four parts, until all are there; readers take them together
 
 A case is {"case", "aicf", "peer", "peer_name", "unit", "ratio"} and, where there is something to say, "spread" (interquartile
-ranges as shares of the medians), "n", "note" and "instances", what it sums up; of a step of the lesson "predicted" and "bound", in the
+ranges as shares of the medians), "n", "note", "instances", what it sums up, and "kernels", the ids of those that ran; of a step of the lesson "predicted" and "bound", in the
 same unit, and "limit", what bounds it. `ratio` is above 1 where aicf is better, whatever the unit. A case without
 a peer has None there. A case that went wrong has "failed", the reason, and no numbers. "left_out" names the cases that were
-not measured, and why.
+not measured, and why. "digests" in "meta" has what each kernel was made of when it was measured (digests.py): a new kernel or an
+edited one makes no other's rows old. Rows that don't name their kernels go by "kernels_hash", of the text of all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 from aicf.registry.tuning import kernels_hash
 
+from .digests import digest_of
 from .stats import Stats
 
 ROOT = Path(__file__).parents[1]
@@ -38,14 +40,16 @@ PACKAGES = (
 )  # fmt: skip
 
 Row = dict[str, Any]
+KERNEL_ID = re.compile(r"\b(?:cpu|cuda)\.[a-z0-9_]+\.v\d+\b")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def row(case: str, unit: str, aicf: Stats, peer_name: str | None = None, peer: Stats | None = None,
-        note: str = "") -> Row:  # fmt: skip
-    """One line of a table. The numbers are in `unit` already; the ratio is made here, so that it has one direction."""
+        note: str = "", kernels: Iterable[str] | None = None) -> Row:  # fmt: skip
+    """One line of a table. The numbers are in `unit` already; the ratio is made here, so that it has one direction. `kernels` are
+    those that ran; without it, those that the line names."""
     made: Row = {"case": case, "aicf": _short(aicf.median), "peer": None, "peer_name": None, "unit": unit}
     made["ratio"], spread = None, {"aicf": round(aicf.spread, 4)}
     if peer is not None:
@@ -54,12 +58,21 @@ def row(case: str, unit: str, aicf: Stats, peer_name: str | None = None, peer: S
         )
         spread["peer"] = round(peer.spread, 4)
     made["spread"], made["n"] = spread, aicf.n
+    named = KERNEL_ID.findall(f"{case} {peer_name} {note}")
+    if kernels is not None or named:
+        made["kernels"] = sorted(set(named if kernels is None else kernels))
     return {**made, "note": note} if note else made
 
 
 def ratio(aicf: float, peer: float, unit: str) -> float | None:
     better, worse = (aicf, peer) if unit in HIGHER_IS_BETTER else (peer, aicf)
     return float(f"{better / worse:.4g}") if worse else None
+
+
+def all_kernels(rows: Iterable[Row]) -> set[str] | None:
+    """Of rows that are summed up, unless one of them does not tell."""
+    told = [row.get("kernels") for row in rows]
+    return None if None in told else {id for ids in told for id in ids or ()}
 
 
 def failed(case: str, reason: str) -> Row:
@@ -166,7 +179,11 @@ def write(
 ) -> None:
     """Whole or not at all, so that a run that is stopped leaves a file that can be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"meta": meta, "cases": list(cases), "left_out": list(left_out)}, indent=1)
+    rows = list(cases)
+    ids = sorted({id for row in rows for id in row.get("kernels", ())})
+    found = {id: digest_of(id) for id in ids}
+    meta = {"digests": {id: digest for id, digest in found.items() if digest}, **meta}
+    text = json.dumps({"meta": meta, "cases": rows, "left_out": list(left_out)}, indent=1)
     partial = path.with_suffix(".part")
     partial.write_text(text + "\n", encoding="utf-8", newline="\n")
     partial.replace(path)
@@ -199,6 +216,7 @@ def join(path: Path) -> Path:
         "shard": [1, 1],
         "seconds": round(sum(p.meta.get("seconds", 0.0) for p in parts), 1),
     }
+    meta["digests"] = {id: digest for p in parts for id, digest in p.meta.get("digests", {}).items()}
     meta["parts"] = [{key: p.meta.get(key) for key in ("date", "seed", "seconds", "budget_s")} for p in parts]
     whole = path.with_name(file_name(suite))
     write(whole, meta, [r for p in parts for r in p.cases], [left for p in parts for left in p.left_out])
@@ -216,17 +234,34 @@ def all_files(results: Path = RESULTS) -> Iterator[ResultFile]:
         yield read(path)
 
 
+def earlier(file: ResultFile, root: Path = ROOT) -> list[str]:
+    """For each row the kernels that have another text today, as far as it can be known; "" if they have the one that was measured."""
+    digests = file.meta.get("digests", {})
+    same_text = file.meta["kernels_hash"] == kernels_hash(file.meta["device"], root)
+
+    def of(row: Row) -> str:
+        ids = row.get("kernels")
+        if ids is not None and all(id in digests for id in ids):
+            return ", ".join(id for id in ids if digest_of(id) != digests[id])
+        return "" if same_text else "some of all kernels"
+
+    return [of(row) for row in file.cases]
+
+
 def stale(results: Path = RESULTS, root: Path = ROOT) -> list[str]:
-    """A line for each result file that was measured with other kernels than today's."""
+    """A line for each result file with rows that were measured with an earlier text of their kernels."""
     lines = []
     for path in sorted(results.glob("*/*.json")):
         name = path.relative_to(results).as_posix()
         try:
-            meta = read(path).meta
-            now = kernels_hash(meta.get("device", "cuda"), root)
-            if meta["kernels_hash"] != now:
+            file = read(path)
+            found = [changed for changed in earlier(file, root) if changed]
+            if found:
+                ids = sorted({id for changed in found for id in changed.split(", ")})
+                more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
                 lines.append(
-                    f"{name}: of kernels {meta['kernels_hash']} ({meta['date'][:10]}), today's are {now}"
+                    f"{name}: {len(found)} of {len(file.cases)} rows ({file.meta['date'][:10]}) are of an earlier text of "
+                    f"{', '.join(ids[:3])}{more}"
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
             lines.append(f"{name}: can't be read: {error!r}")

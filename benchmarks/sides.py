@@ -94,9 +94,6 @@ class BoundGraph:
     kernel_ids: tuple[str, ...]
     keep: tuple[Any, ...]
 
-    def __str__(self) -> str:
-        return " + ".join(self.kernel_ids)
-
 
 def bind_graph(runtime: Runtime, emit: Emit, given: dict[str, Any], results: Sequence[Any]) -> BoundGraph:
     """`emit(ctx, **values)` returns the results; `given` and `results` are any library's tensors."""

@@ -108,7 +108,12 @@ def _row(values, tuned):
 
 
 def test_regret_is_summed_up_over_all_shards(tmp_path):
-    meta = {**results.make_meta("cpu"), "gpu": "NVIDIA H200", "device": "cuda"}
+    meta = {
+        **results.make_meta("cpu"),
+        "gpu": "NVIDIA H200",
+        "device": "cuda",
+        "kernels_hash": results.kernels_hash(),
+    }
     folder = tmp_path / "nvidia-h200"
     results.write(folder / "selection.shard-1-of-2.json", meta, [_row([0.0, 0.3], [0.0, 0.0])], [])
     results.write(folder / "selection.shard-2-of-2.json", meta, [_row([0.0] * 18, [0.0] * 17 + [0.2])], [])
@@ -117,7 +122,7 @@ def test_regret_is_summed_up_over_all_shards(tmp_path):
     assert (untuned["case"], untuned["aicf"], untuned["n"]) == (f"all regions: {UNTUNED}", 1.5, 20)
     assert untuned["note"] == "95th percentile 0.0%, of 20; 95% are the best"
     assert tuned["aicf"] == 1.0
-    page = report.page(files, SUITES)
+    page = report.pages(files, SUITES)["selection.md"]
     assert f"| all regions: {TUNED} | 1 | – |" in page
     head = report.headlines(files, {"selection": SUITES["selection"]})
     assert f"| all regions: {UNTUNED} | 1.5 % |  |  |  |" in head

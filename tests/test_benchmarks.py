@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def check_schema(data: dict) -> None:
     assert {"gpu", "driver", "versions", "kernels_hash", "commit", "date"} <= set(data["meta"])
     assert {"python", "aicf", "numpy"} <= set(data["meta"]["versions"])
     for row in data["cases"]:
-        more = {"spread", "n", "note", "instances", "failed", "predicted", "bound", "limit"}
+        more = {"spread", "n", "note", "instances", "failed", "predicted", "bound", "limit", "kernels"}
         assert set(results.KEYS) <= set(row) <= {*results.KEYS, *more}
         if "failed" in row:
             continue
@@ -153,6 +154,7 @@ def check_schema(data: dict) -> None:
         with_peer = row["peer_name"] is not None
         assert (row["peer"] is not None) == (row["ratio"] is not None) == with_peer
         assert set(row["spread"]) == ({"aicf", "peer"} if with_peer else {"aicf"})
+        assert set(row.get("kernels", ())) <= set(data["meta"]["digests"])
     for left in data["left_out"]:
         assert set(left) == {"case", "why"}
 
@@ -172,6 +174,7 @@ def test_a_tiny_run_on_the_cpu(name, peer, tmp_path, monkeypatch):
     assert data["meta"]["tiny"] is True
     assert data["meta"]["driver"] is None
     assert data["meta"]["kernels_hash"] == results.kernels_hash("cpu")
+    assert all(row["kernels"] for row in data["cases"]), "every row tells which kernels ran"
 
 
 @pytest.mark.gpu
@@ -185,6 +188,7 @@ def test_a_tiny_run_on_a_gpu(name, tmp_path):
     data = json.loads(next(tmp_path.glob(f"*/{name}.json")).read_text())
     check_schema(data)
     assert data["cases"] and not data["left_out"]
+    assert all("kernels" in row for row in data["cases"])
     assert data["meta"]["kernels_hash"] == results.kernels_hash("cuda")
 
 
@@ -395,11 +399,12 @@ def test_the_hash_depends_on_paths_and_text_and_on_nothing_else(tree):
 
 
 def fake_results(tree: Path) -> Path:
+    """Of today's kernels, but for one row of a CPU."""
     folder = tree / "benchmarks" / "results"
     meta = {"gpu": "NVIDIA H200", "device": "cuda", "driver": "580.1, CUDA 13.0", "versions": {"python": "3.12.0", "torch": "2.11.0"},
-            "kernels_hash": results.kernels_hash(root=tree), "commit": "abc123", "date": "2030-01-02T03:04:05+00:00"}  # fmt: skip
+            "kernels_hash": results.kernels_hash(), "commit": "abc123", "date": "2030-01-02T03:04:05+00:00"}  # fmt: skip
     fast = results.row(
-        "add, long", "GB/s", Stats(4400.0, 44.0, 9), "torch", Stats(4000.0, 200.0, 9), "cuda.add.v1"
+        "add, long", "GB/s", Stats(4400.0, 44.0, 9), "torch", Stats(4000.0, 200.0, 9), "cuda.add_f16_half2.v1"
     )
     slow = results.row("add, short", "us", Stats(2.5), "torch", Stats(2.0))
     alone = results.row("accuracy", "%", Stats(98.25))
@@ -409,8 +414,16 @@ def fake_results(tree: Path) -> Path:
     results.write(
         gpu / "elementwise.shard-2-of-2.json", meta, [slow, wrong], [{"case": "add, huge", "why": "no time"}]
     )
-    results.write(cpu / "demo.json", {**meta, "gpu": "cpu x", "device": "cpu", "driver": None}, [alone], [])
-    results.write(cpu / "mlp.json", {**meta, "gpu": "cpu x", "device": "cpu", "tiny": True}, [alone], [])
+    on_cpu = {
+        **meta,
+        "gpu": "cpu x",
+        "device": "cpu",
+        "driver": None,
+        "kernels_hash": results.kernels_hash("cpu"),
+    }
+    results.write(cpu / "elementwise.json", {**on_cpu, "kernels_hash": "of 2029"}, [slow], [])
+    results.write(cpu / "demo.json", on_cpu, [alone], [])
+    results.write(cpu / "mlp.json", {**on_cpu, "tiny": True}, [alone], [])
     return folder
 
 
@@ -421,41 +434,51 @@ FAKES = {
     "demo": Suite("demo", "the demo", 9, lambda bench: [], headlines=(("accuracy", ""),)),
 }
 
-PAGE = """
+SECTIONS = {
+    "elementwise": """
 ## NVIDIA H200
-
-### elementwise
-
-Adds.
 
 | case | aicf | peer | | unit | ratio | spread | |
 |---|--:|--:|---|---|--:|--:|---|
-| add, long | 4,400 | 4,000 | torch | GB/s | 1.10 | 5% | cuda.add.v1 |
+| add, long | 4,400 | 4,000 | torch | GB/s | 1.10 | 5% | cuda.add_f16_half2.v1 |
 | add, short | 2.5 | 2 | torch | us | 0.80 **slower** | 0% |  |
 
 - **Failed**: add, odd: WrongResult: 1 of 3 elements differ
 - Left out: add, huge: no time
 
-Measured 2030-01-02 at commit abc123, kernels HASH, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
+Measured 2030-01-02 at commit abc123, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
 
 ## cpu x
 
-### demo
+| case | aicf | peer | | unit | ratio | spread | |
+|---|--:|--:|---|---|--:|--:|---|
+| add, short † | 2.5 | 2 | torch | us | 0.80 **slower** | 0% |  |
 
-The demo.
+† Measured with an earlier text of its kernels.
+
+Measured 2030-01-02 at commit abc123, python 3.12.0, torch 2.11.0.
+""",
+    "demo": """
+## cpu x
 
 | case | aicf | peer | | unit | ratio | spread | |
 |---|--:|--:|---|---|--:|--:|---|
 | accuracy | 98.25 | – |  | % | – | 0% |  |
 
-Measured 2030-01-02 at commit abc123, kernels HASH, python 3.12.0, torch 2.11.0.
+Measured 2030-01-02 at commit abc123, python 3.12.0, torch 2.11.0.
+""",
+}
+
+INDEX = """
+| suite | what | measured on |
+|---|---|---|
+| [elementwise](elementwise.md) | Adds | NVIDIA H200, 2030-01-02; cpu x, 2030-01-02 |
+| [demo](demo.md) | The demo | cpu x, 2030-01-02 |
 """
 
-HEADLINES = f"""# x
+FIGURES = f"""# x
 
 {report.BEGIN}
-
-## Measured
 
 On an NVIDIA H200:
 
@@ -463,32 +486,87 @@ On an NVIDIA H200:
 |---|--:|--:|---|--:|
 | add, short | 2.5 us | 2 us | torch | 0.80 **slower** |
 
-A ratio above 1 means that aicf is better. [docs/performance.md](docs/performance.md) has everything measured.
+On cpu x:
+
+| what | aicf | peer | | ratio |
+|---|--:|--:|---|--:|
+| accuracy | 98.25 % |  |  |  |
 {report.END}
 
 more
 """
 
+SHORT = """# Performance
 
-def test_the_report(tree):
+<!-- measured standing -->
+
+| suite | on | compared | not slower | geometric mean | least |
+|---|---|--:|--:|--:|---|
+| [elementwise](results/elementwise.md) | NVIDIA H200 | 2 | 1 | 0.94 | 0.80: add, short, torch |
+| [elementwise](results/elementwise.md) | cpu x | 1 | 0 | 0.80 | 0.80: add, short, torch |
+<!-- /measured -->
+
+<!-- measured headlines -->
+
+On an NVIDIA H200:
+
+| what | aicf | peer | | ratio |
+|---|--:|--:|---|--:|
+| add, short | 2.5 us | 2 us | torch | 0.80 **slower** |
+
+On cpu x:
+
+| what | aicf | peer | | ratio |
+|---|--:|--:|---|--:|
+| add, short † | 2.5 us | 2 us | torch | 0.80 **slower** |
+
+† Measured with an earlier text of its kernels.
+<!-- /measured -->
+"""
+
+
+def test_the_report(tree, monkeypatch):
     """Losses stand there as wins do; tries, and what nobody named beforehand, don't reach the README."""
-    folder = fake_results(tree)
+    monkeypatch.setattr(report, "FIGURES", (("add, short", "torch"), ("accuracy", None), ("gone", "torch")))
+    folder, short = fake_results(tree), tree / "docs" / "performance.md"
+    short.write_text(re.sub("(<!-- measured [a-z]+ -->).*?(<!-- /)", r"\1\n\2", SHORT, flags=re.DOTALL))
     documents = report.written(folder, tree, FAKES)
-    assert documents[tree / "docs" / "performance.md"] == report.INTRO + PAGE.replace(
-        "HASH", results.kernels_hash(root=tree)
-    )
-    assert documents[tree / "README.md"] == HEADLINES
-    (tree / "README.md").write_text(HEADLINES)
-    assert report.written(folder, tree, FAKES)[tree / "README.md"] == HEADLINES, (
-        "written twice is written once"
-    )
+    of_suites = {
+        path.name: text for path, text in documents.items() if path.parent == tree / "docs" / "results"
+    }
+    assert set(of_suites) == {"README.md", "demo.md", "elementwise.md"}
+    for name, section in SECTIONS.items():
+        head, mark, rest = of_suites[f"{name}.md"].partition("\n## ")
+        assert mark + rest == section
+        assert head.startswith(f"# Results: {name}\n\n{FAKES[name].about.capitalize()}. Written by")
+    assert of_suites["README.md"].endswith(INDEX)
+    assert documents[tree / "README.md"] == FIGURES
+    assert documents[short] == SHORT
+    for path, text in documents.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert report.written(folder, tree, FAKES) == documents, "written twice is written once"
+    assert report.leftovers(documents, tree) == []
+    (gone := tree / "docs" / "results" / "gone.md").write_text("of a suite that was")
+    assert report.leftovers(documents, tree) == [gone]
+
+
+def test_an_edited_kernel_changes_marks_and_nothing_else(tree, monkeypatch):
+    folder = fake_results(tree)
+    before = report.written(folder, tree, FAKES)
+    monkeypatch.setattr(results, "digest_of", lambda id: "another")
+    after = report.written(folder, tree, FAKES)
+    page = tree / "docs" / "results" / "elementwise.md"
+    assert "| add, long † |" in after[page] and "| add, long |" in before[page]
+    assert "| add, short |" in after[page], "it does not name its kernels, and has the text of all"
+    assert [report.unmarked(text) for text in before.values()] == [report.unmarked(t) for t in after.values()]
+    assert report.OLD not in "".join(map(report.unmarked, after.values()))
 
 
 def test_the_report_of_nothing(tree):
-    before = (tree / "README.md").read_text()
     documents = report.written(tree / "benchmarks" / "results", tree, FAKES)
-    assert "Nothing has been measured yet." in documents[tree / "docs" / "performance.md"]
-    assert documents[tree / "README.md"] == before
+    assert set(documents) == {tree / "README.md", tree / "docs" / "results" / "README.md"}
+    assert all("Nothing has been measured yet." in text for text in documents.values())
     assert report.between_marks("no marks\n", "content") == "no marks\n"
 
 
@@ -516,7 +594,7 @@ NVIDIA H200, TFLOP/s:
 | gemm_later | | 480 | memory | 400 | 330 | 69% | 110% |
 | cuBLAS | | | | | 300 | | |
 
-Measured 2030-01-02 at commit abc123, kernels HASH, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
+Measured 2030-01-02 at commit abc123, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
 
 """
 
@@ -537,7 +615,7 @@ def test_the_tables_of_the_lesson(tree):
     ]  # fmt: skip
     wrong = results.failed("lesson, bf16 NT 128x4096x4096 by gemm_wgmma_128x128", "WrongResult: 1")
     results.write(folder / "nvidia-h200" / "lesson.json", meta, [*rows, wrong], [])
-    text = LESSON.format(STEPS.replace("HASH", results.kernels_hash(root=tree)))
+    text = LESSON.format(STEPS)
     assert report.written(folder, tree, SUITES)[page] == text
     page.write_text(text)
     assert report.written(folder, tree, SUITES)[page] == text, "written twice is written once"
@@ -575,20 +653,34 @@ def test_what_bounds_a_step():
 
 
 def test_stale_results_are_named(tree):
-    folder = fake_results(tree)
-    shutil.copytree(tree / "aicf" / "cuda_kernels", tree / "aicf" / "cpu_kernels")
-    cpu = [f"cpu-x/{name}.json" for name in ("demo", "mlp")]  # a CPU's results belong to the CPU's kernels
-    assert [line.split(":")[0] for line in results.stale(folder, tree)] == cpu
-    (tree / "aicf" / "cuda_kernels" / "gemm.py").write_text("A = 2\n")
-    (folder / "nvidia-h200" / "broken.json").write_text("{")
-    lines = results.stale(folder, tree)
-    gpu = [
-        f"nvidia-h200/{name}.json"
-        for name in ("broken", "elementwise.shard-1-of-2", "elementwise.shard-2-of-2")
+    folder, gpu = fake_results(tree), tree / "benchmarks" / "results" / "nvidia-h200"
+    assert results.stale(folder) == [
+        "cpu-x/elementwise.json: 1 of 1 rows (2030-01-02) are of an earlier text of some of all kernels"
     ]
-    assert [line.split(":")[0] for line in lines] == cpu + gpu
-    assert "can't be read" in lines[2]
-    assert f"today's are {results.kernels_hash(root=tree)}" in lines[3]
+    path = gpu / "elementwise.shard-1-of-2.json"
+    data = json.loads(path.read_text())
+    assert data["cases"][0]["kernels"] == ["cuda.add_f16_half2.v1"] == list(data["meta"]["digests"])
+    data["meta"]["kernels_hash"] = "other"  # something has changed since, but not this kernel
+    path.write_text(json.dumps(data))
+    assert len(results.stale(folder)) == 1
+    data["meta"]["digests"]["cuda.add_f16_half2.v1"] = "other"
+    path.write_text(json.dumps(data))
+    (gpu / "broken.json").write_text("{")
+    lines = results.stale(folder)
+    assert "can't be read" in lines[1]
+    assert lines[2].startswith("nvidia-h200/elementwise.shard-1-of-2.json: 1 of 1 rows")
+    assert lines[2].endswith("an earlier text of cuda.add_f16_half2.v1")
+
+
+def test_a_row_of_a_kernel_that_is_no_more_is_of_an_earlier_text(tree):
+    meta = {"device": "cuda", "kernels_hash": results.kernels_hash(), "digests": {"cuda.gone.v1": "1234"}}
+    row = results.row("add", "us", Stats(1.0), note="cuda.gone.v1")
+    assert results.earlier(results.ResultFile(tree, meta, (row,))) == ["cuda.gone.v1"]
+    assert results.earlier(results.ResultFile(tree, {**meta, "digests": {}}, (row,))) == [""], (
+        "all are as they were"
+    )
+    told = results.row("add", "us", Stats(1.0), kernels=())
+    assert results.earlier(results.ResultFile(tree, {**meta, "kernels_hash": "other"}, (told,))) == [""]
 
 
 def test_the_test_run_names_stale_results_without_failing(monkeypatch, request):
@@ -612,8 +704,23 @@ def test_the_test_run_names_stale_results_without_failing(monkeypatch, request):
 
 
 def test_the_documents_are_what_the_result_files_say():
-    for path, text in report.written().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `python -m benchmarks report`"
+    """But for the marks of rows that an edited kernel made old: the next report sets them."""
+    found = report.written()
+    again = "run `python -m benchmarks report`"
+    for path, text in found.items():
+        assert path.exists(), f"{path.name} is missing: {again}"
+        assert report.unmarked(path.read_text(encoding="utf-8")) == report.unmarked(text), (
+            f"{path.name}: {again}"
+        )
+    assert not report.leftovers(found), again
+
+
+def test_the_readme_shows_eight_figures_wins_and_losses():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (table,) = re.findall(rf"{report.BEGIN}(.*?){report.END}", text, re.DOTALL)
+    lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| what")]
+    assert len(lines) == len(report.FIGURES) == 8
+    assert any("**slower**" in line for line in lines) and any("slower" not in line for line in lines)
 
 
 @pytest.mark.parametrize("rounds, made", [(1, 3), (2, 2), (9, 1)])

@@ -17,7 +17,7 @@ from aicf.types import DType, TensorDesc, TensorSpec, bf16, f8e4m3, f16, f32
 
 from .. import sides
 from ..harness import Bench, Case, NotHere, Suite
-from ..results import Row, row
+from ..results import Row, all_kernels, row
 from ..stats import Stats
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -289,6 +289,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
                     "ratio",
                     Stats(mean, 0.0, len(found)),
                     note=note,
+                    kernels=all_kernels(found),
                 )
             )
     return made
@@ -302,4 +303,5 @@ HEADLINES = (
 SUITE = Suite(
     "gemm", "products against cuBLAS, all transposes, 256 to 16384, f16, bf16, f32, tf32, fp8; and kernels by themselves", 600, cases,
     headlines=tuple((f"gemm {p}", PEER) for p in HEADLINES), summary=summary,
+    compared=lambda row: row["case"].startswith("gemm "),
 )  # fmt: skip

@@ -205,10 +205,12 @@ def _gpu_measure(mlp: Mlp) -> Callable[[Bench], Iterator[Row]]:
         calls = {name: enough(step, 0.02, 200, lab.sync) for name, step in steps.items()}
         times = bench.compare({name: wall(step, calls[name], lab.sync) for name, step in steps.items()})
         aicf, eager = times.pop("aicf").per(1e-6), times.pop("aicf eager").per(1e-6)
+        kernels = program.plan.kernel_ids
         for how, time in times.items():
-            yield row(f"{case}, train step", "us", aicf, how, time.per(1e-6))
+            yield row(f"{case}, train step", "us", aicf, how, time.per(1e-6), kernels=kernels)
         if EAGER in times:
-            yield row(f"{case}, train step, eager", "us", eager, EAGER, times[EAGER].per(1e-6))
+            against = times[EAGER].per(1e-6)
+            yield row(f"{case}, train step, eager", "us", eager, EAGER, against, kernels=kernels)
         yield from _graph_rows(bench, case, program, feed, graphs)
 
     return measure
@@ -228,7 +230,7 @@ def _graph_rows(
     times = bench.compare(samples)
     aicf = times.pop("aicf").per(1e-6)
     for how, time in times.items():
-        yield row(name, "us", aicf, how, time.per(1e-6), note)
+        yield row(name, "us", aicf, how, time.per(1e-6), note, program.plan.kernel_ids)
 
 
 def _host_case(mlp: Mlp) -> Case:
@@ -244,7 +246,8 @@ def _host_case(mlp: Mlp) -> Case:
         both = {"aicf": lambda: program({"x": x, "y": y}), NP: lambda: peer.step(x, y)}
         calls = enough(both["aicf"], 0.002 if bench.tiny else 0.05)
         times = bench.compare({name: wall(step, calls) for name, step in both.items()})
-        yield row(f"{case}, train step", "us", times["aicf"].per(1e-6), NP, times[NP].per(1e-6))
+        aicf, numpy = times["aicf"].per(1e-6), times[NP].per(1e-6)
+        yield row(f"{case}, train step", "us", aicf, NP, numpy, kernels=program.plan.kernel_ids)
 
     return Case(case, measure, seconds=0.0 if mlp is SMALL else 5.0)
 
@@ -254,6 +257,6 @@ SUITE = Suite(
     headlines=tuple(
         (f"{mlp.name}, {mlp.dtype}, train step", how)
         for mlp in (DIGITS, WIDE, replace(WIDE, dtype="f16"))
-        for how in (EAGER, GRAPH, COMPILED)
+        for how in (GRAPH, COMPILED)
     ),
 )  # fmt: skip

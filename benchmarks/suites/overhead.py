@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,9 @@ def _peers(bench: Bench, a: Any, b: Any, out: Any) -> dict[str, Callable[[], Any
     return {TORCH: lambda: add(a, b, out=out), BARE: bare}
 
 
-def _compare(bench: Bench, case: str, ours: Callable[[], Any], per: int, note: str = "") -> Iterator[Row]:
+def _compare(
+    bench: Bench, case: str, ours: Callable[[], Any], per: int, kernels: Sequence[str], note: str = ""
+) -> Iterator[Row]:
     """Host time of `ours`, for each of the `per` launches it makes, beside that of the peers' single launches."""
     sync = bench.lab.sync if bench.on_gpu else lambda: None
     calls = 20 if bench.tiny else CALLS
@@ -75,18 +77,18 @@ def _compare(bench: Bench, case: str, ours: Callable[[], Any], per: int, note: s
     times = bench.compare({"aicf": host(ours, max(1, calls // per), sync), **samples}, 50)
     aicf = times.pop("aicf").per(1e-6 * per)
     for name, time in times.items():
-        yield row(case, "us", aicf, name, time.per(1e-6), note)
+        yield row(case, "us", aicf, name, time.per(1e-6), note, kernels)
 
 
 def _op_call(bench: Bench) -> Iterator[Row]:
     """The whole of `aicf.op_call`: adopting tensors, choosing, launching."""
     op_call = sides.op_call()
     a, b, out = _operands(bench)
-    op_call("add", [a, b], [out])
+    chosen = op_call("add", [a, b], [out])
     if bench.on_gpu:
         bench.lab.sync()
     verify("op_call", _array(out), _array(a).astype(np.float64) + _array(b), 1e-6)
-    yield from _compare(bench, "op_call, host", lambda: op_call("add", [a, b], [out]), 1)
+    yield from _compare(bench, "op_call, host", lambda: op_call("add", [a, b], [out]), 1, [chosen.kernel_id])
 
 
 def _bound(bench: Bench) -> Iterator[Row]:
@@ -97,7 +99,7 @@ def _bound(bench: Bench) -> Iterator[Row]:
     if bench.on_gpu:
         bench.lab.sync()
     verify("bound kernel", _array(out), _array(a).astype(np.float64) + _array(b), 1e-6)
-    yield from _compare(bench, "bound kernel, host", op.call, 1, op.kernel_id)
+    yield from _compare(bench, "bound kernel, host", op.call, 1, [op.kernel_id], op.kernel_id)
 
 
 def _plan_step(bench: Bench) -> Iterator[Row]:
@@ -112,7 +114,8 @@ def _plan_step(bench: Bench) -> Iterator[Row]:
     reference.step(x, y)
     for got, want in zip(SMALL.params(program), reference.params):
         verify("a parameter after two steps", got, want, SMALL.tolerance)
-    yield from _compare(bench, "plan step, host", walk, steps, f"{steps} kernels in the plan")
+    kernels = program.plan.kernel_ids
+    yield from _compare(bench, "plan step, host", walk, steps, kernels, f"{steps} kernels in the plan")
 
 
 def _replayed_step(bench: Bench) -> Iterator[Row]:
@@ -129,7 +132,7 @@ def _replayed_step(bench: Bench) -> Iterator[Row]:
     verify("the program's loss", float(sides["aicf"]()["loss"]), want, SMALL.tolerance)
     verify(f"{GRAPH}: the loss", float(sides[GRAPH]()), want, SMALL.tolerance)
     times = bench.compare({name: host(call, 20, lab.sync) for name, call in sides.items()}, 50)
-    yield _row("replayed step, host", times, 1e-6)
+    yield _row("replayed step, host", times, 1e-6, program.plan.kernel_ids)
 
 
 def _graph_case(nodes: int) -> Case:
@@ -151,15 +154,15 @@ def _graph_case(nodes: int) -> Case:
             replay()
             verify(f"{name}: {case}", _array(out), want, 1e-6)
         on_host = bench.compare({k: host(g, 10, lab.sync) for k, g in graphs.items()}, 50)
-        yield _row(f"{case}, host time of a replay", on_host, 1e-6)
+        yield _row(f"{case}, host time of a replay", on_host, 1e-6, [op.kernel_id])
         on_device = bench.compare({k: lab.device_time(g, nodes, calls=10) for k, g in graphs.items()}, 25)
-        yield _row(f"{case}, device time of a node", on_device, 1e-6)
+        yield _row(f"{case}, device time of a node", on_device, 1e-6, [op.kernel_id])
 
     return Case(case, measure, seconds=1.0)
 
 
-def _row(case: str, times: dict[str, Stats], unit: float) -> Row:
-    return row(case, "us", times["aicf"].per(unit), GRAPH, times[GRAPH].per(unit))
+def _row(case: str, times: dict[str, Stats], unit: float, kernels: Sequence[str]) -> Row:
+    return row(case, "us", times["aicf"].per(unit), GRAPH, times[GRAPH].per(unit), kernels=kernels)
 
 
 SUITE = Suite(

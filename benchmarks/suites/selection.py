@@ -98,8 +98,13 @@ def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[
             values = [i[key] for i in found]
             worst = max(found, key=lambda i: i[key])["name"]
             note = f"{_percentile(values)}; worst {worst}, {max(values):.1%}{_ties(found, key)}"
-            made = row(f"{family}: {what}", "%", Stats(100 * _mean(values), 0.0, len(values)), note=note)
+            stats = Stats(100 * _mean(values), 0.0, len(values))
+            made = row(f"{family}: {what}", "%", stats, note=note, kernels=_kernels(found))
             yield {**made, "instances": found} if key == "regret" else made
+
+
+def _kernels(found: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {i[which] for i in found for which in ("chosen", "best")}
 
 
 def _absurd(selection: Selection, us: float) -> bool:
@@ -167,7 +172,8 @@ def summary(rows: Iterable[Row]) -> list[Row]:
         values = [i[key] for i in found]
         best = f"{sum(v == 0 for v in values) / len(values):.0%} are the best"
         note = f"{_percentile(values)}; {best}{_ties(found, key)}"
-        made.append(row(f"all regions: {what}", "%", Stats(100 * _mean(values), 0.0, len(values)), note=note))
+        stats = Stats(100 * _mean(values), 0.0, len(values))
+        made.append(row(f"all regions: {what}", "%", stats, note=note, kernels=_kernels(found)))
     return made
 
 
@@ -213,7 +219,8 @@ def _fusion(mlp: Mlp):
         times = bench.compare(_steps(bench, {"aicf": fused, ALONE: apart}, batch))
         gain = fused.explain().gain
         note = f"{gain.kernels_before} kernels, {gain.bytes_before:,} B before; {gain.kernels}, {gain.bytes:,} B fused"
-        yield row(case, "us", times["aicf"].per(1e-6), ALONE, times[ALONE].per(1e-6), note)
+        kernels = *fused.plan.kernel_ids, *apart.plan.kernel_ids
+        yield row(case, "us", times["aicf"].per(1e-6), ALONE, times[ALONE].per(1e-6), note, kernels)
 
     return measure
 
@@ -274,6 +281,7 @@ def _speed(n: int, what: str):
             "us",
             found.per(1e-6),
             note=f"{sizes[-1]} ops, {layers} layers",
+            kernels=(),
         )
 
     return measure
@@ -295,12 +303,14 @@ def _greedy(bench: Bench) -> Iterator[Row]:
         for k in (1, 4):
             over = 100 * (us[k] / us[OPTIMUM] - 1)
             note = f"predicted {us[k]:.4g} us, optimum {us[OPTIMUM]:.4g} us"
-            yield row(f"{mlp.name}, {mlp.dtype}: beam {k} over the optimum", "%", Stats(over), note=note)
+            yield row(
+                f"{mlp.name}, {mlp.dtype}: beam {k} over the optimum", "%", Stats(over), note=note, kernels=()
+            )
 
 
 SUITE = Suite(
     "selection", "regret of the choice among kernels against the best one, fusion's gain, time of selection itself", 460,
-    cases, summary=summary,
+    cases, summary=summary, compared=lambda row: False,
     headlines=(
         ("all regions: " + UNTUNED, None), ("all regions: " + TUNED, None),
         *((f"train step of {mlp.name}, {mlp.dtype}", ALONE) for mlp in (DIGITS, WIDE)),

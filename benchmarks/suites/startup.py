@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ def _measure(bench: Bench) -> Iterator[Row]:
     """Cold and warm starts of every engine in turn; each cold start has fresh caches, each warm one those of the last."""
     peers = (TORCH, COMPILED) if bench.on_gpu else (NP,)
     want, rounds = _expected_loss(), 1 if bench.tiny else 3
+    kernels = DIGITS.program(bench.device).plan.kernel_ids
     with tempfile.TemporaryDirectory() as folder:
         engines = []
         for engine in ("aicf", *peers):
@@ -105,7 +106,7 @@ def _measure(bench: Bench) -> Iterator[Row]:
         for engine, results in runs.items():
             for result in results:
                 _check(f"{engine}, {name}", result["loss"], want if engine == "aicf" else None)
-        yield from _rows(f"digits MLP, first step, {name}", runs)
+        yield from _rows(f"digits MLP, first step, {name}", runs, kernels)
 
 
 def _while_there_is_time(bench: Bench, most: int, rounds: int) -> Iterator[int]:
@@ -124,16 +125,16 @@ def _check(what: str, loss: float, want: float | None) -> None:
         raise WrongResult(f"{what}: the loss is {loss}")
 
 
-def _rows(case: str, runs: Runs) -> Iterator[Row]:
+def _rows(case: str, runs: Runs, kernels: Sequence[str]) -> Iterator[Row]:
     numba = any(result["numba"] for result in runs["aicf"])
     note = "numba was imported" if numba else "numba was not imported"
     for stage in (PROCESS, BEYOND):
         times = {engine: Stats.of(map(_SECONDS[stage], results)) for engine, results in runs.items()}
         aicf_time = times.pop("aicf")
         for peer, seconds in times.items():
-            yield row(f"{case}, {stage}", "s", aicf_time, peer, seconds, note)
+            yield row(f"{case}, {stage}", "s", aicf_time, peer, seconds, note, kernels)
         if not times:
-            yield row(f"{case}, {stage}", "s", aicf_time, note=note)
+            yield row(f"{case}, {stage}", "s", aicf_time, note=note, kernels=kernels)
 
 
 _SECONDS = {PROCESS: lambda r: r["seconds"], BEYOND: lambda r: r["done"] - r["opened"]}
