@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 def render(renderable: RenderableType, width: int = 118) -> str:
     """Plain text, the same on every machine: no colour, fixed width."""
-    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False, highlight=False)
+    console = Console(
+        file=io.StringIO(), width=width, no_color=True, legacy_windows=False, highlight=False,
+        force_jupyter=False, force_terminal=False,
+    )  # fmt: skip
     console.print(renderable)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())

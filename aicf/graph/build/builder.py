@@ -26,14 +26,23 @@ _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def user_line() -> str:
-    """file:line of the nearest caller outside aicf."""
+    """file:line of the nearest caller outside aicf; in a notebook `Cell In[4]:2`."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_PACKAGE) and not name.startswith("<frozen"):
-            return f"{name}:{frame.f_lineno}"
+            return f"{_cell(name) or name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def _cell(name: str) -> str:
+    """What IPython calls the cell that it compiled under a file's name; nothing for a file."""
+    if "ipykernel" not in name and "<ipython" not in name:
+        return ""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    named = shell.compile.format_code_name(name) if shell is not None else None
+    return " ".join(named) if named else ""
 
 
 class Builder:

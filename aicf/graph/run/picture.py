@@ -86,7 +86,7 @@ class Picture:
         shapes: list[str] = []
         x, y, height = 0.0, LINE + GAP, 2 * LINE + PAD
         for box in self.boxes:
-            title, under = brief(box.ops), f"{box.kernel_id}  {microseconds(box.us)}"
+            title, under = brief(box.ops), f"{box.kernel_id} · {microseconds(box.us)}"
             width = max(len(title), len(under) * 0.85) * CHARACTER + 2 * PAD
             if x and x + width > WIDTH:
                 x, y = 0.0, y + height + GAP
