@@ -148,7 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     examples.add_argument("folder", nargs="?", metavar="FOLDER", help="write them there")
     examples.set_defaults(run=_examples)
 
-    cache = commands.add_parser("cache", help="where compiled kernels are kept, how many and how large")
+    cache = commands.add_parser(
+        "cache", help="where compiled kernels and loops are kept, how many and how large"
+    )
     cache.add_argument("--clear", action="store_true", help="remove them")
     cache.set_defaults(run=_cache)
     return parser
@@ -261,16 +263,16 @@ def _saved(path: str) -> dict[str, Any]:
 
 
 def _cache(args: argparse.Namespace) -> int:
-    from .cuda_kernels import cache
+    from .code_cache import disk
 
-    folder = cache.folder()
+    folder = disk.folder()
     if folder is None:
-        print("AICF_CACHE=off: no compiled kernels are kept")
+        print("AICF_CACHE=off: no compiled code is kept")
         return 0
-    count, size = cache.size(folder)
-    print(f"{folder}: {count} kernels, {size / 1e6:.1f} MB")
+    counts, size = disk.size(folder)
+    print(f"{folder}: {counts[disk.KERNEL]} CUDA kernels, {counts[disk.LOOP]} CPU loops, {size / 1e6:.1f} MB")
     if args.clear:
-        print(f"removed {cache.clear(folder)} files")
+        print(f"removed {disk.clear(folder)} files")
     return 0
 
 

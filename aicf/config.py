@@ -3,7 +3,7 @@
 AICF_LOGS       comma-separated log channels; `select` logs each kernel choice
 AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN
 AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
-AICF_CACHE      `off` keeps no compiled kernels on disk and takes none from there
+AICF_CACHE      `off` keeps no compiled code, kernels or loops of the host, on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
 AICF_PDL        where a kernel's launch may overlap the end of the kernel before it: `graph` (the default), in what is
                 captured; `on`, on streams as well, for kernels that are bound from then on; `off`, nowhere

@@ -8,37 +8,30 @@ asking which pointers overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
 
 import numba
-import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-from numba.np.arrayobj import load_item, make_array, store_item
+from numba.np.arrayobj import load_item, store_item
 
 from ..registry.program import Expression
 from ..types import DType
 from . import halves, vector_math
+from .loops import APART, NEXT, REPEATED
 
 # error_model="numpy": division by zero gives Inf or NaN, as on the GPU; no fastmath: NaN and Inf mean something, and
 # nothing is contracted
 _OPTIONS = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-jit = numba.njit(**_OPTIONS)  # what is called from Python
 helper = numba.njit(**_OPTIONS, no_cpython_wrapper=True)  # from other loops only
 inner = numba.njit(
     **_OPTIONS, no_cpython_wrapper=True, forceinline=True
 )  # for each element: a call would end vectors
 
 BLOCK = 256  # elements of a result that are on the stack at a time
-
-REPEATED, NEXT, APART = (
-    0,
-    1,
-    2,
-)  # how an argument walks a run: not at all, by one element, by a stride of its own
 
 _TYPES = {DType.f32: types.float32, DType.i32: types.int32, DType.i64: types.int64, DType.bool: types.boolean}
 _WIDEN = {
@@ -51,9 +44,75 @@ _NARROW = {
 _BITS = types.uint16, types.uint8  # that loops see halves and fp8 as
 
 
-def memory_dtype(dtype: DType) -> np.dtype:
-    """The NumPy type that loops see a tensor as: floats that they can't compute with as their bits."""
-    return np.dtype(f"u{dtype.itemsize}") if dtype in _WIDEN else dtype.numpy
+FRAME = types.CPointer(types.int64)
+
+
+def _numba_type(name: str) -> Any:
+    return types.boolean if name == "bool" else getattr(types, name)
+
+
+def pointers(first: int, names: Sequence[str]) -> Callable[..., Any]:
+    """of(frame): the numbers from `first` on as a tuple of pointers at elements of these types."""
+    kinds = [types.CPointer(_numba_type(name)) for name in names]
+
+    @intrinsic
+    def of(typing, frame):
+        made = types.Tuple(kinds)
+
+        def generate(context, builder, signature, args):
+            places = [
+                builder.gep(args[0], [context.get_constant(types.intp, first + i)]) for i in range(len(kinds))
+            ]
+            found = [
+                builder.inttoptr(builder.load(p), context.get_value_type(k)) for p, k in zip(places, kinds)
+            ]
+            return context.make_tuple(builder, made, found)
+
+        return made(frame), generate
+
+    return of
+
+
+def offset(count: int) -> Callable[..., Any]:
+    """of(frame): the pointer to its number `count`."""
+
+    @intrinsic
+    def of(typing, frame):
+        def generate(context, builder, signature, args):
+            return builder.gep(args[0], [context.get_constant(types.intp, count)])
+
+        return frame(frame), generate
+
+    return of
+
+
+def retyped(name: str, first: int = 0) -> Callable[..., Any]:
+    """of(memory): a pointer at elements of a type, from byte `first` of some memory on; it is a multiple of 8."""
+    kind = types.CPointer(_numba_type(name))
+
+    @intrinsic
+    def of(typing, memory):
+        def generate(context, builder, signature, args):
+            place = builder.gep(args[0], [context.get_constant(types.intp, first // 8)])
+            return builder.bitcast(place, context.get_value_type(kind))
+
+        return kind(memory), generate
+
+    return of
+
+
+def local(count: int, name: str = "int64") -> Callable[..., Any]:
+    """make(): a pointer at so many elements on the stack."""
+    kind = _numba_type(name)
+
+    @intrinsic
+    def make(typing):
+        def generate(context, builder, signature, args):
+            return cgutils.alloca_once(builder, context.get_data_type(kind), count)
+
+        return types.CPointer(kind)(), generate
+
+    return make
 
 
 @lru_cache(maxsize=1024)
@@ -77,13 +136,13 @@ def run_of(
 ) -> Callable[..., Any]:
     """run(arrays, at, strides, targets, fed, position, place, count): the expression on `count` elements, at least one.
 
-    arrays    flat, one for each distinct operand; `sources` says which one an argument reads, None: the index itself
+    arrays    a pointer for each distinct operand; `sources` says which one an argument reads, None: the index itself
     at        int64 of each argument's first element
     strides   int64 of each argument; only read where `walks` says APART
-    targets   flat, for the first results; written from `position` on
-    fed       flat, for the others; written from `place` on
+    targets   pointers, for the first results; written from `position` on
+    fed       pointers, for the others; written from `place` on
 
-    f16 and bf16 come and go as uint16, fp8 as uint8; an array or a target may have the compute type instead.
+    f16 and bf16 come and go as uint16, fp8 as uint8; a pointer may be of the compute type instead.
     """
 
     @intrinsic
@@ -97,11 +156,11 @@ def run_of(
 def _generate(typing, expression, sources, walks, context, builder, signature, args):
     emit = _Emitter(typing, context, builder, expression)
     arrays, _, _, targets, fed, *_ = signature.args
-    at, strides = (emit.data(t, v) for t, v in zip(signature.args[1:3], args[1:3]))
+    _, at, strides, *_ = args
     ins, outs = emit.pointers(arrays, args[0]), emit.pointers(targets, args[3]) + emit.pointers(fed, args[4])
-    targets = [*targets, *fed]
+    arrays, targets = ([types.Array(p.dtype, 1, "C") for p in kinds] for kinds in (arrays, (*targets, *fed)))
     position, place, total = args[5:]
-    begins = [position] * (len(targets) - len(fed)) + [place] * len(fed)
+    begins = [position] * (len(targets) - len(signature.args[4])) + [place] * len(signature.args[4])
     number, add, count = emit.number, builder.add, range(expression.arguments)
     starts = [builder.load(builder.gep(at, [number(k)])) for k in count]
     steps = {k: builder.load(builder.gep(strides, [number(k)])) for k in count if walks[k] == APART}
@@ -144,12 +203,8 @@ class _Emitter:
     def number(self, value):
         return self.context.get_constant(types.intp, value)
 
-    def data(self, array_type, value):
-        return make_array(array_type)(self.context, self.builder, value).data
-
     def pointers(self, tuple_type, value):
-        arrays = cgutils.unpack_tuple(self.builder, value, len(tuple_type))
-        return [self.data(t, a) for t, a in zip(tuple_type, arrays)]
+        return cgutils.unpack_tuple(self.builder, value, len(tuple_type))
 
     def call(self, function, given, values):
         """(type, value) of a jitted function's result."""

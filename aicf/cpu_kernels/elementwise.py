@@ -56,7 +56,7 @@ class ElementwiseLoop:
     def build(region, device):
         from .loops import MapLoop
 
-        return HostCall(MapLoop(program_of(region).after, region.operands))
+        return HostCall.binding(MapLoop(program_of(region).after, region.operands, region.results).bind)
 
 
 @variant("map", id="cpu.multi_map.v1", takes=("map", "maps"))
@@ -77,13 +77,18 @@ class MultiMap:
     def build(region, device):
         from .loops import MapLoop
 
-        loops = [MapLoop(part, region.operands) for part in _parts(region)]
+        loops = [MapLoop(part, region.operands, region.results) for part in _parts(region)]
 
-        def run(operands, results):
-            for loop in loops:
-                loop(operands, results)
+        def bind(operands, results):
+            calls = [loop.bind(operands, results) for loop in loops]
 
-        return HostCall(run)
+            def run():
+                for call in calls:
+                    call()
+
+            return run
+
+        return HostCall.binding(bind)
 
 
 @lru_cache(maxsize=1024)

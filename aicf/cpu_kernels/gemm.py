@@ -51,26 +51,33 @@ class GemmBlas:
         place = _place_of_product(region, rest) if rest else stores[0][1]
         read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
 
-        def run(operands, results):
-            a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
-            a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
+        def bind(operands, results):
+            after = None if loop is None else loop(operands, results)
             out = None if place is None else results[place]
             if out is not None and any(np.may_share_memory(out, operands[p]) for p in read_after):
                 out = None  # in place of something that the loop reads yet
-            with np.errstate(all="ignore"):
-                product = np.matmul(a, b, out=out)
-            if loop is not None:
-                loop(operands, results, product)
 
-        return HostCall(run)
+            def run():
+                a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
+                a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
+                with np.errstate(all="ignore"):
+                    product = np.matmul(a, b, out=out)
+                if after is not None:
+                    after(product)
+
+            return run
+
+        return HostCall.binding(bind)
 
 
-def _loop(rest: Map, region) -> Callable[..., None]:
-    """`loop(operands, results, product)`"""
+def _loop(rest: Map, region) -> Callable[..., Callable[..., None]]:
+    """`loop(operands, results)` is a call of the product."""
     from .loops import MapLoop
 
     tail = program_of(region).tail
-    return MapLoop(rest, region.operands) if tail is None else summed_columns(rest, tail, region)
+    if tail is not None:
+        return summed_columns(rest, tail, region)
+    return MapLoop(rest, region.operands, region.results).bind
 
 
 def _plan(region) -> tuple[Gemm, Map | None]:

@@ -1,102 +1,170 @@
-"""Loops over a Map on the host: where each run of a domain begins, and the composed run over it (see compose.py)."""
+"""Loops of the host as data: what is compiled, by value, and the numbers and pointers that a compiled loop is called with.
+
+A loop takes one argument, its frame: int64 numbers that lie together, first pointers, then sizes, then a plan of how memory
+is walked. Sizes and strides are in frames alone, so other shapes need no other code. Nothing here imports numba; code.py finds
+or compiles what is described.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..lazy import lazy
 from ..registry.program import Expression, Load, Map, collapse
-from ..types import TensorDesc, row_major
-from .compose import APART, NEXT, REPEATED, helper, jit, run_of
+from ..types import DType, TensorDesc, row_major
+
+if TYPE_CHECKING:
+    from .code import Code
+
+    Numbers = array[int]
+else:
+    Numbers = array
 
 Arrays = Sequence[np.ndarray]
 CARRIED = -1  # in place of an operand's position: what a core hands over
 
+REPEATED, NEXT, APART = (
+    0,
+    1,
+    2,
+)  # how an argument walks a run: not at all, by one element, by a stride of its own
 
-@helper
-def _seek(plan, position, at):
-    """Which element each argument has at a position of the domain. plan: see MapLoop."""
-    last = plan.shape[1] - 1
-    for k in range(at.size):
-        at[k] = plan[k + 1, last]
-    for axis in range(last - 1, -1, -1):
-        size = plan[0, axis]
-        coordinate = position % size if axis else position
-        position //= size
-        for k in range(at.size):
-            at[k] += coordinate * plan[k + 1, axis]
+FOLD_BLOCK = (
+    16384  # elements: small enough for the cache, large enough that where a walk begins costs nothing
+)
+SCRATCH = 2 * 8 * FOLD_BLOCK  # bytes that a loop may use: a block of values and one of sums
 
 
-@lru_cache(maxsize=1024)
-def _walk(
-    expression: Expression, sources: tuple[int | None, ...], walks: tuple[int, ...]
-) -> Callable[..., None]:
-    """walk(arrays, targets, fed, plan, first, count): the expression at `count` positions of the domain from `first` on.
+def memory_dtype(dtype: DType) -> np.dtype:
+    """The NumPy type that loops see a tensor as: floats that they can't compute with as their bits."""
+    return dtype.numpy if dtype.compute is dtype else np.dtype(f"u{dtype.itemsize}")
 
-    Position p is stored at p in the targets, and at p - first in `fed`.
+
+@dataclass(frozen=True)
+class Walk:
+    """An expression at neighbouring positions of a domain: all that its code depends on.
+
+    sources  which of the arrays an argument reads; None: the index itself
+    walks    how each argument goes on along the innermost axis
+    arrays   NumPy's names of the types in memory of what is read
+    targets  the same of what is written, for the expression's first results
+    fed      of what its last result is handed to, if it is
     """
-    run = run_of(expression, sources, walks)
 
-    @jit
-    def walk(arrays, targets, fed, plan, first, count):
-        last = plan.shape[1] - 1
-        size, strides = plan[0, last - 1], np.empty(plan.shape[0] - 1, np.int64)
-        for k in range(strides.size):
-            strides[k] = plan[k + 1, last - 1]
-        at = np.empty(strides.size, np.int64)
-        position, end = first, first + count
-        while position < end:
-            _seek(plan, position, at)
-            n = min(size - position % size, end - position)
-            run(arrays, at, strides, targets, fed, position, position - first, n)
-            position += n
+    expression: Expression
+    sources: tuple[int | None, ...]
+    walks: tuple[int, ...]
+    arrays: tuple[str, ...]
+    targets: tuple[str, ...]
+    fed: str | None
 
-    return walk
+
+@dataclass(frozen=True)
+class Fold:
+    """A reduction of what a walk makes, seen as (outer, reduced, inner) axes.
+
+    walk     None where the values are there already: the one array, as it lies
+    kept     which of the walk's targets they are stored in; None where they are fed, to a block
+    columns  whether the innermost axis stays; else its size is 1
+    """
+
+    how: str
+    dtype: DType
+    walk: Walk | None
+    kept: int | None
+    columns: bool
 
 
 class MapLoop:
-    """A Map as a loop. Building it compiles nothing; the first call compiles what no other Map had before.
+    """A Map as a loop. Building it compiles nothing.
 
-    walk   the compiled loop: walk(arrays, targets, fed, plan, first, count)
-    plan   int64; row 0: sizes of the collapsed axes; row k + 1: strides of argument k, and behind them its first element
+    plan  columns, and a table of so many; row 0: sizes of the collapsed axes; row k + 1: strides of argument k, and behind them
+          its first element
 
     Operands may have any strides, results are dense. What a core hands over comes dense over the domain.
     """
 
-    def __init__(self, map: Map, operands: Sequence[TensorDesc]) -> None:
+    def __init__(self, map: Map, operands: Sequence[TensorDesc], results: Sequence[TensorDesc]) -> None:
         carried = [Load(CARRIED, map.dtypes[0], row_major(map.shape))] * map.carried
         loads = [*carried, *map.loads]
         sizes, steps = collapse(map.shape, [load.strides for load in loads])
         rows = [(*sizes, 0), *((*walk, load.offset) for walk, load in zip(steps, loads))]
-        self.plan = np.array(rows, np.int64)
-        read = sorted({load.operand for load in loads if load.operand is not None})
-        sources = tuple(None if load.operand is None else read.index(load.operand) for load in loads)
-        walks = tuple({0: REPEATED, 1: NEXT}.get(walk[-1], APART) for walk in steps)
-        self.walk = _walk(map.expression, sources, walks)
-        self.numel = map.numel
-        self._reads = [(p, p == CARRIED or operands[p].contiguous) for p in read]
-        self._writes = [p for _, p in map.stores]
+        self.plan = [len(sizes) + 1, *(number for row in rows for number in row)]
+        self.reads = sorted({load.operand for load in loads if load.operand is not None})
+        self.writes = [p for _, p in map.stores]
+        self.walk = Walk(
+            map.expression,
+            tuple(None if load.operand is None else self.reads.index(load.operand) for load in loads),
+            tuple({0: REPEATED, 1: NEXT}.get(walk[-1], APART) for walk in steps),
+            tuple(
+                (map.dtypes[0].compute.numpy if p == CARRIED else memory_dtype(operands[p].dtype)).name
+                for p in self.reads
+            ),
+            tuple(memory_dtype(results[p].dtype).name for p in self.writes),
+            None if map.fed is None else map.dtypes[map.fed].compute.numpy.name,
+        )
+        self.pointers = len(self.reads) + len(self.writes)
+        self.carried = 0 if CARRIED in self.reads else None  # its place among the pointers
+        self.frame = array("q", [*[0] * self.pointers, map.numel, *self.plan])
 
-    def arrays(self, operands: Arrays, carried: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-        return tuple(flat(carried if p == CARRIED else operands[p], dense) for p, dense in self._reads)
+    @lazy
+    def code(self) -> Code:
+        from .code import code_of
 
-    def targets(self, results: Arrays) -> tuple[np.ndarray, ...]:
-        return tuple(flat(results[p]) for p in self._writes)
+        return code_of(self.walk)
 
-    def __call__(self, operands: Arrays, results: Arrays, carried: np.ndarray | None = None) -> None:
-        """The whole domain; nothing is fed."""
-        self.walk(self.arrays(operands, carried), self.targets(results), (), self.plan, 0, self.numel)
+    def fill(self, frame: Numbers, operands: Arrays, results: Arrays) -> None:
+        """The pointers of what is read and of what is written; what a core hands over comes first, and later."""
+        at = 0
+        for p in self.reads:
+            if p != CARRIED:
+                frame[at] = pointer(operands[p])
+            at += 1
+        for p in self.writes:
+            frame[at] = pointer(results[p])
+            at += 1
+
+    def bind(self, operands: Arrays, results: Arrays) -> Callable[..., None]:
+        """The whole domain of these arrays, whose pointers the call keeps: `call()`, or `call(carried)` after a core."""
+        frame = self.frame[:]
+        self.fill(frame, operands, results)
+        return self.code.bound(frame, (operands, results), self.carried)
 
 
-def flat(array: Any, dense: bool = True) -> np.ndarray:
-    """What loops read: all elements in one axis, or, of an array with gaps, the first, from which they count on.
+class FoldLoop:
+    """A reduction as a loop, with the Map before it.
 
-    Halves and fp8 come as their bits.
+    feed   the Map, with what is reduced fed unless it is kept in a result
+    plain  whether the Map is nothing: its one operand is reduced as it lies
+    sizes  outer, reduced, inner
     """
-    line = (array if dense else array[(slice(1),) * array.ndim]).reshape(-1)
-    if line.itemsize > 2 or line.dtype.char == "?":
-        return line
-    return line.view(np.uint16 if line.itemsize == 2 else np.uint8)
+
+    def __init__(
+        self, how: str, dtype: DType, feed: MapLoop, plain: bool, kept: int | None, sizes: tuple[int, int, int],
+        columns: bool,
+    ) -> None:  # fmt: skip
+        self.feed, self.fold = feed, Fold(how, dtype, None if plain else feed.walk, kept, columns)
+        self.frame = array("q", [*[0] * feed.pointers, 0, *sizes, *feed.plan])
+
+    @lazy
+    def code(self) -> Code:
+        from .code import code_of
+
+        return code_of(self.fold)
+
+    def bind(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Callable[..., None]:
+        """The outer * inner sums into `out`, dense and of the compute type: `call()`, or `call(carried)` after a core."""
+        frame = self.frame[:]
+        self.feed.fill(frame, operands, results)
+        frame[self.feed.pointers] = pointer(out)
+        return self.code.bound(frame, (operands, results, out), self.feed.carried)
+
+
+def pointer(tensor: Any) -> int:
+    """Of an array's first element."""
+    return tensor.__array_interface__["data"][0]

@@ -58,29 +58,33 @@ class ReduceLoop:
         return Cost(terms)
 
     def build(region, device):
-        from .loops import MapLoop
-        from .reduce_loops import reduction
+        from .loops import FoldLoop, MapLoop
 
         program = program_of(region)
         core, before, after = program.core, program.before, program.after
         assert isinstance(core, Reduction)
-        outer, reduced, width = _view(before.shape, core.axes)
+        sizes = _view(before.shape, core.axes)
         kept = _kept(before)
-        feed = MapLoop(before if kept is None else replace(before, fed=None), region.operands)
-        walk = None if _plain(before, region) else feed.walk
-        reduce = reduction(core.how, core.dtype, walk, kept, width > 1)
-        finish = None if _trivial(after) else MapLoop(after, region.operands)
+        feed = MapLoop(before if kept is None else replace(before, fed=None), region.operands, region.results)
+        fold = FoldLoop(core.how, core.dtype, feed, _plain(before, region), kept, sizes, sizes[2] > 1)
+        finish = None if _trivial(after) else MapLoop(after, region.operands, region.results)
         place = after.stores[0][1]
         number = core.dtype.compute.numpy
 
-        def run(operands, results):
-            out = results[place].reshape(-1) if finish is None else np.empty(outer * width, number)
-            arrays, targets = feed.arrays(operands), feed.targets(results)
-            reduce(arrays, targets, feed.plan, out, outer, reduced, width)
-            if finish is not None:
-                finish(operands, results, out)
+        def bind(operands, results):
+            out = results[place] if finish is None else np.empty(sizes[0] * sizes[2], number)
+            reduce = fold.bind(operands, results, out)
+            if finish is None:
+                return reduce
+            last = finish.bind(operands, results)
 
-        return HostCall(run)
+            def run():
+                reduce()
+                last(out)
+
+            return run
+
+        return HostCall.binding(bind)
 
 
 def sums_us(numel: int, width: int) -> float:
@@ -88,25 +92,30 @@ def sums_us(numel: int, width: int) -> float:
     return numel * next(us for most, us in SUMS_US if 8 * width <= most)
 
 
-def summed_columns(map: Map, tail: ColumnSums, region: RegionSpec) -> Callable[..., None]:
-    """A map over a product with its tail: `run(operands, results, product)`."""
-    from .loops import MapLoop
-    from .reduce_loops import reduction
+def summed_columns(map: Map, tail: ColumnSums, region: RegionSpec) -> Callable[..., Callable[..., None]]:
+    """A map over a product with its tail: `bind(operands, results)` is a call of the product."""
+    from .loops import FoldLoop, MapLoop
 
     kept, (rows, columns), dtype = _kept(map), map.shape, tail.dtype.compute.numpy
-    feed = MapLoop(map if kept is None else replace(map, fed=None), region.operands)
-    reduce = reduction("sum", tail.dtype, feed.walk, kept, True)
+    feed = MapLoop(map if kept is None else replace(map, fed=None), region.operands, region.results)
+    fold = FoldLoop("sum", tail.dtype, feed, False, kept, (1, rows, columns), True)
 
-    def run(operands, results, product):
+    def bind(operands, results):
         if columns == 0:
-            return
-        out = results[tail.result].reshape(-1)
+            return lambda product: None
+        out = results[tail.result]
         sums = out if out.dtype == dtype else np.empty(columns, dtype)
-        reduce(feed.arrays(operands, product), feed.targets(results), feed.plan, sums, 1, rows, columns)
-        if sums is not out:
-            out[...] = sums
+        reduce = fold.bind(operands, results, sums)
+        if sums is out:
+            return reduce
 
-    return run
+        def run(product):
+            reduce(product)
+            out[...] = sums.reshape(out.shape)
+
+        return run
+
+    return bind
 
 
 def _view(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int] | None:

@@ -32,17 +32,12 @@ import functools
 import importlib
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from dis import opmap
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-# Packages whose functions are what they are: no part of a kernel's source.
-LIBRARIES = frozenset(
-    sys.stdlib_module_names | {"cuda", "llvmlite", "ml_dtypes", "numba", "numba_cuda", "numpy"}
-)
+from ..code_cache.digest import LIBRARIES, Description, globals_read, pack
 
 # numba's simulator has no intrinsics: each factory of one makes a plain Python function instead.
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0")
@@ -75,6 +70,9 @@ class Name:
     def __hash__(self) -> int:
         return hash(repr(self))
 
+    def described(self, description: Description) -> bytes:
+        return pack("name", repr(self).encode())
+
 
 cuda: Any = Name("numba.cuda")
 types: Any = Name("numba.cuda.types")
@@ -93,6 +91,9 @@ class Deferred:
 
     factory: Callable[..., Any]
     args: tuple[Any, ...]
+
+    def described(self, description: Description) -> bytes:
+        return pack("deferred", description.of(self.factory), description.of(self.args))
 
 
 def deferred(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,23 +193,3 @@ def with_functions(fn: Any, functions: Mapping[str, Any]) -> Any:
         elif name in functions and isinstance(value, FunctionType) and value.__module__.startswith("aicf."):
             names[name] = functions[name]
     return _rebuilt(fn, names, [cell.cell_contents for cell in fn.__closure__ or ()])
-
-
-_LOAD_GLOBAL, _EXTENDED_ARG = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]
-
-
-@functools.cache
-def globals_read(code: CodeType) -> tuple[str, ...]:
-    """The names that the code, or a function inside it, looks up in its module."""
-    names: dict[str, None] = {}
-    arg = 0
-    for op, byte in zip(code.co_code[::2], code.co_code[1::2]):
-        arg = arg << 8 | byte
-        if op == _LOAD_GLOBAL:
-            names[code.co_names[arg >> 1]] = None  # the lowest bit is Python's own
-        if op != _EXTENDED_ARG:
-            arg = 0
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names.update(dict.fromkeys(globals_read(constant)))
-    return tuple(names)

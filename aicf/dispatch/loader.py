@@ -95,7 +95,8 @@ class KernelLoader:
     ) -> Call:
         built = self.build(kernel_id, region)
         if isinstance(built, HostCall):
-            return _host_call(built, [t.array for t in operands], [t.array for t in results])
+            call = built.bind([t.array for t in operands], [t.array for t in results])
+            return lambda *on: call()
         from ..cuda_kernels import engine
 
         key = (kernel_id, region)
@@ -116,10 +117,6 @@ def _build_anew(spec: DeviceSpec, kernel_id: str, region: RegionSpec) -> list[La
 
 def _nothing(*on: Any) -> None:
     pass
-
-
-def _host_call(built: HostCall, operands: list[Any], results: list[Any]) -> Call:
-    return lambda *on: built.function(operands, results)
 
 
 def _all(calls: list[Call], *on: Any) -> None:

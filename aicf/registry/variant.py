@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -138,9 +139,23 @@ class Launch:
 
 @dataclass(frozen=True)
 class HostCall:
-    """Work of the CPU device: `function(operands, results)` over NumPy arrays, filling the results."""
+    """Work of the CPU device: `function(operands, results)` over NumPy arrays, filling the results.
+
+    bind  `bind(operands, results)` is the same as a call that can be made many times, on the same arrays: what is found out
+          of them once, such as their pointers, is not found out in each run
+    """
 
     function: Callable[[list[Any], list[Any]], None]
+    bind: Callable[[list[Any], list[Any]], Callable[[], None]] = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.bind is None:
+            object.__setattr__(self, "bind", partial(partial, self.function))
+
+    @classmethod
+    def binding(cls, bind: Callable[[list[Any], list[Any]], Callable[[], None]]) -> HostCall:
+        """By `bind` alone."""
+        return cls(lambda operands, results: bind(operands, results)(), bind)
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

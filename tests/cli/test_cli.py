@@ -168,19 +168,22 @@ def test_a_broken_model_file_is_one_message_that_names_the_file(capsys, tmp_path
 
 
 def test_the_cache_is_counted_and_cleared(capsys, tmp_path, monkeypatch):
-    from aicf.cuda_kernels import cache
-    from aicf.cuda_kernels.compile import CompiledKernel
+    from aicf.code_cache import disk
 
     monkeypatch.setenv("AICF_CACHE", "off")
     assert main(["cache"]) == 0 and "AICF_CACHE=off" in capsys.readouterr().out
     monkeypatch.setenv("AICF_CACHE", "on")
     monkeypatch.setenv("AICF_CACHE_DIR", str(tmp_path))
-    assert main(["cache"]) == 0 and f"{tmp_path / 'kernels'}: 0 kernels" in capsys.readouterr().out
-    cache.store("key", CompiledKernel("aicf_k", "sm_80", b"code", "log"))
+    assert (
+        main(["cache"]) == 0
+        and f"{tmp_path / 'kernels'}: 0 CUDA kernels, 0 CPU loops, 0.0 MB" in capsys.readouterr().out
+    )
+    for key, suffix in (("a", disk.KERNEL), ("b", disk.LOOP), ("c", disk.LOOP)):
+        disk.store(key, suffix, b"code", {})
     assert main(["cache", "--clear"]) == 0
     said = capsys.readouterr().out
-    assert "1 kernels" in said and "removed 1 files" in said
-    assert main(["cache"]) == 0 and "0 kernels, 0.0 MB" in capsys.readouterr().out
+    assert "1 CUDA kernels, 2 CPU loops" in said and "removed 3 files" in said
+    assert main(["cache"]) == 0 and "0 CUDA kernels, 0 CPU loops, 0.0 MB" in capsys.readouterr().out
 
 
 def test_the_module_runs_as_the_command_does():

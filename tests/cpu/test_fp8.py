@@ -132,7 +132,7 @@ def test_products(a, b, out, variant):
 def test_a_product_s_result_is_narrowed_in_its_kernel(dtype):
     operands = {"a": normal(9, 6, dtype=f8e4m3), "b": normal(6, 11, dtype=f8e4m3)}
     graph = Graph(
-        operands, ("gemm", "a b", "d", {"alpha": 100.0, "out_dtype": f32.id}), ("convert", "d", "y", {"dtype": dtype.id}), keep="d y"
+        operands, ("gemm", "a b", "d", {"alpha": 1000.0, "out_dtype": f32.id}), ("convert", "d", "y", {"dtype": dtype.id}), keep="d y"
     )  # fmt: skip
     assert VARIANTS[GEMM].supported(graph.region, host()) is None
     product, narrow = graph.run(GEMM)

@@ -20,6 +20,7 @@ from cache_support import ADD, TARGET, finish, key_of, launch_of, start
 from kernel_cases import FIRST, VARIANTS, region
 
 import aicf
+from aicf.code_cache import disk
 from aicf.cuda_kernels import cache, engine, workers
 from aicf.cuda_kernels.compile import CompiledKernel
 from aicf.device.spec import preset
@@ -56,8 +57,15 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # --- entries ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_holds_all_of_a_kernel():
-    assert cache.decode(cache.encode(FAKE)) == FAKE
+def kernel_in(path: Path) -> CompiledKernel:
+    code, facts = disk.decode(path.read_bytes())
+    return CompiledKernel(cubin=code, **facts)
+
+
+def test_an_entry_holds_all_of_a_kernel(folder):
+    cache.store("key", FAKE)
+    (path,) = folder.iterdir()
+    assert kernel_in(path) == cache.load("key") == FAKE
 
 
 def add_launch() -> Launch:
@@ -92,13 +100,13 @@ def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, mon
         assert engine.compile_launch(add_launch(), ADD, TARGET) == kernel
     assert len(compiled) == 2  # the second time it was whole again
     assert [r.levelname for r in caplog.records] == ["WARNING"] and "is damaged" in caplog.text
-    assert cache.decode(path.read_bytes()) == kernel and list(folder.iterdir()) == [path]
+    assert kernel_in(path) == kernel and list(folder.iterdir()) == [path]
 
 
 def test_an_entry_of_another_version_is_made_again(folder, compiled, monkeypatch):
     engine.compile_launch(add_launch(), ADD, TARGET)
     (path,) = folder.iterdir()
-    monkeypatch.setattr(cache, "MAGIC", b"aicf kernel 2\n")
+    monkeypatch.setattr(disk, "MAGIC", b"aicf kernel 2\n")
     assert cache.load(path.stem) is None and not path.exists()
 
 
@@ -149,10 +157,10 @@ def test_what_was_not_used_for_longest_goes_first(folder):
         os.utime(folder / f"{name}.kernel", (i, i))
     assert cache.load(names[0]) == FAKE  # used now
     size = (folder / f"{names[0]}.kernel").stat().st_size
-    cache.trim(folder, 3 * size)
+    disk.trim(folder, 3 * size)
     assert {path.stem for path in folder.iterdir()} == {names[0], names[3], names[4]}
-    assert cache.size(folder) == (3, 3 * size)
-    assert cache.clear(folder) == 3 and cache.size(folder) == (0, 0)
+    assert disk.size(folder) == ({disk.KERNEL: 3}, 3 * size)
+    assert disk.clear(folder) == 3 and disk.size(folder) == ({}, 0)
 
 
 def test_threads_that_write_and_read_one_entry(folder):

@@ -220,15 +220,15 @@ def test_a_key_changes_with_name_signature_target_block_and_registers():
 
 @pytest.mark.parametrize("package", [*keys.PACKAGES, "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"])
 def test_a_key_changes_with_the_versions_of_what_compiles(package, monkeypatch):
-    before, version = keys.toolchain.__wrapped__(), keys._version
+    before, version = keys.toolchain.__wrapped__(), keys.version
     assert keys.toolchain.__wrapped__() == before
-    monkeypatch.setattr(keys, "_version", lambda name: "99" if name == package else version(name))
+    monkeypatch.setattr(keys, "version", lambda name: "99" if name == package else version(name))
     assert keys.toolchain.__wrapped__() != before
 
 
 def test_without_wheels_the_systems_libraries_count(tmp_path, monkeypatch):
-    version = keys._version
-    monkeypatch.setattr(keys, "_version", lambda name: None if "nvjitlink" in name else version(name))
+    version = keys.version
+    monkeypatch.setattr(keys, "version", lambda name: None if "nvjitlink" in name else version(name))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     before = keys.toolchain.__wrapped__()
     (tmp_path / "lib64").mkdir()

@@ -1,0 +1,181 @@
+"""Functions and values as bytes: a digest of everything that code compiled from them depends on, computed without numba.
+
+That is bytecode, constants, defaults and closures, and the functions called, recursively, so that what is written in a
+notebook counts as much as aicf's own. Line numbers, file names and comments don't count. Classes, and all that belongs to
+Python, NumPy, numba and the rest of `LIBRARIES`, are known by their names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib.metadata
+import sys
+import weakref
+from collections.abc import Iterable
+from dis import opmap
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+# Packages whose functions are what they are: no part of a kernel's source.
+LIBRARIES = frozenset(
+    sys.stdlib_module_names | {"cuda", "llvmlite", "ml_dtypes", "numba", "numba_cuda", "numpy"}
+)
+
+
+class Undescribable(Exception):
+    """A value that is neither data nor code."""
+
+
+def digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def pack(tag: str, *parts: bytes) -> bytes:
+    """Unambiguous: lengths come first."""
+    return f"{tag} {[len(p) for p in parts]}\n".encode() + b"".join(parts)
+
+
+def _attribute_names(code: CodeType) -> Iterable[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _attribute_names(constant)
+
+
+@functools.cache
+def _code(code: CodeType) -> bytes:
+    shape = (
+        code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_names,
+        code.co_varnames, code.co_freevars, code.co_cellvars,
+    )  # fmt: skip
+    constants = Description().of(code.co_consts)
+    return digest(pack("code", repr(shape).encode(), code.co_code, code.co_exceptiontable, constants))
+
+
+_JITTED: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
+
+
+class Description:
+    """One walk over what a function reaches."""
+
+    def __init__(self) -> None:
+        self.open: list[FunctionType] = []
+        self.known: dict[FunctionType, bytes] = {}
+
+    def of(self, value: Any) -> bytes:
+        kind = type(value)
+        if value is None or value is ... or kind in (bool, int, float, complex, str, bytes):
+            return pack(kind.__name__, repr(value).encode())
+        if kind in (tuple, list):
+            return pack(kind.__name__, *map(self.of, value))
+        if kind in (set, frozenset):
+            return pack("set", *sorted(map(self.of, value)))
+        if kind is dict:
+            return pack("dict", *sorted(pack("item", self.of(k), self.of(v)) for k, v in value.items()))
+        if kind is CodeType:
+            return _code(value)
+        if kind is FunctionType:
+            return self.function(value)
+        if isinstance(value, enum.Enum):
+            return pack("enum", _qualified(kind), value.name.encode())
+        if isinstance(value, np.generic | np.ndarray) and not value.dtype.hasobject:
+            return pack("array", repr((value.dtype.str, value.shape)).encode(), value.tobytes())
+        if (described := getattr(kind, "described", None)) is not None:  # a value that says itself what it is
+            return described(value, self)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return pack(
+                "record",
+                _qualified(kind),
+                *(self.of(getattr(value, f.name)) for f in dataclasses.fields(value)),
+            )
+        return self.callable(value)
+
+    def callable(self, value: Any) -> bytes:
+        """What stands for a function or a module; classes, and what libraries made, by their names."""
+        if isinstance(value, ModuleType):
+            return pack("module", value.__name__.encode())
+        if isinstance(value, type | BuiltinFunctionType | np.ufunc):
+            return pack("named", _qualified(value))
+        if isinstance(value, MethodType):
+            return pack("method", self.of(value.__func__), self.of(value.__self__))
+        if isinstance(value, functools.partial):
+            return pack("partial", self.of(value.func), self.of(value.args), self.of(value.keywords))
+        if type(value).__module__.split(".")[0] in ("numba", "numba_cuda"):
+            return self.numba(value)
+        if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
+            return self.of(value.__wrapped__)
+        raise Undescribable(f"{type(value).__module__}.{type(value).__qualname__}")
+
+    def numba(self, value: Any) -> bytes:
+        """What a body holds that was made with numba itself. numba may go on using what a function's globals once were."""
+        made_of = getattr(value, "py_func", None) or getattr(value, "_defn", None)
+        if made_of is None:
+            return pack("numba", _qualified(type(value)), str(value).encode())
+        options = repr(sorted(getattr(value, "targetoptions", {}).items()))
+        now = pack("jitted", self.of(made_of), options.encode())
+        if _JITTED.setdefault(value, now) != now:
+            raise Undescribable(f"{value} reads globals that have changed")
+        return now
+
+    def function(self, fn: FunctionType) -> bytes:
+        if (fn.__module__ or "").split(".")[0] in LIBRARIES:
+            return pack("named", _qualified(fn))
+        if fn in self.open:
+            return pack("recursion", str(len(self.open) - self.open.index(fn)).encode())
+        if fn not in self.known:
+            self.open.append(fn)
+            self.known[fn] = digest(self._function(fn))
+            self.open.pop()
+        return self.known[fn]
+
+    def _function(self, fn: FunctionType) -> bytes:
+        cells = [self.of(cell.cell_contents) for cell in fn.__closure__ or ()]
+        read = [(name, fn.__globals__[name]) for name in globals_read(fn.__code__) if name in fn.__globals__]
+        around = [pack(name, self.of(value), self._attributes(value, fn)) for name, value in read]
+        defaults = self.of((fn.__defaults__, fn.__kwdefaults__))
+        return pack("function", _code(fn.__code__), defaults, pack("cells", *cells), *around)
+
+    def _attributes(self, value: Any, fn: FunctionType) -> bytes:
+        """What the function may take from a module that is no library: `helpers.twice(x)` depends on `twice`."""
+        if not isinstance(value, ModuleType) or value.__name__.split(".")[0] in LIBRARIES:
+            return b""
+        used = sorted(set(_attribute_names(fn.__code__)) & set(vars(value)))
+        return pack("attributes", *(pack(name, self.of(vars(value)[name])) for name in used))
+
+
+def _qualified(value: Any) -> bytes:
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}".encode()
+
+
+@functools.cache
+def version(package: str) -> str | None:
+    """None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+_LOAD_GLOBAL, _EXTENDED_ARG = opmap["LOAD_GLOBAL"], opmap["EXTENDED_ARG"]
+
+
+@functools.cache
+def globals_read(code: CodeType) -> tuple[str, ...]:
+    """The names that the code, or a function inside it, looks up in its module."""
+    names: dict[str, None] = {}
+    arg = 0
+    for op, byte in zip(code.co_code[::2], code.co_code[1::2]):
+        arg = arg << 8 | byte
+        if op == _LOAD_GLOBAL:
+            names[code.co_names[arg >> 1]] = None  # the lowest bit is Python's own
+        if op != _EXTENDED_ARG:
+            arg = 0
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names.update(dict.fromkeys(globals_read(constant)))
+    return tuple(names)

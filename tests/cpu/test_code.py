@@ -1,0 +1,297 @@
+"""Compiled loops of the host on disk: found by content, whatever is damaged or missing; processes without numba."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf.code_cache import disk
+from aicf.cpu_kernels import code
+from aicf.cpu_kernels.loops import MapLoop
+from aicf.device.spec import host
+from aicf.registry.program import Program
+from aicf.registry.read import read
+from aicf.types import bf16, f16, f32, i32, i64
+
+from .regions import VARIANTS, Graph, normal
+
+ROOT = Path(aicf.__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache, on, empty and of this test alone; memory is empty too."""
+    monkeypatch.setenv("AICF_CACHE", "on")
+    monkeypatch.setenv("AICF_CACHE_DIR", str(tmp_path))
+    forget()
+    yield tmp_path / "kernels"
+    forget()
+
+
+def forget() -> None:
+    code.code_of.cache_clear()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of loops that numba compiles from now on."""
+    names: list[str] = []
+    true = code._compiled
+
+    def told(spec: Any) -> Any:
+        names.append(code._name(spec))
+        return true(spec)
+
+    monkeypatch.setattr(code, "_compiled", told)
+    return names
+
+
+X = np.linspace(-3, 3, 77, dtype=np.float32).reshape(7, 11)
+
+
+def scaled(x: np.ndarray = X, by: float = 0.5, kind: str = "scale") -> Graph:
+    return Graph({"x": x}, (kind, "x", "y", {"factor": by} if kind == "scale" else {}))
+
+
+def summed(x: np.ndarray = X, axes: tuple[int, ...] = (1,)) -> Graph:
+    return Graph({"x": x}, ("square", "x", "s", {}), ("reduce_sum", "s", "y", {"axes": axes}))
+
+
+def test_a_loop_is_compiled_once_for_all_sizes_and_processes(folder, compiled):
+    for x in (X, X[:2], X[0], np.repeat(X, 40, 0), np.tile(X, 3)):
+        scaled(x).check("elementwise_loop")
+    assert compiled == ["scale"] and [p.suffix for p in folder.iterdir()] == [".loop"]
+    for x in (X, np.repeat(X, 9000, 0)):  # rows of a few elements; more than a block
+        summed(x).check("reduce_loop")
+        summed(x, (0,)).check("reduce_loop")
+    assert compiled == ["scale", "square, reduce_sum", "square, reduce_sum"]
+    forget()  # as in a new process
+    scaled().check("elementwise_loop")
+    summed().check("reduce_loop")
+    assert len(compiled) == len(list(folder.iterdir())) == 3
+
+
+def test_off(folder, compiled, monkeypatch):
+    monkeypatch.setenv("AICF_CACHE", "off")
+    scaled().check("elementwise_loop")
+    assert compiled == ["scale"] and not folder.exists()
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def key(graph: Graph) -> str | None:
+    program = read(graph.region)
+    assert isinstance(program, Program)
+    return code.loop_key(MapLoop(program.after, graph.region.operands, graph.region.results).walk)
+
+
+def test_a_key_is_of_content():
+    """Other functions, attributes, types, or ways to walk memory are other loops; other sizes are not."""
+    graphs = [
+        scaled(),
+        scaled(by=0.25),
+        scaled(by=-0.5),
+        scaled(kind="relu"),
+        scaled(kind="square"),
+        scaled(X[:, ::2]),
+    ]
+    graphs += [scaled(np.broadcast_to(X[:, :1], X.shape))]
+    graphs += [scaled(normal(7, 11, dtype=t), kind="square") for t in (f16, bf16, i32, i64)]
+    keys = [key(g) for g in graphs]
+    assert None not in keys and len(set(keys)) == len(keys)
+    assert key(scaled(X[:3])) == key(scaled(X.reshape(-1))) == keys[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the C library has another name there")
+def test_a_function_that_depends_on_more_than_data_and_code_is_not_kept(folder, compiled):
+    """An address of this process would be wrong in another one."""
+    import ctypes
+
+    from aicf.ops.record import unregister
+    from aicf.ops.schema import elementwise
+
+    cube_root = ctypes.CDLL(None).cbrtf
+    cube_root.restype, cube_root.argtypes = ctypes.c_float, [ctypes.c_float]
+
+    @elementwise("cube_root")
+    def op(x):
+        """The cube root of x."""
+        return cube_root(x)
+
+    op.reference(np.cbrt)
+    try:
+        graph = Graph({"x": X}, ("cube_root", "x", "y", {}))
+        for _ in range(2):
+            graph.check("elementwise_loop")
+        assert compiled == ["cube_root"] and key(graph) is None and not folder.exists()
+    finally:
+        unregister("cube_root")
+
+
+@pytest.mark.parametrize("package", code.PACKAGES)
+def test_a_key_changes_with_the_versions_of_what_compiles(package, monkeypatch):
+    before, version = code.toolchain.__wrapped__(), code.version
+    assert code.toolchain.__wrapped__() == before
+    monkeypatch.setattr(code, "version", lambda name: "99" if name == package else version(name))
+    assert code.toolchain.__wrapped__() != before
+
+
+@pytest.mark.parametrize("fact", ["get_host_cpu_name", "get_process_triple"])
+def test_a_key_changes_with_the_processor(fact, monkeypatch):
+    import llvmlite.binding as llvm
+
+    before = code.toolchain.__wrapped__()
+    monkeypatch.setattr(llvm, fact, lambda: "another")
+    assert code.toolchain.__wrapped__() != before
+
+
+@pytest.mark.parametrize("module", code.COMPILERS)
+def test_a_key_changes_with_the_code_that_compiles(module, monkeypatch):
+    before, source = code.toolchain.__wrapped__(), code._module
+    monkeypatch.setattr(code, "_module", lambda name: b"other" if name == module else source(name))
+    assert code.toolchain.__wrapped__() != before
+
+
+def test_all_that_imports_numba_is_among_the_code_that_compiles():
+    folder = Path(code.__file__).parent
+    found = {p.stem for p in folder.glob("*.py") if "numba" in {*_imported(p)}}
+    assert found <= {*code.COMPILERS, "code"}, found
+
+
+def _imported(path: Path) -> list[str]:
+    import ast
+
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and n.level == 0]
+    names += [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    return [name.split(".")[0] for name in names]
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def other_code(data: bytes) -> bytes:
+    """Whole, but no object file."""
+    _, facts = disk.decode(data)
+    return disk.encode(b"no object file" * 9, facts)
+
+
+def other_symbol(data: bytes) -> bytes:
+    return disk.encode(disk.decode(data)[0], {"symbol": "nowhere", "needs": []})
+
+
+def other_facts(data: bytes) -> bytes:
+    return disk.encode(disk.decode(data)[0], {"name": "?"})
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: b"", lambda data: data[:25], lambda data: data[:-1], lambda data: bytes(len(data)),
+    lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:], other_code, other_symbol, other_facts,
+])  # fmt: skip
+def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, caplog):
+    scaled().check("elementwise_loop")
+    (path,) = folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    for _ in range(2):
+        forget()
+        scaled().check("elementwise_loop")
+    assert len(compiled) == 2  # the second time it was whole again
+    assert [r.levelname for r in caplog.records] == ["WARNING"] and "is damaged" in caplog.text
+
+
+# --- processes and threads --------------------------------------------------------------------------------------------
+
+RUN = """
+import json, os, sys, time
+import numpy as np
+import aicf
+from aicf.demo import build_model
+{before}
+rng = np.random.default_rng(0)
+feed = {{"x": rng.random((64, 64), dtype=np.float32), "y": rng.integers(0, 10, 64)}}
+how = {how}
+began = time.process_time()
+program = aicf.compile(build_model(), device="cpu", **how)
+results = [program(feed if how else {{"x": feed["x"]}})["output"].numpy().tobytes().hex()]
+seconds = time.process_time() - began
+results += [program(feed if how else {{"x": feed["x"]}})["output"].numpy().tobytes().hex()]
+print(json.dumps([results, seconds, "numba" in sys.modules]))
+"""
+TRAIN = (
+    "dict(mode='train', loss=aicf.nn.SoftmaxCrossEntropy(), "
+    "optimizer=aicf.nn.AdamW(aicf.nn.schedules.Cosine(2e-3, total=50, warmup=5), weight_decay=0.3))"
+)
+BARRIER = """
+meeting = os.environ["AICF_CACHE_DIR"]
+open(os.path.join(meeting, str(os.getpid())), "w").close()
+while len(os.listdir(meeting)) < 2:
+    time.sleep(0.01)
+"""
+
+
+def start(text: str) -> subprocess.Popen:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen) -> Any:
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    return json.loads(out.splitlines()[-1])
+
+
+def test_processes_that_compile_at_once_share_a_cache(folder):
+    both = [start(RUN.format(before=BARRIER, how={})) for _ in range(2)]
+    (first, _, numba), (second, _, _) = map(finish, both)
+    assert numba and first == second
+    assert folder.exists() and all(path.suffix == ".loop" for path in folder.iterdir())
+
+
+def test_a_later_process_trains_at_once_without_numba(folder):
+    """The demo's model: compiled and a first step in half a second of CPU time, to the same bits."""
+    first, _, numba = finish(start(RUN.format(before="", how=TRAIN)))
+    entries = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert numba and entries
+    second, seconds, numba = finish(start(RUN.format(before="", how=TRAIN)))
+    assert first == second and not numba
+    assert seconds < 0.5
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == entries
+
+
+def test_threads_that_run_one_loop_at_once():
+    """Each has a block of its own, in which rows are formed."""
+    built = VARIANTS["reduce_loop"].build(summed().region, host())
+    inputs = [normal(7, 11) for _ in range(8)]
+
+    def work(i: int) -> bool:
+        x, y = inputs[i % 8], np.empty(7, np.float32)
+        built.function([x], [y])
+        return np.allclose(y, (x.astype(float) ** 2).sum(1), rtol=1e-6)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(2000)))
+
+
+def test_a_bound_call_reads_its_arrays_anew():
+    built = VARIANTS["elementwise_loop"].build(scaled().region, host())
+    x, y = X.copy(), np.empty_like(X)
+    call = built.bind([x], [y])
+    call()
+    np.testing.assert_array_equal(y, X * f32.numpy.type(0.5))
+    x[:] = 8
+    call()
+    assert (y == 4).all()
