@@ -131,7 +131,7 @@ def _(emit, dy, x, y):
     return activation_gradient(emit, "gelu", dy, x, y)
 
 
-@elementwise("gelu_grad", results=("dx",), alias="dy", continuous=True, flops=23)  # min and max are one each
+@elementwise("gelu_grad", results=("dx",), alias="dy", flops=23)  # min and max are one each
 def gelu_grad(dy, x):
     """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
     s = logistic2(x * (2.302208198144325 + 0.1029432395800235 * (x * x)), 0.5, 0.34657359027997264)

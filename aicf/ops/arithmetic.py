@@ -318,7 +318,7 @@ for _schema in (equal, not_equal, greater, greater_equal, less, less_equal):
 # --- selection and conversion -------------------------------------------------------------------------------
 
 
-@elementwise("select", types=Any_)
+@elementwise("select", types=Any_, continuous=True)  # in a and b; c is exact
 def select(c: Bool, a, b):
     """a where c is true, else b.
 

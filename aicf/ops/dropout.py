@@ -85,7 +85,7 @@ def _dropout_constants(attrs):
     return {"threshold": np.int64(threshold), "scale": np.float32(scale), "layer": np.uint32(attrs["layer"])}
 
 
-@dropout.maps(_dropout_access, _dropout_constants)
+@dropout.maps(_dropout_access, _dropout_constants, continuous=True)  # in x: random words are compared
 def _(x, i, key, step, *, threshold, scale, layer):
     """Element i alone; kernels that hold four neighbours need one Philox counter for all of them."""
     group, key = np.uint64(i >> _TWO), np.uint64(key)

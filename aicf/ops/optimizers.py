@@ -33,7 +33,7 @@ increment.samples((3,))
 increment.samples((0,))
 
 
-@elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"})
+@elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"}, continuous=True)
 def sgd_step(
     p: Float, g: Gradient, v: Sum, lr: F32, momentum: F32, weight_decay: F32, *, nesterov: bool = False
 ):
@@ -89,7 +89,7 @@ adam_correction.draws(step=_steps)
 adam_correction.samples((), (), ())
 
 
-@elementwise("adam_step", results=("p2", "m2", "v2"), must={"p2": "p", "m2": "m", "v2": "v"})
+@elementwise("adam_step", results=("p2", "m2", "v2"), must={"p2": "p", "m2": "m", "v2": "v"}, continuous=True)
 def adam_step(
     p: Float,
     g: Gradient,
@@ -173,7 +173,7 @@ scale_gradient.samples((0, 3), ())
 # --- learning-rate schedules --------------------------------------------------------------------------------
 
 
-@elementwise("schedule_step", result=DType.f32)
+@elementwise("schedule_step", result=DType.f32, continuous=True)  # in base; step is exact
 def schedule_step(step: Index, base: F32, *, every: int, gamma: float):
     """base * gamma^floor(step / every), as PyTorch's StepLR.
 

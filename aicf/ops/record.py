@@ -17,6 +17,7 @@ from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
 from . import numbers
 from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
+from .continuity import is_continuous
 
 # --- how a map op reads its operands ----------------------------------------------------------------------------------
 
@@ -163,17 +164,20 @@ class OpSchema:
         self,
         access: Callable[..., Sequence[Access]],
         constants: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        continuous: bool | None = None,
     ) -> Callable[[Callable[..., Any]], OpSchema]:
         """Decorates the scalar function of an op that is a map, but not elementwise: `access` says what it is called with.
 
         access     (*operand shapes, **attrs) -> one Access per argument; the result has one shape, that of `infer`
         constants  attrs -> the keyword arguments, NumPy scalars of the types they have in the kernel; by default the
                    attributes themselves, in the compute type
+        continuous  as for elementwise ops: found in the function unless it is said
         """
 
         def register_scalar(scalar: Callable[..., Any]) -> OpSchema:
             self.scalar, self.access_fn, self.constants_fn, self.core = scalar, access, constants, MAP
-            self.traits |= {MAP}
+            smooth = is_continuous(scalar) if continuous is None else continuous
+            self.traits |= {MAP} if smooth else {MAP, DISCONTINUOUS}
             return self
 
         return register_scalar

@@ -53,6 +53,7 @@ from .constraints import (
     refuse_gradient,
     require,
 )
+from .continuity import is_continuous
 from .record import Access, OpSchema, register, schema_of, schemas, unregister
 
 __all__ = [
@@ -171,7 +172,8 @@ def elementwise(
     dtype_attr  attribute that names the result's element type (convert)
     traits      LINEAR where it is, in its first operand
     continuous  whether a rounding error in an operand changes the result by no more than a rounding error. By default a
-                function that compares is taken for one that jumps, and gets its operands rounded as they would be in memory
+                function that compares, branches, or calls what can't be seen through is taken for one that jumps, and gets its
+                operands rounded as they would be in memory (continuity.py)
 
     In the scalar function a number literal has the compute type of the operands (f32 for floats). It may call `math`
     functions and use `if`/`else` expressions; it writes `float(i)` where an integer becomes a number of the compute
@@ -207,7 +209,7 @@ def elementwise(
             if must:
                 implied.append("C2  what is written in place has the broadcast shape")
         doc = _with_constraints(inspect.getdoc(scalar) or "", implied)
-        smooth = not _compares(scalar) if continuous is None else continuous
+        smooth = is_continuous(scalar) if continuous is None else continuous
         jumps = () if smooth else (DISCONTINUOUS,)
         schema = OpSchema(
             name,
@@ -240,10 +242,6 @@ def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, 
     except ValueError:
         shapes = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
         raise ConstraintBroken("C1", f"shapes do not broadcast: {shapes}") from None
-
-
-def _compares(scalar: Callable[..., Any]) -> bool:
-    return any(i.opname in ("COMPARE_OP", "CONTAINS_OP", "IS_OP") for i in dis.get_instructions(scalar))
 
 
 def _count_flops(scalar: Callable[..., Any]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from machines.hopper_bodies import to_tf32
+from rounding_points import jumps
 
 import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cuda_kernels import MODULES
@@ -20,7 +21,6 @@ from aicf.ops.constraints import OperandDecl
 from aicf.ops.draw import draw
 from aicf.ops.gemm import round_tf32
 from aicf.ops.schema import OpSchema, schema_of
-from aicf.registry.read import jumps
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from nn.mlp import on_each_device
 from registry.synthetic import kernel, registry_of, structured
@@ -26,7 +26,9 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Open, Schedule
 from aicf.graph.fuse.schedule import schedule
+from aicf.graph.run import alias
 from aicf.ops import record
+from aicf.ops.schema import schema_of
 from aicf.registry.read import _read_parts, read, read_parts
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, one_op, structure
@@ -263,16 +265,45 @@ def close(got: dict, want: dict, tolerance: float, what: str) -> None:
 STEPS = [*RULES, *["step"] * 8]
 
 
-@pytest.mark.spec("A5", "A7", "C6")
-@settings(max_examples=80, deadline=None)
-@given(dag=dags(14, STEPS), made=registries(), beam=st.sampled_from([1, 3]), replay=st.booleans())
-def test_whatever_regions_are_formed_in_place_steps_and_storage_change_no_result(dag, made, beam, replay):
-    """Made-up kernels that run their ops' references: what schedule, regions and plan make of values, and nothing else."""
+def check_regions_and_storage(dag: Dag, made: list, beam: int = 1, replay: bool = False) -> None:
     registry = registry_of(*made, structured("cpu.any.v1", us=0.5, reject=unreadable))
     program = compiled(dag, registry=registry, beam=beam)  # nor is there a region that the plan refuses
     feed = dag.feed()
     want = exact(traced(dag, "cpu"), start(program, feed))
     close(outcome(program, feed, replay), want, 2e-4, "regions and NumPy")
+
+
+@pytest.mark.spec("A5", "A7", "C6")
+@settings(max_examples=80, deadline=None)
+@given(dag=dags(14, STEPS), made=registries(), beam=st.sampled_from([1, 3]), replay=st.booleans())
+def test_whatever_regions_are_formed_in_place_steps_and_storage_change_no_result(dag, made, beam, replay):
+    """Made-up kernels that run their ops' references, and write early: what schedule, regions and plan make of values."""
+    check_regions_and_storage(dag, made, beam, replay)
+
+
+def fails(check: Callable, *args) -> bool:
+    try:
+        check(*args)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("what", ["a product over its operand", "sums over what they read"])
+def test_a_result_written_over_what_is_still_read_is_noticed(monkeypatch, what):
+    """The law above fails where a plan is made unsafe."""
+    monkeypatch.setattr(alias, "why_not_in_place", lambda spec, result, operands: "")
+    if what == "a product over its operand":
+        monkeypatch.setattr(schema_of("gemm"), "alias", {0: (0, "may")})
+    else:
+        monkeypatch.setattr(alias, "_elementwise", lambda spec: True)
+    rules = [*["gemm", "reduce"] * 4, *RULES]
+    few = settings(max_examples=300, deadline=None, phases=[Phase.generate], derandomize=True, database=None)
+    find(
+        dags(14, rules, rows=(3,), columns=(3,)),
+        lambda dag: fails(check_regions_and_storage, dag, [kernel("cpu.one.v1")]),
+        settings=few,
+    )
 
 
 @on_each_device

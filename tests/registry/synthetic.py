@@ -58,11 +58,31 @@ def structured(
     return KernelVariant(id, kinds or ("*",), id.split(".")[0], accepts, cost, interpret, takes=takes, **more)
 
 
+IN_PLACE = {
+    "reshape",
+    "rng_advance",
+}  # of the ops that are no maps: those that read each element where they write it
+
+
+def scattered(region: RegionSpec) -> set[int]:
+    """Operands that a kernel may still read after it has begun to write: by a core, on the way to one, or broadcast."""
+    found, before = set(), True
+    for op in reversed(region.ops):
+        core = not schema_of(op.kind).is_map and op.kind.name not in IN_PLACE
+        before = before and not core
+        shape = region.tensors[op.outputs[0]].shape
+        found.update(t for t in op.inputs if t >= 0 and (not before or region.tensors[t].shape != shape))
+    return found
+
+
 def interpret(region, device) -> HostCall:
-    """Run a region op by op with NumPy."""
+    """Run a region op by op with NumPy. As a kernel may, it writes to its results while it still reads what is read elsewhere."""
+    late = scattered(region)
 
     def run(operands, results):
-        known = dict(zip(region.inputs, operands))
+        known = {t: a if t in late else a.copy() for t, a in zip(region.inputs, operands)}
+        for target in results if late else ():
+            target[...] = -7
         for op in region.ops:
             arrays = [known[i] if i >= 0 else None for i in op.inputs]
             known.update(zip(op.outputs, schema_of(op.kind).call_reference(arrays, op.attrs)))

@@ -1,0 +1,20 @@
+"""Which ops may make a jump of a rounding error, written down by hand: the tests' own word for it, beside what aicf finds (A15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aicf.rows import RegionOp
+from aicf.types import TensorDesc
+
+JUMPS = {
+    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+    "relu_grad", "leaky_relu_grad",  # 0 or dy
+    "adam_correction", "schedule_cosine", "schedule_linear",  # of f32 alone, where nothing is rounded
+}  # fmt: skip
+
+
+def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
+    """Comparisons, steps, and floats cut off to integers or bools."""
+    cut = any(tensors[t].dtype.kind == "float" for t in op.inputs if t >= 0)
+    return op.kind.name in JUMPS or (cut and any(tensors[t].dtype.kind != "float" for t in op.outputs))
