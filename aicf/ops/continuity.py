@@ -1,4 +1,4 @@
-"""Whether a scalar function is continuous: found in its bytecode, and in that of the functions it calls (A15).
+"""Whether a scalar function is continuous: found in its bytecode, and in that of the functions it calls.
 
 A function that may jump gets its operands rounded as they would be in memory, so it is taken for one wherever that can't be
 ruled out: at every instruction that is not known to be harmless, and at every call that can't be seen through. A step to
