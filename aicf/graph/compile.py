@@ -36,12 +36,11 @@ def compile_graph(
     selector: Selector,
     phase: str = "step",
     variables: Variables | None = None,
-    renew: bool = False,
     beam: int = 1,
 ) -> CompiledPlan:
     """A recipe at given sizes, for a device that need not be there: model to graph to lowered ops to regions to plan.
 
-    variables   where params and states are made; `renew` sets those meta-parameters anew that are there already
+    variables   where params and states are made
     beam        hypotheses that region forming keeps at each op
     """
     device = selector.device
@@ -49,7 +48,7 @@ def compile_graph(
     graph = optimize(graph)
     verify(graph)
     if variables is not None:
-        variables.declare(graph, renew)
+        variables.declare(graph)
     lowered = schedule(lower(graph), graph)
     regions = form_regions(lowered, graph, selector, _checked_beam(beam))
     plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
@@ -81,8 +80,8 @@ def compile(
     mode        "infer"; "grad" also returns the gradients of all parameters; "train" also steps the optimizer
     device      "cpu", "cuda", "cuda:N" or "auto" (the default: CUDA if there is one)
     loss        needed to train and for gradients; optional when inferring
-    optimizer   needed to train; its learning rate and other meta-parameters replace those of an earlier program of the
-                model, while the optimizer's state of each parameter goes on
+    optimizer   needed to train; its learning rate and other meta-parameters are this program's own, while the optimizer's
+                state of each parameter is the model's, and goes on
     accumulate  average the gradients of so many runs before each optimizer step
     capture     on CUDA, replay through graphs: "auto" captures what can be, "strict" raises for what can't, "off" nothing
     static_roles, copy_roles   which of input, param, state are used where they are, and which are copied for each replay;
@@ -119,25 +118,23 @@ def compile(
     selector = Selector(registry, rt.spec, tuning, required, strict)
     if isinstance(variables, Program):
         variables = variables.variables
-    shared = variables if variables is not None else _variables_of(model, rt)
-    if shared.runtime is not rt:
+    own = (variables if variables is not None else _variables_of(model, rt)).of_program()
+    if own.runtime is not rt:
         raise DeviceError(
-            "these variables live on another device", expected=rt.spec.name, got=shared.runtime.spec.name,
+            "these variables live on another device", expected=rt.spec.name, got=own.runtime.spec.name,
             hint="state_dict() and load_state_dict() carry them over",
         )  # fmt: skip
-    starting = True
 
     def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
-        compiled = compile_graph(recipe, sizes, selector, phase, shared, renew=starting, beam=beam)
+        compiled = compile_graph(recipe, sizes, selector, phase, own, beam)
         for region in compiled.regions:
             log_choice(region.selection, hex(rt.stream_id))
         return compiled
 
-    program = Program(recipe, rt, selector.registry, shared, specialise, policy)
+    program = Program(recipe, rt, selector.registry, own, specialise, policy)
     program.tuning = tuning
     for phase in _phases(recipe):
         program.compiled(phase=phase)  # both, so that every variable is there from the start
-    starting = False
     return program
 
 

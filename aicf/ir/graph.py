@@ -35,6 +35,11 @@ class Initializer(Protocol):
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray: ...
 
 
+Check = Callable[
+    [str, Any], Any
+]  # (name, value) -> the value made plain; raises VerifyError for what it can't be
+
+
 def _no_operator(symbol: str, op: str) -> Callable[..., Any]:
     """A method for `x * 2` and the like, which says which op is meant: nothing is emitted behind a layer's back."""
 
@@ -59,7 +64,7 @@ class Value:
     init: Initializer | None = None  # params and states only
     constant: bool = False  # a state that nothing writes and no state dict carries
     meta: str = ""  # short name of a meta-parameter: a 0-D state that `program.set` changes
-    check: Callable[[str, Any], float] | None = None  # (name, value) -> what a meta-parameter may be set to
+    check: Check | None = None  # what a meta-parameter may be set to, and a state dict may bring
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)
     where: str = ""  # the user's file:line

@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import VerifyError
 
 
 @dataclass(frozen=True)
 class Range:
-    """A finite number from `low` to `high`; `open_low` and `open_high` leave the end itself out."""
+    """A finite number from `low` to `high`, when it is rounded to f32, as devices have it; `open_low` and `open_high` leave the
+    end itself out."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -21,16 +24,20 @@ class Range:
     open_high: bool = False
 
     def __call__(self, name: str, value: Any) -> float:
-        """The value as a float. Constructors and `program.set` ask the same check, so they refuse alike."""
+        """The value as a float. Constructors, `program.set` and state dicts ask the same check, so they refuse alike."""
         try:
             number = math.nan if isinstance(value, (str, bool)) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
+        if not self._has(used := _as_f32(number)):
+            rounded = f"{number!r}, which is {used:g} in f32" if self._has(number) else None
+            raise VerifyError(f"{name}={value!r}", expected=str(self), got=rounded)
+        return number
+
+    def _has(self, number: float) -> bool:
         over_low = number > self.low if self.open_low else number >= self.low
         under_high = number < self.high if self.open_high else number <= self.high
-        if not (math.isfinite(number) and over_low and under_high):
-            raise VerifyError(f"{name}={value!r}", expected=str(self))
-        return number
+        return math.isfinite(number) and over_low and under_high
 
     def __str__(self) -> str:
         low = "" if self.low == -math.inf else f" {'>' if self.open_low else '>='} {self.low:g}"
@@ -38,17 +45,23 @@ class Range:
         return f"a finite number{low}{' and' if low and high else ''}{high}"
 
 
+def _as_f32(number: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
 anything, positive, not_negative = Range(), Range(low=0, open_low=True), Range(low=0)
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def whole(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
     """An int, or what counts as one (NumPy's); never a bool or a float."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least:
-        raise VerifyError(f"{name}={value!r}", expected=f"a whole number, {least} or more")
+    if number is None or number < least or (most is not None and number > most):
+        limits = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise VerifyError(f"{name}={value!r}", expected=f"a whole number, {limits}")
     return number
 
 

@@ -16,7 +16,7 @@ from .schedules import Schedule
 
 Rate = float | Schedule
 _DECAY = checks.Range(low=0, high=1, open_high=True)
-CHECKS = {  # of each meta-parameter: in constructors and in `program.set`
+CHECKS = {  # of each meta-parameter: in constructors, in `program.set`, and where a state dict is loaded
     "lr": checks.not_negative,
     "clip_norm": checks.positive,
     "momentum": checks.Range(low=0, high=1),
@@ -42,9 +42,8 @@ class Optimizer:
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
         with ctx.scope("optimizer"):
-            step = ctx.state(
-                f"{self.family}.step", (), 0, i32
-            )  # steps done; not shared with another kind of optimizer
+            # steps done; not shared with another kind of optimizer
+            step = ctx.state(f"{self.family}.step", (), 0, i32, checks.whole)
             base = _meta(ctx, "lr", self.lr.base if isinstance(self.lr, Schedule) else self.lr)
             lr = self.lr.emit(ctx, step, base) if isinstance(self.lr, Schedule) else base
             now = ctx.increment(step)
@@ -53,6 +52,10 @@ class Optimizer:
             grads = self._clip(ctx, grads)
         for param, grad in zip(params, grads):
             self.step(ctx, param, grad, lr, meta)
+
+    def rate(self, step: int, base: float) -> float:
+        """The learning rate behind `step` steps, on the host."""
+        return self.lr.rate(step, base) if isinstance(self.lr, Schedule) else base
 
     def _clip(self, ctx: Any, grads: list[Value]) -> list[Value]:
         if self.clip_norm is None:

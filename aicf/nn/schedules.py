@@ -8,9 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..errors import VerifyError
+from ..graph.build.builder import Builder, GraphEmitter
+from ..graph.build.evaluate import evaluate
 from ..ir import Value
+from ..types import i32
 from . import checks
+
+MOST = 2**31 - 1  # steps are counted in i32
 
 __all__ = ["Cosine", "Linear", "Schedule", "StepDecay"]
 
@@ -32,6 +39,17 @@ class Schedule:
         """The 0-D rate of this step."""
         raise NotImplementedError
 
+    def rate(self, step: int, base: float | None = None) -> float:
+        """The rate behind `step` steps, on the host: what `emit` computes. By default of the schedule's own base."""
+        ctx = GraphEmitter(Builder(), "cpu")
+        done, start = ctx.input("step", (), i32), ctx.input("base", ())
+        rate = self.emit(ctx, done, start)
+        fed = {
+            done: np.int32(checks.whole("step", step)),
+            start: np.float32(self.base if base is None else base),
+        }
+        return float(evaluate(ctx.builder.graph, fed)[rate])
+
 
 @dataclass(frozen=True)
 class _Decay(Schedule):
@@ -44,9 +62,12 @@ class _Decay(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        checks.whole(f"{name}: total", self.total, 1)
-        if checks.whole(f"{name}: warmup", self.warmup) > self.total:
-            raise VerifyError(f"{name}: warmup={self.warmup}", expected=f"at most total={self.total}")
+        checks.whole(f"{name}: total", self.total, 1, MOST)
+        if checks.whole(f"{name}: warmup", self.warmup) >= self.total:
+            raise VerifyError(
+                f"{name}: warmup={self.warmup}", expected=f"less than total={self.total}",
+                hint="total counts the steps of the warm-up, too; the decay needs one of its own",
+            )  # fmt: skip
         checks.not_negative(f"{name}: floor", self.floor)
 
     @property
@@ -77,7 +98,7 @@ class StepDecay(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole("StepDecay: every", self.every, 1)
+        checks.whole("StepDecay: every", self.every, 1, MOST)
         checks.not_negative("StepDecay: gamma", self.gamma)
 
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:

@@ -107,6 +107,93 @@ def test_an_inference_program_takes_a_training_checkpoint(device):
         fresh.load_state_dict({**state, "9.weight": state["0.weight"]})
 
 
+def dropping(seed: int, batch: int = 6) -> nn.Model:
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=batch, seed=seed)
+    return model.add(nn.Linear(5, 7)).add(nn.Dropout(0.5)).add(Counting()).add(nn.Linear(7, 3))
+
+
+class Counting(nn.Layer):
+    """Keeps a state while it trains, and no other time."""
+
+    def emit(self, ctx, x):
+        if ctx.training:
+            seen = ctx.state("seen", (), 0, aicf.i32)
+            ctx.update(seen, ctx.increment(seen))
+        return x
+
+
+@on_each_device
+@pytest.mark.spec("D16", "C15")
+@pytest.mark.parametrize("mode", ["infer", "grad"])
+def test_a_program_that_does_not_train_takes_all_of_a_training_checkpoint_with_dropout(device, mode):
+    trained = trainer(device, dropping(1), nn.AdamW(0.01), accumulate=2)
+    for step in range(3):
+        trained.replay(batch_of(6, seed=step))
+    state = trained.state_dict()
+    assert {"rng", "2.seen", "optimizer.lr", "0.weight.exp_avg", "program.runs"} <= set(state)
+    fresh = aicf.compile(dropping(2), mode, device=device, loss=nn.SoftmaxCrossEntropy())
+    assert fresh.load_state_dict(state) == []
+    assert same(params(fresh), params(trained))
+    for name in ("9.weight", "3.weights", "seen"):
+        before = fresh.state_dict()
+        with pytest.raises(StateError, match=f"extra: {name}"):
+            fresh.load_state_dict({**dropping_zeros(state), name: state["0.weight"]})
+        assert same(fresh.state_dict(), before)
+    del state["3.bias"]
+    with pytest.raises(StateError, match=r"missing: 3.bias"):
+        fresh.load_state_dict(state)
+
+
+def dropping_zeros(state: dict) -> dict:
+    """The same names, so that a load that was half done would show."""
+    return {name: np.zeros_like(value) for name, value in state.items()}
+
+
+def test_a_checkpoint_of_a_model_with_dropout_serves_the_model_without_for_inference_only():
+    plain = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(nn.Linear(5, 3))
+    with_dropout = (
+        nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(nn.Linear(5, 3)).add(nn.Dropout())
+    )
+    state = trainer("cpu", with_dropout).state_dict()
+    assert aicf.compile(plain, device="cpu").load_state_dict(state) == []
+    with pytest.raises(StateError, match="extra: rng"):
+        trainer("cpu", plain).load_state_dict(state)
+
+
+BAD_VALUES = {
+    "lr": ("optimizer.lr", np.float32("nan"), "a finite number >= 0", "nan"),
+    "beta": ("optimizer.beta1", np.float32(2), "a finite number >= 0 and < 1", "2.0"),
+    "step": ("optimizer.adam.step", np.int32(-5), "a whole number, 0 or more", "-5"),
+    "float step": ("optimizer.adam.step", 2.5, "tensor<i32>", "2.5"),
+    "long step": ("optimizer.adam.step", 2**40, "tensor<i32>", "1099511627776"),
+    "rng": ("rng", np.array([3, -1]), "a key, and a step of 0 or more", "[3, -1]"),
+    "negative runs": ("program.runs", -3, "a 0-D integer, 0 or more", "-3"),
+    "half a run": ("program.runs", 1.5, "a 0-D integer, 0 or more", "1.5"),
+    "too many runs": ("program.runs", 2**70, "a 0-D integer, 0 or more", str(2**70)),
+    "one run too many": ("program.runs", 2**63, "a 0-D integer, 0 or more", str(2**63)),
+    "runs in a row": ("program.runs", np.arange(3), "a 0-D integer, 0 or more", "[0, 1, 2]"),
+    "runs as text": ("program.runs", "many", "a 0-D integer, 0 or more", "many"),
+}
+
+
+@pytest.mark.spec("D16", "C13")
+@pytest.mark.parametrize("what", BAD_VALUES)
+def test_a_value_that_no_run_leaves_is_refused_with_its_key_and_nothing_is_loaded(what):
+    key, value, expected, got = BAD_VALUES[what]
+    source, program = (trainer("cpu", dropping(seed), nn.Adam(0.01)) for seed in (1, 2))
+    source.run(batch_of(6))
+    state, before = {**source.state_dict(), key: value}, program.state_dict()
+    for strict in (True, False):
+        with pytest.raises(StateError) as error:
+            program.load_state_dict(state, strict=strict)
+        text = str(error.value)
+        assert key in text and f"expected: {expected}" in text and f"got: {got}" in text, text
+        assert same(program.state_dict(), before)
+    state[key] = source.state_dict()[key]
+    assert program.load_state_dict(state) == []
+    assert same(program.state_dict(), source.state_dict())
+
+
 @pytest.mark.spec("C17")
 def test_optimizer_state_is_keyed_by_the_parameter_s_name():
     names = set(trainer("cpu", mlp(), nn.Adam()).state_dict())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import TypeInferenceError, VerifyError
-from ...ir import Graph, Initializer, Op, Role, Value
+from ...ir import Check, Graph, Initializer, Op, Role, Value
 from ...ops import numbers
 from ...ops.schema import OpSchema, schema_of
 from ...types import DType, TensorSpec, f32, i64
@@ -63,7 +63,7 @@ class Builder:
         init: Initializer | None = None,
         constant: bool = False,
         meta: str = "",
-        check: Callable[[str, Any], float] | None = None,
+        check: Check | None = None,
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -330,16 +330,22 @@ class GraphEmitter:
             )  # fmt: skip
         return known or self.builder.value(full, spec, Role.param, init)
 
-    def state(self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32) -> Value:
-        """A tensor kept between runs; the same name gives the same value. `init` may be a number."""
+    def state(
+        self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32, check: Check | None = None,
+    ) -> Value:  # fmt: skip
+        """A tensor kept between runs; the same name gives the same value. `init` may be a number.
+
+        check  of (name, value); raises VerifyError for what a state dict can't bring
+        """
         full, dtype = self._name(name), DType.of(dtype)
         known = self.builder.find(full)
         if known is not None:
             return known
         start = init if callable(init) else _Constant(self._number(init, dtype, f"state: {full}"))
-        return self.builder.value(full, TensorSpec(shape, dtype, self.device), Role.state, start)
+        spec = TensorSpec(shape, dtype, self.device)
+        return self.builder.value(full, spec, Role.state, start, check=check)
 
-    def meta(self, name: str, value: float, check: Callable[[str, Any], float] | None = None) -> Value:
+    def meta(self, name: str, value: float, check: Check | None = None) -> Value:
         """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan.
 
         check  of (name, value) -> value; raises for what the parameter can't be
@@ -352,7 +358,8 @@ class GraphEmitter:
         """(the graph's random state, the number of this use of it). `advance` goes on to the next step."""
         known = self.builder.find("rng")
         if known is None or known.role is not Role.state:
-            known = self.builder.value("rng", TensorSpec((2,), i64, self.device), Role.state, _random_start)
+            spec = TensorSpec((2,), i64, self.device)
+            known = self.builder.value("rng", spec, Role.state, _random_start, check=_check_random)
         self._draws += 1
         return known, self._draws - 1
 
@@ -374,3 +381,8 @@ class GraphEmitter:
 def _random_start(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """A key drawn from the model's seed, and step 0."""
     return np.array([rng.integers(2**63), 0])
+
+
+def _check_random(name: str, state: np.ndarray) -> None:
+    if state[1] < 0:
+        raise VerifyError(f"{name}={state.tolist()}", expected="a key, and a step of 0 or more")

@@ -125,10 +125,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     """Emit a recipe for given sizes. `phase` is "step", or "accumulate" for the runs between two steps."""
     builder = Builder()
     ctx = GraphEmitter(builder, device, training=recipe.mode != "infer", policy=recipe.policy)
-    inputs = {
-        name: ctx.input(name, bound.shape, bound.dtype)
-        for name, bound in ((n, s.bind(sizes)) for n, s in recipe.model.inputs.items())
-    }
+    inputs = _inputs(recipe, ctx, sizes)
     output = recipe.model.emit(ctx, inputs)
     params = builder.graph.externals(Role.param)
     if recipe.loss is not None:
@@ -147,6 +144,19 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
         _return(builder, ctx, name, value)
     ctx.advance()
     return builder.graph
+
+
+def declared_names(recipe: Recipe, device: str, training: bool) -> set[str]:
+    """Names of the params and states that the model itself declares, when it is trained or not."""
+    builder = Builder()
+    ctx = GraphEmitter(builder, device, training=training, policy=recipe.policy)
+    recipe.model.emit(ctx, _inputs(recipe, ctx, recipe.model.sizes))
+    return {value.name for value in builder.graph.externals(Role.param, Role.state)}
+
+
+def _inputs(recipe: Recipe, ctx: GraphEmitter, sizes: Mapping[str, int]) -> dict[str, Value]:
+    bound = ((name, spec.bind(sizes)) for name, spec in recipe.model.inputs.items())
+    return {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound}
 
 
 def _target(ctx: GraphEmitter, inputs: Mapping[str, Value], name: str, spec: TensorSpec) -> Value:

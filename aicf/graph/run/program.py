@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from ...errors import FeedError, StateError, TypeInferenceError, VerifyError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
-from ..build.trace import Recipe, trace
+from ..build.trace import Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
 from .executor import Executor
@@ -272,16 +272,20 @@ class Program:
     # --- variables ----------------------------------------------------------------------------------------------------
 
     def set(self, **meta: float) -> None:
-        """Change meta-parameters, device state that no plan depends on: program.set(lr=0.01)."""
-        known = self.variables.meta
-        for name in meta:
-            if name not in known:
-                raise StateError(
-                    f"no meta-parameter is called {name!r}",
-                    expected=", ".join(sorted(known)) or "none at all",
-                )
-        checks = self.variables.checks
-        self.variables.assign({known[name]: checks[name](name, value) for name, value in meta.items()})
+        """Change this program's meta-parameters, device state that no plan depends on: program.set(lr=0.01)."""
+        self.variables.set(meta)
+
+    def get_last_lr(self) -> float:
+        """The learning rate of now, which the next optimizer step takes: under a schedule what that makes of the steps done,
+        else what `set` and `get("lr")` say. As PyTorch's schedulers have it behind each step."""
+        if "lr" not in self.variables.meta:
+            raise StateError(
+                f"this program, of mode {self.mode!r}, has no learning rate",
+                hint="compile(..., 'train', optimizer=nn.SGD(lr=0.1)) makes one that has",
+            )
+        base = float(self.get("lr"))
+        rate = getattr(self.recipe.optimizer, "rate", None)  # an optimizer of the user's own need not have it
+        return base if rate is None else rate(int(self.get("step")), base)
 
     def get(self, name: str) -> np.ndarray:
         """A param or state, or by its short name what the optimizer keeps (`lr`, `step`), as a host array."""
@@ -307,23 +311,28 @@ class Program:
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> list[str]:
         """All or nothing; see Variables.load_state_dict. The run counter may be missing.
 
-        A program that does not train takes a training program's checkpoint: it leaves the optimizer's state aside.
+        A program that does not train takes a training program's checkpoint, and leaves aside what only training needs: the
+        optimizer's state, random states, the run counter.
         """
         if not isinstance(state, Mapping):
             raise StateError(
                 f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(np.load('model.npz'))"
             )  # fmt: skip
-        runs = int(np.asarray(state[RUNS])) if RUNS in state else self.runs
-        named = {k: v for k, v in state.items() if k != RUNS and not self._of_an_optimizer(k)}
-        missing = self.variables.load_state_dict(named, strict, self._names)
-        self.runs = runs
+        runs = _checked_runs(state[RUNS]) if RUNS in state else self.runs
+        extra = set(state) - self._names - {RUNS}
+        aside = self._of_training(extra) if extra and self.mode != "train" else ()
+        named = {k: state[k] for k in state if k != RUNS and k not in aside}
+        with self.variables.lock:
+            missing = self.variables.load_state_dict(named, strict, self._names)
+            self.runs = runs
         return missing
 
-    def _of_an_optimizer(self, name: str) -> bool:
-        """Whether a name that this program does not have is optimizer state: `optimizer.lr`, `0.weight.momentum`."""
-        if self.mode == "train" or name in self._names:
-            return False
-        return name.startswith((OPTIMIZER, *(f"{param}." for param in self.variables.names(Role.param))))
+    def _of_training(self, names: Collection[str]) -> Collection[str]:
+        """Of names that this program does not have those that a training program of the model may: its optimizer's, such as
+        `optimizer.lr` and `0.weight.momentum`, the random state, and what layers keep while they train."""
+        prefixes = OPTIMIZER, *(f"{param}." for param in self.variables.names(Role.param))
+        known = {"rng", *declared_names(self.recipe, self.runtime.kind, training=True)}
+        return [name for name in names if name in known or name.startswith(prefixes)]
 
     def __repr__(self) -> str:
         return (
@@ -333,3 +342,14 @@ class Program:
 
 
 RUNS = "program.runs"
+
+
+def _checked_runs(value: Any) -> int:
+    """A number of runs that was saved: an integer that 64 bits hold."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "iu" or not 0 <= int(array) < 2**63:
+        raise StateError(
+            f"{RUNS} can't be loaded", expected="a 0-D integer, 0 or more, that i64 holds",
+            got=array.tolist() if array.size < 8 else f"an array of shape {array.shape}",
+        )  # fmt: skip
+    return int(array)

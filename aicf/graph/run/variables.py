@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,22 @@ import numpy as np
 from ...device.interop import adopt
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
-from ...errors import FeedError, StateError
+from ...errors import FeedError, StateError, VerifyError
 from ...ir import Graph, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
+from .interrupt import Uninterrupted
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A tensor that outlives a run, and how it was declared."""
+
+    tensor: Tensor
+    role: Role
+    constant: bool
+    meta: str  # short name of a meta-parameter
+    check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
 
 class Variables(Mapping[str, Tensor]):
@@ -23,61 +37,59 @@ class Variables(Mapping[str, Tensor]):
 
     The random stream of a tensor comes from the model's seed and the tensor's name, so neither the order of declaration
     nor another layer changes it.
+
+    shared  what the programs of a model have in common: its params and states. Meta-parameters are each program's own
+            (`of_program`), so that compiling another changes nothing for those there are
     """
 
-    def __init__(self, runtime: Runtime, seed: int = 0) -> None:
+    def __init__(self, runtime: Runtime, seed: int = 0, shared: Variables | None = None) -> None:
         self.runtime, self.seed = runtime, seed
-        self._tensors: dict[str, Tensor] = {}
-        self._roles: dict[str, Role] = {}
-        self._constants: set[str] = set()
-        self.lock = threading.RLock()  # held by a run: programs of one model share these tensors
-        self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter
-        self.checks: dict[str, Callable[[str, Any], float]] = {}  # short name -> what it may be set to
+        self.shared: Variables = self if shared is None else shared
+        self._own: dict[str, Variable] = {}
+        self._all = self._own if shared is None else ChainMap(self._own, shared._own)
+        # held by a run: programs of one model share these tensors
+        self.lock: threading.RLock = threading.RLock() if shared is None else shared.lock
 
-    def declare(self, graph: Graph, renew: bool = False) -> None:
-        """Make the params and states of a graph that are not there yet; the others must have the same type.
+    def of_program(self) -> Variables:
+        """These, and room for one program's meta-parameters."""
+        return Variables(self.runtime, self.seed, self.shared)
 
-        renew  give meta-parameters that are there the values that this graph declares
-        """
+    def declare(self, graph: Graph) -> None:
+        """Make the params and states of a graph that are not there yet; the others must have the same type."""
+        made = []
         for value in graph.externals(Role.param, Role.state):
-            known = self._tensors.get(value.name)
-            if known is not None:
-                if (known.shape, known.dtype) != (value.spec.shape, value.dtype):
-                    raise StateError(
-                        f"{value.role} {value.name} is declared again with another type",
-                        where=value.where,
-                        expected=str(known.spec),
-                        got=str(value.spec),
-                        hint="one model has one parameter of a name",
-                    )
-                if not (renew and value.meta):
-                    continue
-            assert value.init is not None
-            rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
-            start = np.asarray(value.init(value.spec.shape, rng))
-            if start.shape != value.spec.shape:
+            held = self._own if value.meta else self.shared._own
+            if (known := held.get(value.name)) is None:
+                made.append((held, value.name, self._made(value)))
+            elif (known.tensor.shape, known.tensor.dtype) != (value.spec.shape, value.dtype):
                 raise StateError(
-                    f"the initializer of {value.name} made the wrong shape",
-                    expected=value.spec.shape,
-                    got=start.shape,
+                    f"{value.role} {value.name} is declared again with another type",
+                    where=value.where,
+                    expected=str(known.tensor.spec),
+                    got=str(value.spec),
+                    hint="one model has one parameter of a name",
                 )
-            start = _converted(start, value)
-            if known is not None:
-                self.runtime.write(known, start)
-                continue
-            self._tensors[value.name] = self.runtime.upload(start, value.spec)
-            self._roles[value.name] = value.role
-            if value.constant:
-                self._constants.add(value.name)
-            if value.meta:
-                self.meta[value.meta] = value.name
-                self.checks[value.meta] = value.check or _as_it_is
+        for held, name, variable in made:
+            held[name] = variable
+
+    def _made(self, value: Value) -> Variable:
+        assert value.init is not None
+        rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
+        start = np.asarray(value.init(value.spec.shape, rng))
+        if start.shape != value.spec.shape:
+            raise StateError(
+                f"the initializer of {value.name} made the wrong shape",
+                expected=value.spec.shape,
+                got=start.shape,
+            )
+        tensor = self.runtime.upload(_converted(start, value), value.spec)
+        return Variable(tensor, value.role, value.constant, value.meta, value.check)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+        return self._all[name].tensor
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return name in self._all
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -87,30 +99,41 @@ class Variables(Mapping[str, Tensor]):
 
     def names(self, role: Role | None = None) -> list[str]:
         """Without constants, sorted."""
-        return sorted(n for n, r in self._roles.items() if n not in self._constants and role in (None, r))
+        return sorted(n for n, v in self._all.items() if not v.constant and role in (None, v.role))
 
     def role(self, name: str) -> Role:
-        return self._roles[name]
+        return self._all[name].role
 
-    def assign(self, values: Mapping[str, Any]) -> None:
-        """Write new contents into variables, all or none, in place; their pointers never change."""
-        ready = {n: _fitting(n, self._widened(n, v), self._tensors[n].spec) for n, v in values.items()}
-        for name, array in ready.items():
-            self.runtime.write(self._tensors[name], array)
+    @property
+    def meta(self) -> dict[str, str]:
+        """Short name -> name of each meta-parameter."""
+        return {v.meta: n for n, v in self._own.items() if v.meta}
 
-    def _widened(self, name: str, value: Any) -> Any:
-        """State that older checkpoints have in a half, such as moments of half parameters; it is f32 now."""
-        if self._roles[name] is not Role.state or self._tensors[name].dtype is not DType.f32:
-            return value
-        if isinstance(value, np.ndarray) and value.dtype == _FROM_VOID[DType.bf16]:
-            value = value.view(DType.bf16.numpy)
-        half = isinstance(value, np.ndarray) and value.dtype in (DType.f16.numpy, DType.bf16.numpy)
-        return value.astype(np.float32) if half else value
+    def set(self, meta: Mapping[str, Any]) -> None:
+        """Write meta-parameters by their short names, all or none."""
+        known = self.meta
+        for short in meta:
+            if short not in known:
+                raise StateError(
+                    f"no meta-parameter is called {short!r}",
+                    expected=", ".join(sorted(known)) or "none at all",
+                )
+        checked = {}
+        for short, value in meta.items():
+            check = self._own[known[short]].check
+            checked[known[short]] = value if check is None else check(short, value)
+        self._write({n: self._fitting(n, value) for n, value in checked.items()})
+
+    def _write(self, ready: Mapping[str, np.ndarray]) -> None:
+        """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written."""
+        with self.lock, Uninterrupted():
+            for name, array in ready.items():
+                self.runtime.write(self[name], array)
 
     def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
         with self.lock:
-            return {n: self._tensors[n].numpy() for n in self.names() if names is None or n in names}
+            return {n: self[n].numpy() for n in self.names() if names is None or n in names}
 
     def load_state_dict(
         self, state: Mapping[str, Any], strict: bool = True, names: Collection[str] | None = None
@@ -126,13 +149,38 @@ class Variables(Mapping[str, Tensor]):
             raise StateError(
                 "the state dict does not fit this program",
                 details=[
-                    *(f"missing: {n}: {self._tensors[n].spec}" for n in missing),
+                    *(f"missing: {n}: {self[n].spec}" for n in missing),
                     *(f"extra: {n}" for n in extra),
                 ],
                 hint="load_state_dict(..., strict=False) loads what is common",
             )
-        self.assign({n: state[n] for n in names if n in state})
+        self._write({n: self._loadable(n, state[n]) for n in names if n in state})
         return missing
+
+    def _loadable(self, name: str, value: Any) -> np.ndarray:
+        """A host array that the variable may hold, or StateError."""
+        array = self._fitting(name, self._widened(name, value))
+        check = self._all[name].check
+        if check is not None:
+            try:
+                check(name, array if array.ndim else array.item())
+            except VerifyError as error:
+                raise StateError(
+                    f"{name} can't be loaded", expected=error.expected, got=array.tolist()
+                ) from None
+        return array
+
+    def _fitting(self, name: str, value: Any) -> np.ndarray:
+        return _fitting(name, value, self[name].spec)
+
+    def _widened(self, name: str, value: Any) -> Any:
+        """State that older checkpoints have in a half, such as moments of half parameters; it is f32 now."""
+        if self.role(name) is not Role.state or self[name].dtype is not DType.f32:
+            return value
+        if isinstance(value, np.ndarray) and value.dtype == _FROM_VOID[DType.bf16]:
+            value = value.view(DType.bf16.numpy)
+        half = isinstance(value, np.ndarray) and value.dtype in (DType.f16.numpy, DType.bf16.numpy)
+        return value.astype(np.float32) if half else value
 
 
 def _converted(start: np.ndarray, value: Value) -> np.ndarray:
@@ -156,12 +204,16 @@ _FROM_VOID = {DType.bf16: np.dtype("V2"), DType.f8e4m3: np.dtype("V1")}  # what 
 
 
 def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
-    """A host array of the variable's type, or StateError. Python numbers take its element type."""
+    """A host array of the variable's type, or StateError. Python numbers take its element type, if it has them."""
     if isinstance(value, np.ndarray) and spec.dtype in _FROM_VOID and value.dtype == _FROM_VOID[spec.dtype]:
         value = value.view(spec.dtype.numpy)
     if isinstance(value, (bool, int, float)):
         if reason := numbers.why_not(value, spec.dtype):
-            raise StateError(f"{name} can't be {numbers.told(value)}: {reason}", expected=str(spec))
+            raise StateError(
+                f"{name} can't be {numbers.told(value)}: {reason}",
+                expected=str(spec),
+                got=numbers.told(value),
+            )
         array = rounded(np.asarray(numbers.constant(value, spec.dtype)), spec.dtype)
     else:
         try:
@@ -176,10 +228,6 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
             got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}",
         )
     return array
-
-
-def _as_it_is(name: str, value: Any) -> Any:
-    return value
 
 
 def _download(value: Any) -> np.ndarray:
