@@ -57,7 +57,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recipe_is_read_as_it_is_meant():
-    assert len(FILES) == 11
+    assert len(FILES) == 12
     assert len(ENROLLED) == 4
     assert len(COMMANDS) == 4
 
@@ -130,3 +130,11 @@ def test_another_package_brings_an_op_and_a_kernel(tmp_path):
     assert "cpu.squareplus_numpy.v1 [acme]" in run("-c", ACME, cwd=tmp_path, path=path)
     printed = run("-m", "aicf", "info", "squareplus", cwd=tmp_path, path=path)
     assert "cpu.squareplus_numpy.v1" in printed
+
+
+@pytest.mark.spec("B11")
+def test_a_script_brings_an_op_and_a_kernel(tmp_path):
+    write(tmp_path, {"script.py": FILES["script.py"]})
+    assert "chosen    cpu.softsine_numpy.v1" in run("script.py", cwd=tmp_path, path=ROOT)
+    printed = run("-m", "aicf", "explain", "script.py", "--device", "h200", cwd=tmp_path, path=ROOT)
+    assert "softsine   op 0" in printed and "cuda." in printed

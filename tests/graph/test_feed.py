@@ -428,3 +428,20 @@ def test_a_tensor_of_another_gpu_is_refused_by_its_number():
     assert check_feed([slot], feed, "cuda:1") == feed
     with pytest.raises(FeedError, match=r"a host array or a cuda:0 tensor(.|\n)*got: a cuda:1 tensor"):
         check_feed([slot], feed, "cuda:0")
+
+
+@pytest.mark.parametrize(
+    "shape, hint, mend",
+    [
+        ((6,), "y[:, None] adds the last dimension", lambda y: y[:, None]),
+        ((6, 1, 1), "y[:, 0] drops the last dimension", lambda y: y[:, 0]),
+    ],
+)
+def test_targets_with_a_dimension_too_few_or_too_many_are_told_how_to_mend_it(shape, hint, mend):
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=6).add(nn.Linear(4, 1))
+    program = trainer("cpu", model, loss="mse")
+    feed = {"x": np.ones((6, 4), np.float32), "y": np.ones(shape, np.float32)}
+    with pytest.raises(FeedError, match="the feed of y is wrong") as raised:
+        program(feed)
+    assert hint in str(raised.value)
+    program({**feed, "y": mend(feed["y"])})  # what it says works

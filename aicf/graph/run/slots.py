@@ -127,6 +127,8 @@ def _mend(name: str, expected: str, got: str) -> str | None:
         return f"arrays are never converted silently: np.asarray({name}, np.{_numpy(want[2])})"
     if have[1] == f"{want[1]}x1":
         return f"{name}[:, 0] drops the last dimension"
+    if want[1] == f"{have[1]}x1":
+        return f"{name}[:, None] adds the last dimension"
     return None
 
 
