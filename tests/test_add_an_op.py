@@ -43,7 +43,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tree")
     for part in ("aicf", "tests/ops", "tests/nn"):  # tests of ops take helpers from those of nn
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("tests/conftest.py", "pyproject.toml"):
+    for part in ("tests/conftest.py", "tests/rounding_points.py", "pyproject.toml"):
         shutil.copy(ROOT / part, folder / part)
     write(folder, {name: text for name, text in FILES.items() if name.startswith(("aicf/", "tests/"))})
     for name, file in ENROLLED:
