@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..types import TensorSpec, numel
+from ..types import DType, TensorSpec, numel
 from .schema import LINEAR, Float, Number, OpSchema, is_integer, op, require
 
 
@@ -100,7 +100,10 @@ def _(x, axes, keepdims):
 
 @reduce_mean.gradient
 def _(emit, dy, x, axes, keepdims):
-    return _expand(emit, emit.scale(dy, factor=1.0 / max(_count(x, axes), 1)), x, axes, keepdims)
+    """1 / n is a number in memory, in f32: as an attribute it would be part of a kernel, and each n would have its own."""
+    dy, narrow = (dy, None) if x.dtype is DType.f32 else (emit.convert(dy, dtype=DType.f32), x.dtype)
+    share = emit.mul(dy, 1.0 / max(_count(x, axes), 1))
+    return _expand(emit, emit.convert(share, dtype=narrow) if narrow else share, x, axes, keepdims)
 
 
 def _count(x, axes):
