@@ -13,6 +13,7 @@ from ..registry.program import Apply, Gemm, Load, Map
 from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
 from ..types import OpKind, f32
+from .blas import matmul, threads_for
 from .costs import loop_us
 from .elementwise import loops_take, program_of
 from .reduce import summed_columns, sums_us
@@ -25,7 +26,7 @@ class GemmBlas:
     """map(alpha * op(a) @ op(b) + beta * c): sgemm, then one more pass over the product if anything is left to do.
 
     That pass adds up columns, too: in f64, like a reduction of its own.
-    Parallel inside BLAS. Half types are widened first. Bytes: operands once, the product once or three times.
+    Parallel inside BLAS, by size (blas.py). Half types are widened first. Bytes: operands once, the product once or three times.
     """
 
     def accepts(region):
@@ -51,6 +52,8 @@ class GemmBlas:
         place = _place_of_product(region, rest) if rest else stores[0][1]
         read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
 
+        most = threads_for(2 * core.m * core.n * core.k)
+
         def bind(operands, results):
             after = None if loop is None else loop(operands, results)
             out = None if place is None else results[place]
@@ -60,8 +63,7 @@ class GemmBlas:
             def run():
                 a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
                 a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
-                with np.errstate(all="ignore"):
-                    product = np.matmul(a, b, out=out)
+                product = matmul(a, b, out, most)
                 if after is not None:
                     after(product)
 
