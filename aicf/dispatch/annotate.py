@@ -34,17 +34,17 @@ def label(kernel_id: str, region: RegionSpec, stream: int) -> str:
     return f"{region.signature} -> {kernel_id} {tensors} stream={stream:#x}"
 
 
-def annotated(call: Callable[..., None], text: str) -> Callable[..., None]:
+def annotated(call: Callable[..., Any], text: str) -> Callable[..., Any]:
     """The call inside a range; the call itself where there are no ranges."""
     ranges = domain()
     if ranges is None:
         return call
     attributes = ranges.get_event_attributes(message=text)
 
-    def ranged(*args: Any) -> None:
+    def ranged(*args: Any) -> Any:
         ranges.push_range(attributes)
         try:
-            call(*args)
+            return call(*args)
         finally:
             ranges.pop_range()
 

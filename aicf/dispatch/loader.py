@@ -39,8 +39,9 @@ def report(done: int, total: int, kernel_id: str = "") -> None:
         progress(done, total, kernel_id)
 
 
-# Runs a bound kernel; on CUDA it takes another stream, or a graph builder, if given one.
-Call = Callable[..., None]
+# Runs a bound kernel and returns the id of the variant that it is of; None where nothing was run. On CUDA it takes another
+# stream, or a graph builder, if given one.
+Call = Callable[..., "str | None"]
 
 
 class KernelLoader:
@@ -93,10 +94,9 @@ class KernelLoader:
         results: Sequence[Tensor],
         workspace: Tensor | None,
     ) -> Call:
-        built = self.build(kernel_id, region)
+        built, variant = self.build(kernel_id, region), self.registry.by_id(kernel_id)
         if isinstance(built, HostCall):
-            call = built.bind([t.array for t in operands], [t.array for t in results])
-            return lambda *on: call()
+            return _host_call(built.bind([t.array for t in operands], [t.array for t in results]), variant.id)
         from ..cuda_kernels import engine
 
         key = (kernel_id, region)
@@ -105,7 +105,7 @@ class KernelLoader:
         ins, outs = [t.ptr for t in operands], [t.ptr for t in results]
         scratch = workspace.ptr if workspace is not None else 0
         calls = [engine.bind(start, self.runtime.stream, ins, outs, scratch) for start in self._starts[key]]
-        return calls[0] if len(calls) == 1 else partial(_all, calls)
+        return partial(_all, calls, variant.id)
 
 
 def _build_anew(spec: DeviceSpec, kernel_id: str, region: RegionSpec) -> list[Launch]:
@@ -119,9 +119,18 @@ def _nothing(*on: Any) -> None:
     pass
 
 
-def _all(calls: list[Call], *on: Any) -> None:
+def _host_call(start: Callable[[], None], kernel_id: str) -> Call:
+    def call(*on: Any) -> str:
+        start()
+        return kernel_id
+
+    return call
+
+
+def _all(calls: list[Callable[..., None]], kernel_id: str, *on: Any) -> str:
     for call in calls:
         call(*on)
+    return kernel_id
 
 
 def run_op(

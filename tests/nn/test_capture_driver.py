@@ -22,6 +22,10 @@ class Status(int):
     name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
 
 
+class Function(int):
+    """A handle; 0 is none."""
+
+
 MANAGED = 1000  # memory from here on is of another kind
 
 
@@ -29,7 +33,7 @@ class Driver:
     """Streams are captured or not, graphs exist or not; wrong use raises."""
 
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
-    CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_MEMCPY="memcpy")
+    CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_MEMCPY="memcpy", CU_GRAPH_NODE_TYPE_KERNEL="kernel")
 
     def __init__(self) -> None:
         self.capturing: set[str] = set()
@@ -59,6 +63,15 @@ class Driver:
 
     def cuGraphNodeGetType(self, node):
         return Status(0), "kernel" if isinstance(node, str) else "memcpy"
+
+    def cuGraphKernelNodeGetParams(self, node):
+        return Status(0), SimpleNamespace(func=Function(node == "b"), kern=node)
+
+    def cuFuncGetName(self, function):
+        return Status(0), b"b as a function"
+
+    def cuKernelGetName(self, kernel):
+        return Status(0), kernel.encode()
 
     def cuGraphMemcpyNodeGetParams(self, node):
         return Status(0), SimpleNamespace(**vars(node))
@@ -123,6 +136,7 @@ def call(runtime: Runtime, name: str):
             runtime.driver.recorded.append(name)
         else:
             runtime.driver.launched.append(f"{name} on {stream}")
+        return f"cpu.{name}.v1"
 
     return launch
 
@@ -144,7 +158,8 @@ def test_a_capture_runs_nothing_and_a_replay_everything_in_order():
     runtime = Runtime()
     graph = capture(runtime, [call(runtime, n) for n in "abc"])
     assert (graph.nodes, runtime.driver.launched, clean(runtime)) == (3, [], True)
-    graph.launch()
+    assert graph.kernels() == ["a", "b as a function", "c"]
+    assert graph.launch() == ["cpu.a.v1", "cpu.b.v1", "cpu.c.v1"]
     assert runtime.driver.launched == ["a on own", "b on own", "c on own"]
     del graph
     gc.collect()

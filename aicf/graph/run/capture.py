@@ -50,11 +50,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class Segment:
-    """Calls first..last, replayed as one graph, or one by one for a reason."""
+    """Calls first..last, replayed as one graph, or one by one for a reason. `launch` says what it ran, as the calls do."""
 
     first: int
     last: int
-    launch: Callable[[], None] = field(repr=False)
+    launch: Callable[[], Sequence[str | None]] = field(repr=False)
     nodes: int = 0  # of the graph; 0 where there is none
     reason: str = ""
 
@@ -124,16 +124,18 @@ def _segment(runtime: Runtime, first: int, work: list[Work], reason: str | None,
     return Segment(first, last, lambda: _walk(calls), 0, reason)
 
 
-def _walk(calls: Sequence[Call]) -> None:
-    for call in calls:
-        call()
+def _walk(calls: Sequence[Call]) -> list[str | None]:
+    return [call() for call in calls]
 
 
 class CapturedGraph:
     """An executable CUDA graph, uploaded. It does not own memory: who holds it holds the tensors it works on."""
 
-    def __init__(self, runtime: CudaRuntime, graph: Any, calls: Sequence[Call]) -> None:
+    def __init__(
+        self, runtime: CudaRuntime, graph: Any, calls: Sequence[Call], ran: Sequence[str | None] = ()
+    ) -> None:
         driver, check = runtime.driver, runtime.check
+        self._graph, self._ran = graph, ran  # what the calls said when they were captured
         self._calls, copies = calls, [c for c in calls if isinstance(c, Copy)]
         weakref.finalize(self, driver.cuGraphDestroy, graph)
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
@@ -143,7 +145,21 @@ class CapturedGraph:
         self._copies = _nodes_of(runtime, graph, self.nodes, copies) if copies else []
         check(driver.cuGraphUpload(self._exec, self._stream))
 
-    def launch(self) -> None:
+    def kernels(self) -> list[str]:
+        """The symbols of the kernels that it launches, as the driver has them."""
+        driver, check = self._driver, self._check
+        kernel, names = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL, []
+        for node in check(driver.cuGraphGetNodes(self._graph, self.nodes))[0]:
+            if check(driver.cuGraphNodeGetType(node))[0] == kernel:
+                (params,) = check(driver.cuGraphKernelNodeGetParams(node))
+                if int(params.func):
+                    (name,) = check(driver.cuFuncGetName(params.func))
+                else:
+                    (name,) = check(driver.cuKernelGetName(params.kern))
+                names.append(name.decode())
+        return names
+
+    def launch(self) -> Sequence[str | None]:
         moved = [n for n in self._copies if n.source != n.copy.source or n.target != n.copy.target]
         try:
             made = [self._aim(node) for node in moved]
@@ -151,6 +167,7 @@ class CapturedGraph:
             return _walk(self._calls)
         self._check(self._driver.cuGraphLaunch(self._exec, self._stream))
         del made
+        return self._ran
 
     def _aim(self, node: _CopyNode) -> Memory | None:
         """Later launches copy from and to where the copy says. What they copy from instead, if a node can't."""
@@ -215,9 +232,10 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
     runtime.check(driver.cuStreamBeginCapture(stream, mode))
     collecting = gc.isenabled()
     gc.disable()  # memory that is freed on a capturing stream would become a node of its graph
+    ran: list[str | None] = []
     try:
         for call in calls:
-            call(captured)
+            ran.append(call(captured))
     except BaseException as error:
         failure = error
     status, graph = driver.cuStreamEndCapture(stream)  # also ends a capture that was invalidated
@@ -232,4 +250,4 @@ def capture(runtime: CudaRuntime, calls: Sequence[Call]) -> CapturedGraph:
             "a call failed while it was captured", got=repr(failure) if failure else status.name,
             hint="program.run(feed) runs it eagerly, where the error is whole",
         ) from failure  # fmt: skip
-    return CapturedGraph(runtime, graph, calls)
+    return CapturedGraph(runtime, graph, calls, ran)

@@ -35,23 +35,22 @@ class Bound:
     refused: dict[str, str] = field(default_factory=dict)  # kernel ids that no graph may hold, and why
     scratch: Tensor | None = None  # the steps' workspace, one after the other
 
-    def run(self) -> list[str]:
-        """Run the steps in order; the kernel ids that ran."""
+    def run(self) -> list[str | None]:
+        """Run the steps in order; what the calls say that they ran."""
         if config.check_enabled("nan"):
-            self._run_checked()
+            ran = self._run_checked()
         else:
-            for _, call in self.calls:
-                call()
+            ran = [call() for _, call in self.calls]
         for copy in self.copies:
             copy()
-        return [step.kernel_id for step, _ in self.calls]
+        return ran
 
     def work(self) -> list[Work]:
         """The steps and copies, with those that can't be captured marked."""
         steps = [Work(step.kernel_id, call, self.refused.get(step.kernel_id)) for step, call in self.calls]
         return [*steps, *(Work("update", copy) for copy in self.copies)]
 
-    def _run_checked(self) -> None:
+    def _run_checked(self) -> list[str | None]:
         """Every float tensor is looked at: those that come from outside before the first step, results after theirs."""
         for slot in self.plan.externals():
             if slot.vid in self.tensors and (count := self._count(np.isnan, slot.vid)):
@@ -62,11 +61,13 @@ class Bound:
                     if slot.role is Role.input
                     else "load a state dict from before it went wrong",
                 )
+        ran = []
         for n, (step, call) in enumerate(self.calls):
-            call()
+            ran.append(call())
             for vid in step.out_vids:
                 if count := self._count(np.isnan, vid):
                     raise self._nan_error(n, step, vid, count)
+        return ran
 
     def _nan_error(self, n: int, step: Step, vid: int, count: int) -> NanError:
         slots = self.plan.slots

@@ -89,7 +89,6 @@ class FrozenPlan:
         filled = [(s.name, tensors[s.vid]) for s in (*copied, *staged)]
         self._feeds = Feeds(self.runtime, filled, found, variables)
         self._results = Results(self.runtime, [(s.name, tensors[s.vid]) for s in plan.outputs])
-        self._kernels = [step.kernel_id for step, _ in self.bound.calls]
         pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
         # at memory that is there, of the kind that is fed; nothing reads it before a replay does
         aimed = self._feeds.aim(found, variables, gather=False), self._results.fresh()
@@ -114,22 +113,18 @@ class FrozenPlan:
 
     def replay(
         self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor], checked: bool
-    ) -> dict[str, Tensor]:
-        """Copy in, run, return fresh copies of the outputs. Nothing may be stale. `checked` walks the steps and looks for NaN."""
+    ) -> tuple[dict[str, Tensor], list[str | None]]:
+        """Copy in, run, return fresh copies of the outputs, and what the calls say that they ran. Nothing may be stale.
+        `checked` walks the steps and looks for NaN."""
         self._feeds.fill(found, variables)
         made, results = self._feeds.aim(found, variables), self._results.fresh()
         if checked:
             for copy in self._feeds.copies:
                 copy()
-            self.bound.run()
+            ran = self.bound.run()
             for copy in self._results.copies:
                 copy()
         else:
-            for segment in self.report.segments:
-                segment.launch()
+            ran = [kernel for segment in self.report.segments for kernel in segment.launch()]
         del made
-        return results
-
-    @property
-    def kernel_ids(self) -> list[str]:
-        return self._kernels
+        return results, ran

@@ -83,7 +83,7 @@ class Program:
         self.policy = policy
         self.tuning: Times | None = None  # measured times that its choices were made with
         self.runs = 0  # since the start or the last load; decides which runs of an accumulation step
-        self.executed: list[str] = []  # kernel ids of the last run, in order
+        self._ran: list[str | None] = []  # what the calls of the last run said, in order
         self.notes: list[str] = []  # what the last eager run staged, and why
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -91,6 +91,12 @@ class Program:
     @property
     def mode(self) -> str:
         return self.recipe.mode
+
+    @property
+    def executed(self) -> list[str]:
+        """The ids of the kernels that the last run launched, in order, each said by its launch; of a graph, by the launches
+        that were captured. What has no elements to compute launches nothing."""
+        return [kernel_id for kernel_id in self._ran if kernel_id is not None]
 
     @property
     def device(self) -> str:
@@ -103,7 +109,7 @@ class Program:
             compiled, found = self._checked(self._adopt(feed))
             with self._whole_step(), self.runtime.ordered(found.values()):
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
-                self.executed, self.notes = bound.run(), bound.notes
+                self._ran, self.notes = bound.run(), bound.notes
                 self.runs += 1
             return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
 
@@ -113,8 +119,7 @@ class Program:
             self.runtime.refuse_capture()
             frozen, found = self._frozen_for(feed)
             with self._whole_step(), self.runtime.ordered(found.values()):
-                results = frozen.replay(found, self.variables, config.check_enabled("nan"))
-                self.executed = frozen.kernel_ids
+                results, self._ran = frozen.replay(found, self.variables, config.check_enabled("nan"))
                 self.runs += 1
             return results
 

@@ -213,7 +213,7 @@ def _device_sample(
     """Device time by events around replays of a graph; the replay before them keeps the device busy until they are queued."""
     driver, check, stream = runtime.driver, runtime.check, runtime.stream.handle
 
-    def timed(work: Callable[[], None]) -> float:
+    def timed(work: Callable[[], object]) -> float:
         work()
         check(driver.cuEventRecord(before, stream))
         work()
@@ -223,11 +223,6 @@ def _device_sample(
 
     launches = max(1, min(LAUNCHES, int(SAMPLE_US / max(timed(call), 1e-3))))
     if capture_safe:
-        work = capture(runtime, [call] * launches).launch
-    else:
-
-        def work() -> None:
-            for _ in range(launches):
-                call()
-
-    return lambda: timed(work) / launches, launches
+        graph = capture(runtime, [call] * launches)
+        return lambda: timed(graph.launch) / launches, launches
+    return lambda: timed(lambda: [call() for _ in range(launches)]) / launches, launches
