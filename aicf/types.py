@@ -125,7 +125,17 @@ def fewer_bits(x: Any) -> Any:
 
 def numel(shape: tuple[Any, ...]) -> int:
     """Number of elements; 1 for a 0-D shape."""
-    return prod(shape)
+    try:
+        number = prod(shape)
+    except TypeError:  # of two names
+        number = ""
+    if isinstance(number, str):  # 4 times a name would be that name four times
+        named = next(d for d in shape if isinstance(d, str))
+        raise AttrError(
+            f"a tensor of shape {shape} has no number of elements while {named} has no size",
+            hint=f"spec.bind({{{named!r}: 32}})",
+        )
+    return number
 
 
 @lru_cache(maxsize=4096)

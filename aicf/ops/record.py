@@ -18,6 +18,7 @@ from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
 from . import numbers
 from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
 from .continuity import is_continuous
+from .unsized import NoSize, plainly, unsized
 
 # --- how a map op reads its operands ----------------------------------------------------------------------------------
 
@@ -229,10 +230,11 @@ class OpSchema:
     ) -> tuple[TensorSpec, ...]:
         """Verify operands and attributes and compute the result types; TypeInferenceError names what is wrong.
 
-        operands   TensorSpecs, or things with a `.spec` (their `.name` and `.where` then go into the message)
+        operands   TensorSpecs, or things with a `.spec` (their `.name` and `.where` then go into the message). Dimensions may
+                   be names; what depends on the size of one is an error that says so
         device     where the results of an op without operands live; other ops follow their operands
         """
-        specs = [getattr(o, "spec", o) for o in operands]
+        specs = unsized([getattr(o, "spec", o) for o in operands])
         attrs = {**{a.name: a.default for a in self.attrs if not a.required}, **attrs}
         try:
             self._check_declared(specs)
@@ -246,7 +248,14 @@ class OpSchema:
                 details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
                 hint=f"the constraints of {self.name} are in its docstring: aicf info {self.name}",
             ) from None
+        except NoSize as unknown:
+            raise TypeInferenceError(
+                f"{self.name}: its result's type depends on the size of {unknown.name}, which has none yet",
+                details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
+                hint=f"give it one first: spec.bind({{{unknown.name!r}: 32}})",
+            ) from None
         results = results if isinstance(results, tuple) else (results,)
+        results = tuple(map(plainly, results))
         return results if self.operands else tuple(replace(r, device=device) for r in results)
 
     def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:

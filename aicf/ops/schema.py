@@ -55,6 +55,7 @@ from .constraints import (
 )
 from .continuity import is_continuous
 from .record import Access, OpSchema, register, schema_of, schemas, unregister
+from .unsized import broadcast
 
 __all__ = [
     "DISCONTINUOUS",
@@ -237,11 +238,13 @@ def _with_constraints(doc: str, implied: Sequence[str]) -> str:
 
 
 def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    shapes = [s.shape for s in specs]
+    named = any(isinstance(d, str) for shape in shapes for d in shape)
     try:
-        return np.broadcast_shapes(*(s.shape for s in specs))
+        return broadcast(shapes) if named else np.broadcast_shapes(*shapes)
     except ValueError:
-        shapes = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
-        raise ConstraintBroken("C1", f"shapes do not broadcast: {shapes}") from None
+        told = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
+        raise ConstraintBroken("C1", f"shapes do not broadcast: {told}") from None
 
 
 def _count_flops(scalar: Callable[..., Any]) -> int:
