@@ -1,7 +1,8 @@
 """Settings from the environment, read when they are asked for, so that tests and notebooks can change them.
 
 AICF_LOGS       comma-separated log channels; `select` logs each kernel choice
-AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN
+AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN; `ops` compares
+                each op's scalar function with its reference when it is first used
 AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_CACHE      `off` keeps no compiled code, kernels or loops of the host, on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from .errors import SettingError
 
-LISTS = {"AICF_LOGS": ("select",), "AICF_CHECK": ("nan",)}  # comma-separated, any of these
+LISTS = {"AICF_LOGS": ("select",), "AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
 SWITCHES = ("AICF_NVTX", "AICF_CACHE")  # on unless they are turned off
 EARLY = ("off", "graph", "on")
 

@@ -65,6 +65,14 @@ class NoKernelError(AicfError):
     """No registered variant accepts a region; the details list each variant and its reason."""
 
 
+class MismatchError(AicfError):
+    """An op's reference and its scalar function compute different numbers."""
+
+
+class KernelError(AicfError):
+    """A kernel's own Python failed: while its call was built, or while it ran on the host."""
+
+
 class MissingKernelError(AicfError):
     """A plan names a kernel id that no registered variant has."""
 

@@ -24,6 +24,10 @@ ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, tes
 # other. They inherit this from the first, which imports this file before it starts them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+os.environ.setdefault(
+    "AICF_CHECK", "ops"
+)  # a new op's reference is held to its scalar function wherever a test uses it
+
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
 CLEAN_KERNELS = "AICF_CLEAN_KERNELS"  # what is compiled is told here: tests/cuda/clean_kernels.py
 

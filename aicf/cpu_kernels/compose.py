@@ -8,9 +8,10 @@ asking which pointers overlap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from types import FunctionType
+from types import BuiltinFunctionType, CellType, FunctionType
 from typing import Any
 
 import numba
@@ -118,17 +119,27 @@ def local(count: int, name: str = "int64") -> Callable[..., Any]:
 @lru_cache(maxsize=1024)
 def compiled(function: FunctionType) -> Any:
     """A scalar function for the host: plain functions that it calls are compiled too, and math is vector_math."""
-    called = {
-        name: vector_math if value.__name__ == "math" else compiled(value)
-        for name in function.__code__.co_names
-        if isinstance(value := function.__globals__.get(name), FunctionType) or name == "math"
+    names = {
+        n: _for_host(v) for n in function.__code__.co_names if (v := function.__globals__.get(n)) is not None
     }
-    if not called:
-        return inner(function)
+    cells = [_for_host(cell.cell_contents) for cell in function.__closure__ or ()]
     rebuilt = FunctionType(
-        function.__code__, {**function.__globals__, **called}, function.__name__, None, function.__closure__
+        function.__code__,
+        {**function.__globals__, **names},
+        function.__name__,
+        None,
+        tuple(map(CellType, cells)),
     )
     return inner(rebuilt)
+
+
+def _for_host(value: Any) -> Any:
+    """What a scalar function reads: math's functions, however they were imported, as vector_math's; plain ones compiled."""
+    if value is math:
+        return vector_math
+    if isinstance(value, BuiltinFunctionType) and value is getattr(math, value.__name__, None):
+        return getattr(vector_math, value.__name__)
+    return compiled(value) if isinstance(value, FunctionType) else value
 
 
 def run_of(

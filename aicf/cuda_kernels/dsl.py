@@ -186,10 +186,13 @@ def with_functions(fn: Any, functions: Mapping[str, Any]) -> Any:
     """The function, with these in the place of the functions of those names of Python's `math`, and of aicf's own modules."""
     module = ModuleType("math")
     module.__dict__.update({**vars(math), **functions})
-    names = {}
-    for name in globals_read(fn.__code__):
-        if (value := fn.__globals__.get(name)) is math:
-            names[name] = module
-        elif name in functions and isinstance(value, FunctionType) and value.__module__.startswith("aicf."):
-            names[name] = functions[name]
-    return _rebuilt(fn, names, [cell.cell_contents for cell in fn.__closure__ or ()])
+
+    def of(value: Any) -> Any:
+        if value is math:
+            return module
+        name = getattr(value, "__name__", "")
+        own = isinstance(value, FunctionType) and value.__module__.startswith("aicf.")
+        return functions[name] if name in functions and (own or value is getattr(math, name, None)) else value
+
+    names = {n: of(fn.__globals__[n]) for n in globals_read(fn.__code__) if n in fn.__globals__}
+    return _rebuilt(fn, names, [of(cell.cell_contents) for cell in fn.__closure__ or ()])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..device import streams
 from ..device.runtime import ALIGNMENT, Runtime
 from ..errors import AicfError, FeedError, NoKernelError
+from ..ops import agreement
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
 from ..registry.registry import KernelRegistry
@@ -168,6 +169,7 @@ def prepare(
     specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in operands]
     packed = schema.pack(schema.normalized(specs, attrs))
     _check_results(schema, schema.infer(specs, packed, runtime.kind), results)
+    agreement.look_at(schema, packed)
     region = RegionSpec.single(schema.kind, packed, list(operands), list(results))
     ordinal = getattr(runtime, "ordinal", None)
     staged: tuple[str, ...] = ()

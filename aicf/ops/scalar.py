@@ -7,10 +7,13 @@ and no source is written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from types import CellType, FunctionType
+from types import BuiltinFunctionType, CellType, FunctionType, SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from ..errors import RegistryError
 from ..types import AttrPack, DType
@@ -85,3 +88,61 @@ def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[
     cells = tuple(CellType(_convert(c.cell_contents, compute, function)) for c in function.__closure__ or ())
     made = FunctionType(typed, {**function.__globals__, **numbers}, function.__name__, None, cells)
     return made, code.co_varnames[first:last]
+
+
+# --- in plain Python --------------------------------------------------------------------------------------------------
+
+_RENAMED = {
+    "pow": "power",
+    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+}
+_UNLIKE = {"log", "remainder"}  # NumPy's take other arguments, or are other functions
+
+
+def _ieee(name: str) -> Callable[..., Any]:
+    """A function of `math` that has infinities and NaN where Python's raises, as on every device."""
+    known = getattr(np, _RENAMED.get(name, name), None)
+    if isinstance(known, np.ufunc) and name not in _UNLIKE:
+        return known
+    python = getattr(math, name)
+
+    def function(x: Any, *more: Any) -> Any:
+        if name == "log":
+            return np.log(x) / np.log(*more) if more else np.log(x)
+        try:
+            made = python(x, *more)
+        except OverflowError:
+            made = math.inf
+        except ValueError:
+            made = math.nan
+        return type(x)(made) if isinstance(x, np.floating) else made
+
+    return function
+
+
+_IEEE = {name: _ieee(name) for name, value in vars(math).items() if isinstance(value, BuiltinFunctionType)}
+_MATH = SimpleNamespace(**{**vars(math), **_IEEE})
+
+
+@lru_cache(maxsize=4096)
+def in_python(function: Callable[..., Any], number: Any) -> FunctionType:
+    """A scalar function that Python runs on NumPy scalars as kernels compute: functions of `math`, however they were imported,
+    have infinities where Python's raise, in the functions it calls as well. `float(i)` makes a `number`.
+    """
+    assert isinstance(function, FunctionType)
+
+    def of(value: Any) -> Any:
+        if value is math:
+            return _MATH
+        if isinstance(value, BuiltinFunctionType) and value is getattr(math, value.__name__, None):
+            return _IEEE[value.__name__]
+        return (
+            in_python(value, number) if isinstance(value, FunctionType) and value is not function else value
+        )
+
+    read = {n: of(function.__globals__[n]) for n in function.__code__.co_names if n in function.__globals__}
+    names = {**function.__globals__, **read, "float": number}
+    cells = tuple(CellType(of(c.cell_contents)) for c in function.__closure__ or ())
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made

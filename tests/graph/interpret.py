@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from aicf.ops.scalar import in_python
 from aicf.ops.schema import schema_of
 from aicf.registry.program import Gemm, Map, Program, Reduction
 from aicf.rows import RegionSpec
@@ -61,7 +62,7 @@ def _run(
             value = np.int64(at) if load.operand is None else operands[load.operand].reshape(-1)[at]
             slots.append(_typed(m, len(slots), value))
         for function, ins, outs in m.expression.steps:
-            made = function(*(slots[i] for i in ins))
+            made = in_python(function, np.float32)(*(slots[i] for i in ins))
             for slot, value in zip(outs, made if isinstance(made, tuple) else (made,)):
                 assert slot == len(slots)
                 slots.append(_typed(m, slot, value))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ops.scalar import in_python
 from ...registry.program import Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
@@ -265,7 +266,7 @@ def run_expression(expr: Expression, values: list[Any]) -> list[Any]:
     for slot, value in enumerate(values):
         put(slot, value)
     for fn, arguments, made in expr.steps:
-        r = fn(*(slots[s] for s in arguments))
+        r = in_python(fn, fn.__globals__.get("float", float))(*(slots[s] for s in arguments))
         for slot, value in zip(made, r if len(made) > 1 else (r,)):
             put(slot, value)
     return [slots[s] for s in expr.results]

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import TypeInferenceError, VerifyError
 from ...ir import Check, Graph, Initializer, Op, Role, Value
-from ...ops import numbers
+from ...ops import agreement, numbers
 from ...ops.schema import OpSchema, schema_of
 from ...types import DType, TensorSpec, f32, i64
 
@@ -217,6 +217,7 @@ class GraphEmitter:
         attrs = schema.normalized([v.spec if v else None for v in given], named)
         pack = schema.pack(attrs)
         specs = schema.infer(given, pack, self.device)
+        agreement.look_at(schema, pack)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
         outs = self.builder.emit(
             kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)

@@ -1,0 +1,134 @@
+"""Whether an op's reference and its scalar function compute the same: two statements of one op, by the same author.
+
+Under AICF_CHECK=ops each op is looked at when it is first emitted or called, with the attributes it then has. Set it where
+an op is tested, in a conftest.py; `check_op("squash")` does it at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..config import check_enabled
+from ..errors import MismatchError, RegistryError
+from ..types import DType, TensorSpec, numel, rounded, row_major
+from .draw import draw
+from .record import OpSchema, schema_of
+from .scalar import in_python
+from .schema import ELEMENTWISE
+
+COUNT = 60  # elements of each operand, where the op takes any shape
+LARGEST = 2000  # samples of more elements are left out
+
+_looked_at: set[tuple[OpSchema, bytes]] = set()
+
+
+def look_at(schema: OpSchema, attrs: Mapping[str, Any]) -> None:
+    """Under AICF_CHECK=ops, `check_op` once for an op and these attributes."""
+    if not check_enabled("ops") or schema.scalar is None or schema.reference_fn is None:
+        return
+    key = schema, schema.pack(attrs).blob
+    if key not in _looked_at:
+        _looked_at.add(key)
+        check_op(schema, **attrs)
+
+
+def check_op(op: str | OpSchema, seed: int = 0, **attrs: Any) -> None:
+    """Compare a map op's scalar function with its reference on random operands. MismatchError names the first that tell them apart.
+
+    attrs  of an elementwise op; those of its first sample if none are given. Other ops are compared on all their samples
+
+    Both compute in f64, or in integers, so that rounding is no excuse.
+    """
+    schema = schema_of(op) if isinstance(op, str) else op
+    if schema.scalar is None or schema.reference_fn is None:
+        raise RegistryError(f"{schema.name} has no scalar function and reference to compare")
+    rng = np.random.default_rng([seed, *schema.name.encode()])
+    if ELEMENTWISE in schema.traits:
+        first = schema.sample_specs[0]["attrs"] if schema.sample_specs else {}
+        _compare(schema, [(COUNT,)] * len(schema.operands), attrs or first, rng)
+        return
+    for sample in schema.sample_specs:
+        if None not in sample["shapes"] and max([1, *map(numel, sample["shapes"])]) <= LARGEST:
+            _compare(schema, sample["shapes"], sample["attrs"], rng)
+
+
+def _compare(schema: OpSchema, shapes: Any, attrs: Mapping[str, Any], rng: np.random.Generator) -> None:
+    dtypes = [_admitted(decl.type) for decl in schema.operands]
+    shared = next((t for d, t in zip(schema.operands, dtypes) if d.type.shared), DType.f32)
+    arrays = [
+        draw(schema, decl, dtype, shapes, rng).astype(np.float64 if dtype.kind == "float" else dtype.numpy)
+        for decl, dtype in zip(schema.operands, dtypes)
+    ]
+    specs = [TensorSpec(a.shape, t) for a, t in zip(arrays, dtypes)]
+    pack = schema.pack(schema.normalized(specs, attrs))
+    results = schema.infer(specs, pack)
+    wanted = schema.call_reference(arrays, pack)
+    number = np.float64 if shared.kind == "float" else shared.numpy.type
+    function = in_python(schema.scalar_for(dtypes, pack), number)
+    given = schema.constants_fn(pack) if schema.constants_fn else pack
+    constants = {name: given[name] for name in _keywords(function)}
+    accesses = schema.accesses(shapes, results[0].rank, pack)
+    with np.errstate(all="ignore"):
+        for index in np.ndindex(results[0].shape):
+            operands = [_element(access, arrays, index, results[0].shape) for access in accesses]
+            try:
+                made = function(*operands, **constants)
+            except Exception as error:
+                error.add_note(f"in {schema.name}'s scalar function, which AICF_CHECK=ops runs in Python")
+                raise
+            for n, (got, spec) in enumerate(zip(made if len(results) > 1 else (made,), results)):
+                want = wanted[n][index]
+                if not _agree(got, want, spec.dtype):
+                    raise _disagreement(schema, function.__code__, accesses, operands, pack, n, got, want)
+
+
+def _keywords(function: FunctionType) -> tuple[str, ...]:
+    """What it takes by name only: the attributes that it reads."""
+    code = function.__code__
+    return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+
+
+def _admitted(constraint: Any) -> DType:
+    return min(constraint.dtypes, key=lambda t: t.id)  # f32 where it may be
+
+
+def _element(access: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """One argument of the scalar function at a point of the result."""
+    own = shape if access.operand is None else arrays[access.operand].shape
+    steps = zip(access.axes, own, row_major(own))
+    place = access.element + sum(index[axis] * step for axis, size, step in steps if axis >= 0 and size != 1)
+    return np.int64(place) if access.operand is None else arrays[access.operand].reshape(-1)[place]
+
+
+def _agree(got: Any, want: Any, dtype: DType) -> bool:
+    if dtype.kind != "float":
+        return bool(rounded(np.asarray(got), dtype) == want)
+    near = max(1e-6, 0.0 if dtype is DType.f32 else 2 * float(ml_dtypes.finfo(dtype.numpy).eps))
+    return bool(np.isclose(np.float64(got), np.float64(want), rtol=near, atol=near, equal_nan=True))
+
+
+def _disagreement(
+    schema: OpSchema,
+    code: CodeType,
+    accesses: Any,
+    operands: Any,
+    attrs: Mapping[str, Any],
+    n: int,
+    got: Any,
+    want: Any,
+) -> Exception:
+    names = ["index" if a.operand is None else schema.operands[a.operand].name for a in accesses]
+    told = itertools.chain(zip(names, operands), attrs.items())
+    return MismatchError(
+        f"{schema.name}: its reference and its scalar function disagree on {schema.results[n]}",
+        details=[f"{name} = {value.item() if isinstance(value, np.generic) else value!r}" for name, value in told],
+        expected=f"{np.float64(want):.9g}, the reference's", got=f"{np.float64(got):.9g}, the scalar function's",
+        where=f"{code.co_filename}:{code.co_firstlineno}",
+        hint=f"kernels are made of the scalar function, tests and gradients are held to the reference: one of them is not {schema.name}",
+    )  # fmt: skip
