@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.scalar import in_python
 from ...registry.program import Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
@@ -256,6 +255,8 @@ def run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets
 
 def run_expression(expr: Expression, values: list[Any]) -> list[Any]:
     """As emit_expression, in Python."""
+    from ...ops.scalar import in_python  # here, as no kernel's key should depend on it
+
     slots: dict[int, Any] = {}
 
     def put(slot: int, value: Any) -> None:
