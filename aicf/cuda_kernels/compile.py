@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..errors import KernelCompileError
 from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import DType, bf16, f16, f32, i32, i64
@@ -96,20 +95,11 @@ def waits_itself(launch: Launch) -> bool:
 # --- compiling ----------------------------------------------------------------------------------------------------------
 
 
-def compile_kernel(launch: Launch, region: RegionSpec, target: str, kernel_id: str = "") -> CompiledKernel:
-    """Compile and link one kernel. `kernel_id` goes into error messages."""
+def compile_kernel(launch: Launch, region: RegionSpec, target: str) -> CompiledKernel:
+    """Compile and link one kernel. What goes wrong is raised as it is: the engine tells whose line it was."""
     name = kernel_name(launch)
-    try:
-        cubin, log = _link(_ltoir(launch, region, target), name, target, region.strict, "cubin")
-        return _with_resources(name, target, cubin, log)
-    except Exception as error:
-        raise KernelCompileError(
-            f"kernel {kernel_id or name} did not compile for {target}",
-            where=f"{name}({', '.join(map(str, signature_of(launch, region)))})",
-            got=f"{type(error).__name__}: {error}",
-            hint="aicf doctor",
-            details=[f"region: {region}"],
-        ) from error
+    cubin, log = _link(_ltoir(launch, region, target), name, target, region.strict, "cubin")
+    return _with_resources(name, target, cubin, log)
 
 
 def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:

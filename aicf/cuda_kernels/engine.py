@@ -12,7 +12,8 @@ from typing import Any
 
 from .. import config as settings
 from ..device.streams import Captured
-from ..errors import DeviceError
+from ..errors import DeviceError, KernelCompileError
+from ..registry import blame
 from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from . import cache, workers
@@ -42,16 +43,42 @@ def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: s
 
     `kernel_id` goes into error messages.
     """
-    key = _key(launch, region, target)
+    key = _key(launch, region, target, kernel_id)
     if (found := _cached(key)) is None:
-        found = _COMPILED[key] = compile_kernel(launch, region, target, kernel_id)
+        found = _COMPILED[key] = _compiled(launch, region, target, kernel_id)
         if isinstance(key, str):
             cache.store(key, found)
     return found
 
 
-def _key(launch: Launch, region: RegionSpec, target: str) -> Any:
+def _compiled(launch: Launch, region: RegionSpec, target: str, kernel_id: str) -> CompiledKernel:
+    """KernelCompileError, with the line of the body, where it can't be."""
+    try:
+        return compile_kernel(launch, region, target)
+    except Exception as error:
+        unknown = next(blame.unknown_names(launch.body), None)
+        in_body = unknown is not None or type(error).__module__.split(".")[0] == "numba"
+        raise KernelCompileError(
+            f"kernel {kernel_id or kernel_name(launch)} did not compile for {target}",
+            where=blame.place(error, launch.body),
+            got=f"there is no {unknown[2]!r}" if unknown else blame.told(error),
+            hint="mend that line; docs/add-an-op.md shows how bodies are written"
+            if in_body
+            else "aicf doctor",
+            details=[
+                f"region: {region}",
+                f"{kernel_name(launch)}({', '.join(map(str, signature_of(launch, region)))})",
+            ],
+        ) from error
+
+
+def _key(launch: Launch, region: RegionSpec, target: str, kernel_id: str) -> Any:
     """What the kernel is kept by: text, or the body itself if that can't be described."""
+    if wrong := blame.check_arguments(launch, region):
+        raise KernelCompileError(
+            f"kernel {kernel_id or kernel_name(launch)}: {wrong}", where=blame.definition(launch.body),
+            details=[f"region: {region}"], hint="mend the Launch that its build returns",
+        )  # fmt: skip
     signature = signature_of(launch, region)
     described = kernel_key(launch, signature, target, region.strict)
     how = launch_bounds(launch), region.strict, waits_itself(launch)
@@ -79,7 +106,7 @@ def precompile(
     jobs: list[tuple[str, RegionSpec, list[Launch]]] = []
     claimed: set[Any] = set()
     for job in kernels:
-        keys = {_key(launch, job[1], target) for launch in job[2]}
+        keys = {_key(launch, job[1], target, job[0]) for launch in job[2]}
         missing = {key for key in keys if _cached(key) is None} - claimed
         if missing:
             jobs.append(job)
@@ -117,7 +144,7 @@ def _build_and_compile(
 def _compile_all(
     kernel_id: str, region: RegionSpec, launches: list[Launch], target: str
 ) -> dict[str, CompiledKernel]:
-    keys = [_key(launch, region, target) for launch in launches]
+    keys = [_key(launch, region, target, kernel_id) for launch in launches]
     made = [compile_launch(launch, region, target, kernel_id) for launch in launches]
     return {key: kernel for key, kernel in zip(keys, made) if isinstance(key, str)}
 

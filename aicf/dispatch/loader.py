@@ -11,6 +11,7 @@ from typing import Any
 from ..device.runtime import Runtime
 from ..device.spec import DeviceSpec
 from ..device.tensor import Tensor
+from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection
 from ..registry.variant import HostCall, Launch
@@ -56,7 +57,7 @@ class KernelLoader:
         key = (kernel_id, region)
         if key not in self._built:
             variant = self.registry.by_id(kernel_id)
-            self._built[key] = variant.build(region, self.runtime.spec)
+            self._built[key] = blame.built(variant, region, self.runtime.spec)
         return self._built[key]
 
     def prepare(self, kernels: Sequence[tuple[str, RegionSpec]]) -> None:
@@ -96,7 +97,8 @@ class KernelLoader:
     ) -> Call:
         built, variant = self.build(kernel_id, region), self.registry.by_id(kernel_id)
         if isinstance(built, HostCall):
-            return _host_call(built.bind([t.array for t in operands], [t.array for t in results]), variant.id)
+            ins, outs = [t.array for t in operands], [t.array for t in results]
+            return _host_call(blame.bound(kernel_id, region, built, ins, outs), variant.id)
         from ..cuda_kernels import engine
 
         key = (kernel_id, region)
@@ -110,7 +112,7 @@ class KernelLoader:
 
 def _build_anew(spec: DeviceSpec, kernel_id: str, region: RegionSpec) -> list[Launch]:
     """What a helper process compiles: it knows the variants that are installed, and no others."""
-    built = default_registry().by_id(kernel_id).build(region, spec)
+    built = blame.built(default_registry().by_id(kernel_id), region, spec)
     assert not isinstance(built, HostCall), kernel_id
     return built
 

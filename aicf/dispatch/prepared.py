@@ -13,6 +13,7 @@ from ..errors import AicfError, FeedError, NoKernelError
 from ..ops import agreement
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
+from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection, select
 from ..registry.variant import HostCall, In, Launch, TensorMap, Work
@@ -101,7 +102,10 @@ class Prepared:
         """Compute on all of the call's tensors: pointers on CUDA, arrays on the host, anything for what was left out."""
         if self.host is not None:
             operands = [a for a, d in zip(tensors, self.tensors[: self.operands]) if d is not None]
-            self.host.function(operands, list(tensors[self.operands :]))
+            chosen = self.selection
+            blame.run_on_host(
+                chosen.kernel_id, chosen.region, self.host, operands, list(tensors[self.operands :])
+            )
         elif self.starts:
             self._launch(tensors, stream)
 
@@ -196,7 +200,7 @@ def prepare(
         return Prepared(schema, selection, operands, results, ordinal, None)
     variant = selection.chosen.variant
     if runtime.kind == "cpu":
-        built = variant.build(region, runtime.spec)
+        built = blame.built(variant, region, runtime.spec)
         assert isinstance(built, HostCall), variant.id
         return Prepared(schema, selection, operands, results, ordinal, built)
     builder = _Builder(runtime, registry, len(operands) + len(results))
@@ -286,7 +290,7 @@ class _Builder:
     def start(self, selection: Selection, ins: list[Place], outs: list[Place]) -> None:
         variant, region, device = selection.chosen.variant, selection.region, self.runtime.spec
         work = self.reserve(variant.query_workspace(region, device))
-        built = variant.build(region, device)
+        built = blame.built(variant, region, device)
         assert not isinstance(built, HostCall), variant.id
         for launch in built:
             self.starts.append(_start(launch, region, variant.id, ins, outs, work))

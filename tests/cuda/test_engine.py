@@ -158,7 +158,7 @@ def test_a_kernel_that_does_not_compile_is_named():
     ) as caught:
         engine.compile_launch(launch, ADD, "sm_90a", "cuda.broken.v1")
     text = str(caught.value)
-    for part in ("aicf_broken_kernel", "no_such_thing", "add(f32[8], f32[8])", "next: aicf doctor"):
+    for part in ("aicf_broken_kernel", "no_such_thing", "add(f32[8], f32[8])", "next: mend that line"):
         assert part in text
 
 
