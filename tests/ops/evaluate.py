@@ -1,8 +1,10 @@
-"""An elementwise op's scalar function, called by Python, with the arithmetic a kernel has."""
+"""Ops by themselves: an elementwise one's scalar function, with the arithmetic a kernel has; what `infer` refuses."""
 
 import numpy as np
 
+from aicf.errors import TypeInferenceError
 from aicf.ops.scalar import in_python
+from aicf.ops.schema import schema_of
 
 
 def evaluate(schema, arrays, attrs, number):
@@ -11,3 +13,12 @@ def evaluate(schema, arrays, attrs, number):
     with np.errstate(all="ignore"):
         rows = [function(*row, **attrs) for row in zip(*(a.ravel() for a in np.broadcast_arrays(*arrays)))]
     return list(zip(*rows)) if len(schema.results) > 1 else [tuple(rows)]
+
+
+def refusal(op, specs, attrs):
+    """What an op says of operands that it refuses; None if it takes them."""
+    schema = schema_of(op)
+    try:
+        schema.infer(specs, schema.pack(schema.normalized(specs, attrs)))
+    except TypeInferenceError as error:
+        return error.what
