@@ -97,8 +97,8 @@ class KernelLoader:
     ) -> Call:
         built, variant = self.build(kernel_id, region), self.registry.by_id(kernel_id)
         if isinstance(built, HostCall):
-            ins, outs = [t.array for t in operands], [t.array for t in results]
-            return _host_call(blame.bound(kernel_id, region, built, ins, outs), variant.id)
+            given, made = [t.array for t in operands], [t.array for t in results]
+            return _host_call(blame.bound(kernel_id, region, built, given, made), variant.id)
         from ..cuda_kernels import engine
 
         key = (kernel_id, region)
