@@ -27,6 +27,7 @@ from .graph.run.explain import Explanation
 from .graph.run.picture import brief
 from .graph.run.program import Program
 from .registry.trace import microseconds, render, why_next_lost
+from .registry.tuning import counted
 from .types import TensorSpec
 
 Rows = Iterator[tuple[str, str | Text]]  # a label, and what it says
@@ -190,7 +191,7 @@ class Story:
     def _learned(self) -> Text:
         return Text.assemble(
             (f"{self.accuracy:.1%}", "bold green"), f" of {len(self.labels)} digits it never saw. "
-            f"{self.epochs} epochs in {self.seconds:.1f} s on {self.explanation.device}, "
+            f"{counted(self.epochs, 'epoch')} in {self.seconds:.1f} s on {self.explanation.device}, "
             f"{microseconds(self.times['replay'])} a step.\n",
         )  # fmt: skip
 

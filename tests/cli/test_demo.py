@@ -199,6 +199,7 @@ def test_timing_steps_leaves_the_weights_as_they_were():
 def test_everything_is_told_when_asked_for(capsys):
     assert main(["demo", "--device", "cpu", "--epochs", "1", "-v"]) == 0
     out = capsys.readouterr().out
+    assert "it never saw. 1 epoch in " in out
     assert "167,178" in out and "region 0 " in out and "rejected" in out
     assert len(out.splitlines()) > 100
 
