@@ -93,11 +93,21 @@ def make_meta(device: str) -> dict[str, Any]:
         "gpu": _gpu_name() if on_gpu else _cpu_name(),
         "device": "cuda" if on_gpu else "cpu",
         "driver": _driver() if on_gpu else None,
+        **(
+            {}
+            if on_gpu
+            else {"cores": _cores(), "threads": os.environ.get("OMP_NUM_THREADS", "their own choice")}
+        ),
         "versions": _versions(),
         "kernels_hash": kernels_hash("cuda" if on_gpu else "cpu"),
         "commit": os.environ.get("AICF_COMMIT") or _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _versions() -> dict[str, str]:
