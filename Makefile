@@ -13,7 +13,8 @@ EXTRA = $(shell $(PY) -P aicf/doctor.py extra)
 # Tests compile every kernel, with or without a GPU: `dev` brings CUDA 13, which a driver of CUDA 12 could not run.
 TEST_EXTRAS = $(if $(filter cu12,$(EXTRA)),test-cu12,dev)
 INSTALL = $(MAKE) --no-print-directory --silent $(VENV)/.installed-
-PYTEST = $(PY) -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
+# Tests start a hundred processes: each would compile aicf anew where the environment forbids Python to keep bytecode.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
 
 SPEC_REPORT := $(VENV)/spec-report.jsonl
 
@@ -28,7 +29,7 @@ demo: $(PY) ## install what it needs, then train a model and say which kernels w
 	@$(VENV)/bin/aicf demo $(ARGS)
 
 test: dev ## run the tests
-	$(PYTEST) $(ARGS)
+	AICF_TEST_CACHE=$${AICF_TEST_CACHE-$(abspath $(VENV))/test-cache} $(PYTEST) $(ARGS)
 
 test-all: dev ## run the tests, with those that install aicf into fresh environments, and all tilings of the large kernels
 	AICF_TEST_ALL=1 AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)

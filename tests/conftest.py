@@ -1,6 +1,6 @@
 """Markers: `spec("A6")` names the row of docs/spec.md that a test proves; `gpu` needs an NVIDIA GPU and skips without one; of
 `sample(n)` n sets of parameters run, of `sample(n, each="op")` n for each `op`, of `sample(n, always=which)` those too of which that is
-true, and all with AICF_TEST_ALL=1."""
+true, of all tests with one `pool=` some; and all with AICF_TEST_ALL=1. docs/testing.md says what is where."""
 
 from __future__ import annotations
 
@@ -33,20 +33,19 @@ CLEAN_KERNELS = "AICF_CLEAN_KERNELS"  # what is compiled is told here: tests/cud
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is tested is compiled in this run, so the cache is off; tests of it turn it on, in folders of their own. With a GPU
-    the processes of a run share one that begins empty: thousands of launches are of hundreds of kernels."""
+    """The processes of a run share a folder of compiled code, found by content as users' is: thousands of launches are of hundreds
+    of kernels. It begins empty, unless AICF_TEST_CACHE names one, as `make test` does. Tests of the cache itself have folders of
+    their own, and tests of what is compiled compile it."""
     if hasattr(config, "workerinput"):
         return  # it inherits what the first process has set
     config.pluginmanager.register(Failures(config))
-    os.environ["AICF_CACHE"] = "off"
+    folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ.update(AICF_CACHE="on", AICF_CACHE_DIR=os.environ.get("AICF_TEST_CACHE", folder.name))
     if os.environ.get("AICF_ACCEPT") == "1":
         found = tempfile.TemporaryDirectory(prefix="aicf-clean-")
         os.environ[CLEAN_KERNELS] = found.name
         config.add_cleanup(functools.partial(_accept, found))
-    if not cuda_missing():
-        folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")
-        config.add_cleanup(folder.cleanup)
-        os.environ.update(AICF_CACHE="on", AICF_CACHE_DIR=os.environ.get("AICF_TEST_CACHE", folder.name))
 
 
 class Failures:
@@ -70,9 +69,26 @@ def _accept(found: tempfile.TemporaryDirectory[str]) -> None:
     found.cleanup()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test for a GPU that will be skipped is there once, not for thousands of sets of parameters."""
+    definition, runs = metafunc.definition, metafunc.config.pluginmanager.hasplugin("dry_run")
+    if definition.get_closest_marker("gpu") and not runs and cuda_missing():
+        definition.own_markers[:] = [
+            _first(m) if m.name == "parametrize" else m for m in definition.own_markers
+        ]
+
+
+def _first(mark: pytest.Mark) -> pytest.Mark:
+    names, values, *others = mark.args
+    kwargs = {k: v[:1] if isinstance(v, list) else v for k, v in mark.kwargs.items()}
+    return pytest.mark.parametrize(names, list(values)[:1], *others, **kwargs).mark
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m: of what those leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [] if EVERYTHING else _beyond_samples(items)
+    of_files = any(".py" in arg for arg in config.args)
+    left_out = [] if EVERYTHING else _beyond_samples(items, of_files)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(map(id, left_out))
@@ -85,27 +101,45 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
 
 
-def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones: always the same, unless
-    AICF_TEST_SEED is another. On a GPU all run, but of tests that are marked with `gpu=True`. What is named on the command
-    line by itself is a small set, and runs."""
+POOLS = {"machine code": 5, "on the model": 8, "on the host": 6, "simulated": 1}  # how many tests of each run
+
+
+def _beyond_samples(items: list[pytest.Item], of_files: bool) -> list[pytest.Item]:
+    """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones; and all sets of those tests of
+    a pool that are not drawn, but for what runs `always`. The draw is the same every time, unless AICF_TEST_SEED is another. On a
+    GPU all run, but of tests that are marked with `gpu=True`. Where files are named on the command line, pools have no limit."""
     groups: dict[tuple[str, str], dict[int | None, list[pytest.Item]]] = {}
+    pools: dict[str, set[tuple[str, str]]] = {pool: set() for pool in POOLS}
     for item in items:
         mark = item.get_closest_marker("sample")
         if mark and (mark.kwargs.get("gpu") or "gpu" not in item.keywords):
             each = mark.kwargs.get("each")
             value = id(item.callspec.params[each]) if each else None
-            name = getattr(item, "originalname", item.name)
-            groups.setdefault((str(item.path), name), {}).setdefault(value, []).append(item)
+            test = item.location[0], getattr(item, "originalname", item.name)
+            groups.setdefault(test, {}).setdefault(value, []).append(item)
+            if (pool := mark.kwargs.get("pool")) and not of_files:
+                pools[pool].add(test)
+    seed, undrawn = os.environ.get("AICF_TEST_SEED", 0), set()
+    for pool, tests in pools.items():
+        undrawn |= set(
+            random.Random(f"{pool} {seed}").sample(sorted(tests), max(0, len(tests) - POOLS[pool]))
+        )
     left_out = []
-    for (_, name), parts in groups.items():
-        draw = random.Random(f"{name} {os.environ.get('AICF_TEST_SEED', 0)}")
+    for test, parts in groups.items():
+        draw = random.Random(f"{test[1]} {seed}")
         for part in parts.values():
             mark = part[0].get_closest_marker("sample")
             always = mark.kwargs.get("always", lambda **params: False)
-            rest = draw.sample(part, max(0, len(part) - mark.args[0]))
-            left_out += [item for item in rest if not always(**item.callspec.params)]
+            drawn = 0 if test in undrawn else mark.args[0]
+            rest = draw.sample(part, max(0, len(part) - drawn))
+            left_out += [
+                item for item in rest if not always(**getattr(item, "callspec", NO_PARAMETERS).params)
+            ]
     return left_out
+
+
+class NO_PARAMETERS:
+    params: dict[str, object] = {}
 
 
 def pytest_collection_finish() -> None:

@@ -22,7 +22,7 @@ def ab(m, n, k, dtype=f32, **more):
 PRODUCT = ("gemm", "a b", "d", {})
 
 
-@pytest.mark.sample(2, each="dtype")
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12", "D5")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("m, n, k", SIZES)
@@ -33,7 +33,7 @@ def test_bias_and_activation(m, n, k, dtype):
     )
 
 
-@pytest.mark.sample(1, each="dtype")
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("a, b, bias", [
@@ -49,6 +49,7 @@ def test_batches(a, b, bias, dtype):
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("out", HALF, ids=str)
@@ -63,7 +64,7 @@ def test_the_results_type_is_chosen(out, dtype):
         graph.check(GEMM, HALF[out] or 1e-5)
 
 
-@pytest.mark.sample(1, each="dtype")
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12", "D7")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("act", [ActKind.none, ActKind.relu, ActKind.tanh, ActKind.leaky_relu])
@@ -75,6 +76,7 @@ def test_what_the_op_itself_carries_and_z_kept(act, dtype):
     ).check(GEMM, HALF[dtype] or 1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("keep", ["y", "d y", "d", "z y", "d z y"])
 def test_a_residual_with_whatever_is_read_outside(keep):
@@ -100,6 +102,7 @@ def test_two_biases_and_dropout():
     ).check(GEMM, 1e-5)  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("trans_a, trans_b", [(0, 1), (1, 0), (1, 1)])
 def test_the_gradient_of_an_activation_behind_a_transposed_product(trans_a, trans_b):
@@ -109,7 +112,7 @@ def test_the_gradient_of_an_activation_behind_a_transposed_product(trans_a, tran
     Graph(operands, ("gemm", "a b", "d", attrs), ("relu_grad", "d y", "g", {})).check(GEMM, 1e-5)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("keep", ["g s", "s", "d g s"])
@@ -151,6 +154,7 @@ def test_not_a_number_and_the_infinities_go_through():
     Graph(operands, PRODUCT, ("add", "d r", "s", {}), ("relu", "s", "y", {})).check(GEMM, 1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 def test_strict_numbers_are_those_of_the_ops_apart_bit_for_bit(dtype):

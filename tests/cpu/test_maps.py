@@ -28,12 +28,14 @@ def residual_gelu(x, y):
     )  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_tree_of_ops_is_one_loop(shape):
     residual_gelu(normal(*shape), normal(*shape)).check(LOOP)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 def test_a_chain_keeps_what_is_read_outside(dtype):
@@ -42,6 +44,7 @@ def test_a_chain_keeps_what_is_read_outside(dtype):
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize(
     "kind", sorted(s.name for s in schemas() if ELEMENTWISE in s.traits and s.name.endswith("grad"))
@@ -77,6 +80,7 @@ def test_an_op_that_the_kernels_never_heard_of_fuses():
         unregister("softshift")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", [f32, i32, i64], ids=str)
 def test_compares_and_selects_in_the_middle(dtype):
@@ -87,7 +91,7 @@ def test_compares_and_selects_in_the_middle(dtype):
     ).check(LOOP)  # fmt: skip
 
 
-@pytest.mark.sample(1, each="to")
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", list(DType), ids=str)
 @pytest.mark.parametrize("to", list(DType), ids=str)
@@ -109,6 +113,7 @@ def test_integers_wrap(dtype):
         np.testing.assert_array_equal(got, x * x + x)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_what_is_kept_is_what_later_ops_read(dtype):
@@ -119,6 +124,7 @@ def test_what_is_kept_is_what_later_ops_read(dtype):
     assert square.tobytes() == again.tobytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 def test_strict_numbers_are_those_of_the_ops_apart_bit_for_bit(dtype):
@@ -156,6 +162,7 @@ BROADCASTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("a, b", BROADCASTS, ids=str)
 def test_operands_broadcast(a, b):
@@ -167,6 +174,7 @@ def test_operands_broadcast(a, b):
     ).check(LOOP)  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12", "D4")
 @pytest.mark.parametrize("length", [1, 5, 9])
 def test_two_biases_and_a_repeated_row(length):
@@ -177,7 +185,7 @@ def test_two_biases_and_a_repeated_row(length):
     ).check(LOOP)  # fmt: skip
 
 
-@pytest.mark.sample(1, each="layout")
+@pytest.mark.sample(3)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [f32, f16, i64, bool_], ids=str)
@@ -208,7 +216,7 @@ def test_a_result_with_gaps_is_refused():
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2, each="rate")
+@pytest.mark.sample(2)
 @pytest.mark.spec("C15")
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 1026])
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
@@ -244,6 +252,7 @@ def adam(n, shape, dtype=f32):
     return state, step, f"P{n} M{n} V{n}", {f"{k.upper()}{n}": f"{k}{n}" for k in "pmv"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A13")
 @pytest.mark.parametrize(
     "shapes", [[(300, 20), (17,), (3, 5, 7)], [(5,), (0, 3), (1,)], [(4, 7), (4, 7)]], ids=str
@@ -274,6 +283,7 @@ def test_what_is_no_group_is_refused():
 # --- the functions themselves -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf"])
 def test_functions_are_exact_to_the_last_digit(name):
@@ -300,6 +310,7 @@ def test_functions_are_exact_to_the_last_digit(name):
     np.testing.assert_array_equal(np.signbit(got[finite]), np.signbit(rounded[finite]))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_every_half_there_is_comes_and_goes_as_it_should(dtype):

@@ -91,7 +91,7 @@ ON_HOPPER = [
 ON_HOPPER += [*(c for c in MORE if ".gemm_" not in c.variant or _largest(c))]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(3, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("case", ON_HOPPER, ids=str)
 def test_compiles_for_hopper_without_f64(case):

@@ -107,6 +107,7 @@ def test_every_code_is_read_on_the_host(dtype, way):
         same(run_on_host(case, only(x))[0][0], want)
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D10", "F2")
 @FP8
 def test_hard_numbers_are_written_on_the_host(dtype, way):
@@ -171,7 +172,7 @@ def narrowed(variant: str, to: DType) -> Case:
     return Case(variant, p.then({}, ("w", "convert", "y", {"dtype": to.id}), keep=("y", "w"), alpha=100.0))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize(
     "variant", [TILED, SPLIT, GEMV]
@@ -184,6 +185,7 @@ def test_products_run_on_the_host_agree_with_numpy(variant, way, request):
         assert_close(case, results, reference(case, given.arrays))
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D10", "F2")
 @FP8
 def test_a_product_s_result_is_narrowed_in_its_kernel(dtype):
@@ -216,7 +218,7 @@ COMPILED = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(1, each="case")
+@pytest.mark.sample(1, each="case", pool="machine code")
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("case", COMPILED, ids=str)

@@ -202,7 +202,7 @@ def compiled_cases(variant: str, sizes: tuple[int, int, int]) -> list[tuple[str,
 SMALL_MMA, LARGE_MMA = "cuda.gemm_mma_64x64.v1", "cuda.gemm_mma_128x256.v1"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("variant", ALL if EVERYTHING else [*GEMMS, SMALL_MMA, LARGE_MMA])
@@ -213,7 +213,7 @@ def test_every_tile_has_registers_for_long_epilogues(variant, device):
             compile_case(case, device)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("variant, sizes", [(LARGE, ODD), (SMALL_MMA, EVEN)])
 def test_epilogues_compile_for_hopper_without_f64(variant, sizes):
@@ -223,7 +223,7 @@ def test_epilogues_compile_for_hopper_without_f64(variant, sizes):
         compile_case(case, HOPPER, look_at_ptx=True)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize(
@@ -239,20 +239,22 @@ def test_compiles_at_the_limits(variant, device):
 # --- what they compute ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1, pool="simulated")
 @pytest.mark.spec("A12", "D3", "D4")
 def test_simulated_kernels_agree_with_numpy():
     outcomes = outcomes_of("simulate_fused_gemm.py")
     assert len(outcomes) == len(simulated(small()))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A12", "F2")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(dtype):
     """With vectors of two columns, and without; each type runs a third of the regions, by default in one of the two."""
     third = slice(list(TYPES).index(dtype), None, 3)
     each = [list(regions(Product(*sizes, dtype)).values())[third] for sizes in ((6, 8, 4), (5, 7, 3))]
-    for i, both in enumerate(zip(*each)):
+    pairs = list(zip(*each))
+    for i, both in enumerate(pairs if EVERYTHING else pairs[:: len(pairs) // 2]):
         for r in both if EVERYTHING else [both[i % 2]]:
             case = case_of(TILED, r)
             given = operands_for(case, fresh_seed())
@@ -280,7 +282,7 @@ def test_halves_with_f32_results_are_multiplied_on_tensor_cores(variant):
     assert reject is not None and reject.reason == "the product is in f32, needs f16 or bf16"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("variant", ["cuda.gemm_tiled_64x64.v1", "cuda.gemm_mma_64x64.v1"])
@@ -307,7 +309,7 @@ def test_a_batch_that_all_walk_as_rows_is_rows(name, axes, rows):
     assert (len(gemm.batch), gemm.m, len(after.shape)) == (axes, rows, axes + 2)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("variant", [LARGE, "cuda.gemm_mma_128x128.v1"])
 def test_batches_compile(variant):

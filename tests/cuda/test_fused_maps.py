@@ -171,7 +171,7 @@ def test_parts_share_blocks_by_their_length():
 TARGETS = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2", "A12")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
 @pytest.mark.parametrize("variant", sorted({c.variant for c in SMALL}))
@@ -182,7 +182,7 @@ def test_compiles_without_spills_stack_or_f64(variant, device):
         compile_case(case, device, look_at_ptx=hopper)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, pool="machine code")
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("variant", [FLAT, VECTOR, STRIDED, ROWS, REDUCE_ROWS, REDUCE_COLUMNS])
 @pytest.mark.parametrize("keep_all", [False, True])
@@ -207,6 +207,7 @@ def test_many_operands_find_registers(variant, keep_all):
 # --- what they compute ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1, pool="simulated")
 @pytest.mark.spec("A12", "A13", "A15")
 def test_simulated_kernels_agree_with_numpy_and_with_one_op_at_a_time():
     outcomes = outcomes_of("simulate_fused_maps.py")
@@ -231,7 +232,7 @@ def run_on_host(case: Case, *many: Operands) -> list[list[np.ndarray]]:
     return made
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A12", "A13", "F2")
 @pytest.mark.parametrize("variant", sorted({c.variant for c in SMALL}))
 def test_code_run_on_the_host_agrees_with_numpy(variant):
@@ -241,7 +242,7 @@ def test_code_run_on_the_host_agrees_with_numpy(variant):
             assert_close(case, results, reference(case, operands.arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("variant", [FLAT, VECTOR, STRIDED, ROWS, REDUCE_NAIVE])
 def test_strict_code_run_on_the_host_is_bit_for_bit_one_op_at_a_time(variant):
@@ -254,7 +255,7 @@ def test_strict_code_run_on_the_host_is_bit_for_bit_one_op_at_a_time(variant):
             assert g.tobytes() == w.tobytes(), str(case)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("variant", [FLAT, VECTOR])

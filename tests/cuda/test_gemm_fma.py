@@ -140,7 +140,7 @@ def test_every_number_goes_where_it_belongs(t, n, ta, tb):
     run_launch(gemm_fma._launch(t, r), r, random.randrange(2**32))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D5", "D7")
 @pytest.mark.parametrize("make", [residual, stashed, activated, backward])
 @pytest.mark.parametrize("t", [PAIR, SINGLE], ids=str)
@@ -149,7 +149,7 @@ def test_epilogues(t, make):
     run_launch(gemm_fma._launch(t, r), r, random.randrange(2**32), tolerance=2e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(name):
@@ -217,7 +217,7 @@ def is_new(name, ta, tb, make, n) -> bool:
     return are_new(VARIANTS[name].build(r, H200)[:1], r, "sm_90a")
 
 
-@pytest.mark.sample(1, always=is_new)
+@pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("name, ta, tb, make, n", CONFIGURATIONS if ALL else SAMPLE)
 def test_machine_code(name, ta, tb, make, n):

@@ -114,7 +114,7 @@ def batch(m: int, n: int, k: int, ta: bool, tb: bool, shared: str = "", heads: b
     return p.then({}, precision=Precision.tf32)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("ta, tb", ORDERS)
 @pytest.mark.parametrize("shared, heads", [("", False), ("a", False), ("b", True)])
@@ -198,7 +198,7 @@ def is_new(t: Tiling, ta: bool, tb: bool, then: str) -> bool:
     return are_new([launch], r, H200.target)
 
 
-@pytest.mark.sample(1, always=is_new)
+@pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, ta, tb, then", CODE if ALL else EACH, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
@@ -208,7 +208,7 @@ def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
     found_clean(launch, r, H200.target)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("ta, tb", ORDERS)

@@ -130,7 +130,7 @@ def test_products_of_odd_rows(ta, tb):
     run(SMALL, product(67, 71, 73, ta=ta, tb=tb, dtype=bf16), random.randrange(2**32))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, pool="on the model")
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 @pytest.mark.parametrize("types", OTHERS[:3], ids=str)
@@ -157,13 +157,14 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("r", LAYOUTS, ids=str)
 def test_other_layouts(r):
     run(SMALL, r, random.randrange(2**32))
 
 
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9")
 def test_batches_of_many_axes_on_ordinary_cores():
     tiled = gemm_packed.gemm_tiled_64x64_packed
@@ -206,7 +207,7 @@ def test_before_hopper_odd_rows_are_copied_too():
 # --- machine code, and what it costs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("name", sorted(PACKED))
 def test_compiles_clean(name):
     variant, r = PACKED[name], product(1001, 999, 1003)

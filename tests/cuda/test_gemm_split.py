@@ -67,12 +67,13 @@ def test_rejects_with_the_value_seen(r, condition, reason):
     assert (reject.condition, reason in reject.reason) == (condition, True), reject
 
 
+@pytest.mark.sample(1, pool="simulated")
 @pytest.mark.spec("B10", "D5")
 def test_simulated_kernels_agree_with_numpy():
     assert len(outcomes_of("simulate_gemm_split.py")) == len(simulated(split_cases(SMALL)))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(dtype):
@@ -83,6 +84,7 @@ def test_code_run_on_the_host_agrees_with_numpy(dtype):
         assert_close(case, results, reference(case, given.arrays))
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("B13", "F2")
 def test_special_values_stay_where_they_belong_and_sums_are_the_same_again():
     case = case_of(SMALL, biased(Product(6, 8, 100, f32), 8, "relu", True))

@@ -100,7 +100,7 @@ def test_slices_are_added_up():
         assert [sums_of(replace(t, slices=s), finish, True, True).late for s in (False, True)] == [1, 0]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_compiles_clean(tiling):
     r = of(1001, 998, 1003, make=residual)

@@ -123,6 +123,7 @@ def stagings(part: Share) -> list[Staging]:
     return [Staging(False, 1), *(Staging(True, w) for w in (1, 2, 4) if w <= most)]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("part", SHARES, ids=str)
 def test_every_product_meets_its_own_numbers(part):
@@ -231,7 +232,7 @@ def test_fragments_meet_their_own_numbers(few, k_fast):
 RUN = [(SIMT, f32, 9), (SIMT, f16, 14), (SIMT, bf16, 19), (MMA, f16, 2), (MMA, bf16, 15)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A12", "D9", "D10", "F2")
 @pytest.mark.parametrize("variant, dtype, one", RUN, ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(variant, dtype, one):
@@ -244,7 +245,7 @@ def test_code_run_on_the_host_agrees_with_numpy(variant, dtype, one):
             assert_close(case, results, reference(case, operands.arrays))
 
 
-@pytest.mark.sample(1, each="dtype")
+@pytest.mark.sample(1, each="dtype", pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
@@ -261,7 +262,7 @@ def test_compiles_without_spills(dtype: DType, target: str):
         compile_case(Case(SIMT, r), device, look_at_ptx=True)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_tensor_core_kernels_compile_without_spills(target: str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import os
 import re
 import struct
 import sys
@@ -244,7 +245,7 @@ from aicf.cuda_kernels import engine, keys
 from aicf.device.spec import preset
 
 found = {{}}
-for n, case in {order}(list(enumerate([*FIRST, *MORE]))):
+for n, case in {order}(list(enumerate([*FIRST, *MORE[::{every}]]))):
     for i, l in enumerate(VARIANTS[case.variant].build(case.region, preset("h200"))):
         found[f"{{n}} {{case}} {{i}}"] = keys.kernel_key(l, engine.signature_of(l, case.region), "sm_90a")
 print(json.dumps(found))
@@ -252,11 +253,12 @@ print(json.dumps(found))
 
 
 def test_keys_are_the_same_in_every_process_and_order():
-    """And every kernel of aicf's has one."""
+    """And every kernel of aicf's has one; some of its forms, unless all are wanted."""
+    every = 1 if os.environ.get("AICF_TEST_ALL") else 10
     runs = [
-        start(KEYS.format(order="list"), PYTHONHASHSEED="1"),
-        start(KEYS.format(order="reversed"), PYTHONHASHSEED="2"),
+        start(KEYS.format(order="list", every=every), PYTHONHASHSEED="1"),
+        start(KEYS.format(order="reversed", every=every), PYTHONHASHSEED="2"),
     ]
     one, other = map(finish, runs)
-    assert one == other and len(one) > 200
+    assert one == other and len(one) > (100 if every > 1 else 200)
     assert all(one.values()) and len(set(one.values())) > 100

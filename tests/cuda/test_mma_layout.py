@@ -223,14 +223,14 @@ LARGE = [
 LARGE += [case_of("64x64", then(Product(132, 136, 72, f16))) for then in (dropped, spread, own)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("case", [*SMALL, *LARGE] if EVERYTHING else SMALL[::2], ids=str)
 def test_agrees_with_numpy(case):
     check(case)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("tile", ["128x128", "tf32_128x128"])
 def test_one_of_the_large_tiles_agrees_with_numpy(tile):
@@ -239,6 +239,7 @@ def test_one_of_the_large_tiles_agrees_with_numpy(tile):
     check(case_of(tile, of(70, 136, 72, dtype=dtype, trans_b=bool(fresh_seed() % 2))))
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_three_products_are_as_exact_as_f32():
     """Though tensor cores cut off what they sum: of positive numbers, all of it on the same side."""
     case = case_of("tf32x3_64x64", of(33, 34, 96, dtype=f32))
@@ -250,6 +251,7 @@ def test_three_products_are_as_exact_as_f32():
     assert -4e-7 < error.mean() < 1e-7 and np.abs(error).max() < 1e-6
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_special_values_stay_in_their_row():
     """Of a, a NaN; of b, an infinity: they come out where they went in, and padding brings none."""
     case = case_of("32x32", of(37, 41, 30))

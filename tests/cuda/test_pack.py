@@ -76,6 +76,7 @@ def check(*tensors_and_rows, shifts=(0, 0)):
         assert c.pitch % 16 == 0 and c.pitch >= c.source.shape[c.row] * c.source.dtype.itemsize
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize("dtype", [F8, bf16, f32], ids=str)
 def test_rows_at_every_place(dtype):
     """Units that are aligned where they come from, and 1 to 15 bytes off, at the ends of the tensor too."""
@@ -89,6 +90,7 @@ def test_rows_at_every_place(dtype):
     )
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize("t, row, how", [
     (desc((70, 50), f16, (1, 71)), 1, "across"),
     (desc((2, 70, 130), F8, (20000, 1, 71)), 2, "across"),
@@ -109,6 +111,7 @@ def test_any_strides(t, row, how):
     check((t, row), shifts=(1,))
 
 
+@pytest.mark.sample(1, pool="on the host")
 def test_two_at_once():
     """A grid that divides itself, whichever ways the two are copied in."""
     ways = (desc((40, 41), f16), 1), (desc((70, 50), f16, (1, 71)), 1), (desc((40, 33), f32, (66, 2)), 1)
@@ -128,6 +131,7 @@ def test_how_rows_lie():
     assert pack.fastest(desc((40, 50), f16, (0, 2))) == 1
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize("shift", [0, 1, 7])
 def test_nothing_outside_is_read(shift):
     """Between pages that can't be: by a process of its own, which would end there."""
@@ -160,6 +164,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("tensors", WAYS)
 def test_compiles_without_spills(tensors):
     copies = [pack.copy_of(i, t, row) for i, (t, row) in enumerate(tensors)]

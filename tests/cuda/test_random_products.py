@@ -89,6 +89,7 @@ def test_random_products(gpu: Gpu, variant, seed):  # noqa: F811
     drawn(VARIANTS[variant], gpu.spec, seed, 6 if large(VARIANTS[variant]) else EACH, check)
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D5", "D9")
 @pytest.mark.parametrize("variant", ["cpu.gemm_blas.v2", "cpu.reference.v1"])
 def test_random_products_on_the_host(variant, seed):
@@ -124,6 +125,7 @@ def test_tf32_on_the_host():
             run_on_host(variant, Problem(form, 64, 64, 3, seed=seed))
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("variant", PRODUCTS)
 def test_every_kernel_has_problems(variant, seed):
     """Of the forms that it is to be compiled for; and its launches of them can be made."""

@@ -119,7 +119,7 @@ def test_every_operation(compute, layout):
     check_everything(compute, layout, random.randrange(-8, layout.columns))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize(
     "layout", [Layout(16, 8), Layout(32, 24), Layout(16, 32, height=8), Layout(64, 16, 4)], ids=str
 )
@@ -150,7 +150,7 @@ def check_softmax(compute: Any, dtype: Any, rows: int, n: int, k: int, shift: in
 
 
 @pytest.mark.spec("F2")
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize("case", SOFTMAXES[:2], ids=str)
 def test_softmax_of_a_product_as_llvm(case):
     """Sums of mma.sync, masked; its operands from memory, as each thread has them."""
@@ -191,7 +191,7 @@ def check_norm(compute: Any, dtype: Any, rows: int, columns: int, threads: int) 
     )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize("case", NORMS, ids=str)
 def test_norm_of_rows_as_llvm(case):
     """A row of part of a warp, of a warp, and of several; ends that are masked; rows that are not there."""
@@ -205,7 +205,7 @@ def test_norm_of_rows(gpu, request, case):  # noqa: F811
     check_norm(computer(request), *case)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("case", NORMS, ids=str)
 def test_norm_of_rows_stays_in_registers(case):
     dtype, rows, columns, threads = case
@@ -292,7 +292,7 @@ def test_the_model_notices(monkeypatch, broken):
 # --- machine code -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("case", ATTENTION[1:], ids=str)
 def test_attention_stays_in_registers(case):
@@ -306,14 +306,14 @@ def test_attention_stays_in_registers(case):
     assert text.count("shfl.sync.bfly") == softmaxes * 4 + 4 and ".f64" not in text
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("layout", LAYOUTS[:4], ids=str)
 def test_every_operation_stays_in_registers(layout):
     text = code(everything(layout, 1), region_of_everything(layout), "sm_80")
     assert text.count("shfl.sync.bfly") == 2 * len(layout.own_rows) + 3 * len(layout.own_columns)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("case", SOFTMAXES, ids=str)
 def test_softmax_stays_in_registers(case):
     dtype, rows, n, k, _ = case

@@ -9,6 +9,7 @@ import pytest
 from simulated import outcomes_of
 
 
+@pytest.mark.sample(1, pool="simulated")
 @pytest.mark.spec("F2")
 def test_simulated_kernels_agree_with_numpy():
     outcomes = outcomes_of("simulate.py")

@@ -253,7 +253,7 @@ def is_new(t: Tiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool
     return are_new([gemm_wgmma._launch(t, r, H200)], r, H200.target)
 
 
-@pytest.mark.sample(1, always=is_new)
+@pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else EACH, ids=lambda v: str(v))
 def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
@@ -266,7 +266,7 @@ WIDE = [c for c in itertools.product(TILINGS, OTHERS[:1], EPILOGUES) if c[0] in 
 LINES = [*WIDE, *NARROW] if ALL else [*random.Random(0).sample(WIDE, 4), *random.Random(0).sample(NARROW, 6)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, types, then", LINES, ids=str)
 def test_words_and_bytes_compile_without_spills_or_serialized_products(t, types, then):
@@ -281,13 +281,14 @@ def test_words_and_bytes_compile_without_spills_or_serialized_products(t, types,
 BATCHED = list(itertools.product(TILINGS, sorted(batches(8, 8, 8)), (f16, bf16)))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, name, dtype", BATCHED if ALL else random.Random(0).sample(BATCHED, 6), ids=str)
 def test_batches_compile_without_spills_or_serialized_products(t, name, dtype):
     compiled(t, batches(1000, 1016, 1000, dtype)[name])
 
 
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("t", TILINGS if ALL else TILINGS[1:2], ids=str)
 def test_compiles_what_takes_the_most_registers(t):
     """Dropout, a column-major residual, results of other widths, rows of odd length."""
@@ -300,6 +301,7 @@ def test_compiles_what_takes_the_most_registers(t):
     compiled(t, product(1000, 1001, 1000, *ops, tb=True, given=given, keep=("w", "d")))
 
 
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("A15")
 def test_strict_epilogues_call_the_functions_that_ops_call_alone():
     """Those that are as exact as halves need them give other last bits."""
@@ -335,7 +337,7 @@ PINGPONG = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("t, expected", [
     (Tiling(128, 256, 2, cluster=2), COOPERATIVE), (Tiling(128, 128, 2, teams=2, cluster=2), PINGPONG),
 ], ids=str)  # fmt: skip

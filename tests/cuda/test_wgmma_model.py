@@ -52,7 +52,7 @@ WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, r
 PINGPONG, PAIR = Tiling(64, 128, 2, teams=2), Tiling(64, 128, 1, cluster=2, registers=None)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, pool="on the model")
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
@@ -61,14 +61,14 @@ def test_every_number_goes_where_it_belongs(ta, tb, dtype):
     run(SMALL, product(72, 136, 200, dtype=dtype, ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_every_number_goes_where_it_belongs_in_a_cluster(ta, tb):
     run(PAIR, product(72, 136, 136, ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize("make", [residual, stashed])
 @pytest.mark.parametrize("sizes, pitch", [((72, 136, 136), (None, None)), ((61, 131, 72), (None, 136))])
 def test_epilogues_read_and_write_what_they_should(make, sizes, pitch):
@@ -83,7 +83,7 @@ BATCHED += [
 ]  # rows of k, in both
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, name, n", BATCHED if ALL else random.Random(1).sample(BATCHED, 4), ids=str)
 def test_batches(t, name, n):
@@ -101,7 +101,7 @@ BY_TYPE = [(t, OTHERS[0]) for t in (SMALL, PAIR, PINGPONG)] + [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("make", [product, residual, activated])
 @pytest.mark.parametrize("t, types", BY_TYPE if ALL else random.Random(2).sample(BY_TYPE, 5), ids=str)
@@ -168,6 +168,7 @@ def test_the_model_notices_tiles_that_hang_over_into_the_next_product():
     run(LITTLE, batches(72, 64, 8)["alone"], grid=2, tolerance=HALVES[f16])
 
 
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize("m, n, k", [(1, 8, 1), (1, 1, 1), (3, 8, 65), (64, 128, 64), (2, 130, 9)])
 def test_tiny_problems(m, n, k):
     """Boxes are no longer than operands; of a cluster, a block may have nothing but what lies outside."""
@@ -183,7 +184,7 @@ def tiles_of(t: Tiling):
 SAMPLE = {str(t): TRANSPOSES[i % 4] for i, t in enumerate(TILINGS)}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.slow
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, ta, tb", [
@@ -194,7 +195,7 @@ def test_every_tiling_computes(t, ta, tb):
     run(t, product(*tiles_of(t), ta=ta, tb=tb), seed=random.randrange(2**32))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize(
     "m, n, k", [(64, 128, 8), (64, 256, 600), (64, 384, 1000), (136, 392, 520), (192, 640, 64)]
 )
@@ -203,6 +204,7 @@ def test_teams_take_tiles_in_turns(m, n, k):
     run(PINGPONG, product(m, n, k), seed=random.randrange(2**32))
 
 
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8 if ALL else 1))
 def test_blocks_of_a_cluster_wait_for_each_other(seed):
@@ -215,7 +217,7 @@ HALVED = Tiling(64, 128, 1, parts=2, registers=None)
 QUARTERED = Tiling(64, 64, 1, parts=4, registers=None)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("t, make, sizes", [
     (HALVED, residual, (72, 136, 136)), (HALVED, stashed, (40, 136, 1000)), (HALVED, product, (61, 40, 72)),
@@ -227,7 +229,7 @@ def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
     run(t, make(*sizes), seed=random.randrange(2**32))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize("name", ["alone", "heads"])
 def test_parts_of_products_of_a_batch(name):
     run(QUARTERED, batches(40, 72, 136)[name], seed=random.randrange(2**32), tolerance=HALVES[f16])

@@ -40,7 +40,7 @@ def launch(t: Tiling, r: RegionSpec, strips: int, monkeypatch: pytest.MonkeyPatc
     return gemm_wgmma._launch(t, r, H200)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("strips", [0, 8])
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
@@ -50,13 +50,13 @@ def test_every_number_goes_where_it_belongs(ta, tb, strips, monkeypatch):
     run_launch(launch(TEAMS, r, strips, monkeypatch), r, 0, 1)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t", [TEAMS, SHARED], ids=str)
 @pytest.mark.parametrize("r", [
-    activated(136, 456, 72, act="relu", tb=True),
-    residual(136, 456, 72),
-    product(136, 456, 72, ("w", "convert", "y", {"dtype": f32.id}), tb=True),  # one by one
+    activated(136, 456, 8, act="relu", tb=True),
+    residual(136, 456, 8),
+    product(136, 456, 8, ("w", "convert", "y", {"dtype": f32.id}), tb=True),  # one by one
 ], ids=["activated", "residual", "f32"])  # fmt: skip
 def test_epilogues_read_and_write_what_they_should(t, r, monkeypatch):
     """Of a narrow tile: nothing is stored that is the next one's."""
@@ -81,7 +81,7 @@ MAPS = [then for then in EPILOGUES if then != "backward"]
 CODE = list(itertools.product(gemm_wgmma.NARROWED, TRANSPOSES, HALVES, MAPS))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else CODE[:: len(CODE) // 4], ids=str)
 def test_compiles_without_spills_or_serialized_products(t, order, dtype: DType, then):

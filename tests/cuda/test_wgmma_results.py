@@ -65,7 +65,7 @@ def run_with_sums(t: Tiling, r: RegionSpec, seed: int = 0, machine: type[Machine
     assert_close(Case("", r, tolerance=HALVES[r.operands[0].dtype]), got, reference(Case("", r), arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D7", "D10")
 @pytest.mark.parametrize("t", [SMALL, PINGPONG, PAIR, TALL], ids=str)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
@@ -76,13 +76,14 @@ def test_several_results_leave_in_boxes(t, dtype):
     run(t, r, random.randrange(2**32))
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_three_results_leave_in_boxes():
     r = every_value(Product(72, 136, 72, f16))
     assert wgmma_cost.staged(SMALL, r) == 3
     run(SMALL, r, tolerance=HALVES[f16])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D8", "D10")
 @pytest.mark.parametrize("t", [SMALL, PINGPONG, PAIR, TALL], ids=str)
 @pytest.mark.parametrize("n, boxes", [(136, True), (131, False)])
@@ -113,7 +114,7 @@ def test_which_operands_come_in_boxes(r, positions):
 WIDE = Tiling(64, 192, 2, teams=2)  # three chunks of a tile, in two places
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D7", "D10")
 @pytest.mark.parametrize("t", [SMALL, PAIR, TALL, WIDE], ids=str)
 @pytest.mark.parametrize("make", [pitched, own, two_operands], ids=lambda f: f.__name__)
@@ -159,7 +160,7 @@ def are_dealt(t: Tiling, r: RegionSpec) -> bool:
     return wgmma_cost.staged(t, r) > 0 and dealt(t, epilogue, held_reads(t, epilogue))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, pool="on the model")
 @pytest.mark.spec("D7", "D10")
 @pytest.mark.parametrize("t, make", DEALT.values(), ids=DEALT.keys())
 def test_words_of_a_row_are_dealt_out(t, make):
@@ -168,6 +169,7 @@ def test_words_of_a_row_are_dealt_out(t, make):
     run(t, r, random.randrange(2**32), tolerance=HALVES[f16])
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_words_of_a_row_are_dealt_out_beside_sums_of_columns():
     t, r = dataclasses.replace(FULL_PAIR, slices=True), backward_of_a_row(136, 200, 72)
     assert are_dealt(t, r)
@@ -222,6 +224,7 @@ def test_the_model_notices(machine):
             run(SMALL, backward_alone(Product(136, 264, 72, f16)), seed, machine=machine)
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_nothing_but_sums_leaves():
     run_with_sums(SMALL, backward(72, 136, 72, act="relu", keep=("s",)))
     run_with_sums(SMALL, summed_alone(Product(72, 136, 72, f16)))

@@ -93,6 +93,7 @@ def in_place_of_the_workspace(args, out):
 CODE = [(t, order, n) for t in SPLIT for order in TRANSPOSES for n in (1000, 1001)]
 
 
+@pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("t, order, n", CODE if ALL else random.Random(0).sample(CODE, 3), ids=str)
 def test_compiles_without_spills_or_serialized_products(t, order, n):

@@ -125,6 +125,7 @@ SHARED = [(t, *each, k) for t in (ALONE, TEAMS) for each in ROUNDS for k in (1, 
 SHARED = [*(SHARED if ALL else random.Random(0).sample(SHARED, 2)), (PAIR, 5, 3, 136)]
 
 
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize("t, tiles, blocks, k", SHARED, ids=str)
 def test_shares(t, tiles, blocks, k):
     """Blocks one after the other, and together."""
@@ -136,6 +137,7 @@ def test_shares(t, tiles, blocks, k):
 MAKES = [(t, make) for t in (ALONE, TEAMS) for make in (residual, stashed, activated)]
 
 
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize(
     "t, make",
     MAKES if ALL else random.Random(1).sample(MAKES, 1),
@@ -146,6 +148,7 @@ def test_epilogues(t, make):
     run(t, make(2 * t.m + 8, 136, 264, tb=True), 4, at_once=4, tolerance=HALVES[f16])
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_words_of_a_row_that_are_dealt_out():
     t = replace(FULL, blocks=1, stream=True)
     r = activated(2 * t.m + 8, t.n + 72, 264, tb=True)
@@ -153,12 +156,13 @@ def test_words_of_a_row_that_are_dealt_out():
     run(t, r, 4, at_once=4, tolerance=HALVES[f16])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize("name", ["alone", "heads"])
 def test_batches(name):
     run(TEAMS, batches(72, 64, 136)[name], 5, at_once=5, tolerance=HALVES[f16])
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_launch_after_launch_on_the_same_workspace():
     r, device = product(64 * 5, 64, 200), replace(H200, sms=3)
     workspace = junk(wgmma_stream.workspace(TEAMS, r, device))
@@ -264,7 +268,7 @@ def is_new(t, form) -> bool:
     return are_new([gemm_wgmma._launch(t, FORMS[form], H200)], FORMS[form], H200.target)
 
 
-@pytest.mark.sample(1, always=is_new)
+@pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.spec("F2", "D10")
 @pytest.mark.parametrize("t, form", CODE if ALL else EACH, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, form):

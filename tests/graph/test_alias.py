@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
@@ -22,6 +23,7 @@ from aicf.types import AttrPack, OpKind, TensorDesc
 
 from .chains import Fn, graph_of, model_of, planned
 
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 7 - 0.5
 
 
@@ -326,7 +328,7 @@ def interpret(graph, env):
 @on_each_device
 @pytest.mark.spec("C6")
 def test_random_graphs_with_states_views_and_in_place_steps_compute_what_an_interpreter_does(device):
-    ran, seeds = 0, 30 if device == "cpu" else 6
+    ran, seeds = 0, (30 if EVERYTHING else 10) if device == "cpu" else 6
     for seed in range(seeds):
         layer = random_layer(seed, fences=0.3 * (seed % 2))
         graph = graph_of(layer, shape=(4, 4))
@@ -382,7 +384,7 @@ def braid(seed: int):
 @pytest.mark.spec("C6")
 def test_taking_over_storage_changes_no_bit(device, monkeypatch):
     """The same random programs, with the planner allowed to share storage, and not."""
-    seeds = range(4 if device == "cpu" else 1)
+    seeds = range(4 if EVERYTHING else 2 if device == "cpu" else 1)
     x = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
 
     def results(seed: int):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pace import least_seconds
 
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
+from examples import examples
 
 X = TensorDesc.dense(TensorSpec((4,)))
 Edges = list[tuple[int, int]]
@@ -58,7 +59,7 @@ def alike(one: Edges, other: Edges) -> bool:
 
 
 @pytest.mark.spec("A4")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4).filter(lambda n: sum(n) <= 8), st.booleans(),
        st.randoms(use_true_random=False))  # fmt: skip
 def test_rings_have_one_form_however_they_are_written(lengths, tail, rng):
@@ -75,7 +76,7 @@ def test_rings_of_other_lengths_have_other_forms(tail):
 
 
 @pytest.mark.spec("A4")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     *[st.lists(st.tuples(*[st.integers(0, 4)] * 2), min_size=1, max_size=8)] * 2,
     st.randoms(use_true_random=False),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nn.mlp import LAYERS, batch_of, host, mlp, on_each_device, trainer
 from registry.synthetic import kernel, registry_of
@@ -17,6 +17,7 @@ from aicf.device.spec import preset
 from aicf.errors import NoKernelError
 from aicf.registry.variant import Reject, one_op
 from aicf.rows import LENGTH_LIMIT
+from examples import examples
 
 from .chains import graph_of, model_of, planned, rows_of, run
 
@@ -54,7 +55,7 @@ def bias(ctx, name="b", size=4):
 
 
 @pytest.mark.spec("A5", "A6")
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.sampled_from(["relu", "tanh", "neg"]), min_size=1, max_size=12), st.data())
 def test_regions_partition_the_schedule_in_order(kinds, data):
     """Whatever the kernels take, every op is in exactly one region, and regions are intervals."""

@@ -35,6 +35,7 @@ from aicf.registry.variant import Reject, one_op, structure
 from aicf.rows import LENGTH_LIMIT, RegionOp, RegionSpec
 from aicf.rows.form import form_of
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
+from examples import examples
 
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact
 from .forming import chain, formed, registries, unreadable
@@ -76,7 +77,7 @@ def total(regions) -> float:
 
 
 @pytest.mark.spec("A10")
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(dag=dags(max_ops=8), made=registries())
 def test_a_beam_as_wide_as_the_length_limit_is_the_optimum_over_intervals(dag, made):
     graph = dag.graph()
@@ -114,7 +115,7 @@ def test_a_beam_charges_for_ops_that_no_kernel_takes_yet():
 
 
 @pytest.mark.spec("A10")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(dag=dags(max_ops=10))
 @pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
 def test_with_real_kernels_no_beam_is_far_from_the_optimum(device, dag):
@@ -129,7 +130,7 @@ def test_with_real_kernels_no_beam_is_far_from_the_optimum(device, dag):
 
 
 @pytest.mark.spec("A1", "A7", "B13")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(first=dags(max_ops=10), dag=dags(max_ops=10), strict=st.booleans())
 @pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
 def test_what_was_asked_of_other_sizes_before_changes_nothing(device, first, dag, strict):
@@ -185,7 +186,7 @@ def regions_in(dag: Dag, strict: bool) -> Iterator[RegionSpec]:
 
 
 @pytest.mark.spec("A4", "A12", "A13", "A15")
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(dag=dags(8, CORES, halves=True, rows=(1, 2, 3), columns=(1, 2, 3)), strict=st.booleans())
 def test_a_region_read_as_maps_around_a_core_computes_what_its_ops_do(dag, strict):
     """Strict: bit for bit on half types, whose every value is rounded; f32 to the order of its sums."""
@@ -211,7 +212,7 @@ def test_a_region_read_as_maps_around_a_core_computes_what_its_ops_do(dag, stric
 
 
 @pytest.mark.spec("A13")
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(dag=dags(14, ["step"] * 8 + ["unary", "unary", "binary"]), strict=st.booleans())
 def test_a_region_that_grew_is_what_it_would_be_made_at_once(dag, strict):
     """What is kept of the region before spares work, and nothing else: the same parts, and the same hash."""
@@ -274,7 +275,7 @@ def check_regions_and_storage(dag: Dag, made: list, beam: int = 1, replay: bool 
 
 
 @pytest.mark.spec("A5", "A7", "C6")
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(dag=dags(14, STEPS), made=registries(), beam=st.sampled_from([1, 3]), replay=st.booleans())
 def test_whatever_regions_are_formed_in_place_steps_and_storage_change_no_result(dag, made, beam, replay):
     """Made-up kernels that run their ops' references, and write early: what schedule, regions and plan make of values."""
@@ -308,7 +309,7 @@ def test_a_result_written_over_what_is_still_read_is_noticed(monkeypatch, what):
 
 @on_each_device
 @pytest.mark.spec("A6", "A15", "C6")
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(dag=dags(max_ops=9), replay=st.booleans())
 def test_fused_equals_unfused_equals_numpy(device, dag, replay):
     feed = dag.feed()
@@ -323,7 +324,7 @@ def test_fused_equals_unfused_equals_numpy(device, dag, replay):
 
 @on_each_device
 @pytest.mark.spec("A15")
-@settings(max_examples=3, deadline=None)
+@examples(3)
 @given(dag=dags(max_ops=8, halves=True, rules=["convert", "convert", "convert", *RULES]))
 def test_and_so_it_does_with_half_types_on_the_way(device, dag):
     feed = dag.feed()
@@ -336,7 +337,7 @@ def test_and_so_it_does_with_half_types_on_the_way(device, dag):
 
 @on_each_device
 @pytest.mark.spec("A15")
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(dag=dags(max_ops=8, halves=True))
 def test_strict_fused_equals_unfused_bit_for_bit(device, dag):
     feed = dag.feed()
@@ -350,7 +351,7 @@ def test_strict_fused_equals_unfused_bit_for_bit(device, dag):
 
 @on_each_device
 @pytest.mark.spec("A7", "C6")
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(dag=dags(6, STEPS), replay=st.booleans())
 def test_steps_in_place_leave_no_other_numbers_wherever_they_run(device, dag, replay):
     """Twice, since what the first run leaves is what the second begins with."""
@@ -362,7 +363,7 @@ def test_steps_in_place_leave_no_other_numbers_wherever_they_run(device, dag, re
 
 @on_each_device
 @pytest.mark.spec("A9", "A15")
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(dag=dags(max_ops=6), data=st.data())
 def test_sync_points_change_no_bit(device, dag, data):
     """Strict, as a value that leaves its kernel is rounded. No kernel has ops of both sides."""

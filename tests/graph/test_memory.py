@@ -6,7 +6,7 @@ import random
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nn.mlp import mlp
 from pace import least_ratio, least_seconds
@@ -20,6 +20,7 @@ from aicf.graph.compile import compile_graph
 from aicf.graph.run import memory
 from aicf.graph.run.memory import Life, arrange
 from aicf.registry.select import Selector
+from examples import examples
 
 
 @st.composite
@@ -48,7 +49,7 @@ def check(values, offsets, extent) -> None:
 
 
 @pytest.mark.spec("D14")
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(lives(), st.booleans())
 def test_what_lives_at_the_same_time_never_overlaps(values, many):
     few, memory.FEW = memory.FEW, 0 if many else memory.FEW

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nn.mlp import batch_of, on_each_device
 from pace import least_ratio, least_seconds
@@ -27,6 +27,7 @@ from aicf.registry.select import Selector
 from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
 from aicf.rows.form import form_of
+from examples import examples
 
 from .dags import dags
 from .forming import CPU, chain, formed, one, registries, story, weight
@@ -35,7 +36,7 @@ from .forming import CPU, chain, formed, one, registries, story, weight
 
 
 @pytest.mark.spec("A5", "A6", "A7")
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(dag=dags(max_ops=10), made=registries(), beam=st.sampled_from([1, 2, 4, LENGTH_LIMIT]))
 def test_regions_partition_the_schedule_and_each_kernel_takes_its_region(dag, made, beam):
     graph = dag.graph()
@@ -60,7 +61,7 @@ def test_regions_partition_the_schedule_and_each_kernel_takes_its_region(dag, ma
 
 
 @pytest.mark.spec("A8")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(dag=dags(max_ops=10), made=registries())
 def test_a_flush_falls_back_to_the_last_accepted_prefix_and_the_rest_is_scanned_again(dag, made):
     """A region's own ops, formed alone, are that region; what follows is what it would be if the schedule began there."""
@@ -80,7 +81,7 @@ def test_a_flush_falls_back_to_the_last_accepted_prefix_and_the_rest_is_scanned_
 
 
 @pytest.mark.spec("A7", "B13")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(dag=dags(max_ops=10), made=registries(), data=st.data(), beam=st.sampled_from([1, 4]))
 def test_plans_do_not_depend_on_the_order_of_registration_or_on_what_was_asked_before(dag, made, data, beam):
     graph = dag.graph()
@@ -220,6 +221,7 @@ def test_an_op_is_composed_a_bounded_number_of_times(beam, monkeypatch):
     assert counts[2] <= 400 * 3 * LENGTH_LIMIT
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A6")
 @pytest.mark.parametrize("device", ["cpu", "h200"])
 def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
@@ -236,6 +238,7 @@ def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
     assert least_ratio(lambda: select(len(ops)), lambda: select(len(ops) // 2), 4) < 4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A6")
 @pytest.mark.parametrize("device", ["cpu", "h200"])
 def test_layers_that_differ_in_sizes_alone_take_little_longer(device, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from registry.synthetic import kernel, registry_of
 
@@ -23,6 +23,7 @@ from aicf.dispatch import KernelLoader
 from aicf.errors import AicfError, AliasError, MissingKernelError
 from aicf.graph.run.executor import Executor
 from aicf.ir import Role
+from examples import examples
 
 from .chains import graph_of, model_of, planned, rows_of
 
@@ -223,7 +224,7 @@ def emit_recipe(recipe):
 
 
 @pytest.mark.spec("D14")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(recipes())
 def test_no_two_values_that_live_at_once_overlap(recipe):
     for registry in (plain, None):
@@ -252,7 +253,7 @@ def test_no_two_values_that_live_at_once_overlap(recipe):
 
 
 @pytest.mark.spec("D14", "C8")
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(recipes(), st.integers(0, 2**32))
 def test_random_graphs_compute_what_numpy_computes(recipe, seed):
     """Aliases and arena together: a value overwritten too early would show."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aicf
@@ -18,12 +18,13 @@ from aicf.registry.contribution import contribution
 from aicf.rows import AttributeState, Conflict, RegionSpec
 from aicf.rows.rows import HARD, LENGTH_LIMIT, ROWS, ByProduct, Domain, Effect, join
 from aicf.types import DType
+from examples import examples
 
 from .chains import graph_of
 from .dags import Dag, Step, dags, random_order, whole_region
 
 ROW = {row.name: row for row in ROWS}
-EXAMPLES = settings(max_examples=60, deadline=None)
+EXAMPLES = examples(60)
 
 # --- each row's join --------------------------------------------------------------------------------------------------
 
@@ -249,7 +250,7 @@ def test_a_state_is_never_changed_and_rows_follow_from_the_prefix(dag):
 
 
 @pytest.mark.spec("A4")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(dags(), st.randoms(use_true_random=False))
 def test_all_linear_extensions_of_a_region_have_one_signature(dag, rng):
     graph = dag.graph()
@@ -261,7 +262,7 @@ def test_all_linear_extensions_of_a_region_have_one_signature(dag, rng):
 
 
 @pytest.mark.spec("A4")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.tuples(*[st.sampled_from(["relu", "tanh", "add"])], *[st.integers(0, 20)] * 2), min_size=2, max_size=9),
        st.randoms(use_true_random=False))  # fmt: skip
 def test_and_so_have_those_with_much_symmetry(calls, rng):

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nn.mlp import mlp, on_each_device
 
@@ -21,6 +21,7 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.compile import compile
 from aicf.graph.fuse.schedule import _Run, schedule
 from aicf.ops.schema import VIEW, schema_of
+from examples import examples
 
 from .chains import Fn, graph_of, model_of, rows_of, run
 
@@ -103,7 +104,7 @@ def in_conflict(first, second, root) -> bool:
 
 
 @pytest.mark.spec("A10")
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(lowered())
 def test_a_schedule_holds_to_values_storage_effects_and_fences(given_ops):
     ops, graph = given_ops
@@ -131,7 +132,7 @@ def test_a_schedule_holds_to_values_storage_effects_and_fences(given_ops):
 
 
 @pytest.mark.spec("A10")
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.permutations(range(8)))
 def test_chains_that_come_interleaved_are_taken_apart(picks):
     """Four chains of product and activation, in any order of emission: each stands together."""

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from registry.synthetic import registry_of, structured
 
@@ -21,6 +21,7 @@ from aicf.registry.tuning import Header, Measured, Timing, Tuning
 from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
 from aicf.rows.rows import ROWS
+from examples import examples
 
 from .chains import graph_of, planned
 from .dags import dags
@@ -171,7 +172,7 @@ def test_nor_does_a_variant_that_judges_regions_by_itself_go_over_the_limit():
 
 
 @pytest.mark.spec("A9")
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(dag=dags(max_ops=8), data=st.data())
 def test_nothing_is_fused_across_an_explicit_sync_point(dag, data):
     graph = dag.graph()

@@ -7,7 +7,7 @@ from aicf.ops.schema import schema_of, schemas
 from aicf.types import ActKind, DType, bf16, f16, f32
 
 from .numpy_emitter import NumpyEmitter, call_gradient
-from .sampling import cases, name, operands, packed, spec
+from .sampling import name, operands, packed, spec, types_of
 
 DIFFERENTIABLE = [s for s in schemas() if s.gradient_fn is not None]
 GRADIENTLESS = {  # floats in, floats out, and nothing to differentiate
@@ -67,14 +67,14 @@ def test_against_central_differences(schema, sample):
 
 
 DIFFERENTIATED = f32, f16, bf16  # fp8 is not
-TYPED = [(s, sample, t) for s, sample, t in cases() if (s, sample) in CASES and t in DIFFERENTIATED]
 
 
-@pytest.mark.parametrize("schema, sample, dtype", TYPED, ids=name)
-def test_a_gradient_has_its_operands_type(schema, sample, dtype):
-    arrays, attrs, results, cotangents = prepared(schema, sample, dtype, exact=False)
-    for array, grad in zip(arrays, call_gradient(schema, arrays, results, cotangents, attrs)):
-        assert grad is None or spec(grad) == spec(array)
+@pytest.mark.parametrize("schema, sample", CASES, ids=name)
+def test_a_gradient_has_its_operands_type(schema, sample):
+    for dtype in (t for t in types_of(schema) if t in DIFFERENTIATED):
+        arrays, attrs, results, cotangents = prepared(schema, sample, dtype, exact=False)
+        for array, grad in zip(arrays, call_gradient(schema, arrays, results, cotangents, attrs)):
+            assert grad is None or spec(grad) == spec(array), dtype
 
 
 def test_every_op_that_has_a_gradient_states_it():

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from graph.chains import graph_of, planned
 from graph.dags import Dag, Step, dags
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pace import least_seconds
 
@@ -24,6 +24,7 @@ from aicf.registry.index import KernelIndex
 from aicf.registry.select import Selector, select
 from aicf.registry.variant import Reject, structure
 from aicf.types import DType
+from examples import examples
 
 from .synthetic import STRUCTURES, kernel, region, registry_of, structured
 
@@ -73,7 +74,7 @@ def walks(dag, selector: Selector, device: str):
 
 @pytest.mark.spec("A8")
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(dag=dags(max_ops=6))
 def test_candidate_sets_are_those_of_asking_each_variant_alone(device, dag):
     spec = preset(device)
@@ -96,7 +97,7 @@ def test_candidate_sets_are_those_of_asking_each_variant_alone(device, dag):
 @pytest.mark.spec("A8")
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(dag=dags(max_ops=8, halves=True))
 def test_candidates_only_shrink_and_the_chosen_kernel_was_one_all_along(device, real, dag):
     """viable(v, s + op) implies viable(v, s), of made-up variants and of those there are."""
@@ -122,7 +123,7 @@ STEP_BETWEEN = Dag(
 
 
 @pytest.mark.spec("A8")
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(dag=dags(max_ops=8))
 @example(dag=STEP_BETWEEN)
 def test_only_what_the_masks_leave_is_asked(dag):
@@ -168,7 +169,7 @@ def _structure(node) -> str:
 
 
 @pytest.mark.spec("A8")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(dag=dags(max_ops=9))
 def test_the_rows_know_the_structure_that_the_region_has(dag):
     """The slot row says without looking at the ops what `structure` reads off them."""
@@ -204,7 +205,7 @@ def test_a_single_region_is_asked_with_the_same_masks():
 
 @pytest.mark.spec("A8")
 @given(order=st.permutations(range(8)))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_bits_do_not_depend_on_the_order_of_registration(order):
     made = [
         structured(f"cpu.k{n}.v1", "relu" if n % 2 else "map", alignment=16 * (n % 3) or 1) for n in range(8)

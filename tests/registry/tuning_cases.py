@@ -11,6 +11,7 @@ from aicf.device.spec import preset
 from aicf.registry.tuning import Header, Measured, Timing, Tuning
 from aicf.rows import RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, f32
+from examples import examples
 
 from .synthetic import region
 
@@ -22,7 +23,7 @@ REGIONS = [
     region("leaky_relu", (3,), slope=0.25), RegionSpec.single(OpKind("fill"), FILL, [], [TensorDesc(f32, (2, 3), (3, 1))]),
 ]  # fmt: skip
 # keys of regions are found once, which takes its time
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(examples(100), suppress_health_check=[HealthCheck.too_slow])
 IDS = ["cpu.a.v1", "cpu.b.v1", "cpu.c.v2"]
 TIMINGS = st.builds(Timing, st.floats(1e-3, 1e7), st.floats(0, 10), st.integers(1, 10**6))
 

@@ -1,0 +1,14 @@
+"""How many examples hypothesis draws. They are other ones in every run, so few of them in many runs are many."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
+
+
+def examples(count: int) -> settings:
+    """So many in `make test-all`, a third of them in `make test`."""
+    return settings(max_examples=count if EVERYTHING else max(2, count // 3), deadline=None)
