@@ -97,6 +97,10 @@ class KernelCompileError(AicfError):
     """A kernel body did not compile or link."""
 
 
+class LabelError(AicfError):
+    """A label is no class. The run that met it has changed nothing; on a GPU the next read of a result says so."""
+
+
 class CaptureError(AicfError):
     """A call can't be part of a CUDA graph, or failed while it was captured."""
 

@@ -11,7 +11,7 @@ from ..registry.read import read, read_parts
 from ..registry.variant import HostCall, Reject, at_most, variant
 from .costs import loop_cost, loop_us, one_loop
 
-ARRAYS = 48  # more make numba's compile time felt
+ARRAYS = 50  # more make numba's compile time felt
 
 
 def program_of(region):

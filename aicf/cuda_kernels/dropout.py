@@ -55,9 +55,9 @@ class Dropout:
         return [Launch(body, grid_for(cdiv(y.numel, RUN)), (THREADS,), args)]
 
 
-@variant("rng_advance", id="cuda.rng_advance.v1")
+@variant("rng_advance", id="cuda.rng_advance.v2")
 class RngAdvance:
-    """One thread adds one to a step."""
+    """One thread adds one to a step, if that is valid."""
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
@@ -69,4 +69,4 @@ class RngAdvance:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .bodies.dropout import rng_advance
 
-        return [Launch(rng_advance, (1,), (1,), (In(0), Out(0)))]
+        return [Launch(rng_advance, (1,), (1,), (In(0), In(1), Out(0)))]

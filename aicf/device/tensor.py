@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..types import DType, Shape, TensorDesc, TensorSpec, pointer_alignment, row_major
+from .faults import tell
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -23,7 +24,7 @@ class Tensor:
     give NumPy's copies. There is no arithmetic; `==` asks whether it is the same object.
     """
 
-    __slots__ = ("array", "owner", "ptr", "runtime", "spec", "stride")
+    __slots__ = ("array", "faults", "owner", "ptr", "runtime", "spec", "stride")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Tensor:
     ) -> None:
         self.spec, self.ptr, self.runtime, self.owner, self.array = spec, ptr, runtime, owner, array
         self.stride = row_major(spec.shape) if stride is None else stride
+        self.faults: tuple[Tensor, ...] = ()  # records of the runs that it is a result of
 
     @property
     def shape(self) -> Shape:
@@ -59,8 +61,11 @@ class Tensor:
         return self.stride == row_major(self.spec.shape) or self.desc.contiguous
 
     def numpy(self) -> np.ndarray:
-        """A copy on the host, after waiting for the device's stream."""
-        return self.runtime.download(self)
+        """A copy on the host, after waiting for the device's stream. LabelError if a run met a label that is no class."""
+        host = self.runtime.download(self)
+        for record in self.faults:
+            tell(record)
+        return host
 
     def item(self) -> float:
         return self.numpy().item()

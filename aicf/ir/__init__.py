@@ -1,5 +1,17 @@
 """The intermediate representation: pure data, knows no op. See `graph.py`."""
 
-from .graph import EXTERNAL, Check, Emitter, Graph, Initializer, LoweredOp, Op, Role, Value
+from .graph import EXTERNAL, FED, KEPT, Check, Emitter, Graph, Initializer, LoweredOp, Op, Role, Value
 
-__all__ = ["EXTERNAL", "Check", "Emitter", "Graph", "Initializer", "LoweredOp", "Op", "Role", "Value"]
+__all__ = [
+    "EXTERNAL",
+    "FED",
+    "KEPT",
+    "Check",
+    "Emitter",
+    "Graph",
+    "Initializer",
+    "LoweredOp",
+    "Op",
+    "Role",
+    "Value",
+]

@@ -19,6 +19,7 @@ class Role(str, enum.Enum):
     input = "input"  # fed for each run
     param = "param"  # bound once; trained
     state = "state"  # bound once; optimizer state, step counters, meta-parameters, constants
+    fault = "fault"  # bound once; what a run found wrong with its data, told when a result is read
     tmp = "tmp"  # made and used inside a run
     output = "output"  # made inside a run and returned
 
@@ -26,7 +27,9 @@ class Role(str, enum.Enum):
         return self.value
 
 
-EXTERNAL = frozenset({Role.input, Role.param, Role.state})
+FED = frozenset({Role.input, Role.param, Role.state})  # what a feed may have
+KEPT = frozenset({Role.param, Role.state, Role.fault})  # what stays from run to run
+EXTERNAL = FED | KEPT
 
 
 class Initializer(Protocol):

@@ -28,23 +28,36 @@ class Loss:
 class SoftmaxCrossEntropy(Loss):
     """Mean over the batch of -log softmax(output)[label]. output (N, classes), labels (N,) in [0, classes).
 
-    target  name under which the labels are fed; dtype theirs, i64 or i32
+    target        name under which the labels are fed; dtype theirs, i64 or i32
+    ignore_index  the label of rows that are left out, of the mean too; NaN if all are
+
+    Another label is a LabelError that names its row. Nothing of its run is kept: on the CPU device it is raised before
+    anything is written, on CUDA the step is not taken and the next read of a result raises.
     """
 
     target: str = "y"
     dtype: DType = i64
+    ignore_index: int = -100
 
     def __post_init__(self) -> None:
         _check_target(self.target)
         object.__setattr__(self, "dtype", DType.of(self.dtype))
         if self.dtype not in (i32, i64):
             raise VerifyError(f"SoftmaxCrossEntropy: labels of {self.dtype}", expected="i64 or i32")
+        if type(self.ignore_index) is not int or not -(2**63) <= self.ignore_index < 2**63:
+            raise VerifyError(
+                f"SoftmaxCrossEntropy: ignore_index={self.ignore_index!r}",
+                expected="a whole number of 64 bits",
+            )
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         return {self.target: TensorSpec(output.shape[:1], self.dtype, output.device)}
 
     def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value:
-        return ctx.reduce_mean(ctx.softmax_cross_entropy(output, targets[self.target]))
+        labels, ignored = targets[self.target], self.ignore_index
+        losses = ctx.softmax_cross_entropy(output, labels, ignore_index=ignored)
+        count = ctx.check_labels(labels, classes=output.shape[1], ignore_index=ignored)
+        return ctx.div(ctx.reduce_sum(losses), count)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ Factor = TypeConstraint("float", _FLOATS | frozenset(GREATEST), shared=False)
 Number = TypeConstraint("number", _FLOATS | _INTS)
 Any_ = TypeConstraint("any", frozenset(DType))
 Index = TypeConstraint("index", _INTS, shared=False)
+Valid = TypeConstraint(
+    "flag", frozenset({DType.bool}), shared=False
+)  # whether a run may be kept: emitters know it
 Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
 AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
 F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32

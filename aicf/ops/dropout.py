@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import TensorSpec
-from .schema import I64, Access, Float, op, require
+from .schema import I64, Access, Float, Valid, op, require
 
 _MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -125,20 +125,22 @@ dropout.samples((4, 7), (2,), rate=0.0, layer=0)
 dropout.samples((4, 7), (2,), rate=1.0, layer=0)
 
 
-@op("rng_advance", results=("next",), alias={0: (0, "must")})
-def rng_advance(rng: I64):
-    """The random state of the next step: the same key, and one step more. Written in place.
+@op("rng_advance", results=("next",), alias={0: (0, "must")}, version=2)
+def rng_advance(rng: I64, valid: Valid):
+    """The random state of the next step: the same key, and, if valid, one step more. Written in place.
 
     C1  rng has shape (2,)
+    C2  valid has shape ()
     """
     _check_state(rng, "C1")
+    require(valid.shape == (), "C2", f"valid has shape {valid.shape}, expected ()")
     return rng
 
 
 @rng_advance.reference
-def _(rng):
-    return rng + np.array([0, 1], np.int64)
+def _(rng, valid):
+    return rng + np.array([0, int(valid)], np.int64)
 
 
 rng_advance.draws(rng=_random_state)
-rng_advance.samples((2,))
+rng_advance.samples((2,), ())

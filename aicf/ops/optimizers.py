@@ -3,6 +3,9 @@
 Hyper-parameters are operands, 0-D f32 tensors, so that they can change between replays of a captured graph.
 Moments are f32 whatever the parameter's type: the square of a small gradient is nothing in f16, and 0.999 of a bf16 is
 the same bf16. A gradient has the parameter's type, or is f32, as sums and clipped gradients are.
+
+What is written in place asks `valid`, and stays as it is, bit for bit, if that is false: a step that something in the graph
+has found fault with is not taken, captured or not. An emitter fills it in.
 """
 
 from __future__ import annotations
@@ -12,52 +15,68 @@ import math
 import numpy as np
 
 from ..types import DType
-from .schema import F32, Float, Gradient, Index, Int, Sum, elementwise, require
+from .schema import F32, Float, Gradient, Index, Int, Sum, Valid, elementwise, require
 
 # --- SGD ----------------------------------------------------------------------------------------------------
 
 
-@elementwise("increment", must={"y": "step"})
-def increment(step: Int):
-    """step + 1, in place."""
-    return step + 1
+def _mostly(rng, shape, shapes):
+    """A flag that is true, or several that may be."""
+    return np.ones(shape) if shape == () else rng.integers(0, 2, shape)
+
+
+@elementwise("increment", must={"y": "step"}, continuous=True, version=2)
+def increment(step: Int, valid: Valid):
+    """step + 1 if valid, else step, in place."""
+    return step + 1 if valid else step
 
 
 @increment.reference
-def _(step):
-    return step + step.dtype.type(1)
+def _(step, valid):
+    return np.where(valid, step + step.dtype.type(1), step)
 
 
-increment.samples(())
-increment.samples((3,))
-increment.samples((0,))
+increment.draws(valid=_mostly)
+increment.samples((), ())
+increment.samples((3,), (3,))
+increment.samples((0,), ())
 
 
-@elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"}, continuous=True)
+@elementwise("sgd_step", results=("p2", "v2"), must={"p2": "p", "v2": "v"}, continuous=True, version=2)
 def sgd_step(
-    p: Float, g: Gradient, v: Sum, lr: F32, momentum: F32, weight_decay: F32, *, nesterov: bool = False
+    p: Float,
+    g: Gradient,
+    v: Sum,
+    lr: F32,
+    momentum: F32,
+    weight_decay: F32,
+    valid: Valid,
+    *,
+    nesterov: bool = False,
 ):
     """v2 = momentum * v + g', p2 = p - lr * v2, where g' = g + weight_decay * p: PyTorch's SGD without dampening.
 
-    With nesterov, p2 = p - lr * (g' + momentum * v2). p and v are written in place.
+    With nesterov, p2 = p - lr * (g' + momentum * v2). p and v are written in place, if valid.
     """
     decayed = g + weight_decay * p
     velocity = momentum * v + decayed
     step = decayed + momentum * velocity if nesterov else velocity
-    return p - lr * step, velocity
+    return p - lr * step if valid else p, velocity if valid else v
 
 
 @sgd_step.reference
-def _(p, g, v, lr, momentum, weight_decay, nesterov):
+def _(p, g, v, lr, momentum, weight_decay, valid, nesterov):
     decayed = g + weight_decay * p
     velocity = momentum * v + decayed
-    return p - lr * (decayed + momentum * velocity if nesterov else velocity), velocity
+    moved = p - lr * (decayed + momentum * velocity if nesterov else velocity)
+    return np.where(valid, moved, p), np.where(valid, velocity, v)
 
 
+sgd_step.draws(valid=_mostly)
 _SHAPES = [(4, 7), (1025,), (0, 3), ()]
 for _s in _SHAPES:
-    sgd_step.samples(_s, _s, _s, (), (), ())
-sgd_step.samples((4, 7), (4, 7), (4, 7), (), (), (), nesterov=True)
+    sgd_step.samples(_s, _s, _s, (), (), (), ())
+sgd_step.samples((4, 7), (4, 7), (4, 7), (), (), (), (7,), nesterov=True)
 
 # --- Adam and AdamW -----------------------------------------------------------------------------------------
 
@@ -89,7 +108,13 @@ adam_correction.draws(step=_steps)
 adam_correction.samples((), (), ())
 
 
-@elementwise("adam_step", results=("p2", "m2", "v2"), must={"p2": "p", "m2": "m", "v2": "v"}, continuous=True)
+@elementwise(
+    "adam_step",
+    results=("p2", "m2", "v2"),
+    must={"p2": "p", "m2": "m", "v2": "v"},
+    continuous=True,
+    version=2,
+)
 def adam_step(
     p: Float,
     g: Gradient,
@@ -102,6 +127,7 @@ def adam_step(
     weight_decay: F32,
     c1: F32,
     c2: F32,
+    valid: Valid,
     *,
     decoupled: bool = False,
 ):
@@ -109,30 +135,33 @@ def adam_step(
 
     mix(beta, old, new) = beta * old + (1 - beta) * new. This is PyTorch's Adam, where g stands for
     g + weight_decay * p; or, if decoupled, its AdamW, where p stands for p * (1 - lr * weight_decay) instead.
-    c1 and c2 come from adam_correction. p, m and v are written in place.
+    c1 and c2 come from adam_correction. p, m and v are written in place, if valid.
     """
     grad = g if decoupled else g + weight_decay * p
     start = p * (1.0 - lr * weight_decay) if decoupled else p
     mean = beta1 * m + (1.0 - beta1) * grad
     square = beta2 * v + (1.0 - beta2) * grad * grad
-    return start - lr / c1 * mean / (math.sqrt(square) / math.sqrt(c2) + eps), mean, square
+    moved = start - lr / c1 * mean / (math.sqrt(square) / math.sqrt(c2) + eps)
+    return moved if valid else p, mean if valid else m, square if valid else v
 
 
 @adam_step.reference
-def _(p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, decoupled):
+def _(p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, valid, decoupled):
+    start = p
     if decoupled:
-        p = p * (1 - lr * weight_decay)
+        start = p * (1 - lr * weight_decay)
     else:
         g = g + weight_decay * p
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * np.square(g)
-    return p - lr / c1 * m / (np.sqrt(v / c2) + eps), m, v
+    mean = beta1 * m + (1 - beta1) * g
+    square = beta2 * v + (1 - beta2) * np.square(g)
+    moved = start - lr / c1 * mean / (np.sqrt(square / c2) + eps)
+    return np.where(valid, moved, p), np.where(valid, mean, m), np.where(valid, square, v)
 
 
-adam_step.draws(v=(0, 1), eps=(1e-8, 1e-6))
+adam_step.draws(v=(0, 1), eps=(1e-8, 1e-6), valid=_mostly)
 for _s in _SHAPES:
-    adam_step.samples(_s, _s, _s, _s, *[()] * 7)
-adam_step.samples(*[(4, 7)] * 4, *[()] * 7, decoupled=True)
+    adam_step.samples(_s, _s, _s, _s, *[()] * 8)
+adam_step.samples(*[(4, 7)] * 4, *[()] * 7, (7,), decoupled=True)
 
 # --- gradient clipping --------------------------------------------------------------------------------------
 

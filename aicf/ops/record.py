@@ -77,6 +77,7 @@ class OpSchema:
         None  # attrs as the scalar function takes them
     )
     special_fn: Callable[[Sequence[DType], Mapping[str, Any]], Callable[..., Any] | None] | None = None
+    guard_fn: Callable[..., None] | None = None
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
     domains: dict[str, Any] = field(default_factory=dict)  # operand -> where random values of it come from
 
@@ -139,12 +140,17 @@ class OpSchema:
         self.check_fn = function
         return function
 
-    def why_nan(self, operands: Sequence[np.ndarray]) -> str | None:
+    def why_nan(self, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> str | None:
         """What in these operands, none of which has a NaN, makes one; None if the op has nothing to say."""
-        return self.nan_fn(*operands) if self.nan_fn else None
+        return self.nan_fn(*operands, **attrs) if self.nan_fn else None
 
     def nan_reason(self, function: Callable[..., str | None]) -> Callable[..., str | None]:
         self.nan_fn = function
+        return function
+
+    def guards(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Called with an emitter, the op's operands and its attributes when it is emitted into a graph."""
+        self.guard_fn = function
         return function
 
     def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:

@@ -10,6 +10,7 @@ Then, each a stacked registration on the schema:
     .gradient      a rule written with an emitter; it asks for what it needs by the names of its parameters: operands,
                    results, `d` + result for an incoming gradient, and attributes
     .normalizer    (operand specs, attrs) -> attrs in the one form kernels see; total, applied before packing
+    .guards        (emitter, operands, attributes): emits the check of data that the op can't take; see `GraphEmitter.guard`
     .checks        numbered constraints of an elementwise op, beyond those on shapes that it has by being one
     .samples       shapes and attributes that enrol the op in the generated tests
 """
@@ -49,6 +50,7 @@ from .constraints import (
     OperandDecl,
     Sum,
     TypeConstraint,
+    Valid,
     is_integer,
     refuse_gradient,
     require,
@@ -77,6 +79,7 @@ __all__ = [
     "Number",
     "OpSchema",
     "Sum",
+    "Valid",
     "elementwise",
     "is_integer",
     "op",

@@ -241,14 +241,14 @@ def test_dropout_between_other_ops_over_two_axes():
 RATES = {
     n: np.float32(v)
     for n, v in zip(("lr", "b1", "b2", "eps", "wd", "c1", "c2"), (0.1, 0.9, 0.99, 1e-8, 0.01, 0.2, 0.3))
-}
+} | {"valid": np.bool_(True)}
 
 
 def adam(n, shape, dtype=f32):
     state = {f"{k}{n}": normal(*shape, dtype=dtype) for k in "pgm"} | {
         f"v{n}": abs(normal(*shape, dtype=dtype))
     }
-    step = ("adam_step", f"p{n} g{n} m{n} v{n} lr b1 b2 eps wd c1 c2", f"P{n} M{n} V{n}", {})
+    step = ("adam_step", f"p{n} g{n} m{n} v{n} lr b1 b2 eps wd c1 c2 valid", f"P{n} M{n} V{n}", {})
     return state, step, f"P{n} M{n} V{n}", {f"{k.upper()}{n}": f"{k}{n}" for k in "pmv"}
 
 

@@ -182,7 +182,8 @@ def reductions() -> list[Case]:
 
 def optimizer(*shapes: tuple[int, ...], dtype: DType = f32, **more: Any) -> RegionSpec:
     """Adam on several parameters with the same rates."""
-    rates = dict.fromkeys(("lr", "beta1", "beta2", "eps", "decay", "c1", "c2"), ())
+    rates: dict[str, Any] = dict.fromkeys(("lr", "beta1", "beta2", "eps", "decay", "c1", "c2"), ())
+    rates |= {"valid": desc((), DType.bool)}
     given: dict[str, Any] = dict(rates)
     steps = []
     for i, shape in enumerate(shapes):

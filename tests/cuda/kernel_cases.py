@@ -75,7 +75,7 @@ def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
 def step(op: str, p: Any, gradient: DType | None = None, **attrs: Any) -> RegionSpec:
     """An optimizer's step of a parameter, whose state is f32; so may the gradient be."""
     p = p if isinstance(p, TensorDesc) else desc(p)
-    kinds = {"f32": desc(()), "bool": desc((), DType.bool), "f32 sum": replace(p, dtype=f32)}
+    kinds = {"f32": desc(()), "flag": desc((), DType.bool), "f32 sum": replace(p, dtype=f32)}
     given = {"g": replace(p, dtype=gradient or p.dtype)}
     names = [(d.name, d.type.name) for d in schema_of(op).operands]
     return region(op, *(given.get(name, kinds.get(kind, p)) for name, kind in names), **attrs)
@@ -164,12 +164,13 @@ FIRST = [
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, precision=Precision.tf32), e)
       for v, e in TF32S.items()),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
-    Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
+    Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
-    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (30, 10), desc((30,), i64))),
-    Case("cuda.softmax_xent_grad_rows.v1",
+    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (30, 10), desc((30,), i64))),
+    Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
+    Case("cuda.softmax_xent_grad_rows.v2",
          region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,))),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
@@ -280,7 +281,7 @@ def _elementwise() -> list[Case]:
         Case(flat, region("select", desc((77,), DType.bool), (77,), (77,))),
         Case(flat, step("sgd_step", p, nesterov=True)),
         Case(flat, step("adam_step", p, decoupled=True)),
-        Case(flat, region("increment", desc((), i64))),
+        Case(flat, region("increment", desc((), i64), desc((), DType.bool))),
         Case(flat, region("adam_correction", desc((), i64), (), ())),
         Case(flat, region("schedule_cosine", desc((), i64), (), warmup=4, total=20)),
         Case(flat, region("schedule_linear", desc((3,), i64), (), total=10)),
@@ -336,11 +337,19 @@ def _losses() -> list[Case]:
     cases = []
     for n, c, t in ((4, 7, i64), (1, 1, i32), (5, 1, i64), (3, 1025, i32), (100, 10, i64), (2, 50000, i64)):
         labels = desc((n,), t)
-        cases.append(Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (n, c), labels)))
+        cases.append(Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (n, c), labels)))
         grad = region("softmax_cross_entropy_grad", (n, c), labels, (n,))
-        cases.append(Case("cuda.softmax_xent_grad_rows.v1", grad))
+        cases.append(Case("cuda.softmax_xent_grad_rows.v2", grad))
+        cases.append(
+            Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (n, c), labels, ignore_index=0))
+        )
+        left_out = region("softmax_cross_entropy_grad", (n, c), labels, (n,), ignore_index=0)
+        cases.append(Case("cuda.softmax_xent_grad_rows.v2", left_out))
+    for n, t in ((0, i64), (1, i64), (30, i32), (1024, i64), (1025, i32), (300_000, i64)):
+        labels = region("check_labels", desc((n,), t), desc((5,), i64), classes=5, ignore_index=-5)
+        cases.append(Case("cuda.check_labels.v1", labels))
     half = region("softmax_cross_entropy", desc((4, 7), f16), desc((4,), i64))
-    return [*cases, Case("cuda.softmax_xent_rows.v1", half, 2e-3)]
+    return [*cases, Case("cuda.softmax_xent_rows.v2", half, 2e-3)]
 
 
 def _memory() -> list[Case]:

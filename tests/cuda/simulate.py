@@ -59,7 +59,7 @@ CASES = [
     Case("cuda.dropout_philox.v1", region("dropout", (103,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.dropout_philox.v1", region("dropout", desc((30,), f16, alignment=2), desc((2,), i64), rate=0.6, layer=0),
          tolerance=1e-3),
-    Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64))),
+    Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     Case("cuda.fill.v1", region("fill", shape=(3, 5), value=1.0, dtype=DType.bool.id)),
     Case("cuda.reshape.v1", region("reshape", (3, 5), shape=(15,))),
     Case("cuda.reduce_rows.v1", region("reduce_sum", (3, 300), axes=(1,))),
@@ -69,8 +69,11 @@ CASES = [
     Case("cuda.reduce_columns.v1", region("reduce_mean", (1100, 5), axes=(0,))),  # split as well
     Case("cuda.reduce_naive.v1", region("reduce_sum", (2, 3, 5), axes=(0, 2))),
     Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
-    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (9, 10), desc((9,), i64))),
-    Case("cuda.softmax_xent_grad_rows.v1",
+    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (9, 10), desc((9,), i64))),
+    Case("cuda.check_labels.v1", region("check_labels", desc((70,), i32), desc((5,), i64), classes=5, ignore_index=-5)),
+    Case("cuda.check_labels.v1", region("check_labels", desc((2100,), i64), desc((5,), i64), classes=4, ignore_index=-5)),
+    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (9, 10), desc((9,), i64), ignore_index=3)),
+    Case("cuda.softmax_xent_grad_rows.v2",
          region("softmax_cross_entropy_grad", (3, 70), desc((3,), i32), (3,))),
 ]  # fmt: skip
 

@@ -36,7 +36,7 @@ from aicf.cuda_kernels import engine
 from aicf.device.spec import DeviceSpec, from_properties
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec
-from aicf.types import ActKind, Precision, bf16, f16, f32, i64
+from aicf.types import ActKind, Precision, bf16, bool_, f16, f32, i64
 
 pytestmark = pytest.mark.gpu
 
@@ -329,12 +329,12 @@ def test_labels_out_of_range_and_extreme_logits(gpu, classes):
     rng = np.random.default_rng()
     x, dloss = (rng.normal(size=(n, classes)) * 1e4).astype(np.float32), rng.normal(size=n).astype(np.float32)
     bad = np.array([False, True, True, False, True, False])
-    forward = Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", x.shape, desc((n,), i64)))
+    forward = Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", x.shape, desc((n,), i64)))
     (loss,) = got = launch_case(gpu, forward, [x, labels])
     assert_close(forward, got, reference(forward, [x, labels]))
     np.testing.assert_array_equal(np.isnan(loss), bad)
     grad = Case(
-        "cuda.softmax_xent_grad_rows.v1", region("softmax_cross_entropy_grad", x.shape, desc((n,), i64), (n,))
+        "cuda.softmax_xent_grad_rows.v2", region("softmax_cross_entropy_grad", x.shape, desc((n,), i64), (n,))
     )
     (dlogits,) = got = launch_case(gpu, grad, [x, labels, dloss])
     assert_close(grad, got, reference(grad, [x, labels, dloss]))
@@ -368,9 +368,10 @@ def test_dropout_is_the_reference_bit_for_bit(gpu, dtype, n):
         for onto in (None, {0: 0}):
             (got,) = launch_case(gpu, case, memory, onto=onto)
             np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
-    advance = Case("cuda.rng_advance.v1", region("rng_advance", desc((2,), i64)))
-    (next_,) = launch_case(gpu, advance, [memory[1]], onto={0: 0})
-    np.testing.assert_array_equal(next_, memory[1] + [0, 1])
+    advance = Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), bool_)))
+    for valid in (True, False):
+        (next_,) = launch_case(gpu, advance, [memory[1], np.array(valid)], onto={0: 0})
+        np.testing.assert_array_equal(next_, memory[1] + [0, valid])
 
 
 @pytest.mark.spec("B9")
@@ -402,7 +403,7 @@ def test_a_tensor_taken_twice(gpu):
     Case("cuda.dropout_philox.v1", region("dropout", (100_001,), desc((2,), i64), rate=0.5, layer=1)),
     Case("cuda.reduce_rows.v1", region("reduce_sum", (300001,), axes=(0,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (50000, 10), axes=(0,))),
-    Case("cuda.softmax_xent_rows.v1", region("softmax_cross_entropy", (100, 1000), desc((100,), i64))),
+    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (100, 1000), desc((100,), i64))),
 ], ids=str)  # fmt: skip
 def test_repeats_bit_for_bit(gpu, case):
     memory = operands_for(case).memory

@@ -159,7 +159,7 @@ def test_in_place_is_allowed_where_each_element_meets_its_own():
         aicf.op_call(op, [x], [x])
         np.testing.assert_allclose(x, want, rtol=1e-6)
     p, g, v = rng.normal(size=(3, 100)).astype(np.float32)
-    rates = [np.array(r, np.float32) for r in (0.1, 0.9, 0.01)]
+    rates = [np.array(r, np.float32) for r in (0.1, 0.9, 0.01)] + [np.array(True)]
     want = aicf.schema_of("sgd_step").call_reference([p, g, v, *rates], {"nesterov": False})
     aicf.op_call("sgd_step", [p, g, v, *rates], [p, v])
     np.testing.assert_allclose(p, want[0], rtol=1e-5)
@@ -189,7 +189,7 @@ OVERLAPS = {
 
 
 def rates():
-    return [np.array(0.1, np.float32)] * 3
+    return [*[np.array(0.1, np.float32)] * 3, np.array(True)]
 
 
 @pytest.mark.spec("D12")

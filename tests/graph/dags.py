@@ -207,6 +207,7 @@ class _Drawer:
         for n, o in enumerate(operands):
             if isinstance(o, float):
                 given[n] = TensorSpec((), shared if schema.operands[n].type.shared else F32)
+        given += [TensorSpec((), DType.bool) for d in schema.operands[len(given) :] if d.type.name == "flag"]
         try:
             packed = schema.pack(
                 schema.normalized(given, attrs | ({"layer": 0} if "rng" in operands else {}))

@@ -164,7 +164,7 @@ def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
 
 @pytest.mark.spec("A13", "F5")
 def test_optimizer_steps_side_by_side_are_counted_in_their_title():
-    assert "adam_step ×6   ops 25..30" in str(story("h200", "train"))
+    assert "adam_step ×6   ops 27..32" in str(story("h200", "train"))
 
 
 @pytest.mark.spec("A9", "F5")
@@ -172,7 +172,7 @@ def test_why_a_region_ended_is_said_in_a_sentence_and_kept_as_data():
     regions = story("h200", "train").regions
     said = {r.ended.sentence for r in regions}
     assert "the next op, gemm, conflicts in core: gemm meets gemm" in said
-    assert "the next op, softmax_cross_entropy, conflicts in core: gemm meets softmax_cross_entropy" in said
+    assert "the next op, check_labels, conflicts in core: gemm meets check_labels" in said
     assert regions[-1].ended.sentence == "it is the last one"
     first = regions[0].ended
     assert (first.trigger, first.row, first.left, first.right) == ("conflict", "core", "gemm", "gemm")

@@ -129,8 +129,8 @@ def counting(ctx, x, late: bool = False):
 @pytest.mark.spec("C6")
 def test_an_optimizer_step_writes_in_place():
     plan, _, _ = planned(graph_of(counting), plain)
-    assert alias_names(plan)["increment.3"] == "count"
-    assert "%3 is %1 (count): written in place" in plan.notes
+    assert alias_names(plan)["increment.4"] == "count"
+    assert "%4 is %1 (count): written in place" in plan.notes
     program = aicf.compile(model_of(counting), device="cpu")
     x = rows_of()
     for n in range(3):

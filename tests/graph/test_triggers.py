@@ -122,7 +122,7 @@ def test_ops_side_by_side_do_not_read_what_another_writes(registry, between):
     assert [r.spec.signature for r in regions[:2]] == [together, "sgd_step"]
     ended = regions[0].ended
     assert (ended.trigger, ended.left, ended.right) == (
-        "barrier", "a write of %9 in place", "a read of %9 side by side",
+        "barrier", "a write of %10 in place", "a read of %10 side by side",
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from aicf.errors import TypeInferenceError
 from aicf.ops.schema import ELEMENTWISE, schema_of, schemas
 from aicf.types import DType, TensorSpec
 
-from .cases import EXACT, boolean, f32, i32, i64, of
+from .cases import EXACT, bf16, boolean, f16, f32, i32, i64, of
 from .sampling import name, operands, packed, spec, types_of
 
 
@@ -62,7 +62,9 @@ def test_every_op_has_an_exact_inference_test():
         ("convert", [boolean(2)], {"dtype": DType.i64}, [i64(2)]),
         ("convert", [f32(2)], {"dtype": DType.f8e4m3}, [of(DType.f8e4m3)(2)]),
         ("select", [boolean(2), *[of(DType.f8e5m2)()] * 2], {}, [of(DType.f8e5m2)(2)]),
-        ("sgd_step", [f32(3)] * 3 + [f32()] * 3, {}, [f32(3)] * 2),
+        ("sgd_step", [f32(3)] * 3 + [f32()] * 3 + [boolean()], {}, [f32(3)] * 2),
+        ("adam_step", [f16(3)] * 2 + [f32(3)] * 2 + [f32()] * 7 + [boolean()], {}, [f16(3), f32(3), f32(3)]),
+        ("adam_step", [bf16(3)] + [f32(3)] * 3 + [f32()] * 7 + [boolean()], {}, [bf16(3), f32(3), f32(3)]),
         ("schedule_step", [i32(), f32()], {"every": 2, "gamma": 0.5}, [f32()]),
     ],
 )

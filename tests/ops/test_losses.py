@@ -10,12 +10,48 @@ from aicf.ops.schema import schema_of
 from .numpy_emitter import call_gradient
 
 
-def cross_entropy(logits, labels):
-    return schema_of("softmax_cross_entropy").call_reference([logits, labels], {})[0]
+def cross_entropy(logits, labels, ignore_index=-100):
+    asked = {"ignore_index": ignore_index}
+    return schema_of("softmax_cross_entropy").call_reference([logits, labels], asked)[0]
 
 
-def gradient(logits, labels, dloss):
-    return schema_of("softmax_cross_entropy_grad").call_reference([logits, labels, dloss], {})[0]
+def gradient(logits, labels, dloss, ignore_index=-100):
+    asked = {"ignore_index": ignore_index}
+    return schema_of("softmax_cross_entropy_grad").call_reference([logits, labels, dloss], asked)[0]
+
+
+def checked(labels, fault, classes=3, ignore_index=-100):
+    asked = {"classes": classes, "ignore_index": ignore_index}
+    return schema_of("check_labels").call_reference([np.asarray(labels), np.asarray(fault)], asked)
+
+
+@pytest.mark.parametrize("ignored", [-100, 1, 255])
+def test_rows_that_are_left_out_have_no_loss_and_no_gradient_whatever_they_hold(ignored):
+    rng = np.random.default_rng(4)
+    logits, labels = rng.normal(size=(5, 3)), np.array([0, ignored, 2, ignored, 0])
+    want, slope = cross_entropy(logits, labels % 3), gradient(logits, labels % 3, np.ones(5))
+    logits[1] = np.nan
+    loss, grad = cross_entropy(logits, labels, ignored), gradient(logits, labels, np.ones(5), ignored)
+    kept = [0, 2, 4]
+    np.testing.assert_array_equal(loss[[1, 3]], 0)
+    np.testing.assert_array_equal(grad[[1, 3]], 0)
+    np.testing.assert_allclose(loss[kept], want[kept])
+    np.testing.assert_allclose(grad[kept], slope[kept])
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_labels_are_counted_and_the_first_that_is_no_class_is_told(index):
+    nothing = np.zeros(5, np.int64)
+    count, valid, told = checked(np.array([0, 2, -100, 1], index), nothing)
+    assert (count, valid) == (3, True)
+    np.testing.assert_array_equal(told, nothing)
+    count, valid, told = checked(np.array([0, -100, 3, -1], index), nothing)
+    assert (count, valid) == (3, False)
+    np.testing.assert_array_equal(told, [1, 2, 3, 3, -100])
+    np.testing.assert_array_equal(
+        checked(np.array([-7], index), told)[2], [2, 2, 3, 3, -100]
+    )  # the first stays
+    assert checked(np.zeros(0, index), nothing)[:2] == (0, True)
 
 
 def test_by_hand():

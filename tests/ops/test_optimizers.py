@@ -28,20 +28,46 @@ def gradients(steps, shape=(5,), seed=0):
     return rng.normal(size=shape), [rng.normal(size=shape) for _ in range(steps)]
 
 
+def test_what_is_not_valid_stays_as_it_is():
+    rng = np.random.default_rng(2)
+    p, m, v = rng.normal(size=(3, 6)).astype(np.float32)
+    g, rates = np.full(6, np.nan, np.float32), [np.float32(0.1)] * 7
+    for valid in (np.bool_(False), np.array([False] * 6)):
+        for got, want in zip(run("adam_step", p, g, m, v, *rates, valid), (p, m, v)):
+            np.testing.assert_array_equal(got, want)
+        for got, want in zip(run("sgd_step", p, g, v, *rates[:3], valid), (p, v)):
+            np.testing.assert_array_equal(got, want)
+    assert run("increment", np.int32(7), np.bool_(False)) == 7
+    np.testing.assert_array_equal(run("rng_advance", np.array([5, 7]), np.bool_(False)), [5, 7])
+
+
 def sgd(p, grads, lr, momentum, weight_decay, nesterov):
     v = np.zeros_like(p)
     for g in grads:
-        p, v = run("sgd_step", p, g, v, lr, momentum, weight_decay, nesterov=nesterov)
+        p, v = run("sgd_step", p, g, v, lr, momentum, weight_decay, np.bool_(True), nesterov=nesterov)
     return p
 
 
 def adam(p, grads, lr, beta1, beta2, eps, weight_decay, decoupled):
     m, v, step = np.zeros_like(p), np.zeros_like(p), np.int64(0)
     for g in grads:
-        step = run("increment", step)
+        step = run("increment", step, np.bool_(True))
         c1, c2 = run("adam_correction", step, np.float64(beta1), np.float64(beta2))
         p, m, v = run(
-            "adam_step", p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, decoupled=decoupled
+            "adam_step",
+            p,
+            g,
+            m,
+            v,
+            lr,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            c1,
+            c2,
+            np.bool_(True),
+            decoupled=decoupled,
         )
     return p
 

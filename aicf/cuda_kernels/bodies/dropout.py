@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...ops.dropout import philox4x32
-from ...types import DType, i64
+from ...types import DType, bool_, i64
 from ..dsl import cuda, device, float32
 from .element import getter, putter
 from .tile import put_run, runs
@@ -63,11 +63,11 @@ def _start(i, env):
     return env[0]
 
 
-state, put_state = getter(i64), putter(i64)
+state, put_state, get_flag = getter(i64), putter(i64), getter(bool_)
 
 
-def rng_advance(rng, out):
-    """(key, step) to (key, step + 1), by one thread; out may be rng."""
+def rng_advance(rng, valid, out):
+    """(key, step) to (key, step + 1) if valid, by one thread; out may be rng."""
     key, number = state(rng, 0), state(rng, 1)
     put_state(out, 0, key)
-    put_state(out, 1, number + 1)
+    put_state(out, 1, number + 1 if get_flag(valid, 0) else number)

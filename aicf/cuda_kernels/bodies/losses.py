@@ -19,7 +19,7 @@ from .element import getter, putter
 from .reduce import BLOCK, reducer, tree
 
 _exp = (lambda x: np.exp(x)) if SIMULATED else (lambda x: math.exp(x))
-NAN = np.float32(np.nan)
+NAN, NOTHING = np.float32(np.nan), np.float32(0)
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def _row_statistics(dtype: DType, lanes: int) -> Any:
 
 @functools.cache
 def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]:
-    """loss[n] = log(sum exp(x - max)) + max - x[label]; NaN for a label outside [0, classes)."""
+    """loss[n] = log(sum exp(x - max)) + max - x[label]; 0 for the label `ignored`, NaN for another outside [0, classes)."""
     statistics, get, get_label, put = (
         _row_statistics(dtype, lanes),
         getter(dtype),
@@ -66,7 +66,7 @@ def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]
     )
     per_block = BLOCK // lanes
 
-    def kernel(logits, labels, loss, rows, classes):
+    def kernel(logits, labels, loss, rows, classes, ignored):
         partial = cuda.shared.array(BLOCK, float32)
         thread = cuda.threadIdx.x
         lane, slot = thread % lanes, thread // lanes
@@ -74,8 +74,8 @@ def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]
         top, total = statistics(partial, logits, row * classes, classes, thread, lane, row < rows)
         if row < rows and lane == 0:
             label = np.int64(get_label(labels, row))
-            value = NAN
-            if 0 <= label < classes:
+            value = NOTHING if label == ignored else NAN
+            if label != ignored and 0 <= label < classes:
                 value = math.log(total) + (top - get(logits, row * classes + label))
             put(loss, row, value)
 
@@ -85,12 +85,13 @@ def softmax_xent(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]
 
 @functools.cache
 def softmax_xent_grad(dtype: DType, labels: DType, lanes: int) -> Callable[..., None]:
-    """dlogits[n, j] = (exp(x[j] - max) / sum - (j == label)) * dloss[n]; a row of NaN for a label that is no class."""
+    """dlogits[n, j] = (exp(x[j] - max) / sum - (j == label)) * dloss[n]; a row of 0 for the label `ignored`, of NaN for another
+    that is no class."""
     statistics, get, get_label = _row_statistics(dtype, lanes), getter(dtype), getter(labels)
     put, exp, per_block = putter(dtype), device(_exp), BLOCK // lanes
     one, zero = np.float32(1), np.float32(0)
 
-    def kernel(logits, labels, dloss, dlogits, rows, classes):
+    def kernel(logits, labels, dloss, dlogits, rows, classes, ignored):
         partial = cuda.shared.array(BLOCK, float32)
         thread = cuda.threadIdx.x
         lane, slot = thread % lanes, thread // lanes
@@ -103,7 +104,8 @@ def softmax_xent_grad(dtype: DType, labels: DType, lanes: int) -> Callable[..., 
             i = np.int64(lane)
             while i < classes:
                 hot = one if i == label else zero
-                put(dlogits, start + i, (exp(get(logits, start + i) - top) / total - hot) * scale)
+                slope = (exp(get(logits, start + i) - top) / total - hot) * scale
+                put(dlogits, start + i, NOTHING if label == ignored else slope)
                 i += lanes
 
     kernel.__name__ = f"softmax_xent_grad_rows{lanes}_{dtype}"

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from ...device.faults import RECORD
 from ...errors import TypeInferenceError, VerifyError
-from ...ir import Check, Graph, Initializer, Op, Role, Value
+from ...ir import KEPT, Check, Graph, Initializer, Op, Role, Value
 from ...ops import agreement, numbers
-from ...ops.schema import OpSchema, schema_of
-from ...types import DType, TensorSpec, f32, i64
+from ...ops.schema import OpSchema, Valid, schema_of
+from ...types import DType, TensorSpec, bool_, f32, i64
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
@@ -53,6 +54,9 @@ class Builder:
         self.line = ""  # where a layer was added, while it is emitted again; else the caller's line counts
         self.fence = False  # before the next op: see `GraphEmitter.sync`
         self._names: dict[str, Value] = {}
+        self.valid: Value | None = (
+            None  # 0-D: whether this run may be kept; None while nothing can make it invalid
+        )
         self.layers: dict[int, tuple[Any, tuple[str, ...]]] = {}  # by id: each emitted layer and its scope
 
     def value(
@@ -127,13 +131,13 @@ class Builder:
         self.graph.ops.append(op)
         return outputs
 
-    def mark(self) -> tuple[int, int, int, bool]:
+    def mark(self) -> tuple[int, int, int, bool, Value | None]:
         """Where the graph stands, for `rewind`."""
-        return len(self.graph.values), len(self.graph.ops), len(self.layers), self.fence
+        return len(self.graph.values), len(self.graph.ops), len(self.layers), self.fence, self.valid
 
-    def rewind(self, mark: tuple[int, int, int, bool]) -> None:
+    def rewind(self, mark: tuple[int, int, int, bool, Value | None]) -> None:
         """Forget everything that came after a mark."""
-        values, ops, layers, self.fence = mark
+        values, ops, layers, self.fence, self.valid = mark
         while len(self.layers) > layers:
             self.layers.popitem()
         gone = self.graph.ops[ops:]
@@ -155,7 +159,7 @@ class Builder:
 
     def update(self, old: Value, new: Value) -> None:
         """At the end of a run `new` is the content of the param or state `old`."""
-        if old.role not in (Role.param, Role.state):
+        if old.role not in KEPT:
             raise VerifyError(f"{old!r} can't be updated", expected="a param or a state")
         if old.vid in self.graph.updates:
             raise VerifyError(f"{old.name} is updated twice in one step")
@@ -212,6 +216,9 @@ class GraphEmitter:
             if len(operands) <= len(schema.operands)
             else [*operands]
         )
+        for n, decl in enumerate(schema.operands):
+            if decl.type is Valid and values[n] is None:
+                values[n] = self.valid
         given = self._with_constants(schema, values)
         named = {**{a.name: self.policy[a.name] for a in schema.attrs if a.name in self.policy}, **named}
         attrs = schema.normalized([v.spec if v else None for v in given], named)
@@ -219,6 +226,8 @@ class GraphEmitter:
         specs = schema.infer(given, pack, self.device)
         agreement.look_at(schema, pack)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
+        if schema.guard_fn is not None:
+            schema.guard_fn(self, *given, **pack)
         outs = self.builder.emit(
             kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)
         )
@@ -373,6 +382,33 @@ class GraphEmitter:
 
     def update(self, old: Value, new: Value) -> None:
         self.builder.update(old, new)
+
+    # --- whether a run may be kept ------------------------------------------------------------------------------------
+
+    @property
+    def valid(self) -> Value:
+        """0-D bool: whether what this run changes may be kept. Optimizer steps ask it, and change nothing if it is false."""
+        return self.constant(True, bool_) if self.builder.valid is None else self.builder.valid
+
+    def guard(self, flag: Value) -> None:
+        """Keep nothing of this run unless `flag`, a 0-D bool, is true. What was emitted before does not ask it."""
+        known = self.builder.valid
+        self.builder.valid = flag if known is None else self.op("select", known, flag, known)
+
+    def check_labels(self, labels: Value, *, classes: int, ignore_index: int = -100) -> Value:
+        """How many labels there are beside `ignore_index`, as f32. One that is no class makes the run invalid and is told:
+        on the CPU device by the run, on CUDA by the next read of a result."""
+        asked = {"classes": classes, "ignore_index": ignore_index}
+        checks = [op for op in self.builder.graph.ops if op.kind == "check_labels"]
+        for op in checks:
+            if op.inputs[0] == labels.vid and dict(op.attrs) == asked:
+                return self.builder.graph.values[op.outputs[0]]
+        record = TensorSpec((RECORD,), i64, self.device)
+        fault = self.builder.value(f"const.fault.{len(checks)}", record, Role.fault, _Constant(0))
+        count, valid, told = self.op("check_labels", labels, fault, **asked)
+        self.update(fault, told)
+        self.guard(valid)
+        return count
 
     def sync(self) -> None:
         """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides."""

@@ -143,6 +143,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     for name, value in shown.items():
         _return(builder, ctx, name, value)
     ctx.advance()
+    _keep_if_valid(ctx)
     return builder.graph
 
 
@@ -201,6 +202,21 @@ def _accumulate(
         ctx.update(held, total if zeros is None else zeros)
         totals.append(ctx.mul(total, 1.0 / recipe.accumulate) if phase == "step" else total)
     return totals
+
+
+def _keep_if_valid(ctx: GraphEmitter) -> None:
+    """What layers and optimizers of others' change without asking whether the run is valid stays as it is if it is not.
+
+    Not what an op of theirs writes in place: that is done when it runs.
+    """
+    graph = ctx.builder.graph
+    for old, new in list(graph.updates.items()) if ctx.builder.valid is not None else ():
+        op = graph.values[new].producer
+        if graph.values[old].role is Role.fault or (
+            op is not None and "must" in str(op.constraints.get("alias"))
+        ):
+            continue
+        graph.updates[old] = ctx.select(ctx.valid, graph.values[new], graph.values[old]).vid
 
 
 def _own(ctx: GraphEmitter, value: Value) -> Value:

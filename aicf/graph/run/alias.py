@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...errors import AliasError
-from ...ir import Graph, LoweredOp, Role
+from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
 from ...registry.program import Gemm, Map, Program
 from ...registry.read import read, read_parts
@@ -139,7 +139,7 @@ class _Resolver:
                 where=op.where,
                 hint="give it two states, or a copy",
             )
-        if target.role in (Role.param, Role.state) and self.updates.get(into) != out:
+        if target.role in KEPT and self.updates.get(into) != out:
             raise AliasError(
                 f"{op.kind} writes {target.role} {target.name} in place, and nobody declared that as its update",
                 where=op.where,
@@ -221,7 +221,7 @@ def _check_updates(graph: Graph, root: dict[int, int]) -> None:
     """The new content of a state is written in place or copied into it at the end of a run; never into another's."""
     for old, new in graph.updates.items():
         into = root.get(new, new)
-        if into != old and graph.values[into].role in (Role.param, Role.state, Role.input):
+        if into != old and graph.values[into].role in EXTERNAL:
             raise AliasError(
                 f"the update of {graph.values[old].name} lives in {graph.values[into].name}",
                 hint="emit.copy(value) makes it a value of its own",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import config
+from ...device.faults import tell
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import Call, KernelLoader, report
@@ -34,6 +35,7 @@ class Bound:
     notes: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # kernel ids that no graph may hold, and why
     scratch: Tensor | None = None  # the steps' workspace, one after the other
+    faults: tuple[Tensor, ...] = ()  # records that the steps write
 
     def run(self) -> list[str | None]:
         """Run the steps in order; what the calls say that they ran."""
@@ -64,6 +66,8 @@ class Bound:
         ran = []
         for n, (step, call) in enumerate(self.calls):
             ran.append(call())
+            for record in self.faults:
+                tell(record)
             for vid in step.out_vids:
                 if count := self._count(np.isnan, vid):
                     raise self._nan_error(n, step, vid, count)
@@ -107,7 +111,7 @@ class Bound:
         while (source := _where_from(producer[seen], known[seen], known, producer)) is not None:
             seen = source
         op = producer[seen]
-        why = schema_of(op.kind).why_nan([known[i] for i in op.inputs if i >= 0])
+        why = schema_of(op.kind).why_nan([known[i] for i in op.inputs if i >= 0], op.attrs)
         return ": ".join(filter(None, (f"{op.kind} made it" if len(region.ops) > 1 else None, why))) or None
 
     def _count(self, test: Callable[[np.ndarray], np.ndarray], vid: int) -> int:
@@ -159,13 +163,34 @@ class Executor:
             ins, outs = ([tensors[v] for v in vids] for vids in (step.in_vids, step.out_vids))
             calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
         report(len(steps), len(steps))
+        faults = {s.vid: tensors[s.vid] for s in plan.externals(Role.fault)}
+        if self.runtime.kind == "cpu":  # a call may raise: before any that asks whether the run is valid
+            calls = [(step, _telling(call, _written(plan, step, faults))) for step, call in calls]
         copies = []
         for old, new in plan.updates.items():
             if tensors[old].ptr != tensors[new].ptr:
                 copies.append(_copier(self.runtime, tensors[old], tensors[new]))
         ids = {id for id in plan.kernel_ids if not self.loader.registry.by_id(id).capture_safe}
         refused = dict.fromkeys(ids, "the variant is not capture-safe")
-        return Bound(plan, tensors, calls, copies, notes, refused, scratch)
+        return Bound(plan, tensors, calls, copies, notes, refused, scratch, tuple(faults.values()))
+
+
+def _written(plan: ExecPlan, step: Step, faults: Mapping[int, Tensor]) -> list[Tensor]:
+    """The records that a step writes."""
+    roots = [plan.slots[vid].alias_of for vid in step.out_vids]
+    return [faults[root] for root in roots if root is not None and root in faults]
+
+
+def _telling(call: Call, records: list[Tensor]) -> Call:
+    """A call that raises for what it found wrong."""
+
+    def checked(*on: Any) -> str | None:
+        ran = call(*on)
+        for record in records:
+            tell(record)
+        return ran
+
+    return checked if records else call
 
 
 def _copier(runtime: Runtime, target: Tensor, source: Tensor) -> Call:

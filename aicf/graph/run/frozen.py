@@ -10,7 +10,7 @@ from typing import Any
 from ...device.interop import Foreign
 from ...device.tensor import Tensor
 from ...errors import VerifyError
-from ...ir import EXTERNAL, Role
+from ...ir import FED, Role
 from . import capture
 from .capture import Work
 from .edges import Feeds, Results
@@ -43,12 +43,12 @@ class ReplayPolicy:
         given = [None if roles is None else frozenset(map(_role, roles)) for roles in (static, copied)]
         static_roles, copy_roles = given
         if copy_roles is None:
-            copy_roles = frozenset({Role.input}) if static_roles is None else EXTERNAL - static_roles
+            copy_roles = frozenset({Role.input}) if static_roles is None else FED - static_roles
         if static_roles is None:
-            static_roles = EXTERNAL - copy_roles
-        if static_roles & copy_roles or static_roles | copy_roles != EXTERNAL:
+            static_roles = FED - copy_roles
+        if static_roles & copy_roles or static_roles | copy_roles != FED:
             raise VerifyError(
-                "every external role is either static or copied", expected="input, param and state, each in one of them",
+                "every role that is fed is either static or copied", expected="input, param and state, each in one of them",
                 got=f"static_roles={_names(static_roles)}, copy_roles={_names(copy_roles)}",
             )  # fmt: skip
         if mode == "train" and copy_roles - {Role.input}:

@@ -111,7 +111,7 @@ class Program:
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
                 self._ran, self.notes = bound.run(), bound.notes
                 self.runs += 1
-            return {s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}
+            return _told({s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}, bound.faults)
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
@@ -121,7 +121,7 @@ class Program:
             with self._whole_step(), self.runtime.ordered(found.values()):
                 results, self._ran = frozen.replay(found, self.variables, config.check_enabled("nan"))
                 self.runs += 1
-            return results
+            return _told(results, frozen.bound.faults)
 
     def _whole_step(self) -> AbstractContextManager[None]:
         """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
@@ -344,6 +344,13 @@ class Program:
             f"Program({self.mode} on {self.runtime.spec.name}, {len(self._plans)} plans, {len(self._frozen)} frozen, "
             f"{len(self.variables.names(Role.param))} params, {self.runs} runs)"
         )
+
+
+def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Results whose readers are told what was wrong."""
+    for tensor in results.values() if faults else ():
+        tensor.faults = faults
+    return results
 
 
 RUNS = "program.runs"

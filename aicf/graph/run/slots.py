@@ -11,7 +11,7 @@ from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import run_op
 from ...errors import FeedError
-from ...ir import Role
+from ...ir import FED, KEPT, Role
 from .plan import ExecPlan, Slot
 
 CONTIGUITY = ("copy", "raise")
@@ -155,7 +155,7 @@ def bind_and_alloc_slots(
     replayed, copied = copied is not None, copied or frozenset()
     if contiguous not in CONTIGUITY:
         raise FeedError(f"contiguous={contiguous!r}", expected=" or ".join(map(repr, CONTIGUITY)))
-    fed = [s for s in plan.externals() if variables is None or s.role is Role.input or s.name in feed]
+    fed = [s for s in plan.externals(*FED) if variables is None or s.role is Role.input or s.name in feed]
     found = check_feed(fed, feed, runtime.place)
     tensors: dict[int, Tensor] = {}
     notes: list[str] = []
@@ -179,7 +179,7 @@ def bind_and_alloc_slots(
         else:
             tensors[slot.vid] = runtime.borrow(foreign)
     if variables is not None:
-        for slot in plan.externals(Role.param, Role.state):
+        for slot in plan.externals(*KEPT):
             if slot.vid not in tensors:
                 tensors[slot.vid] = runtime.empty(slot.spec) if slot.role in copied else variables[slot.name]
     arena = runtime.allocate(max(plan.arena_bytes, 1))

@@ -15,7 +15,7 @@ from ...device.interop import adopt
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...errors import FeedError, StateError, VerifyError
-from ...ir import Graph, Role, Value
+from ...ir import KEPT, Graph, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
 from .interrupt import Uninterrupted
@@ -27,7 +27,7 @@ class Variable:
 
     tensor: Tensor
     role: Role
-    constant: bool
+    constant: bool  # or a record of faults: in no state dict
     meta: str  # short name of a meta-parameter
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
@@ -57,7 +57,7 @@ class Variables(Mapping[str, Tensor]):
     def declare(self, graph: Graph) -> None:
         """Make the params and states of a graph that are not there yet; the others must have the same type."""
         made = []
-        for value in graph.externals(Role.param, Role.state):
+        for value in graph.externals(*KEPT):
             held = self._own if value.meta else self.shared._own
             if (known := held.get(value.name)) is None:
                 made.append((held, value.name, self._made(value)))
@@ -83,7 +83,8 @@ class Variables(Mapping[str, Tensor]):
                 got=start.shape,
             )
         tensor = self.runtime.upload(_converted(start, value), value.spec)
-        return Variable(tensor, value.role, value.constant, value.meta, value.check)
+        hidden = value.constant or value.role is Role.fault
+        return Variable(tensor, value.role, hidden, value.meta, value.check)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._all[name].tensor

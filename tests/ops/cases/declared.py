@@ -9,7 +9,7 @@ DECLARED = [
     ("gemm", [f32(2, 2)] * 5, r"takes a, b, c\?, bias\?; got 5 operands"),
     ("add", [f32(2), None], r"b can't be left out"),
     ("exp", [i32(2)], r"x is i32; expected float \(bf16, f16, f32\)"),
-    ("increment", [f32()], r"step is f32; expected int \(i32, i64\)"),
+    ("increment", [f32(), boolean()], r"step is f32; expected int \(i32, i64\)"),
     ("add", [f32(2), boolean(2)], r"b is bool; expected number \(bf16, f16, f32, i32, i64\)"),
     ("softmax_cross_entropy", [f32(2, 3), f32(2)], r"labels is f32; expected index \(i32, i64\)"),
     ("select", [i32(2), f32(2), f32(2)], r"c is i32; expected bool \(bool\)"),
