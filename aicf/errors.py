@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, NoReturn
 
 
 class AicfError(Exception):
@@ -33,6 +34,16 @@ class AicfError(Exception):
         return "\n".join(lines)
 
 
+class Immovable:
+    """What is bound to a device or to code: neither a copy nor a pickle of it means anything. `instead` says what does."""
+
+    __slots__ = ()
+    instead = ""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:  # pickle's, and that of copy and deepcopy
+        raise StateError(f"a {type(self).__name__} can't be pickled or copied", hint=self.instead)
+
+
 class TypeInferenceError(AicfError):
     """An op's operands or attributes break one of its numbered constraints."""
 
@@ -55,6 +66,8 @@ class AliasError(AicfError):
 
 class FeedError(AicfError):
     """A fed tensor is missing, extra, or has the wrong shape, dtype, place or layout."""
+
+    library = ""  # whose tensor it is about: what mends it is said in its language
 
 
 class StateError(AicfError):

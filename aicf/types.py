@@ -359,7 +359,7 @@ _KINDS_BY_ID: dict[int, OpKind] = {}
 class _OpKindMeta(type):
     def __getattr__(cls, name: str) -> OpKind:
         """OpKind.gemm, OpKind.Gemm and OpKind.GEMM are the same kind; an unknown name is an AttributeError."""
-        if kind := cls.known(name):
+        if not name.startswith("__") and (kind := cls.known(name)):  # Python asks for __copy__
             return kind
         raise AttributeError(f"no op kind {name!r} is known; known kinds: {', '.join(sorted(_KINDS))}")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import Immovable
 from ..types import DType, Shape, TensorDesc, TensorSpec, pointer_alignment, row_major
 from .faults import tell
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
-class Tensor:
+class Tensor(Immovable):
     """A view of device memory: spec, strides (in elements), pointer, and whatever keeps the memory alive.
 
     `numpy()` copies to the host; on the CPU device `array` is the memory itself. Other libraries take either by DLPack,
@@ -24,6 +25,7 @@ class Tensor:
     give NumPy's copies. There is no arithmetic; `==` asks whether it is the same object.
     """
 
+    instead = "t.numpy() is a copy of its own, on the host"
     __slots__ = ("array", "faults", "owner", "ptr", "runtime", "spec", "stride")
 
     def __init__(

@@ -81,6 +81,9 @@ class OpSchema:
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
     domains: dict[str, Any] = field(default_factory=dict)  # operand -> where random values of it come from
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return schema_of, (self.name,)
+
     def __post_init__(self) -> None:
         if ELEMENTWISE in self.traits:
             self.traits |= {MAP}

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, Literal
 
 from ..device.spec import DeviceSpec
-from ..errors import RegistryError
+from ..errors import Immovable, RegistryError
 from ..rows import RegionSpec
 from ..types import DType, OpKind
 from .checks import (
@@ -164,7 +164,7 @@ _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
 
 
 @dataclass(frozen=True)
-class KernelVariant:
+class KernelVariant(Immovable):
     """One kernel. `id` is stable and versioned: its version rises when the kernel's numerics change.
 
     kinds    op names, or traits such as `elementwise`, or cores such as `reduce`, or `*`: the ops that may begin a region
@@ -176,6 +176,8 @@ class KernelVariant:
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
+
+    instead = "its id says which it is: registry.by_id(id)"
 
     id: str
     kinds: tuple[str, ...]
@@ -197,6 +199,12 @@ class KernelVariant:
     deterministic: bool = True
     origin: str = "aicf"
     doc: str = ""
+
+    def __copy__(self) -> KernelVariant:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> KernelVariant:
+        return self
 
     @property
     def name(self) -> str:

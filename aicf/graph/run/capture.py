@@ -21,7 +21,7 @@ from ... import config
 from ...device.runtime import CudaRuntime, Memory, Runtime
 from ...device.streams import Captured, current_context
 from ...dispatch import Call
-from ...errors import CaptureError, DeviceError
+from ...errors import CaptureError, DeviceError, Immovable
 
 MODES = ("auto", "strict", "off")
 
@@ -60,8 +60,10 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class CaptureReport:
+class CaptureReport(Immovable):
     """What a frozen plan replays as graphs, what not, and why; and the memory that it keeps alive."""
+
+    instead = "str(report) is what it says"
 
     device: str
     segments: tuple[Segment, ...]

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
+from ...errors import Immovable
 from ...registry.trace import (
     describe_product,
     labelled,
@@ -49,7 +50,7 @@ SHOWN = 4  # operands of a region, times of regions that are told in one line
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(JupyterMixin):
+class Explanation(Immovable, JupyterMixin):
     """`print(e)` is plain text, `rich.print(e)` has colour, `e.verbose()` has every candidate, `e.to_json()` is data.
 
     The text tells of each (ops, element types, chosen kernel) once, and of the regions like it in one line.
@@ -59,6 +60,7 @@ class Explanation(JupyterMixin):
     regions: tuple[Region, ...]
     device: str
     everything: bool = False
+    instead = "str(explanation) is its text, explanation.to_json() its data"
 
     def verbose(self) -> Explanation:
         return replace(self, everything=True)

@@ -16,7 +16,7 @@ from ...device.reading import remember
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import KernelLoader
-from ...errors import FeedError, StateError, TypeInferenceError, VerifyError
+from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
@@ -36,9 +36,10 @@ OPTIMIZER = "optimizer."  # scope of the optimizer's counters and meta-parameter
 
 
 @dataclass(frozen=True)
-class CompiledPlan:
+class CompiledPlan(Immovable):
     plan: ExecPlan
     regions: tuple[Region, ...]
+    instead = "its plan can be, and plan.to_json() saves it"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ReplayKey:
     feed_signature: tuple[tuple[str, tuple], ...]
 
 
-class Program:
+class Program(Immovable):
     """A compiled model on one device.
 
     run(feed)      eager: bind, alias, walk the plan
@@ -63,6 +64,11 @@ class Program:
     Both return {"output": …, "loss": …} as tensors of their own, and agree bit for bit. In train mode params and state are
     bound once: feeding them has no effect, only inputs change from run to run.
     """
+
+    instead = (
+        "np.savez('model.npz', **program.state_dict()) keeps what it learned, program.plan.to_json() its plan; a model can be "
+        "pickled: compile that again, and program.load_state_dict(np.load('model.npz'))"
+    )
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 from ...device.interop import adopt
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
-from ...errors import FeedError, StateError, VerifyError
+from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
@@ -32,7 +32,7 @@ class Variable:
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
 
-class Variables(Mapping[str, Tensor]):
+class Variables(Immovable, Mapping[str, Tensor]):
     """Named tensors. Each is made once, by the first program that declares it, from its initializer and the seed.
 
     The random stream of a tensor comes from the model's seed and the tensor's name, so neither the order of declaration
@@ -41,6 +41,8 @@ class Variables(Mapping[str, Tensor]):
     shared  what the programs of a model have in common: its params and states. Meta-parameters are each program's own
             (`of_program`), so that compiling another changes nothing for those there are
     """
+
+    instead = "state_dict() is a dict of NumPy arrays, and load_state_dict takes it"
 
     def __init__(self, runtime: Runtime, seed: int = 0, shared: Variables | None = None) -> None:
         self.runtime, self.seed = runtime, seed
