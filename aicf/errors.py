@@ -67,7 +67,7 @@ class AliasError(AicfError):
 class FeedError(AicfError):
     """A fed tensor is missing, extra, or has the wrong shape, dtype, place or layout."""
 
-    library = ""  # whose tensor it is about: what mends it is said in its language
+    library: str | None = None  # whose tensor has the wrong element type, where that is what is wrong
 
 
 class StateError(AicfError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -79,7 +80,28 @@ def no_attribute(module: str, name: str, table: Mapping[str, str], known: Iterab
 
 def from_torch(value: object) -> bool:
     """Whether an object is of a class of PyTorch's, or of one derived from it. Never imports torch."""
-    return any(c.__module__.partition(".")[0] == "torch" for c in type(value).__mro__)
+    kind = value if isinstance(value, type) else type(value)
+    return any(c.__module__.partition(".")[0] == "torch" for c in kind.__mro__)
+
+
+# What a loss or an optimizer that is given by a name, a class or another library's object may mean, the first that fits.
+PARTS: Mapping[str, Mapping[str, str]] = {
+    "loss": {
+        r"binary|bce": "aicf has no loss of two classes as one number yet: loss=nn.SoftmaxCrossEntropy() over two outputs is one",
+        r"cross_?entropy|\bs?ce\b|nll|log_?loss|softmax": "loss=nn.SoftmaxCrossEntropy()",
+        r"mse|squared|\bl2": "loss=nn.MeanSquaredError()",
+    },
+    "optimizer": {
+        "adamw": "optimizer=nn.AdamW(lr=1e-3)", "adam": "optimizer=nn.Adam(lr=1e-3)", "sgd|momentum": "optimizer=nn.SGD(lr=0.1)",
+    },
+}  # fmt: skip
+
+
+def part(name: str, value: object) -> str | None:
+    """What to write instead of a loss or an optimizer that is none."""
+    text = value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+    found = (said for known, said in PARTS.get(name, {}).items() if re.search(known, text, re.IGNORECASE))
+    return next(found, None)
 
 
 TORCH_HINT = "write the model with aicf.nn (docs/guide.md); single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"

@@ -58,7 +58,11 @@ def test_the_advice_for_a_program_works(program, tmp_path):
 
 
 @pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("thing", [aicf.OpKind.gemm, aicf.OpKind.copy, schema_of("gemm"), aicf.f32], ids=str)
+@pytest.mark.parametrize(
+    "thing",
+    [aicf.OpKind.gemm, aicf.OpKind.copy, schema_of("gemm"), aicf.f32],
+    ids=["kind", "copy", "schema", "dtype"],
+)
 def test_what_is_known_by_name_comes_back_as_itself(thing, how):
     assert WAYS[how](thing) is thing
 

@@ -113,7 +113,7 @@ def _looked_at(obj: Any, name: str, stream: int | None) -> Foreign:
         )
     if isinstance(obj, np.ma.MaskedArray):
         raise FeedError(
-            f"{name} is a masked array", expected="an array without a mask", hint=f"{name}.filled(value)"
+            f"{name} is a masked array", expected="an array without a mask", hint=f"{name}.filled(0)"
         )
     if isinstance(obj, (np.ndarray, np.generic)):
         return _host(np.asarray(obj), obj, name)
@@ -129,11 +129,28 @@ def _looked_at(obj: Any, name: str, stream: int | None) -> Foreign:
         return _dlpack(obj, name, library, stream)
     if hasattr(obj, "__array_interface__"):
         return _host(np.asarray(obj), obj, name, library)
-    raise FeedError(
+    error = FeedError(
         f"{name} is a {type(obj).__name__}, not a tensor",
         expected="a NumPy array, or anything that speaks DLPack or __cuda_array_interface__",
-        hint="np.asarray(...) makes an array of lists and numbers",
     )
+    if isinstance(obj, (list, tuple, int, float)):
+        error.library, error.hint = "numpy", conversion(name, DType.f32)
+    raise error
+
+
+def conversion(expression: str, dtype: DType, library: str = "numpy") -> str:
+    """What to write for a tensor's values in another element type, in the words of its library."""
+    spelt = dtype.numpy.name  # PyTorch, JAX and ml_dtypes spell bf16 and fp8 alike
+    if library == "torch":
+        return f"{expression}.to(torch.{spelt})"
+    if library in ("jax", "jaxlib", "cupy"):
+        return f'{expression}.astype("{spelt}")'
+    array = {"aicf": f"{expression}.numpy()", "numba": f"{expression}.copy_to_host()"}.get(
+        library, expression
+    )
+    if dtype.numpy.kind in "fib" and dtype not in _DLPACK_CODES:
+        return f"np.asarray({array}, np.{spelt}{'_' * (dtype is DType.bool)})"
+    return f"np.asarray({array}, ml_dtypes.{spelt}), of the package ml_dtypes, which aicf brings"
 
 
 def library_of(obj: Any) -> str:
@@ -141,22 +158,24 @@ def library_of(obj: Any) -> str:
     return type(obj).__module__.partition(".")[0]
 
 
-def _dtype(name: str, dtype: Any) -> DType:
+def _dtype(name: str, dtype: Any, library: str) -> DType:
     try:
         return DType.of(dtype)
     except AttrError:
-        raise FeedError(
+        error = FeedError(
             f"{name} has element type {dtype}",
             expected="one of " + ", ".join(DType.__members__),
-            hint=f"cast it first, for example {name}.astype(np.float32)",
-        ) from None
+            hint=f"convert it first, for example {conversion(name, DType.f32, library)}",
+        )
+        error.library = library
+        raise error from None
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------
 
 
 def _host(array: np.ndarray, owner: Any, name: str, library: str = "numpy") -> Foreign:
-    dtype = _dtype(name, array.dtype)
+    dtype = _dtype(name, array.dtype, library)
     readonly = None if array.flags.writeable else "the array is read-only"
     if isinstance(owner, np.generic):
         readonly = "a NumPy scalar is a value, not memory"
@@ -181,7 +200,7 @@ def _device(
     if any(s < 0 and d > 1 for s, d in zip(stride, shape)):
         raise FeedError(
             f"{name} runs backwards through device memory", expected="strides >= 0", got=f"strides {stride}",
-            hint="copy it first: x.copy()",
+            hint=f"copy it first: {name}.copy()",
         )  # fmt: skip
     return Foreign(desc, pointer, None, owner, **more)
 
@@ -195,7 +214,7 @@ def _cuda(interface: dict[str, Any], owner: Any, name: str, library: str) -> For
     if interface.get("mask") is not None:
         raise FeedError(f"{name} is a masked array", expected="an array without a mask")
     raw = np.dtype(interface["typestr"])
-    dtype, shape = _dtype(name, raw), tuple(interface["shape"])
+    dtype, shape = _dtype(name, raw, library), tuple(interface["shape"])
     pointer, readonly = int(interface["data"][0] or 0), interface["data"][1]
     strides = interface.get("strides")
     if strides is not None and any(s % raw.itemsize for s in strides):
@@ -235,10 +254,15 @@ def _torch_dtypes(torch: Any) -> dict[Any, DType]:
 def _torch(torch: Any, tensor: Any, name: str) -> Foreign:
     """A torch tensor, read directly: its DLPack and __cuda_array_interface__ are slow, and refuse what needs gradients."""
     if tensor.layout is not torch.strided:
-        raise FeedError(f"{name} is a {tensor.layout} tensor", expected="a strided one", hint="x.to_dense()")
+        raise FeedError(
+            f"{name} is a {tensor.layout} tensor", expected="a strided one", hint=f"{name}.to_dense()"
+        )
     if tensor.is_neg():
-        raise FeedError(f"{name} is a view that negates lazily", hint="x.resolve_neg() makes it plain")
-    dtype, device = _torch_dtypes(torch).get(tensor.dtype) or _dtype(name, tensor.dtype), tensor.device
+        raise FeedError(f"{name} is a view that negates lazily", hint=f"{name}.resolve_neg() makes it plain")
+    dtype, device = (
+        _torch_dtypes(torch).get(tensor.dtype) or _dtype(name, tensor.dtype, "torch"),
+        tensor.device,
+    )
     if tensor.requires_grad:
         tensor = tensor.detach()
     if device.type == "cpu":
@@ -269,7 +293,7 @@ def _dlpack(obj: Any, name: str, library: str, stream: int | None) -> Foreign:
 
     asked = _Unordered(obj) if stream is None and library in ("jax", "jaxlib") else obj
     view = StridedMemoryView.from_dlpack(asked, stream_ptr=-1 if stream is None else stream or 1)
-    dtype, shape = _dtype(name, view.dtype), tuple(view.shape)
+    dtype, shape = _dtype(name, view.dtype, library), tuple(view.shape)
     stride = row_major(shape) if view.strides is None else tuple(view.strides)
     readonly = "its DLPack capsule says read-only" if view.readonly else None
     if library in ("jax", "jaxlib"):

@@ -46,7 +46,7 @@ class Model:
                 got=f"{unknown[0]}={sizes[unknown[0]]!r}",
             )
         if unbound := [d for d in named if d not in sizes]:
-            raise VerifyError(f"no size for {', '.join(unbound)}", hint=f"Model(..., {unbound[0]}=32)")
+            raise VerifyError(f"no size for {', '.join(unbound)}", hint=f"nn.Model(..., {unbound[0]}=32)")
         self.sizes = {name: checks.whole(name, size) for name, size in sizes.items()}
         self.layers: list[tuple[str, Layer]] = []
         self._lines: dict[str, str] = {}  # where each layer was added, for messages
@@ -136,7 +136,7 @@ class Model:
 def _specs(inputs: Any) -> dict[str, TensorSpec]:
     if isinstance(inputs, (TensorSpec, tuple)):
         inputs = {"x": inputs}
-    example = 'Model({"x": TensorSpec(("batch", 64))}, batch=32)'
+    example = 'nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32)'
     if not isinstance(inputs, Mapping):
         raise VerifyError(f"the inputs are {inputs!r}", expected="specs by name", hint=example)
     if not inputs:

@@ -433,8 +433,8 @@ def test_a_tensor_of_another_gpu_is_refused_by_its_number():
 @pytest.mark.parametrize(
     "shape, hint, mend",
     [
-        ((6,), "y[:, None] adds the last dimension", lambda y: y[:, None]),
-        ((6, 1, 1), "y[:, 0] drops the last dimension", lambda y: y[:, 0]),
+        ((6,), "y[..., None] adds the last dimension", lambda y: y[..., None]),
+        ((6, 1, 1), "y[..., 0] drops the last dimension", lambda y: y[..., 0]),
     ],
 )
 def test_targets_with_a_dimension_too_few_or_too_many_are_told_how_to_mend_it(shape, hint, mend):

@@ -153,7 +153,7 @@ COMPILES = {
     "no model": (lambda: aicf.compile(None), "model is None", "an nn.Model"),
     "a model's class": (lambda: aicf.compile(nn.Model), "model is the class Model"),
     "a loss by name": (lambda: aicf.compile(mlp(), loss="mse"), "loss is 'mse'", "nn.MeanSquaredError()"),
-    "a loss's class": (lambda: aicf.compile(mlp(), loss=nn.MeanSquaredError), "loss is the class", "MeanSquaredError(...)"),
+    "a loss's class": (lambda: aicf.compile(mlp(), loss=nn.MeanSquaredError), "loss is the class", "loss=nn.MeanSquaredError()"),
     "an optimizer by name": (lambda: aicf.compile(mlp(), "train", loss=MSE, optimizer="adam"), "optimizer is 'adam'"),
     "an optimizer's class": (lambda: aicf.compile(mlp(), "train", loss=MSE, optimizer=nn.Adam), "the class Adam"),
     "half a run": (lambda: aicf.compile(mlp(), "train", loss=MSE, optimizer=SGD, accumulate=1.5), "accumulate=1.5"),

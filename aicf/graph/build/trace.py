@@ -72,7 +72,8 @@ class Recipe:
             'nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(layer)',
         )
         if self.loss is not None:
-            _check_part("loss", self.loss, ("targets", "emit"), "an nn.Loss", "loss=nn.MeanSquaredError()")
+            losses = "loss=nn.SoftmaxCrossEntropy() for classes, loss=nn.MeanSquaredError() for numbers"
+            _check_part("loss", self.loss, ("targets", "emit"), "an nn.Loss", losses)
         if self.optimizer is not None:
             _check_part(
                 "optimizer", self.optimizer, ("emit",), "an nn.Optimizer", "optimizer=nn.Adam(lr=1e-3)"
@@ -107,11 +108,13 @@ class Recipe:
 
 def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hint: str) -> None:
     """An object with these attributes; a class or a name in its place is a slip of the pen."""
-    if isinstance(value, type):
+    meant = near.part(name, value)
+    if isinstance(value, type) and not near.from_torch(value):
         raise VerifyError(
             f"{name} is the class {value.__name__}", expected=f"{expected}, an instance",
-            hint=f"{name}={value.__name__}(...)",
+            hint=meant or f"{name}={value.__name__}(...)",
         )  # fmt: skip
+    hint = meant or hint
     if near.from_torch(value):
         raise VerifyError(
             f"{name} is PyTorch's {type(value).__name__}, which aicf can't read yet", expected=expected,

@@ -278,7 +278,9 @@ class Program(Immovable):
             graph = trace(self.recipe, self.recipe.model.sizes, self.runtime.kind)
         slots = [Slot(v.vid, v.name, v.spec, v.role) for v in graph.externals(Role.input)]
         _, problems = examine_feed(slots, adopted, self.runtime.place, frozenset(self.variables.names()))
-        raise feed_error([(name, expected.get(name, wanted), got) for name, wanted, got in problems])
+        raise feed_error(
+            [(name, expected.get(name, wanted), got, hint) for name, wanted, got, hint in problems]
+        )
 
     # --- variables ----------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...device.interop import Foreign, adopt
+from ...device.interop import Foreign, adopt, conversion
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import run_op
@@ -54,11 +53,11 @@ def check_feed(
     """
     found, problems = examine_feed(slots, feed, device, ignored)
     if problems:
-        raise feed_error([(n, e + because if "tensor<" in g else e, g) for n, e, g in problems])
+        raise feed_error([(n, e + because if "tensor<" in g else e, g, hint) for n, e, g, hint in problems])
     return found
 
 
-Problem = tuple[str, str, str]  # tensor, expected, got
+Problem = tuple[str, str, str, "str | None"]  # tensor, expected, got, what to do
 
 
 def examine_feed(
@@ -69,12 +68,12 @@ def examine_feed(
     problems: list[Problem] = []
     for name in sorted(set(feed) - set(wanted) - ignored):
         problems.append(
-            (name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor")
+            (name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor", None)
         )
     found: dict[str, Foreign] = {}
     for name, slot in wanted.items():
         if name not in feed:
-            problems.append((name, str(slot.spec), "nothing"))
+            problems.append((name, str(slot.spec), "nothing", None))
             continue
         foreign = (
             feed[name]
@@ -82,19 +81,27 @@ def examine_feed(
             else adopt_all({name: feed[name]})[name]
         )
         if isinstance(foreign, FeedError):
-            problems.append((name, str(slot.spec), foreign.what))
+            hint = foreign.hint if foreign.library is None else _converting(name, slot, foreign.library)
+            problems.append((name, str(slot.spec), foreign.what, hint))
             continue
         desc = foreign.desc
         if (desc.shape, desc.dtype) != (slot.spec.shape, slot.spec.dtype):
-            problems.append(
-                (name, str(slot.spec), f"tensor<{'x'.join(map(str, (*desc.shape, desc.dtype)))}>")
-            )
+            got = f"tensor<{'x'.join(map(str, (*desc.shape, desc.dtype)))}>"
+            hint = None
+            if desc.shape == slot.spec.shape:
+                hint = _converting(name, slot, foreign.library)
+            elif desc.shape == (*slot.spec.shape, 1):
+                hint = f"{name}[..., 0] drops the last dimension"
+            elif slot.spec.shape == (*desc.shape, 1):
+                hint = f"{name}[..., None] adds the last dimension"
+            problems.append((name, str(slot.spec), got, hint))
         elif foreign.place not in ("cpu", device):
             problems.append(
                 (
                     name,
                     "a host array" + f" or a {device} tensor" * (device != "cpu"),
                     f"a {foreign.place} tensor",
+                    None,
                 )
             )
         found[name] = foreign
@@ -102,40 +109,17 @@ def examine_feed(
 
 
 def feed_error(problems: Sequence[Problem]) -> FeedError:
-    name, expected, got = problems[0]
+    name, expected, got, hint = problems[0]
     if len(problems) == 1:
-        return FeedError(
-            f"the feed of {name} is wrong", expected=expected, got=got, hint=_mend(name, expected, got)
-        )
+        return FeedError(f"the feed of {name} is wrong", expected=expected, got=got, hint=hint)
     return FeedError(
         f"{len(problems)} tensors of the feed are wrong",
-        details=[f"{n}: expected {e}; got {g}" for n, e, g in problems],
+        details=[f"{n}: expected {e}; got {g}" for n, e, g, _ in problems],
     )
 
 
-def _mend(name: str, expected: str, got: str) -> str | None:
-    """What to do about one wrong tensor, from how the two types differ."""
-    want, have = (re.search(r"tensor<(?:(.*)x)?(\w+)>", text) for text in (expected, got))
-    if want is None:
-        return None
-    if have is None:
-        odd = re.search(r"element type (\S+)", got)
-        return (
-            f"arrays are never converted silently: np.asarray({name}, np.{_numpy(want[2])})" if odd else None
-        )
-    if want[1] == have[1]:
-        return f"arrays are never converted silently: np.asarray({name}, np.{_numpy(want[2])})"
-    if have[1] == f"{want[1]}x1":
-        return f"{name}[:, 0] drops the last dimension"
-    if want[1] == f"{have[1]}x1":
-        return f"{name}[:, None] adds the last dimension"
-    return None
-
-
-def _numpy(dtype: str) -> str:
-    return {"f32": "float32", "f16": "float16", "i32": "int32", "i64": "int64", "bool": "bool_"}.get(
-        dtype, dtype
-    )
+def _converting(name: str, slot: Slot, library: str) -> str:
+    return f"arrays are never converted silently: {conversion(name, slot.spec.dtype, library)}"
 
 
 def bind_and_alloc_slots(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...device.interop import adopt
+from ...device.interop import adopt, conversion
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...errors import FeedError, Immovable, StateError, VerifyError
@@ -222,15 +222,22 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
         try:
             foreign = adopt(value, name)
         except FeedError as error:
-            raise StateError(error.what, expected=str(spec), hint=error.hint) from None
+            hint = error.hint if error.library is None else _converting(name, spec, error.library)
+            raise StateError(error.what, expected=str(spec), hint=hint) from None
         array = foreign.array if foreign.array is not None else _download(value)
     if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
         raise StateError(
             f"{name} does not fit",
             expected=str(spec),
             got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}",
+            hint=_converting(name, spec) if array.shape == spec.shape else None,
         )
     return array
+
+
+def _converting(name: str, spec: TensorSpec, library: str = "numpy") -> str:
+    value = f"state[{name!r}]"
+    return f"{value} = {conversion(value, spec.dtype, library)}"
 
 
 def _download(value: Any) -> np.ndarray:
