@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +47,6 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self.runtime, self.seed = runtime, seed
         self.shared: Variables = self if shared is None else shared
         self._own: dict[str, Variable] = {}
-        self._all = self._own if shared is None else ChainMap(self._own, shared._own)
         # held by a run: programs of one model share these tensors
         self.lock: threading.RLock = threading.RLock() if shared is None else shared.lock
 
@@ -88,11 +86,15 @@ class Variables(Immovable, Mapping[str, Tensor]):
         hidden = value.constant or value.role is Role.fault
         return Variable(tensor, value.role, hidden, value.meta, value.check)
 
+    def _variable(self, name: str) -> Variable:
+        own = self._own.get(name)
+        return self.shared._own[name] if own is None else own
+
     def __getitem__(self, name: str) -> Tensor:
-        return self._all[name].tensor
+        return self._variable(name).tensor
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all
+        return name in self._own or name in self.shared._own
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -102,10 +104,11 @@ class Variables(Immovable, Mapping[str, Tensor]):
 
     def names(self, role: Role | None = None) -> list[str]:
         """Without constants, sorted."""
-        return sorted(n for n, v in self._all.items() if not v.constant and role in (None, v.role))
+        known = {**self.shared._own, **self._own}
+        return sorted(n for n, v in known.items() if not v.constant and role in (None, v.role))
 
     def role(self, name: str) -> Role:
-        return self._all[name].role
+        return self._variable(name).role
 
     @property
     def meta(self) -> dict[str, str]:
@@ -163,7 +166,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
     def _loadable(self, name: str, value: Any) -> np.ndarray:
         """A host array that the variable may hold, or StateError."""
         array = self._fitting(name, self._widened(name, value))
-        check = self._all[name].check
+        check = self._variable(name).check
         if check is not None:
             try:
                 check(name, array if array.ndim else array.item())
