@@ -145,3 +145,12 @@ def test_an_optimizer_by_its_name_is_told_how_to_make_it(given):
     name = given if isinstance(given, str) else given.__name__
     assert type(made).__name__.lower() == name.lower()
     aicf.compile(model, "train", device="cpu", loss=nn.MeanSquaredError(), optimizer=made)
+
+
+def test_what_is_no_layer_is_told_how_to_write_one():
+    model = nn.Model({"x": (4, 3)})
+    names = dict(NAMES)
+    exec(advice(lambda: model.add(lambda x: x), VerifyError), names)
+    x = np.array([[-1, 0, 2]] * 4, np.float32)
+    program = aicf.compile(model.add(names["Mine"]()), device="cpu")
+    np.testing.assert_array_equal(program.run({"x": x})["output"].numpy(), np.maximum(x, 0))

@@ -91,7 +91,7 @@ def layer(value: Any) -> Any:
     raise VerifyError(
         f"{kind} is no layer: {value!r}",
         expected="an nn.Layer",
-        hint="class Mine(nn.Layer): def emit(self, ctx, x): return ctx.relu(x)",
+        hint="class Mine(nn.Layer):\n            def emit(self, ctx, x): return ctx.relu(x)",
     )
 
 
