@@ -199,6 +199,56 @@ def _(g, scale):
 scale_gradient.samples((4, 7), ())
 scale_gradient.samples((0, 3), ())
 
+# --- gradients of several runs ------------------------------------------------------------------------------
+
+
+@elementwise("add_gradient", must={"y": "total"}, continuous=True)
+def add_gradient(total: Sum, g: Gradient, valid: Valid):
+    """total + g if valid, else total, in place."""
+    return total + g if valid else total
+
+
+@add_gradient.reference
+def _(total, g, valid):
+    return np.where(valid, total + g, total)
+
+
+@elementwise("mean_gradient", results=("mean", "rest"), must={"rest": "total"}, continuous=True)
+def mean_gradient(total: Sum, g: Gradient, count: Index, valid: Valid):
+    """mean = (total + g) / (count + 1): of this gradient and the `count` that total is the sum of.
+
+    rest = 0 if valid, else total, written over it.
+    """
+    return (total + g) / (float(count) + 1.0), 0.0 if valid else total
+
+
+@mean_gradient.reference
+def _(total, g, count, valid):
+    return (total + g) / (count + total.dtype.type(1)), np.where(valid, total.dtype.type(0), total)
+
+
+@elementwise("restart", must={"y": "count"}, continuous=True)
+def restart(count: Int, valid: Valid):
+    """0 if valid, else count, in place."""
+    return 0 if valid else count
+
+
+@restart.reference
+def _(count, valid):
+    return np.where(valid, count.dtype.type(0), count)
+
+
+for _schema in (add_gradient, mean_gradient, restart):
+    _schema.draws(valid=_mostly)
+mean_gradient.draws(count=_steps)
+add_gradient.samples((4, 7), (4, 7), ())
+add_gradient.samples((0, 3), (0, 3), (3,))
+mean_gradient.samples((4, 7), (4, 7), (), ())
+mean_gradient.samples((0, 3), (0, 3), (), (3,))
+restart.samples((), ())
+restart.samples((3,), (3,))
+restart.samples((0,), ())
+
 # --- learning-rate schedules --------------------------------------------------------------------------------
 
 

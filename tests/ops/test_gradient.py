@@ -11,7 +11,7 @@ from .sampling import name, operands, packed, spec, types_of
 
 DIFFERENTIABLE = [s for s in schemas() if s.gradient_fn is not None]
 GRADIENTLESS = {  # floats in, floats out, and nothing to differentiate
-    "adam_correction", "adam_step", "check_labels", "clip_scale", "fill", "scale_gradient", "schedule_cosine", "schedule_linear", "schedule_step",
+    "adam_correction", "adam_step", "add_gradient", "mean_gradient", "check_labels", "clip_scale", "fill", "scale_gradient", "schedule_cosine", "schedule_linear", "schedule_step",
     "sgd_step", "gelu_erf_grad", "gelu_grad", "leaky_relu_grad", "relu_grad", "sigmoid_grad",
     "softmax_cross_entropy_grad", "tanh_grad",
 }  # fmt: skip

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from ... import near
 from ...errors import VerifyError
 from ...ir import Graph, Role, Value
-from ...types import Precision, TensorSpec, f32
+from ...types import Precision, TensorSpec, i32
 from .autodiff import gradients
 from .builder import Builder, GraphEmitter
 
 MODES = ("infer", "grad", "train")
+ACCUMULATED = "optimizer.accumulated"  # how many runs are in the sums of gradients
 
 
 class ModelLike(Protocol):
@@ -52,7 +53,7 @@ class OptimizerLike(Protocol):
 class Recipe:
     """What to compile: everything but the sizes of named dimensions.
 
-    accumulate  gradients of so many runs are averaged before the optimizer steps
+    accumulate  the optimizer steps when the gradients of so many runs are there, by their mean
     precision   of products of f32, where an op is not told its own
     """
 
@@ -187,24 +188,27 @@ def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value
             _return(ctx.builder, ctx, f"grad.{param.name}", grad)
         return
     if recipe.accumulate > 1:
-        grads = _accumulate(recipe, ctx, params, grads, phase)
+        grads = _accumulate(ctx, params, grads, phase)
     if phase == "step":
         assert recipe.optimizer is not None
         recipe.optimizer.emit(ctx, params, grads)
 
 
-def _accumulate(
-    recipe: Recipe, ctx: GraphEmitter, params: list[Value], grads: list[Value], phase: str
-) -> list[Value]:
-    """sum += grad between steps; at a step the mean goes to the optimizer and the sums start at zero again."""
-    totals = []
+def _accumulate(ctx: GraphEmitter, params: list[Value], grads: list[Value], phase: str) -> list[Value]:
+    """Between steps the sums grow; at a step the mean of what is in them, and of this run, goes to the optimizer, and they start
+    at zero again. How many runs they have stands beside them: programs of one model share both."""
+    count = ctx.state(ACCUMULATED, (), 0, i32)
+    means = []
     for param, grad in zip(params, grads):
-        held = ctx.state(f"{param.name}.grad_sum", param.shape, 0.0)
-        total = ctx.add(held, grad if grad.dtype is f32 else ctx.convert(grad, dtype=f32))
-        zeros = ctx.fill(shape=param.shape, value=0.0, dtype=f32) if phase == "step" else None
-        ctx.update(held, total if zeros is None else zeros)
-        totals.append(ctx.mul(total, 1.0 / recipe.accumulate) if phase == "step" else total)
-    return totals
+        total = ctx.state(f"{param.name}.grad_sum", param.shape, 0.0)
+        if phase == "step":
+            mean, rest = ctx.mean_gradient(total, grad, count)
+            means.append(mean)
+        else:
+            rest = ctx.add_gradient(total, grad)
+        ctx.update(total, rest)
+    ctx.update(count, ctx.restart(count) if phase == "step" else ctx.increment(count))
+    return means
 
 
 def _keep_if_valid(ctx: GraphEmitter) -> None:

@@ -20,7 +20,7 @@ from ...errors import FeedError, Immovable, StateError, TypeInferenceError, Veri
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
-from ..build.trace import Recipe, declared_names, trace
+from ..build.trace import ACCUMULATED, Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
 from .executor import Executor
@@ -88,7 +88,7 @@ class Program(Immovable):
         self._keys: OrderedDict[tuple, ReplayKey] = OrderedDict()  # feeds that were checked
         self.policy = policy
         self.tuning: Times | None = None  # measured times that its choices were made with
-        self.runs = 0  # since the start or the last load; decides which runs of an accumulation step
+        self.runs = 0  # since the start or the last load
         self._ran: list[str | None] = []  # what the calls of the last run said, in order
         self.notes: list[str] = []  # what the last eager run staged, and why
 
@@ -116,7 +116,7 @@ class Program(Immovable):
             with self._whole_step(), self.runtime.ordered(found.values()):
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
                 self._ran, self.notes = bound.run(), bound.notes
-                self.runs += 1
+                self._count()
             return _told({s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}, bound.faults)
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ class Program(Immovable):
             frozen, found = self._frozen_for(feed)
             with self._whole_step(), self.runtime.ordered(found.values()):
                 results, self._ran = frozen.replay(found, self.variables, config.check_enabled("nan"))
-                self.runs += 1
+                self._count()
             return _told(results, frozen.bound.faults)
 
     def _whole_step(self) -> AbstractContextManager[None]:
@@ -231,7 +231,15 @@ class Program(Immovable):
         return explain(compiled.plan, compiled.regions)
 
     def _phase(self) -> str:
-        return "step" if (self.runs + 1) % self.recipe.accumulate == 0 else "accumulate"
+        """A program steps as soon as its number of runs is in the sums, whoever made them."""
+        wanted = self.recipe.accumulate
+        return "step" if wanted == 1 or self.variables.accumulated + 1 >= wanted else "accumulate"
+
+    def _count(self) -> None:
+        """A run is done."""
+        if self.recipe.accumulate > 1:
+            self.variables.accumulated = 0 if self._phase() == "step" else self.variables.accumulated + 1
+        self.runs += 1
 
     def _compiled_for(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, str]:
         """The plan for the sizes of the fed inputs, and those in words. Where they don't fit the model, FeedError."""
@@ -335,6 +343,10 @@ class Program(Immovable):
         extra = set(state) - self._names - {RUNS}
         aside = self._of_training(extra) if extra and self.mode != "train" else ()
         named = {k: state[k] for k in state if k != RUNS and k not in aside}
+        if (
+            RUNS in state and ACCUMULATED in self._names
+        ):  # older checkpoints say it by the number of runs alone
+            named.setdefault(ACCUMULATED, np.int32(runs % self.recipe.accumulate))
         with self.variables.lock:
             missing = self.variables.load_state_dict(named, strict, self._names)
             self.runs = runs

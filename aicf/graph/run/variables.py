@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...device.faults import times_told
 from ...device.interop import adopt, conversion
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
@@ -17,6 +18,7 @@ from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
+from ..build.trace import ACCUMULATED
 from .interrupt import Uninterrupted
 
 
@@ -47,6 +49,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self.runtime, self.seed = runtime, seed
         self.shared: Variables = self if shared is None else shared
         self._own: dict[str, Variable] = {}
+        self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
         self.lock: threading.RLock = threading.RLock() if shared is None else shared.lock
 
@@ -115,6 +118,19 @@ class Variables(Immovable, Mapping[str, Tensor]):
         """Short name -> name of each meta-parameter."""
         return {v.meta: n for n, v in self._own.items() if v.meta}
 
+    @property
+    def accumulated(self) -> int:
+        """Runs in the sums of gradients. The device knows; it is asked when the host can't."""
+        known = self.shared
+        if known._accumulated < 0 or known._told != times_told():
+            there = ACCUMULATED in known
+            known.accumulated = int(known[ACCUMULATED].numpy()) if there else 0
+        return known._accumulated
+
+    @accumulated.setter
+    def accumulated(self, runs: int) -> None:
+        self.shared._accumulated, self.shared._told = runs, times_told()
+
     def set(self, meta: Mapping[str, Any]) -> None:
         """Write meta-parameters by their short names, all or none."""
         known = self.meta
@@ -133,6 +149,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
     def _write(self, ready: Mapping[str, np.ndarray]) -> None:
         """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written."""
         with self.lock, Uninterrupted():
+            self.accumulated = -1
             for name, array in ready.items():
                 self.runtime.write(self[name], array)
 
