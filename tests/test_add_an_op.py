@@ -23,7 +23,9 @@ def run(*command: str, cwd: Path, path: Path) -> str:
     """Run Python in a process of its own, with `path` ahead of the installed aicf. What it printed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("AICF_", "PYTEST_"))}
     ahead = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment.update(PYTHONPATH=os.pathsep.join(ahead), COLUMNS="140", AICF_CACHE="off")
+    environment.update(PYTHONPATH=os.pathsep.join(ahead), COLUMNS="140")
+    if folder := os.environ.get("AICF_CACHE_DIR"):  # this run's
+        environment.update(AICF_CACHE_DIR=folder, AICF_TEST_CACHE=folder)
     done = subprocess.run(
         [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
     )
