@@ -21,7 +21,7 @@ import numpy as np
 from ...device.runtime import ALIGNMENT, CudaRuntime, Runtime
 from ...device.tensor import Tensor
 from ...dispatch import Call, KernelLoader
-from ...errors import AicfError, TuningError
+from ...errors import AicfError, KernelError, TuningError
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Measured, Timing
 from ...rows import RegionSpec
@@ -66,7 +66,8 @@ class Bench:
                     call, fault = table.verified(id)
                 except Exception as error:  # a kernel is not to blame for what another one broke
                     self._check_device(id, region, error)
-                    fault = f"{type(error).__name__}: {error.what if isinstance(error, AicfError) else error}"
+                    cause = error.__cause__ if isinstance(error, KernelError) and error.__cause__ else error
+                    fault = f"{type(cause).__name__}: {cause.what if isinstance(cause, AicfError) else cause}"
                 if fault:
                     refused[id] = fault
                 else:
