@@ -1,8 +1,14 @@
-"""Text files that people name: read whole, or refused in words."""
+"""Files that people name: text read whole or refused in words, and JSON of which every field is checked before it is used.
+
+A check is a function (value, where) -> None that raises Bad; `must`, `record` and `list_of` make them.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 from .errors import AicfError
 
@@ -24,3 +30,89 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
         raise error(f"{name} can't be read: {refused.strerror}", hint=hint) from None
     except ValueError:  # a NUL
         raise error(f"{name!r} can't be the name of a file", hint=hint) from None
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+class Bad(Exception):
+    """What is wrong at a place of the data."""
+
+    def __init__(self, at: str, expected: str, got: Any) -> None:
+        self.at, self.expected, self.got = at, expected, got
+
+
+def parse_json(text: str) -> Any:
+    """The data; ValueError if it is no JSON, or says something twice, or is too deep for Python's parser."""
+    try:
+        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_unique)
+    except RecursionError as error:
+        raise ValueError(f"it is nested too deeply: {error}") from None
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+    return made
+
+
+def shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+Check = Callable[[Any, str], None]
+
+
+def must(expected: str, test: Callable[[Any], bool]) -> Check:
+    def check(value: Any, at: str) -> None:
+        if not test(value):
+            raise Bad(at, expected, value)
+
+    return check
+
+
+def record(optional: tuple[str, ...] = (), /, **fields: Check) -> Check:
+    """An object with these fields, no others; all of them but for the optional ones."""
+
+    def check(value: Any, at: str) -> None:
+        if not isinstance(value, dict):
+            raise Bad(at or "the file", f"an object with {', '.join(fields)}", value)
+        for name, inner in fields.items():
+            if name in value:
+                inner(value[name], f"{at}.{name}".lstrip("."))
+            elif name not in optional:
+                raise Bad(f"{at}.{name}".lstrip("."), "a value", "nothing")
+        if unknown := sorted(value.keys() - fields.keys()):
+            raise Bad(f"{at}.{unknown[0]}".lstrip("."), f"only {', '.join(fields)}", unknown[0])
+
+    return check
+
+
+def list_of(inner: Check) -> Check:
+    def check(value: Any, at: str) -> None:
+        if not isinstance(value, list):
+            raise Bad(at, "a list", value)
+        for n, item in enumerate(value):
+            inner(item, f"{at}[{n}]")
+
+    return check
+
+
+def anything(value: Any, at: str) -> None:
+    pass
+
+
+TEXT = must("some text", lambda v: isinstance(v, str) and v != "")
+WHOLE = must("a whole number from 0 to 2^63 - 1", lambda v: type(v) is int and 0 <= v < 2**63)
+COUNT = must("a whole number of 1 or more", lambda v: type(v) is int and 1 <= v < 2**63)
+HEX = must(
+    "hexadecimal digits",
+    lambda v: isinstance(v, str) and v == v.strip() and set(v) <= set("0123456789abcdef"),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from ...device.faults import tell
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import Call, KernelLoader, report
-from ...errors import NanError
+from ...errors import NanError, VerifyError
 from ...ir import Role
 from ...ops.schema import schema_of
 from ...rows import RegionOp
@@ -148,15 +148,15 @@ class Executor:
         self, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor] | None, **policy: Any
     ) -> Bound:
         """Slots, aliases and calls of a plan. Every error of the feed comes from here, before anything runs."""
+        if (kind := "cpu" if plan.device == "cpu" else "cuda") != self.runtime.kind:
+            raise VerifyError(
+                f"the plan is for {plan.device}, a {kind} device", got=self.runtime.spec.name,
+                hint="compile the model for the device that it is to run on",
+            )  # fmt: skip
         tensors, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
-        scratch = None
-        if plan.workspace_bytes:
-            memory = self.runtime.allocate(plan.workspace_bytes)
-            scratch = self.runtime.view(
-                memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind)
-            )
         steps = [step for step in plan.steps if step.kernel_id]
         self.loader.prepare([(step.kernel_id, step.region) for step in steps])
+        scratch = self._scratch(plan, steps)
         calls = []
         for n, step in enumerate(steps):
             report(n, len(steps), step.kernel_id)
@@ -173,6 +173,22 @@ class Executor:
         ids = {id for id in plan.kernel_ids if not self.loader.registry.by_id(id).capture_safe}
         refused = dict.fromkeys(ids, "the variant is not capture-safe")
         return Bound(plan, tensors, calls, copies, notes, refused, scratch, tuple(faults.values()))
+
+    def _scratch(self, plan: ExecPlan, steps: Sequence[Step]) -> Tensor | None:
+        """The workspace, which the steps use one after the other."""
+        used = [(s.kernel_id, s.region) for s in steps if any(t.numel for t in s.region.results)]
+        needed = max((self.loader.workspace(*kernel) for kernel in used), default=0)
+        if needed > plan.workspace_bytes:
+            raise VerifyError(
+                "the plan has too little workspace", expected=f"{needed} bytes", got=plan.workspace_bytes,
+                hint="compile the model again: kernels have changed since it was saved",
+            )  # fmt: skip
+        if not plan.workspace_bytes:
+            return None
+        memory = self.runtime.allocate(plan.workspace_bytes)
+        return self.runtime.view(
+            memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind)
+        )
 
 
 def _written(plan: ExecPlan, step: Step, faults: Mapping[int, Tensor]) -> list[Tensor]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...device.spec import DeviceSpec
-from ...errors import AicfError
 from ...ir import EXTERNAL, Graph, LoweredOp, Role
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
-from ...types import DType, TensorDesc, TensorSpec
+from ...types import TensorDesc, TensorSpec
 from ..fuse import Region
 from .alias import resolve_aliases
 from .memory import place
@@ -144,47 +143,13 @@ class ExecPlan:
 
     @classmethod
     def from_json(cls, text: str, registry: KernelRegistry | None = None) -> ExecPlan:
-        """Load a plan; with a registry, a kernel id that it does not have is refused by name."""
-        try:
-            data = json.loads(text)
-            if data["version"] != PLAN_VERSION:
-                raise AicfError("this plan has another version", expected=PLAN_VERSION, got=data["version"])
-            device = data["device"]
-            kind = "cpu" if device == "cpu" else "cuda"
-            slots = {
-                s["vid"]: Slot(
-                    s["vid"],
-                    s["name"],
-                    TensorSpec(tuple(s["shape"]), DType[s["dtype"]], kind),
-                    Role(s["role"]),
-                    s["offset"],
-                    s["alias_of"],
-                    s["alignment"],
-                )
-                for s in data["slots"]
-            }
-            steps = tuple(
-                Step(
-                    s["anchor"],
-                    s["last"],
-                    RegionSpec.from_json(s["region"]),
-                    s["kernel"],
-                    tuple(s["in"]),
-                    tuple(s["out"]),
-                )
-                for s in data["steps"]
-            )
-            plan = cls(
-                data["mode"],
-                device,
-                slots,
-                steps,
-                dict(map(tuple, data["updates"])),
-                data["arena_bytes"],
-                data["workspace_bytes"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise AicfError(f"this is no plan: {error!r}", hint="ExecPlan.to_json writes one") from error
+        """Load a plan, if it is one in all that the executor relies on; VerifyError says what is wrong with it.
+
+        With a registry, a kernel id that it does not have is refused by name (B14).
+        """
+        from .plan_file import parse
+
+        plan = parse(text)
         if registry is not None:
             for id in plan.kernel_ids:
                 registry.by_id(id)

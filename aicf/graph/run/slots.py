@@ -9,7 +9,7 @@ from ...device.interop import Foreign, adopt, conversion
 from ...device.runtime import Runtime
 from ...device.tensor import Tensor
 from ...dispatch import run_op
-from ...errors import FeedError
+from ...errors import FeedError, StateError
 from ...ir import FED, KEPT, Role
 from .plan import ExecPlan, Slot
 
@@ -164,8 +164,16 @@ def bind_and_alloc_slots(
             tensors[slot.vid] = runtime.borrow(foreign)
     if variables is not None:
         for slot in plan.externals(*KEPT):
-            if slot.vid not in tensors:
-                tensors[slot.vid] = runtime.empty(slot.spec) if slot.role in copied else variables[slot.name]
+            if slot.vid in tensors:
+                continue
+            held = variables.get(slot.name)
+            if held is None or held.spec != slot.spec:
+                raise StateError(
+                    f"the plan's {slot.role} {slot.name} is not among the variables", expected=str(slot.spec),
+                    got="nothing of that name" if held is None else str(held.spec),
+                    hint="run the plan with the variables of the program that it was saved of",
+                )  # fmt: skip
+            tensors[slot.vid] = runtime.empty(slot.spec) if slot.role in copied else held
     arena = runtime.allocate(max(plan.arena_bytes, 1))
     for slot in plan.slots.values():
         if slot.offset is not None:

@@ -1,0 +1,282 @@
+"""A plan in JSON: every field checked, then all that the executor relies on, before anything is bound.
+
+Kernels are given pointers and sizes, and believe them. So a plan that was damaged or edited is refused here, unless it is a
+plan all the same: regions are well typed and have their slots' types; values are made once, before they are read; those that
+live at once do not overlap; what is written over another value is read by nobody later, and only in the place where it is
+written. That a kernel takes its region, on this device, is asked when it is built (`KernelLoader.build`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...device.runtime import ALIGNMENT
+from ...errors import VerifyError
+from ...files import COUNT, TEXT, WHOLE, Bad, list_of, must, parse_json, record, shown
+from ...ir import EXTERNAL, KEPT, Role
+from ...ops.schema import VIEW, schema_of
+from ...registry.region_file import DTYPE, REGION, SIZES, region_of
+from ...types import DType, TensorSpec
+from .alias import why_not_in_place
+from .plan import PLAN_VERSION, ExecPlan, Slot, Step
+
+LARGEST = 1 << 48  # bytes of a tensor, or of all of them
+
+
+def _maybe(check: Any) -> Any:
+    return lambda value, at: None if value is None else check(value, at)
+
+
+_ROLES = tuple(role.value for role in Role)
+_PLAN = record(
+    version=COUNT,
+    mode=must("infer, grad or train", lambda v: v in ("infer", "grad", "train")),
+    device=TEXT,
+    slots=list_of(
+        record(
+            vid=WHOLE, name=TEXT, shape=SIZES, dtype=DTYPE, role=must("one of " + ", ".join(_ROLES), lambda v: v in _ROLES),
+            offset=_maybe(WHOLE), alias_of=_maybe(WHOLE),
+            alignment=must("0, or a power of two up to 256", lambda v: type(v) is int and v in (0, *(2**n for n in range(9)))),
+        )
+    ),
+    steps=list_of(
+        record(**{
+            "anchor": WHOLE, "last": WHOLE, "region": REGION, "kernel": must("text", lambda v: isinstance(v, str)),
+            "in": SIZES, "out": SIZES,
+        })
+    ),
+    updates=list_of(must("two slots", lambda v: isinstance(v, list) and [type(i) for i in v] == [int, int])),
+    arena_bytes=WHOLE,
+    workspace_bytes=must(f"less than {LARGEST} bytes", lambda v: type(v) is int and 0 <= v < LARGEST),
+)  # fmt: skip
+
+
+def parse(text: str) -> ExecPlan:
+    """The plan; VerifyError names the first thing that is wrong with it."""
+    hint = "ExecPlan.to_json writes a plan; compile the model again and save its plan"
+    try:
+        data = parse_json(text)
+    except (TypeError, ValueError) as error:
+        raise VerifyError("this is no plan: it is not JSON", got=str(error), hint=hint) from None
+    if not isinstance(data, dict) or "version" not in data:
+        raise VerifyError(
+            "this is no plan", expected='an object with a "version"', got=shown(data), hint=hint
+        )
+    if data["version"] != PLAN_VERSION or type(data["version"]) is not int:
+        raise VerifyError(
+            "this plan has another version", expected=PLAN_VERSION, got=shown(data["version"]), hint=hint
+        )
+    try:
+        _PLAN(data, "")
+        plan = _plan_of(data)
+        _Check(plan).run()
+    except Bad as bad:
+        raise VerifyError(
+            f"this is no plan that can be run: {bad.at} is wrong", expected=bad.expected, got=shown(bad.got), hint=hint
+        ) from None  # fmt: skip
+    return plan
+
+
+def _plan_of(data: Mapping[str, Any]) -> ExecPlan:
+    device = data["device"]
+    kind = "cpu" if device == "cpu" else "cuda"
+    slots: dict[int, Slot] = {}
+    for n, s in enumerate(data["slots"]):
+        if s["vid"] in slots:
+            raise Bad(f"slots[{n}].vid", "each slot once", s["vid"])
+        spec = TensorSpec(tuple(s["shape"]), DType[s["dtype"]], kind)
+        place = s["offset"], s["alias_of"], s["alignment"]
+        slots[s["vid"]] = Slot(s["vid"], s["name"], spec, Role(s["role"]), *place)
+    steps = [
+        Step(s["anchor"], s["last"], region_of(s["region"], f"steps[{n}].region"), s["kernel"], tuple(s["in"]), tuple(s["out"]))
+        for n, s in enumerate(data["steps"])
+    ]  # fmt: skip
+    updates = dict(map(tuple, data["updates"]))
+    if len(updates) != len(data["updates"]):
+        raise Bad("updates", "each state once", data["updates"])
+    sizes = data["arena_bytes"], data["workspace_bytes"]
+    return ExecPlan(data["mode"], device, slots, tuple(steps), updates, *sizes)
+
+
+class _Check:
+    """The steps in order, with what every piece of memory holds."""
+
+    def __init__(self, plan: ExecPlan) -> None:
+        self.plan, self.slots = plan, plan.slots
+        self.there = {s.vid for s in plan.externals()}  # values that have been made and not written over
+        self.made = set(self.there)
+        self.holds: dict[int, list[int]] = {}  # owner of storage -> values that were put there
+
+    def run(self) -> None:
+        self._slots()
+        for n, step in enumerate(self.plan.steps):
+            self._numbered(n, step)
+            self._types(n, step)
+            self._step(n, step)
+        self._end()
+
+    def root(self, vid: int) -> int:
+        alias = self.slots[vid].alias_of
+        return vid if alias is None else alias
+
+    # --- slots --------------------------------------------------------------------------------------------------------
+
+    def _slots(self) -> None:
+        end = total = 0
+        names: dict[tuple[bool, str], int] = {}
+        for vid, slot in self.slots.items():
+            at, external = f"slot %{vid}", slot.role in EXTERNAL
+            total += slot.spec.nbytes
+            if total >= LARGEST:
+                raise Bad(at, f"less than {LARGEST} bytes in all", str(slot.spec))
+            if slot.role is not Role.tmp and names.setdefault((external, slot.name), vid) != vid:
+                raise Bad(at, "a name of its own", slot.name)
+            places = slot.offset is not None, slot.alias_of is not None
+            allowed = {Role.tmp: ((True, False), (False, True)), Role.output: ((False, False), (False, True))}
+            if places not in allowed.get(slot.role, ((False, False),)):
+                raise Bad(
+                    at,
+                    "one place that its role can have",
+                    f"{slot.role}, offset {slot.offset}, alias of {slot.alias_of}",
+                )
+            if slot.offset is not None:
+                if slot.offset % ALIGNMENT:
+                    raise Bad(f"{at}.offset", f"a multiple of {ALIGNMENT}", slot.offset)
+                end = max(end, slot.offset + -(-max(slot.spec.nbytes, 1) // ALIGNMENT) * ALIGNMENT)
+            if slot.alias_of is not None:
+                owner = self.slots.get(slot.alias_of)
+                if owner is None or owner.alias_of is not None:
+                    raise Bad(f"{at}.alias_of", "a slot that has storage of its own", slot.alias_of)
+                if (owner.spec.dtype, owner.spec.numel) != (slot.spec.dtype, slot.spec.numel):
+                    raise Bad(f"{at}.alias_of", f"storage of {slot.spec}", str(owner.spec))
+        if end != self.plan.arena_bytes:
+            raise Bad("arena_bytes", f"{end}, where the last of the slots ends", self.plan.arena_bytes)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _numbered(self, n: int, step: Step) -> None:
+        first = self.plan.steps[n - 1].last + 1 if n else 0
+        if (step.anchor, step.last) != (first, first + len(step.region.ops) - 1):
+            raise Bad(
+                f"steps[{n}]",
+                f"ops {first}..{first + len(step.region.ops) - 1}",
+                f"{step.anchor}..{step.last}",
+            )
+
+    def _types(self, n: int, step: Step) -> None:
+        """Each slot has the type that the region says, and lies as it says."""
+        region = step.region
+        for which, indices, vids in (
+            ("in", region.inputs, step.in_vids),
+            ("out", region.outputs, step.out_vids),
+        ):
+            at = f"steps[{n}].{which}"
+            if len(vids) != len(indices):
+                raise Bad(at, f"the {len(indices)} slots of the region", vids)
+            for i, vid in zip(indices, vids):
+                if vid not in self.slots:
+                    raise Bad(at, "slots that there are", vid)
+                slot, owner, desc = self.slots[vid], self.slots[self.root(vid)], region.tensors[i]
+                if TensorSpec(desc.shape, desc.dtype, desc.device) != slot.spec or not desc.contiguous:
+                    raise Bad(
+                        at,
+                        f"%{vid}: {slot.spec} of {slot.spec.device}, row-major",
+                        f"{desc} of {desc.device}",
+                    )
+                if desc.device == "cuda" and desc.alignment > (
+                    owner.alignment if owner.role in EXTERNAL else ALIGNMENT
+                ):
+                    raise Bad(at, f"%{vid} aligned to {owner.alignment} bytes", desc.alignment)
+
+    def _step(self, n: int, step: Step) -> None:
+        for vid in step.in_vids:
+            if vid not in self.there:
+                raise Bad(
+                    f"steps[{n}].in",
+                    f"%{vid} made by a step before",
+                    "it was written over" if vid in self.made else "it is not made",
+                )
+        for vid in step.out_vids:
+            if vid in self.made or step.out_vids.count(vid) > 1:
+                raise Bad(f"steps[{n}].out", "a slot that is made once", f"%{vid}")
+        self.made.update(step.out_vids)
+        if not step.kernel_id:
+            self._view(n, step)
+            return
+        for position, vid in enumerate(step.out_vids):
+            if (into := self.root(vid)) != vid:
+                self._in_place(n, step, position, into)
+        read, written = {self.root(v) for v in step.in_vids}, [self.root(v) for v in step.out_vids]
+        for k, owner in enumerate(written):
+            beside = (read | set(written[:k])) - {owner}
+            if owner in written[:k] or any(self._overlap(owner, other) for other in beside):
+                raise Bad(
+                    f"steps[{n}].out",
+                    "memory apart from what the step reads and writes else",
+                    f"%{step.out_vids[k]}",
+                )
+        for vid in step.out_vids:
+            self._write(vid)
+
+    def _view(self, n: int, step: Step) -> None:
+        (op, *more) = step.region.ops
+        if more or VIEW not in schema_of(op.kind).traits or len(step.out_vids) != 1:
+            raise Bad(f"steps[{n}].kernel", "a kernel: this is no view", step.region.signature)
+        (out,), source = step.out_vids, step.in_vids[0]
+        if self.root(out) != self.root(source) or out == self.root(out):
+            raise Bad(
+                f"steps[{n}].out", f"%{out} as an alias of %{self.root(source)}", self.slots[out].alias_of
+            )
+        self.holds.setdefault(self.root(out), []).append(out)
+        self.there.add(out)
+
+    def _in_place(self, n: int, step: Step, position: int, into: int) -> None:
+        at, out, owner = f"steps[{n}].out", step.out_vids[position], self.slots[into]
+        positions = frozenset(p for p, v in enumerate(step.in_vids) if self.root(v) == into)
+        if not positions:
+            raise Bad(at, f"%{out} written over something that the step reads", f"%{into}")
+        if owner.role is not Role.tmp and owner.role not in KEPT:
+            raise Bad(at, f"a place that may be written over for %{out}", f"%{into} ({owner.role})")
+        if owner.role is not Role.tmp and self.plan.updates.get(into) != out:
+            raise Bad(at, f"%{out} as the update of %{into}", self.plan.updates.get(into))
+        if reason := why_not_in_place(step.region, position, positions):
+            raise Bad(at, f"%{out} in a place of its own: {reason}", f"over %{into}")
+
+    def _overlap(self, a: int, b: int) -> bool:
+        one, other = self.slots[a], self.slots[b]
+        if a == b or one.offset is None or other.offset is None:
+            return a == b
+        return one.offset < other.offset + other.spec.nbytes and other.offset < one.offset + one.spec.nbytes
+
+    def _write(self, vid: int) -> None:
+        """What lay there is there no more."""
+        owner = self.root(vid)
+        for other in [o for o in self.holds if self._overlap(owner, o)]:
+            self.there.difference_update(self.holds.pop(other))
+        self.there.discard(owner)
+        self.holds[owner] = [vid]
+        self.there.add(vid)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        for slot in self.slots.values():
+            if slot.vid not in self.made:
+                raise Bad(f"slot %{slot.vid}", "a step that makes it", "none")
+        self._present((slot.vid for slot in self.plan.outputs), "the outputs")
+        for old, new in self.plan.updates.items():
+            if old not in self.slots or self.slots[old].role not in KEPT or new not in self.slots:
+                raise Bad("updates", "a param or state, and a slot", (old, new))
+            if self.slots[old].spec != self.slots[new].spec:
+                raise Bad("updates", f"%{old}: {self.slots[old].spec}", f"%{new}: {self.slots[new].spec}")
+            if self.root(new) != old and self.slots[self.root(new)].role in EXTERNAL:
+                raise Bad(
+                    "updates", f"%{new} in a place of its own, or in that of %{old}", f"%{self.root(new)}"
+                )
+        self._present(self.plan.updates.values(), "the updates")
+
+    def _present(self, vids: Iterable[int], which: str) -> None:
+        for vid in vids:
+            if vid not in self.there:
+                raise Bad(which, f"%{vid} at the end of the steps", "it was written over")
