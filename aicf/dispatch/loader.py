@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ..device.reading import remember
 from ..device.runtime import Runtime
 from ..device.spec import DeviceSpec
 from ..device.tensor import Tensor
+from ..errors import VerifyError
 from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection
@@ -45,28 +49,59 @@ def report(done: int, total: int, kernel_id: str = "") -> None:
 Call = Callable[..., "str | None"]
 
 
+KEPT = 1024  # kernels of regions, more for plans of more; a new size of a batch brings new ones
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """A kernel of one region. Calls that are bound hold what they need of it."""
+
+    built: HostCall | list[Launch]
+    workspace: int  # bytes
+    starts: list[Any] | None = None  # loaded, so that only pointers are missing
+
+
 class KernelLoader:
-    """Builds and compiles chosen kernels for one runtime, each region once. Plans launch by id only."""
+    """Builds and compiles chosen kernels for one runtime, each region once while it is among those used last. Plans launch by
+    id only."""
 
     def __init__(self, registry: KernelRegistry, runtime: Runtime) -> None:
         self.registry, self.runtime = registry, runtime
-        self._built: dict[tuple[str, RegionSpec], HostCall | list[Launch]] = {}
-        self._starts: dict[tuple[str, RegionSpec], list[Any]] = {}  # loaded kernels that lack only pointers
+        self._kernels: OrderedDict[tuple[str, RegionSpec], _Kernel] = OrderedDict()
+        self._kept = KEPT
 
     def build(self, kernel_id: str, region: RegionSpec) -> HostCall | list[Launch]:
+        return self._kernel(kernel_id, region).built
+
+    def workspace(self, kernel_id: str, region: RegionSpec) -> int:
+        """Bytes of scratch memory that the kernel uses."""
+        return self._kernel(kernel_id, region).workspace
+
+    def _kernel(self, kernel_id: str, region: RegionSpec) -> _Kernel:
         key = (kernel_id, region)
-        if key not in self._built:
-            variant = self.registry.by_id(kernel_id)
-            self._built[key] = blame.built(variant, region, self.runtime.spec)
-        return self._built[key]
+        found = self._kernels.get(key)
+        if found is not None:
+            with suppress(KeyError):  # another thread's new ones have just taken its place
+                self._kernels.move_to_end(key)
+        else:
+            variant, spec = self.registry.by_id(kernel_id), self.runtime.spec
+            if reject := variant.supported(region, spec):
+                raise VerifyError(
+                    f"{kernel_id} does not take {region}", got=str(reject), expected="a region that the kernel was chosen for",
+                    hint="compile the model again: its plan is of other kernels than those that are registered",
+                )  # fmt: skip
+            found = _Kernel(blame.built(variant, region, spec), variant.query_workspace(region, spec))
+            remember(self._kernels, key, found, self._kept)
+        return found
 
     def prepare(self, kernels: Sequence[tuple[str, RegionSpec]]) -> None:
         """Compile what is in no cache, of kernels that will be bound: many at once, where that is faster."""
+        self._kept = max(self._kept, 2 * len(kernels))
         if self.runtime.kind != "cuda":
             return
         from ..cuda_kernels import engine
 
-        new = [k for k in kernels if k not in self._built and any(t.numel for t in k[1].results)]
+        new = [k for k in kernels if k not in self._kernels and any(t.numel for t in k[1].results)]
         built = [(kernel_id, region, self.build(kernel_id, region)) for kernel_id, region in new]
         launches = [(k, region, made) for k, region, made in built if not isinstance(made, HostCall)]
         engine.precompile(
@@ -95,18 +130,18 @@ class KernelLoader:
         results: Sequence[Tensor],
         workspace: Tensor | None,
     ) -> Call:
-        built, variant = self.build(kernel_id, region), self.registry.by_id(kernel_id)
+        kernel, variant = self._kernel(kernel_id, region), self.registry.by_id(kernel_id)
+        built = kernel.built
         if isinstance(built, HostCall):
             given, made = [t.array for t in operands], [t.array for t in results]
             return _host_call(blame.bound(kernel_id, region, built, given, made), variant.id)
         from ..cuda_kernels import engine
 
-        key = (kernel_id, region)
-        if key not in self._starts:
-            self._starts[key] = [engine.prepare(launch, region, kernel_id) for launch in built]
+        if kernel.starts is None:
+            kernel.starts = [engine.prepare(launch, region, kernel_id) for launch in built]
         ins, outs = [t.ptr for t in operands], [t.ptr for t in results]
         scratch = workspace.ptr if workspace is not None else 0
-        calls = [engine.bind(start, self.runtime.stream, ins, outs, scratch) for start in self._starts[key]]
+        calls = [engine.bind(start, self.runtime.stream, ins, outs, scratch) for start in kernel.starts]
         return partial(_all, calls, variant.id)
 
 

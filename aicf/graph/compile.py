@@ -129,6 +129,7 @@ def compile(
         compiled = compile_graph(recipe, sizes, selector, phase, own, beam)
         for region in compiled.regions:
             log_choice(region.selection, hex(rt.stream_id))
+        selector.trim()
         return compiled
 
     program = Program(recipe, rt, selector.registry, own, specialise, policy)

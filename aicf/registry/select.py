@@ -24,6 +24,7 @@ from .tuning import Times, Tuning
 from .variant import KernelVariant, Reject, structure
 
 log = logging.getLogger("aicf.select")
+REMEMBERED = 4096  # regions
 TIE = 1e-8  # times that differ by less may be equal to the nine digits that count
 
 
@@ -139,6 +140,13 @@ class Selector:
             raise found
         return found
 
+    def trim(self) -> None:
+        """Forget what was answered if that is much: each size of a batch asks of regions of its own. Which kernel won for a form
+        stays known."""
+        if len(self._best) > REMEMBERED:
+            for memo in (self._best, self._told, self.compositions):
+                memo.clear()
+
     @property
     def asked(self) -> list[Selection]:
         """What was answered so far, in the order of the questions."""
@@ -245,7 +253,7 @@ class Selector:
         return alone.kernel_id if isinstance(alone, Selection) else None
 
     def _rejected(self, region: RegionSpec) -> tuple[Rejection, ...]:
-        taken = {c.variant.id for c in self(region).ranked} if region in self._best else frozenset()
+        taken = {c.variant.id for c in self(region).ranked} if self.alone(region) else frozenset()
         order = self._summing_order(region)
         found = []
         for variant in self.registry.variants(region.kind):
