@@ -22,6 +22,7 @@ import numpy as np
 from ..code_cache import disk
 from ..code_cache.digest import Description, Undescribable, digest, pack, version
 from ..errors import KernelCompileError
+from ..whole import Whole
 from . import loops
 from .loops import SCRATCH, Fold, Numbers, Walk, pointer
 
@@ -79,7 +80,7 @@ class Code:
 
 @lru_cache(maxsize=1024)
 def code_of(spec: Spec) -> Code:
-    with _COMPILING:
+    with Whole():
         key = loop_key(spec)
         if key is not None and (found := disk.load(key, disk.LOOP, Code)):
             return found
@@ -87,9 +88,6 @@ def code_of(spec: Spec) -> Code:
         if key is not None:
             disk.store(key, disk.LOOP, made[0], {"symbol": made[1], "needs": made[2]})
         return Code(*made)
-
-
-_COMPILING = threading.RLock()
 
 
 def _compiled(spec: Spec) -> tuple[bytes, str, list[str]]:

@@ -15,6 +15,7 @@ from typing import Any
 from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import DType, bf16, f16, f32, i32, i64
+from ..whole import Whole
 from .bodies.entry import waiting
 from .dsl import materialise
 
@@ -98,13 +99,15 @@ def waits_itself(launch: Launch) -> bool:
 def compile_kernel(launch: Launch, region: RegionSpec, target: str) -> CompiledKernel:
     """Compile and link one kernel. What goes wrong is raised as it is: the engine tells whose line it was."""
     name = kernel_name(launch)
-    cubin, log = _link(_ltoir(launch, region, target), name, target, region.strict, "cubin")
+    with Whole():
+        cubin, log = _link(_ltoir(launch, region, target), name, target, region.strict, "cubin")
     return _with_resources(name, target, cubin, log)
 
 
 def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:
     """The kernel as PTX on its way to the cubin, to look at: device code is never made from it."""
-    code, _ = _link(_ltoir(launch, region, target), kernel_name(launch), target, region.strict, "ptx")
+    with Whole():
+        code, _ = _link(_ltoir(launch, region, target), kernel_name(launch), target, region.strict, "ptx")
     return code.rstrip(b"\0").decode()
 
 

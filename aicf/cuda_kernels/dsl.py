@@ -38,9 +38,16 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from ..code_cache.digest import LIBRARIES, Description, globals_read, pack
+from ..whole import Whole
 
 # numba's simulator has no intrinsics: each factory of one makes a plain Python function instead.
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0")
+
+
+@functools.cache
+def _module(name: str) -> ModuleType:
+    with Whole():
+        return importlib.import_module(name)
 
 
 class Name:
@@ -50,7 +57,7 @@ class Name:
         self.module, self.attribute = module, attribute
 
     def resolve(self) -> Any:
-        module = importlib.import_module(self.module)
+        module = _module(self.module)
         return getattr(module, self.attribute) if self.attribute else module
 
     def __getattr__(self, name: str) -> Any:

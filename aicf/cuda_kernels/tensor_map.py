@@ -7,7 +7,6 @@ with the memory that it points at. So none is ever given back: a launch that is 
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from ..errors import DeviceError
 from ..registry.variant import Element, TensorMap, cdiv
 from ..types import DType, bf16, f16, f32, i32, i64
+from ..whole import shared_lock
 
 NBYTES = 128  # of a descriptor; it is aligned to 64
 CHUNK = 512  # descriptors that memory is allocated for at once
@@ -112,7 +112,7 @@ class Descriptors:
             return self._known[pointer]
 
 
-_ADDING = threading.Lock()
+_ADDING = shared_lock(inner=True)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -181,6 +182,7 @@ class CudaRuntime(Runtime):
         return f"cuda:{self.ordinal}"
 
     def current(self) -> AbstractContextManager[None]:
+        refuse_forked(self.place)
         return streams.Entered(self.ordinal)
 
     def allocate(self, nbytes: int) -> Memory:
@@ -274,6 +276,28 @@ def _spec_of(device: Any) -> DeviceSpec:
     )
 
 
+_started = False  # CUDA, in this process
+_lost = False  # it was started before this process was forked
+
+
+def _in_child() -> None:
+    global _lost
+    _lost = _started
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def refuse_forked(name: str) -> None:
+    if _lost:
+        raise DeviceError(
+            f"{name} can't be used here: this process was forked from one that had started CUDA, which does not survive a fork",
+            expected="a process that starts CUDA itself",
+            hint="multiprocessing.get_context('spawn') starts such processes; device='cpu' works here",
+        )
+
+
 def _driver_library() -> bool:
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -290,8 +314,10 @@ def cuda_missing() -> str | None:
         from cuda.bindings import driver
     except ImportError as error:
         return f"cuda-python can't be imported ({error})"
+    global _started
     try:
         (status,) = driver.cuInit(0)
+        _started = True
         if int(status) != 0:
             return f"the driver answered {status.name}"
         status, count = driver.cuDeviceGetCount()
@@ -317,6 +343,7 @@ def runtime(device: str | None = None) -> Runtime:
         )
     if kind == "cpu":
         return _open("cpu", 0)
+    refuse_forked(name)
     if reason := cuda_missing():
         if kind == "auto":
             return _open("cpu", 0)

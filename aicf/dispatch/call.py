@@ -9,6 +9,7 @@ that equal tensors of any library share one answer. Both hold values, never tens
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -136,12 +137,21 @@ def _runtime(place: str) -> Runtime:
     """The runtime of a place; opening one leaves the thread's current device as it was."""
     if place == "cpu":
         return runtimes.runtime("cpu")
+    runtimes.refuse_forked(place)
     previous = streams.current_context()
     try:
         return runtimes.runtime(place)
     finally:
         streams.leave(previous)
 
+
+def _in_child() -> None:
+    cache_clear()
+    _runtime.cache_clear()  # asked again, it refuses CUDA
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_in_child)
 
 # --- the first time, and libraries that are asked by protocol ---------------------------------------------------------
 

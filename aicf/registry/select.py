@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from rich.jupyter import JupyterMixin
@@ -15,6 +14,7 @@ from rich.jupyter import JupyterMixin
 from .. import config
 from ..device.spec import DeviceSpec
 from ..errors import NoKernelError
+from ..lazy import lazy
 from ..ops.schema import schema_of
 from ..rows import Form, RegionSpec
 from .cost import Cost
@@ -64,12 +64,12 @@ class Selection(JupyterMixin):
     ranking: Callable[[], tuple[Candidate, ...]] = field(compare=False)
     refusals: Callable[[], tuple[Rejection, ...]] = field(compare=False)
 
-    @cached_property
+    @lazy
     def ranked(self) -> tuple[Candidate, ...]:
         """Every variant that takes the region, best first."""
         return self.ranking()
 
-    @cached_property
+    @lazy
     def rejected(self) -> tuple[Rejection, ...]:
         """Every other variant that may begin with the region's first op, with the first condition that failed."""
         return self.refusals()

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import aicf
-from aicf import nn
+from aicf import nn, whole
 from aicf.errors import FeedError, LabelError, NanError, StateError, VerifyError
-from aicf.graph.run import interrupt
 
 from . import oracle as exact
 from .mlp import batch_of, host, mlp, on_each_device, oracle, params, same, trainer
@@ -452,8 +451,8 @@ def test_ctrl_c_never_tears_a_training_step(monkeypatch, interruptible):
 
 def test_a_handler_of_ctrl_c_that_is_not_python_s_is_left_alone(monkeypatch, interruptible):
     """It could not be brought back."""
-    monkeypatch.setattr(interrupt, "getsignal", lambda number: None)
-    with interrupt.Uninterrupted():
+    monkeypatch.setattr(whole, "getsignal", lambda number: None)
+    with whole.Uninterrupted():
         assert signal.getsignal(signal.SIGINT) is interruptible
     assert signal.getsignal(signal.SIGINT) is interruptible
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from ...errors import NoKernelError
 from ...ir import Graph, LoweredOp
+from ...lazy import lazy
 from ...registry.select import Candidate, Selection, Selector
 from ...registry.trace import counted_reasons, why_not_taken
 from ...rows import AttributeState, RegionSpec
@@ -66,7 +66,7 @@ class Region:
     state: AttributeState
     story: Callable[[], tuple[Composed, ...]] = field(compare=False, repr=False)
 
-    @cached_property
+    @lazy
     def steps(self) -> tuple[Composed, ...]:
         """How it grew, op by op; put together when somebody asks."""
         return self.story()

@@ -7,10 +7,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ...device.spec import DeviceSpec
 from ...ir import EXTERNAL, Graph, LoweredOp, Role
+from ...lazy import lazy
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
 from ...types import TensorDesc, TensorSpec
@@ -75,7 +75,7 @@ class ExecPlan:
     def kernel_ids(self) -> tuple[str, ...]:
         return tuple(step.kernel_id for step in self.steps if step.kernel_id)
 
-    @cached_property
+    @lazy
     def key(self) -> str:
         """A digest of everything the plan says; equal plans have equal keys in every process."""
         return hashlib.blake2s(self.to_json(indent=None).encode(), digest_size=12).hexdigest()

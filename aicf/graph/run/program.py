@@ -20,13 +20,13 @@ from ...errors import FeedError, Immovable, StateError, TypeInferenceError, Veri
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
+from ...whole import Uninterrupted
 from ..build.trace import ACCUMULATED, Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
 from .executor import Executor
 from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
-from .interrupt import Uninterrupted
 from .plan import ExecPlan, Slot
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .variables import Variables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
+from ...whole import Uninterrupted, shared_lock
 from ..build.trace import ACCUMULATED
-from .interrupt import Uninterrupted
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self._own: dict[str, Variable] = {}
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
-        self.lock: threading.RLock = threading.RLock() if shared is None else shared.lock
+        self.lock: Any = shared_lock() if shared is None else shared.lock
 
     def of_program(self) -> Variables:
         """These, and room for one program's meta-parameters."""

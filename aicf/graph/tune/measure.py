@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ...device.runtime import ALIGNMENT, CudaRuntime, Runtime
 from ...device.tensor import Tensor
 from ...dispatch import Call, KernelLoader
 from ...errors import AicfError, KernelError, TuningError
+from ...lazy import lazy
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Measured, Timing
 from ...rows import RegionSpec
@@ -90,7 +90,7 @@ class Bench:
             return _device_sample(self.runtime, call, self.registry.by_id(id).capture_safe, *self._events)
         return _host_sample(call, self._wash), 1
 
-    @cached_property
+    @lazy
     def _events(self) -> tuple[Any, Any]:
         assert isinstance(self.runtime, CudaRuntime)
         driver, check = self.runtime.driver, self.runtime.check
@@ -99,7 +99,7 @@ class Bench:
             weakref.finalize(self, driver.cuEventDestroy, event)
         return made
 
-    @cached_property
+    @lazy
     def _wash(self) -> np.ndarray:
         """More data than the second-level cache holds."""
         return np.ones(2 * self.runtime.spec.l2_bytes // 4, np.float32)

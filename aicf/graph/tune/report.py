@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from rich.console import RenderableType
 from rich.jupyter import JupyterMixin
 
+from ...lazy import lazy
 from ...registry.select import Selection
 from ...registry.trace import factor, labelled, microseconds, render
 from ...registry.tuning import Measured, Tuning, counted
@@ -73,13 +73,13 @@ class Report(JupyterMixin):
             raise self.stopped
         return self.tuning
 
-    @cached_property
+    @lazy
     def failures(self) -> list[tuple[Measured, str, str]]:
         """(what was measured of the region, kernel id, what it did wrong), of this session."""
         found = [self.tuning.regions[r.key] for r in self.measured]
         return [(m, id, why) for m in found for id, why in sorted(m.refused.items())]
 
-    @cached_property
+    @lazy
     def flips(self) -> list[Flip]:
         """In the order of the plan, each region once."""
         chosen = {s.region: s for s in self.after.asked}
