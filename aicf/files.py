@@ -19,7 +19,7 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
     """The text of a file that should be `what`, such as "a tuning file"; else an `error` with that hint, which says how one is made."""
     name = str(path)
     try:
-        with open(path, "rb") as file:
+        with open(Path(path), "rb") as file:  # not a descriptor, which a number would be
             data = file.read(LIMIT + 1)
         if len(data) > LIMIT:
             raise error(f"{name} is not {what}: it has more than {LIMIT >> 20} MB", hint=hint)
@@ -28,7 +28,7 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
         raise error(f"{name} is not {what}: it is not UTF-8", got=str(refused), hint=hint) from None
     except OSError as refused:
         raise error(f"{name} can't be read: {refused.strerror}", hint=hint) from None
-    except ValueError:  # a NUL
+    except (TypeError, ValueError):  # no text; a NUL in it
         raise error(f"{name!r} can't be the name of a file", hint=hint) from None
 
 

@@ -265,8 +265,8 @@ class Tuning(Mapping[tuple[str, str], float]):
         """Write the file. Whoever reads it sees the old one or the new one, whole."""
         from .tuning_file import text_of
 
-        path = Path(path)
         try:
+            path = Path(path)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
             try:
                 with open(handle, "w", encoding="utf-8", newline="\n") as file:
@@ -279,7 +279,7 @@ class Tuning(Mapping[tuple[str, str], float]):
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except (OSError, TypeError, ValueError) as error:  # no text, or a NUL in it
             raise TuningError(f"{str(path)!r} can't be written: {error}") from error
 
     def save_into(self, path: str | Path, update: bool = False) -> Tuning:

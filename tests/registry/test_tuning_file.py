@@ -265,3 +265,11 @@ def test_the_hash_of_kernels_is_of_their_text(tmp_path):
     with (tmp_path / "aicf" / "cpu_kernels" / "gemm.py").open("a") as changed:
         changed.write("# faster\n")
     assert kernels_hash("cpu", tmp_path) != kernels_hash("cpu")
+
+
+@pytest.mark.parametrize("path", ["a\0b", 0, None, b"\0", ["x"]])
+def test_what_is_no_name_of_a_file_is_refused(path):
+    with pytest.raises(TuningError, match=r"can't be (read|the name of a file)"):
+        Tuning.load(path)
+    with pytest.raises(TuningError, match=r"can't be (written|the name of a file)"):
+        one_of("cpu.a.v1").save(path)
