@@ -20,7 +20,7 @@ from rich.text import Text
 
 from . import __version__, config
 from .errors import AicfError
-from .files import read_text
+from .files import Bad, parse_json, read_text, shown
 from .types import Precision
 
 MODES = ("infer", "grad", "train")
@@ -245,20 +245,20 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _saved(path: str) -> dict[str, Any]:
     """What `aicf explain --json` wrote."""
+    from .graph.run.diff import check_explanation
+
     wrote = "what aicf explain --json wrote"
     text = read_text(path, wrote, "aicf explain FILE --json > EXPLANATION.json writes one")
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(text)
+        check_explanation(data)
+    except ValueError as error:
         raise AicfError(f"{path} can't be read: {error}", expected=wrote) from None
-    regions = data.get("regions") if isinstance(data, dict) else None
-    needed = {"anchor", "last", "region", "chosen", "candidates", "rejected", "ended", "steps", "view"}
-    if "device" not in (data or ()) or not isinstance(regions, list) or any(needed - {*r} for r in regions):
+    except Bad as bad:
         raise AicfError(
-            f"{path} is no explanation",
-            expected="what aicf explain --json wrote",
-            hint="write it again with this version",
-        )
+            f"{path} is no explanation: {bad.at} is wrong", expected=bad.expected, got=shown(bad.got),
+            hint="write it again with this version: aicf explain FILE --json > EXPLANATION.json",
+        ) from None  # fmt: skip
     return data
 
 

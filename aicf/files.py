@@ -80,6 +80,18 @@ def must(expected: str, test: Callable[[Any], bool]) -> Check:
 
 def record(optional: tuple[str, ...] = (), /, **fields: Check) -> Check:
     """An object with these fields, no others; all of them but for the optional ones."""
+    known = has(optional, **fields)
+
+    def check(value: Any, at: str) -> None:
+        known(value, at)
+        if unknown := sorted(value.keys() - fields.keys()):
+            raise Bad(f"{at}.{unknown[0]}".lstrip("."), f"only {', '.join(fields)}", unknown[0])
+
+    return check
+
+
+def has(optional: tuple[str, ...] = (), /, **fields: Check) -> Check:
+    """An object with these fields, and maybe others."""
 
     def check(value: Any, at: str) -> None:
         if not isinstance(value, dict):
@@ -89,8 +101,6 @@ def record(optional: tuple[str, ...] = (), /, **fields: Check) -> Check:
                 inner(value[name], f"{at}.{name}".lstrip("."))
             elif name not in optional:
                 raise Bad(f"{at}.{name}".lstrip("."), "a value", "nothing")
-        if unknown := sorted(value.keys() - fields.keys()):
-            raise Bad(f"{at}.{unknown[0]}".lstrip("."), f"only {', '.join(fields)}", unknown[0])
 
     return check
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from registry.synthetic import kernel, registry_of
 
 import aicf
 from aicf.cli import main
 from aicf.errors import AicfError
-from aicf.graph.run.diff import Diff
+from aicf.files import Bad
+from aicf.graph.run.diff import Diff, check_explanation
 
 from .chains import model_of
 
@@ -101,3 +105,33 @@ def test_a_mode_that_needs_a_loss_says_so(capsys, tmp_path, mode):
     assert main(["explain", str(file)]) == 0
     assert main(["explain", str(file), "--mode", mode]) == 2
     assert "defines no loss(), which mode" in capsys.readouterr().err
+
+
+def places(data, path=()):
+    found = [path] if path else []
+    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in inside:
+        found += places(value, (*path, key))
+    return found
+
+
+SAVED = json.dumps(explained(ONE, PAIR))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_changed_explanation_is_refused_or_compared(data):
+    saved = json.loads(SAVED)
+    *path, key = data.draw(st.sampled_from(places(saved)))
+    functools.reduce(lambda inside, k: inside[k], path, saved)[key] = data.draw(
+        st.sampled_from([None, -1, 2**70, "x", [], {}, 1e9, True])
+    )
+    try:
+        check_explanation(saved)
+        assert str(Diff(explained(ONE), saved))
+    except (Bad, AicfError):
+        pass
+
+
+def test_an_explanation_is_what_it_should_be():
+    check_explanation(json.loads(SAVED))
