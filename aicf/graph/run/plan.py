@@ -145,7 +145,7 @@ class ExecPlan:
     def from_json(cls, text: str, registry: KernelRegistry | None = None) -> ExecPlan:
         """Load a plan, if it is one in all that the executor relies on; VerifyError says what is wrong with it.
 
-        With a registry, a kernel id that it does not have is refused by name (B14).
+        With a registry, a kernel id that it does not have is refused by name.
         """
         from .plan_file import parse
 
