@@ -1,5 +1,5 @@
 """Kernels of the CPU device: BLAS through NumPy, fused loops through numba on the host, references for the rest."""
 
-from . import elementwise, gemm, reduce, reference
+from . import elementwise, gemm, reduce, reference, rows
 
-MODULES = (elementwise, gemm, reduce, reference)
+MODULES = (elementwise, gemm, reduce, rows, reference)

@@ -18,6 +18,7 @@ from . import (
     memory,
     multi,
     reduce,
+    rows,
 )
 
 MODULES = (
@@ -38,6 +39,7 @@ MODULES = (
     memory,
     multi,
     reduce,
+    rows,
 )
 
 __all__ = [
@@ -59,4 +61,5 @@ __all__ = [
     "memory",
     "multi",
     "reduce",
+    "rows",
 ]

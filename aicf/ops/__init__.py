@@ -1,6 +1,6 @@
 """What the ops are: one file per op or small family. Importing this package registers all of them."""
 
-from . import activations, arithmetic, dropout, gemm, losses, memory, optimizers, reductions
+from . import activations, arithmetic, dropout, gemm, losses, memory, optimizers, reductions, rows
 from .schema import OpSchema, schema_of, schemas
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "memory",
     "optimizers",
     "reductions",
+    "rows",
     "schema_of",
     "schemas",
 ]

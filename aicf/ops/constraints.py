@@ -37,6 +37,7 @@ Valid = TypeConstraint(
     "flag", frozenset({DType.bool}), shared=False
 )  # whether a run may be kept: emitters know it
 Bool = TypeConstraint("bool", frozenset({DType.bool}), shared=False)
+FloatOwn = TypeConstraint("float", _FLOATS, shared=False)  # such as weights wider than what they multiply
 AnyOwn = TypeConstraint("any", frozenset(DType), shared=False)
 F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parameters: always f32
 Sum = TypeConstraint(

@@ -78,6 +78,10 @@ class OpSchema:
     )
     special_fn: Callable[[Sequence[DType], Mapping[str, Any]], Callable[..., Any] | None] | None = None
     guard_fn: Callable[..., None] | None = None
+    expand_fn: Callable[..., Any] | None = (
+        None  # (emit, *operands, **attrs) -> results: the op as steps of a region
+    )
+    public: int = 0  # results that a caller gets, 0 for all: the others are for the gradient
     sample_specs: list[dict[str, Any]] = field(default_factory=list)
     domains: dict[str, Any] = field(default_factory=dict)  # operand -> where random values of it come from
 
@@ -144,6 +148,13 @@ class OpSchema:
         return function
 
     def why_nan(self, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> str | None:
+    def expands(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates what the op is made of: other ops, written with `emit`. It stays one op in the schedule; a kernel may read
+        it as these steps, and fuse what stands around it with them."""
+        self.expand_fn = function
+        return function
+
+    def why_nan(self, operands: Sequence[np.ndarray]) -> str | None:
         """What in these operands, none of which has a NaN, makes one; None if the op has nothing to say."""
         return self.nan_fn(*operands, **attrs) if self.nan_fn else None
 

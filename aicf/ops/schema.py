@@ -43,6 +43,7 @@ from .constraints import (
     ConstraintBroken,
     Factor,
     Float,
+    FloatOwn,
     Gradient,
     Index,
     Int,
@@ -73,6 +74,7 @@ __all__ = [
     "Bool",
     "Factor",
     "Float",
+    "FloatOwn",
     "Gradient",
     "Index",
     "Int",
@@ -125,10 +127,12 @@ def op(
     core: str = "",
     flops: int = 1,
     version: int = 1,
+    public: int = 0,
 ) -> Callable[[Callable[..., Any]], OpSchema]:
     """Declare an op by its type rule: `def softmax(x: Float, *, axis: int = -1)` returning the result specs.
 
-    core   the sort of kernel it needs, if it shares one with other ops: reductions say "reduce"
+    core    the sort of kernel it needs, if it shares one with other ops: reductions say "reduce", ops over rows "rows"
+    public  how many results a caller gets, if there are more for the gradient
     """
 
     def make(rule: Callable[..., Any]) -> OpSchema:
@@ -143,6 +147,7 @@ def op(
             frozenset(traits),
             alias=dict(alias or {}),
             core=core,
+            public=public,
             flops=flops,
             version=version,
             origin=_origin(rule),

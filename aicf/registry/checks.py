@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..ops.schema import MAP, schema_of
 from ..rows import RegionSpec
+from ..rows.rows import OVER_ROWS, REDUCE, over_rows
 from ..types import DType
 from .by_form import by_form
 
@@ -43,7 +44,8 @@ def first_failure(checks: Checks) -> Reject | None:
 def structure(region: RegionSpec) -> str:
     """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
 
-    Independent ops of one kind with equal attributes, over domains of their own, are `maps`.
+    Independent ops of one kind with equal attributes, over domains of their own, are `maps`; several reductions, or maps over
+    whole rows behind one, are `rows`.
     """
     return schema_of(region.kind).core if len(region.ops) == 1 else _structure(region)
 
@@ -51,10 +53,18 @@ def structure(region: RegionSpec) -> str:
 @by_form
 def _structure(region: RegionSpec) -> str:
     parts: list[str] = []
+    rows = wide = False
+    reduced: tuple[int, ...] | None = None  # extents of a first reduction's result
     for op in region.ops:
-        core = schema_of(op.kind).core
+        core, shape = schema_of(op.kind).core, region.tensors[op.outputs[0]].shape
+        rows = rows or over_rows(parts, core)
+        wide = wide or (reduced is not None and shape != reduced)
+        if core == REDUCE and reduced is None and set(parts) <= {MAP}:
+            reduced = shape
         if core != MAP or parts[-1:] != [MAP]:
             parts.append(core)
+    if set(parts) <= {MAP, REDUCE, OVER_ROWS} and (rows or wide):
+        return OVER_ROWS
     return "maps" if parts == [MAP] and _horizontal(region) else "+".join(parts)
 
 
@@ -72,6 +82,8 @@ def prefixes(taken: str) -> frozenset[str]:
     """The structures that a region of this structure goes through as it grows."""
     if taken == "maps":
         return frozenset({MAP, "maps"})
+    if taken == OVER_ROWS:
+        return frozenset({MAP, REDUCE, "map+reduce", "reduce+map", "map+reduce+map", OVER_ROWS})
     parts = taken.split("+")
     return frozenset("+".join(parts[: n + 1]) for n in range(len(parts)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ops.schema import LINEAR, MAP, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
-from ..rows.rows import Around, ByProduct, Domain, Effect
+from ..rows.rows import OVER_ROWS, REDUCE, Around, ByProduct, Domain, Effect, Reducing
 from ..types import ActKind, DType, TensorDesc, f32
 from .read import jumps, sums_columns
 
@@ -52,7 +52,10 @@ def contribution(
     }
     if schema.core != MAP:
         beside = not strict and sums_columns(op, tensors)  # strict: sums are added up in one order
-        rows["core"] = ByProduct(op.kind.name) if beside else op.kind.name
+        name = op.kind.name
+        rows["core"] = (
+            ByProduct(name) if beside else Reducing(name) if schema.core in (REDUCE, OVER_ROWS) else name
+        )
     if around := _around(schema):
         rows["epilogue"] = around
     if storage:
@@ -84,7 +87,9 @@ def _around(schema: OpSchema) -> Around | None:
 def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], reads: bool) -> Domain:
     shape = tensors[op.outputs[0]].shape
     if schema.core == "reduce":
-        return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape)
+        return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape, reduces=True)
+    if schema.core == OVER_ROWS:
+        return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape, reduces=True, wide=True)
     if schema.core != MAP:
         return Domain(shape, 1, reads=reads)
     types = tuple([tensors[t].dtype for t in (*op.inputs, *op.outputs) if t >= 0])

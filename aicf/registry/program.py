@@ -65,6 +65,30 @@ class Expression:
     results: tuple[int, ...]
 
 
+def expression_of(
+    applies: Sequence[Apply], dtypes: tuple[DType, ...], rounded: frozenset[int], arguments: int, results: tuple[int, ...]
+) -> Expression:  # fmt: skip
+    """The arithmetic of ops on numbered slots, of which the first so many are given."""
+    steps = []
+    for apply in applies:
+        operands = tuple([dtypes[i] for i in apply.ins])
+        function = bound_scalar(schema_of(apply.kind), _compute(apply, dtypes), apply.attrs, operands)
+        steps.append((function, apply.ins, apply.outs))
+    name = "_".join(a.kind.name for a in applies) or "copy"
+    return Expression(name, tuple(steps), dtypes, rounded, arguments, results)
+
+
+def _compute(apply: Apply, dtypes: tuple[DType, ...]) -> DType:
+    """The type that literals of an op's scalar function have: that of its shared operands."""
+    schema = schema_of(apply.kind)
+    if not schema.operands:
+        return dtypes[apply.outs[0]].compute
+    given = schema.access_fn is None and zip(schema.operands, apply.ins)
+    if not given:
+        return dtypes[apply.ins[0]].compute
+    return next((dtypes[i] for d, i in given if d.type.shared), f32).compute
+
+
 @dataclass(frozen=True)
 class Map:
     """Slots are numbered: first what the core hands over (`carried`), then `loads`, then the results of `applies`."""
@@ -99,26 +123,8 @@ class Map:
 
     @lazy
     def expression(self) -> Expression:
-        steps = []
-        for apply in self.applies:
-            operands = tuple([self.dtypes[i] for i in apply.ins])
-            function = bound_scalar(schema_of(apply.kind), self._compute(apply), apply.attrs, operands)
-            steps.append((function, apply.ins, apply.outs))
         results = tuple(slot for slot, _ in self.stores) + (() if self.fed is None else (self.fed,))
-        name = "_".join(a.kind.name for a in self.applies) or "copy"
-        return Expression(
-            name, tuple(steps), self.dtypes, self.rounded, self.carried + len(self.loads), results
-        )
-
-    def _compute(self, apply: Apply) -> DType:
-        """The type that literals of an op's scalar function have: that of its shared operands."""
-        schema = schema_of(apply.kind)
-        if not schema.operands:
-            return self.dtypes[apply.outs[0]].compute
-        given = schema.access_fn is None and zip(schema.operands, apply.ins)
-        if not given:
-            return self.dtypes[apply.ins[0]].compute
-        return next((self.dtypes[i] for d, i in given if d.type.shared), f32).compute
+        return expression_of(self.applies, self.dtypes, self.rounded, self.carried + len(self.loads), results)
 
 
 class Gemm(NamedTuple):

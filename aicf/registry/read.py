@@ -49,10 +49,11 @@ def _own_accesses(region: RegionSpec) -> tuple[tuple[Access, ...], ...]:
 
 def own_accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
     """Of an op that finds them by itself: from the sizes, for all that is known; none of one that aligns its operands."""
-    return () if schema_of(op.kind).access_fn is None else _accesses(op, tensors)
+    return () if schema_of(op.kind).access_fn is None else accesses_of(op, tensors)
 
 
-def _accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
+def accesses_of(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
+    """What a map op's scalar function is called with, among these tensors."""
     shapes = [tensors[t].shape if t >= 0 else None for t in op.inputs]
     return schema_of(op.kind).accesses(shapes, tensors[op.outputs[0]].rank, op.attrs)
 
@@ -283,7 +284,7 @@ class _Reader:
         own = {carried, *(t for op in ops for t in op.outputs)}
         for op in ops:
             keys = [
-                self._argument(op, access, walks[op.outputs[0]]) for access in _accesses(op, self.tensors)
+                self._argument(op, access, walks[op.outputs[0]]) for access in accesses_of(op, self.tensors)
             ]
             for key in keys:
                 if not isinstance(key, Walk) and key not in own:
@@ -354,7 +355,7 @@ class _Reader:
                 if walks[t] != walks[op.outputs[0]]:
                     raise _Unreadable("access", f"results of {op.kind} are read in two ways")
             at = walks[op.outputs[0]]
-            for access in _accesses(op, self.tensors):
+            for access in accesses_of(op, self.tensors):
                 if access.operand is not None:
                     t = op.inputs[access.operand]
                     note(t, tuple([at[a] if a >= 0 else -1 for a in access.axes]))

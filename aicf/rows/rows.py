@@ -6,7 +6,7 @@ absent are neutral. Numeric and set rows are join-semilattices; `program` is a w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -16,6 +16,8 @@ from ..types import DType
 
 LENGTH_LIMIT = 16
 MAP = "map"  # the core of ops that are none: see ops/constraints.py
+REDUCE = "reduce"  # the core of reductions
+OVER_ROWS = "rows"  # the structure of regions with several, or with maps over the whole rows behind one
 
 Attributes = Mapping[str, Any]
 EMPTY: Attributes = MappingProxyType({})
@@ -61,20 +63,28 @@ class Program(Row):
         return " + ".join(value)
 
 
-class ByProduct(str):
-    """The name of an op that the kernel of a product can do beside it: the one core that may follow another."""
+class Reducing(str):
+    """The name of a reduction, or of several: kernels over rows take any number."""
+
+    __slots__ = ()
+
+
+class ByProduct(Reducing):
+    """The name of a reduction that the kernel of a product can do beside it: the one core that may follow that one."""
 
     __slots__ = ()
 
 
 class Core(Row):
-    """The op that a kernel is built around, if any: a product, a reduction, or one that nothing else fuses to."""
+    """The op that a kernel is built around, if any: a product, reductions, or one that nothing else fuses to."""
 
     name = "core"
 
     def join(self, mine: str, theirs: str) -> Any:
         if mine == "gemm" and isinstance(theirs, ByProduct):
             return f"{mine} + {theirs}"
+        if isinstance(mine, Reducing) and isinstance(theirs, Reducing):
+            return Reducing(f"{mine} + {theirs}")
         return Conflict(self.name, str(mine), str(theirs))
 
 
@@ -87,13 +97,21 @@ class Linearity(Row):
         return "nonlinear" if "nonlinear" in (mine, theirs) else mine
 
 
+def over_rows(parts: Collection[str], theirs: str) -> bool:
+    """Whether a region of these parts and one more is passes over rows: a second reduction, or whatever goes on with such a region."""
+    some = {*parts, theirs}
+    return some <= {MAP, REDUCE, OVER_ROWS} and (OVER_ROWS in some or (theirs == REDUCE and REDUCE in parts))
+
+
 class Slot(Row):
     """Where the region stands in the schemas of kernels: its structure. What is dead for all candidates ends the region."""
 
     name = "slot"
 
     def join(self, mine: str, theirs: str) -> str:
-        return mine if theirs == MAP and mine.endswith(MAP) else f"{mine}+{theirs}"
+        if theirs == MAP and mine.endswith(MAP):
+            return mine
+        return OVER_ROWS if over_rows(mine.split("+"), theirs) else f"{mine}+{theirs}"
 
 
 class Epilogue(Row):
@@ -126,6 +144,8 @@ class Domain(NamedTuple):
     reads    of an op: whether it reads a value of the region
     source   of a core: the extents of its operand, if it is made elementwise from others in the same place
     alike    of an op: what must be equal for it to stand beside others in one launch; None if it can't
+    reduces  the cores that lie behind are reductions
+    wide     behind them ops went on over other extents than theirs, such as whole rows again
     """
 
     shape: tuple[int, ...]
@@ -134,6 +154,8 @@ class Domain(NamedTuple):
     reads: bool = True
     source: tuple[int, ...] | None = None
     alike: Any = None
+    reduces: bool = False
+    wide: bool = False
 
     def __str__(self) -> str:
         text = f"({', '.join(map(str, self.shape))})" if self.parts == 1 else f"{self.parts} domains"
@@ -141,7 +163,7 @@ class Domain(NamedTuple):
 
 
 class DomainRow(Row):
-    """Extents unify through the ways operands are read: equal, or, before any core, broadcast to greater ones."""
+    """Extents unify through the ways operands are read: equal; before any core, broadcast to greater ones; after reductions, any."""
 
     name = "domain"
 
@@ -150,13 +172,19 @@ class DomainRow(Row):
             mine.alike if mine.alike is not None and mine.alike == theirs.alike and not theirs.reads else None
         )
         if theirs.source is not None:
-            if mine.parts == 1 and mine.shape == theirs.source:
-                return Domain(theirs.shape, mine.phase + 1)
+            if mine.parts == 1 and (mine.shape == theirs.source or mine.reduces):
+                reduces, wide = (
+                    mine.reduces or not mine.phase,
+                    mine.wide or theirs.wide or mine.shape != theirs.source,
+                )
+                return Domain(theirs.shape, mine.phase + 1, reduces=reduces, wide=wide)
             return self._conflict(mine, f"({', '.join(map(str, theirs.source))}) of the core's operand")
         if mine.parts == 1 and mine.shape == theirs.shape:
-            return Domain(mine.shape, mine.phase, alike=alike)
+            return Domain(mine.shape, mine.phase, alike=alike, reduces=mine.reduces, wide=mine.wide)
         if alike is not None and not mine.phase:  # domains of their own, side by side
             return Domain(theirs.shape, 0, mine.parts + 1, alike=alike)
+        if mine.reduces and theirs.reads:
+            return Domain(theirs.shape, mine.phase, reduces=True, wide=True)
         grows = mine.parts == 1 and theirs.reads and not mine.phase and prod(theirs.shape) >= prod(mine.shape)
         return Domain(theirs.shape) if grows else self._conflict(mine, str(theirs))
 

@@ -231,6 +231,7 @@ class GraphEmitter:
         outs = self.builder.emit(
             kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)
         )
+        outs = outs[: schema.public or None]
         return outs if len(schema.results) > 1 and len(outs) > 1 else outs[0]
 
     def _with_constants(self, schema: OpSchema, values: list[Any]) -> list[Value | None]:

@@ -19,7 +19,7 @@ from ...registry.read import own_accesses
 from ...registry.select import Candidate, Selector
 from ...registry.variant import KernelVariant, Reject
 from ...rows import Attributes, AttributeState, Conflict, RegionOp, RegionSpec
-from ...rows.rows import EMPTY, Effect, Joined, join, join_unsized
+from ...rows.rows import EMPTY, OVER_ROWS, Domain, Effect, Joined, join, join_unsized
 from ...types import AttrPack, OpKind, TensorDesc, TensorSpec, numel
 
 
@@ -323,7 +323,8 @@ class Composer:
 
 
 def _structure(attrs: Attributes) -> str:
-    return "maps" if attrs["domain"].parts > 1 else attrs["slot"]
+    domain: Domain = attrs["domain"]
+    return "maps" if domain.parts > 1 else OVER_ROWS if domain.wide else attrs["slot"]
 
 
 def _touches(before: Attributes, read: frozenset[int], rows: Attributes, reads: frozenset[int]) -> bool:

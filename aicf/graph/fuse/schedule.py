@@ -150,7 +150,8 @@ class _Run:
     """Ops that stand one after the other and could be one region, as far as cores and shapes tell.
 
     core    what it is built around so far: "map" for nothing, "" if nothing can join
-    shape   what a map must make to join; values: what it must read, with whether a map made it
+    shape   what a map must make to join; values: what it must read, with whether a map made it; late: those that come from
+            reductions; seen: all that its ops read or made
     """
 
     def __init__(self, problem: _Problem) -> None:
@@ -158,6 +159,8 @@ class _Run:
         self.core, self.escapes = "", False
         self.shape: tuple[int, ...] = ()
         self.values: dict[int, bool] = {}
+        self.late: set[int] = set()
+        self.seen: set[int] = set()
         self.last: _Fact | None = None
 
     def rank(self, i: int) -> int | None:
@@ -182,22 +185,36 @@ class _Run:
             again = (
                 self.core == "map" and not self.escapes
             )  # over a greater domain: computed again at each point
-            fits = again or self.shape == fact.shape
+            fits = again or self.shape == fact.shape or self._over_rows(fact)
         else:
-            fits = fact.core == "reduce" and (self.core == "gemm" or self.values[read[0]])
+            fits = fact.core == "reduce" and (
+                self.core == "gemm" or self.values[read[0]] or read[0] in self.late
+            )
         return 2 * (not set(last.makes).intersection(read)) + (fact.core != "map") if fits else None
+
+    def _over_rows(self, fact: _Fact) -> bool:
+        """A map over whole rows again: of what reductions left, and of what they came from. A number for all, such as a norm of
+        gradients, is no reason to join: what reads it is better side by side with others that do."""
+        late, others = self.late.intersection(fact.reads), set(fact.reads) - self.late
+        return bool(late) and (not others or not self.seen.isdisjoint(others)) and self.shape != ()
 
     def take(self, i: int) -> None:
         """Op i comes next, and begins another run if it can't stand in this one."""
         fact, joins = self.problem.facts[i], self.rank(i) is not None
         mapped = fact.core == "map"
         if fact.writes and fact.family in self.problem.families:
-            self.core, self.values = "", {}
-        elif joins and mapped:
-            self.values.update(dict.fromkeys(fact.makes, True))
+            self.core, self.values, self.late, self.seen = "", {}, set(), set()
+        elif joins and (mapped or self.core in ("map", "reduce", "rows")):
+            self.core = self.core if mapped else fact.core
+            self.values.update(dict.fromkeys(fact.makes, mapped))
+            if not mapped or not self.late.isdisjoint(fact.reads):
+                self.late.update(fact.makes)
+            self.seen.update((*fact.reads, *fact.makes))
         else:
-            self.core = fact.core if fact.core in ("map", "gemm", "reduce") else ""
+            self.core = fact.core if fact.core in ("map", "gemm", "reduce", "rows") else ""
             self.values = dict.fromkeys(fact.makes, mapped) if self.core else {}
+            self.late = set(fact.makes) if self.core in ("reduce", "rows") else set()
+            self.seen = {*fact.reads, *fact.makes}
         self.escapes = fact.escapes or (joins and self.escapes)
         self.shape, self.last = fact.shape, fact
 

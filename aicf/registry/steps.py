@@ -1,0 +1,118 @@
+"""Ops that expand: one op in the schedule, several in a region, where other ops' steps meet them."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from ..ops import record
+from ..ops.schema import schema_of
+from ..rows import RegionOp, RegionSpec
+from ..types import AttrPack, OpKind, TensorDesc, TensorSpec
+
+
+class Step(NamedTuple):
+    """A value of an expansion: its number among the tensors, and its type."""
+
+    number: int
+    spec: TensorSpec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.spec.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.spec.rank
+
+
+class _Emitter:
+    """What an expansion writes its ops with. Numbers become ops that make them."""
+
+    def __init__(self, operands: tuple[TensorDesc | None, ...]) -> None:
+        self.tensors: list[TensorDesc] = [d for d in operands if d is not None]
+        self.ops: list[RegionOp] = []
+
+    def __getattr__(self, kind: str) -> Any:
+        if kind.startswith("_"):
+            raise AttributeError(kind)
+        return partial(self.op, kind)
+
+    def op(self, kind: str, *operands: Step | float | None, **attrs: Any) -> Any:
+        schema = schema_of(kind)
+        dtype = next((x.dtype for x in operands if isinstance(x, Step)), None)
+        given = [x if x is None or isinstance(x, Step) else self._constant(float(x), dtype) for x in operands]
+        specs = [None if x is None else x.spec for x in given]
+        pack = schema.pack(schema.normalized(specs, attrs))
+        made = [
+            self._made(TensorDesc.dense(spec)) for spec in schema.infer(specs, pack, self.tensors[0].device)
+        ]
+        ins = tuple([-1 if x is None else x.number for x in given])
+        self.ops.append(RegionOp(schema.kind, pack, ins, tuple([m.number for m in made])))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _constant(self, value: float, dtype: Any) -> Step:
+        return self.op("number", value=value, dtype=dtype)
+
+    def _made(self, desc: TensorDesc) -> Step:
+        self.tensors.append(desc)
+        return Step(len(self.tensors) - 1, TensorSpec(desc.shape, desc.dtype, desc.device))
+
+
+class _Expansion(NamedTuple):
+    """Tensors are numbered: the op's operands that there are, and what is made; `results` are those of the op."""
+
+    ops: tuple[RegionOp, ...]
+    tensors: tuple[TensorDesc, ...]
+    results: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _expansion(
+    kind: OpKind, attrs: AttrPack, operands: tuple[TensorDesc | None, ...], removals: int
+) -> _Expansion:
+    schema, emit = schema_of(kind), _Emitter(operands)
+    assert schema.expand_fn is not None
+    numbers = iter(range(len(operands)))
+    given = [
+        None if d is None else Step(next(numbers), TensorSpec(d.shape, d.dtype, d.device)) for d in operands
+    ]
+    made = schema.expand_fn(emit, *given, **attrs)
+    results = (made,) if isinstance(made, Step) else made
+    return _Expansion(tuple(emit.ops), tuple(emit.tensors), tuple([r.number for r in results]))
+
+
+def expanded(region: RegionSpec) -> RegionSpec:
+    """The region with steps in the place of the ops that expand. Its own tensors keep their numbers."""
+    if not any(schema_of(op.kind).expand_fn for op in region.ops):
+        return region
+    known = region.__dict__.get("_expanded")
+    if known is None or known[0] != record.removals:
+        known = record.removals, _expanded(region)
+        object.__setattr__(region, "_expanded", known)
+    return known[1]
+
+
+def _expanded(region: RegionSpec) -> RegionSpec:
+    tensors, ops = list(region.tensors), list[RegionOp]()
+    for op in region.ops:
+        if schema_of(op.kind).expand_fn is None:
+            ops.append(op)
+            continue
+        descs = tuple([None if t < 0 else region.tensors[t] for t in op.inputs])
+        expansion = _expansion(op.kind, op.attrs, descs, record.removals)
+        place = dict(enumerate([t for t in op.inputs if t >= 0]))
+        place.update(zip(expansion.results, op.outputs))  # results have the op's own tensors
+        for n, desc in enumerate(expansion.tensors):
+            if n not in place:
+                place[n] = len(tensors)
+                tensors.append(desc)
+        for step in expansion.ops:
+            ins = tuple([-1 if t < 0 else place[t] for t in step.inputs])
+            ops.append(RegionOp(step.kind, step.attrs, ins, tuple([place[t] for t in step.outputs])))
+    strict = region.strict and len(region.ops) > 1  # between the steps of one op nothing is rounded
+    return RegionSpec(tuple(ops), tuple(tensors), region.inputs, region.outputs, strict)
