@@ -147,14 +147,13 @@ class OpSchema:
         self.check_fn = function
         return function
 
-    def why_nan(self, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> str | None:
     def expands(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorates what the op is made of: other ops, written with `emit`. It stays one op in the schedule; a kernel may read
         it as these steps, and fuse what stands around it with them."""
         self.expand_fn = function
         return function
 
-    def why_nan(self, operands: Sequence[np.ndarray]) -> str | None:
+    def why_nan(self, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> str | None:
         """What in these operands, none of which has a NaN, makes one; None if the op has nothing to say."""
         return self.nan_fn(*operands, **attrs) if self.nan_fn else None
 

@@ -18,7 +18,7 @@ from aicf.graph.fuse import form_regions
 from aicf.ops.schema import schema_of
 from aicf.registry.select import Selector
 from aicf.registry.tuning import Header, Measured, Timing, Tuning
-from aicf.registry.variant import Reject
+from aicf.registry.variant import Reject, structure
 from aicf.rows import LENGTH_LIMIT
 from aicf.rows.rows import ROWS
 from examples import examples
@@ -40,11 +40,38 @@ def test_two_cores_are_a_conflict_with_both(device):
 @pytest.mark.spec("A9")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_domain_after_the_core_is_a_conflict_with_both_extents(device):
-    """What a reduction left over one axis can't grow to the whole again."""
-    first, *_ = formed(lambda ctx, x: ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True)), device=device)
+    """A product's results can't grow: what repeats them is a region of its own."""
+
+    def emit(ctx, x):
+        product = ctx.gemm(x, weight(ctx))
+        return ctx.broadcast_in_dim(product, shape=(2, 3, 4), dims=(1, 2))
+
+    first, second = formed(emit, device=device)
     ended = first.ended
     assert (ended.trigger, ended.row) == ("conflict", "domain")
-    assert (ended.left, ended.right) == ("(3, 1)", "(3, 4)")
+    assert (ended.left, ended.right) == ("(3, 4) after the core", "(2, 3, 4)")
+    assert second.spec.signature == "broadcast_in_dim"
+
+
+@pytest.mark.spec("A9", "A12")
+@pytest.mark.parametrize("device", DEVICES)
+def test_whole_rows_go_on_after_a_reduction_of_them(device):
+    """What a reduction left of each row meets the whole row again: one region, by a kernel that goes over rows."""
+    (only,) = formed(lambda ctx, x: ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True)), device=device)
+    assert (only.spec.signature, only.ended.trigger) == ("reduce_max + sub", "end")
+    assert structure(only.spec) == "rows" and "rows_" in only.kernel_id
+
+
+@pytest.mark.spec("A9", "A12")
+@pytest.mark.parametrize("device", DEVICES)
+def test_reductions_over_different_axes_are_two_regions_with_the_reason(device):
+    def emit(ctx, x):
+        return ctx.reduce_sum(ctx.exp(ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True))), axes=(0,))
+
+    first, second = formed(emit, device=device)
+    assert (first.spec.signature, second.spec.signature) == ("reduce_max + sub + exp", "reduce_sum")
+    assert first.ended.trigger == "candidates"
+    assert "reduce_sum reduces axes (0,) of (3, 4), not those before it" in first.ended.detail
 
 
 @pytest.mark.spec("A9")
