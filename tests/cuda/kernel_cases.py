@@ -138,6 +138,45 @@ FMAS = [v for v in VARIANTS if ".gemm_fma_" in v]  # test_gemm_fma.py has theirs
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, *FMAS)]
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED)]
 
+HELD, STREAMED, SERIAL = (f"cuda.rows_{name}.v1" for name in ("held", "streamed", "serial"))
+ROWS = HELD, STREAMED, SERIAL
+
+
+def softmax(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> RegionSpec:
+    """Spelled out."""
+    at = {"axes": (axis % len(shape),), "keepdims": True}
+    return fused({"x": desc(shape, dtype)}, ("m", "reduce_max", "x", at), ("s", "sub", "x", "m"), ("e", "exp", "s"),
+                 ("t", "reduce_sum", "e", at), ("y", "div", "e", "t"))  # fmt: skip
+
+
+def softmax_grad(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> RegionSpec:
+    return region("softmax_grad", desc(shape, dtype), desc(shape, dtype), axis=axis)
+
+
+def layer_norm(shape: Sequence[int], dtype: DType = f32, of: DType | None = None) -> RegionSpec:
+    """Of a sum that leaves as well, with a scale and a bias of another type: all results."""
+    x, w = desc(shape, dtype), desc(shape[-1:], of or dtype)
+    return fused({"x": x, "r": x, "w": w, "b": w}, ("h", "add", "x", "r"), (("y", "mean", "rstd"), "layer_norm", "h", "w", "b"),
+                 keep=("h", "y", "mean", "rstd"))  # fmt: skip
+
+
+def layer_norm_grad(shape: Sequence[int], dtype: DType = f32) -> RegionSpec:
+    x, column = desc(shape, dtype), desc((*shape[:-1], 1))
+    return region("layer_norm_grad", x, x, column, column, desc(shape[-1:], dtype))
+
+
+def rms_norm(shape: Sequence[int], dtype: DType = f32) -> RegionSpec:
+    """And an activation of it, scaled by a row vector."""
+    return fused({"x": desc(shape, dtype), "w": desc(shape[-1:], dtype)}, (("n", "rstd"), "rms_norm", "x"), ("g", "gelu", "n"),
+                 ("y", "mul", "g", "w"))  # fmt: skip
+
+
+def logsumexp(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> RegionSpec:
+    return region("logsumexp", desc(shape, dtype), axis=axis)
+
+
+ROW_TOLERANCE = {f32: 1e-5, f16: 1e-3, bf16: 8e-3}  # results are rounded, sums are not
+
 # One region for each variant, compiled for every architecture.
 FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
@@ -172,6 +211,9 @@ FIRST = [
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
     Case("cuda.softmax_xent_grad_rows.v2",
          region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,))),
+    *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
+    Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
+    Case(SERIAL, softmax((30, 40, 50), axis=1)),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
@@ -352,6 +394,25 @@ def _losses() -> list[Case]:
     return [*cases, Case("cuda.softmax_xent_rows.v2", half, 2e-3)]
 
 
+def _rows() -> list[Case]:
+    """Rows of one, of few, of a warp, a block and more, aligned and not, of each variant, in turns over types and regions."""
+    made, makes = [], (softmax, softmax_grad, layer_norm, layer_norm_grad, rms_norm, logsumexp)
+    shapes = ((1, 1), (3, 7), (5, 128), (4, 1000), (37, 1024), (2, 3, 129), (7, 4096), (3, 8193), (2, 40000), (130, 64), (0, 3))
+    for k, shape in enumerate(shapes):
+        for n, make in enumerate(makes):
+            t = (f32, f16, bf16)[(k + n) % 3]
+            some = ROWS if (k + n) % 4 == 0 else (HELD,)  # which of sizes depends on the kernel
+            made += [Case(v, make(shape, t), ROW_TOLERANCE[t]) for v in some]
+    for t in (f32, bf16):
+        made += [Case(v, softmax((5, 6, 7), t, axis), ROW_TOLERANCE[t]) for v in ROWS for axis in (0, 1)]
+        made += [Case(v, logsumexp((33, 40), t, 0), ROW_TOLERANCE[t]) for v in ROWS]
+    made += [Case(v, softmax(shape)) for v in (STREAMED, SERIAL) for shape in ((3, 0), (0, 0))]
+    made += [Case(v, layer_norm((33, 768), bf16, f32), ROW_TOLERANCE[bf16]) for v in ROWS]
+    made += [Case(v, region("softmax", desc((20, 100), f32, (1, 30)))) for v in ROWS]
+    made += [Case(STREAMED, softmax((2, 200000), bf16), ROW_TOLERANCE[bf16]), Case(STREAMED, logsumexp((3, 262144)))]
+    return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]
+
+
 def _memory() -> list[Case]:
     strided = "cuda.elementwise_strided.v1"
     cases = [Case(strided, region("bias_add", shape, (length,)))
@@ -394,6 +455,7 @@ MORE = (
     + _dropouts()
     + _reductions()
     + _losses()
+    + _rows()
     + _memory()
 )
 
@@ -497,6 +559,7 @@ def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarra
     if case.region.kind.name == "gemm" and last.kind.name == "reduce_sum":
         beside = max(1, case.region.tensors[last.inputs[0]].shape[0])
     for i, (g, w, t) in enumerate(zip(got, want, case.region.results)):
+        near = case.tolerance if case.variant not in ROWS else 1e-5  # they add up in f32, and round but once
         many = summed * (beside if case.region.outputs[i] in last.outputs else 1)
         assert g.shape == t.shape and w.shape == t.shape, (
             f"result {i}: {g.shape} and {w.shape}, expected {t.shape}"
@@ -513,6 +576,6 @@ def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarra
             np.testing.assert_array_equal(g, want_whole, err_msg=f"{case}, result {i}")
             continue
         np.testing.assert_allclose(
-            g.astype(np.float64), w.astype(np.float64), rtol=case.tolerance, atol=case.tolerance * many**0.5,
+            g.astype(np.float64), w.astype(np.float64), rtol=case.tolerance, atol=max(case.tolerance, near * many**0.5),
             err_msg=f"{case}, result {i}",
         )  # fmt: skip
