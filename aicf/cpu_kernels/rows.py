@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -160,13 +161,14 @@ def _binder(plan: _Plan, region: RegionSpec):
     program = plan.program
     values = [TensorDesc.dense(TensorSpec(program.rows, program.dtypes[s].compute)) for s in plan.values]
     operands, results = (*region.operands, *values), (*region.results, *values)
-    built = []
+    built: list[Any] = []
     for loop in plan.loops:
         map = MapLoop(loop, operands, results)
         sizes = program.count, program.length, 1
-        built.append(
-            FoldLoop(loop.how, loop.dtypes[loop.fed], map, False, None, sizes, False) if loop.how else map
-        )
+        if loop.fed is None:
+            built.append(map)
+        else:
+            built.append(FoldLoop(loop.how, loop.dtypes[loop.fed], map, False, None, sizes, False))
 
     def bind(operands, results):
         rows = [np.empty(d.shape, d.dtype.numpy) for d in values]

@@ -226,8 +226,8 @@ def _elements(
             parts = [b.extract_value(held, at + c * count + k) for k in range(count)]
             numbers[n] = unpack(ctx, b, dtype, parts) if kind is types.uint32 else parts
             at += count * r.chunks
-        for n, dtype in enumerate(r.ins):
-            if dtype is None and r.moves[n]:
+        for n, given in enumerate(r.ins):
+            if given is None and r.moves[n]:
                 place = b.add(b.extract_value(offsets, n), _along(b, r, env, n, column))
                 numbers[n] = [b.add(place, const(k, 64)) for k in range(r.width)]
         each = [{n: values[k] for n, values in numbers.items()} for k in range(r.width)]
