@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,18 +32,17 @@ class RowsLoop:
         yield program if isinstance(program, Reject) else None
         yield (
             Reject("strict", "values between the reductions are kept wider than they are stored")
-            if region.strict
+            if region.strict and len(region.ops) > 1
             else None
         )
         yield from loops_take(region)
+        order = _order(program)
         for store in program.stores:
-            dense = row_major((*program.rows, *program.columns))
-            if store.slot not in program.moves:
-                dense = (*row_major(program.rows), *[0] * len(program.columns))
-            if _moving(store.strides, program) != _moving(dense, program):
-                yield Reject(
-                    "access", f"result {store.position} is written in another order than rows are read"
-                )
+            if store.slot in program.moves:
+                if program.count * program.length and _dense(program, order) != store.strides:
+                    yield Reject("access", f"result {store.position} is written in another order than others")
+            elif _dense(program, range(len(program.rows))) != store.strides:
+                yield Reject("access", f"result {store.position} is written in another order than rows are read")
 
     least = one_launch
 
@@ -74,8 +73,20 @@ class RowsLoop:
         return HostCall.binding(_binder(_Plan(read_rows(region), region), region))
 
 
-def _moving(strides: Shape, program: RowProgram) -> Shape:
-    return tuple(s for s, size in zip(strides, (*program.rows, *program.columns)) if size != 1)
+def _order(program: RowProgram) -> list[int]:
+    """The domain's axes as results have them, in which they are walked where results are written."""
+    strides = next((s.strides for s in program.stores if s.slot in program.moves), None)
+    axes = range(len(program.rows) + len(program.columns))
+    return sorted(axes, key=lambda axis: -strides[axis]) if strides else list(axes)
+
+
+def _dense(program: RowProgram, order: Sequence[int]) -> Shape:
+    """Strides along the domain's axes of a tensor that has these, in this order."""
+    sizes = (*program.rows, *program.columns)
+    strides = [0] * len(sizes)
+    for axis, step in zip(order, row_major(tuple([sizes[axis] for axis in order]))):
+        strides[axis] = step
+    return tuple(strides)
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,11 @@ class _Loop:
     how: str = ""
     into: int = -1
     carried: int = 0
+
+    def ordered(self, axes: Sequence[int]) -> _Loop:
+        """The same with its axes in another order."""
+        loads = [load._replace(strides=tuple([load.strides[a] for a in axes])) for load in self.loads]
+        return replace(self, shape=tuple([self.shape[a] for a in axes]), loads=tuple(loads))
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -123,7 +139,8 @@ class _Plan:
                 yield replace(loop, stores=(), fed=fed, how=reduce.how, into=self._value(reduce.result))
             if step.stores:
                 stores = enumerate(step.stores, len(step.reduces))
-                yield self._loop(step.each, whole, [(k, program.stores[n].position) for k, n in stores])
+                loop = self._loop(step.each, whole, [(k, program.stores[n].position) for k, n in stores])
+                yield loop.ordered(_order(program))
             yield from self._after(step.after, p)
 
     def _after(self, part: Part, p: int) -> Iterator[_Loop]:

@@ -1,0 +1,223 @@
+"""Rows on the host (A12, A15): softmax, norms and the like, alone and with what stands around them, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from dispatch.layouts import LAYOUTS
+
+from aicf.device.spec import host
+from aicf.ops.schema import schema_of
+from aicf.types import bf16, f16, f32
+
+from .regions import VARIANTS, Graph, normal
+
+ROWS = "rows_loop"
+TYPES = [f32, f16, bf16]
+SHAPES = [(4, 7), (3, 1), (1, 1), (1,), (37,), (2, 3, 5), (3, 1025), (0, 3), (3, 0), (2, 0, 3)]
+SOFTMAXES = ["softmax", "log_softmax", "logsumexp"]
+FULL = np.finfo(np.float32).max
+
+
+def axes_of(shape):
+    return range(len(shape))
+
+
+def operands(shape, dtype, names):
+    """x, dy, y and r have the shape, w and b are vectors, mean and rstd columns of f32."""
+    shapes = {"w": shape[-1:], "b": shape[-1:], "mean": (*shape[:-1], 1), "rstd": (*shape[:-1], 1)}
+    return {
+        n: normal(*shapes.get(n, shape), dtype=f32 if n in ("mean", "rstd") else dtype) for n in names.split()
+    }
+
+
+@pytest.mark.sample(2, each="dtype")
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("kind", [*SOFTMAXES, "softmax_grad", "log_softmax_grad"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the reference's, of a logarithm of no sum
+def test_the_softmax_family(shape, kind, dtype):
+    names = "dy y" if kind.endswith("grad") else "x"
+    for axis in axes_of(shape):
+        Graph(operands(shape, dtype, names), (kind, names, "out", {"axis": axis})).check(ROWS)
+
+
+NORMS = {
+    "layer_norm": ("x w b", "y mean rstd"),
+    "rms_norm": ("x w", "y rstd"),
+    "layer_norm_grad": ("dy x mean rstd w", "dx"),
+    "rms_norm_grad": ("dy x rstd w", "dx"),
+}
+
+
+@pytest.mark.sample(2, each="dtype")
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the reference's, of a mean of nothing
+def test_norms(shape, kind, dtype):
+    names, results = NORMS[kind]
+    attrs = {} if kind.endswith("grad") else {"eps": 0.1}
+    near = 1e-5 if dtype is f32 else None
+    Graph(operands(shape, dtype, names), (kind, names, results, attrs)).check(ROWS, near)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_f32_weights_over_halves(kind, dtype):
+    """What mixed precision keeps wide; the result has the type of x."""
+    names, results = NORMS[kind]
+    given = operands((5, 33), f32, names) | {"x": normal(5, 33, dtype=dtype)}
+    graph = Graph(given, (kind, names, results, {}))
+    assert [t.dtype for t in graph.region.results] == [dtype, *[f32] * (len(results.split()) - 1)]
+    graph.check(ROWS, 2 * {f16: 1e-3, bf16: 8e-3}[dtype])
+    names, results = NORMS[f"{kind}_grad"]
+    given = operands((5, 33), f32, names) | {n: normal(5, 33, dtype=dtype) for n in ("x", "dy")}
+    Graph(given, (f"{kind}_grad", names, results, {})).check(ROWS, 2 * {f16: 1e-3, bf16: 8e-3}[dtype])
+
+
+def over(axis):
+    return {"axes": (axis,), "keepdims": True}
+
+
+def spelled(axis):
+    return [
+        ("reduce_max", "x", "m", over(axis)), ("sub", "x m", "s", {}), ("exp", "s", "e", {}),
+        ("reduce_sum", "e", "t", over(axis)), ("div", "e t", "p", {}),
+    ]  # fmt: skip
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_softmax_spelled_out_with_what_stands_around_it(axis, dtype):
+    shape = (3, 5, 7)
+    given = {"z": normal(*shape, dtype=dtype), "r": normal(*shape, dtype=dtype), "v": normal(7, dtype=dtype)}
+    before = [("scale", "z", "h", {"factor": 0.5}), ("add", "h r", "x", {})]
+    after = [("mul", "p v", "q", {}), ("add", "q z", "y", {})]
+    for keep in ("y", "x y", "m t y"):
+        if keep == "m t y" and axis != 2:  # row values of other axes leave as dense tensors all the same
+            keep = "t y"
+        Graph(given, *before, *spelled(axis), *after, keep=keep).check(ROWS, 2e-5 if dtype is f32 else None)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_operands_of_every_layout(layout):
+    for shape in ((4, 7), (2, 3, 65)):
+        for axis in axes_of(shape):
+            x = LAYOUTS[layout](normal(*shape))
+            Graph({"x": x}, ("softmax", "x", "y", {"axis": axis})).check(ROWS)
+            Graph({"x": x}, ("logsumexp", "x", "y", {"axis": axis})).check(ROWS)
+
+
+@pytest.mark.spec("A12")
+def test_statistics_are_wider_than_halves():
+    """A mean of numbers near 1000 whose squares f16 can't hold, and whose sum it can't count."""
+    x = (1000 + normal(4, 4096)).astype(f16.numpy)
+    exact = x.astype(np.float64)
+    y, mean, rstd = Graph(
+        operands((4, 4096), f16, "w b") | {"x": x, "w": np.ones(4096, f16.numpy), "b": np.zeros(4096, f16.numpy)},
+        ("layer_norm", "x w b", "y mean rstd", {}),
+    ).run(ROWS)  # fmt: skip
+    np.testing.assert_allclose(mean[:, 0], exact.mean(1), rtol=1e-6)
+    np.testing.assert_allclose(rstd[:, 0], 1 / np.sqrt(exact.var(1) + 1e-5), rtol=1e-4)
+    np.testing.assert_allclose(y.astype(float).std(1), 1, atol=1e-3)
+
+
+# --- special values ---------------------------------------------------------------------------------------------------
+
+
+def softmax(x, kind="softmax", axis=1):
+    (got,) = Graph({"x": x}, (kind, "x", "y", {"axis": axis})).run(ROWS)
+    return got
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_numbers_of_any_size_neither_overflow_nor_vanish(axis):
+    x = np.array([[1e30, -1e30, 0.0], [-1e30, -1e30, -1e30], [1e30, 1e30, 0.0], [FULL, 1.0, -2.0]], np.float32)
+    if axis == 0:
+        x = np.ascontiguousarray(x.T)
+    third, want = 1 / 3, np.array([[1, 0, 0], [1 / 3] * 3, [0.5, 0.5, 0], [1, 0, 0]])
+    got = softmax(x, axis=axis)
+    np.testing.assert_allclose(got if axis else got.T, want, rtol=1e-6)
+    logs = softmax(x, "log_softmax", axis)
+    logs = logs if axis else logs.T
+    np.testing.assert_allclose(logs[1], np.log([third] * 3), rtol=1e-6)
+    np.testing.assert_array_equal(logs[0], np.array([0, -2e30, -1e30], np.float32))
+    sums = softmax(x, "logsumexp", axis).reshape(-1)
+    np.testing.assert_allclose(sums, np.array([1e30, -1e30, 1e30, FULL]), rtol=1e-6)
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_a_softmax_does_not_change_when_its_rows_are_shifted(dtype):
+    """By whole numbers, so that nothing is rounded on the way in."""
+    x = np.rint(8 * normal(5, 33)).clip(-31, 31)
+    shift = np.array([[64.0], [-64.0], [0.0], [32.0], [96.0]])
+    first, second = (softmax(a.astype(dtype.numpy)) for a in (x, x + shift))
+    assert first.tobytes() == second.tobytes()
+    np.testing.assert_allclose(first.astype(float).sum(1), 1, rtol={f32: 1e-6, f16: 2e-3, bf16: 1e-2}[dtype])
+
+
+@pytest.mark.spec("A12")
+def test_a_mask_leaves_no_trace_and_a_row_that_is_all_mask_is_no_number():
+    x = normal(4, 6)
+    x[0, 2:] = -np.inf
+    x[1] = -np.inf
+    x[2, 3] = np.inf
+    x[3, 5] = np.nan
+    got = softmax(x)
+    np.testing.assert_array_equal(got[0, 2:], 0)
+    e = np.exp(x[0, :2].astype(float))
+    np.testing.assert_allclose(got[0, :2], e / e.sum(), rtol=1e-6)
+    assert np.isnan(got[1:]).all()  # of the others all: their sum is no number
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("kind", [*SOFTMAXES, "layer_norm", "rms_norm"])
+def test_what_is_no_number_stays_in_its_row(kind):
+    x = normal(5, 9)
+    x[1, 4], x[2, 3], x[3, 0] = np.nan, np.inf, -np.inf
+    results = {"layer_norm": "y mean rstd", "rms_norm": "y rstd"}.get(kind, "y")
+    graph = Graph({"x": x}, (kind, "x", results, {}), keep="y")
+    with np.errstate(all="ignore"):
+        (got,), (want,) = graph.run(ROWS), graph.wanted()
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
+    assert np.isfinite(got[[0, 4]]).all()
+
+
+@pytest.mark.spec("A12")
+def test_constant_rows_have_no_variance():
+    x = np.full((3, 300), 0.1, np.float32)
+    y, mean, rstd = Graph({"x": x}, ("layer_norm", "x", "y mean rstd", {})).run(ROWS)
+    assert np.abs(y).max() < 1e-4
+    np.testing.assert_allclose(mean, 0.1, rtol=1e-7)
+    np.testing.assert_allclose(rstd, 1 / np.sqrt(1e-5), rtol=1e-6)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A15", "B8")
+def test_strict_numbers_are_left_to_the_ops_apart():
+    graph = Graph({"x": normal(3, 5)}, *spelled(1), strict=True)
+    refused = VARIANTS[ROWS].supported(graph.region, host())
+    assert refused.condition == "strict"
+    one = Graph({"x": normal(3, 5)}, ("softmax", "x", "y", {}), strict=True)
+    one.check(ROWS)
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize("kind", [*SOFTMAXES, *NORMS, "softmax_grad", "log_softmax_grad"])
+def test_expansions_are_the_ops_themselves(kind):
+    """The kernel runs the steps; the reference is written apart from them."""
+    assert schema_of(kind).expand_fn is not None and schema_of(kind).reference_fn is not None

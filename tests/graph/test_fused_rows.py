@@ -1,0 +1,162 @@
+"""Softmax, norms and their gradients with what stands around them: one region, one kernel (A9, A12)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf import nn
+from aicf.device.spec import preset
+from aicf.graph.build.passes import lower
+from aicf.graph.compile import compile
+from aicf.graph.fuse import form_regions
+from aicf.ir import EXTERNAL
+from aicf.registry.select import Selector
+from aicf.registry.variant import structure
+
+from .chains import graph_of, model_of, rows_of
+from .dags import exact
+from .forming import formed, weight
+
+DEVICES = ["cpu", "h200"]
+SHAPE = (3, 4)
+
+
+def spelled_out(ctx, x):
+    e = ctx.exp(ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True)))
+    return ctx.div(e, ctx.reduce_sum(e, axes=(1,), keepdims=True))
+
+
+def scaled(ctx):
+    return weight(ctx, "scale", (4,)), weight(ctx, "bias", (4,))
+
+
+FORWARD = {
+    "softmax": lambda ctx, x: ctx.softmax(x),
+    "softmax of columns": lambda ctx, x: ctx.softmax(x, axis=0),
+    "log_softmax": lambda ctx, x: ctx.log_softmax(x),
+    "logsumexp": lambda ctx, x: ctx.logsumexp(x),
+    "layer_norm": lambda ctx, x: ctx.layer_norm(x, *scaled(ctx)),
+    "layer_norm without weights": lambda ctx, x: ctx.layer_norm(x),
+    "rms_norm": lambda ctx, x: ctx.rms_norm(x, scaled(ctx)[0]),
+    "spelled out": spelled_out,
+}
+BACKWARD = {
+    "softmax": lambda ctx, dy: ctx.softmax_grad(dy, weight(ctx, "y", SHAPE)),
+    "log_softmax": lambda ctx, dy: ctx.log_softmax_grad(dy, weight(ctx, "y", SHAPE)),
+    "layer_norm": lambda ctx, dy: ctx.layer_norm_grad(
+        dy, weight(ctx, "stashed", SHAPE), weight(ctx, "mean", (3, 1)), weight(ctx, "rstd", (3, 1)), scaled(ctx)[0]
+    ),
+    "rms_norm": lambda ctx, dy: ctx.rms_norm_grad(
+        dy, weight(ctx, "stashed", SHAPE), weight(ctx, "rstd", (3, 1)), scaled(ctx)[0]
+    ),
+}
+AROUND = {
+    "alone": lambda ctx, x, core: core(ctx, x),
+    "scale before": lambda ctx, x, core: core(ctx, ctx.scale(x, factor=0.5)),
+    "residual before": lambda ctx, x, core: core(ctx, ctx.add(x, weight(ctx, "r", SHAPE))),
+    "bias before": lambda ctx, x, core: core(ctx, ctx.bias_add(x, weight(ctx, "b", (4,)))),
+    "cast before": lambda ctx, x, core: core(ctx, ctx.convert(ctx.convert(x, dtype=aicf.f16), dtype=aicf.f32)),
+    "scale after": lambda ctx, x, core: ctx.scale(core(ctx, x), factor=0.5),
+    "residual after": lambda ctx, x, core: ctx.add(core(ctx, x), weight(ctx, "r", SHAPE)),
+    "bias after": lambda ctx, x, core: ctx.add(core(ctx, x), weight(ctx, "b", (4,))),
+    "cast after": lambda ctx, x, core: ctx.convert(core(ctx, x), dtype=aicf.bf16),
+    "activation after": lambda ctx, x, core: ctx.gelu(core(ctx, x)),
+    "both": lambda ctx, x, core: ctx.add(core(ctx, ctx.scale(x, factor=2.0)), x),
+}
+CORES = {**FORWARD, **{f"gradient of {name}": core for name, core in BACKWARD.items()}}
+
+
+@pytest.mark.sample(40, each="device")
+@pytest.mark.spec("A9", "A12")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("core", CORES)
+def test_one_region_and_one_kernel(core, around, device):
+    regions = formed(lambda ctx, x: AROUND[around](ctx, x, CORES[core]), device=device)
+    if (core, device) == ("spelled out", "cpu"):  # loops are predicted to gain from a value that is stored
+        assert {r.ended.trigger for r in regions[:-1]} <= {"cost"}
+        return
+    assert [r.spec.signature for r in regions[1:]] == []
+    assert structure(regions[0].spec) == "rows"
+    assert regions[0].kernel_id.startswith("cuda.rows_" if device == "h200" else "cpu.rows_loop")
+
+
+@pytest.mark.spec("A9", "A12")
+@pytest.mark.parametrize("shape", [(1024, 1024), (8192, 4096), (4096, 50257)], ids=str)
+def test_a_softmax_is_one_region_on_a_gpu_however_it_is_written(shape):
+    for emit in (spelled_out, FORWARD["softmax"]):
+        graph = graph_of(emit, "cuda", shape)
+        (only,) = form_regions(lower(graph), graph, Selector(aicf.default_registry(), preset("h200")))
+        assert only.kernel_id in ("cuda.rows_held.v1", "cuda.rows_streamed.v1")
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize("kind, weights", [("layer_norm", 2), ("rms_norm", 1)])
+def test_a_norm_is_one_value_whose_statistics_are_for_the_gradient(kind, weights):
+    seen = []
+
+    def emit(ctx, x):
+        seen.append(getattr(ctx, kind)(ctx.exp(x), *scaled(ctx)[:weights]))
+        return seen[-1]
+
+    (region,) = formed(emit)
+    assert not isinstance(seen[0], tuple) and seen[0].shape == SHAPE
+    assert len(region.spec.outputs) == 1  # nobody reads them
+
+
+class Normed(nn.Layer):
+    """A norm of x beside weights of f32, then a product: trained, its gradients are those of all weights."""
+
+    def __init__(self, kind: str, dtype: aicf.DType) -> None:
+        self.kind, self.dtype = kind, dtype
+
+    def emit(self, ctx, x):
+        given = [ctx.param(n, (6,), nn.init.normal()) for n in "wb"][: 2 if self.kind == "layer_norm" else 1]
+        v = ctx.param("v", (6,), nn.init.normal())
+        x = ctx.convert(ctx.mul(x, v), dtype=self.dtype)
+        return ctx.convert(getattr(ctx, self.kind)(x, *given), dtype=aicf.f32)
+
+
+@pytest.mark.sample(1, each="dtype")
+@pytest.mark.spec("D16")
+@pytest.mark.parametrize("dtype", [aicf.f32, aicf.bf16], ids=str)
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_gradients_of_norms_with_f32_weights_over_x_of_any_float(kind, dtype):
+    """Against central differences of the loss in float64, of f32; those of halves against them."""
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 6))}, batch=5).add(Normed(kind, dtype))
+    program = aicf.compile(model, "grad", device="cpu", loss=nn.MeanSquaredError())
+    rng = np.random.default_rng(5)
+    feed = {n: rng.normal(size=(5, 6)).astype(np.float32) for n in "xy"}
+    got = {n: t.numpy() for n, t in program.run(feed).items()}
+    known = {n: program.get(f"0.{n}").astype(np.float64) for n in ("wbv" if kind == "layer_norm" else "wv")}
+    near = {aicf.f32: 1e-4, aicf.bf16: 3e-2}[dtype]
+
+    def loss(p):
+        x = feed["x"] * p["v"]
+        if kind == "layer_norm":
+            h = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+        else:
+            h = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6)
+        return np.mean((h * p["w"] + p.get("b", 0) - feed["y"]) ** 2)
+
+    np.testing.assert_allclose(got["loss"], loss(known), rtol=near)
+    for name, value in known.items():
+        assert got[f"grad.0.{name}"].dtype == np.float32
+        for i in range(6):
+            step = np.eye(6)[i] * 1e-5
+            want = (loss(known | {name: value + step}) - loss(known | {name: value - step})) / 2e-5
+            assert got[f"grad.0.{name}"][i] == pytest.approx(want, rel=near, abs=near)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("core", FORWARD)
+def test_whole_programs_agree_with_the_references(core):
+    x = rows_of(3, 4)
+    graph = graph_of(FORWARD[core], shape=x.shape)
+    program = compile(model_of(FORWARD[core]), device="cpu")
+    known = {v.name: program.get(f"0.{v.name}") for v in graph.externals(*EXTERNAL) if v.name != "x" and not v.constant}
+    (want,) = exact(graph, known | {"x": x}).values()
+    np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), want, rtol=1e-5, atol=1e-5)
