@@ -84,7 +84,7 @@ def test_one_region_and_one_kernel(core, around, device):
 
 
 @pytest.mark.spec("A9", "A12")
-@pytest.mark.parametrize("shape", [(1024, 1024), (8192, 4096), (4096, 50257)], ids=str)
+@pytest.mark.parametrize("shape", [(1024, 1024), (8192, 4096), (64, 50257)], ids=str)
 def test_a_softmax_is_one_region_on_a_gpu_however_it_is_written(shape):
     for emit in (spelled_out, FORWARD["softmax"]):
         graph = graph_of(emit, "cuda", shape)
