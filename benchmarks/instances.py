@@ -32,7 +32,9 @@ class Instance:
         number: dict[int, int] = {}
         ops, own = [], set()
         for op in builder.graph.ops:
-            if schema_of(op.kind).name == "check_labels":  # what a loss brings to hold steps back is a kernel of its own
+            if (
+                schema_of(op.kind).name == "check_labels"
+            ):  # what a loss brings to hold steps back is a kernel of its own
                 continue
             ins, outs = (
                 tuple(number.setdefault(v, len(number)) if v >= 0 else -1 for v in vids)

@@ -42,7 +42,9 @@ class RowsLoop:
                 if program.count * program.length and _dense(program, order) != store.strides:
                     yield Reject("access", f"result {store.position} is written in another order than others")
             elif _dense(program, range(len(program.rows))) != store.strides:
-                yield Reject("access", f"result {store.position} is written in another order than rows are read")
+                yield Reject(
+                    "access", f"result {store.position} is written in another order than rows are read"
+                )
 
     least = one_launch
 

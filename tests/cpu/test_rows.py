@@ -142,7 +142,9 @@ def softmax(x, kind="softmax", axis=1):
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_numbers_of_any_size_neither_overflow_nor_vanish(axis):
-    x = np.array([[1e30, -1e30, 0.0], [-1e30, -1e30, -1e30], [1e30, 1e30, 0.0], [FULL, 1.0, -2.0]], np.float32)
+    x = np.array(
+        [[1e30, -1e30, 0.0], [-1e30, -1e30, -1e30], [1e30, 1e30, 0.0], [FULL, 1.0, -2.0]], np.float32
+    )
     if axis == 0:
         x = np.ascontiguousarray(x.T)
     third, want = 1 / 3, np.array([[1, 0, 0], [1 / 3] * 3, [0.5, 0.5, 0], [1, 0, 0]])

@@ -397,7 +397,19 @@ def _losses() -> list[Case]:
 def _rows() -> list[Case]:
     """Rows of one, of few, of a warp, a block and more, aligned and not, of each variant, in turns over types and regions."""
     made, makes = [], (softmax, softmax_grad, layer_norm, layer_norm_grad, rms_norm, logsumexp)
-    shapes = ((1, 1), (3, 7), (5, 128), (4, 1000), (37, 1024), (2, 3, 129), (7, 4096), (3, 8193), (2, 40000), (130, 64), (0, 3))
+    shapes = (
+        (1, 1),
+        (3, 7),
+        (5, 128),
+        (4, 1000),
+        (37, 1024),
+        (2, 3, 129),
+        (7, 4096),
+        (3, 8193),
+        (2, 40000),
+        (130, 64),
+        (0, 3),
+    )
     for k, shape in enumerate(shapes):
         for n, make in enumerate(makes):
             t = (f32, f16, bf16)[(k + n) % 3]
@@ -409,7 +421,10 @@ def _rows() -> list[Case]:
     made += [Case(v, softmax(shape)) for v in (STREAMED, SERIAL) for shape in ((3, 0), (0, 0))]
     made += [Case(v, layer_norm((33, 768), bf16, f32), ROW_TOLERANCE[bf16]) for v in ROWS]
     made += [Case(v, region("softmax", desc((20, 100), f32, (1, 30)))) for v in ROWS]
-    made += [Case(STREAMED, softmax((2, 200000), bf16), ROW_TOLERANCE[bf16]), Case(STREAMED, logsumexp((3, 262144)))]
+    made += [
+        Case(STREAMED, softmax((2, 200000), bf16), ROW_TOLERANCE[bf16]),
+        Case(STREAMED, logsumexp((3, 262144))),
+    ]
     return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]
 
 
