@@ -40,7 +40,8 @@ class Read(NamedTuple):
     element: int
 
 
-class Reduce(NamedTuple):
+@dataclass(frozen=True)
+class Reduce:
     """`how` (sum, mean or max) of a slot over the columns, into another."""
 
     how: str
