@@ -116,6 +116,47 @@ def with_specials(a: np.ndarray) -> np.ndarray:
     return flat.reshape(a.shape)
 
 
+def random_rows(seed: int, dtype: DType = f32) -> Graph:
+    """Maps, reductions over one axis that are met by whole rows again, softmax and norms: up to nine ops and up to three results."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.choice([1, 2, 3, 5, 8], rng.integers(1, 4)))
+    axis = int(rng.integers(len(shape)))
+    column = tuple(1 if a == axis else n for a, n in enumerate(shape))
+    operands = {
+        "x": normal(*shape, dtype=dtype, seed=seed), "v": normal(shape[-1], dtype=dtype, seed=seed + 1),
+        "c": normal(*column, dtype=dtype, seed=seed + 2),
+    }  # fmt: skip
+    steps: list[Step] = [("mul", "x v", "h", {}), ("add", "h c", "g", {})]
+    whole, rows = ["g"], list[str]()
+    of_rows = ["softmax", "log_softmax", *(["rms_norm", "layer_norm"] if axis == len(shape) - 1 else [])]
+    for n in range(int(rng.integers(2, 8))):
+        name, sort = f"t{n}", rng.choice(["unary", "binary", "again", "row", "reduce", "norm"])
+        one = str(rng.choice(whole[-3:]))
+        if n == 0 or sort == "reduce":
+            how = {"axes": (axis,), "keepdims": True}
+            steps.append((str(rng.choice(["reduce_mean", "reduce_max"])), one, name, how))
+        elif sort == "norm":
+            kind = str(rng.choice(of_rows))
+            more = (
+                " ".join([f"{name}m", f"{name}r"][-1 if kind == "rms_norm" else 0 :])
+                if "norm" in kind
+                else ""
+            )
+            attrs = {"eps": 0.5} if more else {"axis": axis}
+            steps.append((kind, one, f"{name} {more}".strip(), attrs))
+        elif sort == "row":
+            steps.append((str(rng.choice(["tanh", "sigmoid", "square"])), str(rng.choice(rows)), name, {}))
+        elif sort == "unary":
+            steps.append((str(rng.choice(["tanh", "sigmoid", "gelu", "abs", "relu"])), one, name, {}))
+        else:
+            other = str(rng.choice(rows if sort == "again" else whole))
+            steps.append((str(rng.choice(["add", "sub", "maximum"])), f"{one} {other}", name, {}))
+        (rows if n == 0 or sort in ("row", "reduce") else whole).append(name)
+    last = (rows if whole[-1] == "g" else whole)[-1]
+    inner = [str(n) for n in rng.choice([*whole, *rows], rng.integers(0, 3))]
+    return Graph(operands, *steps, keep=" ".join(dict.fromkeys([last, *inner])))
+
+
 def chain(kinds: Sequence[str], **attrs: Any) -> Callable[[np.ndarray], Graph]:
     """Ops of one operand, one after the other, all results kept."""
 

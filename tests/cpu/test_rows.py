@@ -8,9 +8,10 @@ from dispatch.layouts import LAYOUTS
 
 from aicf.device.spec import host
 from aicf.ops.schema import schema_of
+from aicf.registry.variant import structure
 from aicf.types import bf16, f16, f32
 
-from .regions import VARIANTS, Graph, normal
+from .regions import VARIANTS, Graph, normal, random_rows
 
 ROWS = "rows_loop"
 TYPES = [f32, f16, bf16]
@@ -31,7 +32,7 @@ def operands(shape, dtype, names):
     }
 
 
-@pytest.mark.sample(2, each="dtype")
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kind", [*SOFTMAXES, "softmax_grad", "log_softmax_grad"])
@@ -51,7 +52,7 @@ NORMS = {
 }
 
 
-@pytest.mark.sample(2, each="dtype")
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kind", NORMS)
@@ -91,30 +92,26 @@ def spelled(axis):
     ]  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_softmax_spelled_out_with_what_stands_around_it(axis, dtype):
+@pytest.mark.parametrize("keep", ["y", "x y", "t y"])
+def test_a_softmax_spelled_out_with_what_stands_around_it(keep, axis, dtype):
     shape = (3, 5, 7)
     given = {"z": normal(*shape, dtype=dtype), "r": normal(*shape, dtype=dtype), "v": normal(7, dtype=dtype)}
     before = [("scale", "z", "h", {"factor": 0.5}), ("add", "h r", "x", {})]
     after = [("mul", "p v", "q", {}), ("add", "q z", "y", {})]
-    for keep in ("y", "x y", "m t y"):
-        if keep == "m t y" and axis != 2:  # row values of other axes leave as dense tensors all the same
-            keep = "t y"
-        Graph(given, *before, *spelled(axis), *after, keep=keep).check(ROWS, 2e-5 if dtype is f32 else None)
+    Graph(given, *before, *spelled(axis), *after, keep=keep).check(ROWS, 2e-5 if dtype is f32 else None)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_of_every_layout(layout):
-    for shape in ((4, 7), (2, 3, 65)):
-        for axis in axes_of(shape):
-            x = LAYOUTS[layout](normal(*shape))
-            Graph({"x": x}, ("softmax", "x", "y", {"axis": axis})).check(ROWS)
-            Graph({"x": x}, ("logsumexp", "x", "y", {"axis": axis})).check(ROWS)
+    for axis in range(3):
+        x = LAYOUTS[layout](normal(2, 3, 65))
+        Graph({"x": x}, ("softmax", "x", "y", {"axis": axis})).check(ROWS)
 
 
 @pytest.mark.spec("A12")
@@ -131,6 +128,15 @@ def test_statistics_are_wider_than_halves():
     np.testing.assert_allclose(y.astype(float).std(1), 1, atol=1e-3)
 
 
+@pytest.mark.sample(1)
+@pytest.mark.spec("A12", "A15")
+@pytest.mark.parametrize("seed", range(1000))
+def test_random_regions(seed):
+    """Fused, against float64."""
+    graph = random_rows(seed)
+    graph.check(ROWS if structure(graph.region) == "rows" else "reduce_loop", 2e-5)
+
+
 # --- special values ---------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +145,7 @@ def softmax(x, kind="softmax", axis=1):
     return got
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_numbers_of_any_size_neither_overflow_nor_vanish(axis):
@@ -158,6 +165,7 @@ def test_numbers_of_any_size_neither_overflow_nor_vanish(axis):
     np.testing.assert_allclose(sums, np.array([1e30, -1e30, 1e30, FULL]), rtol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_softmax_does_not_change_when_its_rows_are_shifted(dtype):
@@ -183,7 +191,7 @@ def test_a_mask_leaves_no_trace_and_a_row_that_is_all_mask_is_no_number():
     assert np.isnan(got[1:]).all()  # of the others all: their sum is no number
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("kind", [*SOFTMAXES, "layer_norm", "rms_norm"])
 def test_what_is_no_number_stays_in_its_row(kind):

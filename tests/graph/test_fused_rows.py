@@ -90,7 +90,7 @@ def test_one_region_and_one_kernel(core, around, device):
 
 
 @pytest.mark.spec("A9", "A12")
-@pytest.mark.parametrize("shape", [(1024, 1024), (8192, 4096), (256, 8192)], ids=str)
+@pytest.mark.parametrize("shape", [(1024, 1024), (8192, 4096)], ids=str)
 def test_a_softmax_is_one_region_on_a_gpu_however_it_is_written(shape):
     for emit in (spelled_out, FORWARD["softmax"]):
         graph = graph_of(emit, "cuda", shape)
@@ -125,7 +125,7 @@ class Normed(nn.Layer):
         return ctx.convert(getattr(ctx, self.kind)(x, *given), dtype=aicf.f32)
 
 
-@pytest.mark.sample(1, each="dtype")
+@pytest.mark.sample(1)
 @pytest.mark.spec("D16")
 @pytest.mark.parametrize("dtype", [aicf.f32, aicf.bf16], ids=str)
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
@@ -156,7 +156,7 @@ def test_gradients_of_norms_with_f32_weights_over_x_of_any_float(kind, dtype):
             assert got[f"grad.0.{name}"][i] == pytest.approx(want, rel=near, abs=near)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("core", FORWARD)
 def test_whole_programs_agree_with_the_references(core):

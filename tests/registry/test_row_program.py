@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
-from cpu.regions import Graph, normal
+from cpu.regions import Graph, normal, random_rows
 
 from aicf.registry.program import Expression
 from aicf.registry.row_program import Part, RowProgram, read_rows
 from aicf.registry.variant import Reject
 from aicf.types import DType, bf16, f16
 
+ALL = bool(os.environ.get("AICF_TEST_ALL"))
 HOWS = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 
@@ -287,3 +290,12 @@ def test_a_reason_has_the_sizes_of_its_own_region():
 def test_a_result_s_element_type_is_that_of_its_tensor():
     program = read(Graph({"x": normal(3, 5, dtype=f16)}, ("rms_norm", "x", "y r", {"eps": 0.1})))
     assert [program.dtypes[s.slot] for s in program.stores] == [DType.f16, DType.f32]
+
+
+@pytest.mark.spec("A2", "A12")
+@pytest.mark.parametrize("block", range(40 if ALL else 1))
+def test_random_regions_are_read_as_what_their_ops_compute(block):
+    for seed in range(100 * block, 100 * block + (100 if ALL else 60)):
+        graph = random_rows(seed)
+        for got, want in zip(run(graph), graph.wanted(), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}")
