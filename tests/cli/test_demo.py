@@ -44,7 +44,7 @@ def assert_a_screen(out: str) -> None:
     lines = out.splitlines()
     assert len(lines) <= 25 and max(map(len, lines)) <= 80, out
     assert not any(line.endswith(" ") for line in lines)
-    for label in ("32 ops", "kernels", "fused", "chosen", "next"):
+    for label in (r"\d+ ops", "kernels", "fused", "chosen", "next"):
         assert re.search(rf"^(\d+ )?{label}  ", out, re.MULTILINE), label
 
 
@@ -178,7 +178,12 @@ def test_progress_is_for_terminals_only():
     quiet = subprocess.run([sys.executable, "-c", PROGRESS], capture_output=True, text=True, check=True)
     assert quiet.stdout.strip() == "" and quiet.stderr == ""
     leader, follower = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    env = {
+        **os.environ,
+        "TERM": "xterm",
+        "COLUMNS": "80",
+        "AICF_CACHE": "off",
+    }  # so that there is something to compile
     subprocess.run([sys.executable, "-c", PROGRESS], stdout=follower, stderr=follower, env=env, check=True)
     os.close(follower)
     shown = os.read(leader, 1 << 16).decode()
