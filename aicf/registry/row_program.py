@@ -20,7 +20,7 @@ from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import DType, numel, row_major
+from ..types import DType, numel
 from .by_form import by_form
 from .checks import Reject
 from .outline import Walk
@@ -75,7 +75,7 @@ class Pass:
 
 
 class RowStore(NamedTuple):
-    """A slot that leaves as a result: element sum(point * strides). Results are dense."""
+    """A slot that leaves as a result: element sum(point * strides)."""
 
     slot: int
     position: int  # in `region.results`
@@ -165,7 +165,7 @@ class _Outline(NamedTuple):
         stores = []
         for slot, position, tensor, axes in self.stores:
             steps = [0] * len(sizes)
-            for axis, step in zip(axes, row_major(tensors[tensor].shape)):
+            for axis, step in zip(axes, tensors[tensor].stride):
                 if axis >= 0:
                     steps[axis] = step
             stores.append(RowStore(slot, position, tuple(steps)))

@@ -119,6 +119,7 @@ class Chain:
             device.upload(np.array([7, n], np.int64), TensorSpec((2,), i64, "cuda")) for n in (1, 2)
         ]
         self.labels = device.upload(rng.integers(0, 10, 30), TensorSpec((30,), i64, "cuda"))
+        self.valid = device.upload(np.array(True), TensorSpec((), DType.bool, "cuda"))
         self.workspace = device.empty(TensorSpec((2**22,), f32, "cuda"))
         self.calls = [call for kernel_id, r in kernels for call in self.bound(kernel_id, r)]
 
@@ -141,6 +142,8 @@ class Chain:
     def operand(self, t: Any) -> int:
         if t.dtype is i64:
             return (self.states[0] if t.shape == (2,) else self.labels).ptr
+        if t.dtype is DType.bool:
+            return self.valid.ptr
         return self.tapes[t.dtype].read(span(t))
 
     def result(self, t: Any) -> int:
