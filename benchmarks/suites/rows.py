@@ -122,16 +122,17 @@ def _case(op: Op, rows: int, length: int, dtype: DType) -> Case:
         region = _region(op, rows, length, dtype, "cuda")
         types = {f32: torch.float32, f16: torch.float16, bf16: torch.bfloat16}
 
-        def given(desc: TensorDesc) -> Any:
+        def given(n: int, desc: TensorDesc) -> Any:
+            """Rows as they come: a softmax for the result of one; positive numbers for deviations."""
             made = torch.randn(desc.shape, device=lab.device)
-            return (
-                made.abs().to(types[desc.dtype]) + 0.5
-                if desc.shape[-1] == 1 and desc.dtype is f32
-                else made.to(types[desc.dtype])
-            )
+            if n == 1 and op.operands == "xx":
+                made = torch.softmax(made, -1)
+            elif desc.shape[-1] == 1:
+                made = made.abs() + 0.5
+            return made.to(types[desc.dtype])
 
         count = lab.sets(region.nbytes)
-        operands = [[given(d) for d in region.operands] for _ in range(count)]
+        operands = [[given(n, d) for n, d in enumerate(region.operands)] for _ in range(count)]
         results = [
             [
                 torch.full(d.shape, float("nan"), device=lab.device, dtype=types[d.dtype])
