@@ -118,7 +118,8 @@ class Chain:
         self.states = [
             device.upload(np.array([7, n], np.int64), TensorSpec((2,), i64, "cuda")) for n in (1, 2)
         ]
-        self.labels = device.upload(rng.integers(0, 10, 30), TensorSpec((30,), i64, "cuda"))
+        self.labels = device.upload(rng.integers(0, 10, 5000), TensorSpec((5000,), i64, "cuda"))
+        self.fault = device.upload(np.zeros(5, np.int64), TensorSpec((5,), i64, "cuda"))
         self.valid = device.upload(np.array(True), TensorSpec((), DType.bool, "cuda"))
         self.workspace = device.empty(TensorSpec((2**22,), f32, "cuda"))
         self.calls = [call for kernel_id, r in kernels for call in self.bound(kernel_id, r)]
@@ -141,12 +142,16 @@ class Chain:
 
     def operand(self, t: Any) -> int:
         if t.dtype is i64:
-            return (self.states[0] if t.shape == (2,) else self.labels).ptr
+            return {(2,): self.states[0], (5,): self.fault}.get(t.shape, self.labels).ptr
         if t.dtype is DType.bool:
             return self.valid.ptr
         return self.tapes[t.dtype].read(span(t))
 
     def result(self, t: Any) -> int:
+        if t.dtype is DType.bool:
+            return self.valid.ptr
+        if t.shape == (5,):
+            return self.fault.ptr
         if t.dtype is i64:
             self.states.reverse()  # the next one reads what this one writes
             return self.states[0].ptr
@@ -158,6 +163,8 @@ class Chain:
             tape.reset()
         for n, state in enumerate(sorted(self.states, key=lambda s: s.ptr)):
             self.device.write(state, np.array([7, n], np.int64))
+        self.device.write(self.valid, np.array(True))
+        self.device.write(self.fault, np.zeros(5, np.int64))
         seen = []
         for replay in range(REPLAYS):
             run()
