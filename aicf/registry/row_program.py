@@ -200,6 +200,11 @@ class _Reader:
     def outline(self) -> _Outline:
         if not any(schema_of(op.kind).core == "reduce" for op in self.region.ops):
             raise _Unreadable("core", "nothing is reduced")
+        for op in self.region.ops:  # a later pass would read what an earlier one has overwritten
+            if any(how == "must" for _, how in schema_of(op.kind).alias.values()):
+                raise _Unreadable(
+                    "effects", f"{op.kind} writes in place, and rows are read again for each pass"
+                )
         for n, op in enumerate(self.region.ops):
             self._link(n, op)
         axes, rows = self._domain()
@@ -312,9 +317,10 @@ class _Reader:
         order = list(dict.fromkeys(self._find(node) for node in sorted(self.parent)))
         order = [r for r in order if r not in columns] + [r for r in order if r in columns]
         self.index = {root: i for i, root in enumerate(order)}
-        for t in made:
-            axes = [a for a in self._axes_of(t) if a >= 0]
-            if len(set(axes)) < len(axes):
+        reads = [(t, number) for number, t in self.of_read.items()]
+        for t, number in [*((t, None) for t in made), *reads]:
+            axes = [a for a in self._axes_of(t, number) if a >= 0]
+            if len(set(axes)) < len(axes):  # two axes of equal size became one: that would be the diagonal
                 raise _Unreadable("access", f"{self.tensors[t]} is read along one axis in two ways")
         real = tuple([self._real(root) for root in order])
         return real, len(order) - len(columns)

@@ -170,3 +170,49 @@ def test_whole_programs_agree_with_the_references(core):
     }
     (want,) = exact(graph, known | {"x": x}).values()
     np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def both_ways(ctx, x):
+    return ctx.add(ctx.reduce_sum(x, axes=(1,)), ctx.reduce_sum(x, axes=(0,)))
+
+
+def one_after_the_other(ctx, x):
+    return ctx.reduce_sum(ctx.tanh(ctx.reduce_max(x, axes=(1,))), axes=(0,))
+
+
+@pytest.mark.parametrize(
+    "emit, expected",
+    [(both_ways, lambda x: x.sum(1) + x.sum(0)), (one_after_the_other, lambda x: np.tanh(x.max(1)).sum())],
+)
+def test_rows_and_columns_of_a_square_are_told_apart(emit, expected):
+    """Equal sizes are no reason to walk both axes at once, which would be the diagonal."""
+    x = rows_of(4, 4)
+    program = compile(model_of(emit, rows=4), device="cpu")
+    np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), expected(x), rtol=1e-5)
+
+
+def stepped_and_read(ctx, x):
+    total, step = ctx.state("acc", (4, 4), 2.0), ctx.state("g", (4, 4), 1.0)
+    y = ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True))
+    stepped = ctx.add_gradient(total, step)
+    ctx.update(total, stepped)
+    return ctx.mul(y, stepped)
+
+
+def read_and_stepped(ctx, x):
+    total = ctx.state("acc", (4, 4), 2.0)
+    y = ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True))
+    read = ctx.mul(y, total)
+    ctx.update(total, ctx.add_gradient(total, y))
+    return read
+
+
+@pytest.mark.spec("A3")
+@pytest.mark.parametrize("beam", [1, 16])
+@pytest.mark.parametrize("emit, factor", [(stepped_and_read, 3.0), (read_and_stepped, 2.0)])
+def test_what_is_written_in_place_is_no_part_of_rows(emit, factor, beam):
+    """A later pass over the row would read it after the write."""
+    x = rows_of(4, 4)
+    program = compile(model_of(emit, rows=4), device="cpu", beam=beam)
+    expected = (x - x.max(1, keepdims=True)) * factor
+    np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), expected, rtol=1e-5)
