@@ -57,6 +57,7 @@ AICF: Mapping[str, str] = {
     "bool": "aicf.bool_",
     **dict.fromkeys(("float64", "double", "f64"), "there is no float64: aicf.f32 is the widest"),
     **dict.fromkeys(("tensor", "array", "from_numpy"), "feeds are arrays of NumPy, PyTorch, CuPy or JAX as they are"),
+    **dict.fromkeys(("save", "load"), 'np.savez("model.npz", **program.state_dict()), program.load_state_dict(np.load("model.npz"))'),
     "jit": "aicf.compile(model) compiles a model; aicf.op_call(\"add\", [a, b], [c]) runs one op",
     "explain": "aicf.explain_for(model, \"h200\"), or program.explain()",
 }  # fmt: skip

@@ -70,3 +70,8 @@ def test_other_chips_and_parts_of_one_go_by_their_properties(name, arch, sms):
 )
 def test_presets_are_found_as_people_write_them(said):
     assert preset(said).name in said.lower().replace(" ", "").replace("-", "").replace("_", "")
+
+
+@pytest.mark.parametrize("name, arch, sms, known, bandwidth", REPORTED, ids=[row[0] for row in REPORTED])
+def test_presets_are_found_as_drivers_report_them(name, arch, sms, known, bandwidth):
+    assert (preset(name).name, preset(name).bandwidth) == (known, bandwidth)

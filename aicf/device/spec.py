@@ -108,8 +108,11 @@ def load_more() -> None:
 
 
 def preset(name: str) -> DeviceSpec:
-    """A preset by name, however it is spelled: `h200`, `H200`, `RTX 4090`."""
+    """A preset by name, however it is spelled: `h200`, `RTX 4090`, or as the driver reports it: `NVIDIA H100 80GB HBM3`."""
     folded = "".join(_words(name)) if isinstance(name, str) else ""
+    board, form = _named(name) if isinstance(name, str) else (None, "")
+    if board is not None:
+        return replace(board, bandwidth=_FORM_BANDWIDTH.get((board.name, form), board.bandwidth))
     if folded not in PRESETS:
         load_more()
     if folded not in PRESETS:
@@ -141,7 +144,7 @@ def _words(name: str) -> list[str]:
     return [word for word in re.split(r"[\s_-]+", name.lower()) if word and word not in _VENDOR]
 
 
-def _named(name: str, arch: tuple[int, int]) -> tuple[DeviceSpec | None, str]:
+def _named(name: str, arch: tuple[int, int] | None = None) -> tuple[DeviceSpec | None, str]:
     """The preset that a driver's name stands for, and the word that says which board it is on.
 
     "RTX 4090" is one chip, "RTX 4090 Laptop GPU" and "RTX 3090 Ti" others, and a MIG slice is no whole one: no preset is theirs.
@@ -150,7 +153,7 @@ def _named(name: str, arch: tuple[int, int]) -> tuple[DeviceSpec | None, str]:
     for known in PRESETS.values():
         for n in (1, 2):  # "h100", "rtx 4090"
             board = words[n:]
-            same = known.kind == "cuda" and known.arch == arch and "".join(words[:n]) == known.name
+            same = known.kind == "cuda" and arch in (None, known.arch) and "".join(words[:n]) == known.name
             if same and all(_BOARD.fullmatch(word) for word in board):
                 return known, next((w for w in board if (known.name, w) in _FORM_BANDWIDTH), "")
     return None, ""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from aicf.device.runtime import runtime
-from aicf.dispatch import GemmBiasActParams, ge2_launch
+from aicf.dispatch import GemmBiasActParams, ge2_launch, op_call
 from aicf.errors import FeedError, RegistryError
 from aicf.types import ActKind, TensorSpec
 
@@ -74,6 +74,12 @@ def test_forward_with_everything(kind, device):
     selection = launched(device, "gemm_bias_act_f32_ex", [a, b, c, d, bias, z, p])
     want = 0.5 * va.astype(np.float64) @ vb - 1.5 * vc + bias
     np.testing.assert_allclose(vz, want, atol=2e-5)
+    if device == "cpu":  # and what `gemm` gives, called by itself
+        attrs = {"alpha": 0.5, "beta": -1.5, "act": kind, "slope": 0.2, "save_preact": True}
+        same = [np.empty((M, N), np.float32) for _ in range(2)]
+        op_call("gemm", [np.ascontiguousarray(x) for x in (va, vb, vc)] + [bias], same, attrs)
+        np.testing.assert_allclose(vd, same[0], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(vz, same[1], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(vd, act(kind, want)[0], atol=2e-5)
     assert np.isnan(z.reshape(M, 10)[:, N:]).all(), "what lies between rows is not written"
     assert selection.region.ops[0].kind.name == "gemm"
