@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,19 +21,21 @@ def read(region: RegionSpec) -> Program | Reject:
     """The region as a Program; or at which op, and why, it is none."""
     known = region.__dict__.get("_program")  # every kernel asks: a region that was read remembers it
     if known is None or known[0] != record.removals:
-        known = record.removals, _read(region)
+        known = record.removals, by_outline(region, "outline", _outlined)
         object.__setattr__(region, "_program", known)
     return known[1]
 
 
-def _read(region: RegionSpec) -> Program | Reject:
-    key = "outline", record.removals, _own_accesses(region) if _any_own(region) else ()
+def by_outline(region: RegionSpec, name: str, outlined: Callable[[RegionSpec], Any]) -> Any:
+    """What a reading of regions makes of this one. `outlined` gives a Reject, or what has a `program`; it is asked once for all
+    regions of a form, where ops don't find accesses by sizes."""
+    key = name, record.removals, _own_accesses(region) if _any_own(region) else ()
     outline = region.form.known.get(key)
     if outline is None:
-        outline = region.form.known[key] = _outlined(region)
-    if isinstance(outline, Outline):
+        outline = region.form.known[key] = outlined(region)
+    if not isinstance(outline, Reject):
         return outline.program(region)
-    again = _outlined(region)  # the same, with the sizes of this region in its words
+    again = outlined(region)  # the same, with the sizes of this region in its words
     assert isinstance(again, Reject)
     return again
 

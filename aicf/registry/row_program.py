@@ -21,11 +21,10 @@ from ..ops.reductions import normal_axes
 from ..ops.schema import schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import DType, numel
-from .by_form import by_form
 from .checks import Reject
 from .outline import Walk
 from .program import Apply, Expression, Load, Shape, expression_of
-from .read import accesses_of, jumps, own_accesses
+from .read import accesses_of, by_outline, jumps
 from .steps import expanded
 
 Node = tuple[int, int]  # a tensor (or a read of one) and its axis
@@ -115,28 +114,9 @@ def read_rows(region: RegionSpec) -> RowProgram | Reject:
     """The region as rows; or at which op, and why, it is none."""
     known = region.__dict__.get("_row_program")  # every kernel asks
     if known is None or known[0] != record.removals:
-        known = record.removals, _read(region)
+        known = record.removals, by_outline(expanded(region), "rows", _outlined)
         object.__setattr__(region, "_row_program", known)
     return known[1]
-
-
-def _read(region: RegionSpec) -> RowProgram | Reject:
-    steps = expanded(region)
-    own = tuple([own_accesses(op, steps.tensors) for op in steps.ops]) if _any_own(steps) else ()
-    key = "rows", record.removals, own
-    outline = steps.form.known.get(key)
-    if outline is None:
-        outline = steps.form.known[key] = _outlined(steps)
-    if isinstance(outline, _Outline):
-        return outline.program(steps)
-    again = _outlined(steps)  # the same, with the sizes of this region in its words
-    assert isinstance(again, Reject)
-    return again
-
-
-@by_form
-def _any_own(region: RegionSpec) -> bool:
-    return any(schema_of(op.kind).access_fn is not None for op in region.ops)
 
 
 # --- without sizes ----------------------------------------------------------------------------------------------------
