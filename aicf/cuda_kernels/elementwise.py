@@ -186,7 +186,7 @@ def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequen
     m, rank = _map(region), max(map(len, strides), default=1)
     index_flops = DIVISION_FLOPS * rank / width if rank > 1 else 0.0
     access = VECTOR_ACCESS if width > 1 else HALF_ACCESS if vector_width(m) > 4 else SCALAR_ACCESS
-    if any(steps[-1] not in (0, 1) for steps in strides):
+    if any(abs(steps[-1]) > 1 for steps in strides):
         access = SCATTERED_ACCESS
     each = unroll(m) if width == 1 and not strides else width
     chain = VECTOR_US * (width > 1) + (REST_US if m.numel % width else 0.0)

@@ -1,6 +1,6 @@
 """What the ops are: one file per op or small family. Importing this package registers all of them."""
 
-from . import activations, arithmetic, dropout, gemm, losses, memory, optimizers, reductions, rows
+from . import activations, arithmetic, dropout, gemm, losses, memory, optimizers, reductions, rows, views
 from .schema import OpSchema, schema_of, schemas
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "rows",
     "schema_of",
     "schemas",
+    "views",
 ]

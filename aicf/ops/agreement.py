@@ -101,8 +101,9 @@ def _admitted(constraint: Any) -> DType:
 def _element(access: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """One argument of the scalar function at a point of the result."""
     own = shape if access.operand is None else arrays[access.operand].shape
-    steps = zip(access.axes, own, row_major(own))
-    place = access.element + sum(index[axis] * step for axis, size, step in steps if axis >= 0 and size != 1)
+    place = 0
+    for (axis, start, step), size, stride in zip(access.walked(), own, row_major(own)):
+        place += stride * (start + (index[axis] * step if axis >= 0 and size != 1 else 0))
     return np.int64(place) if access.operand is None else arrays[access.operand].reshape(-1)[place]
 
 

@@ -77,7 +77,7 @@ def dropout(x: Float, rng: I64, *, rate: float, layer: int):
 
 def _dropout_access(x, rng, **_):
     axes = tuple(range(len(x)))
-    return Access(0, axes), Access(None, axes), Access(1, (-1,)), Access(1, (-1,), element=1)
+    return Access(0, axes), Access(None, axes), Access(1, (-1,)), Access(1, (-1,), starts=(1,))
 
 
 def _dropout_constants(attrs):

@@ -29,12 +29,25 @@ class Access:
 
     operand  which operand of the op; None for the point itself, as a row-major index (i64)
     axes     for each axis of the operand, the axis of the result that it follows, or -1: it stays where it is
-    element  where the walk starts, in elements
+    starts   for each axis of the operand, where it begins; () if all begin at 0
+    steps    for each axis of the operand, how far it goes for one step of the axis that it follows, backwards if negative;
+             () if all go by one
     """
 
     operand: int | None
     axes: tuple[int, ...] = ()
-    element: int = 0
+    starts: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether every axis begins at 0 and goes by one."""
+        return not any(self.starts) and all(step == 1 for step in self.steps)
+
+    def walked(self) -> Iterator[tuple[int, int, int]]:
+        """Of each axis of the operand: the axis that it follows, its start and its step."""
+        starts, steps = self.starts or (0,) * len(self.axes), self.steps or (1,) * len(self.axes)
+        return zip(self.axes, starts, steps)
 
 
 @lru_cache(maxsize=1024)

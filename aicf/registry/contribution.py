@@ -114,7 +114,7 @@ def _reads(
             ways.add("index")
             continue
         t = op.inputs[access.operand]
-        in_place = tensors[t].shape == result.shape and access.axes == whole
+        in_place = tensors[t].shape == result.shape and access.axes == whole and access.plain
         ways.add("in place" if in_place else "broadcast")
         if not in_place:
             scattered.add(t)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..rows import RegionSpec
 from ..types import AttrPack, DType, Precision, TensorDesc, row_major
+from .index_map import IndexMap
 from .program import Apply, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
 from .variant import Reject
 
@@ -15,26 +16,28 @@ class Walk(NamedTuple):
     """A Load by the tensor that it walks.
 
     operand  position in `region.operands`; None for the index of a point in the tensor's shape
-    axes     of the domain, that each axis of the tensor follows; -1 for none
-    element  along the last axis, that it begins with
+    at       where, at each point of the domain
     """
 
     operand: int | None
     tensor: int
     dtype: DType
-    axes: Shape
-    element: int = 0
+    at: IndexMap
+
+    @property
+    def axes(self) -> set[int]:
+        """Of the domain, that it moves along."""
+        return {axis for coordinate in self.at for axis, _ in coordinate.terms}
 
     def load(self, tensors: Sequence[TensorDesc], rank: int) -> Load:
         desc = tensors[self.tensor]
         strides = desc.stride if self.operand is not None else row_major(desc.shape)
         steps = [0] * rank
-        for axis, stride in zip(self.axes, strides):
-            if axis >= 0:
-                steps[axis] += stride
-        offset = self.element
-        if offset and self.operand is not None and strides:
-            offset *= strides[-1]
+        offset = 0
+        for (start, terms), stride in zip(self.at, strides):
+            offset += start * stride
+            for axis, step in terms:
+                steps[axis] += step * stride
         return Load(self.operand, self.dtype, tuple(steps), offset)
 
 

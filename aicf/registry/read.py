@@ -12,6 +12,7 @@ from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc
 from .by_form import by_form
+from .index_map import STILL, IndexMap, identity, operand_map, told
 from .outline import Factor, GemmOutline, MapOutline, Outline, Walk
 from .program import Apply, ColumnSums, Map, Program, Reduction, Shape
 from .variant import Reject
@@ -329,20 +330,17 @@ class _Reader:
 
     def _walks(
         self, ops: Sequence[RegionOp], shape: Shape, carried: int | None, fed: int | None
-    ) -> dict[int, Shape]:
-        """For each tensor, the axis of the domain that each of its axes follows, -1 for none; found from the last op back."""
-        walks: dict[int, Shape] = {}
+    ) -> dict[int, IndexMap]:
+        """Of each tensor, where it is made at each point of the domain; found from the last op back."""
+        walks: dict[int, IndexMap] = {}
 
-        def note(t: int, axes: Shape) -> None:
-            if t in self.position:
-                return
-            axes = _moving(axes, self.tensors[t].shape)
-            if walks.setdefault(t, axes) != axes:
+        def note(t: int, at: IndexMap) -> None:
+            if t not in self.position and walks.setdefault(t, at) != at:
                 raise _Unreadable(
-                    "access", f"{self.tensors[t]} is read in two ways: along axes {walks[t]} and {axes}"
+                    "access", f"{self.tensors[t]} is read in two ways: at {told(walks[t])} and {told(at)}"
                 )
 
-        whole = tuple(range(len(shape)))
+        whole = tuple([c if size != 1 else STILL for c, size in zip(identity(len(shape)), shape)])
         if fed is not None:
             note(fed, whole)
             walks.setdefault(fed, whole)
@@ -356,11 +354,11 @@ class _Reader:
                     note(t, whole)
                 if walks[t] != walks[op.outputs[0]]:
                     raise _Unreadable("access", f"results of {op.kind} are read in two ways")
-            at = walks[op.outputs[0]]
+            at, extents = walks[op.outputs[0]], self.tensors[op.outputs[0]].shape
             for access in accesses_of(op, self.tensors):
                 if access.operand is not None:
                     t = op.inputs[access.operand]
-                    note(t, tuple([at[a] if a >= 0 else -1 for a in access.axes]))
+                    note(t, operand_map(access, at, self.tensors[t].shape, extents))
         if carried is not None:
             if self.tensors[carried].shape != shape:
                 raise _Unreadable(
@@ -369,19 +367,19 @@ class _Reader:
             note(carried, whole)
         return walks
 
-    def _argument(self, op: RegionOp, access: Access, at: Shape) -> Walk | int:
-        """What an op whose result walks the domain like `at` is called with: a Walk, or a tensor that the map makes."""
-        axes = tuple([at[a] if a >= 0 else -1 for a in access.axes])
+    def _argument(self, op: RegionOp, access: Access, at: IndexMap) -> Walk | int:
+        """What an op whose result is made like `at` is called with: a Walk, or a tensor that the map makes."""
+        extents = self.tensors[op.outputs[0]].shape
         if access.operand is None:
-            shape = self.tensors[op.outputs[0]].shape
-            like = next(t for t, desc in enumerate(self.tensors) if desc.shape == shape)
-            return Walk(None, like, DType.i64, _moving(axes, shape), access.element)
+            like = next(t for t, desc in enumerate(self.tensors) if desc.shape == extents)
+            return Walk(None, like, DType.i64, operand_map(access, at, extents, extents))
         t = op.inputs[access.operand]
-        return self._external(t, axes, access.element) if t in self.position else t
+        if t not in self.position:
+            return t
+        return self._external(t, operand_map(access, at, self.tensors[t].shape, extents))
 
-    def _external(self, t: int, axes: Shape, element: int = 0) -> Walk:
-        desc = self.tensors[t]
-        return Walk(self.position[t], t, desc.dtype, _moving(axes, desc.shape), element)
+    def _external(self, t: int, at: IndexMap) -> Walk:
+        return Walk(self.position[t], t, self.tensors[t].dtype, at)
 
     def _is_rounded(self, t: int, ops: Sequence[RegionOp], carried: int | None) -> bool:
         """Rounding points: what is stored, what a convert made, what a jump reads; when strict, every op's result."""
@@ -392,8 +390,3 @@ class _Reader:
         if any(t in op.outputs and op.kind.name == "convert" for op in ops):
             return True
         return any(t in op.inputs and jumps(op, self.tensors) for op in ops)
-
-
-def _moving(axes: Shape, sizes: Shape) -> Shape:
-    """Nothing moves along an axis of size 1."""
-    return tuple([-1 if size == 1 else axis for axis, size in zip(axes, sizes)])

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from ..ops import record
 from ..ops.reductions import normal_axes
-from ..ops.schema import schema_of
+from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import DType, numel
 from .checks import Reject
+from .index_map import STILL, Coordinate, operand_map
 from .outline import Walk
 from .program import Apply, Expression, Load, Shape, expression_of
 from .read import accesses_of, by_outline, jumps
@@ -35,8 +36,7 @@ class Read(NamedTuple):
 
     tensor: int
     number: int
-    axes: Shape
-    element: int
+    access: Access
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,8 @@ class _Reader:
         schema, tensors = schema_of(op.kind), self.tensors
         if schema.core == "reduce":
             (x,), (y,) = op.inputs, op.outputs
-            at = self._read(n, 0, x, tuple(range(tensors[x].rank)), 0, True) if x in self.position else x
+            as_it_lies = Access(0, tuple(range(tensors[x].rank)))
+            at = self._read(n, 0, x, as_it_lies, True) if x in self.position else x
             axes = normal_axes(tensors[x].rank, op.attrs["axes"])
             kept = [a for a in range(tensors[x].rank) if op.attrs["keepdims"] or a not in axes]
             self.reduced[n] = {(at, a) for a in axes if tensors[x].shape[a] != 1}
@@ -232,30 +233,32 @@ class _Reader:
                     self._same((result, axis), (other, axis))
         for k, access in enumerate(accesses_of(op, tensors)):
             if access.operand is None:
-                self.reads[n, k] = Read(-1, -1, access.axes, access.element)
+                self.reads[n, k] = Read(-1, -1, access)
                 continue
             t = op.inputs[access.operand]
-            whole = tensors[t].shape == tensors[result].shape and access.axes == tuple(range(tensors[t].rank))
-            at = self._read(n, k, t, access.axes, access.element, whole) if t in self.position else t
+            shape, extents = tensors[t].shape, tensors[result].shape
+            whole = shape == extents and access.axes == tuple(range(len(shape))) and access.plain
+            at = self._read(n, k, t, access, whole) if t in self.position else t
             for axis, follows in enumerate(access.axes):
-                if tensors[t].shape[axis] == 1:
+                if shape[axis] == 1:
                     continue
-                if follows >= 0:
+                if follows >= 0 and extents[follows] != 1:
                     self._same((at, axis), (result, follows))
                 elif t not in self.position:
                     raise _Unreadable(
                         "access", f"{op.kind} reads one place of {tensors[t]}, which the region makes"
                     )
-            if access.element and t not in self.position:
+            if not access.plain and t not in self.position:
                 raise _Unreadable(
-                    "access", f"{op.kind} reads {tensors[t]}, which the region makes, from an element on"
+                    "access",
+                    f"{op.kind} reads {tensors[t]}, which the region makes, from elsewhere than it is made",
                 )
 
-    def _read(self, n: int, k: int, t: int, axes: Shape, element: int, in_place: bool) -> int:
+    def _read(self, n: int, k: int, t: int, access: Access, in_place: bool) -> int:
         """A number, beyond those of tensors, that stands for this read of one from outside."""
-        key = t if in_place and not element else (n, k)
+        key = t if in_place else (n, k)
         number = self.numbers.setdefault(key, len(self.tensors) + len(self.numbers))
-        self.reads[n, k] = Read(t, number, axes, element)
+        self.reads[n, k] = Read(t, number, access)
         self.of_read[number] = t
         return number
 
@@ -322,6 +325,7 @@ class _Reader:
         arguments: list[list[Walk | int]] = []
         for n, op in enumerate(region.ops):
             keys: list[Walk | int] = []
+            result = op.outputs[0]
             reduce = schema_of(op.kind).core == "reduce"
             count = 1 if reduce else len(accesses_of(op, tensors))
             for k in range(count):
@@ -330,15 +334,12 @@ class _Reader:
                         op.inputs[0] if reduce else op.inputs[accesses_of(op, tensors)[k].operand or 0]
                     )
                     continue
-                t, number, follows, element = self.reads[n, k]
-                if t < 0:
-                    result = op.outputs[0]
-                    at = self._axes_of(result)
-                    walk = Walk(
-                        None, result, DType.i64, tuple([at[a] if a >= 0 else -1 for a in follows]), element
-                    )
-                else:
-                    walk = Walk(self.position[t], t, tensors[t].dtype, self._axes_of(t, number), element)
+                t, number, access = self.reads[n, k]
+                like, along = (t, self._axes_of(t, number)) if reduce else (result, self._axes_of(result))
+                at = tuple([Coordinate(0, ((a, 1),)) if a >= 0 else STILL for a in along])
+                of, dtype = (t, tensors[t].dtype) if t >= 0 else (result, DType.i64)
+                read = operand_map(access, at, tensors[of].shape, tensors[like].shape)
+                walk = Walk(self.position.get(t), of, dtype, read)
                 walks.setdefault(walk, len(walks))
                 keys.append(walk)
             arguments.append(keys)

@@ -435,6 +435,20 @@ def _memory() -> list[Case]:
     cases += [Case(strided, region("broadcast_in_dim", x, shape=shape, dims=dims)) for x, shape, dims in (
         ((7,), (4, 7), (1,)), ((4,), (4, 7), (0,)), ((), (2, 3), ()), ((4, 1), (4, 3, 5), (0, 2)))]  # fmt: skip
     cases += [
+        Case(strided, region("transpose", desc((33, 70), t), perm=(1, 0)))
+        for t in (f32, f16, DType.f8e4m3, DType.bool)
+    ]
+    cases += [
+        Case(strided, region("reverse", (40, 33), dims=(0, 1))),
+        Case(strided, region("slice", (5, 90), start=(1, 2), limit=(5, 90), step=(3, 2))),
+        Case(
+            "cuda.elementwise_vector.v1", region("slice", (6, 64), start=(2, 0), limit=(5, 64), step=(1, 1))
+        ),
+        Case("cuda.elementwise_flat.v1", region("slice", (301,), start=(2,), limit=(300,), step=(1,))),
+        Case("cuda.elementwise_rows.v1", region("slice", (5, 64), start=(0, 4), limit=(5, 60), step=(2, 1))),
+        Case("cuda.elementwise_rows.v1", region("transpose", (3, 5, 8), perm=(1, 0, 2))),
+    ]
+    cases += [
         Case("cuda.fill.v1", region("fill", shape=(33, 5), value=1.0 if t is DType.bool else 2.0, dtype=t.id))
         for t in DType
     ]
