@@ -322,10 +322,7 @@ def _info(args: argparse.Namespace) -> int:
         return _info_op(console, schema_of(args.op), registry)
     table = _table("op", "takes, and what it is", "kernels")
     for s in schemas():
-        takes = [
-            *(d.name + ("?" if d.optional else "") for d in s.operands),
-            *(f"{a.name}=" for a in s.attrs),
-        ]
+        takes = [*map(str, s.operands), *(f"{a.name}=" for a in s.attrs)]
         what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
         table.add_row(s.name, what, str(len(registry.variants(s.kind))))
     console.print(table)
@@ -361,8 +358,10 @@ def _table(name: str, *columns: str) -> Table:
 
 
 def _info_op(console: Console, schema: Any, registry: Any) -> int:
-    takes = [f"{d.name}{'?' if d.optional else ''}: {d.type}" for d in schema.operands]
-    takes += ["*"] if schema.attrs else []  # as in Python: attributes are given by name
+    takes = [f"{d}: {d.type}" for d in schema.operands]
+    takes += (
+        ["*"] if schema.attrs and not schema.variadic else []
+    )  # as in Python: attributes are given by name
     takes += [
         f"{a.name}: {a.type.__name__}" + ("" if a.required else f" = {a.default}") for a in schema.attrs
     ]

@@ -191,7 +191,7 @@ def _names(schema: OpSchema, inputs: Sequence[Any], outputs: Sequence[Any]) -> l
     def named(known: Sequence[str], count: int, what: str) -> list[str]:
         return [known[i] if i < len(known) else f"{what} {i}" for i in range(count)]
 
-    return named([d.name for d in schema.operands], len(inputs), "input") + named(
+    return named([d.name for d in schema.declared(len(inputs))], len(inputs), "input") + named(
         schema.results, len(outputs), "output"
     )
 

@@ -76,7 +76,8 @@ class Prepared:
         self.schema, self.selection, self.ordinal = schema, selection, ordinal
         self.host, self.starts, self.scratch = host, tuple(starts), scratch
         self.tensors, self.operands = (*operands, *results), len(operands)
-        self.names = (*(d.name for d in schema.operands[: len(operands)]), *schema.results[: len(results)])
+        given = schema.declared(len(operands))[: len(operands)]
+        self.names = (*(d.name for d in given), *schema.results[: len(results)])
         self.pairs = tuple(_pairs(schema, operands, results))
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
@@ -244,7 +245,8 @@ def _dense(region: RegionSpec) -> RegionSpec:
 
 
 def _why_staged(region: RegionSpec, schema: OpSchema) -> Iterator[str]:
-    given = [d.name for d, i in zip(schema.operands, region.anchor.inputs) if i >= 0]
+    inputs = region.anchor.inputs
+    given = [d.name for d, i in zip(schema.declared(len(inputs)), inputs) if i >= 0]
     for name, t in zip([*given, *schema.results], (*region.operands, *region.results)):
         if not t.contiguous:
             yield f"{name} {t} in a dense copy: no kernel takes these strides"

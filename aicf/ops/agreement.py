@@ -51,7 +51,8 @@ def check_op(op: str | OpSchema, seed: int = 0, **attrs: Any) -> None:
     rng = np.random.default_rng([seed, *schema.name.encode()])
     if ELEMENTWISE in schema.traits:
         first = schema.sample_specs[0]["attrs"] if schema.sample_specs else {}
-        _compare(schema, [(COUNT,)] * len(schema.operands), attrs or first, rng)
+        count = len(schema.operands) + 2 * schema.variadic
+        _compare(schema, [(COUNT,)] * count, attrs or first, rng)
         return
     for sample in schema.sample_specs:
         if None not in sample["shapes"] and max([1, *map(numel, sample["shapes"])]) <= LARGEST:
@@ -59,11 +60,12 @@ def check_op(op: str | OpSchema, seed: int = 0, **attrs: Any) -> None:
 
 
 def _compare(schema: OpSchema, shapes: Any, attrs: Mapping[str, Any], rng: np.random.Generator) -> None:
-    dtypes = [_admitted(decl.type) for decl in schema.operands]
-    shared = next((t for d, t in zip(schema.operands, dtypes) if d.type.shared), DType.f32)
+    declared = schema.declared(len(shapes))
+    dtypes = [_admitted(decl.type) for decl in declared]
+    shared = next((t for d, t in zip(declared, dtypes) if d.type.shared), DType.f32)
     arrays = [
         draw(schema, decl, dtype, shapes, rng).astype(np.float64 if dtype.kind == "float" else dtype.numpy)
-        for decl, dtype in zip(schema.operands, dtypes)
+        for decl, dtype in zip(declared, dtypes)
     ]
     specs = [TensorSpec(a.shape, t) for a, t in zip(arrays, dtypes)]
     pack = schema.pack(schema.normalized(specs, attrs))
@@ -124,7 +126,8 @@ def _disagreement(
     got: Any,
     want: Any,
 ) -> Exception:
-    names = ["index" if a.operand is None else schema.operands[a.operand].name for a in accesses]
+    declared = schema.declared(len(accesses))
+    names = ["index" if a.operand is None else declared[a.operand].name for a in accesses]
     told = itertools.chain(zip(names, operands), attrs.items())
     return MismatchError(
         f"{schema.name}: its reference and its scalar function disagree on {schema.results[n]}",

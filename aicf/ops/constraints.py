@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,30 @@ ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}
 
 @dataclass(frozen=True)
 class OperandDecl:
+    """An operand; or, if it is variadic, all those behind the others: one or more, called xs[0], xs[1], …"""
+
     name: str
     type: TypeConstraint
     optional: bool = False
+    variadic: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """The name it was declared by: xs, of xs[2]."""
+        return self.name.partition("[")[0]
+
+    def __str__(self) -> str:
+        return "*" * self.variadic + self.name + "?" * self.optional
+
+
+@lru_cache(maxsize=1024)
+def each_operand(operands: tuple[OperandDecl, ...], count: int) -> tuple[OperandDecl, ...]:
+    """The declarations of so many operands, one by one, where the last is variadic."""
+    *fixed, last = operands
+    more = [
+        replace(last, name=f"{last.name}[{n}]", variadic=False) for n in range(max(count - len(fixed), 0))
+    ]
+    return (*fixed, *more)
 
 
 @dataclass(frozen=True)

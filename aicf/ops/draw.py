@@ -23,9 +23,9 @@ def draw(
     Floats are normal and integers from -5 to 5, unless the op says otherwise with `draws`; meta-parameters, which are
     always f32, lie between 0.1 and 0.9.
     """
-    shape = shapes[schema.operands.index(decl)]
+    shape = shapes[schema.declared(len(shapes)).index(decl)]
     assert shape is not None, decl.name
-    domain = schema.domains.get(decl.name, (0.1, 0.9) if decl.type.name == "f32" else None)
+    domain = schema.domains.get(decl.parameter, (0.1, 0.9) if decl.type.name == "f32" else None)
     if callable(domain):
         return np.asarray(domain(rng, shape, shapes))
     if domain is not None:

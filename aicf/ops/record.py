@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,16 @@ from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
 from . import numbers
-from .constraints import DISCONTINUOUS, ELEMENTWISE, MAP, AttrDecl, ConstraintBroken, OperandDecl, require
+from .constraints import (
+    DISCONTINUOUS,
+    ELEMENTWISE,
+    MAP,
+    AttrDecl,
+    ConstraintBroken,
+    OperandDecl,
+    each_operand,
+    require,
+)
 from .continuity import is_continuous
 from .unsized import NoSize, plainly, unsized
 
@@ -109,6 +119,22 @@ class OpSchema:
     @property
     def is_map(self) -> bool:
         return MAP in self.traits
+
+    @property
+    def variadic(self) -> bool:
+        """Whether it takes any number of operands in the place of the last that it declares."""
+        return bool(self.operands) and self.operands[-1].variadic
+
+    def declared(self, count: int) -> tuple[OperandDecl, ...]:
+        """What each of so many operands is held to; of an op that isn't variadic, all that it declares."""
+        return each_operand(self.operands, count) if self.variadic else self.operands
+
+    def by_parameter(self, operands: Sequence[Any]) -> dict[str, Any]:
+        """Operands by the names that the op declares: None for one left out, a tuple for a variadic one."""
+        known = {d.name: x for d, x in itertools.zip_longest(self.operands, operands[: len(self.operands)])}
+        if self.variadic:
+            known[self.operands[-1].name] = tuple(operands[len(self.operands) - 1 :])
+        return known
 
     def jumps(self, operands: Iterable[DType], results: Iterable[DType]) -> bool:
         """Whether a rounding error of an operand may change a result by a jump: a float that becomes an integer is cut off."""
@@ -277,28 +303,32 @@ class OpSchema:
         except ConstraintBroken as broken:
             raise TypeInferenceError(
                 f"{self.name} {broken.constraint}: {broken.message}",
-                details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
+                details=self._described(operands),
                 hint=f"the constraints of {self.name} are in its docstring: aicf info {self.name}",
             ) from None
         except NoSize as unknown:
             raise TypeInferenceError(
                 f"{self.name}: its result's type depends on the size of {unknown.name}, which has none yet",
-                details=[_describe(d, o) for d, o in zip(self.operands, operands) if o is not None],
+                details=self._described(operands),
                 hint=f"give it one first: spec.bind({{{unknown.name!r}: 32}})",
             ) from None
         results = results if isinstance(results, tuple) else (results,)
         results = tuple(map(plainly, results))
         return results if self.operands else tuple(replace(r, device=device) for r in results)
 
+    def _described(self, operands: Sequence[Any]) -> list[str]:
+        given = zip(self.declared(len(operands)), operands)
+        return [_describe(decl, operand) for decl, operand in given if operand is not None]
+
     def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:
         required = sum(not d.optional for d in self.operands)
         require(
-            required <= len(specs) <= len(self.operands),
+            required <= len(specs) and (self.variadic or len(specs) <= len(self.operands)),
             "operands",
-            f"takes {', '.join(d.name + '?' * d.optional for d in self.operands)}; got {len(specs)} operands",
+            f"takes {', '.join(map(str, self.operands))}; got {len(specs)} operands",
         )
         shared: tuple[str, DType] | None = None
-        for decl, spec in zip(self.operands, specs):
+        for decl, spec in zip(self.declared(len(specs)), specs):
             if spec is None:
                 require(decl.optional, "operands", f"{decl.name} can't be left out")
                 continue
@@ -323,7 +353,8 @@ class OpSchema:
         """Attributes that are constants of the scalar function are numbers of the type that it computes in."""
         if self.scalar is None or self.constants_fn is not None:
             return
-        shared = (s.dtype for d, s in zip(self.operands, specs) if s is not None and d.type.shared)
+        given = zip(self.declared(len(specs)), specs)
+        shared = (s.dtype for d, s in given if s is not None and d.type.shared)
         compute = next(shared, DType.f32).compute
         for decl in self.attrs if compute.kind == "int" else ():
             if decl.type in (int, float):

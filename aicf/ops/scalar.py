@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import CO_VARARGS
 from types import BuiltinFunctionType, CellType, FunctionType, SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ def typed_scalar(
     function: Callable[..., Any], compute: DType, attrs: Mapping[str, Any] | None = None
 ) -> tuple[FunctionType, tuple[Any, ...]]:
     """(function of positional arguments only, constants for its last ones): literals, global numbers and attributes
-    have the compute type; bools stay bools.
+    have the compute type; bools stay bools. `*xs` becomes a parameter behind them: a tuple.
 
     The keyword-only attributes become trailing positional parameters, to be called with the constants. Equal requests
     give the identical function, so that compile caches can be keyed by it.
@@ -42,14 +43,18 @@ def bound_scalar(
     Equal requests give the identical function. Python fills defaults in by itself, numba as constants.
     """
     scalar = schema.scalar_for(operands, attrs)
-    return _bound(scalar, schema.constants_fn, compute, attrs)
+    count = len(operands) if scalar.__code__.co_flags & CO_VARARGS else None
+    return _bound(scalar, schema.constants_fn, compute, attrs, count)
 
 
 @lru_cache(maxsize=4096)
 def _bound(
-    function: FunctionType, constants: Callable[..., Any] | None, compute: DType, attrs: AttrPack
-) -> FunctionType:
+    function: FunctionType, constants: Callable[..., Any] | None, compute: DType, attrs: AttrPack, count: int | None
+) -> FunctionType:  # fmt: skip
+    """`count`: of operands, where the function takes any number."""
     typed, values = typed_scalar(function, compute, constants(attrs) if constants else attrs)
+    if count is not None:
+        typed = _of_operands(typed, function.__code__.co_argcount, count)
     return FunctionType(typed.__code__, typed.__globals__, typed.__name__, values, typed.__closure__)
 
 
@@ -69,6 +74,18 @@ def _convert(value: Any, compute: DType, function: Callable[..., Any] | None = N
     return compute.numpy.type(number)
 
 
+def _of_operands(typed: FunctionType, fixed: int, count: int) -> FunctionType:
+    """A function of so many operands, and of the attributes, around one that has those behind the first `fixed` as a tuple: a
+    kernel's call of a function has as many arguments as it has parameters."""
+    code = typed.__code__
+    operands, attrs = [f"x{n}" for n in range(count)], code.co_varnames[fixed : code.co_argcount - 1]
+    own, more = operands[:fixed], "".join(f"{x}, " for x in operands[fixed:])
+    text = f"lambda of: lambda {', '.join([*operands, *attrs])}: of({', '.join([*own, *attrs, f'({more})'])})"
+    around = eval(text)(typed)
+    around.__name__, around.__module__ = typed.__name__, typed.__module__
+    return around
+
+
 @lru_cache(maxsize=4096)
 def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[str, ...]]:
     code = function.__code__
@@ -80,10 +97,12 @@ def _typed(function: FunctionType, compute: DType) -> tuple[FunctionType, tuple[
     }
     if compute.kind == "float":
         numbers["float"] = compute.numpy.type  # float(i) is a number of the compute type, not an f64
+    variadic = bool(code.co_flags & CO_VARARGS)
     typed = code.replace(
         co_consts=tuple(_convert(c, compute, function) for c in code.co_consts),
-        co_argcount=last,
+        co_argcount=last + variadic,  # *xs comes behind all the others
         co_kwonlyargcount=0,
+        co_flags=code.co_flags & ~CO_VARARGS,
     )
     cells = tuple(CellType(_convert(c.cell_contents, compute, function)) for c in function.__closure__ or ())
     made = FunctionType(typed, {**function.__globals__, **numbers}, function.__name__, None, cells)

@@ -1,14 +1,15 @@
 """OpSchema: an op is one record. Operands, attributes and traits are declared; `infer` checks the rest.
 
 `@op` reads the declaration off the signature: positional parameters are operands (annotated with a type constraint,
-`= None` when they may be left out), keyword-only parameters are attributes (annotated bool, int, float or tuple, with a
+`= None` when they may be left out; the last may be `*xs`, one or more of them), keyword-only parameters are attributes (annotated bool, int, float or tuple, with a
 default). `@elementwise` does the same for a scalar function, and derives shape and type rules from it.
 
 Then, each a stacked registration on the schema:
 
     .reference     the op in NumPy: the tests' oracle, and the CPU kernel of whatever has no better one
-    .gradient      a rule written with an emitter; it asks for what it needs by the names of its parameters: operands,
-                   results, `d` + result for an incoming gradient, and attributes
+    .gradient      a rule written with an emitter; it asks for what it needs by the names of its parameters: operands (`xs`,
+                   if it is variadic, is a tuple), results, `d` + result for an incoming gradient, and attributes. It returns
+                   a gradient, or None, for each operand
     .normalizer    (operand specs, attrs) -> attrs in the one form kernels see; total, applied before packing
     .guards        (emitter, operands, attributes): emits the check of data that the op can't take; see `GraphEmitter.guard`
     .checks        numbered constraints of an elementwise op, beyond those on shapes that it has by being one
@@ -52,6 +53,7 @@ from .constraints import (
     Sum,
     TypeConstraint,
     Valid,
+    each_operand,
     is_integer,
     refuse_gradient,
     require,
@@ -114,7 +116,7 @@ def _declare(
                 raise RegistryError(
                     f"{function.__name__}: operand {p.name} needs a type constraint, got {annotation}"
                 )
-            operands.append(OperandDecl(p.name, type, optional=p.default is None))
+            operands.append(OperandDecl(p.name, type, p.default is None, p.kind is p.VAR_POSITIONAL))
     return tuple(operands), tuple(attrs)
 
 
@@ -184,6 +186,7 @@ def elementwise(
                 function that compares, branches, or calls what can't be seen through is taken for one that jumps, and gets its
                 operands rounded as they would be in memory (continuity.py)
 
+    An op of any number of operands is a function of `*xs`: a loop over them, such as one that adds them up.
     In the scalar function a number literal has the compute type of the operands (f32 for floats). It may call `math`
     functions and use `if`/`else` expressions; it writes `float(i)` where an integer becomes a number of the compute
     type, and returns a tuple when the op has several results. A result gets its element type when it is stored.
@@ -191,10 +194,12 @@ def elementwise(
 
     def make(scalar: Callable[..., Any]) -> OpSchema:
         operands, attrs = _declare(scalar, types)
-        names = [d.name for d in operands]
+        names, variadic = [d.name for d in operands], bool(operands) and operands[-1].variadic
 
         def rule(*specs: TensorSpec, **values: Any) -> tuple[TensorSpec, ...]:
-            shape = _broadcast(names, specs)
+            shape = _broadcast(
+                [d.name for d in each_operand(operands, len(specs))] if variadic else names, specs
+            )
             typed = next((s for d, s in zip(operands, specs) if d.type.shared), specs[0])
             dtype = result or (DType.from_id(values[dtype_attr]) if dtype_attr else typed.dtype)
             made = dict.fromkeys(results, dtype)
@@ -213,7 +218,7 @@ def elementwise(
         if alias is not None:
             aliases[0] = (names.index(alias), "may")
         implied = []
-        if len(operands) > 1:  # one operand has nothing to disagree with
+        if len(operands) > 1 or variadic:  # one operand has nothing to disagree with
             implied.append("C1  shapes broadcast to one shape                   (NumPy's rule)")
             if must:
                 implied.append("C2  what is written in place has the broadcast shape")

@@ -122,7 +122,7 @@ def _reads(
 
 
 def _compute(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> DType:
-    for declared, t in zip(schema.operands, op.inputs):
+    for declared, t in zip(schema.declared(len(op.inputs)), op.inputs):
         if t >= 0 and declared.type.shared:
             return tensors[t].dtype.compute
     return f32

@@ -83,7 +83,7 @@ def _compute(apply: Apply, dtypes: tuple[DType, ...]) -> DType:
     schema = schema_of(apply.kind)
     if not schema.operands:
         return dtypes[apply.outs[0]].compute
-    given = schema.access_fn is None and zip(schema.operands, apply.ins)
+    given = schema.access_fn is None and zip(schema.declared(len(apply.ins)), apply.ins)
     if not given:
         return dtypes[apply.ins[0]].compute
     return next((dtypes[i] for d, i in given if d.type.shared), f32).compute

@@ -63,10 +63,10 @@ class OpKey:
 
         if self.kind.name != "gemm":
             schema = schema_of(self.kind)
-            if ELEMENTWISE not in schema.traits or any(a.required for a in schema.attrs):
+            if ELEMENTWISE not in schema.traits or schema.variadic or any(a.required for a in schema.attrs):
                 raise RegistryError(
                     f"an OpKey says too little of {self.kind}",
-                    expected="gemm, or an elementwise op without required attributes",
+                    expected="gemm, or an elementwise op of so many operands, without required attributes",
                     hint="select(RegionSpec.single(...), device, registry) takes the whole question",
                 )
             attrs = schema.pack({})

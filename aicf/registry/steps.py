@@ -81,7 +81,7 @@ def _expansion(
     given = [
         None if d is None else Step(next(numbers), TensorSpec(d.shape, d.dtype, d.device)) for d in operands
     ]
-    given += [None] * (len(schema.operands) - len(given))  # left out at the end
+    given += [None] * (len(schema.declared(len(given))) - len(given))  # left out at the end
     made = schema.expand_fn(emit, *given, **attrs)
     results = (made,) if isinstance(made, Step) else made
     return _Expansion(tuple(emit.ops), tuple(emit.tensors), tuple([r.number for r in results]))

@@ -533,7 +533,7 @@ def with_specials(case: Case, operands: Operands, seed: int = 0) -> Operands:
 def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, OperandDecl]:
     op = next(op for op in r.ops if tensor in op.inputs)
     schema = schema_of(op.kind)
-    return op, schema, schema.operands[op.inputs.index(tensor)]
+    return op, schema, schema.declared(len(op.inputs))[op.inputs.index(tensor)]
 
 
 # How kernels round what they multiply as TF32; others multiply f32, or three parts of it (3xTF32). Of 8192 numbers one lies half

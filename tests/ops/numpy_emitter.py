@@ -51,7 +51,8 @@ class NumpyEmitter:
     def op(self, kind: str, *operands: Tensor | float | None, **attrs: Any) -> Tensor | tuple[Tensor, ...]:
         schema = schema_of(kind)
         self.emitted.append(kind)
-        typed = (o.data for o, d in zip(operands, schema.operands) if isinstance(o, Tensor) and d.type.shared)
+        declared = zip(operands, schema.declared(len(operands)))
+        typed = (o.data for o, d in declared if isinstance(o, Tensor) and d.type.shared)
         like = next(typed, np.empty(0, np.float32)).dtype
         arrays = [
             np.asarray(o, like) if isinstance(o, (int, float)) else None if o is None else o.data
@@ -72,9 +73,8 @@ def call_gradient(
     cotangents: Sequence[np.ndarray | None], attrs: Mapping[str, Any], emit: NumpyEmitter | None = None,
 ) -> list[np.ndarray | None]:  # fmt: skip
     """Run an op's gradient rule: one gradient, or None, per operand."""
-    known: dict[str, Any] = {"emit": emit or NumpyEmitter(), **attrs}
-    for decl, array in zip(schema.operands, [*operands, *[None] * len(schema.operands)]):
-        known[decl.name] = None if array is None else Tensor(array)
+    given = [None if array is None else Tensor(array) for array in operands]
+    known: dict[str, Any] = {"emit": emit or NumpyEmitter(), **attrs, **schema.by_parameter(given)}
     for i, result in enumerate(schema.results):
         known[result] = Tensor(results[i]) if i < len(results) else None
         given = cotangents[i] if i < len(cotangents) else None

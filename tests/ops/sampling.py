@@ -43,6 +43,11 @@ def name(value: Any) -> str | None:
     return str(value) if isinstance(value, DType) else None
 
 
+def arity(schema: OpSchema) -> int:
+    """How many operands tests give an elementwise op: three where it takes any number."""
+    return len(schema.operands) + 2 * schema.variadic
+
+
 def operands(
     schema: OpSchema, sample: dict[str, Any], dtype: DType = DType.f32, *, exact: bool = False, seed: int = 0
 ) -> list[np.ndarray | None]:
@@ -52,7 +57,7 @@ def operands(
         None
         if shape is None
         else _values(schema, decl, operand_type(decl, dtype), sample["shapes"], rng, exact)
-        for decl, shape in zip(schema.operands, sample["shapes"])
+        for decl, shape in zip(schema.declared(len(sample["shapes"])), sample["shapes"])
     ]
 
 

@@ -29,26 +29,30 @@ def test_what_infer_raises_has_a_number():
 
 @pytest.fixture
 def bounded():
-    """An op with attributes that are constants beside integers, which none of aicf's own has."""
+    """An op of any number of operands, and with attributes that are constants beside integers."""
 
     @elementwise("bounded", types=Number)
-    def _(x, *, low: float, high: int):
-        return min(max(x, low), high)
+    def _(*xs, low: float, high: int):
+        return min(max(sum(xs), low), high)
 
-    yield (
+    attrs = {"low": 0.0, "high": 1}
+    refused = (
         (([i32(2)], {"low": 0.5, "high": 1}), "bounded types: low is 0.5, a constant beside i32: .*"),
         (
             ([i32(2)], {"low": 0.0, "high": 2**31}),
             "bounded types: high is 2147483648, a constant beside i32: .*",
         ),
+        (([], attrs), r"bounded operands: takes \*xs; got 0 operands"),
+        (([i32(2), None], attrs), r"bounded operands: xs\[1\] can't be left out"),
     )
+    yield refused, (([i32(2)] * 3, attrs),)
     unregister("bounded")
 
 
 @pytest.mark.spec("E5")
 def test_every_part_of_every_check_has_a_case_that_notices_when_it_is_gone(bounded):
     refused, taken = defaultdict(list), defaultdict(list)
-    refused["bounded"] += bounded
+    refused["bounded"], taken["bounded"] = map(list, bounded)
     for (name, constraint), *case, message in NEGATIVE:
         refused[name].append((case, rf"{name} {constraint}: {message}"))
     for name, specs, message in DECLARED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from ...errors import TypeInferenceError
+from ...errors import RegistryError, TypeInferenceError
 from ...ir import Op, Value
 from ...ops.schema import schema_of
 from .builder import GraphEmitter
@@ -49,9 +49,8 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
             where=op.where,
             hint=f"register one: @{op.kind}.gradient, see docs/add-an-op.md",
         )
-    known: dict[str, object] = {"emit": emit, **op.attrs}
-    for decl, vid in zip(schema.operands, op.inputs):
-        known[decl.name] = values[vid] if vid >= 0 else None
+    operands = [values[vid] if vid >= 0 else None for vid in op.inputs]
+    known: dict[str, object] = {"emit": emit, **op.attrs, **schema.by_parameter(operands)}
     for n, result in enumerate(schema.results):
         vid = op.outputs[n] if n < len(op.outputs) else -1
         known[result] = values[vid] if vid >= 0 else None
@@ -59,4 +58,10 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
     got = schema.gradient_fn(
         **{name: known[name] for name in inspect.signature(schema.gradient_fn).parameters}
     )
-    return got if isinstance(got, tuple) else (got,)
+    got = got if isinstance(got, tuple) else (got,)
+    if schema.variadic and len(got) != len(operands):
+        raise RegistryError(
+            f"the gradient rule of {op.kind} returned {len(got)} gradients, and {len(operands)} operands were given",
+            expected="one for each, or None", where=op.where,
+        )  # fmt: skip
+    return got

@@ -205,18 +205,8 @@ class GraphEmitter:
         """Emit one op; one Value, or a tuple of them when the op has several results."""
         schema = schema_of(kind)
         kind = schema.name
-        slots = {d.name: v for d, v in zip(schema.operands, operands)}
-        for decl in schema.operands:
-            if decl.name in named:
-                if decl.name in slots:
-                    raise TypeError(f"{kind}() got operand {decl.name!r} by position and by name")
-                slots[decl.name] = named.pop(decl.name)
-        values = (
-            [slots.get(d.name) for d in schema.operands]
-            if len(operands) <= len(schema.operands)
-            else [*operands]
-        )
-        for n, decl in enumerate(schema.operands):
+        values = _arranged(schema, operands, named)
+        for n, decl in enumerate(schema.operands[: len(values)]):
             if decl.type is Valid and values[n] is None:
                 values[n] = self.valid
         given = self._with_constants(schema, values)
@@ -236,7 +226,8 @@ class GraphEmitter:
 
     def _with_constants(self, schema: OpSchema, values: list[Any]) -> list[Value | None]:
         """Numbers as constants: of the other operands' type, or of the only one that their own operand may have."""
-        decls = [*schema.operands, *[None] * (len(values) - len(schema.operands))]
+        declared = schema.declared(len(values))
+        decls = [*declared, *[None] * (len(values) - len(declared))]
         shared = (
             v.dtype for d, v in zip(decls, values) if isinstance(v, Value) and (d is None or d.type.shared)
         )
@@ -414,6 +405,25 @@ class GraphEmitter:
     def sync(self) -> None:
         """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides."""
         self.builder.fence = True
+
+
+def _arranged(schema: OpSchema, operands: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    """Operands in their declared order, None where one is left out. Those given by name are taken out of `named`; those of a
+    variadic one may also be a list."""
+    slots = {d.name: v for d, v in zip(schema.operands, operands)}
+    for decl in schema.operands:
+        if decl.name in named:
+            if decl.name in slots:
+                raise TypeError(f"{schema.name}() got operand {decl.name!r} by position and by name")
+            slots[decl.name] = named.pop(decl.name)
+    values = [slots.get(d.name) for d in schema.operands] + [*operands[len(schema.operands) :]]
+    if not schema.variadic:
+        return values
+    *fixed, last = schema.operands
+    more = values[len(fixed) :] if last.name in slots else []
+    if len(more) == 1 and isinstance(more[0], (list, tuple)):
+        more = [*more[0]]
+    return [*values[: len(fixed)], *more]
 
 
 def _random_start(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

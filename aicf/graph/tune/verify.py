@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ops.draw import draw, plain
-from ...ops.schema import schema_of
+from ...ops.schema import OperandDecl, OpSchema, schema_of
 from ...registry import read
-from ...rows import RegionSpec
+from ...rows import RegionOp, RegionSpec
 from ...types import GREATEST, DType
 
 # Relative to an element and to its tensor's root mean square: some roundings of the type, and of a sum of few terms.
@@ -87,10 +87,15 @@ def _operands(region: RegionSpec, rng: np.random.Generator) -> Iterator[np.ndarr
         if not uses:
             yield plain(desc.dtype, desc.shape, rng).astype(desc.dtype.numpy)
             continue
-        declared = [use for use in uses if use[0].operands[use[2]].name in use[0].domains]
+        declared = [use for use in uses if _declaration(*use).parameter in use[0].domains]
         schema, op, n = (declared or uses)[0]
         shapes = [None if t < 0 else region.tensors[t].shape for t in op.inputs]
-        yield draw(schema, schema.operands[n], desc.dtype, shapes, rng).astype(desc.dtype.numpy)
+        decl = _declaration(schema, op, n)
+        yield draw(schema, decl, desc.dtype, shapes, rng).astype(desc.dtype.numpy)
+
+
+def _declaration(schema: OpSchema, op: RegionOp, n: int) -> OperandDecl:
+    return schema.declared(len(op.inputs))[n]
 
 
 def _composed(region: RegionSpec, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

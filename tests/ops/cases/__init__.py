@@ -37,10 +37,11 @@ def _implied(schema: OpSchema) -> dict[tuple[str, str], Any]:
     """Negative cases for what `elementwise` promises: C1 shapes broadcast, C2 what is written in place is not."""
     cases: dict[tuple[str, str], Any] = {}
     attrs = schema.sample_specs[0]["attrs"]
-    made = [of(admitted(d.type)) for d in schema.operands]
+    declared = schema.declared(len(schema.operands) + schema.variadic)
+    made = [of(admitted(d.type)) for d in declared]
     if "C1" in schema.constraints and len(made) > 1:
         shapes = [(3,)] * (len(made) - 1) + [(4,)]
-        text = ", ".join(rf"{d.name} \({s[0]},\)" for d, s in zip(schema.operands, shapes))
+        text = ", ".join(rf"{d.name} \({s[0]},\)" for d, s in zip(declared, shapes))
         specs = [make(*s) for make, s in zip(made, shapes)]
         cases[schema.name, "C1"] = (specs, attrs, rf"shapes do not broadcast: {text}")
     for result, (operand, how) in schema.alias.items():
