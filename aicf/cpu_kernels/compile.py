@@ -63,7 +63,7 @@ def _walk(spec: Walk) -> Callable[..., None]:
 
     Position p is stored at p in the targets, and at p - first in `fed`.
     """
-    run = run_of(spec.expression, spec.sources, spec.walks)
+    run = run_of(spec.expression, spec.sources, spec.walks, spec.bounds)
     arguments = np.int64(spec.expression.arguments)  # no literal: `_seek` is compiled once for all
     numbers = local(max(spec.expression.arguments, 1))
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType
 from typing import Any
 
 import numba
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, store_item
 
-from ..registry.program import Expression
+from ..registry.program import Bound, Expression
 from ..types import DType
 from . import halves, vector_math
 from .loops import APART, NEXT, REPEATED
@@ -143,7 +145,10 @@ def _for_host(value: Any) -> Any:
 
 
 def run_of(
-    expression: Expression, sources: tuple[int | None, ...], walks: tuple[int, ...]
+    expression: Expression,
+    sources: tuple[int | None, ...],
+    walks: tuple[int, ...],
+    bounds: tuple[tuple[Bound, ...], ...] = (),
 ) -> Callable[..., Any]:
     """run(arrays, at, strides, targets, fed, position, place, count): the expression on `count` elements, at least one.
 
@@ -152,6 +157,7 @@ def run_of(
     strides   int64 of each argument; only read where `walks` says APART
     targets   pointers, for the first results; written from `position` on
     fed       pointers, for the others; written from `place` on
+    bounds    of each argument; one that is outside of them is 0, and not read
 
     f16 and bf16 come and go as uint16, fp8 as uint8; a pointer may be of the compute type instead.
     """
@@ -159,12 +165,12 @@ def run_of(
     @intrinsic
     def run(typing, arrays, at, strides, targets, fed, position, place, count):
         given = types.void(arrays, at, strides, targets, fed, position, place, count)
-        return given, partial(_generate, typing, expression, sources, walks)
+        return given, partial(_generate, typing, expression, sources, walks, bounds or ((),) * len(sources))
 
     return run
 
 
-def _generate(typing, expression, sources, walks, context, builder, signature, args):
+def _generate(typing, expression, sources, walks, bounds, context, builder, signature, args):
     emit = _Emitter(typing, context, builder, expression)
     arrays, _, _, targets, fed, *_ = signature.args
     _, at, strides, *_ = args
@@ -176,26 +182,67 @@ def _generate(typing, expression, sources, walks, context, builder, signature, a
     starts = [builder.load(builder.gep(at, [number(k)])) for k in count]
     steps = {k: builder.load(builder.gep(strides, [number(k)])) for k in count if walks[k] == APART}
 
-    def argument(k, i):
-        where = starts[k]
-        if walks[k] == NEXT:
-            where = add(where, i)
-        elif walks[k] == APART:
-            where = add(where, builder.mul(i, steps[k]))
-        if sources[k] is None:
-            return where
-        kind = arrays[sources[k]]
-        loaded = load_item(context, builder, kind, builder.gep(ins[sources[k]], [where]))
-        return emit.widened(k, loaded) if kind.dtype in _BITS else loaded
+    def load(k, pointer):
+        loaded = load_item(context, builder, arrays[sources[k]], pointer)
+        return emit.widened(k, loaded) if arrays[sources[k]].dtype in _BITS else loaded
 
-    repeated = {k: argument(k, number(0)) for k in count if walks[k] == REPEATED}
+    def walked(k, i):
+        if walks[k] == REPEATED:
+            return starts[k]
+        return add(starts[k], i if walks[k] == NEXT else builder.mul(i, steps[k]))
+
+    def argument(k, i, values):
+        if not bounds[k]:
+            where = walked(k, i)
+            return where if sources[k] is None else load(k, builder.gep(ins[sources[k]], [where]))
+        inside, further = emit.bounded(bounds[k], values)
+        if sources[k] is None:
+            return inside
+        where = add(walked(k, i), further)
+        return emit.where(inside, lambda: load(k, builder.gep(ins[sources[k]], [where])))
+
+    repeated: dict[int, Any] = {}  # arguments that are the same for all of the run
+    for k in count:
+        if walks[k] == REPEATED and all(slot in repeated for bound in bounds[k] for slot in bound.slots):
+            repeated[k] = argument(k, number(0), repeated)
+    # Bounds of coordinates that go on by one end blocks. So they hold for all of a block, or nowhere in it, and it is loaded
+    # without asking, from zeros if need be.
+    moving = {k for k in count if walks[k] == NEXT and sources[k] is None and not bounds[k]}
+    ends = [b for k in count for b in bounds[k] if b.slot in moving and b.every == 1 and b.stride is None and b.size in repeated]
+    whole = {
+        k: k not in repeated and all(b in ends or all(slot in repeated for slot in b.slots) for b in bounds[k])
+        for k in count if bounds[k]
+    }  # fmt: skip
+    if any(whole.values()):
+        zeros = emit.zeros(8 * BLOCK)
+
+    def base(k, start):
+        """Of an argument whose bounds are the same for all of a block: the mask, or a pointer and how it goes on."""
+        values = {**repeated, **{m: add(starts[m], start) for m in moving}}
+        inside, further = emit.bounded(bounds[k], values)
+        if sources[k] is None:
+            return inside, None
+        pointer = builder.gep(ins[sources[k]], [add(walked(k, start), further)])
+        step = steps[k] if walks[k] == APART else number(int(walks[k] == NEXT))
+        if walks[k] == APART:
+            step = builder.select(inside, step, number(0))
+        return builder.select(inside, pointer, builder.bitcast(zeros, pointer.type)), step
+
     made = [cgutils.alloca_once(builder, context.get_data_type(t.dtype), BLOCK) for t in targets]
-    with cgutils.for_range_slice(builder, number(0), total, number(BLOCK), number(0).type) as (start, _):
-        left = builder.sub(total, start)
-        size = builder.select(builder.icmp_signed("<", left, number(BLOCK)), left, number(BLOCK))
+    with emit.blocks(total, [(starts[b.slot], repeated[b.size]) for b in ends]) as (start, size):
+        bases = {k: base(k, start) for k in count if whole.get(k)}
         with cgutils.for_range(builder, size) as loop:
-            i = add(start, loop.index)
-            values = emit.evaluate([repeated[k] if k in repeated else argument(k, i) for k in count])
+            i, given = add(start, loop.index), []
+            for k in count:
+                if k in repeated:
+                    given.append(repeated[k])
+                elif k in bases:
+                    first, step = bases[k]
+                    further = None if step is None else builder.mul(loop.index, step)
+                    given.append(first if step is None else load(k, builder.gep(first, [further])))
+                else:
+                    given.append(argument(k, i, given))
+            values = emit.evaluate(given)
             for slot, value, kind, stack in zip(expression.results, values, targets, made):
                 value = emit.narrowed(slot, value) if kind.dtype in _BITS else value
                 store_item(context, builder, kind, value, builder.gep(stack, [loop.index]))
@@ -203,6 +250,19 @@ def _generate(typing, expression, sources, walks, context, builder, signature, a
             itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
             cgutils.raw_memcpy(builder, builder.gep(out, [add(begin, start)]), stack, size, itemsize)
     return context.get_dummy_value()
+
+
+@contextmanager
+def _while(builder, condition):
+    """The body again and again, as long as the condition holds."""
+    again, body, done = (builder.append_basic_block(f"while.{name}") for name in ("again", "body", "done"))
+    builder.branch(again)
+    builder.position_at_end(again)
+    builder.cbranch(condition(), body, done)
+    builder.position_at_end(body)
+    yield
+    builder.branch(again)
+    builder.position_at_end(done)
 
 
 class _Emitter:
@@ -225,6 +285,75 @@ class _Emitter:
         value = code(self.builder, values)
         self.context.add_linking_libs(getattr(code, "libs", ()))
         return signature.return_type, value
+
+    @contextmanager
+    def blocks(self, total, ends):
+        """(where it begins, how many elements) of each block. `ends`: (coordinate at 0, size): it ends where the coordinate comes
+        to 0 or to the size."""
+        builder, number = self.builder, self.number
+        most, zero = number(BLOCK), number(0)
+
+        def least(a, b):
+            return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+        if not ends:
+            with cgutils.for_range_slice(builder, zero, total, most, zero.type) as (start, _):
+                yield start, least(builder.sub(total, start), most)
+            return
+        place = cgutils.alloca_once_value(builder, zero)
+        with _while(builder, lambda: builder.icmp_signed("<", builder.load(place), total)):
+            start = builder.load(place)
+            size = least(builder.sub(total, start), most)
+            for first, extent in ends:
+                at = builder.add(first, start)
+                ahead = builder.select(builder.icmp_signed("<", at, extent), builder.sub(extent, at), most)
+                size = least(size, builder.select(builder.icmp_signed("<", at, zero), builder.neg(at), ahead))
+            yield start, size
+            builder.store(builder.add(start, size), place)
+
+    def zeros(self, nbytes):
+        """A pointer at so many bytes that are 0."""
+        constant = ir.Constant(ir.ArrayType(ir.IntType(8), nbytes), None)
+        made = cgutils.global_constant(self.builder, "zeros", constant)
+        made.align = 64
+        return made
+
+    def bounded(self, bounds, values):
+        """Whether all of these hold, and how far they lead a load; values of arguments by their slots."""
+        builder, inside, further = self.builder, None, self.number(0)
+        for bound in bounds:
+            holds, index = self.inside(bound, values)
+            inside = holds if inside is None else builder.and_(inside, holds)
+            if bound.stride is not None:
+                further = builder.add(further, builder.mul(index, values[bound.stride]))
+        return inside, further
+
+    def inside(self, bound, values):
+        """(whether a bound holds, the index): of arguments by their slots."""
+        builder, index, size = self.builder, values[bound.slot], values[bound.size]
+        zero = self.number(0)
+        if index.type != zero.type:
+            index = builder.sext(index, zero.type)
+        if bound.wraps:
+            index = builder.select(
+                builder.icmp_signed("<", index, zero), builder.add(index, size), index
+            )
+        if bound.every == 1:
+            return builder.icmp_unsigned("<", index, size), index
+        every = self.number(bound.every)
+        whole = builder.udiv(index, every)
+        even = builder.icmp_unsigned("==", builder.mul(whole, every), index)
+        return builder.and_(even, builder.icmp_unsigned("<", whole, size)), whole
+
+    def where(self, condition, make):
+        """What `make` gives, called where the condition holds; elsewhere 0."""
+        builder, before = self.builder, self.builder.block
+        with builder.if_then(condition):
+            value, made = make(), builder.block
+        chosen = builder.phi(value.type)
+        chosen.add_incoming(value, made)
+        chosen.add_incoming(value.type(None), before)
+        return chosen
 
     def widened(self, slot, value):
         dtype = self.expression.dtypes[slot]

@@ -36,7 +36,7 @@ def loops_take(region):
     yield at_most("tensors", len(region.operands) + len(region.results), ARRAYS)
 
 
-@variant("map", id="cpu.elementwise_loop.v2", takes=("map",))
+@variant("map", id="cpu.elementwise_loop.v2", takes=("map",), masked=True)
 class ElementwiseLoop:
     """One pass that LLVM vectorises along the innermost axis. Operands broadcast or strided; results dense. Any dtype.
 

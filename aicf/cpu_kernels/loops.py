@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..lazy import lazy
-from ..registry.program import Expression, Load, Map, collapse
+from ..registry.program import Bound, Expression, Load, Map, collapse
 from ..types import DType, TensorDesc, row_major
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Walk:
     arrays   NumPy's names of the types in memory of what is read
     targets  the same of what is written, for the expression's first results
     fed      of what its last result is handed to, if it is
+    bounds   of each argument, what masks it; () if nothing masks any
     """
 
     expression: Expression
@@ -62,6 +63,7 @@ class Walk:
     arrays: tuple[str, ...]
     targets: tuple[str, ...]
     fed: str | None
+    bounds: tuple[tuple[Bound, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class MapLoop:
             ),
             tuple(memory_dtype(results[p].dtype).name for p in self.writes),
             None if map.fed is None else map.dtypes[map.fed].compute.numpy.name,
+            tuple(load.bounds for load in loads) if any(load.bounds for load in loads) else (),
         )
         self.pointers = len(self.reads) + len(self.writes)
         self.carried = 0 if CARRIED in self.reads else None  # its place among the pointers

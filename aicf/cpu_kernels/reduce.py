@@ -23,8 +23,9 @@ SUMS_US = (24 * 2**10, 0.0), (2**20, 7e-5), (float("inf"), 2.6e-4)
 
 
 @variant(
-    "map", "reduce", id="cpu.reduce_loop.v1", takes=("reduce", "map+reduce", "reduce+map", "map+reduce+map")
-)
+    "map", "reduce", id="cpu.reduce_loop.v1", takes=("reduce", "map+reduce", "reduce+map", "map+reduce+map"),
+    masked=True,
+)  # fmt: skip
 class ReduceLoop:
     """Sum, mean or max over neighbouring axes; maps before it run block by block on the way, one after it on the result.
 

@@ -20,7 +20,7 @@ RUN_US = 0.012  # where NumPy begins another row of a reduction
 CONVERT_US = {DType.f16: 1.3e-3, DType.bf16: 0.2e-3, DType.f8e4m3: 1.4e-2, DType.f8e5m2: 0.6e-2}
 
 
-@variant("*", id="cpu.reference.v1", priority=-10)
+@variant("*", id="cpu.reference.v1", priority=-10, masked=True)
 class Reference:
     """One op, one NumPy expression, with temporaries: several passes over memory."""
 

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
 from ..registry.cost import Cost, one_launch, roofline
-from ..registry.program import Map, Program, collapse
+from ..registry.program import Load, Map, Program, collapse
 from ..registry.read import read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
 from ..types import DType, i32, i64, row_major
+
+if TYPE_CHECKING:
+    from .bodies.element import Loads
+    from .bodies.index import Walk
 
 THREADS = 256
 MAX_RANK = 6
@@ -45,9 +50,15 @@ def grid_for(n: int, threads: int = THREADS) -> tuple[int]:
 # --- a map as a kernel's constants and arguments ------------------------------------------------------------------------
 
 
-def load_types(m: Map) -> tuple[DType | None, ...]:
+def load_types(m: Map) -> Loads:
     """Of each load, for bodies/element.py."""
-    return tuple([None if load.operand is None else load.dtype for load in m.loads])
+    from .bodies.element import Masked
+
+    return tuple([
+        Masked(load.dtype, load.bounds, load.operand is not None) if load.bounds
+        else None if load.operand is None else load.dtype
+        for load in m.loads
+    ])  # fmt: skip
 
 
 def store_types(m: Map) -> tuple[DType, ...]:
@@ -67,6 +78,19 @@ def collapsed(m: Map) -> tuple[tuple[int, ...], list[Strides]]:
 @lru_cache(maxsize=256)
 def _collapsed(shape: Strides, strides: tuple[Strides, ...]) -> tuple[tuple[int, ...], list[Strides]]:
     return collapse(shape, strides)
+
+
+def walked(loads: Sequence[Load], strides: Sequence[Strides]) -> tuple[tuple[Walk, ...], tuple[Num, ...]]:
+    """How loads walk a kernel's coordinates, as constants of the kernel, and the numbers that these leave open. Sizes are among
+    them, so that equal masks of other sizes are one kernel."""
+    from .bodies.index import walk_of
+
+    walks, given = [], list[Num]()
+    for load, steps in zip(loads, strides):
+        number = load.operand is None and not load.bounds and not any(steps)
+        walks.append((walk_of(steps), None if number else load.offset))
+        given += [Num(load.offset)] if number else [Num(s) for s in steps if s not in (0, 1)]
+    return tuple(walks), tuple(given)
 
 
 def flat_launch(m: Map, width: int = 1) -> Launch:
@@ -94,14 +118,12 @@ def unroll(m: Map) -> int:
 def strided_launch(m: Map, width: int = 1) -> Launch:
     """Loads with any strides; `width` neighbours per thread and step, a divisor of the last dimension."""
     from .bodies.elementwise import strided
-    from .bodies.index import walk_of
 
     (shape, strides), narrow = collapsed(m), m.numel < 2**31
     still, dense = (0,) * len(shape), row_major(shape)
     # what walks the domain in order needs no coordinates, but the element's number alone
     strides = [(*still, 1) if steps == dense and any(steps) else (*steps, 0) for steps in strides]
-    walks = tuple((walk_of(steps), load.offset) for steps, load in zip(strides, m.loads))
-    given = tuple(Num(s) for steps in strides for s in steps if s not in (0, 1))
+    walks, given = walked(m.loads, strides)
     kind = f"strided{len(shape)}{'' if narrow else '_wide'}" if width == 1 else f"rows{len(shape)}_{width}"
     body = strided(f"elementwise_{kind}_{m.expression.name}", m.expression, load_types(m), store_types(m), walks,
                    narrow, width)  # fmt: skip
@@ -177,6 +199,20 @@ def unaligned(region: RegionSpec, m: Map, width: int) -> Reject | None:
     return next((multiple("start of a vector", w.offset, width) for w in walking if w.offset % width), None)
 
 
+def _across(m: Map, strides: Sequence[Strides], width: int) -> Reject | None:
+    """A mask whose edge, or an index that moves, within `width` neighbours along the last dimension."""
+    moving = {slot for slot, steps in enumerate(strides) if steps[-1] != 0}
+    for load in m.loads:
+        for bound in load.bounds:
+            if bound.slot not in moving:
+                continue
+            if bound.stride is not None:
+                return Reject("mask", f"an index of operand {load.operand} moves along the last dimension")
+            if (size := m.loads[bound.size].offset) % width:
+                return Reject("mask", f"a mask ends within a vector: {size} is not a multiple of {width}")
+    return None
+
+
 def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequence[Strides] = ()) -> Cost:
     """Each operand read once, each result written once. A thread has one step's loads in flight: those of the next may not
     pass the stores, which could be to the same memory.
@@ -243,7 +279,7 @@ class ElementwiseVector:
         return [flat_launch(m, vector_width(m))]
 
 
-@variant(MAP, id="cuda.elementwise_strided.v1", takes=(MAP,), priority=-1)
+@variant(MAP, id="cuda.elementwise_strided.v1", takes=(MAP,), priority=-1, masked=True)
 class ElementwiseStrided:
     """One element per thread and step; operands broadcast or strided, up to rank 6 once neighbours are merged.
 
@@ -263,7 +299,7 @@ class ElementwiseStrided:
         return [strided_launch(_map(region))]
 
 
-@variant(MAP, id="cuda.elementwise_rows.v1", takes=(MAP,), priority=-1)
+@variant(MAP, id="cuda.elementwise_rows.v1", takes=(MAP,), priority=-1, masked=True)
 class ElementwiseRows:
     """elementwise_strided with 16-byte vectors along the last dimension, in which each operand goes on by one, or stays.
 
@@ -285,6 +321,7 @@ class ElementwiseRows:
             if steps[-1] == 1:
                 for s in steps[:-1]:
                     yield multiple(f"row stride of operand {load.operand}", s, width)
+        yield _across(m, strides, width)
         yield unaligned(region, m, width)
 
     least = one_launch

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import TRIP_US, Cost, one_launch, roofline
-from ..registry.program import Expression, Map, Program, Reduction, Shape, collapse
+from ..registry.program import Expression, Load, Map, Program, Reduction, Shape, collapse
 from ..registry.read import read
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ..rows import RegionSpec
@@ -26,6 +26,7 @@ from .elementwise import (
     load_types,
     pointers,
     store_types,
+    walked,
 )
 
 KINDS = ("map", "reduce")
@@ -155,12 +156,11 @@ def _fitted(r: Reduced, pattern: tuple[bool, ...]) -> tuple[list[int], Walks, Wa
 
 def _side(m: Map, walks: Walks) -> tuple[Any, tuple[Arg, ...]]:
     """A map as a kernel's constant, and its arguments: pointers, and strides. Walks beyond its loads' are the kernel's."""
-    from .bodies.index import walk_of
     from .bodies.reduce import Side
 
-    starts = [load.offset for load in m.loads] + [0] * (len(walks) - len(m.loads))
-    side = Side(m.expression, load_types(m), store_types(m), tuple(zip(map(walk_of, walks), starts)))
-    return side, (*pointers(m), tuple(Num(s) for steps in walks for s in steps if s not in (0, 1)))
+    own = [Load(0, f32, ())] * (len(walks) - len(m.loads))
+    constants, given = walked((*m.loads, *own), walks)
+    return Side(m.expression, load_types(m), store_types(m), constants), (*pointers(m), given)
 
 
 def partial_side(dtype: DType, walk: Shape | None = None) -> tuple[Any, tuple[Arg, ...]]:
@@ -220,7 +220,7 @@ def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, Split]:
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
 
 
-@variant(*KINDS, id="cuda.reduce_rows.v1", takes=TAKES)
+@variant(*KINDS, id="cuda.reduce_rows.v1", takes=TAKES, masked=True)
 class ReduceRows:
     """The last axes are reduced: 1 to 256 threads per row, which is split when rows are few. Any number type.
 
@@ -279,7 +279,7 @@ def _column_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, int, S
     return outer, length, inner, width, split(length, outer * cdiv(inner, width), THREADS // width, device)
 
 
-@variant(*KINDS, id="cuda.reduce_columns.v1", takes=TAKES)
+@variant(*KINDS, id="cuda.reduce_columns.v1", takes=TAKES, masked=True)
 class ReduceColumns:
     """The last axes are kept, those before them reduced: neighbouring threads read neighbouring columns. Any number type.
 
@@ -350,7 +350,7 @@ def _scattered(r: Reduced, which: bool) -> tuple[Shape, Walks, Walks]:
     return shape, strides[:count], strides[count:]
 
 
-@variant(*KINDS, id="cuda.reduce_naive.v1", takes=TAKES)
+@variant(*KINDS, id="cuda.reduce_naive.v1", takes=TAKES, masked=True)
 class ReduceNaive:
     """One thread per result, which walks its elements alone: any axes, any strides, any broadcasts. Any number type.
 

@@ -50,6 +50,7 @@ I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random stat
 VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all
 ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
 MAP = "map"  # each element of the result is a scalar function of one element of each operand: what can be composed
+MASKED = "masked"  # a map that reads where there may be no element: kernels that can say so (see KernelVariant.masked)
 LINEAR = "linear"  # in its first operand, whatever the others are
 DISCONTINUOUS = "discontinuous"  # a rounding error of an operand may change the result by a jump
 ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..ops.schema import MAP, schema_of
+from ..ops.schema import MAP, MASKED, schema_of
 from ..rows import RegionSpec
 from ..rows.rows import OVER_ROWS, REDUCE, over_rows
 from ..types import DType
@@ -94,6 +94,15 @@ def prefixes(taken: str) -> frozenset[str]:
 def one_op(region: RegionSpec) -> Reject | None:
     if len(region.ops) != 1:
         return Reject("ops", f"takes one op, got {len(region.ops)} ({region.signature})")
+    return None
+
+
+@by_form
+def unmasked(region: RegionSpec) -> Reject | None:
+    """For kernels whose loads always have an element: the first op that reads under a mask."""
+    for op in region.ops:
+        if MASKED in schema_of(op.kind).traits:
+            return Reject("mask", f"{op.kind} reads under a mask, or by index; this kernel's loads do neither")
     return None
 
 

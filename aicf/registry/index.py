@@ -13,7 +13,9 @@ from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..ops.schema import OpSchema
+from ..rows import RegionSpec
 from ..types import DType, TensorDesc
+from .checks import unmasked
 from .variant import Floor, KernelVariant, Reject, prefixes
 
 Bits = int
@@ -48,6 +50,7 @@ class KernelIndex:
                 without[dtype].append(i)
             if v.alignment > 1:
                 needing[v.alignment].append(i)
+        self._masked = self._bits([i for i, v in enumerate(self.variants) if v.masked])
         families = defaultdict[Any, list[int]](list)
         for i, v in enumerate(self.variants):
             if v.family is not None:
@@ -101,6 +104,14 @@ class KernelIndex:
         for dtype in {t.dtype for t in tensors}:
             mask &= self.dtype(dtype)
         return mask
+
+    def living_with(self, region: RegionSpec) -> Bits:
+        """Variants that live with a region's tensors, and with how its ops read them."""
+        return self.tensors(region.tensors) & self.reading(region)
+
+    def reading(self, region: RegionSpec) -> Bits:
+        """Variants that read as the region's ops do."""
+        return self.all if unmasked(region) is None else self._masked
 
     def bit(self, variant: KernelVariant) -> Bits:
         return 1 << self._place[variant.id]

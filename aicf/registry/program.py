@@ -24,17 +24,42 @@ from ..types import AttrPack, DType, OpKind, Precision, f32, numel, row_major
 Shape = tuple[int, ...]
 
 
+class Bound(NamedTuple):
+    """What masks a load: an index that lies in an axis of its operand at some points only.
+
+    The index is slot `slot`, or, divided, `slot / every`: where that leaves a rest, or the index is not in [0, size), the load
+    has no element. Slots are earlier loads of the map, of i64 or i32: a coordinate, an operand of indices, a number.
+
+    size    the slot of how many elements the axis has
+    stride  the slot of its stride, which the load goes on by for each; None where the load's own strides take it there
+    wraps   indices from -size to -1 count from the end
+    """
+
+    slot: int
+    size: int
+    stride: int | None = None
+    every: int = 1
+    wraps: bool = False
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (self.slot, self.size) if self.stride is None else (self.slot, self.size, self.stride)
+
+
 class Load(NamedTuple):
     """A value that is read at each point of a domain: element `offset + sum(point * strides)` of an operand.
 
-    operand  position in `region.operands`; None for that number itself (i64): the point as an index
+    operand  position in `region.operands`; None for that number itself (i64): the point as an index; None of bool: whether all
+             bounds hold
     strides  in elements, one for each axis of the domain; 0 where the value is repeated
+    bounds   masks it: where one does not hold nothing is read, and the value is 0
     """
 
     operand: int | None
     dtype: DType
     strides: Shape
     offset: int = 0
+    bounds: tuple[Bound, ...] = ()
 
 
 class Apply(NamedTuple):
@@ -114,6 +139,8 @@ class Map:
     @lazy
     def flat(self) -> bool:
         """Every load walks the domain as the stores do, or stays where it is: no coordinates are needed."""
+        if any([load.bounds for load in self.loads]):
+            return False
         dense = row_major(self.shape)
         significant = _significant(self.shape, dense)
         for strides in {load.strides for load in self.loads} - {dense}:

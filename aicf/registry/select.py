@@ -182,7 +182,7 @@ class Selector:
         return min([floor(region, self.device) for floor in floors], default=0.0)
 
     def _may_take(self, region: RegionSpec) -> Bits:
-        bits = self.index.begins(schema_of(region.kind)) & self.index.tensors(region.tensors)
+        bits = self.index.begins(schema_of(region.kind)) & self.index.living_with(region)
         return bits & self.index.accepting(structure(region), len(region.ops))
 
     def best(self, region: RegionSpec, bits: Bits) -> Candidate | None:

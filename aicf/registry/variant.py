@@ -34,6 +34,7 @@ from .checks import (
     prefixes,
     same_shape,
     structure,
+    unmasked,
 )
 from .cost import Cost
 
@@ -171,6 +172,7 @@ class KernelVariant(Immovable):
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
     dtypes   element types that tensors of a region may have
     alignment   bytes that every pointer must be aligned to
+    masked   whether its loads may have bounds (see program.py (Load)); others are not asked of ops that read so, such as a pad
     shared   bytes of shared memory that a block takes
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
@@ -191,6 +193,7 @@ class KernelVariant(Immovable):
     takes: tuple[str, ...] = ()
     dtypes: frozenset[DType] = frozenset(DType)
     alignment: int = 1
+    masked: bool = False
     workspace: Callable[[RegionSpec, DeviceSpec], int] = field(default=lambda region, device: 0)
     needs: tuple[str, ...] = ()
     shared: int = 0
@@ -219,7 +222,8 @@ class KernelVariant(Immovable):
     def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
         if self.viable is not None:
-            return self.admits(device) or first_failure(self.viable(region))
+            refused = self.admits(device) or (None if self.masked else unmasked(region))
+            return refused or first_failure(self.viable(region))
         return self.admits(device) or self._continues(region)
 
     def refuses(self, region: RegionSpec) -> Reject | None:
@@ -253,7 +257,7 @@ class KernelVariant(Immovable):
     def _lives_with(self, region: RegionSpec) -> Reject | None:
         if any(t.dtype not in self.dtypes for t in region.tensors):
             return dtype(region, *sorted(self.dtypes, key=lambda d: d.id))
-        return aligned(region, self.alignment)
+        return aligned(region, self.alignment) or (None if self.masked else unmasked(region))
 
     def admits(self, device: DeviceSpec) -> Reject | None:
         """Why it can't run on a device, whatever the region."""
@@ -274,6 +278,7 @@ def variant(
     takes: tuple[str, ...] = (),
     dtypes: Iterable[DType] = DType,
     alignment: int = 1,
+    masked: bool = False,
     needs: tuple[str, ...] = (),
     shared: int = 0,
     priority: int = 0,
@@ -306,6 +311,7 @@ def variant(
             takes=takes,
             dtypes=frozenset(dtypes),
             alignment=alignment,
+            masked=masked,
             needs=needs,
             shared=shared,
             priority=priority,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...registry.program import Bound, Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
 from .llvm import emit_call
@@ -34,8 +34,23 @@ from .storage import (
 # Kernels pass pointers for the other loads only, and an offset in elements for each load. `outs` has the dtype of each
 # store. All loads come before any store, so a result may take over an operand's memory.
 
-Loads = tuple[DType | None, ...]
+
+@dataclass(frozen=True)
+class Masked:
+    """In `ins`: a load with bounds, by the slots of arguments before it. `dtype` is bool, and `read` false, where it is the mask itself."""
+
+    dtype: DType
+    bounds: tuple[Bound, ...]
+    read: bool = True
+
+
+Loads = tuple[DType | Masked | None, ...]
 Stores = tuple[DType, ...]
+
+
+def reads(load: DType | Masked | None) -> bool:
+    """Whether there is a pointer for it."""
+    return load.read if isinstance(load, Masked) else load is not None
 
 
 @dataclass(frozen=True)
@@ -188,7 +203,11 @@ def emit_loads(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
     arguments, pointer = carried, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
-        if words and k in words:
+        if isinstance(dtype, Masked):
+            source, count = b.extract_value(sources, pointer) if dtype.read else None, width if moves and dtype.read else 1
+            pointer += dtype.read
+            column = _emit_masked(ctx, b, dtype, arguments[0], source, at, count) * (width // count)
+        elif words and k in words:
             pointer += 1
             column = unpack(ctx, b, dtype, [b.bitcast(words[k], ir.IntType(32))])
         elif dtype is None:
@@ -207,6 +226,63 @@ def emit_loads(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
                 column = [emit_load(ctx, b, dtype, source)] * width
         arguments = [(*given, value) for given, value in zip(arguments, column)]
     return arguments
+
+
+def _emit_masked(ctx: Any, b: Any, load: Masked, values: tuple[Any, ...], source: Any, at: Any, width: int) -> list[Any]:
+    """`width` neighbours from `at` on, which are all inside of the bounds or all outside, where they are 0 and not read.
+
+    values  of the arguments before it, in the first lane
+    """
+    wide, inside = ir.IntType(64), None
+    for bound in load.bounds:
+        index, size = (
+            b.sext(values[slot], wide) if values[slot].type != wide else values[slot]
+            for slot in (bound.slot, bound.size)
+        )
+        if bound.wraps:
+            index = b.select(b.icmp_signed("<", index, wide(0)), b.add(index, size), index)
+        holds, whole = None, index
+        if bound.every > 1:
+            whole = b.udiv(index, wide(bound.every))
+            holds = b.icmp_unsigned("==", b.mul(whole, wide(bound.every)), index)
+        within = b.icmp_unsigned("<", whole, size)
+        holds = within if holds is None else b.and_(holds, within)
+        inside = holds if inside is None else b.and_(inside, holds)
+        if bound.stride is not None:
+            at = b.add(at, b.mul(whole, values[bound.stride]))
+    if not load.read:
+        return [inside]
+    before = b.block
+    with b.if_then(inside):
+        pointer = b.gep(source, [at])
+        if width > 1:
+            loaded = emit_load_vector(ctx, b, load.dtype, pointer, width)
+        else:
+            loaded = [emit_load(ctx, b, load.dtype, pointer)]
+        made = b.block
+    column = []
+    for value in loaded:
+        chosen = b.phi(value.type)
+        chosen.add_incoming(value, made)
+        chosen.add_incoming(value.type(None), before)
+        column.append(chosen)
+    return column
+
+
+def _run_masked(load: Masked, values: tuple[Any, ...], source: Any, at: Any, width: int) -> list[Any]:
+    """As _emit_masked, in the simulator."""
+    inside = True
+    for bound in load.bounds:
+        index, size = int(values[bound.slot]), int(values[bound.size])
+        index += size if bound.wraps and index < 0 else 0
+        whole, rest = divmod(index, bound.every)
+        inside = inside and rest == 0 and 0 <= whole < size
+        if bound.stride is not None:
+            at += whole * int(values[bound.stride])
+    if not load.read:
+        return [np.bool_(inside)]
+    nothing = load.dtype.numpy.type(0)
+    return [source[at + j] if inside else nothing for j in range(width)]
 
 
 def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> list[Any]:
@@ -246,6 +322,11 @@ def run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets
     """As _emit_made; `words`: of loads that came by another way."""
     arguments, pointers = carried, iter(sources)
     for k, (dtype, moves, at) in enumerate(zip(lanes.ins, lanes.moves, offsets)):
+        if isinstance(dtype, Masked):
+            source, width = next(pointers) if dtype.read else None, lanes.width if moves and dtype.read else 1
+            column = _run_masked(dtype, arguments[0], source, at, width) * (lanes.width // width)
+            arguments = [(*given, value) for given, value in zip(arguments, column)]
+            continue
         places = [at + j * lanes.apart if moves else at for j in range(lanes.width)]
         column = places if dtype is None else [*map(next(pointers).__getitem__, places)]
         column = (words or {}).get(k, column)

@@ -14,13 +14,13 @@ import numpy as np
 
 from ...registry.program import Expression
 from ..dsl import cuda
-from .element import Loads, Stores, mapper, vector_mapper
+from .element import Loads, Stores, mapper, reads, vector_mapper
 from .index import Walk, coordinates, offsets
 
 
 def blocks_per_sm(ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int) -> int:
     """How many blocks of 256 threads find registers for what one thread holds, and as much again for what is in between."""
-    moving = sum(any(steps) for (steps, _), dtype in zip(walks, ins) if dtype is not None)
+    moving = sum(any(steps) for (steps, _), load in zip(walks, ins) if reads(load))
     values = width * (moving + len(outs)) + (len(ins) - moving) // 2
     return 4 if values <= 32 else 2 if values <= 64 else 1
 

@@ -10,10 +10,10 @@ import numpy as np
 from ..dsl import SIMULATED, deferred, device, intrinsic, ir, types
 
 # How a load walks some dimensions, when a kernel is made: for each dimension 0 (stays), 1 (neighbours) or GIVEN (a stride
-# that is an argument of the kernel); and the element where it starts.
+# that is an argument of the kernel); and the element where it starts, None if that is an argument behind the strides.
 GIVEN = -1
 Steps = tuple[int, ...]
-Walk = tuple[Steps, int]
+Walk = tuple[Steps, int | None]
 
 
 def walk_of(strides: tuple[int, ...]) -> Steps:
@@ -42,7 +42,7 @@ def coordinates(rank: int, narrow: bool) -> Any:
 def offsets(walks: tuple[Walk, ...]) -> Any:
     """`of(at, strides)`: coordinates to one offset for each walk, in elements.
 
-    strides  those of all walks that are GIVEN, in order; what stays or goes on by one costs no multiplication
+    strides  those of all walks that are GIVEN, and starts, in order; what stays or goes on by one costs no multiplication
     """
     if SIMULATED:
         return functools.partial(_offsets, walks)
@@ -52,7 +52,7 @@ def offsets(walks: tuple[Walk, ...]) -> Any:
         def codegen(ctx, b, sig, args):
             wide, given, made = ir.IntType(64), 0, []
             for steps, start in walks:
-                total = wide(start)
+                total = wide(start or 0)
                 for d, step in enumerate(steps):
                     if step == 0:
                         continue
@@ -61,6 +61,8 @@ def offsets(walks: tuple[Walk, ...]) -> Any:
                         term = b.mul(term, b.extract_value(args[1], given))
                         given += 1
                     total = b.add(total, term)
+                if start is None:
+                    total, given = b.add(total, b.extract_value(args[1], given)), given + 1
                 made.append(total)
             return ctx.make_tuple(b, sig.return_type, made)
 
@@ -71,9 +73,8 @@ def offsets(walks: tuple[Walk, ...]) -> Any:
 
 def _offsets(walks: tuple[Walk, ...], at: Any, strides: Any) -> tuple[Any, ...]:
     given = iter(strides)
-    return tuple(
-        np.int64(
-            start + sum(x * (next(given) if step == GIVEN else step) for x, step in zip(at, steps) if step)
-        )
-        for steps, start in walks
-    )
+    made = []
+    for steps, start in walks:
+        moved = sum(x * (next(given) if step == GIVEN else step) for x, step in zip(at, steps) if step)
+        made.append(np.int64(moved + (next(given) if start is None else start)))
+    return tuple(made)

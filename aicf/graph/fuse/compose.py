@@ -264,7 +264,7 @@ class Composer:
         return Shared(
             rows, join_unsized(attrs, rows), made.union(op.outputs), read | reads,
             _touches(attrs, read, rows, reads), storage, own + (before.point if before else 0), own,
-            self.selector.index.tensors(spec.tensors),
+            self.selector.index.living_with(spec),
         )  # fmt: skip
 
     def _narrowed(
@@ -293,10 +293,12 @@ class Composer:
         masks = [
             ("slot", index.viable(_structure(attrs), len(spec.ops))),
             ("avail", index.alignment(attrs["avail"])),
+            ("access", index.reading(spec)),
         ]
         values = {
             "slot": (_structure(old), _structure(attrs)),
             "avail": (str(old["avail"]), str(attrs["avail"])),
+            "access": (" ".join(sorted(old["access"])), " ".join(sorted(attrs["access"]))),
         }
         emptied = "", "", ""
         for name, mask in masks:
