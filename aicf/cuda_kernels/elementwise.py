@@ -5,7 +5,7 @@ A map is read from the region (registry/program.py); its scalar functions are in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -186,8 +186,13 @@ def vector_width(m: Map) -> int:
     return max(4, VECTOR // max([d.itemsize for d in (*moving, *store_types(m))]))
 
 
-def unaligned(region: RegionSpec, m: Map, width: int) -> Reject | None:
-    """The first that moves but does not start where a vector may, for runs of `width` neighbours."""
+def unaligned(
+    region: RegionSpec, m: Map, width: int, moving: Collection[Load] | None = None
+) -> Reject | None:
+    """The first that moves but does not start where a vector may, for runs of `width` neighbours.
+
+    moving  loads that go on along runs, if others don't: indices that stay may begin anywhere
+    """
     walking = [load for load in m.loads if any(load.strides)]
     operands = sorted({load.operand for load in walking if load.operand is not None})
     moving = [("operand", i, region.operands[i]) for i in operands]
@@ -196,7 +201,8 @@ def unaligned(region: RegionSpec, m: Map, width: int) -> Reject | None:
         needed = min(VECTOR, width * t.dtype.itemsize)
         if t.alignment < needed:
             return Reject("aligned", f"{what} {i} is aligned to {t.alignment} bytes, needs {needed}")
-    return next((multiple("start of a vector", w.offset, width) for w in walking if w.offset % width), None)
+    moves = [w for w in walking if w.operand is not None or moving is None or w in moving]
+    return next((multiple("start of a vector", w.offset, width) for w in moves if w.offset % width), None)
 
 
 def _across(m: Map, strides: Sequence[Strides], width: int) -> Reject | None:
@@ -322,7 +328,7 @@ class ElementwiseRows:
                 for s in steps[:-1]:
                     yield multiple(f"row stride of operand {load.operand}", s, width)
         yield _across(m, strides, width)
-        yield unaligned(region, m, width)
+        yield unaligned(region, m, width, [x for x, steps in zip(m.loads, strides) if steps[-1] != 0])
 
     least = one_launch
 

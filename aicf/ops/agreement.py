@@ -78,7 +78,7 @@ def _compare(schema: OpSchema, shapes: Any, attrs: Mapping[str, Any], rng: np.ra
     accesses = schema.accesses(shapes, results[0].rank, pack)
     with np.errstate(all="ignore"):
         for index in np.ndindex(results[0].shape):
-            operands = [_element(access, arrays, index, results[0].shape) for access in accesses]
+            operands = _arguments(accesses, arrays, index, results[0].shape)
             try:
                 made = function(*operands, **constants)
             except Exception as error:
@@ -98,6 +98,27 @@ def _keywords(function: FunctionType) -> tuple[str, ...]:
 
 def _admitted(constraint: Any) -> DType:
     return min(constraint.dtypes, key=lambda t: t.id)  # f32 where it may be
+
+
+def _arguments(accesses: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
+    """Of the scalar function at a point of the result."""
+    made: list[Any] = []
+    for access in accesses:
+        if not access.masked:
+            made.append(_element(access, arrays, index, shape))
+            continue
+        own = arrays[access.operand]
+        at = [start + (index[axis] * step if axis >= 0 else 0) for axis, start, step in access.walked()]
+        inside = all(0 <= at[axis] < own.shape[axis] for axis in access.bounded)
+        for axis, follows, start, every in access.spread:
+            at[axis], rest = divmod(index[follows] - start, every)
+            inside = inside and rest == 0 and 0 <= at[axis] < own.shape[axis]
+        for axis, argument in access.index:
+            number = int(_element(accesses[argument], arrays, index, shape))
+            at[axis] = number + own.shape[axis] * (number < 0)
+            inside = inside and 0 <= at[axis] < own.shape[axis]
+        made += [own[tuple(at)] if inside else own.dtype.type(0), np.bool_(inside)]
+    return made
 
 
 def _element(access: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]) -> Any:
@@ -126,8 +147,10 @@ def _disagreement(
     got: Any,
     want: Any,
 ) -> Exception:
-    declared = schema.declared(len(accesses))
-    names = ["index" if a.operand is None else declared[a.operand].name for a in accesses]
+    declared, names = schema.declared(len(accesses)), []
+    for access in accesses:
+        names.append("index" if access.operand is None else declared[access.operand].name)
+        names += [f"whether {names[-1]} has an element"] * access.masked
     told = itertools.chain(zip(names, operands), attrs.items())
     return MismatchError(
         f"{schema.name}: its reference and its scalar function disagree on {schema.results[n]}",

@@ -21,6 +21,7 @@ from .constraints import (
     DISCONTINUOUS,
     ELEMENTWISE,
     MAP,
+    MASKED,
     AttrDecl,
     ConstraintBroken,
     OperandDecl,
@@ -42,17 +43,33 @@ class Access:
     starts   for each axis of the operand, where it begins; () if all begin at 0
     steps    for each axis of the operand, how far it goes for one step of the axis that it follows, backwards if negative;
              () if all go by one
+
+    A read that may have no element is masked; it is two arguments: the element, anything where there is none, and whether there
+    is one. Its op has the trait MASKED.
+
+    bounded  axes of the operand along which the read may lie outside of it
+    spread   (axis, follows, start, every): along this axis there are elements at every so many points of the axis that it
+             follows, from a start on
+    index    (axis, argument): where along this axis is said by the access of that number, of an operand of integers; those
+             from -size to -1 count from the end
     """
 
     operand: int | None
     axes: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
+    bounded: tuple[int, ...] = ()
+    spread: tuple[tuple[int, int, int, int], ...] = ()
+    index: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def masked(self) -> bool:
+        return bool(self.bounded or self.spread or self.index)
 
     @property
     def plain(self) -> bool:
-        """Whether every axis begins at 0 and goes by one."""
-        return not any(self.starts) and all(step == 1 for step in self.steps)
+        """Whether every axis begins at 0 and goes by one, and nothing is masked."""
+        return not self.masked and not any(self.starts) and all(step == 1 for step in self.steps)
 
     def walked(self) -> Iterator[tuple[int, int, int]]:
         """Of each axis of the operand: the axis that it follows, its start and its step."""
@@ -258,7 +275,12 @@ class OpSchema:
     ) -> tuple[Access, ...]:
         """What a map op's scalar function is called with; operands of these shapes, a result of this rank."""
         if self.access_fn is not None:
-            return tuple(self.access_fn(*shapes, **attrs))
+            made = tuple(self.access_fn(*shapes, **attrs))
+            if MASKED not in self.traits and any([access.masked for access in made]):
+                raise RegistryError(
+                    f"op {self.name} reads under a mask", expected="traits=(MASKED,), by which kernels know it"
+                )
+            return made
         return _at_the_right(tuple([None if shape is None else len(shape) for shape in shapes]), rank)
 
     # --- the boundary -----------------------------------------------------------------------------------------------

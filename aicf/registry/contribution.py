@@ -115,7 +115,7 @@ def _reads(
             continue
         t = op.inputs[access.operand]
         in_place = tensors[t].shape == result.shape and access.axes == whole and access.plain
-        ways.add("in place" if in_place else "broadcast")
+        ways.add("masked" if access.masked else "in place" if in_place else "broadcast")
         if not in_place:
             scattered.add(t)
     return frozenset(scattered), frozenset(ways)

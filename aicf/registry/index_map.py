@@ -32,14 +32,16 @@ def operand_map(access: Access, result: IndexMap, shape: Sequence[int], extents:
     """
     found = []
     for (follows, start, step), size in zip(access.walked(), shape):
-        if size == 1:
-            found.append(STILL)
-        elif follows < 0 or extents[follows] == 1:
-            found.append(Coordinate(start))
-        else:
-            begin, terms = result[follows]
-            found.append(Coordinate(start + step * begin, tuple([(axis, step * by) for axis, by in terms])))
+        found.append(STILL if size == 1 else follow(result, extents, follows, start, step))
     return tuple(found)
+
+
+def follow(result: IndexMap, extents: Sequence[int], axis: int, start: int = 0, step: int = 1) -> Coordinate:
+    """`start`, and `step` for each step of an axis of a result that is made like `result`."""
+    if axis < 0 or extents[axis] == 1:
+        return Coordinate(start)
+    begin, terms = result[axis]
+    return Coordinate(start + step * begin, tuple([(along, step * by) for along, by in terms]))
 
 
 def told(at: IndexMap) -> str:

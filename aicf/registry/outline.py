@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from ..rows import RegionSpec
-from ..types import AttrPack, DType, Precision, TensorDesc, row_major
-from .index_map import IndexMap
-from .program import Apply, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
+from ..types import AttrPack, DType, Precision, TensorDesc, i64, row_major
+from .index_map import Coordinate, IndexMap
+from .program import Apply, Bound, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
 from .variant import Reject
 
 
@@ -17,12 +18,14 @@ class Walk(NamedTuple):
 
     operand  position in `region.operands`; None for the index of a point in the tensor's shape
     at       where, at each point of the domain
+    bounds   what masks it
     """
 
     operand: int | None
     tensor: int
     dtype: DType
     at: IndexMap
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def axes(self) -> set[int]:
@@ -38,7 +41,47 @@ class Walk(NamedTuple):
             offset += start * stride
             for axis, step in terms:
                 steps[axis] += step * stride
-        return Load(self.operand, self.dtype, tuple(steps), offset)
+        return Load(self.operand, self.dtype, tuple(steps), offset, self.bounds)
+
+
+@dataclass(frozen=True)
+class Position:
+    """A Load of a coordinate of the domain's point."""
+
+    at: Coordinate
+    dtype: ClassVar[DType] = i64
+
+    def load(self, tensors: Sequence[TensorDesc], rank: int) -> Load:
+        steps = dict(self.at.terms)
+        return Load(None, i64, tuple([steps.get(axis, 0) for axis in range(rank)]), self.at.start)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A Load of a number: a tensor's size along an axis, or its stride."""
+
+    tensor: int
+    axis: int
+    stride: bool = False
+    dtype: ClassVar[DType] = i64
+
+    def load(self, tensors: Sequence[TensorDesc], rank: int) -> Load:
+        desc = tensors[self.tensor]
+        return Load(None, i64, (0,) * rank, (desc.stride if self.stride else desc.shape)[self.axis])
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A Load of whether bounds hold."""
+
+    bounds: tuple[Bound, ...]
+    dtype: ClassVar[DType] = DType.bool
+
+    def load(self, tensors: Sequence[TensorDesc], rank: int) -> Load:
+        return Load(None, DType.bool, (0,) * rank, 0, self.bounds)
+
+
+Source = Walk | Position | Extent | Mask
 
 
 class MapOutline(NamedTuple):
@@ -46,7 +89,7 @@ class MapOutline(NamedTuple):
 
     domain: int
     carried: int
-    walks: tuple[Walk, ...]
+    walks: tuple[Source, ...]
     applies: tuple[Apply, ...]
     dtypes: tuple[DType, ...]
     rounded: frozenset[int]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ops import record
 from ..ops.reductions import normal_axes
@@ -12,9 +13,9 @@ from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc
 from .by_form import by_form
-from .index_map import STILL, IndexMap, identity, operand_map, told
-from .outline import Factor, GemmOutline, MapOutline, Outline, Walk
-from .program import Apply, ColumnSums, Map, Program, Reduction, Shape
+from .index_map import STILL, Coordinate, IndexMap, follow, identity, operand_map, told
+from .outline import Extent, Factor, GemmOutline, MapOutline, Mask, Outline, Position, Source, Walk
+from .program import Apply, Bound, ColumnSums, Map, Program, Reduction, Shape
 from .variant import Reject
 
 
@@ -173,13 +174,14 @@ def _placed(alone: MapOutline, op: RegionOp, region: RegionSpec) -> MapOutline:
     """The map of `region.only(op)`, with its tensors found among the region's."""
     ins = tuple(dict.fromkeys([t for t in op.inputs if t >= 0]))
     tensors = tuple(dict.fromkeys((*ins, *op.outputs)))
-    walks = [
-        walk._replace(
-            tensor=tensors[walk.tensor],
-            operand=None if walk.operand is None else region.inputs.index(ins[walk.operand]),
-        )
-        for walk in alone.walks
-    ]
+    walks: list[Source] = []
+    for walk in alone.walks:
+        if isinstance(walk, Walk):
+            operand = None if walk.operand is None else region.inputs.index(ins[walk.operand])
+            walk = walk._replace(tensor=tensors[walk.tensor], operand=operand)
+        elif isinstance(walk, Extent):
+            walk = replace(walk, tensor=tensors[walk.tensor])
+        walks.append(walk)
     places = [(p, t) for p, t in enumerate(region.outputs) if t in op.outputs]
     stores = tuple((slot, p) for slot, n in alone.stores for p, t in places if t == op.outputs[n])
     return alone._replace(domain=tensors[alone.domain], walks=tuple(walks), stores=stores)
@@ -191,6 +193,21 @@ def _placed(alone: MapOutline, op: RegionOp, region: RegionSpec) -> MapOutline:
 class _Unreadable(Exception):
     def __init__(self, condition: str, reason: str) -> None:
         self.reject = Reject(condition, reason)
+
+
+class Test(NamedTuple):
+    """That a coordinate of the domain's points lies in an axis of a tensor."""
+
+    coordinate: Coordinate
+    tensor: int
+    axis: int
+
+
+class Place(NamedTuple):
+    """Where a value is made, at each point of the domain; and the tests without which nobody wants it there."""
+
+    at: IndexMap
+    tests: tuple[Test, ...] = ()
 
 
 class _Reader:
@@ -282,30 +299,29 @@ class _Reader:
         walks = self._walks(ops, shape, carried, fed)
         slots: dict[Any, int] = {} if carried is None else {carried: 0}
         dtypes = [] if carried is None else [self.tensors[carried].dtype]
-        loads: list[Walk] = []
+        loads: list[Source] = []
+
+        def slot(load: Source) -> int:
+            if load not in slots:
+                slots[load] = len(dtypes)
+                loads.append(load)
+                dtypes.append(load.dtype)
+            return slots[load]
+
         arguments: list[list[Any]] = []
         own = {carried, *(t for op in ops for t in op.outputs)}
         for op in ops:
-            keys = [
-                self._argument(op, access, walks[op.outputs[0]]) for access in accesses_of(op, self.tensors)
-            ]
+            keys = self._arguments(op, walks[op.outputs[0]], slot)
             for key in keys:
-                if not isinstance(key, Walk) and key not in own:
+                if isinstance(key, int) and key not in own:
                     raise _Unreadable("core", f"{op.kind} reads a value from before the core")
-                if isinstance(key, Walk) and key not in slots:
-                    slots[key] = len(dtypes)
-                    loads.append(key)
-                    dtypes.append(key.dtype)
             arguments.append(keys)
             # results are numbered after all loads; until then they are known by their tensors
         if fed is not None and fed not in own and fed not in self.position:
             raise _Unreadable("core", f"{self.tensors[fed]} is made before the maps that end in its sums")
         if fed is not None and fed in self.position:
-            key = self._external(fed, walks[fed])
-            if key not in slots:
-                slots[key] = len(dtypes)
-                loads.append(key)
-                dtypes.append(key.dtype)
+            key = self._external(fed, walks[fed].at)
+            slot(key)
         applies = []
         for op, keys in zip(ops, arguments):
             ins = tuple(slots[key] for key in keys)
@@ -330,17 +346,19 @@ class _Reader:
 
     def _walks(
         self, ops: Sequence[RegionOp], shape: Shape, carried: int | None, fed: int | None
-    ) -> dict[int, IndexMap]:
+    ) -> dict[int, Place]:
         """Of each tensor, where it is made at each point of the domain; found from the last op back."""
-        walks: dict[int, IndexMap] = {}
+        walks: dict[int, Place] = {}
 
-        def note(t: int, at: IndexMap) -> None:
-            if t not in self.position and walks.setdefault(t, at) != at:
-                raise _Unreadable(
-                    "access", f"{self.tensors[t]} is read in two ways: at {told(walks[t])} and {told(at)}"
-                )
+        def note(t: int, place: Place) -> None:
+            if t in self.position or (known := walks.setdefault(t, place)) == place:
+                return
+            desc = self.tensors[t]
+            if known.at == place.at:
+                raise _Unreadable("access", f"{desc} is read in two ways: under a mask, and under none or another")
+            raise _Unreadable("access", f"{desc} is read in two ways: at {told(known.at)} and {told(place.at)}")
 
-        whole = tuple([c if size != 1 else STILL for c, size in zip(identity(len(shape)), shape)])
+        whole = Place(tuple([c if size != 1 else STILL for c, size in zip(identity(len(shape)), shape)]))
         if fed is not None:
             note(fed, whole)
             walks.setdefault(fed, whole)
@@ -354,11 +372,16 @@ class _Reader:
                     note(t, whole)
                 if walks[t] != walks[op.outputs[0]]:
                     raise _Unreadable("access", f"results of {op.kind} are read in two ways")
-            at, extents = walks[op.outputs[0]], self.tensors[op.outputs[0]].shape
+            place, extents = walks[op.outputs[0]], self.tensors[op.outputs[0]].shape
             for access in accesses_of(op, self.tensors):
-                if access.operand is not None:
-                    t = op.inputs[access.operand]
-                    note(t, operand_map(access, at, self.tensors[t].shape, extents))
+                if access.operand is None:
+                    continue
+                t = op.inputs[access.operand]
+                if (access.spread or access.index) and t not in self.position:
+                    how = "by index" if access.index else "at every so many points"
+                    raise _Unreadable("access", f"{op.kind} reads {self.tensors[t]} {how}, and the region makes it")
+                at = operand_map(access, place.at, self.tensors[t].shape, extents)
+                note(t, Place(at, self._tested(access, t, place, extents)))
         if carried is not None:
             if self.tensors[carried].shape != shape:
                 raise _Unreadable(
@@ -367,19 +390,56 @@ class _Reader:
             note(carried, whole)
         return walks
 
-    def _argument(self, op: RegionOp, access: Access, at: IndexMap) -> Walk | int:
-        """What an op whose result is made like `at` is called with: a Walk, or a tensor that the map makes."""
-        extents = self.tensors[op.outputs[0]].shape
-        if access.operand is None:
-            like = next(t for t, desc in enumerate(self.tensors) if desc.shape == extents)
-            return Walk(None, like, DType.i64, operand_map(access, at, extents, extents))
-        t = op.inputs[access.operand]
-        if t not in self.position:
-            return t
-        return self._external(t, operand_map(access, at, self.tensors[t].shape, extents))
+    def _tested(self, access: Access, t: int, place: Place, extents: Shape) -> tuple[Test, ...]:
+        """What must be inside of what for a read to have an element: of its op's result, and of its own."""
+        steps = list(access.walked())
+        own = [Test(follow(place.at, extents, *steps[axis]), t, axis) for axis in access.bounded]
+        return tuple(dict.fromkeys((*place.tests, *own)))
 
-    def _external(self, t: int, at: IndexMap) -> Walk:
-        return Walk(self.position[t], t, self.tensors[t].dtype, at)
+    def _arguments(self, op: RegionOp, place: Place, slot: Callable[[Source], int]) -> list[Source | int]:
+        """What an op whose result is made like `place` is called with: loads, which `slot` numbers, or tensors that the map makes."""
+        extents, accesses = self.tensors[op.outputs[0]].shape, accesses_of(op, self.tensors)
+        keys: list[Source | int] = []
+        for access in accesses:
+            if access.operand is None:
+                like = next(t for t, desc in enumerate(self.tensors) if desc.shape == extents)
+                keys.append(Walk(None, like, DType.i64, operand_map(access, place.at, extents, extents)))
+                slot(keys[-1])
+                continue
+            t = op.inputs[access.operand]
+            bounds = [
+                Bound(slot(Position(test.coordinate)), slot(Extent(test.tensor, test.axis)))
+                for test in self._tested(access, t, place, extents)
+            ]
+            for axis, follows, start, every in access.spread:
+                at, along = follow(place.at, extents, follows, -start), (Extent(t, axis), Extent(t, axis, True))
+                bounds.append(Bound(slot(Position(at)), *map(slot, along), every=every))
+            for axis, argument in access.index:
+                index = self._index(op, accesses[argument], place, slot)
+                bounds.append(Bound(index, slot(Extent(t, axis)), slot(Extent(t, axis, True)), wraps=True))
+            at_all = operand_map(access, place.at, self.tensors[t].shape, extents)
+            keys.append(self._external(t, at_all, tuple(bounds)) if t in self.position else t)
+            if access.masked:
+                keys.append(Mask(tuple(bounds)))
+            for key in keys[-2:]:
+                if not isinstance(key, int):
+                    slot(key)
+        return keys
+
+    def _index(self, op: RegionOp, access: Access, place: Place, slot: Callable[[Source], int]) -> int:
+        """The slot of an operand of indices."""
+        assert access.operand is not None
+        t, extents = op.inputs[access.operand], self.tensors[op.outputs[0]].shape
+        if t not in self.position:
+            raise _Unreadable("access", f"{op.kind} reads at indices {self.tensors[t]}, which the region makes")
+        bounds = tuple([
+            Bound(slot(Position(test.coordinate)), slot(Extent(test.tensor, test.axis)))
+            for test in self._tested(access, t, place, extents)
+        ])  # fmt: skip
+        return slot(self._external(t, operand_map(access, place.at, self.tensors[t].shape, extents), bounds))
+
+    def _external(self, t: int, at: IndexMap, bounds: tuple[Bound, ...] = ()) -> Walk:
+        return Walk(self.position[t], t, self.tensors[t].dtype, at, bounds)
 
     def _is_rounded(self, t: int, ops: Sequence[RegionOp], carried: int | None) -> bool:
         """Rounding points: what is stored, what a convert made, what a jump reads; when strict, every op's result."""

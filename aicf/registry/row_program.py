@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..ops import record
 from ..ops.reductions import normal_axes
-from ..ops.schema import Access, schema_of
+from ..ops.schema import MASKED, Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import DType, numel
 from .checks import Reject
@@ -231,6 +231,8 @@ class _Reader:
             for axis, size in enumerate(tensors[result].shape):
                 if size != 1:
                     self._same((result, axis), (other, axis))
+        if MASKED in schema.traits:
+            raise _Unreadable("mask", f"{op.kind} reads under a mask, or by index")
         for k, access in enumerate(accesses_of(op, tensors)):
             if access.operand is None:
                 self.reads[n, k] = Read(-1, -1, access)

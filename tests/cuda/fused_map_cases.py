@@ -82,6 +82,44 @@ def transposed(m: int, n: int) -> RegionSpec:
     )
 
 
+def padded(shape: Sequence[int], dtype: DType = f32, **amounts: tuple[int, ...]) -> RegionSpec:
+    """Maps before and behind a pad, and a residual that is as wide."""
+    x = desc(shape, dtype)
+    wide = schema_of("pad").infer([x], {"value": 0.5, **amounts})[0].shape
+    return fused({"x": x, "b": desc(shape[-1:], dtype), "r": desc(wide, dtype)}, ("h", "bias_add", "x", "b"),
+                 ("p", "pad", "h", {"value": 0.5, **amounts}), ("y", "add", "p", "r"))  # fmt: skip
+
+
+def padded_between(shape: Sequence[int], dtype: DType = f32) -> RegionSpec:
+    """What the gradient of a slice with steps is; then another pad, backwards."""
+    rank = len(shape)
+    amounts = {"interior": (2,) * rank, "low": (1,) * rank, "high": (-1,) * rank}
+    return fused({"x": desc(shape, dtype)}, ("p", "pad", "x", amounts), ("q", "reverse", "p", {"dims": (0,)}),
+                 ("y", "pad", "q", {"low": (-2,) * rank, "high": (3,) * rank}))  # fmt: skip
+
+
+def padded_sums(m: int, n: int, axis: int, dtype: DType = f32) -> RegionSpec:
+    """A pad on the way into a reduction, and one behind it."""
+    kept = (m + 3, 1) if axis else (1, n + 4)
+    small = desc((m, 1) if axis else (1, n), dtype)
+    low = tuple([k - s for k, s in zip(kept, small.shape)])
+    return fused({"x": desc((m, n), dtype), "z": small}, ("p", "pad", "x", {"low": (1, 0), "high": (2, 4), "value": 0.5}),
+                 ("q", "square", "p"), ("s", "reduce_mean", "q", {"axes": (axis,), "keepdims": True}),
+                 ("w", "pad", "z", {"low": low}), ("y", "add", "s", "w"))  # fmt: skip
+
+
+def masked() -> list[Case]:
+    around, aligned = {"low": (1, 3), "high": (2, 0)}, {"low": (1, 8), "high": (0, 16)}
+    cases = [Case(STRIDED, padded((5, 7), t, **around), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(STRIDED, padded(shape, **around)) for shape in ((0, 7), (1, 1), (3, 0))]
+    cases += [Case(STRIDED, padded_between((3, 4), t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(ROWS, padded((5, 24), t, **aligned), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(ROWS, padded((5, 16), low=(2, 0), high=(-3, 0)))]
+    cases += [Case(REDUCE_ROWS, padded_sums(5, 37, 1, t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(REDUCE_COLUMNS, padded_sums(37, 5, 0)), Case(REDUCE_NAIVE, padded_sums(5, 7, 1))]
+    return cases
+
+
 def maps() -> list[Case]:
     cases = [
         Case(v, chain(n, t), TOLERANCE[t]) for v in (FLAT, VECTOR) for t in TOLERANCE for n in (0, 1, 103)
@@ -245,9 +283,11 @@ def one_by_one(
     return [values[i][0] for i in r.outputs]
 
 
-SMALL = maps() + reductions() + independent()
+SMALL = maps() + reductions() + independent() + masked()
 
 LARGE = [
+    *(Case(v, padded((1000, 1024), t, low=(3, 8), high=(0, 24)), TOLERANCE[t]) for v in (STRIDED, ROWS) for t in TOLERANCE),
+    Case(STRIDED, padded_between((700, 333))), Case(REDUCE_ROWS, padded_sums(1000, 1000, 1)),
     *(Case(v, chain(2**20 + 3, t), TOLERANCE[t]) for v in (FLAT, VECTOR) for t in TOLERANCE),
     *(Case(v, residual((1000, 1024), length, t), TOLERANCE[t])
       for v in (STRIDED, ROWS) for t in TOLERANCE for length in (1000, 1024)),

@@ -61,6 +61,7 @@ CASES = [
     Case(STRIDED, region("slice", (5, 9), start=(1, 2), limit=(5, 9), step=(3, 2))),
     Case(FLAT, region("slice", (9,), start=(2,), limit=(7,), step=(1,))),
     Case("cuda.elementwise_rows.v1", region("slice", (5, 16), start=(0, 4), limit=(5, 12), step=(2, 1))),
+    Case(STRIDED, region("pad", desc((3, 5), f16), value=0.5, low=(1, -2), high=(0, 3), interior=(1, 0)), tolerance=1e-3),
     Case("cuda.dropout_philox.v1", region("dropout", (103,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.dropout_philox.v1", region("dropout", desc((30,), f16, alignment=2), desc((2,), i64), rate=0.6, layer=0),
          tolerance=1e-3),

@@ -1,0 +1,87 @@
+"""Reads under a mask on the host: pads, alone and among maps and reductions (A12, A14)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aicf.types import DType, bool_, f16, f32, i64
+
+from .regions import Graph, normal
+
+LOOP, REDUCE = "elementwise_loop", "reduce_loop"
+PADS = {
+    "around": ((3, 5), {"low": (1, 2), "high": (2, 1)}),
+    "behind the last": ((4, 513), {"high": (0, 300)}),
+    "before the last": ((4, 3), {"low": (0, 600)}),
+    "rows": ((5, 1000), {"low": (2, 0), "high": (1, 0)}),
+    "cut and padded": ((7, 6), {"low": (-2, 3), "high": (1, -4)}),
+    "cut": ((7, 6), {"low": (-2, 0), "high": (0, -4)}),
+    "between": ((3, 4), {"interior": (2, 1), "low": (0, 1)}),
+    "between, and cut": ((3, 4), {"interior": (2, 1), "low": (-1, -2), "high": (-3, 2)}),
+    "one of one": ((1, 1), {"low": (2, 0), "high": (0, 2), "interior": (3, 3)}),
+    "of nothing": ((0, 3), {"low": (2, 1), "high": (1, 0)}),
+    "to nothing": ((2, 3), {"low": (-2, 0)}),
+    "nothing": ((2, 3), {}),
+    "a number": ((), {}),
+}
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("pad", PADS)
+def test_a_pad_is_a_loop(pad):
+    shape, amounts = PADS[pad]
+    Graph({"x": normal(*shape)}, ("pad", "x", "y", {"value": 0.5, **amounts})).check(LOOP, 1e-12)
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", [f16, i64, bool_, DType.f8e4m3], ids=str)
+def test_pads_of_every_type(dtype):
+    x = normal(3, 5, dtype=dtype)
+    Graph({"x": x}, ("pad", "x", "y", {"value": 1.0, "low": (1, 2), "high": (0, 3)})).check(LOOP, 1e-12)
+
+
+@pytest.mark.spec("A12")
+def test_a_pad_of_a_strided_operand():
+    x = normal(12, 10)[::-3, 1::2]
+    Graph({"x": x}, ("pad", "x", "y", {"low": (1, 0), "high": (0, 2)}), ("relu", "y", "z", {})).check(LOOP, 1e-12)
+
+
+@pytest.mark.spec("A12", "A14")
+@pytest.mark.parametrize("pad", PADS)
+@pytest.mark.parametrize("amid", [False, True])
+def test_maps_around_a_pad(pad, amid):
+    """What comes before is computed where there is an element, what comes after everywhere."""
+    shape, amounts = PADS[pad]
+    x, b = normal(*shape), normal(*shape[-1:])
+    before = [("exp", "x", "e", {}), ("add", "e b", "a", {})] if amid else []
+    steps = [("pad", "a" if amid else "x", "p", {"value": -1.0, **amounts}), ("square", "p", "s", {})]
+    if any(n > 0 for entries in amounts.values() for n in (entries if "interior" in amounts else ())) and amid and max(shape, default=0) > 1:
+        pytest.skip("between its own: read from memory only")
+    Graph({"x": x, "b": b} if amid else {"x": x}, *before, *steps).check(LOOP, 2e-6)
+
+
+@pytest.mark.spec("A12")
+def test_a_pad_of_a_pad_and_views_around_it():
+    x = normal(5, 7)
+    Graph(
+        {"x": x}, ("pad", "x", "a", {"low": (1, 2), "high": (0, 1), "value": 2.0}), ("neg", "a", "n", {}),
+        ("reverse", "n", "r", {"dims": (0, 1)}), ("pad", "r", "b", {"low": (-2, 1), "high": (3, -4)}),
+        ("transpose", "b", "t", {"perm": (1, 0)}), ("slice", "t", "s", {"start": (1, 0), "limit": (7, 7), "step": (2, 3)}),
+        ("tanh", "s", "out", {}),
+    ).check(LOOP)  # fmt: skip
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_a_pad_before_and_behind_a_reduction(axes):
+    x, y = normal(9, 300), normal(9, 300)
+    before = ("pad", "x", "p", {"low": (2, 3), "value": 0.25}), ("square", "p", "s", {})
+    Graph({"x": x}, *before, ("reduce_sum", "s", "out", {"axes": axes, "keepdims": True})).check(REDUCE)
+    shape = (1 if 0 in axes else 9, 1 if 1 in axes else 300)
+    low = tuple(0 if n == 1 else 2 for n in shape)
+    small = normal(*(n - k for n, k in zip(shape, low)))
+    Graph(
+        {"x": x, "z": small}, ("reduce_mean", "x", "m", {"axes": axes, "keepdims": True}),
+        ("pad", "z", "q", {"low": low}), ("sub", "m q", "out", {}),
+    ).check(REDUCE)  # fmt: skip
