@@ -208,7 +208,12 @@ def _generate(typing, expression, sources, walks, bounds, context, builder, sign
     # Bounds of coordinates that go on by one end blocks. So they hold for all of a block, or nowhere in it, and it is loaded
     # without asking, from zeros if need be.
     moving = {k for k in count if walks[k] == NEXT and sources[k] is None and not bounds[k]}
-    ends = [b for k in count for b in bounds[k] if b.slot in moving and b.every == 1 and b.stride is None and b.size in repeated]
+    ends = [
+        b
+        for k in count
+        for b in bounds[k]
+        if b.slot in moving and b.every == 1 and b.stride is None and b.size in repeated
+    ]
     whole = {
         k: k not in repeated and all(b in ends or all(slot in repeated for slot in b.slots) for b in bounds[k])
         for k in count if bounds[k]
@@ -335,9 +340,7 @@ class _Emitter:
         if index.type != zero.type:
             index = builder.sext(index, zero.type)
         if bound.wraps:
-            index = builder.select(
-                builder.icmp_signed("<", index, zero), builder.add(index, size), index
-            )
+            index = builder.select(builder.icmp_signed("<", index, zero), builder.add(index, size), index)
         if bound.every == 1:
             return builder.icmp_unsigned("<", index, size), index
         every = self.number(bound.every)

@@ -1,6 +1,18 @@
 """What the ops are: one file per op or small family. Importing this package registers all of them."""
 
-from . import activations, arithmetic, dropout, gemm, losses, memory, optimizers, padding, reductions, rows, views
+from . import (
+    activations,
+    arithmetic,
+    dropout,
+    gemm,
+    losses,
+    memory,
+    optimizers,
+    padding,
+    reductions,
+    rows,
+    views,
+)
 from .schema import OpSchema, schema_of, schemas
 
 __all__ = [

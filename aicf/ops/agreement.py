@@ -100,7 +100,9 @@ def _admitted(constraint: Any) -> DType:
     return min(constraint.dtypes, key=lambda t: t.id)  # f32 where it may be
 
 
-def _arguments(accesses: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
+def _arguments(
+    accesses: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]
+) -> list[Any]:
     """Of the scalar function at a point of the result."""
     made: list[Any] = []
     for access in accesses:

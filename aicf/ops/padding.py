@@ -30,7 +30,9 @@ def pad(x: Any_, *, value: float = 0.0, low: tuple = (), high: tuple = (), inter
         )
         require(all(map(is_integer, entries)), "C1", f"{name} {entries} is not of integers")
     require(all(n >= 0 for n in interior), "C2", f"interior {interior} has one under 0")
-    for axis, (size, before, behind, between) in enumerate(zip(x.shape, *_amounts(x.shape, low, high, interior))):
+    for axis, (size, before, behind, between) in enumerate(
+        zip(x.shape, *_amounts(x.shape, low, high, interior))
+    ):
         shape.append(before + size + max(size - 1, 0) * between + behind)
         require(
             shape[-1] >= 0,

@@ -276,9 +276,10 @@ class OpSchema:
         """What a map op's scalar function is called with; operands of these shapes, a result of this rank."""
         if self.access_fn is not None:
             made = tuple(self.access_fn(*shapes, **attrs))
-            if MASKED not in self.traits and any([access.masked for access in made]):
+            if MASKED not in self.traits and any(access.masked for access in made):
                 raise RegistryError(
-                    f"op {self.name} reads under a mask", expected="traits=(MASKED,), by which kernels know it"
+                    f"op {self.name} reads under a mask",
+                    expected="traits=(MASKED,), by which kernels know it",
                 )
             return made
         return _at_the_right(tuple([None if shape is None else len(shape) for shape in shapes]), rank)

@@ -102,7 +102,9 @@ def unmasked(region: RegionSpec) -> Reject | None:
     """For kernels whose loads always have an element: the first op that reads under a mask."""
     for op in region.ops:
         if MASKED in schema_of(op.kind).traits:
-            return Reject("mask", f"{op.kind} reads under a mask, or by index; this kernel's loads do neither")
+            return Reject(
+                "mask", f"{op.kind} reads under a mask, or by index; this kernel's loads do neither"
+            )
     return None
 
 

@@ -139,7 +139,7 @@ class Map:
     @lazy
     def flat(self) -> bool:
         """Every load walks the domain as the stores do, or stays where it is: no coordinates are needed."""
-        if any([load.bounds for load in self.loads]):
+        if any(load.bounds for load in self.loads):
             return False
         dense = row_major(self.shape)
         significant = _significant(self.shape, dense)

@@ -355,8 +355,12 @@ class _Reader:
                 return
             desc = self.tensors[t]
             if known.at == place.at:
-                raise _Unreadable("access", f"{desc} is read in two ways: under a mask, and under none or another")
-            raise _Unreadable("access", f"{desc} is read in two ways: at {told(known.at)} and {told(place.at)}")
+                raise _Unreadable(
+                    "access", f"{desc} is read in two ways: under a mask, and under none or another"
+                )
+            raise _Unreadable(
+                "access", f"{desc} is read in two ways: at {told(known.at)} and {told(place.at)}"
+            )
 
         whole = Place(tuple([c if size != 1 else STILL for c, size in zip(identity(len(shape)), shape)]))
         if fed is not None:
@@ -379,9 +383,11 @@ class _Reader:
                 t = op.inputs[access.operand]
                 if (access.spread or access.index) and t not in self.position:
                     how = "by index" if access.index else "at every so many points"
-                    raise _Unreadable("access", f"{op.kind} reads {self.tensors[t]} {how}, and the region makes it")
+                    raise _Unreadable(
+                        "access", f"{op.kind} reads {self.tensors[t]} {how}, and the region makes it"
+                    )
                 at = operand_map(access, place.at, self.tensors[t].shape, extents)
-                note(t, Place(at, self._tested(access, t, place, extents)))
+                note(t, Place(at, self._tests(access, t, place, extents)))
         if carried is not None:
             if self.tensors[carried].shape != shape:
                 raise _Unreadable(
@@ -390,7 +396,7 @@ class _Reader:
             note(carried, whole)
         return walks
 
-    def _tested(self, access: Access, t: int, place: Place, extents: Shape) -> tuple[Test, ...]:
+    def _tests(self, access: Access, t: int, place: Place, extents: Shape) -> tuple[Test, ...]:
         """What must be inside of what for a read to have an element: of its op's result, and of its own."""
         steps = list(access.walked())
         own = [Test(follow(place.at, extents, *steps[axis]), t, axis) for axis in access.bounded]
@@ -403,40 +409,51 @@ class _Reader:
         for access in accesses:
             if access.operand is None:
                 like = next(t for t, desc in enumerate(self.tensors) if desc.shape == extents)
-                keys.append(Walk(None, like, DType.i64, operand_map(access, place.at, extents, extents)))
-                slot(keys[-1])
+                point = Walk(None, like, DType.i64, operand_map(access, place.at, extents, extents))
+                slot(point)
+                keys.append(point)
                 continue
             t = op.inputs[access.operand]
-            bounds = [
-                Bound(slot(Position(test.coordinate)), slot(Extent(test.tensor, test.axis)))
-                for test in self._tested(access, t, place, extents)
-            ]
+            bounds = self._bounds(access, t, place, extents, slot)
             for axis, follows, start, every in access.spread:
-                at, along = follow(place.at, extents, follows, -start), (Extent(t, axis), Extent(t, axis, True))
-                bounds.append(Bound(slot(Position(at)), *map(slot, along), every=every))
+                at = slot(Position(follow(place.at, extents, follows, -start)))
+                bounds.append(Bound(at, slot(Extent(t, axis)), slot(Extent(t, axis, stride=True)), every))
             for axis, argument in access.index:
                 index = self._index(op, accesses[argument], place, slot)
-                bounds.append(Bound(index, slot(Extent(t, axis)), slot(Extent(t, axis, True)), wraps=True))
-            at_all = operand_map(access, place.at, self.tensors[t].shape, extents)
-            keys.append(self._external(t, at_all, tuple(bounds)) if t in self.position else t)
+                size, stride = slot(Extent(t, axis)), slot(Extent(t, axis, stride=True))
+                bounds.append(Bound(index, size, stride, wraps=True))
+            if t in self.position:
+                at_all = operand_map(access, place.at, self.tensors[t].shape, extents)
+                read = self._external(t, at_all, tuple(bounds))
+                slot(read)
+                keys.append(read)
+            else:
+                keys.append(t)
             if access.masked:
-                keys.append(Mask(tuple(bounds)))
-            for key in keys[-2:]:
-                if not isinstance(key, int):
-                    slot(key)
+                mask = Mask(tuple(bounds))
+                slot(mask)
+                keys.append(mask)
         return keys
+
+    def _bounds(
+        self, access: Access, t: int, place: Place, extents: Shape, slot: Callable[[Source], int]
+    ) -> list[Bound]:
+        """Of what is tested where a tensor is read."""
+        return [
+            Bound(slot(Position(test.coordinate)), slot(Extent(test.tensor, test.axis)))
+            for test in self._tests(access, t, place, extents)
+        ]
 
     def _index(self, op: RegionOp, access: Access, place: Place, slot: Callable[[Source], int]) -> int:
         """The slot of an operand of indices."""
         assert access.operand is not None
         t, extents = op.inputs[access.operand], self.tensors[op.outputs[0]].shape
         if t not in self.position:
-            raise _Unreadable("access", f"{op.kind} reads at indices {self.tensors[t]}, which the region makes")
-        bounds = tuple([
-            Bound(slot(Position(test.coordinate)), slot(Extent(test.tensor, test.axis)))
-            for test in self._tested(access, t, place, extents)
-        ])  # fmt: skip
-        return slot(self._external(t, operand_map(access, place.at, self.tensors[t].shape, extents), bounds))
+            raise _Unreadable(
+                "access", f"{op.kind} reads at indices {self.tensors[t]}, which the region makes"
+            )
+        at = operand_map(access, place.at, self.tensors[t].shape, extents)
+        return slot(self._external(t, at, tuple(self._bounds(access, t, place, extents, slot))))
 
     def _external(self, t: int, at: IndexMap, bounds: tuple[Bound, ...] = ()) -> Walk:
         return Walk(self.position[t], t, self.tensors[t].dtype, at, bounds)

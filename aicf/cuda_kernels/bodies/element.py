@@ -204,7 +204,10 @@ def emit_loads(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
         if isinstance(dtype, Masked):
-            source, count = b.extract_value(sources, pointer) if dtype.read else None, width if moves and dtype.read else 1
+            source, count = (
+                b.extract_value(sources, pointer) if dtype.read else None,
+                width if moves and dtype.read else 1,
+            )
             pointer += dtype.read
             column = _emit_masked(ctx, b, dtype, arguments[0], source, at, count) * (width // count)
         elif words and k in words:
@@ -228,7 +231,9 @@ def emit_loads(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], s
     return arguments
 
 
-def _emit_masked(ctx: Any, b: Any, load: Masked, values: tuple[Any, ...], source: Any, at: Any, width: int) -> list[Any]:
+def _emit_masked(
+    ctx: Any, b: Any, load: Masked, values: tuple[Any, ...], source: Any, at: Any, width: int
+) -> list[Any]:
     """`width` neighbours from `at` on, which are all inside of the bounds or all outside, where they are 0 and not read.
 
     values  of the arguments before it, in the first lane

@@ -211,7 +211,9 @@ def _scattered(map: Map, operands: frozenset[int]) -> bool:
     """Whether one of these operands is read anywhere but in the place of the point that is stored."""
     dense = row_major(map.shape)
     return any(
-        load.bounds or load.offset != 0 or any(a != b and n != 1 for a, b, n in zip(load.strides, dense, map.shape))
+        load.bounds
+        or load.offset != 0
+        or any(a != b and n != 1 for a, b, n in zip(load.strides, dense, map.shape))
         for load in map.loads
         if load.operand in operands
     )
