@@ -28,9 +28,11 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("multiply", "times"), "mul(a, b)"),
     **dict.fromkeys(("divide", "truediv", "true_divide"), "div(a, b)"),
     **dict.fromkeys(("negative", "negate"), "neg(x)"),
-    **dict.fromkeys(("cross_entropy", "nll_loss", "softmax_cross_entropy_with_logits"), "softmax_cross_entropy(logits, labels)"),
+    **dict.fromkeys(("softmax_cross_entropy", "nll_loss", "softmax_cross_entropy_with_logits"), "cross_entropy(logits, labels)"),
     **dict.fromkeys(("mse", "mse_loss"), "squared_error(x, target), then reduce_mean"),
     **dict.fromkeys(("zeros", "ones", "full", "constant"), "fill(shape=(…), value=0.0)"),
+    **dict.fromkeys(("arange", "range"), "iota(shape=(…), axis=-1, dtype=aicf.i32)"),
+    **dict.fromkeys(("normalize", "l2_norm"), "l2_normalize(x, axis=-1)"),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "equal, not_equal, less, less_equal, greater, greater_equal"),
     **dict.fromkeys(("clone", "identity"), "copy(x)"),
 }  # fmt: skip

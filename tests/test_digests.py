@@ -36,7 +36,7 @@ EDITS = (
     ("bodies/gemv.py", '"""', '"""Another word of a docstring. '),
     ("gemv.py", "        return simt_plan(region, device).cost\n", "        return simt_plan(region, device).cost  # dear\n\n\n"),
     ("reduce.py", "    def cost(", "    def least(region, device):\n        return 1.0\n\n    def cost("),
-    ("bodies/losses.py", "\nfrom .", "\nUNUSED = 5\nfrom ."),
+    ("bodies/labels.py", "\nfrom .", "\nUNUSED = 5\nfrom ."),
     ("dropout.py", "THREADS,)", "THREADS // 2,)"),
 )  # fmt: skip
 

@@ -38,7 +38,7 @@ def test_ops_under_other_libraries_names():
 def test_what_stands_for_an_op_is_one(name):
     """No op of that name exists (else the sentence is never read), and the first word of the advice is one that does."""
     assert name not in OPS
-    words = set(re.findall(r"\b[a-z_]+\b", near.OPS[name].split(";")[0]))
+    words = set(re.findall(r"\b[a-z_0-9]+\b", near.OPS[name].split(";")[0]))
     assert words & OPS, near.OPS[name]
 
 

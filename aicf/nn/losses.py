@@ -26,10 +26,11 @@ class Loss:
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):
-    """Mean over the batch of -log softmax(output)[label]. output (N, classes), labels (N,) in [0, classes).
+    """Mean over the rows of -log softmax(output)[label]. output (..., classes), labels (...) in [0, classes).
 
-    target        name under which the labels are fed; dtype theirs, i64 or i32
-    ignore_index  the label of rows that are left out, of the mean too; NaN if all are
+    target           name under which the labels are fed; dtype theirs, i64 or i32
+    ignore_index     the label of rows that are left out, of the mean too; NaN if all are
+    label_smoothing  how much of the target all classes share, from 0 to 1
 
     Another label is a LabelError that names its row. Nothing of its run is kept: on the CPU device it is raised before
     anything is written, on CUDA the step is not taken and the next read of a result raises.
@@ -38,6 +39,7 @@ class SoftmaxCrossEntropy(Loss):
     target: str = "y"
     dtype: DType = i64
     ignore_index: int = -100
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         _check_target(self.target)
@@ -49,14 +51,21 @@ class SoftmaxCrossEntropy(Loss):
                 f"SoftmaxCrossEntropy: ignore_index={self.ignore_index!r}",
                 expected="a whole number of 64 bits",
             )
+        smoothing = self.label_smoothing
+        if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
+            raise VerifyError(
+                f"SoftmaxCrossEntropy: label_smoothing={smoothing!r}", expected="a number from 0 to 1"
+            )
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
-        return {self.target: TensorSpec(output.shape[:1], self.dtype, output.device)}
+        return {self.target: TensorSpec(output.shape[:-1], self.dtype, output.device)}
 
     def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value:
         labels, ignored = targets[self.target], self.ignore_index
-        losses = ctx.softmax_cross_entropy(output, labels, ignore_index=ignored)
-        count = ctx.check_labels(labels, classes=output.shape[1], ignore_index=ignored)
+        losses = ctx.cross_entropy(
+            output, labels, ignore_index=ignored, label_smoothing=float(self.label_smoothing)
+        )
+        count = ctx.check_labels(labels, classes=output.shape[-1], ignore_index=ignored)
         return ctx.div(ctx.reduce_sum(losses), count)
 
 

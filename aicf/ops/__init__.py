@@ -7,10 +7,12 @@ from . import (
     gemm,
     losses,
     memory,
+    norms,
     optimizers,
     padding,
     reductions,
-    rows,
+    row_steps,
+    softmax,
     views,
 )
 from .schema import OpSchema, schema_of, schemas
@@ -23,11 +25,13 @@ __all__ = [
     "gemm",
     "losses",
     "memory",
+    "norms",
     "optimizers",
     "padding",
     "reductions",
-    "rows",
+    "row_steps",
     "schema_of",
     "schemas",
+    "softmax",
     "views",
 ]

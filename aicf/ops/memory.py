@@ -154,3 +154,65 @@ broadcast_in_dim.samples((4, 1), shape=(4, 3, 5), dims=(0, 2))
 broadcast_in_dim.samples((4, 7), shape=(4, 7), dims=(0, 1))
 broadcast_in_dim.samples((), shape=(2, 3), dims=())
 broadcast_in_dim.samples((1,), shape=(0, 3), dims=(1,))
+
+
+@op("iota")
+def iota(*, shape: tuple, axis: int = -1, dtype: int = DType.i32.id):
+    """The index along an axis, at each place of a shape.
+
+    C1  sizes are integers >= 0
+    C2  axis is in [-rank(y), rank(y))                   (StableHLO iota C1; a negative one counts from the end)
+    C3  dtype is the id of an integer type, or f32's     (narrower than StableHLO iota: convert it)
+    C4  the element type holds the greatest index        (StableHLO leaves it to the implementation)
+    """
+    _check_shape(shape)
+    require(-len(shape) <= axis < len(shape), "C2", f"axis {axis} is not in [-{len(shape)}, {len(shape)})")
+    check_dtype(dtype, "C3")
+    kind = DType.from_id(dtype)
+    require(
+        kind.kind == "int" or kind is DType.f32, "C3", f"dtype is {kind}, expected an integer type or f32"
+    )
+    reason = numbers.why_not(last := max(shape[axis] - 1, 0), kind)
+    require(reason is None, "C4", f"the last index is {last}: {reason}")
+    return TensorSpec(shape, kind)
+
+
+def _stride(attrs):
+    """Elements from one index to the next."""
+    shape, axis = attrs["shape"], attrs["axis"]
+    return {"stride": np.int64(numel(shape[axis % len(shape) + 1 :]))}
+
+
+def _along_axis(shape, axis, dtype):
+    return [Access(None, tuple(i if i == axis % len(shape) else -1 for i in range(len(shape))))]
+
+
+@iota.maps(_along_axis, _stride, continuous=True)
+def _(index, *, stride):
+    return index // stride
+
+
+def _itself(index):
+    return index
+
+
+@iota.specialised
+def _(operands, attrs):
+    """Along the last axis the place is the index."""
+    return _itself if _stride(attrs)["stride"] == 1 else None
+
+
+@iota.reference
+def _(shape, axis, dtype):
+    column = [1] * len(shape)
+    column[axis] = shape[axis]
+    index = np.arange(shape[axis], dtype=DType.from_id(dtype).numpy).reshape(column)
+    return np.broadcast_to(index, shape).copy()
+
+
+for _type in (DType.i32, DType.i64, DType.f32):
+    for _axis in (0, 1, -1):
+        iota.samples(shape=(4, 7), axis=_axis, dtype=_type.id)
+iota.samples(shape=(2, 3, 5), axis=1)
+iota.samples(shape=(0, 3))
+iota.samples(shape=(1025,))

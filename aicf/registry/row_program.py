@@ -444,10 +444,11 @@ class _Builder(NamedTuple):
                 eaches.append(each)
         # row values: what some pass takes or is stored, and what those are made of, from the last on
         kept = tuple([(n, self.depth[slot] - 1) for slot, n in stored if slot not in self.moves])
-        wanted = {s for each in eaches for s in each.takes} | {slot for slot, _ in stored}
+        leaves = {slot for slot, _ in stored}
+        wanted = {s for each in eaches for s in each.takes} | leaves
         parts: list[Part] = []
         for p in range(last + 1, -1, -1):
-            parts.append(self._row(wanted, p))
+            parts.append(self._row(wanted, leaves, p))
             wanted |= set(parts[-1].takes)
         before, *after = reversed(parts)
         made = [
@@ -460,9 +461,15 @@ class _Builder(NamedTuple):
         made = [s for a in self.applies for s in a.outs] + [r.result for r in self.reduces]
         return min(made)
 
-    def _row(self, wanted: set[int], depth: int) -> Part:
+    @property
+    def _constants(self) -> set[int]:
+        """Made of nothing: again wherever they are used, not kept for each row."""
+        return {s for a in self.applies if not a.ins for s in a.outs}
+
+    def _row(self, wanted: set[int], stored: set[int], depth: int) -> Part:
         """Row values of a depth, computed once; a reduction's result is among them where it is rounded."""
         reduced = {r.result for r in self.reduces}
+        wanted = wanted - self._constants.difference(stored)
 
         def made(s: int) -> bool:
             return s >= self._loads and s not in self.moves and s not in reduced and self.depth[s] == depth
@@ -475,9 +482,10 @@ class _Builder(NamedTuple):
         targets = tuple(targets)
         maker = {s: a for a in self.applies for s in a.outs}
         needed, takes, stack = set[int](), set[int](), list(targets)
+        constants = self._constants
         while stack:
             s = stack.pop()
-            if s not in maker or not inside(s):
+            if s not in maker or not (inside(s) or s in constants):
                 takes.add(s)
             elif id(maker[s]) not in needed:
                 needed.add(id(maker[s]))

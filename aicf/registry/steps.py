@@ -44,7 +44,8 @@ class _Emitter:
 
     def op(self, kind: str, *operands: Step | float | None, **attrs: Any) -> Any:
         schema = schema_of(kind)
-        dtype = next((x.dtype for x in operands if isinstance(x, Step)), None)
+        typed = zip(schema.operands, operands)
+        dtype = next((x.dtype for d, x in typed if isinstance(x, Step) and d.type.shared), None)
         given = [x if x is None or isinstance(x, Step) else self._constant(float(x), dtype) for x in operands]
         specs = [None if x is None else x.spec for x in given]
         pack = schema.pack(schema.normalized(specs, attrs))

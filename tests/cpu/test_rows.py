@@ -11,7 +11,7 @@ from aicf.ops.schema import schema_of
 from aicf.registry.variant import structure
 from aicf.types import bf16, f16, f32
 
-from .regions import VARIANTS, Graph, normal, random_rows
+from .regions import TOLERANCE, VARIANTS, Graph, normal, random_rows
 
 ROWS = "rows_loop"
 TYPES = [f32, f16, bf16]
@@ -79,6 +79,127 @@ def test_f32_weights_over_halves(kind, dtype):
     names, results = NORMS[f"{kind}_grad"]
     given = operands((5, 33), f32, names) | {n: normal(5, 33, dtype=dtype) for n in ("x", "dy")}
     Graph(given, (f"{kind}_grad", names, results, {})).check(ROWS, 2 * {f16: 1e-3, bf16: 8e-3}[dtype])
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_l2_normalize(shape, dtype):
+    for axis in axes_of(shape):
+        given = operands(shape, dtype, "dy x")
+        attrs = {"axis": axis, "eps": 0.5}
+        graph = Graph(given, ("l2_normalize", "x", "y rnorm", attrs), keep="y rnorm")
+        graph.check(ROWS, 1e-5 if dtype is f32 else None)
+        given["rnorm"] = graph.wanted()[1].astype(np.float32)
+        Graph(given, ("l2_normalize_grad", "dy x rnorm", "dx", attrs)).check(
+            ROWS, 1e-5 if dtype is f32 else None
+        )
+
+
+@pytest.mark.spec("A12")
+def test_a_row_of_zeros_is_not_divided_by():
+    x = np.array([[0, 0, 0], [3e-13, 4e-13, 0], [3, 4, 0]], np.float32)
+    y, rnorm = Graph({"x": x}, ("l2_normalize", "x", "y rnorm", {})).run(ROWS)
+    np.testing.assert_allclose(y, [[0, 0, 0], [0.3, 0.4, 0], [0.6, 0.8, 0]], rtol=1e-6)
+    dy = np.ones((3, 3), np.float32)
+    (dx,) = Graph({"dy": dy, "x": x, "r": rnorm}, ("l2_normalize_grad", "dy x r", "dx", {})).run(ROWS)
+    np.testing.assert_allclose(dx[:2], 1e12, rtol=1e-6)
+    np.testing.assert_allclose(dx[2], (1 - np.array([0.6, 0.8, 0]) * 1.4) / 5, rtol=1e-5)
+
+
+# --- cross entropy, against sums over targets that are written out ----------------------------------------------------
+
+
+def entropy_of(logits, labels, ignored=-100, smoothing=0.0):
+    """(loss, its gradient) of each row in float64, by a target for every class."""
+    z = logits.astype(np.float64)
+    classes = z.shape[-1]
+    with np.errstate(all="ignore"):
+        log_p = z - z.max(-1, keepdims=True, initial=-np.inf)
+        log_p = log_p - np.log(np.exp(log_p).sum(-1, keepdims=True))
+    target = np.full(z.shape, smoothing / max(classes, 1))
+    wrong = np.zeros(labels.shape, bool)
+    for at, label in np.ndenumerate(labels):
+        if 0 <= label < classes:
+            target[(*at, label)] += 1 - smoothing
+        else:
+            wrong[at] = True
+    loss, slope = np.where(target > 0, -target * log_p, 0).sum(-1), np.exp(log_p) - target
+    loss[wrong], slope[wrong] = np.nan, np.nan
+    loss[labels == ignored], slope[labels == ignored] = 0, 0
+    return loss, slope
+
+
+def entropy(logits, labels, ignored=-100, smoothing=0.0):
+    """The same by the kernels: rows forward, a map backward."""
+    asked = {"ignore_index": ignored, "label_smoothing": smoothing}
+    loss, peak, rsum = Graph(
+        {"x": logits, "l": labels}, ("cross_entropy", "x l", "loss peak rsum", asked)
+    ).run(ROWS)
+    given = {"x": logits, "l": labels, "d": np.ones(labels.shape, np.float32), "p": peak, "r": rsum}
+    share = smoothing / max(logits.shape[-1], 1)
+    asked = {"ignore_index": ignored, "label": 1 - smoothing + share, "other": share}
+    (slope,) = Graph(given, ("cross_entropy_grad", "x l d p r", "dx", asked)).run("elementwise_loop")
+    return loss, slope
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("A12", "D13")
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(4, 7), (3, 1), (1, 1), (37,), (2, 3, 5), (3, 1025), (0, 3), (3, 0)], ids=str
+)
+def test_cross_entropy(shape, dtype, smoothing, index):
+    logits = normal(*shape, dtype=dtype)
+    labels = np.random.default_rng().integers(0, max(shape[-1], 1), shape[:-1]).astype(index)
+    if labels.ndim:
+        labels[1::3] = -7
+    for got, want in zip(entropy(logits, labels, -7, smoothing), entropy_of(logits, labels, -7, smoothing)):
+        near = 1e-6 if got.dtype == np.float32 else TOLERANCE[dtype]
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=2 * near, atol=4 * near)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+def test_cross_entropy_of_logits_of_any_size(smoothing):
+    rows = [
+        [1e30, -1e30, 0],
+        [1e30, 1e30, 0],
+        [-1e30] * 3,
+        [FULL, 1, -2],
+        [1e4, 1e4 + 1, 1e4 - 1],
+        [0, -np.inf, 0],
+    ]
+    logits = np.array(rows, np.float32)
+    for label in range(3):
+        labels = np.full(6, label)
+        for got, want in zip(
+            entropy(logits, labels, -100, smoothing), entropy_of(logits, labels, -100, smoothing)
+        ):
+            np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_labels_that_are_no_class_and_rows_that_are_left_out(index):
+    """Those that are left out may hold anything; another label is never wrapped."""
+    labels = np.array([0, -1, 3, 2**31 - 1, -100, 2, -100], index)
+    logits = normal(7, 3)
+    logits[4], logits[6, 1] = np.nan, np.inf
+    loss, slope = entropy(logits, labels)
+    np.testing.assert_array_equal(np.isnan(loss), [False, True, True, True, False, False, False])
+    np.testing.assert_array_equal(np.isnan(slope).all(1), np.isnan(loss))
+    np.testing.assert_array_equal(loss[[4, 6]], 0)
+    np.testing.assert_array_equal(slope[[4, 6]], 0)
+    nothing = entropy(logits, np.full(7, 1, index), ignored=1)
+    np.testing.assert_array_equal(nothing[0], np.zeros(7))
+    np.testing.assert_array_equal(nothing[1], np.zeros((7, 3)))
+    if index is np.int64:  # equal in their low halves to a class
+        assert np.isnan(entropy(normal(2, 3), np.array([2**32, -(2**32) + 1]))[0]).all()
 
 
 def over(axis):
@@ -229,7 +350,18 @@ def test_strict_numbers_are_left_to_the_ops_apart():
 
 
 @pytest.mark.spec("E2")
-@pytest.mark.parametrize("kind", [*SOFTMAXES, *NORMS, "softmax_grad", "log_softmax_grad"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *SOFTMAXES,
+        *NORMS,
+        "softmax_grad",
+        "log_softmax_grad",
+        "l2_normalize",
+        "l2_normalize_grad",
+        "cross_entropy",
+    ],
+)
 def test_expansions_are_the_ops_themselves(kind):
     """The kernel runs the steps; the reference is written apart from them."""
     assert schema_of(kind).expand_fn is not None and schema_of(kind).reference_fn is not None

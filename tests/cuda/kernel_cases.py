@@ -140,6 +140,7 @@ GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLI
 
 HELD, STREAMED, SERIAL = (f"cuda.rows_{name}.v1" for name in ("held", "streamed", "serial"))
 ROWS = HELD, STREAMED, SERIAL
+STRIDED = "cuda.elementwise_strided.v1"
 
 
 def softmax(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> RegionSpec:
@@ -207,10 +208,9 @@ FIRST = [
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
-    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (30, 10), desc((30,), i64))),
+    *(Case(v, region("cross_entropy", (30, n), desc((30,), i64), label_smoothing=s)) for v in ROWS for n, s in ((10, 0.0), (1000, 0.1))),
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
-    Case("cuda.softmax_xent_grad_rows.v2",
-         region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,))),
+    Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
     *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
     Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
     Case(SERIAL, softmax((30, 40, 50), axis=1)),
@@ -377,21 +377,30 @@ def _reductions() -> list[Case]:
 
 def _losses() -> list[Case]:
     cases = []
-    for n, c, t in ((4, 7, i64), (1, 1, i32), (5, 1, i64), (3, 1025, i32), (100, 10, i64), (2, 50000, i64)):
-        labels = desc((n,), t)
-        cases.append(Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (n, c), labels)))
-        grad = region("softmax_cross_entropy_grad", (n, c), labels, (n,))
-        cases.append(Case("cuda.softmax_xent_grad_rows.v2", grad))
-        cases.append(
-            Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (n, c), labels, ignore_index=0))
-        )
-        left_out = region("softmax_cross_entropy_grad", (n, c), labels, (n,), ignore_index=0)
-        cases.append(Case("cuda.softmax_xent_grad_rows.v2", left_out))
+    for n, c, t in (
+        (4, 7, i64),
+        (1, 1, i32),
+        (5, 1, i64),
+        (3, 1025, i32),
+        (100, 10, i64),
+        (2, 50000, i64),
+        (2, 0, i64),
+    ):
+        labels, row = desc((n,), t), (n,)
+        for dtype in (f32, bf16) if c == 1025 else (f32,):
+            logits, near = desc((n, c), dtype), ROW_TOLERANCE[dtype]
+            for asked in ({}, {"ignore_index": 0, "label_smoothing": 0.1}):
+                whole = region("cross_entropy", logits, labels, **asked)
+                takes = ROWS if 0 < c < 50000 else (STREAMED, SERIAL)
+                cases += [Case(v, whole, near) for v in takes]
+            for asked in ({}, {"ignore_index": 0, "label": 0.9, "other": 0.1}):
+                grad = region("cross_entropy_grad", logits, labels, row, row, row, **asked)
+                cases += [Case(STRIDED, grad, near)]
     for n, t in ((0, i64), (1, i64), (30, i32), (1024, i64), (1025, i32), (300_000, i64)):
         labels = region("check_labels", desc((n,), t), desc((5,), i64), classes=5, ignore_index=-5)
         cases.append(Case("cuda.check_labels.v1", labels))
-    half = region("softmax_cross_entropy", desc((4, 7), f16), desc((4,), i64))
-    return [*cases, Case("cuda.softmax_xent_rows.v2", half, 2e-3)]
+    deep = region("check_labels", desc((5, 60), i64), desc((5,), i64), classes=5, ignore_index=-5)
+    return [*cases, Case("cuda.check_labels.v1", deep)]
 
 
 def _rows() -> list[Case]:

@@ -75,12 +75,10 @@ CASES = [
     Case("cuda.reduce_columns.v1", region("reduce_mean", (1100, 5), axes=(0,))),  # split as well
     Case("cuda.reduce_naive.v1", region("reduce_sum", (2, 3, 5), axes=(0, 2))),
     Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
-    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (9, 10), desc((9,), i64))),
     Case("cuda.check_labels.v1", region("check_labels", desc((70,), i32), desc((5,), i64), classes=5, ignore_index=-5)),
     Case("cuda.check_labels.v1", region("check_labels", desc((2100,), i64), desc((5,), i64), classes=4, ignore_index=-5)),
-    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (9, 10), desc((9,), i64), ignore_index=3)),
-    Case("cuda.softmax_xent_grad_rows.v2",
-         region("softmax_cross_entropy_grad", (3, 70), desc((3,), i32), (3,))),
+    Case(STRIDED, region("cross_entropy_grad", (3, 70), desc((3,), i32), *[(3,)] * 3)),
+    Case(STRIDED, region("cross_entropy_grad", (3, 7), desc((3,), i64), *[(3,)] * 3, ignore_index=0, label=0.9, other=0.1)),
 ]  # fmt: skip
 
 

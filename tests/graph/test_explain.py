@@ -172,7 +172,7 @@ def test_why_a_region_ended_is_said_in_a_sentence_and_kept_as_data():
     regions = story("h200", "train").regions
     said = {r.ended.sentence for r in regions}
     assert "the next op, gemm, conflicts in core: gemm meets gemm" in said
-    assert "the next op, check_labels, conflicts in core: gemm meets check_labels" in said
+    assert "the next op, cross_entropy, conflicts in core: gemm meets cross_entropy" in said
     assert regions[-1].ended.sentence == "it is the last one"
     first = regions[0].ended
     assert (first.trigger, first.row, first.left, first.right) == ("conflict", "core", "gemm", "gemm")

@@ -11,6 +11,7 @@ from aicf.device.spec import preset
 from aicf.graph.build.passes import lower
 from aicf.graph.compile import compile
 from aicf.graph.fuse import form_regions
+from aicf.graph.fuse.schedule import schedule
 from aicf.ir import EXTERNAL
 from aicf.registry.select import Selector
 from aicf.registry.variant import structure
@@ -40,6 +41,7 @@ FORWARD = {
     "layer_norm": lambda ctx, x: ctx.layer_norm(x, *scaled(ctx)),
     "layer_norm without weights": lambda ctx, x: ctx.layer_norm(x),
     "rms_norm": lambda ctx, x: ctx.rms_norm(x, scaled(ctx)[0]),
+    "l2_normalize": lambda ctx, x: ctx.l2_normalize(x),
     "spelled out": spelled_out,
 }
 BACKWARD = {
@@ -51,6 +53,9 @@ BACKWARD = {
         weight(ctx, "mean", (3, 1)),
         weight(ctx, "rstd", (3, 1)),
         scaled(ctx)[0],
+    ),
+    "l2_normalize": lambda ctx, dy: ctx.l2_normalize_grad(
+        dy, weight(ctx, "stashed", SHAPE), weight(ctx, "rnorm", (3, 1))
     ),
     "rms_norm": lambda ctx, dy: ctx.rms_norm_grad(
         dy, weight(ctx, "stashed", SHAPE), weight(ctx, "rstd", (3, 1)), scaled(ctx)[0]
@@ -87,6 +92,56 @@ def test_one_region_and_one_kernel(core, around, device):
     assert [r.spec.signature for r in regions[1:]] == []
     assert structure(regions[0].spec) == "rows"
     assert regions[0].kernel_id.startswith("cuda.rows_" if device == "h200" else "cpu.rows_loop")
+
+
+def entropy(ctx, x, **attrs):
+    return ctx.cross_entropy(x, ctx.state("labels", SHAPE[:1], 1, aicf.i64), **attrs)
+
+
+def dropped(ctx, x):
+    return ctx.dropout(x, ctx.random()[0], rate=0.5, layer=0)
+
+
+ENTROPIES = {
+    "plain": lambda ctx, x: entropy(ctx, x),
+    "smoothed": lambda ctx, x: entropy(ctx, x, label_smoothing=0.1, ignore_index=2),
+    "of halves": lambda ctx, x: entropy(ctx, ctx.convert(x, dtype=aicf.bf16)),
+    "scaled": lambda ctx, x: ctx.scale(entropy(ctx, ctx.scale(x, factor=0.5)), factor=2.0),
+    "bias, dropout and residual": lambda ctx, x: entropy(
+        ctx, ctx.add(dropped(ctx, ctx.bias_add(x, weight(ctx, "b", (4,)))), weight(ctx, "r", SHAPE))
+    ),
+    "cast": lambda ctx, x: ctx.convert(entropy(ctx, x), dtype=aicf.bf16),
+}
+
+
+@pytest.mark.spec("A9", "A12", "D13")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("form", ENTROPIES)
+def test_cross_entropy_with_what_stands_around_it_is_one_region(form, device):
+    spec = preset(device)
+    graph = graph_of(ENTROPIES[form], spec.kind, SHAPE)
+    found = form_regions(schedule(lower(graph), graph), graph, Selector(aicf.default_registry(), spec))
+    (only,) = [r for r in found if r.spec.signature != "check_labels"]
+    assert structure(only.spec) == "rows"
+    assert only.kernel_id.startswith("cuda.rows_" if device == "h200" else "cpu.rows_loop")
+
+
+@pytest.mark.spec("A9", "A12", "D13")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [aicf.f32, aicf.bf16], ids=str)
+def test_the_gradient_of_cross_entropy_is_one_map_with_what_stands_around_it(dtype, device):
+    """With the sums of a bias behind it, one reduction; no statistics are found again."""
+
+    def emit(ctx, x):
+        rows = [weight(ctx, n, SHAPE[:1]) for n in ("d", "peak", "rsum")]
+        labels = ctx.state("labels", SHAPE[:1], 1, aicf.i64)
+        slope = ctx.cross_entropy_grad(ctx.convert(ctx.scale(x, factor=0.5), dtype=dtype), labels, *rows)
+        return ctx.scale(ctx.convert(slope, dtype=aicf.f32), factor=0.5)
+
+    (only,) = formed(emit, device=device)
+    assert structure(only.spec) == "map" and "elementwise" in only.kernel_id
+    (only,) = formed(lambda ctx, x: ctx.reduce_sum(emit(ctx, x), axes=(0,)), device=device)
+    assert structure(only.spec) == "map+reduce" and "reduce" in only.kernel_id
 
 
 @pytest.mark.spec("A9", "A12")

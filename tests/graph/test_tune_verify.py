@@ -119,7 +119,7 @@ def test_honest_arithmetic_of_every_op_in_every_type_passes():
         assert trial.fault([e.astype(t.dtype.numpy) for e, t in zip(trial.exact, r.results)]) is None, (
             schema.name
         )
-        if DISCONTINUOUS not in schema.traits and r.results[0].dtype is DType.f32:
+        if DISCONTINUOUS not in schema.traits and r.results[0].dtype is DType.f32 and r.results[0].numel:
             off = np.array(np.nan_to_num(trial.apart[0]))
             off.reshape(-1)[rng.integers(off.size)] += 0.02 * (1 + np.abs(off).max())
             assert trial.fault([off, *trial.apart[1:]]), (schema.name, sample)
@@ -159,7 +159,7 @@ def test_a_result_that_jumps_may_be_right_in_another_draw():
 def test_operands_come_from_the_domains_of_the_ops_that_read_them():
     labels = TensorDesc(DType.i64, (50,), (1,))
     logits, loss = TensorDesc(DType.f32, (50, 3), (3, 1)), TensorDesc(DType.f32, (50,), (1,))
-    kind = OpKind("softmax_cross_entropy")
+    kind = OpKind("cross_entropy")
     trial = Trial.draw(
         RegionSpec.single(kind, schema_of(kind).pack({}), [logits, labels], [loss]), np.random.default_rng()
     )

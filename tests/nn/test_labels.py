@@ -173,17 +173,50 @@ def test_losses_and_gradients_are_pytorchs():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(3)
     logits = rng.normal(size=(7, 4)).astype(np.float32)
-    for labels, ignored in (([0, 3, -100, 1, -100, 2, 2], -100), ([0, 3, 1, 1, 0, 2, 2], 1), ([5] * 7, 5)):
+    for labels, ignored, smoothing in (
+        ([0, 3, -100, 1, -100, 2, 2], -100, 0.0), ([0, 3, 1, 1, 0, 2, 2], 1, 0.1), ([5] * 7, 5, 0.0), ([0, 3, 1, 1, 0, 2, 2], -100, 1.0),
+    ):  # fmt: skip
         given = torch.tensor(logits, requires_grad=True)
-        want = torch.nn.functional.cross_entropy(given, torch.tensor(labels), ignore_index=ignored)
+        asked = {"ignore_index": ignored, "label_smoothing": smoothing}
+        want = torch.nn.functional.cross_entropy(given, torch.tensor(labels), **asked)
         want.backward()
-        program = aicf.compile(
-            scaled(), "grad", device="cpu", loss=nn.SoftmaxCrossEntropy(ignore_index=ignored)
-        )
+        program = aicf.compile(scaled(), "grad", device="cpu", loss=nn.SoftmaxCrossEntropy(**asked))
         got = program.run({"x": logits, "y": np.array(labels)})
         np.testing.assert_allclose(got["loss"].numpy(), want.item(), rtol=1e-6)
         slope = (given.grad.numpy() * logits).sum(0)
         np.testing.assert_allclose(got["grad.0.weight"].numpy(), slope, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.spec("D16")
+@pytest.mark.parametrize("dtype", [aicf.i32, aicf.i64], ids=str)
+def test_losses_of_every_token_of_a_sequence(dtype):
+    """Logits (batch, tokens, classes): a mean over all tokens that count, and a label that is none by its place among them."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(2, 3, 4)).astype(np.float32)
+    y = np.array([[0, 3, -100], [1, -100, 2]], dtype.numpy)
+    model = nn.Model((2, 3, 4)).add(Weighted())
+    loss = nn.SoftmaxCrossEntropy(dtype=dtype, label_smoothing=0.2)
+    program = aicf.compile(model, "grad", device="cpu", loss=loss)
+    got = program.run({"x": x, "y": y})
+    z = x.astype(np.float64)
+    log_p = z - np.log(np.exp(z).sum(-1, keepdims=True))
+    total, slope = 0.0, np.zeros(4)
+    for at in zip(*np.nonzero(y >= 0)):
+        target = np.full(4, 0.2 / 4)
+        target[y[at]] += 0.8
+        total -= (target * log_p[at]).sum() / 4
+        slope += (np.exp(log_p[at]) - target) * z[at] / 4
+    assert got["loss"].item() == pytest.approx(total, rel=1e-6)
+    np.testing.assert_allclose(got["grad.0.weight"].numpy(), slope, rtol=1e-5, atol=1e-6)
+    y[1, 0] = 4
+    with pytest.raises(LabelError, match="label 4 at row 3"):
+        program.run({"x": x, "y": y})
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.5, True, "some", float("nan")])
+def test_a_smoothing_that_is_no_share_is_refused(smoothing):
+    with pytest.raises(VerifyError, match="label_smoothing="):
+        nn.SoftmaxCrossEntropy(label_smoothing=smoothing)
 
 
 class Weighted(nn.Layer):
@@ -205,8 +238,7 @@ class OwnCrossEntropy(nn.SoftmaxCrossEntropy):
     def emit(self, ctx, output, targets):
         labels = targets["y"]
         twice = ctx.add(
-            ctx.softmax_cross_entropy(output, labels),
-            ctx.softmax_cross_entropy(ctx.neg(output), labels, ignore_index=1),
+            ctx.cross_entropy(output, labels), ctx.cross_entropy(ctx.neg(output), labels, ignore_index=1)
         )
         return ctx.reduce_mean(twice)
 

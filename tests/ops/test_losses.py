@@ -10,14 +10,16 @@ from aicf.ops.schema import schema_of
 from .numpy_emitter import call_gradient
 
 
-def cross_entropy(logits, labels, ignore_index=-100):
-    asked = {"ignore_index": ignore_index}
-    return schema_of("softmax_cross_entropy").call_reference([logits, labels], asked)[0]
+def cross_entropy(logits, labels, ignore_index=-100, label_smoothing=0.0):
+    asked = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    return schema_of("cross_entropy").call_reference([logits, labels], asked)[0]
 
 
-def gradient(logits, labels, dloss, ignore_index=-100):
-    asked = {"ignore_index": ignore_index}
-    return schema_of("softmax_cross_entropy_grad").call_reference([logits, labels, dloss], asked)[0]
+def gradient(logits, labels, dloss, ignore_index=-100, label_smoothing=0.0):
+    asked = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    schema = schema_of("cross_entropy")
+    results = schema.call_reference([logits, labels], asked)
+    return call_gradient(schema, [logits, labels], results, [dloss], schema.pack(asked))[0]
 
 
 def checked(labels, fault, classes=3, ignore_index=-100):
@@ -63,6 +65,19 @@ def test_by_hand():
         gradient(logits, np.array([2, 0]), np.array([2.0, 0.0])),
         [[2 * row[0], 2 * row[1], 2 * row[2] - 2], [0] * 3],
     )
+
+
+def test_a_smoothed_target_by_hand():
+    """PyTorch's: (1 - s) of it is the label's, and s is shared by all classes."""
+    logits, s = [0.5, -1.0, 4.0], 0.3
+    total = sum(map(math.exp, logits))
+    target = [s / 3, s / 3 + 1 - s, s / 3]
+    want = -sum(t * math.log(math.exp(v) / total) for t, v in zip(target, logits))
+    given = np.array([logits]), np.array([1])
+    assert cross_entropy(*given, label_smoothing=s)[0] == pytest.approx(want, rel=1e-12)
+    slope = [math.exp(v) / total - t for t, v in zip(target, logits)]
+    assert np.allclose(gradient(*given, np.ones(1), label_smoothing=s), [slope], rtol=1e-12)
+    assert cross_entropy(*given, ignore_index=1, label_smoothing=s)[0] == 0
 
 
 def test_it_does_not_depend_on_a_shift():

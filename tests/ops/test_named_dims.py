@@ -52,7 +52,7 @@ def test_a_rule_answers_for_every_size_or_says_that_it_can_t(schema, sample):
         ("add", [f32("n", 1), f32("n", 7)], {}, f32("n", 7)), ("add", [f32(1, 4), f32("n", 1)], {}, f32("n", 4)),
         ("less", [f32("n"), f32()], {}, boolean("n")), ("bias_add", [f32("n", 4), f32(4)], {}, f32("n", 4)),
         ("gemm", [f32("n", 64), f32(64, 10)], {}, f32("n", 10)), ("reduce_sum", [f32("n", 4)], {"axes": (1,)}, f32("n")),
-        ("reduce_sum", [f32("n", 4)], {"axes": (0,)}, f32(4)), ("softmax_cross_entropy", [f32("n", 4), i64("n")], {}, f32("n")),
+        ("reduce_sum", [f32("n", 4)], {"axes": (0,)}, f32(4)), ("cross_entropy", [f32("n", 4), i64("n")], {}, f32("n")),
     ],
 )  # fmt: skip
 def test_what_a_name_decides_nothing_about_is_inferred(kind, specs, attrs, result):

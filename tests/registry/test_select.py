@@ -23,13 +23,13 @@ REGIONS = [
     ("relu", [(4, 7)]), ("relu", [(0, 3)]), ("add", [(1025,), (1025,)]), ("add", [(4, 1), (3, 1, 7)]),
     ("gemm", [(4, 7), (7, 5)]), ("gemm", [(1, 1), (1, 1)]), ("gemm", [(512, 512), (512, 512)]),
     ("gemm", [(64, 0), (0, 3), None, (3,)]), ("bias_add", [(4, 7), (7,)]), ("reduce_sum", [(33, 65)]),
-    ("softmax_cross_entropy_grad", [(8, 10), (8,), (8,)]), ("adam_correction", [(), (), ()]),
+    ("cross_entropy", [(8, 10), (8,)]), ("cross_entropy_grad", [(8, 10), *[(8,)] * 4]), ("adam_correction", [(), (), ()]),
 ]  # fmt: skip
 
 
 def regions(device):
     for kind, shapes in REGIONS:
-        integers = {"softmax_cross_entropy_grad": 1, "adam_correction": 0}
+        integers = {"cross_entropy": 1, "cross_entropy_grad": 1, "adam_correction": 0}
         yield _typed(region, kind, shapes, integers.get(kind), device)
 
 

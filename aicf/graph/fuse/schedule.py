@@ -54,6 +54,7 @@ class _Fact:
     op: LoweredOp
     core: str  # as in its schema: "map", "gemm", "reduce", or its own
     shape: tuple[int, ...]  # of its first result
+    source: int  # elements of its first operand
     reads: tuple[int, ...]
     makes: tuple[int, ...]
     touches: frozenset[int]  # storage that is written in place somewhere, and that this op reads or writes
@@ -90,6 +91,7 @@ def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact
                 op,
                 schema_of(op.kind).core,
                 graph.values[op.out_vids[0]].shape if op.out_vids else (),
+                graph.values[reads[0]].spec.numel if reads else 0,
                 reads,
                 op.out_vids,
                 writes | (shared & {storage.get(v, v) for v in reads}),
@@ -151,7 +153,7 @@ class _Run:
 
     core    what it is built around so far: "map" for nothing, "" if nothing can join
     shape   what a map must make to join; values: what it must read, with whether a map made it; late: those that come from
-            reductions; seen: all that its ops read or made
+            reductions; seen: all that its ops read or made; whole: elements of what its first reduction reads
     """
 
     def __init__(self, problem: _Problem) -> None:
@@ -161,6 +163,7 @@ class _Run:
         self.values: dict[int, bool] = {}
         self.late: set[int] = set()
         self.seen: set[int] = set()
+        self.whole = 0
         self.last: _Fact | None = None
 
     def rank(self, i: int) -> int | None:
@@ -187,9 +190,12 @@ class _Run:
             )  # over a greater domain: computed again at each point
             fits = again or self.shape == fact.shape or self._over_rows(fact)
         else:
-            fits = fact.core == "reduce" and (
-                self.core == "gemm" or self.values[read[0]] or read[0] in self.late
-            )
+            fits = fact.core == "reduce" and self.core == "gemm"
+            if fact.core in (
+                "reduce",
+                "rows",
+            ):  # what a reduction leaves of rows, the next reduces along other axes
+                fits |= self.values[read[0]] or (read[0] in self.late and fact.source == self.whole)
         return 2 * (not set(last.makes).intersection(read)) + (fact.core != "map") if fits else None
 
     def _over_rows(self, fact: _Fact) -> bool:
@@ -210,11 +216,13 @@ class _Run:
             if not mapped or not self.late.isdisjoint(fact.reads):
                 self.late.update(fact.makes)
             self.seen.update((*fact.reads, *fact.makes))
+            self.whole = self.whole if mapped else self.whole or fact.source
         else:
             self.core = fact.core if fact.core in ("map", "gemm", "reduce", "rows") else ""
             self.values = dict.fromkeys(fact.makes, mapped) if self.core else {}
             self.late = set(fact.makes) if self.core in ("reduce", "rows") else set()
             self.seen = {*fact.reads, *fact.makes}
+            self.whole = fact.source if self.late else 0
         self.escapes = fact.escapes or (joins and self.escapes)
         self.shape, self.last = fact.shape, fact
 

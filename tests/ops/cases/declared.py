@@ -11,7 +11,7 @@ DECLARED = [
     ("exp", [i32(2)], r"x is i32; expected float \(bf16, f16, f32\)"),
     ("increment", [f32(), boolean()], r"step is f32; expected int \(i32, i64\)"),
     ("add", [f32(2), boolean(2)], r"b is bool; expected number \(bf16, f16, f32, i32, i64\)"),
-    ("softmax_cross_entropy", [f32(2, 3), f32(2)], r"labels is f32; expected index \(i32, i64\)"),
+    ("cross_entropy", [f32(2, 3), f32(2)], r"labels is f32; expected index \(i32, i64\)"),
     ("select", [i32(2), f32(2), f32(2)], r"c is i32; expected bool \(bool\)"),
     ("clip_scale", [f16(), f32()], r"norm2 is f16; expected f32 \(f32\)"),
     (

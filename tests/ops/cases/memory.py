@@ -1,4 +1,4 @@
-from . import boolean, f32, i32
+from . import boolean, f32, i32, i64
 
 SIZES = [
     ((2, -1), r"size -1 of shape \(2, -1\) is not an integer >= 0"),
@@ -38,9 +38,28 @@ NEGATIVE = {
         ([f32(2)], {"shape": (2, 3), "dims": (1,)}, r"axis 0 of x has size 2, axis 1 of the result 3"),
         ([f32(2, 2)], {"shape": (2, 3), "dims": (0, 1)}, r"axis 1 of x has size 2, axis 1 of the result 3"),
     ],
+    ("iota", "C1"): [([], {"shape": shape}, message) for shape, message in SIZES],
+    ("iota", "C2"): [
+        ([], {"shape": shape, "axis": axis}, rf"axis {axis} is not in \[-{len(shape)}, {len(shape)}\)")
+        for shape, axis in (((4, 7), 2), ((4, 7), -3), ((), -1))
+    ],
+    ("iota", "C3"): [
+        ([], {"shape": (2,), "dtype": 99}, r"dtype is 99, expected 1 \(f32\), 2 \(f16\), .*"),
+        ([], {"shape": (2,), "dtype": 6}, r"dtype is bool, expected an integer type or f32"),
+        ([], {"shape": (2,), "dtype": 3}, r"dtype is bf16, expected an integer type or f32"),
+    ],
+    ("iota", "C4"): (
+        [], {"shape": (2**31 + 1,), "dtype": 4},
+        r"the last index is 2147483648: i32 reaches from -2147483648 to 2147483647",
+    ),
 }  # fmt: skip
 
 EXACT = {
+    "iota": [
+        ([], {"shape": (2, 0, 3), "axis": -2}, [i32(2, 0, 3)]),
+        ([], {"shape": (2**31,), "axis": 0}, [i32(2**31)]),
+        ([], {"shape": (2**31 + 1, 1), "axis": 0, "dtype": 5}, [i64(2**31 + 1, 1)]),
+    ],
     "fill": [
         ([], {"shape": (2, 0), "value": 1.0, "dtype": 6}, [boolean(2, 0)]),
         ([], {"shape": (2,), "value": 2.0**60, "dtype": 1}, [f32(2)]),

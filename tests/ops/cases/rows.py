@@ -50,6 +50,22 @@ NEGATIVE = {
         [f32(4, 7), f32(4, 7), f32(4, 1), f32(4)], {}, r"weight has shape \(4,\), expected \(7,\)",
     ),
     ("rms_norm_grad", "C4"): ([f32(), f32(), f32(1)], {}, "x has rank 0, expected 1 or more"),
+    ("l2_normalize", "C1"): _axes(f32(4, 7)),
+    ("l2_normalize", "C2"): _eps("l2_normalize"),
+    ("l2_normalize_grad", "C1"): [
+        ([f32(*shape)] * 3, {"axis": axis}, rf"axis {axis} is not in \[-{len(shape)}, {len(shape)}\)")
+        for shape, axis in (((4, 7), 2), ((4, 7), -3), ((), -1))
+    ],
+    ("l2_normalize_grad", "C2"): (
+        [f32(7), f32(4, 7), f32(4, 1)], {}, r"dy has shape \(7,\), x has \(4, 7\)",
+    ),
+    ("l2_normalize_grad", "C3"): (
+        [f32(4, 7), f32(4, 7), f32(4, 1)], {"axis": 0}, r"rnorm has shape \(4, 1\), expected \(1, 7\)",
+    ),
+    ("l2_normalize_grad", "C4"): [
+        ([f32(4, 7), f32(4, 7), f32(4, 1)], {"eps": eps}, rf"eps is {eps}, expected a finite number >= 0")
+        for eps in (-0.5, float("inf"), float("nan"))
+    ],
     ("number", "C1"): ([], {"value": 1.0, "dtype": 99}, r"dtype is 99, expected 1 \(f32\), 2 \(f16\), .*"),
 }  # fmt: skip
 
@@ -66,5 +82,7 @@ EXACT = {
     "layer_norm_grad": ([f16(4, 7), f16(4, 7), f32(4, 1), f32(4, 1), f32(7)], {}, [f16(4, 7)]),
     "rms_norm": [([f16(4, 7)], {}, [f16(4, 7), f32(4, 1)]), ([bf16(7), f32(7)], {}, [bf16(7), f32(1)])],
     "rms_norm_grad": ([bf16(4, 7), bf16(4, 7), f32(4, 1), None], {}, [bf16(4, 7)]),
+    "l2_normalize": ([bf16(2, 3, 5)], {"axis": -2}, [bf16(2, 3, 5), f32(2, 1, 5)]),
+    "l2_normalize_grad": ([f16(4, 7), f16(4, 7), f32(4, 1)], {}, [f16(4, 7)]),
     "number": ([], {"value": 1.5, "dtype": DType.bf16}, [bf16()]),
 }  # fmt: skip
