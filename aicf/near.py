@@ -11,7 +11,7 @@ from .errors import VerifyError
 
 # What `ctx.NAME` and `op_call("NAME", …)` are called here.
 OPS: Mapping[str, str] = {
-    **dict.fromkeys(("matmul", "mm", "bmm", "dot", "einsum"), "gemm(a, b) is the matrix product; trans_a, trans_b transpose"),
+    **dict.fromkeys(("matmul", "mm", "bmm", "dot", "einsum"), "gemm(a, b) is the matrix product; trans_a, trans_b transpose; a @ b also broadcasts batches"),
     **dict.fromkeys(("linear", "dense", "addmm"), "gemm(x, weight, None, bias, trans_b=True), or the layer nn.Linear"),
     "where": "select(condition, a, b)",
     **dict.fromkeys(("sum", "reduce_add"), "reduce_sum(x, axes=(…), keepdims=False)"),
@@ -29,6 +29,7 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("divide", "truediv", "true_divide"), "div(a, b)"),
     **dict.fromkeys(("negative", "negate"), "neg(x)"),
     **dict.fromkeys(("softmax_cross_entropy", "nll_loss", "softmax_cross_entropy_with_logits"), "cross_entropy(logits, labels)"),
+    "pow": "power(a, b), or x ** 2",
     **dict.fromkeys(("mse", "mse_loss"), "squared_error(x, target), then reduce_mean"),
     **dict.fromkeys(("zeros", "ones", "full", "constant"), "fill(shape=(…), value=0.0)"),
     **dict.fromkeys(("arange", "range"), "iota(shape=(…), axis=-1, dtype=aicf.i32)"),

@@ -1,4 +1,4 @@
-"""The intermediate representation: pure data, knows no op. See `graph.py`."""
+"""The intermediate representation: pure data. See `graph.py`; `operators.py` has what `x + y` on Values emits."""
 
 from .graph import EXTERNAL, FED, KEPT, Check, Emitter, Graph, Initializer, LoweredOp, Op, Role, Value
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import VerifyError
 from ..types import AttrPack, DType, OpKind, TensorSpec
+from .operators import Emits, Operators
 
 
 class Role(str, enum.Enum):
@@ -43,21 +43,8 @@ Check = Callable[
 ]  # (name, value) -> the value made plain; raises VerifyError for what it can't be
 
 
-def _no_operator(symbol: str, op: str) -> Callable[..., Any]:
-    """A method for `x * 2` and the like, which says which op is meant: nothing is emitted behind a layer's back."""
-
-    def refuse(self: Value, *other: object) -> Any:
-        written = f"{symbol}x" if not other else f"x {symbol} y"
-        raise VerifyError(
-            f"{written} means nothing on the Values of a graph", got=repr(self),
-            hint=f"ctx.{op}({'x' if not other else 'x, y'}) emits the op",
-        )  # fmt: skip
-
-    return refuse
-
-
 @dataclass(eq=False)
-class Value:
+class Value(Operators):
     """One tensor of the graph. `vid` is also the index of its slot."""
 
     vid: int
@@ -71,6 +58,7 @@ class Value:
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)
     where: str = ""  # the user's file:line
+    emitter: Emits | None = field(default=None, repr=False)  # what operators emit through
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,14 +71,6 @@ class Value:
     @property
     def rank(self) -> int:
         return self.spec.rank
-
-    __add__ = __radd__ = _no_operator("+", "add")
-    __sub__ = __rsub__ = _no_operator("-", "sub")
-    __mul__ = __rmul__ = _no_operator("*", "mul")
-    __truediv__ = __rtruediv__ = _no_operator("/", "div")
-    __matmul__ = __rmatmul__ = _no_operator("@", "gemm")
-    __neg__ = _no_operator("-", "neg")
-    __array_ufunc__ = None  # so that `np.ones(8) * x` comes here, too
 
     def __repr__(self) -> str:
         return f"%{self.vid} {self.name}: {self.spec} ({self.role})"

@@ -145,7 +145,7 @@ class Residual(Layer):
         self.inner = Sequential(*layers)
 
     def emit(self, ctx: Any, x: Value) -> Value:
-        return ctx.add(x, self.inner.emit(ctx, x))
+        return x + self.inner.emit(ctx, x)
 
     def __repr__(self) -> str:
         return f"Residual({', '.join(map(repr, self.inner.layers))})"

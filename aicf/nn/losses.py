@@ -66,7 +66,7 @@ class SoftmaxCrossEntropy(Loss):
             output, labels, ignore_index=ignored, label_smoothing=float(self.label_smoothing)
         )
         count = ctx.check_labels(labels, classes=output.shape[-1], ignore_index=ignored)
-        return ctx.div(ctx.reduce_sum(losses), count)
+        return losses.sum() / count
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MeanSquaredError(Loss):
         return {self.target: replace(output)}
 
     def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value:
-        return ctx.reduce_mean(ctx.squared_error(output, targets[self.target]))
+        return ctx.squared_error(output, targets[self.target]).mean()
 
 
 def _check_target(name: object) -> None:

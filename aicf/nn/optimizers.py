@@ -65,8 +65,8 @@ class Optimizer:
             wide = (
                 grad if grad.dtype is f32 else ctx.convert(grad, dtype=f32)
             )  # 300 squared is too large for f16
-            part = ctx.reduce_sum(ctx.square(wide))
-            total = part if total is None else ctx.add(total, part)
+            part = (wide**2).sum()
+            total = part if total is None else total + part
         scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
         return [ctx.scale_gradient(grad, scale) for grad in grads]
 

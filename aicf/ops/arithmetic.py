@@ -105,6 +105,23 @@ def _(emit, dy, a, b, y):
     return unbroadcast(emit, da, a), unbroadcast(emit, emit.neg(emit.mul(da, y)), b)
 
 
+@elementwise("power", types=Float, alias="a", continuous=True)
+def power(a, b):
+    """a to the power b; NaN where a is negative and b is no whole number. x to the power 0 is 1, NaN's too."""
+    return math.pow(a, b)
+
+
+power.reference(np.power)
+
+
+@power.gradient
+def _(emit, dy, a, b, y):
+    """Of b at a = 0 it is 0, as log(a) has none there."""
+    da = emit.mul(emit.mul(dy, b), emit.power(a, emit.sub(b, 1)))
+    db = emit.select(emit.equal(a, 0), 0, emit.mul(emit.mul(dy, y), emit.log(a)))
+    return unbroadcast(emit, da, a), unbroadcast(emit, db, b)
+
+
 @elementwise("maximum", types=Number, alias="a", continuous=True)
 def maximum(a, b):
     """The greater of a and b; NaN if either is NaN. Where they are equal the gradient goes half to each."""
@@ -144,7 +161,8 @@ def _away_from_zero(rng, shape, shapes):
 
 
 div.draws(b=_away_from_zero)
-for _schema in (add, sub, mul, div, maximum, minimum):
+power.draws(a=(0.2, 2), b=(-2, 3))
+for _schema in (add, sub, mul, div, power, maximum, minimum):
     _enrol_binary(_schema)
 
 # --- unary --------------------------------------------------------------------------------------------------

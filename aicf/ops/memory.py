@@ -75,12 +75,34 @@ fill.samples(shape=(0, 3), value=1.0, dtype=DType.f32.id)
 def reshape(x: Any_, *, shape: tuple):
     """The elements of x, in row-major order, in another shape.
 
+    One size may be -1: what the others leave.
+
     C1  sizes are integers >= 0
     C2  x and the result have as many elements           (StableHLO reshape C2)
     """
+    if -1 in shape:
+        require(shape.count(-1) == 1, "C1", f"shape {shape} has -1 {shape.count(-1)} times, expected once")
+        others = numel(tuple(d for d in shape if d != -1))
+        require(
+            False,
+            "C2",
+            f"the {x.numel} elements of x leave no one size for -1 beside {others} in shape {shape}",
+        )
     _check_shape(shape)
     require(numel(shape) == x.numel, "C2", f"shape {shape} has {numel(shape)} elements, x has {x.numel}")
     return TensorSpec(shape, x.dtype, x.device)
+
+
+@reshape.normalizer
+def _(specs, attrs):
+    """A size of -1 as the number that it stands for."""
+    shape, x = attrs.get("shape"), specs[0]
+    if x is None or x.dims or not isinstance(shape, (tuple, list)) or not all(map(is_integer, shape)):
+        return attrs
+    others = numel(tuple(d for d in shape if d != -1))
+    if list(shape).count(-1) != 1 or others <= 0 or x.numel % others:
+        return attrs  # infer refuses it, in the caller's words
+    return {**attrs, "shape": tuple(x.numel // others if d == -1 else d for d in shape)}
 
 
 @reshape.reference

@@ -122,11 +122,8 @@ EMITS = {
     "an array as operand": (lambda ctx, x: ctx.add(x, np.ones(5)), "ctx.add: b is a ndarray", "ctx.state("),
     "text as operand": (lambda ctx, x: ctx.add("1", x), "ctx.add: a is a str", "a Value or a number"),
     "an array as constant": (lambda ctx, x: ctx.constant(np.ones(5)), "ctx.constant: value is a ndarray"),
-    "x * 2": (lambda ctx, x: x * 2, "x * y means nothing", "ctx.mul(x, y)"),
-    "2 * x": (lambda ctx, x: 2 * x, "ctx.mul(x, y)"),
-    "array * x": (lambda ctx, x: np.ones(5) * x, "ctx.mul(x, y)"),
-    "-x": (lambda ctx, x: -x, "-x means nothing", "ctx.neg(x)"),
-    "x @ y": (lambda ctx, x: x @ x, "ctx.gemm(x, y)"),
+    "array * x": (lambda ctx, x: np.ones(5) * x, "ctx.mul: a is a ndarray", "ctx.state("),
+    "text * x": (lambda ctx, x: "2" * x, "ctx.mul: a is a str"),
 }
 
 

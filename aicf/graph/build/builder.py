@@ -54,6 +54,7 @@ class Builder:
         self.line = ""  # where a layer was added, while it is emitted again; else the caller's line counts
         self.fence = False  # before the next op: see `GraphEmitter.sync`
         self._names: dict[str, Value] = {}
+        self.emitter: GraphEmitter | None = None  # what operators on its values emit through
         self.valid: Value | None = (
             None  # 0-D: whether this run may be kept; None while nothing can make it invalid
         )
@@ -78,7 +79,16 @@ class Builder:
         if role in (Role.param, Role.state) and init is None:
             raise VerifyError(f"{role} {name} declares no initial value")
         value = Value(
-            len(self.graph.values), name, spec, role, init, constant, meta, check, where=self.here()
+            len(self.graph.values),
+            name,
+            spec,
+            role,
+            init,
+            constant,
+            meta,
+            check,
+            where=self.here(),
+            emitter=self.emitter,
         )
         if role is not Role.tmp:
             self._claim(name, value)
@@ -194,6 +204,22 @@ class GraphEmitter:
         self._draws = 0
         self._scope: tuple[str, ...] = ()
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
+        builder.emitter = self
+
+    def here(self) -> str:
+        return self.builder.here()
+
+    def transposed(self, x: Value) -> Value | None:
+        """The Value of which x is the transpose in its last two axes; None if it is none."""
+        op, axes = x.producer, tuple(range(x.rank))
+        if (
+            op is None
+            or op.kind != "transpose"
+            or x.rank < 2
+            or op.attrs["perm"] != (*axes[:-2], *axes[:-3:-1])
+        ):
+            return None
+        return self.builder.graph.values[op.inputs[0]]
 
     def __getattr__(self, kind: str) -> Any:
         if kind.startswith("_"):
@@ -211,7 +237,7 @@ class GraphEmitter:
                 values[n] = self.valid
         given = self._with_constants(schema, values)
         named = {**{a.name: self.policy[a.name] for a in schema.attrs if a.name in self.policy}, **named}
-        attrs = schema.normalized([v.spec if v else None for v in given], named)
+        attrs = schema.normalized([None if v is None else v.spec for v in given], named)
         pack = schema.pack(attrs)
         specs = schema.infer(given, pack, self.device)
         agreement.look_at(schema, pack)
@@ -254,9 +280,10 @@ class GraphEmitter:
         number = self._number(value, dtype, what, beside)
         name = f"const.{dtype}.{number!r}"
         known = self.builder.find(name)
-        return known or self.builder.value(
-            name, TensorSpec((), dtype, self.device), Role.state, _Constant(numbers.constant(number, dtype)), constant=True
-        )  # fmt: skip
+        if known is not None:
+            return known
+        spec, init = TensorSpec((), dtype, self.device), _Constant(numbers.constant(number, dtype))
+        return self.builder.value(name, spec, Role.state, init, constant=True)
 
     def _number(self, value: Any, dtype: DType, what: str, beside: Value | None = None) -> float:
         """A Python or NumPy number that an element type holds; what the user meant instead is in the error."""
@@ -270,8 +297,8 @@ class GraphEmitter:
         if reason := numbers.why_not(number, dtype):
             raise TypeInferenceError(
                 f"{what} is {numbers.told(number)} where {dtype} is needed: {reason}", where=where, expected=f"a number of {dtype}",
-                got=f"{numbers.told(number)} ({type(value).__name__})", hint=numbers.instead(number, dtype, beside.name if beside else "x"),
-                details=[f"beside {beside.name}: {beside.spec}" + f"  at {beside.where}" * bool(beside.where)] if beside else (),
+                got=f"{numbers.told(number)} ({type(value).__name__})", hint=numbers.instead(number, dtype, "x" if beside is None else beside.name),
+                details=() if beside is None else [f"beside {beside.name}: {beside.spec}" + f"  at {beside.where}" * bool(beside.where)],
             )  # fmt: skip
         return number
 
@@ -330,7 +357,7 @@ class GraphEmitter:
                 f"a shared layer has one {full}", expected=str(known.spec), got=str(spec),
                 where=self.builder.here(), hint="add a layer of its own there",
             )  # fmt: skip
-        return known or self.builder.value(full, spec, Role.param, init)
+        return self.builder.value(full, spec, Role.param, init) if known is None else known
 
     def state(
         self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32, check: Check | None = None,
@@ -354,7 +381,9 @@ class GraphEmitter:
         """
         full, spec = self._name(name), TensorSpec((), f32, self.device)
         known = self.builder.find(full)
-        return known or self.builder.value(full, spec, Role.state, _Constant(value), meta=name, check=check)
+        if known is not None:
+            return known
+        return self.builder.value(full, spec, Role.state, _Constant(value), meta=name, check=check)
 
     def random(self) -> tuple[Value, int]:
         """(the graph's random state, the number of this use of it). `advance` goes on to the next step."""

@@ -18,8 +18,17 @@ NEGATIVE = {
         [], {"shape": (2,), "value": 2.0**53 + 2, "dtype": 5},
         r"value is 9007199254740994, beyond 2\^53; broadcast_in_dim repeats a constant of i64",
     ),
-    ("reshape", "C1"): [([f32(6)], {"shape": shape}, message) for shape, message in SIZES],
-    ("reshape", "C2"): ([f32(4, 7)], {"shape": (4, 6)}, r"shape \(4, 6\) has 24 elements, x has 28"),
+    ("reshape", "C1"): [
+        ([f32(6)], {"shape": (2, -3)}, r"size -3 of shape \(2, -3\) is not an integer >= 0"),
+        ([f32(6)], {"shape": (-2, 3)}, r"size -2 of shape \(-2, 3\) is not an integer >= 0"),
+        ([f32(6)], {"shape": (2, 3.0)}, r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
+        ([f32(6)], {"shape": (-1, 2, -1)}, r"shape \(-1, 2, -1\) has -1 2 times, expected once"),
+    ],
+    ("reshape", "C2"): [
+        ([f32(4, 7)], {"shape": (4, 6)}, r"shape \(4, 6\) has 24 elements, x has 28"),
+        ([f32(4, 7)], {"shape": (-1, 6)}, r"the 28 elements of x leave no one size for -1 beside 6 in shape \(-1, 6\)"),
+        ([f32(0, 7)], {"shape": (0, -1)}, r"the 0 elements of x leave no one size for -1 beside 0 in shape \(0, -1\)"),
+    ],
     ("broadcast_in_dim", "C1"): [
         ([f32()], {"shape": shape, "dims": ()}, message) for shape, message in SIZES
     ],
@@ -64,6 +73,11 @@ EXACT = {
         ([], {"shape": (2, 0), "value": 1.0, "dtype": 6}, [boolean(2, 0)]),
         ([], {"shape": (2,), "value": 2.0**60, "dtype": 1}, [f32(2)]),
     ],
-    "reshape": ([i32(2, 3, 5)], {"shape": (6, 5)}, [i32(6, 5)]),
+    "reshape": [
+        ([i32(2, 3, 5)], {"shape": (6, 5)}, [i32(6, 5)]),
+        ([i32(2, 3, 5)], {"shape": (-1, 5)}, [i32(6, 5)]),
+        ([i32(2, 3, 5)], {"shape": [5, 6, -1]}, [i32(5, 6, 1)]),
+        ([i32(0, 3)], {"shape": (-1, 3)}, [i32(0, 3)]),
+    ],
     "broadcast_in_dim": ([f32(4, 1)], {"shape": (2, 4, 9), "dims": (1, 2)}, [f32(2, 4, 9)]),
 }

@@ -1,0 +1,399 @@
+"""What `x + y`, `x @ w`, `x > 0` or `x.sum(-1)` on the Values of a graph emit: each is a thin name of an op, or of two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol, Self
+
+import numpy as np
+
+from ..errors import VerifyError
+from ..types import DType, bool_
+from . import subscript
+
+Number = bool | int | float | np.number | np.bool_
+_FEW = 64  # up to here a whole exponent is made of multiplications
+
+
+class Emits(Protocol):
+    """What an operator needs of its Value's emitter."""
+
+    def op(self, kind: str, *operands: Any, **attrs: Any) -> Any: ...
+
+    def constant(self, value: Any, dtype: Any) -> Any: ...
+
+    def here(self) -> str: ...
+
+    def transposed(self, x: Any) -> Any: ...
+
+
+class Operators:
+    """The operators and methods of a Value. Operands broadcast as NumPy's; element types never promote, numbers take the Value's."""
+
+    emitter: Emits | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> DType:
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    # --- arithmetic -------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Self | Number) -> Self:
+        return self._both("add", "+", self, other)
+
+    def __radd__(self, other: Number) -> Self:
+        return self._both("add", "+", other, self)
+
+    def __sub__(self, other: Self | Number) -> Self:
+        return self._both("sub", "-", self, other)
+
+    def __rsub__(self, other: Number) -> Self:
+        return self._both("sub", "-", other, self)
+
+    def __mul__(self, other: Self | Number) -> Self:
+        return self._both("mul", "*", self, other)
+
+    def __rmul__(self, other: Number) -> Self:
+        return self._both("mul", "*", other, self)
+
+    def __truediv__(self, other: Self | Number) -> Self:
+        return self._both("div", "/", self, other)
+
+    def __rtruediv__(self, other: Number) -> Self:
+        return self._both("div", "/", other, self)
+
+    def __pow__(self, exponent: Self | Number) -> Self:
+        if isinstance(exponent, (int, float, np.number)) and not isinstance(exponent, bool):
+            if exponent == 0.5:
+                return self._op("sqrt", self)
+            if 0 < exponent <= _FEW and exponent == int(exponent):
+                return self._power(int(exponent))
+            if -_FEW <= exponent < 0 and exponent == int(exponent) and self.dtype.kind == "float":
+                return 1 / self._power(-int(exponent))
+        return self._both("power", "**", self, exponent)
+
+    def __rpow__(self, base: Number) -> Self:
+        return self._both("power", "**", base, self)
+
+    def _power(self, n: int) -> Self:
+        """x to a whole power by squaring: x ** 2 is one op, x ** 3 two."""
+        if n == 1:
+            return self
+        half = self._op("square", self._power(n // 2))
+        return half * self if n % 2 else half
+
+    def __matmul__(self, other: Self) -> Self:
+        return self._product(self, other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self._product(other, self)
+
+    def __neg__(self) -> Self:
+        return self._op("neg", self)
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __abs__(self) -> Self:
+        return self._op("abs", self)
+
+    # --- comparisons, which give bools, and what bools are joined by ----------------------------------------------------
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        return self._both("equal", "==", self, other)
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return self._both("not_equal", "!=", self, other)
+
+    def __lt__(self, other: Self | Number) -> Self:
+        return self._both("less", "<", self, other)
+
+    def __le__(self, other: Self | Number) -> Self:
+        return self._both("less_equal", "<=", self, other)
+
+    def __gt__(self, other: Self | Number) -> Self:
+        return self._both("greater", ">", self, other)
+
+    def __ge__(self, other: Self | Number) -> Self:
+        return self._both("greater_equal", ">=", self, other)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Self | bool) -> Self:
+        return self._bools("&")._both("select", "&", self, self._bool(other), False)
+
+    def __or__(self, other: Self | bool) -> Self:
+        return self._bools("|")._both("select", "|", self, True, self._bool(other))
+
+    def __xor__(self, other: Self | bool) -> Self:
+        return self._bools("^")._both("not_equal", "^", self, other)
+
+    def __invert__(self) -> Self:
+        return self._bools("~")._op("not_equal", self, True)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    # --- indexing -----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Self:
+        """NumPy's basic indexing: numbers, slices, `...`, None; and integers of a Value along one axis."""
+        try:
+            read = subscript.read(index, self.shape)
+        except subscript.Refused as refused:
+            raise self._error(str(refused), hint=refused.hint) from None
+        y, axes = self, read.axes
+        if any((a.start, a.limit, a.step) != (0, d, 1) for a, d in zip(axes, self.shape)):
+            start, limit, step = ([a[n] for a in axes] for n in range(3))
+            y = self._op("slice", y, start=start, limit=limit, step=step)
+        if backwards := [n for n, a in enumerate(axes) if a.reverse]:
+            y = self._op("reverse", y, dims=backwards)
+        sizes = [
+            y.shape[n : n + 1] for n in range(self.ndim)
+        ]  # by axis of x; indices stand for theirs with a shape of their own
+        for axis in read.gathered:
+            y = self._op("gather", y, axes[axis].indices, axis=axis)
+            sizes[axis] = y.shape[axis : axis + y.ndim - self.ndim + 1]
+        shape = tuple(d for n in read.kept for d in ((1,) if n is None else sizes[n]))
+        return y if y.shape == shape else y.reshape(shape)
+
+    # --- methods ------------------------------------------------------------------------------------------------------
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """The elements in row-major order in another shape, of which one size may be -1: what the others leave."""
+        return self._op("reshape", self, shape=self._numbers("reshape", shape))
+
+    def transpose(self, *axes: int | Sequence[int]) -> Self:
+        """The axes in another order, backwards if none is given."""
+        given = self._numbers("transpose", axes) if axes else range(self.ndim)[::-1]
+        for a in given:
+            self._check_axis("transpose", a, self.ndim)
+        return self._op("transpose", self, perm=[a % self.ndim for a in given])
+
+    @property
+    def T(self) -> Self:
+        """The axes backwards; `x @ w.T` is one gemm."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Self:
+        """The last two axes exchanged."""
+        if self.ndim < 2:
+            raise self._error("mT exchanges the last two axes", expected="rank 2 or more")
+        return self.transpose(*range(self.ndim - 2), -1, -2)
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Self:
+        return self._op("reduce_sum", self, **self._over("sum", axis, keepdims))
+
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Self:
+        return self._op("reduce_mean", self, **self._over("mean", axis, keepdims))
+
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Self:
+        return self._op("reduce_max", self, **self._over("max", axis, keepdims))
+
+    def astype(self, dtype: Any) -> Self:
+        """In another element type; itself where it has that type."""
+        dtype = DType.of(dtype)
+        return self if dtype is self.dtype else self._op("convert", self, dtype=dtype)
+
+    def expand_dims(self, axis: int) -> Self:
+        """With an axis of size 1 at this place of the result."""
+        rank = self.ndim + 1
+        self._check_axis("expand_dims", axis, rank)
+        at = axis % rank
+        return self.reshape(*self.shape[:at], 1, *self.shape[at:])
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
+        """Without these axes of size 1; without all such if none is named."""
+        if axis is None:
+            gone = {n for n, d in enumerate(self.shape) if d == 1}
+        else:
+            axes = self._numbers("squeeze", (axis,))
+            for a in axes:
+                self._check_axis("squeeze", a, self.ndim)
+            gone = {a % self.ndim for a in axes}
+        for n in sorted(gone):
+            if self.shape[n] != 1:
+                raise self._error(f"squeeze: axis {n} has size {self.shape[n]}", expected="an axis of size 1")
+        return self.reshape(*(d for n, d in enumerate(self.shape) if n not in gone))
+
+    # --- what a Value of a graph is not ---------------------------------------------------------------------------------
+
+    def __bool__(self) -> NoReturn:
+        raise self._error(
+            "a Value has no truth while a graph is built: its numbers are there when a program runs",
+            hint="ctx.select(x > 0, a, b) chooses element by element; conditions are joined by &, | and ~; `x is None` asks for absence",
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise self._error(
+            "a Value can't be iterated over: a loop in Python would emit ops for each of its elements",
+            hint="ops take whole tensors: x.sum(0), x * y; for some rows: [x[i] for i in range(x.shape[0])]",
+        )
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise self._error(
+            "`y in x` has no answer while a graph is built",
+            hint="(x == y).astype(x.dtype).max() is 1 where some element of x is y",
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise self._error("a 0-D Value has no length", hint="x.shape is ()")
+        return self.shape[0]
+
+    def _no_number(self, *_: object, **__: object) -> NoReturn:
+        raise self._error(
+            "a Value is no number or array while a graph is built: it has numbers when a program runs",
+            hint="functions of math and NumPy are ops here: ctx.exp(x), ctx.sqrt(x)",
+        )
+
+    __float__ = __int__ = __complex__ = __array__ = _no_number
+    __array_ufunc__ = None  # so that `np.float32(2) * x` comes here, too
+
+    def _no_operator(self, *_: object) -> NoReturn:
+        raise self._error(
+            "Values have no //, % or divmod", hint="x / y divides floats; ctx.convert(x / y, dtype=aicf.i32) cuts the fraction off",
+        )  # fmt: skip
+
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = _no_operator
+
+    def __setitem__(self, *_: object) -> NoReturn:
+        raise self._error(
+            "a Value can't be assigned to: it is what an op made",
+            hint="ctx.select(mask, new, x) is x with other elements where the mask is true; ctx.update(state, new) keeps a state",
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or "emitter" not in vars(self) or self.emitter is None:
+            raise AttributeError(f"a Value has no attribute {name!r}", name=name, obj=self)
+        try:
+            getattr(self.emitter, name)
+        except Exception as unknown:  # says which op may be meant
+            hint = getattr(unknown, "hint", None)
+            said = f"; among ops: {hint}" if hint else ""
+        else:
+            said = f"; ctx.{name}(x) emits the op"
+        raise AttributeError(f"a Value has no attribute {name!r}{said}", name=name, obj=self)
+
+    # --- how they emit ------------------------------------------------------------------------------------------------
+
+    def _op(self, kind: str, *operands: Any, **attrs: Any) -> Self:
+        if self.emitter is None:
+            raise VerifyError(
+                f"{self!r} was made by no emitter", hint="a layer's `emit` is given Values that have one"
+            )
+        made: Self = self.emitter.op(kind, *operands, **attrs)
+        return made
+
+    def _both(self, kind: str, symbol: str, *operands: Any) -> Self:
+        if any(x is None for x in operands):
+            raise self._error(
+                f"x {symbol} None: one side is no Value",
+                expected="Values or numbers",
+                hint="`x is None` asks whether there is a Value",
+            )
+        return self._op(kind, *operands)
+
+    def _bools(self, symbol: str) -> Self:
+        if self.dtype is not bool_:
+            raise self._error(
+                f"{symbol} joins bools",
+                expected="bool, such as x > 0",
+                got=repr(self),
+                hint="compare first: (x > 0) & (y > 0), in parentheses",
+            )
+        return self
+
+    def _bool(self, other: Any) -> Any:
+        """A number beside a bool, which has no other operand to take its type from."""
+        plain = self.emitter is not None and isinstance(other, Number)
+        return self.emitter.constant(other, bool_) if plain and self.emitter else other
+
+    def _error(self, what: str, **more: Any) -> VerifyError:
+        return VerifyError(
+            what, where=self.emitter.here() if self.emitter else "", **{"got": repr(self)} | more
+        )
+
+    def _check_axis(self, what: str, axis: Any, rank: int) -> None:
+        if not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
+            raise self._error(f"{what}: axis {axis!r} is not in [-{rank}, {rank})")
+
+    def _numbers(self, what: str, given: tuple[Any, ...]) -> tuple[int, ...]:
+        """`f(2, 3)` and `f((2, 3))` alike."""
+        numbers = tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+        for n in numbers:
+            if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
+                hint = (
+                    "the shape is known while a graph is built: x.shape[0]"
+                    if isinstance(n, Operators)
+                    else None
+                )
+                raise self._error(f"{what}: {n!r} is not a whole number", hint=hint)
+        return tuple(int(n) for n in numbers)
+
+    def _over(self, what: str, axis: int | Sequence[int] | None, keepdims: bool) -> dict[str, Any]:
+        """A reduction's attributes; None is all axes, as in NumPy, and () is none of them."""
+        if axis is None:
+            return {"axes": (), "keepdims": keepdims}
+        axes = self._numbers(what, (axis,))
+        if not axes and self.ndim:
+            raise self._error(f"{what}: axis=() names no axis", hint="axis=None is all of them")
+        return {"axes": axes, "keepdims": keepdims}
+
+    def _product(self, a: Any, b: Any) -> Self:
+        """a @ b by NumPy's rule: a vector is a row at the left and a column at the right, batches broadcast; one gemm."""
+        for x in (a, b):
+            if not isinstance(x, Operators):
+                raise self._error(
+                    f"@ beside a {type(x).__name__}",
+                    expected="a Value on both sides",
+                    hint='ctx.param("weight", shape, init) is trained; ctx.state("name", shape, lambda shape, rng: array) keeps an array',
+                )
+            if not x.shape:
+                raise self._error(
+                    "@ of a 0-D Value",
+                    expected="rank 1 or more on both sides",
+                    got=repr(x),
+                    hint="x * y scales",
+                )
+        left = a if a.ndim > 1 else a.reshape(1, -1)
+        right = b if b.ndim > 1 else b.reshape(-1, 1)
+        try:
+            batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        except ValueError:
+            raise self._error(
+                "@: the batches do not broadcast to one shape", got=f"{left.shape[:-2]} of {a!r}, {right.shape[:-2]} of {b!r}",
+                expected="leading axes that are equal, 1 or absent",
+            ) from None  # fmt: skip
+        (left, trans_a), (right, trans_b) = left._untransposed(), right._untransposed()
+        left, right = left._over_batch(batch), right._over_batch(batch)
+        y = self._op("gemm", left, right, trans_a=trans_a, trans_b=trans_b)
+        shape = batch + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ())
+        return y if y.shape == shape else y.reshape(shape)
+
+    def _untransposed(self) -> tuple[Self, bool]:
+        """What gemm reads in place of a transpose: its operand."""
+        source = self.emitter.transposed(self) if self.emitter else None
+        return (self, False) if source is None else (source, True)
+
+    def _over_batch(self, batch: tuple[int, ...]) -> Self:
+        """A factor as gemm takes it: with the whole batch, or with none where it is the same for all of it."""
+        own, matrix = self.shape[:-2], self.shape[-2:]
+        if own in ((), batch):
+            return self
+        if all(d == 1 for d in own):
+            return self.reshape(matrix)
+        if math.prod(own) == math.prod(batch):
+            return self.reshape(*batch, *matrix)
+        shape = *batch, *matrix
+        dims = tuple(range(len(shape) - self.ndim, len(shape)))
+        return self._op("broadcast_in_dim", self, shape=shape, dims=dims)
