@@ -362,9 +362,7 @@ def _info_op(console: Console, schema: Any, registry: Any) -> int:
     takes += (
         ["*"] if schema.attrs and not schema.variadic else []
     )  # as in Python: attributes are given by name
-    takes += [
-        f"{a.name}: {a.type.__name__}" + ("" if a.required else f" = {a.default}") for a in schema.attrs
-    ]
+    takes += [str(a) for a in schema.attrs]
     signature = f"{schema.name}({', '.join(takes)}) -> {', '.join(schema.results)}"
     console.print(Text(signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)

@@ -53,7 +53,11 @@ class DType(enum.Enum):
             return value
         if isinstance(value, str) and value in cls.__members__:
             return cls[value]
+        if type(value).__module__ == "torch":  # torch.float16
+            value = str(value).removeprefix("torch.")
         try:
+            if value is None:  # NumPy's default is no choice
+                raise TypeError
             return _FROM_NUMPY[np.dtype(value)]
         except (KeyError, TypeError):
             raise AttrError(
@@ -241,7 +245,7 @@ def pointer_alignment(pointer: int) -> int:
 
 # --- attributes -----------------------------------------------------------------------------------------------------
 
-Scalar = bool | int | float
+Scalar = bool | int | float | str
 AttrValue = Scalar | tuple
 _MAGIC = b"AP1\0"
 
@@ -249,7 +253,8 @@ _MAGIC = b"AP1\0"
 class AttrPack(Mapping[str, Any]):
     """Attributes packed to bytes: key-sorted, typed, so that order never matters and True, 1, 1.0 differ.
 
-    Holds bool, int (64 bits), float (64 bits) and fixed-length, possibly nested, tuples of them. Two packs are equal
+    Holds bool, int (64 bits), float (64 bits), text and fixed-length, possibly nested, tuples of them; element types by their ids,
+    members of enumerations by their values. Two packs are equal
     when their bytes are; so 0.0 and -0.0 differ and a NaN equals itself. `AttrPack.from_blob(p.blob) == p`.
     """
 
@@ -316,11 +321,15 @@ def _normal(key: str, value: Any) -> AttrValue:
         return float(value)
     if isinstance(value, DType):
         return value.id
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return _normal(key, value.value)
     if isinstance(value, (tuple, list)):
         return tuple(_normal(key, v) for v in value)
     raise AttrError(
         f"attribute {key} has type {type(value).__name__}",
-        expected="bool, int, float, or a tuple of them",
+        expected="bool, int, float, str, an element type, a member of an enumeration, or a tuple of them",
         got=repr(value),
     )
 
@@ -332,6 +341,9 @@ def _encode(value: AttrValue) -> bytes:
         return b"i" + struct.pack("<q", value)
     if isinstance(value, float):
         return b"f" + struct.pack("<d", value)
+    if isinstance(value, str):
+        text = value.encode()
+        return b"s" + struct.pack("<I", len(text)) + text
     return b"t" + struct.pack("<H", len(value)) + b"".join(map(_encode, value))
 
 
@@ -341,6 +353,11 @@ def _decode(blob: bytes, at: int) -> tuple[AttrValue, int]:
         return bool(blob[at]), at + 1
     if tag in (b"i", b"f"):
         return struct.unpack_from("<q" if tag == b"i" else "<d", blob, at)[0], at + 8
+    if tag == b"s":
+        (length,) = struct.unpack_from("<I", blob, at)
+        if at + 4 + length > len(blob):
+            raise ValueError("text that ends too soon")
+        return blob[at + 4 : at + 4 + length].decode(), at + 4 + length
     if tag == b"t":
         (count,), at, items = struct.unpack_from("<H", blob, at), at + 2, []
         for _ in range(count):

@@ -53,7 +53,8 @@ class Reference:
         )
 
     def build(region, device):
-        schema, attrs, positions = schema_of(region.kind), dict(region.attrs), op_operands(region)
+        schema, positions = schema_of(region.kind), op_operands(region)
+        attrs = schema.values(region.attrs)
         reference = schema.reference_fn
         assert reference is not None, schema.name
         narrow = [t.dtype.compute is not t.dtype for t in region.operands]  # computed in f32, rounded once

@@ -19,11 +19,11 @@ from ..device import streams
 from ..device.interop import Foreign, adopt
 from ..device.reading import READERS, UNREADABLE, remember
 from ..device.runtime import Runtime
-from ..errors import CaptureError, DeviceError, FeedError
+from ..errors import AttrError, CaptureError, DeviceError, FeedError
 from ..ops import record
 from ..ops.schema import OpSchema, schema_of
 from ..registry.select import Selection, log, log_choice
-from ..types import ActKind, AttrPack, OpKind
+from ..types import ActKind, AttrPack, DType, OpKind, Precision
 from . import annotate
 from .extensions import default_registry
 from .prepared import Prepared, prepare
@@ -89,7 +89,7 @@ def cache_clear() -> None:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 _LISTS = (list, tuple)
-_PLAIN = frozenset({bool, int, float, ActKind})
+_PLAIN = frozenset({bool, int, float, str, type, type(None), ActKind, Precision, DType})
 
 
 def _listed(what: str, tensors: Any) -> Sequence[Any]:
@@ -104,7 +104,12 @@ def _attrs_key(attrs: Mapping[str, Any]) -> Any:
         if value.__class__ not in _PLAIN and not (
             value.__class__ is tuple and all(v.__class__ in _PLAIN for v in value)
         ):
-            return AttrPack(attrs).blob
+            try:
+                return AttrPack(attrs).blob
+            except (
+                AttrError
+            ):  # what another library calls an element type; nothing else of this kind is taken
+                return repr(attrs)
     return repr(attrs)
 
 
@@ -231,7 +236,7 @@ def _find(
         schema.kind,
         registry.generation,
         record.removals,
-        AttrPack(attrs).blob,
+        schema.pack(attrs).blob,
         tuple(ins),
         tuple(outs),
         place,

@@ -215,9 +215,7 @@ def _backward(b: dict[str, Tensor], params: GemmBiasActParams, stream: Any) -> S
                 z,
                 b["gY"],
                 None,
-                **params.attrs,
-                precision=0,
-                out_dtype=0,
+                **schema_of("gemm").values({**params.attrs, "precision": 0, "out_dtype": None}),
             )
             for name, gradient in zip(("gA", "gB", "gC", "gBias"), gradients):
                 if name in b:

@@ -97,7 +97,7 @@ class Op:
 
     def __repr__(self) -> str:
         outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (self.outputs, self.inputs))
-        attrs = "".join(f" {k}={v}" for k, v in self.attrs.items())
+        attrs = "".join(f" {k}={v.name if isinstance(v, enum.Enum) else v}" for k, v in self.attrs.items())
         return f"{outs} = {self.kind}({ins}){attrs}"
 
 

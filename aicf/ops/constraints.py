@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -53,7 +52,6 @@ MAP = "map"  # each element of the result is a scalar function of one element of
 MASKED = "masked"  # a map that reads where there may be no element: kernels that can say so (see KernelVariant.masked)
 LINEAR = "linear"  # in its first operand, whatever the others are
 DISCONTINUOUS = "discontinuous"  # a rounding error of an operand may change the result by a jump
-ATTR_TYPES = {"bool": bool, "int": int, "float": float, "tuple": tuple}
 
 
 @dataclass(frozen=True)
@@ -82,17 +80,6 @@ def each_operand(operands: tuple[OperandDecl, ...], count: int) -> tuple[Operand
         replace(last, name=f"{last.name}[{n}]", variadic=False) for n in range(max(count - len(fixed), 0))
     ]
     return (*fixed, *more)
-
-
-@dataclass(frozen=True)
-class AttrDecl:
-    name: str
-    type: type
-    default: Any = inspect.Parameter.empty
-
-    @property
-    def required(self) -> bool:
-        return self.default is inspect.Parameter.empty
 
 
 def require(condition: bool, constraint: str, message: str) -> None:

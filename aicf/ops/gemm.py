@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import GREATEST, ActKind, DType, Precision, TensorSpec, bf16, f16, f32, numel
 from .activations import FROM_RESULT, activation_gradient
-from .schema import LINEAR, Access, Factor, Float, is_integer, op, refuse_gradient, require, schema_of
+from .schema import LINEAR, Access, Factor, Float, op, refuse_gradient, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
@@ -43,31 +43,30 @@ def gemm(
     beta: float = 1.0,
     trans_a: bool = False,
     trans_b: bool = False,
-    act: int = ActKind.none,
+    act: ActKind = ActKind.none,
     slope: float = 0.01,
     save_preact: bool = False,
-    precision: int = Precision.exact,
-    out_dtype: int = 0,
+    precision: Precision = Precision.exact,
+    out_dtype: DType | None = None,
 ):
     """d = act(z), z = alpha * op(a) @ op(b) + beta * c + bias, where op transposes the last two axes if asked.
 
     Shapes: op(a) (..., M, K), op(b) (..., K, N), c (..., M, N), bias (1,), (N,) or (M,); d and, with save_preact, z are
     (..., M, N). Leading axes are those of a batch; a or b may have none, and is then the same for all of it.
-    Accumulation is in f32; what is narrower is widened when read, and d and z rounded once. precision is a Precision, which says
-    what fp8 is excepted from: with the default, f32 operands are multiplied as they are. act is an ActKind; slope belongs to leaky_relu. out_dtype is the id of
-    the results' element type, 0 for that of a and b. a and b may be fp8, of which there is no gradient: it would have to be
+    Accumulation is in f32; what is narrower is widened when read, and d and z rounded once. precision says
+    what fp8 is excepted from: with the default, f32 operands are multiplied as they are. slope belongs to leaky_relu. out_dtype is
+    the results' element type, None for that of a and b. a and b may be fp8, of which there is no gradient: it would have to be
     rounded to fp8 too.
 
     C1  a and b have rank 2 or more
     C2  the contracted extents agree                       (StableHLO dot_general C10)
     C3  c has the shape of the product
     C4  bias is 1-D of length 1, N or M                    (told apart in that order)
-    C5  act is an ActKind, precision a Precision
+    C5  out_dtype is f32, f16 or bf16, or, unless a and b are fp8, None
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
     C8  a and b have one element type, or both are fp8
     C9  c and bias have the results' element type, or f32
-    C10  out_dtype is the id of f32, f16 or bf16, or, unless a and b are fp8, 0
     """
     for name, x in (("a", a), ("b", b)):
         require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")
@@ -83,9 +82,6 @@ def gemm(
         require(c.shape == (*batch, m, n), "C3", f"c has shape {c.shape}, the product is {(*batch, m, n)}")
     if bias is not None:
         _check_bias(bias, m, n, "C4")
-    for name, value, kinds in (("act", act, ActKind), ("precision", precision, Precision)):
-        known = kinds._value2member_map_
-        require(value in known, "C5", f"{name} is {value}, expected 0 to {len(known) - 1}")
     require(c is not None or beta == 1.0, "C6", f"beta is {beta} but there is no c")
     fp8 = a.dtype in GREATEST
     require(
@@ -93,11 +89,13 @@ def gemm(
         "C8",
         f"b is {b.dtype} but a is {a.dtype}; operands never promote, convert one of them",
     )
-    ids = {} if fp8 else {0: a.dtype}
-    ids |= {t.id: t for t in (f32, f16, bf16)}
-    names = ", ".join(f"{id} ({t})" for id, t in ids.items())
-    require(out_dtype in ids, "C10", f"out_dtype is {out_dtype}, expected one of {names}")
-    out = TensorSpec((*batch, m, n), ids[out_dtype], a.device)
+    choices = (f32, f16, bf16, *([] if fp8 else [None]))
+    require(
+        out_dtype in choices,
+        "C5",
+        f"out_dtype is {out_dtype}, expected one of {', '.join(map(str, choices))}",
+    )
+    out = TensorSpec((*batch, m, n), out_dtype or a.dtype, a.device)
     for name, added in (("c", c), ("bias", bias)):
         if added is not None:
             message = f"{name} is {added.dtype}, expected {out.dtype}, as the results, or f32"
@@ -107,10 +105,9 @@ def gemm(
 
 @gemm.normalizer
 def _(specs, attrs):
-    """The type that results have anyway is 0."""
-    own, given = specs[0].dtype if specs and specs[0] else None, attrs.get("out_dtype", 0)
-    named = isinstance(given, DType) or is_integer(given)
-    return {**attrs, "out_dtype": 0} if own and named and given in (own, own.id) else attrs
+    """The type that results have anyway is None."""
+    own = specs[0].dtype if specs and specs[0] else None
+    return {**attrs, "out_dtype": None} if own and attrs.get("out_dtype") is own else attrs
 
 
 @gemm.reference
@@ -128,7 +125,7 @@ def _(
         z = z + bias_axis_view(bias.astype(wide), z.shape)
     d = z
     if act != ActKind.none:
-        schema = schema_of(ActKind(act).name)
+        schema = schema_of(act.name)
         (d,) = schema.call_reference([z], {"slope": slope} if act == ActKind.leaky_relu else {})
     return (d.astype(a.dtype), z.astype(a.dtype)) if save_preact else d.astype(a.dtype)
 
@@ -155,12 +152,12 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
     product = functools.partial(emit.gemm, precision=precision)
     gz = dd
     if act != ActKind.none and dd is not None:
-        if z is None and ActKind(act).name not in FROM_RESULT:  # not stashed: form the pre-activation again
+        if z is None and act.name not in FROM_RESULT:  # not stashed: form the pre-activation again
             z = product(
                 a, b, c, bias, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, out_dtype=out_dtype
             )
         attrs = {"slope": slope} if act == ActKind.leaky_relu else {}
-        gz = activation_gradient(emit, ActKind(act).name, dd, z, d, **attrs)
+        gz = activation_gradient(emit, act.name, dd, z, d, **attrs)
     if dz is not None:
         gz = dz if gz is None else emit.add(gz, dz)
     g = _like(emit, gz, a)
@@ -219,7 +216,7 @@ gemm.samples((2, 3, 4, 7), (2, 3, 7, 5), (2, 3, 4, 5), (4,), act=ActKind.relu)
 gemm.samples((3, 4, 7), (7, 5), None, (5,), act=ActKind.gelu)
 gemm.samples((3, 7, 4), (5, 7), None, (1,), trans_a=True, trans_b=True)
 gemm.samples((4, 7), (3, 5, 7), None, None, trans_b=True, alpha=0.5)
-gemm.samples((4, 7), (7, 5), None, None, act=ActKind.relu, out_dtype=DType.f32.id)
+gemm.samples((4, 7), (7, 5), None, None, act=ActKind.relu, out_dtype=DType.f32)
 
 
 @op("bias_add", alias={0: (0, "may")}, traits=(LINEAR,))

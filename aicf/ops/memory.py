@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..types import DType, TensorSpec, numel, rounded
+from ..types import DType, Shape, TensorSpec, numel, rounded
 from . import numbers
-from .arithmetic import check_dtype
 from .schema import LINEAR, VIEW, Access, Any_, elementwise, is_integer, op, require
 
 
@@ -34,50 +33,48 @@ copy.samples((0, 3))
 copy.samples(())
 
 
-def _check_shape(shape: tuple) -> None:
+def _check_shape(shape: Shape) -> None:
     for d in shape:
-        require(is_integer(d) and d >= 0, "C1", f"size {d} of shape {shape} is not an integer >= 0")
+        require(d >= 0, "C1", f"size {d} of shape {shape} is negative")
 
 
 @op("fill")
-def fill(*, shape: tuple, value: float, dtype: int):
+def fill(*, shape: Shape, value: float, dtype: DType):
     """A tensor with one value everywhere, converted as `convert` does.
 
-    C1  sizes are integers >= 0
-    C2  dtype is the id of an element type
-    C3  the element type holds the value, be it rounded
-    C4  an integer is at most 2^53 in size               (the attribute is an f64)
+    C1  sizes are >= 0
+    C2  the element type holds the value, be it rounded
+    C3  an integer is at most 2^53 in size               (the attribute is an f64)
     """
     _check_shape(shape)
-    check_dtype(dtype, "C2")
-    kind, number = DType.from_id(dtype), numbers.whole(value)
-    require((reason := numbers.why_not(number, kind)) is None, "C3", f"value is {number}: {reason}")
+    number = numbers.whole(value)
+    require((reason := numbers.why_not(number, dtype)) is None, "C2", f"value is {number}: {reason}")
     require(
-        kind.kind != "int" or abs(number) <= 2**53,
-        "C4",
-        f"value is {number}, beyond 2^53; broadcast_in_dim repeats a constant of {kind}",
+        dtype.kind != "int" or abs(number) <= 2**53,
+        "C3",
+        f"value is {number}, beyond 2^53; broadcast_in_dim repeats a constant of {dtype}",
     )
-    return TensorSpec(shape, DType.from_id(dtype))
+    return TensorSpec(shape, dtype)
 
 
 @fill.reference
 def _(shape, value, dtype):
-    return np.full(shape, rounded(np.asarray(value), DType.from_id(dtype)))
+    return np.full(shape, rounded(np.asarray(value), dtype))
 
 
 for _type in DType:
-    fill.samples(shape=(4, 7), value=1.0, dtype=_type.id)
-fill.samples(shape=(), value=-2.5, dtype=DType.f32.id)
-fill.samples(shape=(0, 3), value=1.0, dtype=DType.f32.id)
+    fill.samples(shape=(4, 7), value=1.0, dtype=_type)
+fill.samples(shape=(), value=-2.5, dtype=DType.f32)
+fill.samples(shape=(0, 3), value=1.0, dtype=DType.f32)
 
 
 @op("reshape", alias={0: (0, "may")}, traits=(VIEW, LINEAR))
-def reshape(x: Any_, *, shape: tuple):
+def reshape(x: Any_, *, shape: Shape):
     """The elements of x, in row-major order, in another shape.
 
     One size may be -1: what the others leave.
 
-    C1  sizes are integers >= 0
+    C1  sizes are >= 0
     C2  x and the result have as many elements           (StableHLO reshape C2)
     """
     if -1 in shape:
@@ -122,10 +119,10 @@ reshape.samples((0, 3), shape=(5, 0))
 
 
 @op("broadcast_in_dim", traits=(LINEAR,))
-def broadcast_in_dim(x: Any_, *, shape: tuple, dims: tuple):
+def broadcast_in_dim(x: Any_, *, shape: Shape, dims: tuple):
     """x repeated to a shape: axis i of x becomes axis dims[i] of the result.
 
-    C1  sizes are integers >= 0
+    C1  sizes are >= 0
     C2  dims has one entry per axis of x                 (StableHLO broadcast_in_dim C2)
     C3  each dim is an integer in [0, rank(result))      (StableHLO broadcast_in_dim C3)
     C4  dims ascend, so nothing is transposed            (narrower than StableHLO broadcast_in_dim C4, unique)
@@ -179,24 +176,22 @@ broadcast_in_dim.samples((1,), shape=(0, 3), dims=(1,))
 
 
 @op("iota")
-def iota(*, shape: tuple, axis: int = -1, dtype: int = DType.i32.id):
+def iota(*, shape: Shape, axis: int = -1, dtype: DType = DType.i32):
     """The index along an axis, at each place of a shape.
 
-    C1  sizes are integers >= 0
+    C1  sizes are >= 0
     C2  axis is in [-rank(y), rank(y))                   (StableHLO iota C1; a negative one counts from the end)
-    C3  dtype is the id of an integer type, or f32's     (narrower than StableHLO iota: convert it)
+    C3  dtype is an integer type or f32                  (narrower than StableHLO iota: convert it)
     C4  the element type holds the greatest index        (StableHLO leaves it to the implementation)
     """
     _check_shape(shape)
     require(-len(shape) <= axis < len(shape), "C2", f"axis {axis} is not in [-{len(shape)}, {len(shape)})")
-    check_dtype(dtype, "C3")
-    kind = DType.from_id(dtype)
     require(
-        kind.kind == "int" or kind is DType.f32, "C3", f"dtype is {kind}, expected an integer type or f32"
+        dtype.kind == "int" or dtype is DType.f32, "C3", f"dtype is {dtype}, expected an integer type or f32"
     )
-    reason = numbers.why_not(last := max(shape[axis] - 1, 0), kind)
+    reason = numbers.why_not(last := max(shape[axis] - 1, 0), dtype)
     require(reason is None, "C4", f"the last index is {last}: {reason}")
-    return TensorSpec(shape, kind)
+    return TensorSpec(shape, dtype)
 
 
 def _stride(attrs):
@@ -228,13 +223,13 @@ def _(operands, attrs):
 def _(shape, axis, dtype):
     column = [1] * len(shape)
     column[axis] = shape[axis]
-    index = np.arange(shape[axis], dtype=DType.from_id(dtype).numpy).reshape(column)
+    index = np.arange(shape[axis], dtype=dtype.numpy).reshape(column)
     return np.broadcast_to(index, shape).copy()
 
 
 for _type in (DType.i32, DType.i64, DType.f32):
     for _axis in (0, 1, -1):
-        iota.samples(shape=(4, 7), axis=_axis, dtype=_type.id)
+        iota.samples(shape=(4, 7), axis=_axis, dtype=_type)
 iota.samples(shape=(2, 3, 5), axis=1)
 iota.samples(shape=(0, 3))
 iota.samples(shape=(1025,))

@@ -15,14 +15,15 @@ import numpy as np
 
 from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
+from ..lazy import lazy
 from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
 from . import numbers
+from .attributes import AttrDecl, coerced
 from .constraints import (
     DISCONTINUOUS,
     ELEMENTWISE,
     MAP,
     MASKED,
-    AttrDecl,
     ConstraintBroken,
     OperandDecl,
     each_operand,
@@ -165,7 +166,7 @@ class OpSchema:
     @property
     def attr_schema(self) -> str:
         """Names the layout of `attr_blob`: the op's version and a digest of its attributes' names and types."""
-        layout = ",".join(f"{a.name}:{a.type.__name__}" for a in self.attrs)
+        layout = ",".join(f"{a.name}:{a.stored}" for a in self.attrs)
         return f"{self.name}/v{self.version}:{hashlib.blake2s(layout.encode(), digest_size=4).hexdigest()}"
 
     @property
@@ -211,7 +212,7 @@ class OpSchema:
 
     def why_nan(self, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> str | None:
         """What in these operands, none of which has a NaN, makes one; None if the op has nothing to say."""
-        return self.nan_fn(*operands, **attrs) if self.nan_fn else None
+        return self.nan_fn(*operands, **self.values(attrs)) if self.nan_fn else None
 
     def nan_reason(self, function: Callable[..., str | None]) -> Callable[..., str | None]:
         self.nan_fn = function
@@ -268,14 +269,14 @@ class OpSchema:
     def scalar_for(self, operands: Sequence[DType], attrs: Mapping[str, Any]) -> Callable[..., Any]:
         """A map op's scalar function, on operands of these types."""
         assert self.scalar is not None
-        return (self.special_fn and self.special_fn(operands, attrs)) or self.scalar
+        return (self.special_fn and self.special_fn(operands, self.values(attrs))) or self.scalar
 
     def accesses(
         self, shapes: Sequence[tuple[int, ...] | None], rank: int, attrs: Mapping[str, Any]
     ) -> tuple[Access, ...]:
         """What a map op's scalar function is called with; operands of these shapes, a result of this rank."""
         if self.access_fn is not None:
-            made = tuple(self.access_fn(*shapes, **attrs))
+            made = tuple(self.access_fn(*shapes, **self.values(attrs)))
             if MASKED not in self.traits and any(access.masked for access in made):
                 raise RegistryError(
                     f"op {self.name} reads under a mask",
@@ -288,7 +289,17 @@ class OpSchema:
 
     def normalized(self, operands: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes in the one form that kernels see: what callers of `pack` pass them through first."""
-        return self.normalize(operands, dict(attrs)) if self.normalize else dict(attrs)
+        return self.normalize(operands, self.values(attrs)) if self.normalize else dict(attrs)
+
+    def values(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes as rules see them: a blob's ids and values as what they stand for."""
+        given = dict(attrs)
+        given.update((d.name, coerced(self.name, d, given[d.name])) for d in self._named if d.name in given)
+        return given
+
+    @lazy
+    def _named(self) -> tuple[AttrDecl, ...]:
+        return tuple([a for a in self.attrs if a.named])
 
     def pack(self, attrs: Mapping[str, Any]) -> AttrPack:
         """Attributes with defaults filled in, each of its declared type; an unknown or mistyped one is refused."""
@@ -302,8 +313,9 @@ class OpSchema:
         full = {}
         for decl in self.attrs:
             if decl.name not in attrs and decl.required:
-                raise AttrError(f"{self.name} needs attribute {decl.name!r}", expected=decl.type.__name__)
-            full[decl.name] = _coerce(self.name, decl, attrs.get(decl.name, decl.default))
+                raise AttrError(f"{self.name} needs attribute {decl.name!r}", expected=decl.kind)
+            value = coerced(self.name, decl, attrs.get(decl.name, decl.default))
+            full[decl.name] = 0 if value is None else value  # no element type
         return AttrPack(full)
 
     def infer(
@@ -316,7 +328,7 @@ class OpSchema:
         device     where the results of an op without operands live; other ops follow their operands
         """
         specs = unsized([getattr(o, "spec", o) for o in operands])
-        attrs = {**{a.name: a.default for a in self.attrs if not a.required}, **attrs}
+        attrs = self.values({**{a.name: a.default for a in self.attrs if not a.required}, **attrs})
         try:
             self._check_declared(specs)
             if self.check_fn is not None:
@@ -404,7 +416,7 @@ class OpSchema:
             for a, s in zip(arrays, specs)
         ]
         with np.errstate(all="ignore"):
-            out = self.reference_fn(*wide, **attrs)
+            out = self.reference_fn(*wide, **self.values(attrs))
             out = out if isinstance(out, tuple) else (out,)
             return tuple(
                 np.asarray(o, np.float64 if exact and s.dtype.kind == "float" else s.dtype.numpy)
@@ -414,27 +426,6 @@ class OpSchema:
 
 def _spec_dtype(dtype: np.dtype) -> DType:
     return DType.f32 if dtype == np.float64 else DType.of(dtype)
-
-
-def _coerce(op: str, decl: AttrDecl, value: Any) -> Any:
-    good = {
-        bool: isinstance(value, (bool, np.bool_)),
-        int: isinstance(value, (int, np.integer)) and not isinstance(value, bool),
-        float: isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool),
-        tuple: isinstance(value, (tuple, list)),
-    }[decl.type]
-    if isinstance(value, DType) and decl.type is int:
-        return value.id
-    if not good:
-        raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected=decl.type.__name__)
-    if decl.type is float:  # kernels have it as f32
-        reason = numbers.why_not(numbers.plain(value), DType.f32)
-        if reason:
-            raise AttrError(
-                f"{op}: attribute {decl.name} is {numbers.told(value)}", expected=f"a number of f32: {reason}",
-                hint=numbers.instead(numbers.plain(value), DType.f32),
-            )  # fmt: skip
-    return decl.type(value)
 
 
 def _describe(decl: OperandDecl, operand: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import DType, TensorSpec, f32
-from .arithmetic import check_dtype
 from .schema import is_integer, op, require
 
 ROWS = "rows"
@@ -49,13 +48,9 @@ def enrol(schema, operands=1, **attrs):
 
 
 @op("number")
-def number(*, value: float, dtype: int):
-    """A 0-D constant that is computed where it is used.
-
-    C1  dtype is the id of an element type
-    """
-    check_dtype(dtype, "C1")
-    return TensorSpec((), DType.from_id(dtype))
+def number(*, value: float, dtype: DType):
+    """A 0-D constant that is computed where it is used."""
+    return TensorSpec((), dtype)
 
 
 @number.maps(lambda value, dtype: (), lambda attrs: {"value": np.float32(attrs["value"])})
@@ -65,7 +60,7 @@ def _(*, value):
 
 @number.reference
 def _(value, dtype):
-    return np.full((), value, DType.from_id(dtype).numpy)
+    return np.full((), value, dtype.numpy)
 
 
-number.samples(value=-2.5, dtype=f32.id)
+number.samples(value=-2.5, dtype=f32)

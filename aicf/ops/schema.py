@@ -1,8 +1,8 @@
 """OpSchema: an op is one record. Operands, attributes and traits are declared; `infer` checks the rest.
 
 `@op` reads the declaration off the signature: positional parameters are operands (annotated with a type constraint,
-`= None` when they may be left out; the last may be `*xs`, one or more of them), keyword-only parameters are attributes (annotated bool, int, float or tuple, with a
-default). `@elementwise` does the same for a scalar function, and derives shape and type rules from it.
+`= None` when they may be left out; the last may be `*xs`, one or more of them), keyword-only parameters are attributes (annotated bool, int, float, str, tuple, Shape,
+DType or an enumeration, with a default). `@elementwise` does the same for a scalar function, and derives shape and type rules from it.
 
 Then, each a stacked registration on the schema:
 
@@ -28,8 +28,8 @@ import numpy as np
 
 from ..errors import RegistryError
 from ..types import DType, TensorSpec
+from .attributes import ATTR_TYPES, AttrDecl, attribute
 from .constraints import (
-    ATTR_TYPES,
     DISCONTINUOUS,
     ELEMENTWISE,
     F32,
@@ -40,7 +40,6 @@ from .constraints import (
     VIEW,
     Any_,
     AnyOwn,
-    AttrDecl,
     Bool,
     ConstraintBroken,
     Factor,
@@ -107,11 +106,7 @@ def _declare(
         if isinstance(annotation, str):
             annotation = ATTR_TYPES.get(annotation) or eval(annotation, function.__globals__)
         if p.kind is p.KEYWORD_ONLY:
-            if annotation not in ATTR_TYPES.values():
-                raise RegistryError(
-                    f"{function.__name__}: attribute {p.name} needs bool, int, float or tuple"
-                )
-            attrs.append(AttrDecl(p.name, annotation, p.default))
+            attrs.append(attribute(function.__name__, p.name, annotation, p.default))
         else:
             type = default if annotation is p.empty else annotation
             if not isinstance(type, TypeConstraint):
@@ -189,6 +184,7 @@ def elementwise(
                 operands rounded as they would be in memory (continuity.py)
 
     An op of any number of operands is a function of `*xs`: a loop over them, such as one that adds them up.
+    An attribute that is an element type is its id in the scalar function, a member of an enumeration its number.
     In the scalar function a number literal has the compute type of the operands (f32 for floats). It may call `math`
     functions and use `if`/`else` expressions; it writes `float(i)` where an integer becomes a number of the compute
     type, and returns a tuple when the op has several results. A result gets its element type when it is stored.
@@ -196,6 +192,11 @@ def elementwise(
 
     def make(scalar: Callable[..., Any]) -> OpSchema:
         operands, attrs = _declare(scalar, types)
+        for text in (a.name for a in attrs if a.stored == "str"):
+            raise RegistryError(
+                f"{scalar.__name__}: attribute {text} is text, and a scalar function computes with numbers",
+                hint="declare an enum.IntEnum",
+            )
         names, variadic = [d.name for d in operands], bool(operands) and operands[-1].variadic
 
         def rule(*specs: TensorSpec, **values: Any) -> tuple[TensorSpec, ...]:
@@ -203,7 +204,7 @@ def elementwise(
                 [d.name for d in each_operand(operands, len(specs))] if variadic else names, specs
             )
             typed = next((s for d, s in zip(operands, specs) if d.type.shared), specs[0])
-            dtype = result or (DType.from_id(values[dtype_attr]) if dtype_attr else typed.dtype)
+            dtype = result or (values[dtype_attr] if dtype_attr else typed.dtype)
             made = dict.fromkeys(results, dtype)
             for target, source in (must or {}).items():
                 spec = specs[names.index(source)]

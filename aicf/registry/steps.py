@@ -83,7 +83,7 @@ def _expansion(
         None if d is None else Step(next(numbers), TensorSpec(d.shape, d.dtype, d.device)) for d in operands
     ]
     given += [None] * (len(schema.declared(len(given))) - len(given))  # left out at the end
-    made = schema.expand_fn(emit, *given, **attrs)
+    made = schema.expand_fn(emit, *given, **schema.values(attrs))
     results = (made,) if isinstance(made, Step) else made
     return _Expansion(tuple(emit.ops), tuple(emit.tensors), tuple([r.number for r in results]))
 

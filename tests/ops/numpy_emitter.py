@@ -74,7 +74,11 @@ def call_gradient(
 ) -> list[np.ndarray | None]:  # fmt: skip
     """Run an op's gradient rule: one gradient, or None, per operand."""
     given = [None if array is None else Tensor(array) for array in operands]
-    known: dict[str, Any] = {"emit": emit or NumpyEmitter(), **attrs, **schema.by_parameter(given)}
+    known: dict[str, Any] = {
+        "emit": emit or NumpyEmitter(),
+        **schema.values(attrs),
+        **schema.by_parameter(given),
+    }
     for i, result in enumerate(schema.results):
         known[result] = Tensor(results[i]) if i < len(results) else None
         given = cotangents[i] if i < len(cotangents) else None

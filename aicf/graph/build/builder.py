@@ -243,9 +243,14 @@ class GraphEmitter:
         agreement.look_at(schema, pack)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
         if schema.guard_fn is not None:
-            schema.guard_fn(self, *given, **pack)
+            schema.guard_fn(self, *given, **schema.values(pack))
         outs = self.builder.emit(
-            kind, tuple(given), specs, dict(pack), alias, (schema.kind.id, schema.attr_schema, pack.blob)
+            kind,
+            tuple(given),
+            specs,
+            schema.values(pack),
+            alias,
+            (schema.kind.id, schema.attr_schema, pack.blob),
         )
         outs = outs[: schema.public or None]
         return outs if len(schema.results) > 1 and len(outs) > 1 else outs[0]

@@ -97,11 +97,11 @@ def _lower(op: Op) -> LoweredOp:
             got=op.attr_schema,
             hint="emit the model again with this version of aicf",
         )
-    if op.kind_id != schema.kind.id or op.attr_blob != AttrPack(op.attrs).blob:
+    if op.kind_id != schema.kind.id or op.attr_blob != schema.pack(op.attrs).blob:
         raise CallSpecError(
             f"op {op.oid} ({op}): its call spec says something else than its attributes",
             where=op.where,
-            expected=str(AttrPack(op.attrs)),
+            expected=str(schema.pack(op.attrs)),
             got=str(AttrPack.from_blob(op.attr_blob)),
         )
     return LoweredOp(

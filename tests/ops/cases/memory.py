@@ -1,27 +1,21 @@
 from . import boolean, f32, i32, i64
 
 SIZES = [
-    ((2, -1), r"size -1 of shape \(2, -1\) is not an integer >= 0"),
-    ((-1, 2), r"size -1 of shape \(-1, 2\) is not an integer >= 0"),
-    ((2, 3.0), r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
+    ((2, -1), r"size -1 of shape \(2, -1\) is negative"),
+    ((-1, 2), r"size -1 of shape \(-1, 2\) is negative"),
 ]
 NEGATIVE = {
     ("fill", "C1"): [
         ([], {"shape": shape, "value": 0.0, "dtype": 1}, message) for shape, message in SIZES
     ],
-    ("fill", "C2"): (
-        [], {"shape": (2,), "value": 0.0, "dtype": 0},
-        r"dtype is 0, expected 1 \(f32\), 2 \(f16\), 3 \(bf16\), 4 \(i32\), 5 \(i64\), 6 \(bool\), 7 \(f8e4m3\), 8 \(f8e5m2\)",
-    ),
-    ("fill", "C3"): ([], {"shape": (2,), "value": 2.5, "dtype": 4}, r"value is 2\.5: i32 is a type of integers"),
-    ("fill", "C4"): (
+    ("fill", "C2"): ([], {"shape": (2,), "value": 2.5, "dtype": 4}, r"value is 2\.5: i32 is a type of integers"),
+    ("fill", "C3"): (
         [], {"shape": (2,), "value": 2.0**53 + 2, "dtype": 5},
         r"value is 9007199254740994, beyond 2\^53; broadcast_in_dim repeats a constant of i64",
     ),
     ("reshape", "C1"): [
-        ([f32(6)], {"shape": (2, -3)}, r"size -3 of shape \(2, -3\) is not an integer >= 0"),
-        ([f32(6)], {"shape": (-2, 3)}, r"size -2 of shape \(-2, 3\) is not an integer >= 0"),
-        ([f32(6)], {"shape": (2, 3.0)}, r"size 3\.0 of shape \(2, 3\.0\) is not an integer >= 0"),
+        ([f32(6)], {"shape": (2, -3)}, r"size -3 of shape \(2, -3\) is negative"),
+        ([f32(6)], {"shape": (-2, 3)}, r"size -2 of shape \(-2, 3\) is negative"),
         ([f32(6)], {"shape": (-1, 2, -1)}, r"shape \(-1, 2, -1\) has -1 2 times, expected once"),
     ],
     ("reshape", "C2"): [
@@ -53,7 +47,6 @@ NEGATIVE = {
         for shape, axis in (((4, 7), 2), ((4, 7), -3), ((), -1))
     ],
     ("iota", "C3"): [
-        ([], {"shape": (2,), "dtype": 99}, r"dtype is 99, expected 1 \(f32\), 2 \(f16\), .*"),
         ([], {"shape": (2,), "dtype": 6}, r"dtype is bool, expected an integer type or f32"),
         ([], {"shape": (2,), "dtype": 3}, r"dtype is bf16, expected an integer type or f32"),
     ],

@@ -66,7 +66,6 @@ NEGATIVE = {
         ([f32(4, 7), f32(4, 7), f32(4, 1)], {"eps": eps}, rf"eps is {eps}, expected a finite number >= 0")
         for eps in (-0.5, float("inf"), float("nan"))
     ],
-    ("number", "C1"): ([], {"value": 1.0, "dtype": 99}, r"dtype is 99, expected 1 \(f32\), 2 \(f16\), .*"),
 }  # fmt: skip
 
 EXACT = {
