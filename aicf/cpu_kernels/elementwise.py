@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from operator import is_
-
 from ..registry.cost import Cost
+from ..registry.parts import read_parts
 from ..registry.program import Map, Program
-from ..registry.read import read, read_parts
+from ..registry.read import read
 from ..registry.variant import HostCall, Reject, at_most, variant
 from .costs import loop_cost, loop_us, one_loop
 
@@ -61,18 +59,25 @@ class ElementwiseLoop:
 
 @variant("map", id="cpu.multi_map.v1", takes=("map", "maps"))
 class MultiMap:
-    """Independent ops of one kind, such as an optimizer's steps, each over its own domain: one loop, called for each."""
+    """Any number of independent maps that do the same, such as an optimizer's steps, each over its own domain: one loop, called
+    for each."""
 
     def accepts(region):
         yield Reject("ops", "one op is no group") if len(region.ops) < 2 else None
         parts = read_parts(region)
         yield parts if isinstance(parts, Reject) else None
-        yield from loops_take(region)
+        yield Reject("ops", "one part is no group") if len(parts) < 2 else None
+        yield dense_results(region)
+        yield at_most("tensors", len(parts[0].loads) + len(parts[0].stores), ARRAYS)
 
     least = one_loop
 
     def cost(region, device):
-        return Cost(_terms(region, device))
+        terms = {"launch": device.launch_us}
+        for part in _parts(region):
+            for name, us in loop_us(part, region, device).items():
+                terms[name] = terms.get(name, 0.0) + us
+        return Cost(terms)
 
     def build(region, device):
         from .loops import MapLoop
@@ -89,21 +94,6 @@ class MultiMap:
             return run
 
         return HostCall.binding(bind)
-
-
-@lru_cache(maxsize=1024)
-def _terms(region, device) -> dict[str, float]:
-    """Loop after loop; those of the region that this one was grown from are known."""
-    parts, before, terms = _parts(region), region.before, {"launch": device.launch_us}
-    earlier = read_parts(before) if before is not None else ()
-    if isinstance(earlier, Reject) or not all(map(is_, earlier, parts)):
-        earlier = ()
-    if earlier:
-        terms = dict(_terms(before, device))
-    for part in parts[len(earlier) :]:
-        for name, us in loop_us(part, region, device).items():
-            terms[name] = terms.get(name, 0.0) + us
-    return terms
 
 
 def _parts(region) -> tuple[Map, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
+from ..registry.variant import In, Launch, Num, Out, Table, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import DType, bf16, f16, f32, i32, i64
 from ..whole import Whole
@@ -54,6 +54,12 @@ _NUMBERS = {
     DType.f8e4m3: "uint8", DType.f8e5m2: "uint8",
 }  # fmt: skip
 
+
+def in_memory(dtype: DType) -> str:
+    """numba's name of an element of memory."""
+    return _NUMBERS[dtype]
+
+
 Signature = tuple[Any, ...]  # names of numba's types, `*` for a pointer; tuples for tuple arguments
 
 
@@ -69,6 +75,8 @@ def signature_of(launch: Launch, region: RegionSpec) -> Signature:
             return "*" + _NUMBERS[arg.dtype]
         if isinstance(arg, TensorMap):
             return "uint64"
+        if isinstance(arg, Table):
+            return "*int64"
         return "*" + _NUMBERS[{In: region.operands, Out: region.results}[type(arg)][arg.index].dtype]
 
     return tuple(map(of, launch.args))

@@ -14,7 +14,7 @@ from .. import config as settings
 from ..device.streams import Captured
 from ..errors import DeviceError, KernelCompileError
 from ..registry import blame
-from ..registry.variant import In, Launch, Num, Out, TensorMap, Work
+from ..registry.variant import In, Launch, Num, Out, Table, TensorMap, Work
 from ..rows import RegionSpec
 from . import cache, workers
 from .compile import (
@@ -29,6 +29,7 @@ from .compile import (
 )
 from .keys import kernel_key
 from .simulate import simulate
+from .table import tables_of
 from .tensor_map import Descriptors, descriptors
 
 STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked for kernel by kernel
@@ -202,7 +203,7 @@ def _load(device_id: int, compiled: CompiledKernel, dynamic_shared: int) -> Any:
     return kernel
 
 
-Pointer = In | Out | Work | TensorMap
+Pointer = In | Out | Work | TensorMap | Table
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,11 @@ class Start:
         return self.early if self.early and settings.early_launch() == "on" else self.config
 
     def packed(self, ins: Sequence[int], outs: Sequence[int], workspace: int = 0) -> list[Any]:
-        """The kernel's parameters: pointers as int, numbers as NumPy scalars."""
+        """The kernel's parameters: pointers as int, numbers as NumPy scalars; of a table, 0."""
         args = list(self.args)
         for at, arg in self.pointers:
+            if isinstance(arg, Table):
+                continue
             tensor = arg.source if isinstance(arg, TensorMap) else arg
             if isinstance(tensor, Work):
                 pointer = workspace + tensor.offset
@@ -287,8 +290,13 @@ def bind(
     from cuda.core import launch
 
     kernel, config, args = start.kernel, start.on_streams, start.packed(ins, outs, workspace)
+    tables = [
+        (at, tables_of(arg).put(ins, outs, stream)) for at, arg in start.pointers if isinstance(arg, Table)
+    ]
+    for at, memory in tables:
+        args[at] = int(memory.handle)
 
-    def go(on: Any = stream) -> None:
+    def go(on: Any = stream, held: Any = tables) -> None:
         if isinstance(on, Captured):
             on.launch(start.config, start.early, kernel, args)
         else:

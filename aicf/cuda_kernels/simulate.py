@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..registry.variant import In, Launch, Num, Work
+from ..registry.variant import In, Launch, Num, Table, Work
 from .dsl import SIMULATED, materialise
 
 
@@ -26,6 +26,8 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
     def of(arg: Any) -> Any:
         if isinstance(arg, tuple):
             return tuple(map(of, arg))
+        if isinstance(arg, Table):
+            return list(map(of, arg.entries))  # an array in the place of each pointer
         if isinstance(arg, Num):
             return arg.dtype.numpy.type(arg.value)
         if isinstance(arg, Work):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..device import streams
 from ..device.runtime import ALIGNMENT, Runtime
-from ..errors import AicfError, FeedError, NoKernelError
+from ..errors import AicfError, FeedError, KernelError, NoKernelError
 from ..ops import agreement
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
 from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection, select
-from ..registry.variant import HostCall, In, Launch, TensorMap, Work
+from ..registry.variant import HostCall, In, Launch, Table, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import TensorDesc, TensorSpec
 from .overlap import distances, overlaps_itself, share
@@ -306,6 +306,12 @@ def _start(
     start = engine.prepare(launch, region, kernel_id)
     fill, maps = [], []
     for at, arg in start.pointers:
+        if isinstance(arg, Table):
+            raise KernelError(
+                f"{kernel_id} has a table, which is filled when a launch is bound", where=region.signature,
+                expected="a kernel for calls, whose pointers are its parameters", got=f"a Table of {len(arg.entries)} entries",
+                hint="let its `accepts` refuse regions of one op, or pass In, Out and Work",
+            )  # fmt: skip
         if isinstance(arg, TensorMap):
             maps.append((at, engine.describe(arg)))
         tensor = arg.source if isinstance(arg, TensorMap) else arg

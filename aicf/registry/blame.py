@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import AicfError, KernelError
 from ..rows import RegionSpec
-from .variant import HostCall, In, KernelVariant, Launch, Num, Out, TensorMap, Work
+from .variant import HostCall, In, KernelVariant, Launch, Num, Out, Table, TensorMap, Work
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = ("numba", "numba_cuda", "llvmlite", "numpy", "ml_dtypes")
@@ -152,8 +152,9 @@ def check_arguments(launch: Launch, region: RegionSpec) -> str | None:
     }
 
     def wrong(n: str, arg: Any) -> str | None:
-        if isinstance(arg, tuple):
-            return next((w for i, a in enumerate(arg) if (w := wrong(f"{n}[{i}]", a))), None)
+        if isinstance(arg, (tuple, Table)):
+            entries = arg.entries if isinstance(arg, Table) else arg
+            return next((w for i, a in enumerate(entries) if (w := wrong(f"{n}[{i}]", a))), None)
         tensor: Any = arg.source if isinstance(arg, TensorMap) else arg
         if type(tensor) in known:
             what, count = known[type(tensor)]
@@ -166,7 +167,7 @@ def check_arguments(launch: Launch, region: RegionSpec) -> str | None:
         return (
             None
             if good
-            else f"argument {n} is {arg!r}: expected In(i), Out(i), Num(x), Work(…), a TensorMap, or a tuple of them"
+            else f"argument {n} is {arg!r}: expected In(i), Out(i), Num(x), Work(…), a TensorMap, a Table, or a tuple of them"
         )
 
     for n, arg in enumerate(launch.args):

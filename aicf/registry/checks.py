@@ -44,7 +44,7 @@ def first_failure(checks: Checks) -> Reject | None:
 def structure(region: RegionSpec) -> str:
     """The sorts of ops in order, neighbouring maps as one: `map`, `gemm`, `gemm+map`, `map+reduce`, `softmax`.
 
-    Independent ops of one kind with equal attributes, over domains of their own, are `maps`; several reductions, or maps over
+    Independent maps that do the same, over domains of their own, are `maps`; several reductions, or maps over
     whole rows behind one, are `rows`.
     """
     return schema_of(region.kind).core if len(region.ops) == 1 else _structure(region)
@@ -65,16 +65,41 @@ def _structure(region: RegionSpec) -> str:
             parts.append(core)
     if set(parts) <= {MAP, REDUCE, OVER_ROWS} and (rows or wide):
         return OVER_ROWS
-    return "maps" if parts == [MAP] and _horizontal(region) else "+".join(parts)
+    return "maps" if parts == [MAP] and side_by_side(region) else "+".join(parts)
 
 
-def _horizontal(region: RegionSpec) -> bool:
+@by_form
+def parts_of(region: RegionSpec) -> tuple[tuple[int, ...], ...] | Reject:
+    """The places of each part's ops, parts in the order of their first ones."""
     first = region.ops[0]
-    if any((op.kind, op.attrs) != (first.kind, first.attrs) for op in region.ops):
+    part_of: dict[int, int] = {}  # of a value that the region makes
+    parts: list[list[int]] = []
+    for n, op in enumerate(region.ops):
+        if not schema_of(op.kind).is_map:
+            return Reject("ops", f"{op.kind} is no map")
+        read = {part_of[t] for t in op.inputs if t in part_of}
+        if len(read) > 1:
+            return Reject("ops", f"{op.kind} reads another part's result")
+        if not read:
+            read = {len(parts)}
+            parts.append([])
+        (part,) = read
+        parts[part].append(n)
+        part_of.update(dict.fromkeys(op.outputs, part))
+    calls = [[(region.ops[n].kind, region.ops[n].attrs) for n in part] for part in parts]
+    for call in calls:
+        if call != calls[0]:
+            other = next((kind for kind, _ in call if kind != first.kind), call[0][0])
+            return Reject("ops", f"{other} beside {first.kind}: takes ops of one kind and equal attributes")
+    return tuple(map(tuple, parts))
+
+
+def side_by_side(region: RegionSpec) -> bool:
+    """Whether it has several parts, over domains of more than one shape: of one shape they are one map as well."""
+    parts = parts_of(region)
+    if isinstance(parts, Reject) or len(parts) < 2:
         return False
-    shapes = {region.tensors[op.outputs[0]].shape for op in region.ops}
-    made = {t for op in region.ops for t in op.outputs}
-    return len(shapes) > 1 and not any(made.intersection(op.inputs) for op in region.ops)
+    return len({region.tensors[op.outputs[0]].shape for op in region.ops}) > 1
 
 
 @functools.cache

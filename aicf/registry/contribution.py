@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -68,6 +69,35 @@ def contribution(
     return rows
 
 
+def together(
+    first: Attributes, ops: Sequence[RegionOp], tensors: tuple[TensorDesc, ...], storage: Mapping[int, int]
+) -> Attributes:
+    """The rows of ops side by side, as one step, from those of the first: others differ in domains, in what they touch, and in
+    alignments."""
+    if len(ops) == 1:
+        return first
+    shapes = [tensors[op.outputs[0]].shape for op in ops]
+    parts = len(ops) if len(set(shapes)) > 1 else 1
+    made = {
+        **first,
+        "program": (f"{first['program'][0]} ×{len(ops)}",),
+        "domain": first["domain"]._replace(shape=shapes[-1], parts=parts),
+        "avail": min([tensors[t].alignment for op in ops for t in (*op.inputs, *op.outputs) if t >= 0]),
+    }
+    if "effects" in first:
+        effects: Effect = first["effects"]
+        named = [[storage.get(t, t) for t in op.inputs] for op in ops]
+
+        def everyones(touched: frozenset[int]) -> frozenset[int]:
+            places = [place for place, t in enumerate(named[0]) if t in touched]
+            return frozenset([op[place] for op in named for place in places])
+
+        made["effects"] = replace(
+            effects, writes=everyones(effects.writes), scattered=everyones(effects.scattered)
+        )
+    return made
+
+
 def resized(rows: Attributes, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> Attributes:
     """The rows of an op, from those of the like op of a region that differs from this one in sizes alone."""
     domain: Domain = rows["domain"]
@@ -92,8 +122,7 @@ def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], rea
         return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape, reduces=True, wide=True)
     if schema.core != MAP:
         return Domain(shape, 1, reads=reads)
-    types = tuple([tensors[t].dtype for t in (*op.inputs, *op.outputs) if t >= 0])
-    return Domain(shape, reads=reads, alike=(op.kind, op.attrs, types))
+    return Domain(shape, reads=reads)
 
 
 def _reads(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..ops import record
@@ -15,7 +13,7 @@ from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc
 from .by_form import by_form
 from .index_map import STILL, Coordinate, IndexMap, follow, identity, operand_map, told
 from .outline import Extent, Factor, GemmOutline, MapOutline, Mask, Outline, Position, Source, Walk
-from .program import Apply, Bound, ColumnSums, Map, Program, Reduction, Shape
+from .program import Apply, Bound, ColumnSums, Program, Reduction, Shape
 from .variant import Reject
 
 
@@ -111,80 +109,6 @@ def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
     """Whether a rounding error of what the op reads may change its result by a jump."""
     operands, results = ([tensors[t].dtype for t in ts if t >= 0] for ts in (op.inputs, op.outputs))
     return schema_of(op.kind).jumps(operands, results)
-
-
-def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:
-    """The region as independent maps of one op each, all of one kind: a horizontal region."""
-    return _read_parts(region, record.removals)
-
-
-@lru_cache(maxsize=8192)
-def _read_parts(region: RegionSpec, removals: int) -> tuple[Map, ...] | Reject:
-    first = region.ops[0]
-    if not schema_of(first.kind).is_map:
-        return Reject("ops", f"{first.kind} is no map")
-    parts = list(_parts_before(region, removals))
-    known, new = region.ops[: len(parts)], region.ops[len(parts) :]
-    made = {t for op in known for t in op.outputs}
-    for op in new:
-        if (op.kind, op.attrs) != (first.kind, first.attrs):
-            return Reject("ops", f"{op.kind} beside {first.kind}: takes ops of one kind and equal attributes")
-        if made.intersection(op.inputs):
-            return Reject("ops", f"{op.kind} reads another part's result")
-        made.update(op.outputs)
-    for op in new:
-        outline = _part(op, region)
-        if isinstance(outline, Reject):
-            alone = read(region.only(op))  # the same, with the sizes of this region in its words
-            assert isinstance(alone, Reject)
-            return alone
-        part = outline.map(region.tensors)
-        if parts and _computed(part) != _computed(parts[0]):
-            return Reject("ops", f"{op.kind} on other element types, or with other results kept")
-        parts.append(part)
-    if sum(len(p.stores) for p in parts) != len(region.outputs):
-        return Reject("results", "a result is stored twice")
-    return tuple(parts)
-
-
-def _parts_before(region: RegionSpec, removals: int) -> tuple[Map, ...]:
-    """Parts of the region that this one was grown from, if its tensors have kept their places; else none."""
-    before = region.before
-    if before is None or region.outputs[: len(before.outputs)] != before.outputs:
-        return ()
-    parts = _read_parts(before, removals)
-    return () if isinstance(parts, Reject) else parts
-
-
-def _computed(part: Map) -> tuple[Any, ...]:
-    """All that a part's expression is made from."""
-    return part.dtypes, part.rounded, len(part.loads), part.applies, [slot for slot, _ in part.stores]
-
-
-def _part(op: RegionOp, region: RegionSpec) -> MapOutline | Reject:
-    """One op of a region as a map by itself, among the region's tensors, operands and results."""
-    known, key = region.form.known, ("part", op.outputs[0], record.removals, own_accesses(op, region.tensors))
-    if key not in known:
-        alone = _outlined(region.only(op))
-        known[key] = alone if isinstance(alone, Reject) else _placed(alone.after, op, region)
-    return known[key]
-
-
-def _placed(alone: MapOutline, op: RegionOp, region: RegionSpec) -> MapOutline:
-    """The map of `region.only(op)`, with its tensors found among the region's."""
-    ins = tuple(dict.fromkeys([t for t in op.inputs if t >= 0]))
-    tensors = tuple(dict.fromkeys((*ins, *op.outputs)))
-    walks: list[Source] = []
-    for walk in alone.walks:
-        if isinstance(walk, Walk):
-            operand = None if walk.operand is None else region.inputs.index(ins[walk.operand])
-            walk = walk._replace(tensor=tensors[walk.tensor], operand=operand)
-        elif isinstance(walk, Extent):
-            walk = replace(walk, tensor=tensors[walk.tensor])
-        walks.append(walk)
-    places = [(p, t) for p, t in enumerate(region.outputs) if t in op.outputs]
-    stores = tuple((slot, p) for slot, n in alone.stores for p, t in places if t == op.outputs[n])
-    return alone._replace(domain=tensors[alone.domain], walks=tuple(walks), stores=stores)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

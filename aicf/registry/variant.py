@@ -118,7 +118,19 @@ class TensorMap:
         return prod(self.box) * self.itemsize
 
 
-Arg = In | Out | Work | Num | TensorMap | tuple  # a tuple of Args becomes a tuple argument of the kernel
+@dataclass(frozen=True)
+class Table:
+    """Pointer to numbers in device memory, 64 bits each, pointers among them: for what does not fit a kernel's parameters.
+
+    Filled when a launch is bound, and kept as long as it is. For regions of several ops only: a call of one op binds nothing.
+    """
+
+    entries: tuple[In | Out | Num, ...]
+
+
+Arg = (
+    In | Out | Work | Num | TensorMap | Table | tuple
+)  # a tuple of Args becomes a tuple argument of the kernel
 
 
 @dataclass(frozen=True)
@@ -343,6 +355,7 @@ __all__ = [
     "OpKind",
     "Out",
     "Reject",
+    "Table",
     "TensorMap",
     "Work",
     "aligned",

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..lazy import lazy
 from ..types import AttrPack, DType, OpKind, TensorDesc
 from .form import NUMBERED, Form, form_of, sorts
+
+SHOWN = 16  # equal ops in a region's signature, and tensors in its text
 
 
 class RegionOp(NamedTuple):
@@ -29,7 +32,7 @@ class RegionSpec:
     """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region.
 
     strict  values are rounded at every op boundary, and no multiplication is contracted with an addition
-    before  the region that this one was grown from by its last op, if it was: what is known of that need not be found again
+    before  the region that this one was grown from by its last step, if it was: what is known of that need not be found again
     """
 
     ops: tuple[RegionOp, ...]
@@ -62,11 +65,13 @@ class RegionSpec:
         op = RegionOp(kind, attrs, tuple(ins), outs)
         return cls((op,), (*tensors, *outputs), tuple(range(first)), outs)
 
-    def grown(self, op: RegionOp, tensors: tuple[TensorDesc, ...], outputs: tuple[int, ...]) -> RegionSpec:
-        """With one more op, which brings these tensors; `outputs` are those of the whole."""
+    def grown(
+        self, ops: tuple[RegionOp, ...], tensors: tuple[TensorDesc, ...], outputs: tuple[int, ...]
+    ) -> RegionSpec:
+        """With one step more: an op, or several side by side, which bring these tensors; `outputs` are those of the whole."""
         first = len(self.tensors)
-        inputs = self.inputs + tuple(t for t in dict.fromkeys(op.inputs) if t >= first)
-        grown = RegionSpec((*self.ops, op), self.tensors + tensors, inputs, outputs, self.strict)
+        inputs = self.inputs + tuple(dict.fromkeys([t for op in ops for t in op.inputs if t >= first]))
+        grown = RegionSpec(self.ops + ops, self.tensors + tensors, inputs, outputs, self.strict)
         object.__setattr__(grown, "before", self)
         return grown
 
@@ -94,7 +99,7 @@ class RegionSpec:
             return form_of(None, self.ops, new, self.inputs, self.outputs, self.strict)
         before = self.before.form  # its sizes come first
         new = sorts(self.tensors[len(self.before.tensors) :], self._numbered)
-        return form_of(before, self.ops[-1], new, self.outputs)
+        return form_of(before, self.ops[len(self.before.ops) :], new, self.outputs)
 
     @lazy
     def _numbered(self) -> dict[int, int]:
@@ -116,8 +121,10 @@ class RegionSpec:
 
     @lazy
     def signature(self) -> str:
-        """The ops' names joined by ` + `. The order is the meaning: gemm + relu + bias_add is another program."""
-        return " + ".join(op.kind.name for op in self.ops)
+        """The ops' names joined by ` + `, `adam_step ×148` for many neighbours of one kind. The order is the meaning: gemm + relu +
+        bias_add is another program."""
+        runs = [(name, len(list(run))) for name, run in groupby(op.kind.name for op in self.ops)]
+        return " + ".join(f"{name} ×{n}" if n > SHOWN else " + ".join([name] * n) for name, n in runs)
 
     @lazy
     def operands(self) -> tuple[TensorDesc, ...]:
@@ -136,23 +143,23 @@ class RegionSpec:
         """Fewest bytes of device memory the region can move: each operand read once, each result written once."""
         return sum([t.nbytes for t in (*self.operands, *self.results)])
 
-    def only(self, op: RegionOp) -> RegionSpec:
-        """One of its ops as a region of its own."""
-        ins = tuple(dict.fromkeys([i for i in op.inputs if i >= 0]))
-        tensors = tuple(dict.fromkeys((*ins, *op.outputs)))
+    def only(self, *ops: RegionOp, outputs: tuple[int, ...] | None = None) -> RegionSpec:
+        """Some of its ops as a region of their own, which leave these of its tensors, by default all that they make."""
+        made = dict.fromkeys([t for op in ops for t in op.outputs])
+        ins = tuple(dict.fromkeys([t for op in ops for t in op.inputs if t >= 0 and t not in made]))
+        tensors = (*ins, *made)
         local = {-1: -1, **{t: n for n, t in enumerate(tensors)}}
 
         def renumbered(indices: tuple[int, ...]) -> tuple[int, ...]:
             return tuple([local[i] for i in indices])
 
-        alone = RegionOp(op.kind, op.attrs, renumbered(op.inputs), renumbered(op.outputs))
+        alone = [RegionOp(op.kind, op.attrs, renumbered(op.inputs), renumbered(op.outputs)) for op in ops]
         descs = tuple([self.tensors[t] for t in tensors])
-        return RegionSpec((alone,), descs, renumbered(ins), renumbered(op.outputs), self.strict)
+        outs = tuple(made) if outputs is None else outputs
+        return RegionSpec(tuple(alone), descs, renumbered(ins), renumbered(outs), self.strict)
 
     def __str__(self) -> str:
-        return (
-            f"{self.signature}({', '.join(map(str, self.operands))}) -> {', '.join(map(str, self.results))}"
-        )
+        return f"{self.signature}({_listed(self.operands)}) -> {_listed(self.results)}"
 
     # --- JSON: plans are saved with their regions ---------------------------------------------------------------
 
@@ -210,6 +217,11 @@ class RegionSpec:
     def key(self) -> str:
         """The canonical region as JSON: what tuning data is keyed by."""
         return json.dumps(self.canonical.to_json(), sort_keys=True, separators=(",", ":"))
+
+
+def _listed(tensors: tuple[TensorDesc, ...]) -> str:
+    more = f" and {len(tensors) - SHOWN} more" if len(tensors) > 2 * SHOWN else ""
+    return ", ".join(map(str, tensors[: SHOWN if more else None])) + more
 
 
 def _folded(known: int, items: tuple[Any, ...]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..types import DType
 
-LENGTH_LIMIT = 16
+LENGTH_LIMIT = 16  # steps: an op, or several side by side
 MAP = "map"  # the core of ops that are none: see ops/constraints.py
 REDUCE = "reduce"  # the core of reductions
 OVER_ROWS = "rows"  # the structure of regions with several, or with maps over the whole rows behind one
@@ -50,7 +50,7 @@ class Row:
 
 
 class Program(Row):
-    """The ops in order. It is the meaning; the other rows only index it."""
+    """The steps in order, each an op or several side by side. It is the meaning; the other rows only index it."""
 
     name = "program"
 
@@ -140,10 +140,9 @@ class Domain(NamedTuple):
 
     shape    its extents; of a horizontal region, those of the last part
     phase    how many cores lie behind
-    parts    independent domains, side by side
+    parts    independent domains of more than one shape, side by side
     reads    of an op: whether it reads a value of the region
     source   of a core: the extents of its operand, if it is made elementwise from others in the same place
-    alike    of an op: what must be equal for it to stand beside others in one launch; None if it can't
     reduces  the cores that lie behind are reductions
     wide     behind them ops went on over other extents than theirs, such as whole rows again
     """
@@ -153,7 +152,6 @@ class Domain(NamedTuple):
     parts: int = 1
     reads: bool = True
     source: tuple[int, ...] | None = None
-    alike: Any = None
     reduces: bool = False
     wide: bool = False
 
@@ -168,9 +166,6 @@ class DomainRow(Row):
     name = "domain"
 
     def join(self, mine: Domain, theirs: Domain) -> Any:
-        alike = (
-            mine.alike if mine.alike is not None and mine.alike == theirs.alike and not theirs.reads else None
-        )
         if theirs.source is not None:
             if mine.parts == 1 and (mine.shape == theirs.source or mine.reduces):
                 reduces, wide = (
@@ -179,13 +174,18 @@ class DomainRow(Row):
                 )
                 return Domain(theirs.shape, mine.phase + 1, reduces=reduces, wide=wide)
             return self._conflict(mine, f"({', '.join(map(str, theirs.source))}) of the core's operand")
-        if mine.parts == 1 and mine.shape == theirs.shape:
-            return Domain(mine.shape, mine.phase, alike=alike, reduces=mine.reduces, wide=mine.wide)
-        if alike is not None and not mine.phase:  # domains of their own, side by side
-            return Domain(theirs.shape, 0, mine.parts + 1, alike=alike)
+        if mine.parts == theirs.parts == 1 and mine.shape == theirs.shape:
+            return Domain(mine.shape, mine.phase, reduces=mine.reduces, wide=mine.wide)
+        if mine.parts == theirs.parts > 1:  # each goes on in its own
+            return Domain(theirs.shape, 0, mine.parts)
         if mine.reduces and theirs.reads:
             return Domain(theirs.shape, mine.phase, reduces=True, wide=True)
-        grows = mine.parts == 1 and theirs.reads and not mine.phase and prod(theirs.shape) >= prod(mine.shape)
+        grows = (
+            mine.parts == theirs.parts == 1
+            and theirs.reads
+            and not mine.phase
+            and prod(theirs.shape) >= prod(mine.shape)
+        )
         return Domain(theirs.shape) if grows else self._conflict(mine, str(theirs))
 
     def _conflict(self, mine: Domain, theirs: str) -> Conflict:

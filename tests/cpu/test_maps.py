@@ -275,7 +275,7 @@ def test_what_is_no_group_is_refused():
     for graph, reason in (
         (one, "one op is no group"),
         (mixed, "neg beside relu"),
-        (linked, "reads another part's result"),
+        (linked, "one part is no group"),
     ):
         assert reason in str(VARIANTS["multi_map"].supported(graph.region, host()))
 

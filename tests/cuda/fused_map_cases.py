@@ -22,7 +22,7 @@ FLAT, VECTOR, STRIDED, ROWS = (
 REDUCE_ROWS, REDUCE_COLUMNS, REDUCE_NAIVE = (
     f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive")
 )
-MULTI = "cuda.multi_map.v1"
+MULTI, TABLE = "cuda.multi_map.v1", "cuda.multi_map_table.v1"
 TOLERANCE = {f32: 1e-5, f16: 4e-3, bf16: 3e-2}
 
 # --- maps -------------------------------------------------------------------------------------------------------------
@@ -250,7 +250,30 @@ def independent() -> list[Case]:
         Case(MULTI, several("mul", (), (40,), dtype=f16), TOLERANCE[f16]),
         Case(MULTI, several("greater", (0,), (0, 3))),
     ]
+    cases += [Case(v, clipped(*sizes, dtype=t), TOLERANCE[t]) for t in TOLERANCE for v in (MULTI, TABLE)]
+    many = [(1 + n % 7,) if n % 3 else (2, 1 + n % 5) for n in range(300)]
+    cases += [Case(TABLE, several("sub", *many)), Case(TABLE, optimizer(*sizes, alignment=4))]
+    cases += [Case(TABLE, optimizer((1,), (0,), (5,), (70, 9), dtype=t), TOLERANCE[t]) for t in TOLERANCE]
     return cases
+
+
+def clipped(*shapes: tuple[int, ...], dtype: DType = f32) -> RegionSpec:
+    """Gradients that are scaled, each with the step behind it: all of the first, then all of the second."""
+    rates: dict[str, Any] = {
+        "lr": (),
+        "momentum": (),
+        "decay": (),
+        "valid": desc((), DType.bool),
+        "factor": (),
+    }
+    given: dict[str, Any] = dict(rates)
+    scales, steps = [], []
+    for i, shape in enumerate(shapes):
+        given |= {f"{name}{i}": desc(shape, f32 if name == "v" else dtype) for name in "pgv"}
+        scales.append((f"s{i}", "scale_gradient", f"g{i}", "factor"))
+        operands = (f"p{i}", f"s{i}", f"v{i}", "lr", "momentum", "decay", "valid")
+        steps.append(((f"p{i}'", f"v{i}'"), "sgd_step", *operands))
+    return fused(given, *scales, *steps, keep=[result for results, *_ in steps for result in results])
 
 
 # --- strict: the same region, and its ops one by one --------------------------------------------------------------------
@@ -295,5 +318,5 @@ LARGE = [
     *(Case(REDUCE_ROWS, spread(m, n, t), TOLERANCE[t]) for t in TOLERANCE for m, n in ((1000, 1000), (2, 100000))),
     *(Case(REDUCE_COLUMNS, bias_gradient(m, n, t), TOLERANCE[t]) for t in TOLERANCE for m, n in ((1000, 1000), (50000, 10))),
     Case(REDUCE_ROWS, loss(1000, 1000)), Case(REDUCE_COLUMNS, middle(length=30000), 1e-4),
-    *(Case(MULTI, optimizer((1000, 1000), (1000,), (1000, 10), (10,), dtype=t), TOLERANCE[t]) for t in TOLERANCE),
+    *(Case(v, optimizer((1000, 1000), (1000,), (1000, 10), (10,), dtype=t), TOLERANCE[t]) for t in TOLERANCE for v in (MULTI, TABLE)),
 ]  # fmt: skip

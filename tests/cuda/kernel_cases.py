@@ -188,6 +188,7 @@ FIRST = [
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)]), tolerance=1e-3),
     Case("cuda.elementwise_rows.v1", region("bias_add", (30, 40), (40,))),
     Case("cuda.multi_map.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
+    Case("cuda.multi_map_table.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
       for v in GEMMS for t, e in HALVES.items() if t is f16 or "64x64" in v),

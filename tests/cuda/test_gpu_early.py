@@ -62,6 +62,7 @@ OTHERS = [
     ("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)])),
     ("cuda.elementwise_rows.v1", region("bias_add", (30, 40), (40,))),
     ("cuda.multi_map.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "tanh", "x"), ("b", "tanh", "y"), keep=("a", "b"))),
+    ("cuda.multi_map_table.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "tanh", "x"), ("b", "tanh", "y"), keep=("a", "b"))),
     ("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     ("cuda.reduce_columns.v1", region("reduce_mean", (20000, 30), axes=(0,))),
     ("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),

@@ -19,7 +19,8 @@ import numpy as np
 
 from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
 from aicf.cuda_kernels.dsl import materialise
-from aicf.registry.variant import In, Launch, Num, Work
+from aicf.cuda_kernels.table import tables_of
+from aicf.registry.variant import In, Launch, Num, Table, Work
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16
 from machines.fibers import Fiber, Meeting, getcurrent, take_turns
@@ -235,6 +236,13 @@ def host_arguments(
             yield _NUMBERS[arg.dtype.name](arg.value)
         elif isinstance(arg, Work):
             yield ctypes.c_void_p(workspace.ctypes.data + arg.offset)
+        elif isinstance(arg, Table):
+            words = tables_of(arg).filled(
+                *([a.ctypes.data for a in arrays] for arrays in (arrays_in, arrays_out))
+            )
+            pointer = ctypes.c_void_p(words.ctypes.data)
+            pointer.words = words  # as long as it is pointed at
+            yield pointer
         else:
             yield ctypes.c_void_p((arrays_in if isinstance(arg, In) else arrays_out)[arg.index].ctypes.data)
 

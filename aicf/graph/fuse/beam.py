@@ -32,15 +32,20 @@ def search(composer: Composer, n: int, k: int) -> list[Open] | None:
     """A partition of ops 0..n-1 into regions that kernels take, as cheap as k hypotheses find; None if they find none."""
     closed: list[_Closed | None] = [_Closed(0.0), *[None] * n]
     hypotheses: list[_Hypothesis] = []
+    made: list[list[_Hypothesis]] = [
+        [] for _ in range(n)
+    ]  # by the last op; a step may be of several ops side by side
     for i in range(n):
-        grown = []
         for h in hypotheses:
             following = composer.compose(h.region)
             if not isinstance(following, Stop):
-                grown.append(_charged(composer, h.before, following, h.us))
+                made[following.last].append(_charged(composer, h.before, following, h.us))
         before = closed[i]
         if before is not None:
-            grown.append(_charged(composer, before, composer.start(i), before.us))
+            for region in (composer.start(i), composer.beside(i)):
+                if region is not None:
+                    made[region.last].append(_charged(composer, before, region, before.us))
+        grown = made[i]
         for h in grown:
             known = closed[i + 1]
             if h.region.us is not None and (known is None or h.before.us + h.region.us < known.us):
@@ -60,5 +65,6 @@ def search(composer: Composer, n: int, k: int) -> list[Open] | None:
 def _charged(composer: Composer, before: _Closed, region: Open, otherwise: float) -> _Hypothesis:
     if region.us is not None:
         return _Hypothesis(before, region, before.us + region.us)
-    alone, _ = composer.alone(region.last)
+    count = region.node.abreast
+    alone, _ = composer.alone(region.last + 1 - count, count)
     return _Hypothesis(before, region, otherwise + (alone.us if alone else 0.0))

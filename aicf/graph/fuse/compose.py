@@ -1,36 +1,39 @@
-"""Composition: an open region and one more op. Equal questions are answered once, whatever their place.
+"""Composition: an open region and one step more: an op, or several side by side. Equal questions are answered once, whatever
+their place.
 
 An `Open` is a region on its way through the schedule; its `Node` is all that does not depend on where it stands. Nodes
-are found again by what is composed: the op, which of the region's tensors it takes, and which values something outside reads.
+are found again by what is composed: the step, which of the region's tensors it takes, and which values something outside reads.
 A model's layers repeat, so most steps are one look-up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ...ir import Graph, LoweredOp, Role
-from ...ops.schema import VIEW, schema_of
-from ...registry.contribution import contribution, resized
+from ...ops.schema import schema_of
+from ...registry.checks import parts_of
+from ...registry.contribution import contribution, resized, together
 from ...registry.read import own_accesses
 from ...registry.select import Candidate, Selector
 from ...registry.variant import KernelVariant, Reject
 from ...rows import Attributes, AttributeState, Conflict, RegionOp, RegionSpec
 from ...rows.rows import EMPTY, OVER_ROWS, Domain, Effect, Joined, join, join_unsized
-from ...types import AttrPack, OpKind, TensorDesc, TensorSpec, numel
+from ...types import numel
+from .steps import Schedule
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What nodes have in common that differ in sizes alone, up to their last op.
+    """What nodes have in common that differ in sizes alone, up to their last step.
 
-    rows      that the op brings; of the domain, that of another size
+    rows      that the step brings; of the domain, that of another size
     joined    with those before it, without those that depend on sizes
     reads     of the op, and `read` of the region: that one for each storage
-    touches   the op reads what those before it write in place, or writes what they read
+    races     ops side by side, of which the last reads what others write in place, or writes what they read
     storage   of operands that share storage with others of the region: the one that stands for all
     point     flops of its maps, at one point
     """
@@ -39,10 +42,10 @@ class Shared:
     joined: Joined
     made: frozenset[int]
     read: frozenset[int]
-    touches: bool
+    races: bool
     storage: Mapping[int, int]
     point: int
-    own: int  # of the op
+    own: int  # of an op of the step
     mask: int  # variants that live with its element types and alignments
 
 
@@ -55,7 +58,8 @@ class Node(NamedTuple):
     shared: Shared
     best: Candidate | None
     own_flops: int  # of its maps, each over its own result
-    least: float  # microseconds that no kernel of its last op takes less than, if others stand before it
+    least: float  # microseconds that its last step takes at least if it is not fused
+    abreast: int  # how many ops the last step is, side by side
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Open(NamedTuple):
     index: dict[int, int]  # type: ignore[assignment]  # vid -> place in the region's tensors
     made: tuple[int, ...]  # vids that something after it reads
     homes: dict[int, int]  # storage that has several names -> the place of the first of them
-    steps: tuple[Node, ...]  # of its prefixes, the last is its own
+    steps: tuple[Node, ...]  # of its prefixes by steps, the last is its own
 
     @property
     def us(self) -> float | None:
@@ -86,11 +90,13 @@ class Open(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """An op on its way into a region. What `key` says is all that the Node depends on."""
+    """Ops on their way into a region. What `key` says is all that the Node depends on."""
 
     key: tuple[Any, ...]
-    ins: tuple[int, ...]  # places in the region's tensors; of its results, too
-    outs: tuple[int, ...]
+    ops: range
+    ends: list[
+        tuple[tuple[int, ...], tuple[int, ...]]
+    ]  # of each op: operands and results, by place in the region's tensors
     new: list[int]  # vids
     leaving: tuple[int, ...]
     sync: bool
@@ -98,46 +104,6 @@ class _Step(NamedTuple):
     places: dict[int, int]  # these are of the region with the op
     made: tuple[int, ...]
     homes: dict[int, int]
-
-
-@dataclass
-class Schedule:
-    """The lowered ops as small numbers, with who reads what last."""
-
-    ops: Sequence[LoweredOp]
-    kinds: list[OpKind] = field(default_factory=list)
-    attrs: list[AttrPack] = field(default_factory=list)
-    descs: list[TensorDesc] = field(default_factory=list)  # by vid
-    last_read: dict[int, int] = field(default_factory=dict)
-    storage: dict[int, int] = field(
-        default_factory=dict
-    )  # vid -> the first that lives where it does, if several
-
-    @classmethod
-    def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> Schedule:
-        schedule = cls(ops)
-        packs: dict[tuple[int, bytes], tuple[OpKind, AttrPack]] = {}
-        for i, op in enumerate(ops):
-            call = (op.kind_id, op.attr_blob)
-            if call not in packs:
-                packs[call] = op.kind, op.attrs
-            kind, attrs = packs[call]
-            schedule.kinds.append(kind)
-            schedule.attrs.append(attrs)
-            for vid in op.in_vids:
-                schedule.last_read[vid] = i
-            for result, (operand, how) in op.constraints.get("alias", {}).items():
-                if how == "must" or VIEW in schema_of(kind).traits:
-                    source = op.in_vids[operand]
-                    schedule.storage[op.out_vids[result]] = schedule.storage.setdefault(source, source)
-        kept = {v.vid for v in graph.values if v.role is Role.output} | set(graph.updates.values())
-        schedule.last_read.update(dict.fromkeys(kept, len(ops)))
-        dense: dict[TensorSpec, TensorDesc] = {}
-        for value in graph.values:
-            if value.spec not in dense:
-                dense[value.spec] = TensorDesc.dense(value.spec)
-            schedule.descs.append(dense[value.spec])
-        return schedule
 
 
 class Composer:
@@ -152,81 +118,113 @@ class Composer:
         self._stops: dict[Any, Stop] = memo.setdefault("stops", {})
         self._alone: dict[Any, tuple[Candidate | None, int]] = memo.setdefault("alone", {})
         self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
+        self._fits: dict[int, int] = {}  # of ops side by side, by where they end: how many a kernel took last
         self._descs = [self._number(d) for d in schedule.descs]
         self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
 
     def start(self, i: int) -> Open:
         """Op i as a region, without candidates if no variant may begin with it."""
-        found = self._extended(None, i)
+        found = self._extended(None, range(i, i + 1))
         assert isinstance(found, Open)
         return found
 
-    def compose(self, region: Open) -> Open | Stop:
-        """The region with the next op of the schedule."""
-        return self._extended(region, region.last + 1)
+    def beside(self, i: int) -> Open | None:
+        """Op i and those side by side with it as a region of one step: all, or as many halves of them as some kernel takes. None if
+        there are none, or they are better apart."""
+        end = self.schedule.beside[i]
+        count = min(end - i, self._fits.get(end, end))
+        while count > 1:
+            found = self._extended(None, range(i, i + count))
+            if isinstance(found, Open) and found.us is not None and self._pays(found):
+                return found
+            count //= 2
+            self._fits[end] = count
+        return None
 
-    def alone(self, i: int) -> tuple[Candidate | None, int]:
-        """The best kernel of op i by itself, None if none takes it; and the bytes it then moves."""
-        step = self._step(None, i)
+    def _pays(self, together: Open) -> bool:
+        """Whether ops side by side take no more than each by itself."""
+        assert together.us is not None
+        if together.us <= together.node.least:  # whatever the ops' own kernels take
+            return True
+        apart = [self.alone(n)[0] for n in range(together.anchor, together.last + 1)]
+        return together.us <= math.fsum([one.us if one else math.inf for one in apart])
+
+    def compose(self, region: Open) -> Open | Stop:
+        """The region with what comes next: an op, or as many as stand side by side in it, each behind its own."""
+        first = region.last + 1
+        ops = range(first, first + region.node.abreast)
+        if len(ops) > 1 and self.schedule.follow(range(region.anchor, first), ops):
+            return self._extended(region, ops)
+        return self._extended(region, ops[:1])
+
+    def alone(self, i: int, count: int = 1) -> tuple[Candidate | None, int]:
+        """The best kernel of op i by itself, or with those side by side, None if none takes it; and the bytes it then moves."""
+        step = self._step(None, range(i, i + count))
         found = self._alone.get(step.key)
         if found is None:
-            spec = self._spec(None, i, step)
+            spec = self._spec(None, step)
             found = self._alone[step.key] = self.selector.alone(spec), spec.nbytes
         return found
 
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
-    def _step(self, region: Open | None, i: int) -> _Step:
-        op, descs = self.schedule.ops[i], self._descs
+    def _step(self, region: Open | None, ops: range) -> _Step:
+        schedule, descs = self.schedule, self._descs
         index, homes = (dict(region.index), dict(region.homes)) if region else ({}, {})
-        storage, new = self.schedule.storage, []
-        for vid in (*op.in_vids, *op.out_vids):
-            if vid >= 0 and vid not in index:
-                if vid in storage:
-                    homes.setdefault(storage[vid], len(index))
-                index[vid] = len(index)
-                new.append(vid)
-        ins = tuple([index[v] if v >= 0 else -1 for v in op.in_vids])
-        outs = tuple([index[v] for v in op.out_vids])
-        read = self.schedule.last_read
-        made = tuple([v for v in (*(region.made if region else ()), *op.out_vids) if read.get(v, -1) > i])
+        storage, read, new = schedule.storage, schedule.last_read, []
+        ends, same = [], []
+        for i in ops:
+            op = schedule.ops[i]
+            for vid in (*op.in_vids, *op.out_vids):
+                if vid >= 0 and vid not in index:
+                    if vid in storage:
+                        homes.setdefault(storage[vid], len(index))
+                    index[vid] = len(index)
+                    new.append(vid)
+            ins = tuple([index[v] if v >= 0 else -1 for v in op.in_vids])
+            ends.append((ins, tuple([index[v] for v in op.out_vids])))
+            same += [(index[v], homes[storage[v]]) for v in op.in_vids if v in storage]
+        results = [v for i in ops for v in schedule.ops[i].out_vids]
+        made = tuple([v for v in (*(region.made if region else ()), *results) if read.get(v, -1) >= ops.stop])
         leaving = tuple([index[v] for v in made])
         if region is None or not leaving:  # a kernel of one op writes all its results, whoever reads them
-            leaving = outs
+            leaving = tuple([index[v] for v in results])
         fresh = tuple([descs[v] for v in new])
-        sync = bool(op.constraints.get("sync"))
-        same = tuple([(index[v], homes[storage[v]]) for v in op.in_vids if v in storage])
-        key = (region.node.id if region else -1, self._calls[i], ins, outs, fresh, leaving, sync, same)
-        return _Step(key, ins, outs, new, leaving, sync, same, index, made, homes)
+        sync = bool(schedule.ops[ops[0]].constraints.get("sync"))
+        before = region.node.id if region else -1
+        key = (before, self._calls[ops[0]], tuple(ends), fresh, leaving, sync, tuple(same))
+        return _Step(key, ops, ends, new, leaving, sync, tuple(same), index, made, homes)
 
-    def _spec(self, before: Node | None, i: int, step: _Step) -> RegionSpec:
-        op = RegionOp(self.schedule.kinds[i], self.schedule.attrs[i], step.ins, step.outs)
+    def _spec(self, before: Node | None, step: _Step) -> RegionSpec:
+        kind, attrs = self.schedule.kinds[step.ops[0]], self.schedule.attrs[step.ops[0]]
+        ops = tuple([RegionOp(kind, attrs, ins, outs) for ins, outs in step.ends])
         tensors = tuple([self.schedule.descs[v] for v in step.new])
         if before is not None:
-            return before.spec.grown(op, tensors, step.leaving)
-        inputs = tuple([t for t in dict.fromkeys(step.ins) if t >= 0])
-        return RegionSpec((op,), tensors, inputs, step.leaving, self.selector.strict)
+            return before.spec.grown(ops, tensors, step.leaving)
+        inputs = tuple(dict.fromkeys([t for ins, _ in step.ends for t in ins if t >= 0]))
+        return RegionSpec(ops, tensors, inputs, step.leaving, self.selector.strict)
 
-    def _extended(self, region: Open | None, i: int) -> Open | Stop:
-        step = self._step(region, i)
+    def _extended(self, region: Open | None, ops: range) -> Open | Stop:
+        step = self._step(region, ops)
         found = self._nodes.get(step.key)
         if found is None:
-            found = self._nodes[step.key] = self._node(region.node if region else None, i, step)
+            found = self._nodes[step.key] = self._node(region.node if region else None, step)
         if isinstance(found, Stop):
             return found
         steps = (*(region.steps if region else ()), found)
-        return Open(region.anchor if region else i, i, found, step.places, step.made, step.homes, steps)
+        anchor = region.anchor if region else ops[0]
+        return Open(anchor, ops[-1], found, step.places, step.made, step.homes, steps)
 
-    def _node(self, before: Node | None, i: int, step: _Step) -> Node | Stop:
-        spec, index = self._spec(before, i, step), self.selector.index
-        shared, op = self._shared_by(before, spec, step), spec.ops[-1]
-        attrs, conflict, last = resized(shared.rows, op, spec.tensors), None, 0
-        own = shared.own * spec.tensors[op.outputs[0]].numel
+    def _node(self, before: Node | None, step: _Step) -> Node | Stop:
+        spec, index = self._spec(before, step), self.selector.index
+        shared, ops = self._shared_by(before, spec, step), spec.ops[-len(step.ops) :]
+        attrs, conflict, last = resized(shared.rows, ops[-1], spec.tensors), None, len(ops) - 1
+        own = shared.own * sum([spec.tensors[op.outputs[0]].numel for op in ops])
         if before is not None:
             attrs, conflict = join(before.state.attrs, attrs, shared.joined)
-            own, last = before.own_flops + own, before.state.last + 1
-            if shared.touches and attrs["domain"].alike is not None:
+            own, last = before.own_flops + own, before.state.last + len(ops)
+            if shared.races:
                 conflict = _race(spec, shared.storage) or conflict
             if conflict is not None and conflict.trigger != "conflict":
                 return self._stops.setdefault(conflict, Stop(conflict))
@@ -242,29 +240,43 @@ class Composer:
             best = self.selector.best(spec, live & index.accepting(_structure(attrs), len(spec.ops)))
         hint = best.score if best else None
         state = AttributeState(0, last, MappingProxyType(attrs), live, conflict, hint)
-        least = self.selector.least(spec.only(op)) if before is not None else 0.0
-        return Node(len(self._nodes), spec, state, shared, best, own, least)
+        return Node(
+            len(self._nodes), spec, state, shared, best, own, self._least(before, spec, ops), len(ops)
+        )
+
+    def _least(self, before: Node | None, spec: RegionSpec, ops: Sequence[RegionOp]) -> float:
+        """What the step's ops take at least if they are not fused: as kernels of their own, or behind others as one kernel."""
+        if len(ops) > 1 and before is None:
+            return sum([self.selector.least(spec.only(op)) for op in ops])
+        return self.selector.least(spec.only(*ops)) if before is not None else 0.0
 
     def _shared_by(self, before: Node | None, spec: RegionSpec, step: _Step) -> Shared:
-        known, op = before.shared if before else None, spec.ops[-1]
-        key = known, spec.form, step.sync, step.same, own_accesses(op, spec.tensors)
+        known, ops = before.shared if before else None, spec.ops[-len(step.ops) :]
+        key = known, spec.form, step.sync, step.same, tuple([own_accesses(op, spec.tensors) for op in ops])
         if key not in self._shared:
             self._shared[key] = self._share(known, before.state.attrs if before else EMPTY, spec, step)
         return self._shared[key]
 
     def _share(self, before: Shared | None, attrs: Attributes, spec: RegionSpec, step: _Step) -> Shared:
-        op, storage, made, read = spec.ops[-1], dict(step.same), frozenset[int](), frozenset[int]()
+        ops, storage, made, read = (
+            spec.ops[-len(step.ops) :],
+            dict(step.same),
+            frozenset[int](),
+            frozenset[int](),
+        )
         if before is not None:
             made, read, storage = before.made, before.read, {**before.storage, **storage}
-        schema, sync = schema_of(op.kind), step.sync and before is not None
-        inner = len(step.leaving) - sum([t in step.leaving for t in op.outputs])
-        rows = contribution(op, spec.tensors, made, inner, sync, spec.strict, storage)
-        reads = frozenset([storage.get(t, t) for t in op.inputs])
+        schema, sync = schema_of(ops[0].kind), step.sync and before is not None
+        results = [t for op in ops for t in op.outputs]
+        inner = len(set(step.leaving).difference(results))
+        rows = contribution(ops[0], spec.tensors, made, inner, sync, spec.strict, storage)
+        rows = together(rows, ops, spec.tensors, storage)
+        reads = frozenset([storage.get(t, t) for op in ops for t in op.inputs])
         own = schema.flops if schema.is_map else 0
         return Shared(
-            rows, join_unsized(attrs, rows), made.union(op.outputs), read | reads,
-            _touches(attrs, read, rows, reads), storage, own + (before.point if before else 0), own,
-            self.selector.index.living_with(spec),
+            rows, join_unsized(attrs, rows), made.union(results), read | reads,
+            _touches(attrs, read, rows, reads) and _in_no_order(spec), storage,
+            own * len(ops) + (before.point if before else 0), own, self.selector.index.living_with(spec),
         )  # fmt: skip
 
     def _narrowed(
@@ -334,6 +346,12 @@ def _touches(before: Attributes, read: frozenset[int], rows: Attributes, reads: 
     none = Effect()
     written = before.get("effects", none).writes
     return not (written.isdisjoint(reads) and rows.get("effects", none).writes.isdisjoint(read))
+
+
+def _in_no_order(spec: RegionSpec) -> bool:
+    """Whether a kernel of parts may take it."""
+    parts = parts_of(spec)
+    return not isinstance(parts, Reject) and len(parts) > 1
 
 
 def _race(spec: RegionSpec, storage: Mapping[int, int]) -> Conflict | None:

@@ -18,7 +18,7 @@ from ...lazy import lazy
 from ...registry.select import Candidate, Selection, Selector
 from ...registry.trace import counted_reasons, why_not_taken
 from ...rows import AttributeState, RegionSpec
-from .compose import Composer, Open, Schedule, Stop
+from .compose import Composer, Node, Open, Schedule, Stop
 
 NEAR = 0.05  # of the split time: noise that is greater says that the machine was busy, not that the two are alike
 
@@ -42,14 +42,15 @@ class Ended:
 class Composed:
     """One step of a region's story: the op, the rows it changed, how many candidates it left, the best of them so far."""
 
-    op: str
+    op: str  # `adam_step ×148` for so many side by side
     changed: dict[str, str]
     candidates: int
     best: str | None  # kernel id
     us: float | None
-    alone_us: float | None  # the op as a kernel of its own, and the bytes it would then move
+    alone_us: float | None  # each op as a kernel of its own, and the bytes they would then move
     alone_bytes: int
     near: str = ""  # that the op was kept, though times that were measured are a little better without it
+    count: int = 1  # of ops side by side
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def walk(composer: Composer, n: int) -> tuple[list[tuple[Open, Ended]], int | No
 
 def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
     """The region that begins at op i: the last prefix that a kernel accepts before something ends it; None if none does."""
-    region = composer.start(i)
+    region = composer.beside(i) or composer.start(i)
     best, ended = region if region.us is not None else None, Ended("end")
     while region.last + 1 < n:
         following = composer.compose(region)
@@ -180,24 +181,30 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
 def _story(composer: Composer, region: Open) -> tuple[Composed, ...]:
     steps: list[Composed] = []
     before: AttributeState | None = None
-    taken: tuple[int, Candidate] | None = (
-        None  # the last prefix that a kernel takes: its last op, and the kernel
+    taken: tuple[int, int, Candidate] | None = (
+        None  # the last prefix that a kernel takes: its steps, its end, the kernel
     )
-    for n, (node, op) in enumerate(zip(region.steps, region.node.spec.ops)):
-        best, (alone, alone_bytes) = node.best, composer.alone(region.anchor + n)
-        near, i = "", region.anchor + n
-        if best and taken and (told := _apart(composer, taken[1], range(taken[0] + 1, i + 1), best)):
+    i = region.anchor
+    for n, node in enumerate(region.steps):
+        alone = [composer.alone(op) for op in range(i, i + node.abreast)]
+        best, near = node.best, ""
+        rest = region.steps[taken[0] : n + 1] if taken else ()
+        if best and taken and (told := _apart(composer, taken[2], taken[1], rest, best)):
             over, margin = best.us - told[0], told[1]
             near = f"{over:.3g} us over the split one, noise {margin:.3g} us" if 0 < over <= margin else ""
-        taken = (i, best) if best else taken
+        taken = (n + 1, i + node.abreast, best) if best else taken
+        kind = node.spec.ops[-1].kind.name
+        alone_us = None if any(c is None for c, _ in alone) else math.fsum([c.us for c, _ in alone if c])
         steps.append(
             Composed(
-                op.kind.name, node.state.changed(before), node.state.candidates.bit_count(),
-                best.variant.id if best else None, best.us if best else None, alone.us if alone else None,
-                alone_bytes, near,
+                kind if node.abreast == 1 else f"{kind} ×{node.abreast}",
+                node.state.changed(before), node.state.candidates.bit_count(),
+                best.variant.id if best else None, best.us if best else None, alone_us,
+                sum([nbytes for _, nbytes in alone]), near, node.abreast,
             )
         )  # fmt: skip
         before = node.state
+        i += node.abreast
     return tuple(steps)
 
 
@@ -232,14 +239,18 @@ def _told(kind: str, stop: Stop) -> Ended:
 def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     """Legal is not profitable: stop when the fused prediction is worse than the split one."""
     assert best.node.best and following.node.best
-    fused, rest = following.node.best.us, range(best.last + 1, following.last + 1)
-    if fused <= best.node.best.us + sum([node.least for node in following.steps[-len(rest) :]]):
+    fused, first, rest = following.node.best.us, best.last + 1, following.steps[len(best.steps) :]
+    if fused <= best.node.best.us + sum([node.least for node in rest]):
         return None  # whatever the ops' own kernels take
-    told = _apart(composer, best.node.best, rest, following.node.best)
+    told = _apart(composer, best.node.best, first, rest, following.node.best)
     if told is None or fused <= sum(told):
         return None
-    split, first, last = told[0], *(composer.schedule.kinds[i].name for i in (rest[0], rest[-1]))
-    more = f"op, {first}" if len(rest) == 1 else f"{len(rest)} ops, {first} to {last}"
+    split, kinds = told[0], composer.schedule.kinds[first : following.last + 1]
+    more = (
+        f"op, {kinds[0].name}"
+        if len(kinds) == 1
+        else f"{len(kinds)} ops, {kinds[0].name} to {kinds[-1].name}"
+    )
     return Ended(
         "cost", f"fused {fused:.3g} us against {split:.3g} us split",
         f"with the next {more}, it would take {fused:.3g} us, apart {split:.3g} us",
@@ -247,16 +258,20 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     )  # fmt: skip
 
 
-def _apart(composer: Composer, best: Candidate, rest: range, fused: Candidate) -> tuple[float, float] | None:
-    """What a prefix and the ops after it take, each as a kernel of its own; and how much more fused ones may take and be
-    as good: what measured times may be off by. Fewer kernels are the better guess then. None if an op has no kernel."""
+def _apart(
+    composer: Composer, best: Candidate, i: int, rest: Sequence[Node], fused: Candidate
+) -> tuple[float, float] | None:
+    """What a prefix and the steps after it, from op i on, take, each as a kernel of its own; and how much more fused ones may
+    take and be as good: what measured times may be off by. Fewer kernels are the better guess then. None if a step has no
+    kernel."""
     split, noise = best.us, [best.cost.noise, fused.cost.noise]
-    for i in rest:
-        alone, _ = composer.alone(i)
+    for node in rest:
+        alone, _ = composer.alone(i, node.abreast)
         if alone is None:
             return None
         split += alone.us
         noise.append(alone.cost.noise)
+        i += node.abreast
     return split, min(math.hypot(*noise), NEAR * split)
 
 

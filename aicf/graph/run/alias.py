@@ -16,8 +16,9 @@ from functools import lru_cache
 from ...errors import AliasError
 from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
+from ...registry.parts import read_parts
 from ...registry.program import Gemm, Map, Program
-from ...registry.read import read, read_parts
+from ...registry.read import read
 from ...registry.variant import Reject
 from ...rows import RegionSpec
 from ...types import row_major
@@ -191,15 +192,29 @@ def why_not_in_place(spec: RegionSpec, result: int, operands: frozenset[int]) ->
         if _scattered(program.after, operands):
             return "it is broadcast or transposed"
     if not isinstance(parts, Reject):
-        for part in parts:
-            own = any(position == result for _, position in part.stores)
-            if _scattered(part, operands) if own else any(load.operand in operands for load in part.loads):
-                return "it is broadcast or transposed" if own else "another op of the same launch reads it"
+        own, readers = _by_place(spec)
+        for part in {part for operand in operands for part in readers.get(operand, ())}:
+            if part != own[result]:
+                return "another op of the same launch reads it"
+            if _scattered(parts[part], operands):
+                return "it is broadcast or transposed"
     elif isinstance(program, Reject):  # a kernel that knows its ops: it does what they declare
         tensors, written = {spec.inputs[p] for p in operands}, spec.outputs[result]
         others = [op.kind for op in spec.ops if tensors.intersection(op.inputs) and written not in op.outputs]
         return f"{others[0]} reads it, too" if others else ""
     return ""
+
+
+@lru_cache(maxsize=64)
+def _by_place(spec: RegionSpec) -> tuple[dict[int, int], dict[int, set[int]]]:
+    """Of parts side by side: which one stores a result, and which ones read an operand."""
+    parts, readers = read_parts(spec), dict[int, set[int]]()
+    assert not isinstance(parts, Reject)
+    for n, part in enumerate(parts):
+        for load in part.loads:
+            if load.operand is not None:
+                readers.setdefault(load.operand, set()).add(n)
+    return {place: n for n, part in enumerate(parts) for _, place in part.stores}, readers
 
 
 def _elementwise(spec: RegionSpec) -> bool:

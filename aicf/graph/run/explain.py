@@ -168,7 +168,7 @@ class Explanation(Immovable, JupyterMixin):
         alone = [step for r in run for step in r.steps]
         before_us = math.fsum(step.alone_us or 0.0 for step in alone)
         return Gain(
-            len(alone), len(run), sum(step.alone_bytes for step in alone), sum(r.spec.nbytes for r in run),
+            sum(step.count for step in alone), len(run), sum(step.alone_bytes for step in alone), sum(r.spec.nbytes for r in run),
             before_us if all(step.alone_us is not None for step in alone) else None, self.predicted_us,
         )  # fmt: skip
 
@@ -219,8 +219,8 @@ class Explanation(Immovable, JupyterMixin):
 
 
 def _step_json(step: Composed) -> dict[str, Any]:
-    told = asdict(step)
-    return told if step.near else {name: value for name, value in told.items() if name != "near"}
+    usual = {"near": "", "count": 1}
+    return {name: value for name, value in asdict(step).items() if value != usual.get(name)}
 
 
 def _brief(region: Region) -> str:
