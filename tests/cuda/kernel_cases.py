@@ -138,8 +138,8 @@ FMAS = [v for v in VARIANTS if ".gemm_fma_" in v]  # test_gemm_fma.py has theirs
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, *FMAS)]
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED)]
 
-HELD, STREAMED, SERIAL = (f"cuda.rows_{name}.v1" for name in ("held", "streamed", "serial"))
-ROWS = HELD, STREAMED, SERIAL
+HELD, CLUSTER, STREAMED, SERIAL = (f"cuda.rows_{name}" for name in ("held.v2", "cluster.v1", "streamed.v2", "serial.v2"))
+ROWS = HELD, CLUSTER, STREAMED, SERIAL
 STRIDED = "cuda.elementwise_strided.v1"
 
 

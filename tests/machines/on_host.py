@@ -1,9 +1,10 @@
 """Kernels run on the host: what numba makes of a body, before NVIDIA's compiler has it.
 
 Unlike the simulator this runs the intrinsics: every load, store, conversion and index as LLVM. Blocks come one after
-another, and so do a block's threads unless they meet, at barriers or in shuffles; then they take turns (fibers.py). Of instructions
-that LLVM does not know there are mma.sync m16n8k16 and shuffles, done as the PTX manual says, where a warp's threads meet, and
-conversions of fp8.
+another, and so do a block's threads unless they meet, at barriers or in shuffles; then they take turns (fibers.py). Blocks of a cluster
+take turns too, each with code of its own, whose shared memory is that block's. Of instructions that LLVM does not know there are mma.sync
+m16n8k16 and shuffles, done as the PTX manual says, where a warp's threads meet, conversions of halves and fp8, approximate powers of
+two, and what blocks of a cluster write into each other's memory before they meet.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from machines.fibers import Fiber, Meeting, getcurrent, take_turns
 CAPABILITY = 8, 0  # that is compiled for
 
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")  # by which a thread knows its place; along x
-_block = Meeting(1)
+_blocks: dict[int, Meeting] = {}  # that run now
 _NUMBERS = {"f32": ctypes.c_float, "i32": ctypes.c_int32, "i64": ctypes.c_int64}
 
 
 def _meet() -> None:
-    _block.wait()
+    _blocks[getcurrent().ctaid].wait()
 
 
 class _Warp:
@@ -45,13 +46,18 @@ class _Warp:
         self.values = np.zeros(32, np.int32)
 
 
-_warps: list[_Warp] = []
+_warps: dict[tuple[int, int], _Warp] = {}  # by block, and number in it
+
+
+def _warp() -> _Warp:
+    here = getcurrent()
+    return _warps[here.ctaid, here.tid // 32]
 
 
 def _multiply(dtype: Any, *given: Any) -> None:
     """A thread's four sums of m16n8k16: rows g and g + 8, columns 2c and 2c + 1, where its lane is 4g + c."""
     *words, c0, c1, c2, c3, result = given
-    warp, lane = _warps[getcurrent().tid // 32], getcurrent().tid % 32
+    warp, lane = _warp(), getcurrent().tid % 32
     warp.words[lane] = words
     warp.barrier.wait()
     halves = (
@@ -73,7 +79,7 @@ def _multiply(dtype: Any, *given: Any) -> None:
 def _shuffle(_: int, mode: int, value: int, apart: int, __: int) -> int:
     """shfl.sync.bfly: what the lane has whose number differs in these bits."""
     assert mode == 3, "only butterflies"
-    warp, lane = _warps[getcurrent().tid // 32], getcurrent().tid % 32
+    warp, lane = _warp(), getcurrent().tid % 32
     warp.values[lane] = value
     warp.barrier.wait()
     other = int(warp.values[lane ^ apart])
@@ -102,6 +108,91 @@ _CONVERSIONS = {
     "widen": (re.compile(r'asm +"cvt\.rn\.f16x2\.(e\dm\d)x2 [^"]*", "[^"]*"'), "i32 @{}(i16)", _widen,
               ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint16)),
 }  # fmt: skip
+
+
+
+
+class _Cluster:
+    """Blocks that run together: where each has its shared memory, and how far each of their threads has come."""
+
+    def __init__(self, bases: Sequence[int], threads: int) -> None:
+        self.bases, self.meeting = bases, Meeting(len(bases) * threads)
+        self.ended, self.met = dict.fromkeys(range(len(bases)), 0), set[Any]()
+        self.threads = threads
+        self.due: dict[Any, int] = {}
+
+
+_cluster: _Cluster
+PLACE = 24  # bits of an address in a cluster that are a place in a block's memory
+
+
+def _map_to(address: int, rank: int) -> int:
+    """mapa: the same place of another block."""
+    place = (address - _cluster.bases[getcurrent().ctaid % len(_cluster.bases)]) & 0xFFFFFFFF
+    assert place < 1 << PLACE, "no address of this block's shared memory"
+    return rank << PLACE | place
+
+
+def _store_to(address: int, value: float) -> None:
+    rank, place = divmod(address, 1 << PLACE)
+    assert _cluster.ended[rank] < _cluster.threads, "the block has left, and its memory is another's"
+    assert getcurrent() in _cluster.met, "nobody knows yet whether that block has begun"
+    ctypes.c_float.from_address(_cluster.bases[rank] + place).value = value
+
+
+def _arrive_in_cluster() -> None:
+    meeting, here = _cluster.meeting, getcurrent()
+    assert here not in _cluster.due, "arrived twice"
+    meeting.arrived += 1
+    _cluster.due[here] = -(-meeting.arrived // meeting.count) * meeting.count
+
+
+def _wait_in_cluster() -> None:
+    meeting, due = _cluster.meeting, _cluster.due.pop(getcurrent())
+    if meeting.arrived < due:
+        getcurrent().wait(lambda: meeting.arrived >= due)
+    _cluster.met.add(getcurrent())
+
+
+def _pair_of(dtype: Any, low: float, high: float) -> int:
+    """cvt.rn.f16x2.f32 and bf16x2."""
+    with np.errstate(all="ignore"):
+        return int(np.array([low, high], np.float32).astype(dtype).view(np.uint32)[0])
+
+
+def _power_of_two(x: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.exp2(np.float32(x)))
+
+
+def _greater(x: float, y: float) -> float:
+    return float(np.maximum(np.float32(x), np.float32(y)))
+
+
+_INT, _REAL = ctypes.c_int32, ctypes.c_float
+# By name: the instruction, its signature in LLVM, what does it
+_INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
+    "mapa": ("mapa.shared::cluster.u32 ", "i32 @{}(i32, i32)", ctypes.CFUNCTYPE(_INT, ctypes.c_uint32, _INT), _map_to),
+    "store_to": ("st.shared::cluster.f32 ", "void @{}(i32, float)", ctypes.CFUNCTYPE(None, ctypes.c_uint32, _REAL), _store_to),
+    "arrive": ("barrier.cluster.arrive.release.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _arrive_in_cluster),
+    "arrive_only": ("barrier.cluster.arrive.relaxed.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _arrive_in_cluster),
+    "wait": ("barrier.cluster.wait.acquire.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _wait_in_cluster),
+    "exp2": ("ex2.approx.ftz.f32 ", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), _power_of_two),
+    "max": ("max.NaN.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), _greater),
+    "f16x2": ("cvt.rn.f16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
+              functools.partial(_pair_of, f16.numpy)),
+    "bf16x2": ("cvt.rn.bf16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
+               functools.partial(_pair_of, bf16.numpy)),
+}  # fmt: skip
+_MEETS = "arrive", "wait"
+
+
+def _with_instructions(text: str) -> str:
+    for name, (written, signature, _, _) in _INSTRUCTIONS.items():
+        pattern = rf'asm +(?:sideeffect +)?"{re.escape(written)}[^"]*", "[^"]*"'
+        text, count = re.subn(pattern, f"@on_host_{name}", text)
+        text += f"declare {signature.format(f'on_host_{name}')}\n" if count else ""
+    return text
 
 
 def _with_conversions(text: str) -> str:
@@ -172,6 +263,9 @@ def _symbols() -> list[Any]:
         for element, dtype in _FP8.items():
             kept.append(kind(functools.partial(function, dtype)))
             binding.add_symbol(f"on_host_{name}_{element}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+    for name, (_, _, kind, function) in _INSTRUCTIONS.items():
+        kept.append(kind(function))
+        binding.add_symbol(f"on_host_{name}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     libm = ctypes.CDLL("libm.so.6")
     for name in ("expf", "tanhf", "sqrtf", "logf", "erff", "fabsf", "fminf", "fmaxf"):
         binding.add_symbol(f"__nv_{name}", ctypes.cast(getattr(libm, name), ctypes.c_void_p).value)
@@ -199,7 +293,7 @@ def host_code(
         text, shuffles = re.subn(declared, _SHUFFLE, text, flags=re.MULTILINE)
         text = text.replace("llvm.nvvm.shfl.sync.i32", "on_host_shuffle")
         meets |= barriers + shuffles > 0
-        text = _with_conversions(text)
+        text = _with_instructions(_with_conversions(text))
         text = _MULTIPLY.sub(rf"call {_SUMS} @on_host_\1", text)
         text += "".join(_wrapper(f"on_host_{t}") for t in (f16, bf16) if f"@on_host_{t}(" in text)
         text = re.sub(r"^target (triple|datalayout) = .*$", "", text, flags=re.MULTILINE)
@@ -269,29 +363,40 @@ class OnHost:
     def __init__(self, launch: Launch, region: RegionSpec) -> None:
         prepare()
         module, name, self.meets = host_code(launch, region)
-        self.launch, self.engine = launch, engine_of(module)
-        self.address = self.engine.get_function_address(name)
+        shared = [v.name for v in module.global_variables if "addrspace(3)" in str(v)] if launch.cluster > 1 else []
+        for v in shared:
+            module.get_global_variable(v).linkage = "external"
+        self.launch, self.engines = launch, [engine_of(module.clone()) for _ in range(launch.cluster)]
+        self.addresses = [engine.get_function_address(name) for engine in self.engines]
+        self.bases = [engine.get_global_value_address(v) for engine in self.engines for v in shared]
 
     def __call__(
         self, arrays_in: Sequence[np.ndarray], arrays_out: Sequence[np.ndarray], workspace: np.ndarray
     ) -> None:
         """Results are written in place."""
-        global _block
+        global _cluster
 
         args = host_arguments(self.launch, arrays_in, arrays_out, workspace)
-        kernel = ctypes.CFUNCTYPE(None, *map(type, args))(self.address)
-        blocks, threads = self.launch.grid[0], self.launch.block[0]
+        kernels = [ctypes.CFUNCTYPE(None, *map(type, args))(address) for address in self.addresses]
+        blocks, threads, cluster = self.launch.grid[0], self.launch.block[0], self.launch.cluster
 
         def run(block: int, thread: int) -> None:
             place_thread(block, thread, self.launch)
-            kernel(*args)
+            kernels[block % cluster](*args)
+            if cluster > 1:
+                _cluster.ended[block % cluster] += 1
 
         if not self.meets:
             for block in range(blocks):
                 for thread in range(threads):
                     run(block, thread)
             return
-        for block in range(blocks):
-            _block = Meeting(threads)
-            _warps[:] = [_Warp() for _ in range(threads // 32)]
-            take_turns([Fiber(functools.partial(run, block, thread)) for thread in range(threads)])
+        for first in range(0, blocks, cluster):
+            some = range(first, first + cluster)
+            _cluster = _Cluster(self.bases, threads)
+            _blocks.clear(), _warps.clear()
+            _blocks.update({block: Meeting(threads) for block in some})
+            _warps.update({(block, w): _Warp() for block in some for w in range(threads // 32)})
+            take_turns(
+                [Fiber(functools.partial(run, block, thread)) for block in some for thread in range(threads)]
+            )
