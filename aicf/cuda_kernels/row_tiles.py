@@ -12,11 +12,9 @@ from ..rows import RegionSpec
 from ..types import TensorDesc
 from .elementwise import VECTOR
 
-WORDS, MOST_WORDS = (
-    32,
-    64,
-)  # of a row, in registers of a thread: more blocks find room for fewer, and more would spill
-MANY_LANES, CROWDED_WORDS = 512, 24  # threads of a block with more of them have 64 registers at most
+# of a row, in registers of a thread: of more words each, fewer blocks find room, and more still would spill
+WORDS, MOST_WORDS = 32, 48
+MANY_LANES, CROWDED_WORDS = 512, 16  # threads of a block with more of them have 64 registers at most
 MOST_LANES, MOST_BLOCKS = 1024, 8  # threads of a block; blocks of a cluster, everywhere
 BLOCK = 128
 STREAMED_LANES, STREAMED_WORDS = 512, 16  # of a row that registers can't hold: what a thread reads at once
@@ -128,8 +126,8 @@ class Tile(NamedTuple):
 
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor has registers for: a thread takes some 40 besides."""
-        return max(1, min(2048, 65536 // (self.words + 40)) // self.block)
+        """Blocks that a multiprocessor has registers for: a thread takes some 48 besides."""
+        return max(1, min(2048, 65536 // (self.words + 48)) // self.block)
 
 
 def _run_words(region: RegionSpec, width: int) -> int:

@@ -32,6 +32,7 @@ MEMORY_EFFICIENCY, SINGLE_EFFICIENCY, EFFICIENCY, FAST_EFFICIENCY = 0.88, 0.7, 0
 TREE_US = 0.15  # of a pass: shuffles, a barrier, and what every thread does again for its row
 HALVES, CLUSTERS = (f16, bf16), "sm_90"
 CLUSTER_US = 0.35  # for blocks of a cluster to meet, in a pass
+ALONE = 0.6  # of a multiprocessor's time that its only block loads or stores: with more, some do while others compute
 
 
 def _checks(region: RegionSpec) -> Checks:
@@ -69,23 +70,27 @@ def _fast(region: RegionSpec) -> bool:
 
 
 def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, bytes: int, trips: int) -> Cost:
-    """Little's law beside the roofline: what multiprocessors have in flight comes within a trip, and not faster than from the L2 cache."""
+    """The roofline, beside Little's law: what is on its way to multiprocessors comes within a trip; and an L2 cache gives each so much."""
     program = program_of(region)
     blocks = cdiv(program.count * tile.lanes, tile.block) * tile.cluster
-    under_way = min(
-        blocks, device.sms * tile.resident
-    )  # and while some of a multiprocessor's compute, others load
-    flight = under_way * tile.block * tile.words * 4 * (1 if tile.resident > 1 else 0.6)
+    under_way = min(blocks, device.sms * tile.resident)
+    alone = ALONE if tile.resident == 1 else 1.0
+    share = MEMORY_EFFICIENCY if tile.cut.width > 1 else SINGLE_EFFICIENCY
     reached = min(
-        device.bandwidth * (MEMORY_EFFICIENCY if tile.cut.width > 1 else SINGLE_EFFICIENCY),
-        min(under_way, device.sms) * L2_PER_SM, flight / TRIP_US * 1e-3,
+        device.bandwidth * share, min(under_way, device.sms) * L2_PER_SM, under_way * tile.block * tile.words * 4 * alone / TRIP_US * 1e-3
     )  # fmt: skip
     cost = roofline(
         device, bytes=bytes, flops=program.flops * program.count * program.length,
         efficiency=FAST_EFFICIENCY if _fast(region) else EFFICIENCY, memory_efficiency=max(reached, 1.0) / device.bandwidth,
         blocks=blocks, blocks_per_sm=tile.resident, chain=TREE_US * len(program.passes) + TRIP_US * trips,
     )  # fmt: skip
-    return cost.plus(**{"cluster": CLUSTER_US * len(program.passes)}) if tile.cluster > 1 else cost
+    terms = dict(cost.terms)
+    if "memory" in terms:
+        least = bytes / (device.bandwidth * share) * 1e-3
+        terms |= {"memory": least, "bytes in flight": terms["memory"] - least}
+    if tile.cluster > 1:
+        terms["cluster"] = CLUSTER_US * len(program.passes)
+    return Cost(terms)
 
 
 def _launch(region: RegionSpec, tile: Tile, held: bool) -> list[Launch]:

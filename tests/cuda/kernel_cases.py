@@ -138,7 +138,9 @@ FMAS = [v for v in VARIANTS if ".gemm_fma_" in v]  # test_gemm_fma.py has theirs
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, *FMAS)]
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED)]
 
-HELD, CLUSTER, STREAMED, SERIAL = (f"cuda.rows_{name}" for name in ("held.v2", "cluster.v1", "streamed.v2", "serial.v2"))
+HELD, CLUSTER, STREAMED, SERIAL = (
+    f"cuda.rows_{name}" for name in ("held.v2", "cluster.v1", "streamed.v2", "serial.v2")
+)
 ROWS = HELD, CLUSTER, STREAMED, SERIAL
 STRIDED = "cuda.elementwise_strided.v1"
 
@@ -214,6 +216,7 @@ FIRST = [
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
     *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
     Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
+    Case(CLUSTER, softmax_grad((30, 16385), f16), ROW_TOLERANCE[f16]),
     Case(SERIAL, softmax((30, 40, 50), axis=1)),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
@@ -433,6 +436,17 @@ def _rows() -> list[Case]:
     made += [Case(v, region("softmax", desc((20, 100), f32, (1, 30)))) for v in ROWS]
     made += [
         Case(STREAMED, softmax((2, 200000), bf16), ROW_TOLERANCE[bf16]),
+        *(
+            Case(v, make((n, 3 * n + 4099), t), ROW_TOLERANCE[t])
+            for v in (HELD, CLUSTER, STREAMED)
+            for n, make, t in (
+                (7, softmax_grad, f16),
+                (131, layer_norm, bf16),
+                (9, logsumexp, f32),
+                (300, rms_norm, f16),
+            )
+        ),
+        Case(CLUSTER, layer_norm_grad((11, 112885), f16), ROW_TOLERANCE[f16]),
         Case(STREAMED, logsumexp((3, 262144))),
     ]
     return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]

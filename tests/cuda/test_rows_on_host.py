@@ -28,7 +28,6 @@ from kernel_cases import (
 from machines.on_host import OnHost
 from test_fused_maps import fresh_seed
 
-from aicf.cuda_kernels import row_tiles
 from aicf.device.spec import preset
 from aicf.types import bf16, f16, f32
 
@@ -45,11 +44,18 @@ def run(case: Case, *many: object) -> list[list[np.ndarray]]:
     for operands in many:
         given = []
         for x in operands.memory:
-            memory = np.full(x.size + 2 * GUARD, 255, x.dtype) if x.dtype.kind in "iu" else np.full(x.size + 2 * GUARD, np.nan, x.dtype)
+            memory = (
+                np.full(x.size + 2 * GUARD, 255, x.dtype)
+                if x.dtype.kind in "iu"
+                else np.full(x.size + 2 * GUARD, np.nan, x.dtype)
+            )
             memory[GUARD : GUARD + x.size] = x.reshape(-1)
             given.append(memory[GUARD : GUARD + x.size])
         results = [np.full(t.nbytes + 2 * GUARD, 201, np.uint8) for t in case.region.results]
-        inside = [m[GUARD : m.size - GUARD].view(t.dtype.numpy).reshape(t.shape) for m, t in zip(results, case.region.results)]
+        inside = [
+            m[GUARD : m.size - GUARD].view(t.dtype.numpy).reshape(t.shape)
+            for m, t in zip(results, case.region.results)
+        ]
         for launch in launches:
             launch(given, inside, np.empty(0, np.uint8))
         for memory in results:
@@ -74,7 +80,10 @@ CASES = [
     for v in [(HELD, CLUSTER, STREAMED)[(k + n // 3) % 3]]
 ]
 CASES += [Case(v, layer_norm((3, 519), bf16, f32), ROW_TOLERANCE[bf16]) for v in (HELD, CLUSTER, STREAMED)]
-CASES += [Case(v, region("softmax", desc((3, 301), f16, (311, 1))), ROW_TOLERANCE[f16]) for v in (HELD, CLUSTER, STREAMED)]
+CASES += [
+    Case(v, region("softmax", desc((3, 301), f16, (311, 1))), ROW_TOLERANCE[f16])
+    for v in (HELD, CLUSTER, STREAMED)
+]
 CASES += [Case(v, softmax((3, 5, 7), bf16), ROW_TOLERANCE[bf16]) for v in ROWS]
 
 

@@ -110,8 +110,6 @@ _CONVERSIONS = {
 }  # fmt: skip
 
 
-
-
 class _Cluster:
     """Blocks that run together: where each has its shared memory, and how far each of their threads has come."""
 
@@ -293,6 +291,11 @@ def host_code(
         text, shuffles = re.subn(declared, _SHUFFLE, text, flags=re.MULTILINE)
         text = text.replace("llvm.nvvm.shfl.sync.i32", "on_host_shuffle")
         meets |= barriers + shuffles > 0
+        text = re.sub(
+            r'= (?:tail )?call i32 asm +"mov\.b32 \$0, \$1; [^"]*", "[^"]*"\(i32 (.*?)\)',
+            r"= add i32 \1, 0",
+            text,
+        )
         text = _with_instructions(_with_conversions(text))
         text = _MULTIPLY.sub(rf"call {_SUMS} @on_host_\1", text)
         text += "".join(_wrapper(f"on_host_{t}") for t in (f16, bf16) if f"@on_host_{t}(" in text)
@@ -363,7 +366,11 @@ class OnHost:
     def __init__(self, launch: Launch, region: RegionSpec) -> None:
         prepare()
         module, name, self.meets = host_code(launch, region)
-        shared = [v.name for v in module.global_variables if "addrspace(3)" in str(v)] if launch.cluster > 1 else []
+        shared = (
+            [v.name for v in module.global_variables if "addrspace(3)" in str(v)]
+            if launch.cluster > 1
+            else []
+        )
         for v in shared:
             module.get_global_variable(v).linkage = "external"
         self.launch, self.engines = launch, [engine_of(module.clone()) for _ in range(launch.cluster)]

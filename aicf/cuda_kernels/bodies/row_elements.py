@@ -251,10 +251,16 @@ def bringer(r: Rows) -> Any:
     return bring
 
 
+def _again(b: Any, word: Any, p: int) -> Any:
+    """The word, of which the compiler does not know that it is another pass' as well."""
+    return assemble(b, f"mov.b32 $0, $1; // pass {p}", "=r,r", ir.IntType(32), [word]) if p else word
+
+
 def _elements(
-    ctx: Any, b: Any, r: Rows, offsets: Any, held: Any, first: Any, env: Any
+    ctx: Any, b: Any, r: Rows, p: int, offsets: Any, held: Any, first: Any, env: Any
 ) -> list[tuple[Any, Any, list]]:
-    """Of each chunk: its column, whether it is inside, and for each of its elements the values of loads that move."""
+    """Of each chunk: its column, whether it is inside, and for each of its elements the values of loads that move, as pass p unpacks them: what
+    an earlier pass unpacked would take twice the registers, if it were kept."""
     moving, step, made = _moving(r), r.spread * r.width, []
     for c in range(r.chunks):
         column = b.add(first, const(c * step))
@@ -263,7 +269,9 @@ def _elements(
         for n, dtype in moving:
             kind, count = _parts(r, dtype)
             parts = [b.extract_value(held, at + c * count + k) for k in range(count)]
-            numbers[n] = unpack(ctx, b, dtype, parts) if kind is types.uint32 else parts
+            if kind is types.uint32:
+                parts = unpack(ctx, b, dtype, [_again(b, part, p) for part in parts])
+            numbers[n] = parts
             at += count * r.chunks
         for n, given in enumerate(r.ins):
             if given is None and r.moves[n]:
@@ -288,7 +296,9 @@ def folder(r: Rows, p: int, fast: Any) -> Any:
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[1], i) for i, s in enumerate(slots)}
             made = [b.extract_value(args[0], n) for n in range(count)]
-            for c, (_, inside, each) in enumerate(_elements(ctx, b, r, args[3], args[2], args[4], args[5])):
+            for c, (_, inside, each) in enumerate(
+                _elements(ctx, b, r, p, args[3], args[2], args[4], args[5])
+            ):
                 found = [_evaluated(ctx, b, step.each, {**rows, **values}, fast) for values in each]
                 for n, reduce in enumerate(step.reduces):
                     join = functools.partial(_join, ctx, b, reduce.how)
@@ -337,7 +347,7 @@ def leaver(r: Rows, p: int, fast: Any) -> Any:
     def leave(typing, outs, places, known, held, offsets, first, env):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[2], i) for i, s in enumerate(slots)}
-            for column, inside, each in _elements(ctx, b, r, args[4], args[3], args[5], args[6]):
+            for column, inside, each in _elements(ctx, b, r, p, args[4], args[3], args[5], args[6]):
                 with b.if_then(inside):
                     made = [_evaluated(ctx, b, step.each, {**rows, **values}, fast) for values in each]
                     for k, n in enumerate(step.stores, len(step.reduces)):
