@@ -130,13 +130,23 @@ class Tile(NamedTuple):
         return max(1, min(2048, 65536 // (self.words + 48)) // self.block)
 
 
-def _run_words(region: RegionSpec, width: int) -> int:
-    """Registers for a run of all operands that move."""
-    program = program_of(region)
+@functools.lru_cache(maxsize=1024)
+def shared_loads(region: RegionSpec) -> tuple[bool, ...]:
+    """Of each load, whether it moves and is the same for all of several rows, such as a norm's weight."""
+    program, at = program_of(region), walked(region)
+    return tuple(
+        [n in program.moves and load.operand is not None and program.count > 1 and not any(steps[:-1])
+         for n, (load, steps) in enumerate(zip(program.loads, at.loads))]
+    )  # fmt: skip
+
+
+def _run_words(region: RegionSpec, width: int, all: bool = False) -> int:
+    """Registers for a run of all operands that move; held ones are those that differ from row to row."""
+    program, late = program_of(region), shared_loads(region)
     sizes = [
-        program.loads[n].dtype.itemsize
-        for n in range(len(program.loads))
-        if n in program.moves and program.loads[n].operand is not None
+        load.dtype.itemsize
+        for n, load in enumerate(program.loads)
+        if n in program.moves and load.operand is not None and (all or not late[n])
     ]
     return max(1, sum(width if size >= 4 or width % (4 // size) else width * size // 4 for size in sizes))
 
@@ -194,7 +204,7 @@ def _fewest(region: RegionSpec, cut: Cut, cluster: int, lanes: list[int]) -> Til
 def streamed(region: RegionSpec, clusters: bool) -> Tile:
     """Some words of each thread at once, one after another; several blocks have a row where rows are few."""
     cut, count = cut_of(region), program_of(region).count
-    words, cluster = _run_words(region, cut.width), 1
+    words, cluster = _run_words(region, cut.width, all=True), 1
     chunks = max(1, STREAMED_WORDS // words)
     most, _ = _runs(region, cut)
     while (
@@ -211,4 +221,4 @@ def serial(region: RegionSpec) -> Tile:
     """A thread for a row."""
     program = program_of(region)
     cut = Cut(1, -1, (False,) * (len(program.loads) + len(program.stores)))
-    return Tile(1, BLOCK, 1, cut, 1, 0, _run_words(region, 1))
+    return Tile(1, BLOCK, 1, cut, 1, 0, _run_words(region, 1, all=True))

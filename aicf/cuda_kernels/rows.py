@@ -22,6 +22,7 @@ from .row_tiles import (
     program_of,
     serial,
     shaped,
+    shared_loads,
     streamed,
     walked,
 )
@@ -106,7 +107,8 @@ def _launch(region: RegionSpec, tile: Tile, held: bool) -> list[Launch]:
     r = Rows(
         ins, tuple(n in program.moves for n in range(len(ins))), outs, program.before,
         tuple(map(_rounded_by_store, program.passes)), program.kept, program.dtypes, tile.lanes, tile.block, tile.cluster, cut.width,
-        tile.chunks, held, tile.whole, steps, cut.anchor, cut.loose, _fast(region),
+        tile.chunks, held, tile.whole, steps, cut.anchor, cut.loose,
+        shared_loads(region) if held else (False,) * len(ins), _fast(region),
     )  # fmt: skip
     walks = tuple((walk_of(walk[:-1]), load.offset) for walk, load in zip(at.loads, program.loads))
     places = tuple((walk_of(walk[:-1]), 0) for walk in at.stores)

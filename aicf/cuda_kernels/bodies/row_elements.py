@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,17 +15,7 @@ from ..dsl import deferred, device, device_calls, intrinsic, ir, types, with_fun
 from .index import GIVEN
 from .llvm import capability, const, emit_call
 from .ptx import approximate, assemble
-from .storage import (
-    decode,
-    emit_load,
-    emit_load_parts,
-    emit_store,
-    emit_store_vector,
-    encode,
-    numba_type,
-    per_word,
-    unpack,
-)
+from .storage import decode, emit_load, emit_store, emit_store_vector, encode, numba_type, per_word, unpack
 
 HALVES, PAIRS_SINCE = (f16, bf16), (8, 0)  # compute capability: two are rounded by one instruction
 
@@ -44,6 +35,7 @@ class Rows:
     anchor   of the loads and then the stores the one by which rows are cut: its runs of `width` begin at multiples of it in memory,
              and what is left of a row at its ends goes element by element; -1: rows begin at such multiples, all of them
     loose    of each load and then each store: its runs don't begin at multiples of the width
+    late     of each load: it is the same for all rows, and loaded where it is used, instead of being held
     fast     results are halves: exp is as exact as these need it
     """
 
@@ -64,6 +56,7 @@ class Rows:
     steps: tuple[int, ...]
     anchor: int
     loose: tuple[bool, ...]
+    late: tuple[bool, ...]
     fast: bool
 
     @property
@@ -150,20 +143,33 @@ def _store_run(ctx: Any, b: Any, dtype: DType, values: list[Any], target: Any, l
     b.store(raw, b.bitcast(target, vector.as_pointer()), align=min(16, 2 * len(values)))
 
 
-def _load_run(ctx: Any, b: Any, dtype: DType, at: Any, width: int, loose: bool) -> list[Any]:
+def _load_run(ctx: Any, b: Any, r: Rows, n: int, at: Any) -> list[Any]:
     """As `_parts` has them."""
+    dtype, width = r.ins[n], r.width
+    assert dtype is not None
     count = per_word(dtype, width)
-    if not loose:
-        parts = emit_load_parts(b, dtype, at, width)
+    if not r.loose[n]:
+        word = ir.IntType(32) if count > 1 else at.type.pointee
+        vector = ir.VectorType(word, width // count)
+        align = min(16, width * dtype.itemsize)
+        raw = _load(b, r, n, b.bitcast(at, vector.as_pointer()), align)
+        parts = [b.extract_element(raw, const(i)) for i in range(vector.count)]
     else:
-        parts = [b.load(b.gep(at, [const(k)])) for k in range(width)]
+        parts = [_load(b, r, n, b.gep(at, [const(k)])) for k in range(width)]
         if count > 1:
-            word, bits = ir.IntType(32), 8 * dtype.itemsize
-            wide = [b.zext(part, word) for part in parts]
+            bits, wide = 8 * dtype.itemsize, [b.zext(part, ir.IntType(32)) for part in parts]
             parts = wide[::count]
             for k in range(1, count):
                 parts = [b.or_(x, b.shl(y, const(bits * k))) for x, y in zip(parts, wide[k::count])]
     return parts if count > 1 else unpack(ctx, b, dtype, parts)
+
+
+def _load(b: Any, r: Rows, n: int, at: Any, align: int | None = None) -> Any:
+    """What is the same for all rows is no result's memory: said so, loads of it may pass stores."""
+    loaded = b.load(at, align=align)
+    if r.late[n]:
+        loaded.set_metadata("invariant.load", b.module.add_metadata([]))
+    return loaded
 
 
 def _join(ctx: Any, b: Any, how: str, x: Any, y: Any) -> Any:
@@ -217,7 +223,15 @@ def _parts(r: Rows, dtype: DType) -> tuple[Any, int]:
 
 
 def _moving(r: Rows) -> list[tuple[int, DType]]:
-    return [(n, dtype) for n, dtype in enumerate(r.ins) if r.moves[n] and dtype is not None]
+    """Loads that are held."""
+    return [(n, dtype) for n, dtype in enumerate(r.ins) if r.moves[n] and dtype is not None and not r.late[n]]
+
+
+def _run_at(b: Any, r: Rows, n: int, ins: Any, offsets: Any, env: Any, column: Any, inside: Any) -> Any:
+    """Where the run of load n at this column lies; that where runs begin, if the column is not inside."""
+    pointer = sum(dtype is not None for dtype in r.ins[:n])
+    base = b.gep(b.extract_value(ins, pointer), [b.extract_value(offsets, n)])
+    return b.gep(base, [_along(b, r, env, n, b.select(inside, column, b.extract_value(env, 1)))])
 
 
 @deferred
@@ -231,19 +245,15 @@ def bringer(r: Rows) -> Any:
     @intrinsic
     def bring(typing, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
-            held, pointer = [], {}
-            for n, dtype in enumerate(r.ins):
-                if dtype is not None:
-                    pointer[n] = len(pointer)
-            end, begin = (b.extract_value(args[3], i) for i in range(2))
-            for n, dtype in moving:
-                base = b.gep(b.extract_value(args[0], pointer[n]), [b.extract_value(args[1], n)])
+            held = []
+            for n, _ in moving:
                 for c in range(r.chunks):
                     column = b.add(args[2], const(c * step))
                     if c == 0 or c >= r.whole:
-                        inside = b.icmp_signed("<", column, end)
-                    at = b.gep(base, [_along(b, r, args[3], n, b.select(inside, column, begin))])
-                    held += _load_run(ctx, b, dtype, at, r.width, r.loose[n])
+                        inside = b.icmp_signed("<", column, b.extract_value(args[3], 0))
+                    held += _load_run(
+                        ctx, b, r, n, _run_at(b, r, n, args[0], args[1], args[3], column, inside)
+                    )
             return ctx.make_tuple(b, sig.return_type, held)
 
         return result(ins, offsets, types.int32, env), codegen
@@ -257,13 +267,15 @@ def _again(b: Any, word: Any, p: int) -> Any:
 
 
 def _elements(
-    ctx: Any, b: Any, r: Rows, p: int, offsets: Any, held: Any, first: Any, env: Any
-) -> list[tuple[Any, Any, list]]:
-    """Of each chunk: its column, whether it is inside, and for each of its elements the values of loads that move, as pass p unpacks them: what
-    an earlier pass unpacked would take twice the registers, if it were kept."""
-    moving, step, made = _moving(r), r.spread * r.width, []
+    ctx: Any, b: Any, r: Rows, p: int, ins: Any, offsets: Any, held: Any, first: Any, env: Any
+) -> Iterator[tuple[Any, Any, list]]:
+    """Of each chunk: its column, whether it is inside, and for each of its elements the values of loads that move, as pass p unpacks
+    them: what an earlier pass unpacked would take twice the registers, if it were kept."""
+    moving, step = _moving(r), r.spread * r.width
     for c in range(r.chunks):
         column = b.add(first, const(c * step))
+        if c == 0 or c >= r.whole:  # else it is, as the first is: but for rows that there are none of
+            inside = b.icmp_signed("<", column, b.extract_value(env, 0))
         numbers: dict[int, list[Any]] = {}
         at = 0
         for n, dtype in moving:
@@ -273,31 +285,32 @@ def _elements(
                 parts = unpack(ctx, b, dtype, [_again(b, part, p) for part in parts])
             numbers[n] = parts
             at += count * r.chunks
-        for n, given in enumerate(r.ins):
-            if given is None and r.moves[n]:
+        for n, dtype in enumerate(r.ins):
+            if not r.moves[n]:
+                continue
+            if dtype is None:
                 place = b.add(b.extract_value(offsets, n), _along(b, r, env, n, column))
                 numbers[n] = [b.add(place, const(k, 64)) for k in range(r.width)]
-        each = [{n: values[k] for n, values in numbers.items()} for k in range(r.width)]
-        if c == 0 or c >= r.whole:  # else it is, as the first is: but for rows that there are none of
-            inside = b.icmp_signed("<", column, b.extract_value(env, 0))
-        made.append((column, inside, each))
-    return made
+            elif r.late[n]:
+                parts = _load_run(ctx, b, r, n, _run_at(b, r, n, ins, offsets, env, column, inside))
+                numbers[n] = unpack(ctx, b, dtype, parts) if _parts(r, dtype)[0] is types.uint32 else parts
+        yield column, inside, [{n: values[k] for n, values in numbers.items()} for k in range(r.width)]
 
 
 @deferred
 def folder(r: Rows, p: int, fast: Any) -> Any:
-    """`fold(totals, known, held, offsets, first, env)`: what pass p reduces of the thread's elements, added to its totals: a
+    """`fold(totals, known, held, ins, offsets, first, env)`: what pass p reduces of the thread's elements, added to its totals: a
     chunk is added up as a tree, chunks one after the other."""
     step, slots = r.passes[p], r.row_slots(p)
     count = len(step.reduces)
 
     @intrinsic
-    def fold(typing, totals, known, held, offsets, first, env):
+    def fold(typing, totals, known, held, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[1], i) for i, s in enumerate(slots)}
             made = [b.extract_value(args[0], n) for n in range(count)]
             for c, (_, inside, each) in enumerate(
-                _elements(ctx, b, r, p, args[3], args[2], args[4], args[5])
+                _elements(ctx, b, r, p, args[3], args[4], args[2], args[5], args[6])
             ):
                 found = [_evaluated(ctx, b, step.each, {**rows, **values}, fast) for values in each]
                 for n, reduce in enumerate(step.reduces):
@@ -312,7 +325,7 @@ def folder(r: Rows, p: int, fast: Any) -> Any:
                     made[n] = join(made[n], values[0])
             return ctx.make_tuple(b, sig.return_type, made)
 
-        kinds = totals, known, held, offsets, types.int32, env
+        kinds = totals, known, held, ins, offsets, types.int32, env
         return types.UniTuple(types.float32, count)(*kinds), codegen
 
     return fold
@@ -340,25 +353,25 @@ def settler(r: Rows, p: int, fast: Any) -> Any:
 
 @deferred
 def leaver(r: Rows, p: int, fast: Any) -> Any:
-    """`leave(outs, places, known, held, offsets, first, env)`: results of pass p that move, as far as they are inside."""
+    """`leave(outs, places, known, held, ins, offsets, first, env)`: results of pass p that move, as far as they are inside."""
     step, slots = r.passes[p], r.row_slots(p)
 
     @intrinsic
-    def leave(typing, outs, places, known, held, offsets, first, env):
+    def leave(typing, outs, places, known, held, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[2], i) for i, s in enumerate(slots)}
-            for column, inside, each in _elements(ctx, b, r, p, args[4], args[3], args[5], args[6]):
+            for column, inside, each in _elements(ctx, b, r, p, args[4], args[5], args[3], args[6], args[7]):
                 with b.if_then(inside):
                     made = [_evaluated(ctx, b, step.each, {**rows, **values}, fast) for values in each]
                     for k, n in enumerate(step.stores, len(step.reduces)):
                         dtype, position = r.outs[n][1], len(r.ins) + n
-                        at = b.add(b.extract_value(args[1], n), _along(b, r, args[6], position, column))
+                        at = b.add(b.extract_value(args[1], n), _along(b, r, args[7], position, column))
                         target = b.gep(b.extract_value(args[0], n), [at])
                         values = [results[k] for results in made]
                         _store_run(ctx, b, dtype, values, target, r.loose[position])
             return ctx.get_dummy_value()
 
-        kinds = outs, places, known, held, offsets, types.int32, env
+        kinds = outs, places, known, held, ins, offsets, types.int32, env
         return types.void(*kinds), codegen
 
     return leave

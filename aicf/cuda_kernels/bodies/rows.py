@@ -80,22 +80,22 @@ def _over_runs(r: Rows, p: int, fast: Any) -> Any:
     step = r.passes[p]
     fold, leave = folder(r, p, fast), leaver(r, p, fast)
 
-    def folds(totals, outs, offsets, places, known, held, first, env):
-        return fold(totals, known, held, offsets, first, env)
+    def folds(totals, ins, outs, offsets, places, known, held, first, env):
+        return fold(totals, known, held, ins, offsets, first, env)
 
-    def leaves(totals, outs, offsets, places, known, held, first, env):
-        leave(outs, places, known, held, offsets, first, env)
+    def leaves(totals, ins, outs, offsets, places, known, held, first, env):
+        leave(outs, places, known, held, ins, offsets, first, env)
         return totals
 
-    def both(totals, outs, offsets, places, known, held, first, env):
-        leave(outs, places, known, held, offsets, first, env)
-        return fold(totals, known, held, offsets, first, env)
+    def both(totals, ins, outs, offsets, places, known, held, first, env):
+        leave(outs, places, known, held, ins, offsets, first, env)
+        return fold(totals, known, held, ins, offsets, first, env)
 
     part = device(both if step.stores and step.reduces else folds if step.reduces else leaves)
     if r.held:
         return device(
             lambda totals, ins, outs, offsets, places, known, mine: part(
-                totals, outs, offsets, places, known, mine[2], mine[0], mine[1]
+                totals, ins, outs, offsets, places, known, mine[2], mine[0], mine[1]
             )
         )
     bring, stride = bringer(r), r.spread * r.width * r.chunks
@@ -103,7 +103,7 @@ def _over_runs(r: Rows, p: int, fast: Any) -> Any:
     def again(totals, ins, outs, offsets, places, known, mine):
         at, env = mine[0], mine[1]
         while at < env[0]:
-            totals = part(totals, outs, offsets, places, known, bring(ins, offsets, at, env), at, env)
+            totals = part(totals, ins, outs, offsets, places, known, bring(ins, offsets, at, env), at, env)
             at = int32(at + stride)
         return totals
 
