@@ -278,11 +278,11 @@ def _elements(
             inside = b.icmp_signed("<", column, b.extract_value(env, 0))
         numbers: dict[int, list[Any]] = {}
         at = 0
-        for n, dtype in moving:
-            kind, count = _parts(r, dtype)
+        for n, held_type in moving:
+            kind, count = _parts(r, held_type)
             parts = [b.extract_value(held, at + c * count + k) for k in range(count)]
             if kind is types.uint32:
-                parts = unpack(ctx, b, dtype, [_again(b, part, p) for part in parts])
+                parts = unpack(ctx, b, held_type, [_again(b, part, p) for part in parts])
             numbers[n] = parts
             at += count * r.chunks
         for n, dtype in enumerate(r.ins):
