@@ -18,6 +18,7 @@ MANY_LANES, CROWDED_WORDS = 512, 16  # threads of a block with more of them have
 MOST_LANES, MOST_BLOCKS = 1024, 8  # threads of a block; blocks of a cluster, everywhere
 BLOCK = 128
 STREAMED_LANES, STREAMED_WORDS = 512, 16  # of a row that registers can't hold: what a thread reads at once
+MANY_BYTES = 2**23
 SMS, BUSY = 132, 512  # multiprocessors, and threads of each that keep its memory busy
 
 
@@ -132,10 +133,11 @@ class Tile(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def shared_loads(region: RegionSpec) -> tuple[bool, ...]:
-    """Of each load, whether it moves and is the same for all of several rows, such as a norm's weight."""
+    """Of each load, whether it moves and is the same for all rows, such as a norm's weight, and these are so many that it comes from a cache:
+    where they are few it would be one more trip to memory."""
     program, at = program_of(region), walked(region)
     return tuple(
-        [n in program.moves and load.operand is not None and program.count > 1 and not any(steps[:-1])
+        [n in program.moves and load.operand is not None and region.nbytes >= MANY_BYTES and program.count > 1 and not any(steps[:-1])
          for n, (load, steps) in enumerate(zip(program.loads, at.loads))]
     )  # fmt: skip
 
