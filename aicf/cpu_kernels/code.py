@@ -26,7 +26,7 @@ from ..whole import Whole
 from . import loops
 from .loops import SCRATCH, Fold, Numbers, Walk, pointer
 
-FORMAT = 1  # of keys and of frames
+FORMAT = 2  # of keys and of frames
 COMPILERS = "compile", "compose", "fold", "halves", "vector_math"  # modules that make a loop's code
 PACKAGES = "numba", "llvmlite", "numpy", "icc_rt", "intel-cmplr-lib-rt"  # the last two bring numba's SVML
 SETTINGS = (

@@ -85,33 +85,30 @@ def _walk(spec: Walk) -> Callable[..., None]:
     return walk
 
 
-START = np.int64(0)
-
-
 def _walk_entry(spec: Walk) -> Callable[..., None]:
-    """entry(frame, scratch): the whole domain. frame: arrays, targets, count, columns of the plan, plan."""
-    walk, (arrays_of, targets_of), sizes = _walk(spec), _pointers(spec), len(spec.arrays) + len(spec.targets)
-    plan_of = offset(sizes + 2)
+    """entry(frame, scratch). frame: arrays, targets, first position, count, columns of the plan, plan."""
+    walk, (arrays_of, targets_of), at = _walk(spec), _pointers(spec), len(spec.arrays) + len(spec.targets)
+    plan_of = offset(at + 3)
 
     def entry(frame, scratch):
-        walk(arrays_of(frame), targets_of(frame), (), plan_of(frame), frame[sizes + 1], START, frame[sizes])
+        walk(arrays_of(frame), targets_of(frame), (), plan_of(frame), frame[at + 2], frame[at], frame[at + 1])
 
     return entry
 
 
 def _fold_entry(spec: Fold) -> Callable[..., None]:
-    """entry(frame, scratch). frame: arrays, targets, out, outer, reduced, width, columns of the plan, plan."""
+    """entry(frame, scratch). frame: arrays, targets, out, first of outer, outer, reduced, width, columns of the plan, plan."""
     walk = None if spec.walk is None else _walk(spec.walk)
     number = spec.dtype.compute.numpy.name
     reads, writes = (spec.walk.arrays, spec.walk.targets) if spec.walk else ((number,), ())
     arrays_of, targets_of = pointers(0, reads), pointers(len(reads), writes)
     at = len(reads) + len(writes)
-    fold, out_of, plan_of = folding(spec, walk), pointers(at, (number,)), offset(at + 5)
+    fold, out_of, plan_of = folding(spec, walk), pointers(at, (number,)), offset(at + 6)
 
     def entry(frame, scratch):
-        sizes = frame[at + 1], frame[at + 2], frame[at + 3]
+        begin, sizes = frame[at + 1], (frame[at + 2], frame[at + 3], frame[at + 4])
         arrays, targets, (out,) = arrays_of(frame), targets_of(frame), out_of(frame)
-        fold(arrays, targets, plan_of(frame), frame[at + 4], out, sizes, scratch)
+        fold(arrays, targets, plan_of(frame), frame[at + 5], out, begin, sizes, scratch)
 
     return entry
 

@@ -87,7 +87,8 @@ def _short_row(how: str, dtype: DType) -> Callable[..., Any]:
 
 
 def folding(spec: Fold, walk: Callable[..., None] | None) -> Callable[..., None]:
-    """fold(arrays, targets, plan, columns, out, (outer, reduced, width), scratch): out (outer * width) from a map's values.
+    """fold(arrays, targets, plan, columns, out, origin, (outer, reduced, width), scratch): out (outer * width) from a map's values,
+    `outer` of them from `origin` on.
 
     walk  the loop that makes them (see compile.py); None where they are there already: arrays[0], as it lies
     """
@@ -102,14 +103,15 @@ def _rows(spec: Fold, walk: Any) -> Callable[..., None]:
     lanes, block_of = local(LANES, begin.dtype.name), retyped(narrow.name)
 
     @helper
-    def fold_rows(arrays, targets, plan, plan_columns, out, sizes, scratch):
+    def fold_rows(arrays, targets, plan, plan_columns, out, origin, sizes, scratch):
         outer, reduced, _ = sizes
         sums, block = lanes(), block_of(scratch)
         fed = (block,) if feeds else ()
         values = block if feeds else targets[kept] if makes else arrays[0]
         group = max(1, BLOCK // max(reduced, 1))  # short rows are fed many at a time
-        for first in range(0, outer, group):
-            many = min(group, outer - first)
+        end = origin + outer
+        for first in range(origin, end, group):
+            many = min(group, end - first)
             if makes and reduced <= BLOCK:
                 walk(arrays, targets, fed, plan, plan_columns, first * reduced, many * reduced)
             for row in range(first, first + many):
@@ -139,14 +141,14 @@ def _columns(spec: Fold, walk: Any) -> Callable[..., None]:
     block_of, sums_of = retyped(narrow.name), retyped(begin.dtype.name, 8 * BLOCK)
 
     @helper
-    def fold_columns(arrays, targets, plan, plan_columns, out, sizes, scratch):
+    def fold_columns(arrays, targets, plan, plan_columns, out, origin, sizes, scratch):
         outer, reduced, width = sizes
         chunk = min(width, BLOCK)
         block, sums = block_of(scratch), sums_of(scratch)
         fed = (block,) if feeds else ()
         values = block if feeds else targets[kept] if makes else arrays[0]
         group = max(1, BLOCK // width)  # short rows are fed many at a time
-        for o in range(outer):
+        for o in range(origin, origin + outer):
             for column in range(0, width, chunk):
                 n = min(chunk, width - column)
                 for j in range(n):

@@ -26,6 +26,7 @@ else:
     Numbers = array
 
 Arrays = Sequence[np.ndarray]
+Span = Callable[[int, int], None]
 CARRIED = -1  # in place of an operand's position: what a core hands over
 
 REPEATED, NEXT, APART = (
@@ -113,7 +114,7 @@ class MapLoop:
         )
         self.pointers = len(self.reads) + len(self.writes)
         self.carried = 0 if CARRIED in self.reads else None  # its place among the pointers
-        self.frame = array("q", [*[0] * self.pointers, map.numel, *self.plan])
+        self.frame = array("q", [*[0] * self.pointers, 0, map.numel, *self.plan])
 
     @lazy
     def code(self) -> Code:
@@ -138,6 +139,12 @@ class MapLoop:
         self.fill(frame, operands, results)
         return self.code.bound(frame, (operands, results), self.carried)
 
+    def bind_span(self, operands: Arrays, results: Arrays) -> Span:
+        """A part of the domain: `call(first, count)` of positions in row-major order."""
+        frame = self.frame[:]
+        self.fill(frame, operands, results)
+        return _span(frame, self.pointers, self.code.bound(frame, (operands, results), None))
+
 
 class FoldLoop:
     """A reduction as a loop, with the Map before it.
@@ -152,7 +159,7 @@ class FoldLoop:
         columns: bool,
     ) -> None:  # fmt: skip
         self.feed, self.fold = feed, Fold(how, dtype, None if plain else feed.walk, kept, columns)
-        self.frame = array("q", [*[0] * feed.pointers, 0, *sizes, *feed.plan])
+        self.frame = array("q", [*[0] * feed.pointers, 0, 0, *sizes, *feed.plan])
 
     @lazy
     def code(self) -> Code:
@@ -166,6 +173,23 @@ class FoldLoop:
         self.feed.fill(frame, operands, results)
         frame[self.feed.pointers] = pointer(out)
         return self.code.bound(frame, (operands, results, out), self.feed.carried)
+
+    def bind_span(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Span:
+        """A part of the sums: `call(first, count)` of the outer axis."""
+        frame = self.frame[:]
+        self.feed.fill(frame, operands, results)
+        frame[self.feed.pointers] = pointer(out)
+        return _span(frame, self.feed.pointers + 1, self.code.bound(frame, (operands, results, out), None))
+
+
+def _span(frame: Numbers, at: int, call: Callable[..., None]) -> Span:
+    """The numbers at a place of the frame, and the next, are what the call is given."""
+
+    def span(first: int, count: int) -> None:
+        frame[at], frame[at + 1] = first, count
+        call()
+
+    return span
 
 
 def pointer(tensor: Any) -> int:

@@ -1,4 +1,4 @@
-"""Rows on the host: softmax, norms and the like, a pass over all rows for each reduction and one for the results."""
+"""Rows on the host: softmax, norms and the like, a pass for each reduction and one for the results, block of rows by block."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from .costs import ARRAY_US, CALL_US, EFFICIENCY
 from .elementwise import loops_take
 from .reduce import ADD_US, ROW_US, SHORT_ROW_US
 
+BLOCK_BYTES = 2**18  # half of a core's L2 cache
+
 
 @variant("map", "reduce", "rows", id="cpu.rows_loop.v1", takes=("rows",))
 class RowsLoop:
-    """A loop for each reduction, one for the results, and loops over row values, which are arrays of their own, in between.
+    """A loop for each reduction, one for the results, and loops over row values, which are arrays of their own, in between: over
+    as many rows as a cache holds, then over the next.
 
-    Reductions add up in f64, as those alone do. Bytes: operands once for each pass, results once.
+    Reductions add up in f64, as those alone do. Bytes: operands once from memory and once more from a cache for each further
+    pass, results once.
     """
 
     def accepts(region):
@@ -36,12 +40,12 @@ class RowsLoop:
             else None
         )
         yield from loops_take(region)
-        order = _order(program)
+        order, rows = _order(program), len(program.rows)
         for store in program.stores:
             if store.slot in program.moves:
-                if program.count * program.length and _dense(program, order) != store.strides:
+                if program.count * program.length and _dense(program, order.stores) != store.strides:
                     yield Reject("access", f"result {store.position} is written in another order than others")
-            elif _dense(program, range(len(program.rows))) != store.strides:
+            elif _row_strides(program, order.axes) != store.strides[:rows]:
                 yield Reject(
                     "access", f"result {store.position} is written in another order than rows are read"
                 )
@@ -51,15 +55,25 @@ class RowsLoop:
     def cost(region, device):
         program = read_rows(region)
         terms = {"launch": device.launch_us, "call": 0.0, "memory": 0.0, "compute": 0.0, "sums": 0.0}
-        for loop in _Plan(program, region).loops:
-            tensors = [
-                region.operands[x.operand]
-                for x in loop.loads
-                if x.operand is not None and x.operand < len(region.operands)
+        plan = _Plan(program, region)
+        blocks, seen = max(1, -(-plan.order.outer // _rows_at_once(plan, region))), set[int]()
+        for loop in plan.loops:
+            read = [
+                x.operand for x in loop.loads if x.operand is not None and x.operand < len(region.operands)
             ]
-            tensors += [region.results[p] for _, p in loop.stores if p < len(region.results)]
-            terms["call"] += CALL_US + ARRAY_US * (len(loop.loads) + len(loop.stores))
-            memory = math.fsum([host_memory_us(device, t.nbytes) for t in tensors])
+            sizes = [region.results[p].nbytes for _, p in loop.stores if p < len(region.results)]
+            sizes += [region.operands[p].nbytes for p in read if p not in seen]
+            again = [
+                region.operands[p].nbytes / blocks for p in read if p in seen
+            ]  # later passes: from a cache
+            seen.update(read)
+            terms["call"] += CALL_US * blocks + ARRAY_US * (len(loop.loads) + len(loop.stores))
+            memory = math.fsum(
+                [
+                    *(host_memory_us(device, n) for n in sizes),
+                    *(blocks * host_memory_us(device, n) for n in again),
+                ]
+            )
             flops = loop.numel * len(loop.expression.steps) * 4
             compute = (
                 roofline(device, bytes=0, flops=flops, efficiency=EFFICIENCY, launches=0).us if flops else 0.0
@@ -75,11 +89,47 @@ class RowsLoop:
         return HostCall.binding(_binder(_Plan(read_rows(region), region), region))
 
 
-def _order(program: RowProgram) -> list[int]:
-    """The domain's axes as results have them, in which they are walked where results are written."""
-    strides = next((s.strides for s in program.stores if s.slot in program.moves), None)
-    axes = range(len(program.rows) + len(program.columns))
-    return sorted(axes, key=lambda axis: -strides[axis]) if strides else list(axes)
+@dataclass(frozen=True)
+class _Order:
+    """How the domain's axes are walked: as results lie in memory, if their columns lie together and row values do like rows.
+
+    axes    of the whole domain
+    stores  where results that move are written; other than `axes` only where their columns lie apart
+    outer, inner  rows before the columns, and behind them
+    """
+
+    axes: tuple[int, ...]
+    stores: tuple[int, ...]
+    outer: int
+    inner: int
+
+    @property
+    def by_blocks(self) -> bool:
+        return self.axes == self.stores
+
+
+def _order(program: RowProgram) -> _Order:
+    rows, sizes = len(program.rows), (*program.rows, *program.columns)
+    natural = tuple(range(len(sizes)))
+    stored = [s.strides for s in program.stores if s.slot in program.moves]
+    loaded = [load.strides for load in program.loads if load.operand is not None and 0 not in load.strides]
+    along = next(iter(stored or loaded), row_major(sizes))
+    axes = tuple(sorted(natural, key=lambda axis: -along[axis]))
+    stores = axes if stored else natural
+    places = [place for place, axis in enumerate(axes) if axis >= rows]
+    together = places[-1] - places[0] < len(places) if places else True
+    of_rows = _row_strides(program, axes)
+    if not together or any(program.stores[n].strides[:rows] != of_rows for n, _ in program.kept):
+        return _Order(natural, stores if stored else natural, program.count, 1)
+    first = places[0] if places else len(axes)
+    outer, inner = ([sizes[axis] for axis in some if axis < rows] for some in (axes[:first], axes[first:]))
+    return _Order(axes, stores if stored else axes, numel(tuple(outer)), numel(tuple(inner)))
+
+
+def _row_strides(program: RowProgram, axes: Sequence[int]) -> Shape:
+    """Along the rows' axes of a row value that lies as they are walked."""
+    rows = len(program.rows)
+    return _dense(program, [axis for axis in axes if axis < rows])[:rows]
 
 
 def _dense(program: RowProgram, order: Sequence[int]) -> Shape:
@@ -126,6 +176,8 @@ class _Plan:
 
     def __init__(self, program: RowProgram, region: RegionSpec) -> None:
         self.program, self.operands, self.results = program, len(region.operands), len(region.results)
+        self.order = _order(program)
+        self.row_axes = [axis for axis in self.order.axes if axis < len(program.rows)]
         made = [program.before, *(step.after for step in program.passes)]
         reduced = [reduce.result for step in program.passes for reduce in step.reduces]
         self.values = [*dict.fromkeys([*reduced, *(slot for part in made for slot in part.makes)])]
@@ -138,21 +190,24 @@ class _Plan:
             for n, reduce in enumerate(step.reduces):
                 fed = step.each.expression.results[n]
                 loop = self._loop(step.each, whole, [(n, -1)])
+                loop = loop.ordered(self.order.axes)
                 yield replace(loop, stores=(), fed=fed, how=reduce.how, into=self._value(reduce.result))
             if step.stores:
                 stores = enumerate(step.stores, len(step.reduces))
                 loop = self._loop(step.each, whole, [(k, program.stores[n].position) for k, n in stores])
-                yield loop.ordered(_order(program))
+                yield loop.ordered(self.order.stores)
             yield from self._after(step.after, p)
 
     def _after(self, part: Part, p: int) -> Iterator[_Loop]:
         """Row values that are made after pass p, and those that then leave."""
         program = self.program
         if part.makes:
-            yield self._loop(part, program.rows, [(k, self._value(s)) for k, s in enumerate(part.makes)])
+            loop = self._loop(part, program.rows, [(k, self._value(s)) for k, s in enumerate(part.makes)])
+            yield loop.ordered(self.row_axes)
         for store in [program.stores[n] for n, after in program.kept if after == p]:
             copy = Expression("copy", (), (program.dtypes[store.slot],), frozenset(), 1, (0,))
-            yield self._loop(Part(copy, (store.slot,), (store.slot,)), program.rows, [(0, store.position)])
+            part = Part(copy, (store.slot,), (store.slot,))
+            yield self._loop(part, program.rows, [(0, store.position)]).ordered(self.row_axes)
 
     def _value(self, slot: int) -> int:
         return self.results + self.values.index(slot)
@@ -160,7 +215,7 @@ class _Plan:
     def _loop(self, part: Part, shape: Shape, stores: list[tuple[int, int]]) -> _Loop:
         """With some of the part's results: (which, where to)."""
         program, rank = self.program, len(shape)
-        steps = (*row_major(program.rows), *[0] * len(program.columns))
+        steps = (*_row_strides(program, self.order.axes), *[0] * len(program.columns))
         loads = [
             program.loads[s] if s < len(program.loads)
             else Load(self.operands + self.values.index(s), program.dtypes[s], steps)
@@ -174,33 +229,61 @@ class _Plan:
 
 
 def _binder(plan: _Plan, region: RegionSpec):
-    """`bind(operands, results)`: a call of all loops; each call has row values of its own."""
+    """`bind(operands, results)`: a call of all loops, for a block of rows after the other; each call has row values of its own."""
     from .loops import FoldLoop, MapLoop
 
-    program = plan.program
-    values = [TensorDesc.dense(TensorSpec(program.rows, program.dtypes[s].compute)) for s in plan.values]
+    program, order = plan.program, plan.order
+    shape = tuple([program.rows[axis] for axis in plan.row_axes])
+    values = [TensorDesc.dense(TensorSpec(shape, program.dtypes[s].compute)) for s in plan.values]
     operands, results = (*region.operands, *values), (*region.results, *values)
     built: list[Any] = []
+    sizes = order.outer, program.length, order.inner
     for loop in plan.loops:
         map = MapLoop(loop, operands, results)
-        sizes = program.count, program.length, 1
         if loop.fed is None:
             built.append(map)
         else:
-            built.append(FoldLoop(loop.how, loop.dtypes[loop.fed], map, False, None, sizes, False))
+            built.append(FoldLoop(loop.how, loop.dtypes[loop.fed], map, False, None, sizes, order.inner > 1))
+    step = _rows_at_once(plan, region)
 
     def bind(operands, results):
         rows = [np.empty(d.shape, d.dtype.numpy) for d in values]
         ins, outs = [*operands, *rows], [*results, *rows]
-        calls = [
-            made.bind(ins, outs, outs[loop.into]) if loop.how else made.bind(ins, outs)
+        if step >= order.outer:
+            calls = [
+                made.bind(ins, outs, outs[loop.into]) if loop.how else made.bind(ins, outs)
+                for made, loop in zip(built, plan.loops)
+            ]
+
+            def run():
+                for call in calls:
+                    call()
+
+            return run
+        spans = [
+            (made.bind_span(ins, outs, outs[loop.into]), 1)
+            if loop.how
+            else (made.bind_span(ins, outs), loop.numel // order.outer)
             for made, loop in zip(built, plan.loops)
         ]
 
-        def run():
-            for call in calls:
-                call()
+        def run_blocks():
+            for first in range(0, order.outer, step):
+                count = min(step, order.outer - first)
+                for span, size in spans:
+                    span(first * size, count * size)
 
-        return run
+        return run_blocks
 
     return bind
+
+
+def _rows_at_once(plan: _Plan, region: RegionSpec) -> int:
+    """As many of the outer rows as a cache holds of all that moves, so that later passes find them there."""
+    program, order = plan.program, plan.order
+    if not order.by_blocks or len(plan.loops) == 1:
+        return max(1, order.outer)
+    moving = {load.operand: load.dtype.itemsize for n, load in enumerate(program.loads) if n in program.moves}
+    each = sum(size for operand, size in moving.items() if operand is not None)
+    each += sum(program.dtypes[s.slot].itemsize for s in program.stores if s.slot in program.moves)
+    return max(1, BLOCK_BYTES // max(1, each * program.length * order.inner))

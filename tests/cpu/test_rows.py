@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from dispatch.layouts import LAYOUTS
 
+from aicf.cpu_kernels import rows as row_loops
+from aicf.cpu_kernels.loops import FoldLoop, MapLoop
 from aicf.device.spec import host
 from aicf.ops.schema import schema_of
 from aicf.registry.variant import structure
@@ -200,6 +202,61 @@ def test_labels_that_are_no_class_and_rows_that_are_left_out(index):
     np.testing.assert_array_equal(nothing[1], np.zeros((7, 3)))
     if index is np.int64:  # equal in their low halves to a class
         assert np.isnan(entropy(normal(2, 3), np.array([2**32, -(2**32) + 1]))[0]).all()
+
+
+# --- blocks of rows ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[1, 3])
+def few_rows(request, monkeypatch):
+    """Blocks of one row of 40 numbers in and out, or of three."""
+    monkeypatch.setattr(row_loops, "BLOCK_BYTES", request.param * 2 * 4 * 40)
+    return request.param
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("shape", [(7, 40), (3, 4, 40), (5, 40, 3)], ids=str)
+def test_rows_go_block_by_block_through_all_passes(shape, few_rows):
+    """Also where a block is not full, and where rows lie side by side."""
+    axis = shape.index(40)
+    for kind in ("softmax", "logsumexp"):
+        Graph({"x": normal(*shape)}, (kind, "x", "y", {"axis": axis})).check(ROWS)
+    given = {"x": normal(*shape), "r": normal(*(1 if n == 40 else n for n in shape))}
+    Graph(given, *spelled(axis), ("mul", "p r", "q", {}), keep="m q t").check(ROWS, 2e-5)
+
+
+@pytest.mark.spec("A12")
+def test_all_loops_are_done_with_a_block_before_the_next(few_rows, monkeypatch):
+    seen = []
+
+    def recorded(bind):
+        def bind_span(loop, *arrays):
+            span = bind(loop, *arrays)
+
+            def told(first, count):
+                seen.append(first // count)
+                span(first, count)
+
+            return told
+
+        return bind_span
+
+    for kind in (MapLoop, FoldLoop):
+        monkeypatch.setattr(kind, "bind_span", recorded(kind.bind_span))
+    Graph({"x": normal(9, 40)}, ("softmax", "x", "y", {})).check(ROWS)
+    blocks = 9 // few_rows
+    assert seen == sorted(seen) and set(seen) == {*range(blocks)}
+    assert len(seen) % blocks == 0 and len(seen) >= 3 * blocks
+
+
+@pytest.mark.sample(2)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("seed", range(200))
+def test_random_regions_by_blocks(seed, monkeypatch):
+    monkeypatch.setattr(row_loops, "BLOCK_BYTES", 50)
+    graph = random_rows(seed)
+    if structure(graph.region) == "rows":
+        graph.check(ROWS, 2e-5)
 
 
 def over(axis):
