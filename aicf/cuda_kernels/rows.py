@@ -30,6 +30,7 @@ from .row_tiles import (
 KINDS, TAKES = ("map", "reduce", "rows"), ("rows",)
 # By suite `rows` on an H200: of the bandwidth with 16 bytes in a load, and with an element; of the f32 rate by the ops' declared flops
 MEMORY_EFFICIENCY, SINGLE_EFFICIENCY, EFFICIENCY, FAST_EFFICIENCY = 0.88, 0.7, 0.25, 0.4
+MAX_PASSES = 8  # each makes anew what it reads: of sixteen ptxas has a minute's work
 TREE_US = 0.15  # of a pass: shuffles, a barrier, and what every thread does again for its row
 HALVES, CLUSTERS = (f16, bf16), "sm_90"
 CLUSTER_US = 0.35  # for blocks of a cluster to meet, in a pass
@@ -43,6 +44,7 @@ def _checks(region: RegionSpec) -> Checks:
         return
     if region.strict and len(region.ops) > 1:
         yield Reject("strict", "values between the reductions are kept wider than they are stored")
+    yield at_most("passes", len(program.passes), MAX_PASSES)
     yield at_most("columns", program.length, 2**31 - 1)
     for reduce in (reduce for step in program.passes for reduce in step.reduces):
         if reduce.dtype.kind != "float":

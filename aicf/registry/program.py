@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..lazy import lazy
+from ..ops import record
 from ..ops.scalar import bound_scalar
-from ..ops.schema import schema_of
+from ..ops.schema import OpSchema, schema_of
 from ..types import AttrPack, DType, OpKind, Precision, f32, numel, row_major
 
 Shape = tuple[int, ...]
@@ -96,22 +98,29 @@ def expression_of(
     """The arithmetic of ops on numbered slots, of which the first so many are given."""
     steps = []
     for apply in applies:
-        operands = tuple([dtypes[i] for i in apply.ins])
-        function = bound_scalar(schema_of(apply.kind), _compute(apply, dtypes), apply.attrs, operands)
-        steps.append((function, apply.ins, apply.outs))
+        types = tuple([dtypes[i] for i in apply.ins]), tuple([dtypes[i] for i in apply.outs])
+        steps.append((_function(apply.kind, apply.attrs, *types, record.removals), apply.ins, apply.outs))
     name = "_".join(a.kind.name for a in applies) or "copy"
     return Expression(name, tuple(steps), dtypes, rounded, arguments, results)
 
 
-def _compute(apply: Apply, dtypes: tuple[DType, ...]) -> DType:
+@lru_cache(maxsize=4096)
+def _function(
+    kind: OpKind, attrs: AttrPack, operands: tuple[DType, ...], results: tuple[DType, ...], removals: int
+) -> Callable[..., Any]:
+    """An op's scalar function on these types: asked for each pass of each prefix of a region."""
+    schema = schema_of(kind)
+    return bound_scalar(schema, _compute(schema, operands, results), attrs, operands)
+
+
+def _compute(schema: OpSchema, operands: tuple[DType, ...], results: tuple[DType, ...]) -> DType:
     """The type that literals of an op's scalar function have: that of its shared operands."""
-    schema = schema_of(apply.kind)
     if not schema.operands:
-        return dtypes[apply.outs[0]].compute
-    given = schema.access_fn is None and zip(schema.declared(len(apply.ins)), apply.ins)
+        return results[0].compute
+    given = schema.access_fn is None and zip(schema.declared(len(operands)), operands)
     if not given:
-        return dtypes[apply.ins[0]].compute
-    return next((dtypes[i] for d, i in given if d.type.shared), f32).compute
+        return operands[0].compute
+    return next((dtype for d, dtype in given if d.type.shared), f32).compute
 
 
 @dataclass(frozen=True)

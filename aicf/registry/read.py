@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..ops import record
@@ -56,8 +57,16 @@ def own_accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, .
 
 def accesses_of(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
     """What a map op's scalar function is called with, among these tensors."""
-    shapes = [tensors[t].shape if t >= 0 else None for t in op.inputs]
-    return schema_of(op.kind).accesses(shapes, tensors[op.outputs[0]].rank, op.attrs)
+    shapes = tuple([tensors[t].shape if t >= 0 else None for t in op.inputs])
+    return _accesses(op.kind, op.attrs, shapes, tensors[op.outputs[0]].rank, record.removals)
+
+
+@lru_cache(maxsize=8192)
+def _accesses(
+    kind: OpKind, attrs: AttrPack, shapes: tuple[Shape | None, ...], rank: int, removals: int
+) -> tuple[Access, ...]:
+    """Each prefix of a region is read anew, and each op of it asked."""
+    return schema_of(kind).accesses(shapes, rank, attrs)
 
 
 def _outlined(region: RegionSpec) -> Outline | Reject:
@@ -109,6 +118,15 @@ def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
     """Whether a rounding error of what the op reads may change its result by a jump."""
     operands, results = ([tensors[t].dtype for t in ts if t >= 0] for ts in (op.inputs, op.outputs))
     return schema_of(op.kind).jumps(operands, results)
+
+
+def exposed_by(ops: Sequence[RegionOp], tensors: Sequence[TensorDesc]) -> Iterator[int]:
+    """Values whose own type is seen: what a convert made, and what an op reads whose result may jump."""
+    for op in ops:
+        if op.kind.name == "convert":
+            yield from op.outputs
+        if jumps(op, tensors):
+            yield from op.inputs
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -256,7 +274,8 @@ class _Reader:
         made = [t for op in ops for t in op.outputs] + ([] if carried is None else [carried])
         stores = tuple((slots[t], p) for t in made for p in self.stored.get(t, ()))
         last = None if fed is None else slots[fed] if fed not in self.position else slots[key]
-        rounded = frozenset(slots[t] for t in made if self._is_rounded(t, ops, carried))
+        exposed = set(exposed_by(ops, self.tensors))
+        rounded = frozenset(slots[t] for t in made if self._is_rounded(t, exposed))
         return MapOutline(
             domain,
             int(carried is not None),
@@ -382,12 +401,10 @@ class _Reader:
     def _external(self, t: int, at: IndexMap, bounds: tuple[Bound, ...] = ()) -> Walk:
         return Walk(self.position[t], t, self.tensors[t].dtype, at, bounds)
 
-    def _is_rounded(self, t: int, ops: Sequence[RegionOp], carried: int | None) -> bool:
-        """Rounding points: what is stored, what a convert made, what a jump reads; when strict, every op's result."""
+    def _is_rounded(self, t: int, exposed: set[int]) -> bool:
+        """Rounding points: what is stored, and `exposed`; when strict, every op's result."""
         if self.tensors[t].dtype.compute is self.tensors[t].dtype:
             return False  # its compute type is its own
         if self.stored.get(t) or (self.region.strict and t not in self.inner):
             return True
-        if any(t in op.outputs and op.kind.name == "convert" for op in ops):
-            return True
-        return any(t in op.inputs and jumps(op, self.tensors) for op in ops)
+        return t in exposed

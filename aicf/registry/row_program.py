@@ -25,7 +25,7 @@ from .checks import Reject
 from .index_map import STILL, Coordinate, operand_map
 from .outline import Walk
 from .program import Apply, Expression, Load, Shape, expression_of
-from .read import accesses_of, by_outline, jumps
+from .read import accesses_of, by_outline, exposed_by
 from .steps import expanded
 
 Node = tuple[int, int]  # a tensor (or a read of one) and its axis
@@ -369,7 +369,9 @@ class _Reader:
             if any(a >= rows for a in self._axes_of(op.outputs[0])):
                 moves.update(outs)
         stored = self._stored(slots, axes, rows, moves)
-        rounded = frozenset(slots[t] for op in region.ops for t in op.outputs if self._is_rounded(t))
+        exposed = set(exposed_by(region.ops, self.tensors))
+        made = [t for op in region.ops for t in op.outputs]
+        rounded = frozenset(slots[t] for t in made if self._is_rounded(t, exposed))
         build = _Builder(tuple(dtypes), frozenset(moves), applies, reduces, rounded, depth)
         before, passes, kept = build.passes([(slot, n) for n, (slot, *_) in enumerate(stored)])
         flops = sum(schema_of(a.kind).flops for a in applies)
@@ -403,18 +405,13 @@ class _Reader:
             found.append((slots[t], p, t, along))
         return tuple(found)
 
-    def _is_rounded(self, t: int) -> bool:
-        """Rounding points, as in maps: what is stored, what a convert made, what a jump reads."""
+    def _is_rounded(self, t: int, exposed: set[int]) -> bool:
+        """Rounding points, as in maps: what is stored, and `exposed`."""
         if self.tensors[t].dtype.compute is self.tensors[t].dtype:
             return False
         if t in self.region.outputs or self.region.strict:
             return True
-        for op in self.region.ops:
-            if (t in op.outputs and op.kind.name == "convert") or (
-                t in op.inputs and jumps(op, self.tensors)
-            ):
-                return True
-        return False
+        return t in exposed
 
 
 class _Builder(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..types import DType
 
-LENGTH_LIMIT = 16  # steps: an op, or several side by side
+LENGTH_LIMIT = 64  # steps: an op, or several side by side
 MAP = "map"  # the core of ops that are none: see ops/constraints.py
 REDUCE = "reduce"  # the core of reductions
 OVER_ROWS = "rows"  # the structure of regions with several, or with maps over the whole rows behind one

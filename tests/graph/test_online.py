@@ -30,7 +30,7 @@ from aicf.rows.form import form_of
 from examples import examples
 
 from .dags import dags
-from .forming import CPU, chain, formed, one, registries, story, weight
+from .forming import CPU, chain, formed, lowered, one, registries, story, weight
 
 # --- what is emitted --------------------------------------------------------------------------------------------------
 
@@ -219,6 +219,32 @@ def test_an_op_is_composed_a_bounded_number_of_times(beam, monkeypatch):
         counts.append(len(calls))
     assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
     assert counts[2] <= 400 * 3 * LENGTH_LIMIT
+
+
+@pytest.mark.spec("A6")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_a_long_region_takes_little_more_for_each_op_than_short_ones(device):
+    """All prefixes of 64 ops are read, none known from before: 16 times as much as for 16 if each op cost as much as its place."""
+    spec, registry = preset(device), aicf.default_registry()
+
+    def select(n):
+        ops, graph = lowered(chain(*["tanh", "neg", "square", "exp"] * (n // 4)), spec.kind)
+        form_of.cache_clear()
+        (region,) = form_regions(ops, graph, Selector(registry, spec))
+        assert len(region.spec.ops) == n
+
+    assert least_ratio(lambda: select(LENGTH_LIMIT), lambda: select(LENGTH_LIMIT // 4), 12) < 12
+
+
+@pytest.mark.spec("B7")
+def test_rows_of_more_passes_than_compile_in_a_while_are_several_regions():
+    def emit(ctx, x):
+        for _ in range(12):
+            x = ctx.exp(ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True)))
+        return x
+
+    regions = formed(emit, device="h200")
+    assert len(regions) > 1 and all(r.spec.signature.count("reduce_max") <= 8 for r in regions)
 
 
 @pytest.mark.sample(1)
