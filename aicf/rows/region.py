@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from ..lazy import lazy
 from ..types import AttrPack, DType, OpKind, TensorDesc
 from .form import NUMBERED, Form, form_of, sorts
+from .rows import LENGTH_LIMIT
 
-SHOWN = 16  # equal ops in a region's signature, and tensors in its text
+SHOWN = 16  # tensors in a region's text
 
 
 class RegionOp(NamedTuple):
@@ -121,10 +122,10 @@ class RegionSpec:
 
     @lazy
     def signature(self) -> str:
-        """The ops' names joined by ` + `, `adam_step ×148` for many neighbours of one kind. The order is the meaning: gemm + relu +
+        """The ops' names joined by ` + `, `adam_step ×148` for more neighbours of one kind than a region has steps. The order is the meaning: gemm + relu +
         bias_add is another program."""
         runs = [(name, len(list(run))) for name, run in groupby(op.kind.name for op in self.ops)]
-        return " + ".join(f"{name} ×{n}" if n > SHOWN else " + ".join([name] * n) for name, n in runs)
+        return " + ".join(f"{name} ×{n}" if n > LENGTH_LIMIT else " + ".join([name] * n) for name, n in runs)
 
     @lazy
     def operands(self) -> tuple[TensorDesc, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,10 @@ import aicf
 from aicf import nn
 from aicf.device.spec import preset
 from aicf.errors import NoKernelError
+from aicf.graph.build.passes import lower
+from aicf.graph.fuse import form_regions
+from aicf.graph.fuse.schedule import schedule
+from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, one_op
 from aicf.rows import LENGTH_LIMIT
 from examples import examples
@@ -98,7 +103,9 @@ def test_the_last_prefix_that_a_kernel_accepts_is_emitted_and_the_rest_scanned_a
 
 @pytest.mark.spec("A9")
 def test_a_region_has_at_most_so_many_ops():
-    anything = kernel("cpu.anything.v1", us=0.25, signatures=[" + ".join(["relu"] * n) for n in range(1, 50)])
+    anything = kernel(
+        "cpu.anything.v1", us=0.25, signatures=[" + ".join(["relu"] * n) for n in range(1, LENGTH_LIMIT + 1)]
+    )
     regions = regions_of(chain(*["relu"] * (2 * LENGTH_LIMIT + 3)), registry_of(anything))
     assert [len(r.spec.ops) for r in regions] == [LENGTH_LIMIT, LENGTH_LIMIT, 3]
     assert [r.ended.trigger for r in regions] == ["limit", "limit", "end"]
@@ -371,3 +378,58 @@ def test_synthetic_chains_compute_what_their_ops_compute():
     x = rows_of()
     got = run(chain("relu", "tanh", "relu", "neg", "tanh"), x, registry=registry_of(one, pair))
     np.testing.assert_allclose(got, np.tanh(-np.maximum(np.tanh(np.maximum(x, 0)), 0)), rtol=1e-6)
+
+
+def softmax_in_steps(ctx, x):
+    e = ctx.exp(ctx.sub(x, ctx.reduce_max(x, axes=(1,), keepdims=True)))
+    return ctx.div(e, ctx.reduce_sum(e, axes=(1,), keepdims=True))
+
+
+def norm_in_steps(ctx, x):
+    d = ctx.sub(x, ctx.reduce_mean(x, axes=(1,), keepdims=True))
+    v = ctx.reduce_mean(ctx.square(d), axes=(1,), keepdims=True)
+    return ctx.div(d, ctx.sqrt(ctx.add(v, ctx.constant(1e-5))))
+
+
+@pytest.mark.spec("A9", "A13")
+@pytest.mark.parametrize("emit", [softmax_in_steps, norm_in_steps])
+@pytest.mark.parametrize("device", ["t4", "h200"])
+@pytest.mark.parametrize("shape", [(4096, 1024), (2048, 131072), (4, 1_000_000)])
+def test_rows_that_are_spelled_out_are_as_good_as_the_best_partition(device, emit, shape):
+    """Where a row fits no registers, a prefix that stores it loses though the whole wins."""
+    spec = preset(device)
+    graph = graph_of(emit, spec.kind, shape)
+    ops, selector = lower(graph), Selector(aicf.default_registry(), spec)
+    greedy, best = (form_regions(ops, graph, selector, beam) for beam in (1, LENGTH_LIMIT))
+    us = [sum(r.selection.chosen.us for r in regions) for regions in (greedy, best)]
+    assert us[0] <= us[1] * (1 + 1e-6)
+    if shape != (4, 1_000_000):
+        (region,) = greedy
+        told = [step.near for step in region.steps if step.near]
+        assert not told or all("pays with what follows" in near for near in told)
+        assert bool(told) == (device == "t4" and shape == (2048, 131072))
+
+
+@pytest.mark.spec("A9", "A13")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+@pytest.mark.parametrize("emit", [softmax_in_steps, norm_in_steps])
+def test_rows_are_one_region_in_whatever_order_their_ops_were_written(device, emit):
+    spec = preset(device)
+    graph = graph_of(emit, spec.kind, (64, 128))
+    ops, rng = lower(graph), random.Random(7)
+    for _ in range(10):
+        regions = form_regions(
+            schedule(shuffled(ops, rng), graph), graph, Selector(aicf.default_registry(), spec)
+        )
+        assert [len(r.spec.ops) for r in regions] == [len(ops)]
+
+
+def shuffled(ops, rng):
+    """Another order that the values allow."""
+    made, left, order = {v for op in ops for v in op.out_vids}, list(ops), []
+    while left:
+        ready = [op for op in left if made.isdisjoint(op.in_vids)]
+        order.append(op := rng.choice(ready))
+        left.remove(op)
+        made.difference_update(op.out_vids)
+    return order

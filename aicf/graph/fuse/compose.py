@@ -237,7 +237,7 @@ class Composer:
         if before is None:
             best = self.selector.alone(spec)
         else:
-            best = self.selector.best(spec, live & index.accepting(_structure(attrs), len(spec.ops)))
+            best = self.selector.best(spec, live & index.accepting(structure_of(attrs), len(spec.ops)))
         hint = best.score if best else None
         state = AttributeState(0, last, MappingProxyType(attrs), live, conflict, hint)
         return Node(
@@ -290,7 +290,7 @@ class Composer:
         """The candidates that are left: those of the prefix, by the masks of the rows that changed, never more."""
         index = self.selector.index
         live = before.state.candidates if before else index.begins(schema_of(spec.kind))
-        live &= index.viable(_structure(attrs), len(spec.ops)) & shared.mask
+        live &= index.viable(structure_of(attrs), len(spec.ops)) & shared.mask
         if conflict is not None:
             live &= index.custom  # variants that judge regions by themselves
         for variant in index.members(live & index.custom):
@@ -303,12 +303,12 @@ class Composer:
         index, live, old = self.selector.index, before.state.candidates, before.state.attrs
         had = ", ".join(sorted({str(t.dtype) for t in before.spec.tensors}))
         masks = [
-            ("slot", index.viable(_structure(attrs), len(spec.ops))),
+            ("slot", index.viable(structure_of(attrs), len(spec.ops))),
             ("avail", index.alignment(attrs["avail"])),
             ("access", index.reading(spec)),
         ]
         values = {
-            "slot": (_structure(old), _structure(attrs)),
+            "slot": (structure_of(old), structure_of(attrs)),
             "avail": (str(old["avail"]), str(attrs["avail"])),
             "access": (" ".join(sorted(old["access"])), " ".join(sorted(attrs["access"]))),
         }
@@ -325,7 +325,7 @@ class Composer:
 
     def _without_candidates(self, before: Node, shared: Shared, attrs: Attributes, spec: RegionSpec) -> Stop:
         """Said once for each form, unless variants were left that judge regions by themselves."""
-        left, key = before.state.candidates, (shared, before.state.candidates, _structure(attrs))
+        left, key = before.state.candidates, (shared, before.state.candidates, structure_of(attrs))
         if key not in self._stops or left & self.selector.index.custom:
             self._stops[key] = Stop(None, self._against(before, spec), self._emptied(before, attrs, spec))
         return self._stops[key]
@@ -336,7 +336,7 @@ class Composer:
         return tuple((v, reject) for v, reject in verdicts if reject is not None)
 
 
-def _structure(attrs: Attributes) -> str:
+def structure_of(attrs: Attributes) -> str:
     domain: Domain = attrs["domain"]
     return "maps" if domain.parts > 1 else OVER_ROWS if domain.wide else attrs["slot"]
 

@@ -18,8 +18,11 @@ from ...lazy import lazy
 from ...registry.select import Candidate, Selection, Selector
 from ...registry.trace import counted_reasons, why_not_taken
 from ...rows import AttributeState, RegionSpec
-from .compose import Composer, Node, Open, Schedule, Stop
+from ...rows.rows import OVER_ROWS
+from .compose import Composer, Node, Open, Stop, structure_of
+from .steps import Schedule
 
+AHEAD = 4  # steps that are looked at behind one that loses
 NEAR = 0.05  # of the split time: noise that is greater says that the machine was busy, not that the two are alike
 
 
@@ -135,13 +138,36 @@ def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
             ended = stopped(composer, region, following)
             break
         if best and following.us is not None and (lost := _loses(composer, best, following)):
-            ended = lost
-            break
+            later = _pays_later(composer, best, following, n)
+            if later is None:
+                ended = lost
+                break
+            following = later
         region = following
         best = region if region.us is not None else best
     if best is not None and best.last < region.last and ended.trigger != "cost":
         ended = _not_taken(composer, region, ended)
     return best, ended
+
+
+def _pays_later(composer: Composer, best: Open, region: Open, n: int) -> Open | None:
+    """A few steps further over the same rows, the region that takes less than what the walk would make of these ops apart: a value
+    of whole rows that a prefix has to store costs the whole nothing."""
+    for _ in range(AHEAD):
+        if structure_of(region.node.state.attrs) != OVER_ROWS or region.last + 1 >= n:
+            return None
+        following = composer.compose(region)
+        if isinstance(following, Stop):
+            return None
+        region, apart, i = following, best.us or 0.0, best.last + 1
+        while region.us is not None and i <= region.last and apart < region.us:
+            rest, _ = grow(composer, i, region.last + 1)
+            if rest is None:
+                return region
+            apart, i = apart + (rest.us or 0.0), rest.last + 1
+        if region.us is not None and region.us <= apart:
+            return region
+    return None
 
 
 def _not_taken(composer: Composer, region: Open, ended: Ended) -> Ended:
@@ -192,6 +218,9 @@ def _story(composer: Composer, region: Open) -> tuple[Composed, ...]:
         if best and taken and (told := _apart(composer, taken[2], taken[1], rest, best)):
             over, margin = best.us - told[0], told[1]
             near = f"{over:.3g} us over the split one, noise {margin:.3g} us" if 0 < over <= margin else ""
+            near = (
+                f"{over:.3g} us over the split one, which pays with what follows" if over > margin else near
+            )
         taken = (n + 1, i + node.abreast, best) if best else taken
         kind = node.spec.ops[-1].kind.name
         alone_us = None if any(c is None for c, _ in alone) else math.fsum([c.us for c, _ in alone if c])
