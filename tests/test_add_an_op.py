@@ -59,7 +59,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recipe_is_read_as_it_is_meant():
-    assert len(FILES) == 12
+    assert len(FILES) == 13
     assert len(ENROLLED) == 4
     assert len(COMMANDS) == 4
 
@@ -140,3 +140,11 @@ def test_a_script_brings_an_op_and_a_kernel(tmp_path):
     assert "chosen    cpu.softsine_numpy.v1" in run("script.py", cwd=tmp_path, path=ROOT)
     printed = run("-m", "aicf", "explain", "script.py", "--device", "h200", cwd=tmp_path, path=ROOT)
     assert "softsine   op 0" in printed and "cuda." in printed
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.spec("B11")
+def test_a_script_brings_a_core_and_fuses_maps_around_it(tmp_path):
+    write(tmp_path, {"cumsum.py": FILES["cumsum.py"]})
+    printed = run("cumsum.py", cwd=tmp_path, path=ROOT)
+    assert "relu + cumsum + tanh" in printed and "chosen    cpu.cumsum_rows.v1" in printed

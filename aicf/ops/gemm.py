@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import GREATEST, ActKind, DType, Precision, TensorSpec, bf16, f16, f32, numel
 from .activations import FROM_RESULT, activation_gradient
-from .schema import LINEAR, Access, Factor, Float, op, refuse_gradient, require, schema_of
+from .schema import LINEAR, Access, Factor, Float, FloatOwn, op, refuse_gradient, require, schema_of
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
@@ -137,6 +137,19 @@ def round_tf32(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), rounded, x)
 
 
+@gemm.expands
+def _(emit, a, b, c, bias, *, act, slope, save_preact, **attrs):
+    """The sum of products; bias and activation are maps behind it, of a value that is rounded nowhere."""
+    z = emit.gemm(a, b, c, **attrs)
+    if bias is not None:
+        z = emit.bias_add(z, bias)
+    d = z
+    if act != ActKind.none:
+        given = {"slope": slope} if act == ActKind.leaky_relu else {}
+        d = emit.op(ActKind(act).name, z, **given)
+    return (d, z) if save_preact else d
+
+
 @gemm.gradient
 def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slope, precision, out_dtype):
     """gA, gB, gC and gBias from A, B, C, gY and Z: gZ is one elementwise op of gY and Z (or of D, where act's
@@ -220,17 +233,19 @@ gemm.samples((4, 7), (7, 5), None, None, act=ActKind.relu, out_dtype=DType.f32)
 
 
 @op("bias_add", alias={0: (0, "may")}, traits=(LINEAR,))
-def bias_add(x: Float, bias: Float):
+def bias_add(x: Float, bias: FloatOwn):
     """y = x + bias, with the bias as Scalar, PerN or PerM by its length.
 
     Shapes: x and y (..., M, N), bias (1,), (N,) or (M,).
 
     C1  x has rank 2 or more
     C2  bias is 1-D of length 1, N or M
+    C3  bias has the element type of x, or f32
     """
     require(x.rank >= 2, "C1", f"x has rank {x.rank}, expected 2 or more")
     m, n = x.shape[-2:]
     _check_bias(bias, m, n, "C2")
+    require(bias.dtype in (x.dtype, f32), "C3", f"bias is {bias.dtype}, expected {x.dtype}, as x, or f32")
     return x
 
 
@@ -251,7 +266,7 @@ def _(x, bias):
 
 @bias_add.gradient
 def _(emit, dy, bias):
-    return dy, _bias_gradient(emit, dy, bias)
+    return dy, _bias_gradient(emit, _like(emit, dy, bias), bias)
 
 
 bias_add.samples((4, 7), (7,))

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..ops.schema import LINEAR, MAP, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
-from ..rows.rows import OVER_ROWS, REDUCE, Around, ByProduct, Domain, Effect, Reducing
+from ..rows.rows import Around, CoreName, Domain, Effect
 from ..types import ActKind, DType, TensorDesc, f32
-from .read import jumps, sums_columns
+from .cores import core_of, tail_of
+from .read import jumps
 
 NO_OTHERS: Mapping[int, int] = MappingProxyType({})
 
@@ -52,11 +53,9 @@ def contribution(
         "escape": escaping,
     }
     if schema.core != MAP:
-        beside = not strict and sums_columns(op, tensors)  # strict: sums are added up in one order
-        name = op.kind.name
-        rows["core"] = (
-            ByProduct(name) if beside else Reducing(name) if schema.core in (REDUCE, OVER_ROWS) else name
-        )
+        core = core_of(schema)
+        tails = frozenset() if strict else tail_of(op, tensors)  # strict: sums are added up in one order
+        rows["core"] = CoreName(op.kind.name, schema.core, core is not None and core.reduces, tails)
     if around := _around(schema):
         rows["epilogue"] = around
     if storage:
@@ -101,7 +100,11 @@ def together(
 def resized(rows: Attributes, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> Attributes:
     """The rows of an op, from those of the like op of a region that differs from this one in sizes alone."""
     domain: Domain = rows["domain"]
-    source = None if domain.source is None else tensors[op.inputs[0]].shape
+    source = domain.source
+    if source is not None:
+        core = core_of(op.kind)
+        assert core is not None and core.prologue is not None
+        source = tensors[op.inputs[core.prologue]].shape
     return {**rows, "domain": domain._replace(shape=tensors[op.outputs[0]].shape, source=source)}
 
 
@@ -116,12 +119,12 @@ def _around(schema: OpSchema) -> Around | None:
 
 def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], reads: bool) -> Domain:
     shape = tensors[op.outputs[0]].shape
-    if schema.core == "reduce":
-        return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape, reduces=True)
-    if schema.core == OVER_ROWS:
-        return Domain(shape, 1, reads=reads, source=tensors[op.inputs[0]].shape, reduces=True, wide=True)
     if schema.core != MAP:
-        return Domain(shape, 1, reads=reads)
+        core = core_of(schema)
+        if core is None or core.prologue is None:
+            return Domain(shape, 1, reads=reads)
+        source = tensors[op.inputs[core.prologue]].shape
+        return Domain(shape, 1, reads=reads, source=source, reduces=core.reduces, wide=core.wide)
     return Domain(shape, reads=reads)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from ..rows import RegionSpec
 from ..types import AttrPack, DType, Precision, TensorDesc, i64, row_major
 from .index_map import Coordinate, IndexMap
-from .program import Apply, Bound, ColumnSums, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
+from .program import Apply, Bound, ColumnSums, CoreOp, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
 from .variant import Reject
 
 
@@ -138,8 +138,11 @@ class GemmOutline(NamedTuple):
         )  # fmt: skip
 
 
+CoreOutline = GemmOutline | Reduction | CoreOp
+
+
 class Outline(NamedTuple):
-    core: GemmOutline | Reduction | None
+    core: CoreOutline | None
     before: MapOutline | None
     after: MapOutline
     tail: ColumnSums | None = None

@@ -1,7 +1,7 @@
 """What a region computes, in the form that kernels are built from: maps around at most one core, and maybe its tail.
 
-    before   a Map over the core's operand: elementwise work on the way into a reduction
-    core     a matrix product, a reduction, or nothing
+    before   a Map over the core's operand: elementwise work on the way into it
+    core     a matrix product, a reduction, another op that a Core is declared for, or nothing
     after    a Map over the core's result, or the whole region if there is no core
     tail     of a product: sums of the columns of what `after` feeds to it, such as a bias's gradient
 
@@ -157,6 +157,11 @@ class Map:
                 return False
         return True
 
+    def with_fed_stored(self, position: int) -> Map:
+        """The same map with a result more, at this position, in the place of what it feeds."""
+        assert self.fed is not None
+        return replace(self, fed=None, stores=(*self.stores, (self.fed, position)))
+
     @lazy
     def expression(self) -> Expression:
         results = tuple(slot for slot, _ in self.stores) + (() if self.fed is None else (self.fed,))
@@ -211,6 +216,20 @@ class Reduction:
     dtype: DType  # of its operand and result
 
 
+class CoreOp(NamedTuple):
+    """Any other core: one op, as its kernel finds it. The operand that `before` makes is that map's fed slot, over its shape; the first
+    result is handed to `after`, whose shape it has.
+
+    operands  positions in `region.operands`; None for one that is left out, or that `before` makes
+    results   (the op's result, position in `region.results`) of those beyond the first that leave
+    """
+
+    kind: OpKind
+    attrs: AttrPack
+    operands: tuple[int | None, ...]
+    results: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class ColumnSums:
     """Sums over the rows of a matrix: a result of its own, dense, with an element for each column."""
@@ -220,7 +239,7 @@ class ColumnSums:
 
 
 class Program(NamedTuple):
-    core: Gemm | Reduction | None
+    core: Gemm | Reduction | CoreOp | None
     before: Map | None
     after: Map
     tail: ColumnSums | None = None

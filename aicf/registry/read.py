@@ -7,14 +7,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..ops import record
-from ..ops.reductions import normal_axes
 from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import ActKind, AttrPack, DType, OpKind, TensorDesc
+from ..types import DType, TensorDesc
 from .by_form import by_form
+from .cores import core_of, tail_of
 from .index_map import STILL, Coordinate, IndexMap, follow, identity, operand_map, told
-from .outline import Extent, Factor, GemmOutline, MapOutline, Mask, Outline, Position, Source, Walk
-from .program import Apply, Bound, ColumnSums, Program, Reduction, Shape
+from .outline import Extent, MapOutline, Mask, Outline, Position, Source, Walk
+from .program import Apply, Bound, ColumnSums, Program, Shape
+from .steps import steps_of
 from .variant import Reject
 
 
@@ -71,7 +72,7 @@ def _accesses(
 
 def _outlined(region: RegionSpec) -> Outline | Reject:
     cores = [i for i, op in enumerate(region.ops) if not schema_of(op.kind).is_map]
-    tail = region.ops[-1] if len(cores) == 2 and _ends_in_sums(region, cores) else None
+    tail = region.ops[-1] if len(cores) == 2 and _ends_in_tail(region, cores) else None
     if len(cores) > 1 and tail is None:
         first, second = (region.ops[i].kind for i in cores[:2])
         return Reject("core", f"{first} and {second} need a kernel each")
@@ -82,36 +83,17 @@ def _outlined(region: RegionSpec) -> Outline | Reject:
         if not cores:
             return reader.checked(Outline(None, None, reader.map(region.ops, region.ops[-1].outputs[0])))
         at = cores[0]
-        before, core = region.ops[:at], region.ops[at]
         after = region.ops[at + 1 :] if tail is None else region.ops[at + 1 : -1]
-        sort = schema_of(core.kind).core
-        if sort == "gemm":
-            if before:
-                return Reject("core", f"{before[0].kind} comes before the product")
-            return reader.checked(reader.gemm(core, after, tail))
-        if sort == "reduce":
-            return reader.checked(reader.reduction(before, core, after))
-        return Reject("core", f"{core.kind} has a kernel of its own")
+        return reader.checked(reader.around(region.ops[:at], region.ops[at], after, tail))
     except _Unreadable as reason:
         return reason.reject
 
 
-def sums_columns(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
-    """Whether an op adds up floats along all axes but the last, and there are some: of none, sums are zeros, which no tile of a
-    product is there to write."""
-    if op.kind.name != "reduce_sum":
-        return False
-    x = tensors[op.inputs[0]]
-    floats = x.rank >= 2 and x.dtype.kind == "float" and 0 not in x.shape[:-1]
-    return floats and normal_axes(x.rank, op.attrs["axes"]) == tuple(range(x.rank - 1))
-
-
-def _ends_in_sums(region: RegionSpec, cores: Sequence[int]) -> bool:
-    """A product, maps, and sums of columns: the kernel of the product adds them up on the way."""
+def _ends_in_tail(region: RegionSpec, cores: Sequence[int]) -> bool:
+    """A core, maps, and a reduction that the core's kernel does on the way."""
     first, last = (region.ops[i] for i in cores)
-    return (
-        schema_of(first.kind).core == "gemm" and last is region.ops[-1] and sums_columns(last, region.tensors)
-    )
+    core = core_of(first.kind)
+    return last is region.ops[-1] and core is not None and core.name in tail_of(last, region.tensors)
 
 
 def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
@@ -163,10 +145,12 @@ class _Reader:
         for p, t in enumerate(region.outputs):
             self.stored.setdefault(t, []).append(p)
         self.inner: set[int] = set()  # tensors that are no op's result: never rounded for being one
+        self.leaving: tuple[tuple[int, int], ...] = ()  # the core's results that it writes itself
 
     def checked(self, program: Outline) -> Outline:
         """Every result of the region is written by one of the maps."""
         written = {p for m in (program.before, program.after) if m for _, p in m.stores}
+        written.update(p for _, p in self.leaving)
         if program.tail is not None:
             written.add(program.tail.result)
         for p, t in enumerate(self.region.outputs):
@@ -176,43 +160,60 @@ class _Reader:
                 )
         return program
 
-    def gemm(self, op: RegionOp, after: Sequence[RegionOp], last: RegionOp | None = None) -> Outline:
-        """`last`: sums of columns."""
-        attrs = op.attrs
-        a, b, c, bias = (*op.inputs, -1, -1)[:4]
-        out = self.tensors[op.outputs[0]]
-        act = ActKind(attrs["act"])
-        ops: list[RegionOp] = []
-        value = product = self._inner(out) if bias >= 0 or act else op.outputs[0]
-        if bias >= 0:
-            value = self._inner(out) if act else op.outputs[0]
-            ops.append(RegionOp(OpKind("bias_add"), AttrPack(), (product, bias), (value,)))
-        if attrs["save_preact"]:  # z is what the activation reads, or, without one, d itself
-            self._same(op.outputs[1], value)
-        if act:
-            given = AttrPack({"slope": attrs["slope"]} if act is ActKind.leaky_relu else {})
-            ops.append(RegionOp(OpKind(act.name), given, (value,), (op.outputs[0],)))
-        for t in (a, b, c):
-            if t >= 0 and t not in self.position:
-                raise _Unreadable("core", "the product reads a value of the region")
-        fed = None if last is None else last.inputs[0]
-        if fed is not None and self.tensors[fed].shape != out.shape:
+    def around(
+        self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp], last: RegionOp | None
+    ) -> Outline:
+        """A core with maps around it. `last`: its fused epilogue reduction."""
+        before, op, after = self._unfolded(before, op, after)
+        core = core_of(op.kind)
+        if core is None or core.wide:
+            raise _Unreadable("core", f"{op.kind} has a kernel of its own")
+        said = core.called(op.kind)
+        if core.prologue is None and before:
+            raise _Unreadable("core", f"{before[0].kind} comes before {said}")
+        if not core.epilogue and after:
+            raise _Unreadable("core", f"{after[0].kind} comes after {said}")
+        places: list[int | None] = []
+        for n, t in enumerate(op.inputs):
+            if t >= 0 and n != core.prologue and t not in self.position:
+                raise _Unreadable("core", f"{said} reads a value of the region")
+            places.append(None if n == core.prologue else self.position.get(t))
+        y, *others = op.outputs
+        self.leaving = tuple([(n, p) for n, t in enumerate(others, 1) for p in self.stored.get(t, ())])
+        sized = op._replace(outputs=tuple([self._sized(t) for t in op.outputs]))
+        made = core.outline(sized, self.tensors, tuple(places), self.leaving)
+        x = None if core.prologue is None else op.inputs[core.prologue]
+        first = None if x is None else self.map(before, x, fed=x)
+        if last is None:
+            return Outline(made, first, self.map(after, y, carried=y))
+        fed, shape = last.inputs[0], self.tensors[y].shape
+        if self.tensors[fed].shape != shape:
             found = self.tensors[fed].shape
-            raise _Unreadable("domain", f"columns of {found} are added up, the product is {out.shape}")
-        left, right, added = (
-            Factor(t, self.position.get(t), transposed)
-            for t, transposed in ((a, attrs["trans_a"]), (b, attrs["trans_b"]), (c, False))
-        )
-        core = GemmOutline(op.outputs[0], left, right, added, attrs)
-        map = self.map([*ops, *after], op.outputs[0], carried=product, fed=fed)
-        return Outline(core, None, map, None if last is None else self._sums(last.outputs[0]))
+            raise _Unreadable("domain", f"columns of {found} are added up, {said} is {shape}")
+        return Outline(made, first, self.map(after, y, carried=y, fed=fed), self._sums(last.outputs[0]))
 
-    def reduction(self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp]) -> Outline:
-        (x,), (y,) = op.inputs, op.outputs
-        axes = normal_axes(self.tensors[x].rank, op.attrs["axes"])
-        core = Reduction(op.kind.name.removeprefix("reduce_"), axes, self.tensors[x].dtype)
-        first = self.map(before, x, fed=x)
-        return Outline(core, first, self.map(after, y, carried=y))
+    def _unfolded(
+        self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp]
+    ) -> tuple[Sequence[RegionOp], RegionOp, Sequence[RegionOp]]:
+        """With an op that expands to maps around one core as these. What is between them is rounded nowhere."""
+        steps = steps_of(op, self.tensors)
+        cores = [] if steps is None else [n for n, s in enumerate(steps.ops) if not schema_of(s.kind).is_map]
+        if steps is None or len(cores) != 1:
+            return before, op, after
+        self.inner.update(range(len(self.tensors), len(self.tensors) + len(steps.between)))
+        self.tensors += steps.between
+        for t, value in steps.again.items():  # whoever stores the one stores the other's value
+            self.stored.setdefault(value, []).extend(self.stored.pop(t, []))
+        (at,) = cores
+        return [*before, *steps.ops[:at]], steps.ops[at], [*steps.ops[at + 1 :], *after]
+
+    def _sized(self, t: int) -> int:
+        """A tensor of the region with the shape of this one."""
+        shape = self.tensors[t].shape
+        found = (n for n, desc in enumerate(self.region.tensors) if desc.shape == shape)
+        if (like := next(found, None)) is None:
+            raise _Unreadable("domain", f"no tensor of the region has the shape {shape}")
+        return t if t < len(self.region.tensors) else like
 
     def _sums(self, y: int) -> ColumnSums:
         if len(self.stored.get(y, ())) != 1:
@@ -220,16 +221,6 @@ class _Reader:
                 "results", f"sums of columns ({self.tensors[y]}) leave {len(self.stored.get(y, ()))} times"
             )
         return ColumnSums(self.stored[y][0], self.tensors[y].dtype)
-
-    def _inner(self, like: TensorDesc) -> int:
-        self.tensors.append(like)
-        self.inner.add(len(self.tensors) - 1)
-        return len(self.tensors) - 1
-
-    def _same(self, tensor: int, as_: int) -> None:
-        """Whoever stores one tensor stores the other's value."""
-        self.stored.setdefault(as_, []).extend(self.stored.pop(tensor, []))
-        self.inner.discard(as_)
 
     # --- one map --------------------------------------------------------------------------------------------------------
 
@@ -277,7 +268,7 @@ class _Reader:
         exposed = set(exposed_by(ops, self.tensors))
         rounded = frozenset(slots[t] for t in made if self._is_rounded(t, exposed))
         return MapOutline(
-            domain,
+            self._sized(domain),
             int(carried is not None),
             tuple(loads),
             tuple(applies),
@@ -383,7 +374,7 @@ class _Reader:
     ) -> list[Bound]:
         """Of what is tested where a tensor is read."""
         return [
-            Bound(slot(Position(test.coordinate)), slot(Extent(test.tensor, test.axis)))
+            Bound(slot(Position(test.coordinate)), slot(Extent(self._sized(test.tensor), test.axis)))
             for test in self._tests(access, t, place, extents)
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -102,19 +103,44 @@ def expanded(region: RegionSpec) -> RegionSpec:
 def _expanded(region: RegionSpec) -> RegionSpec:
     tensors, ops = list(region.tensors), list[RegionOp]()
     for op in region.ops:
-        if schema_of(op.kind).expand_fn is None:
+        steps = steps_of(op, tensors)
+        if steps is None or steps.again:
             ops.append(op)
             continue
-        descs = tuple([None if t < 0 else region.tensors[t] for t in op.inputs])
-        expansion = _expansion(op.kind, op.attrs, descs, record.removals)
-        place = dict(enumerate([t for t in op.inputs if t >= 0]))
-        place.update(zip(expansion.results, op.outputs))  # results have the op's own tensors
-        for n, desc in enumerate(expansion.tensors):
-            if n not in place:
-                place[n] = len(tensors)
-                tensors.append(desc)
-        for step in expansion.ops:
-            ins = tuple([-1 if t < 0 else place[t] for t in step.inputs])
-            ops.append(RegionOp(step.kind, step.attrs, ins, tuple([place[t] for t in step.outputs])))
+        ops += steps.ops
+        tensors += steps.between
     strict = region.strict and len(region.ops) > 1  # between the steps of one op nothing is rounded
     return RegionSpec(tuple(ops), tuple(tensors), region.inputs, region.outputs, strict)
+
+
+class Steps(NamedTuple):
+    """Of an op, among tensors: `between` are numbered after those; `again`: results that are another's value -> the other."""
+
+    ops: tuple[RegionOp, ...]
+    between: tuple[TensorDesc, ...]
+    again: Mapping[int, int]
+
+
+def steps_of(op: RegionOp, tensors: Sequence[TensorDesc]) -> Steps | None:
+    """None of an op that does not expand."""
+    if schema_of(op.kind).expand_fn is None:
+        return None
+    descs = tuple([None if t < 0 else tensors[t] for t in op.inputs])
+    expansion = _expansion(op.kind, op.attrs, descs, record.removals)
+    place = dict(enumerate([t for t in op.inputs if t >= 0]))
+    again: dict[int, int] = {}
+    for n, t in zip(expansion.results, op.outputs):  # results have the op's own tensors
+        if place.setdefault(n, t) != t:
+            again[t] = place[n]
+    between = [n for n in range(len(expansion.tensors)) if n not in place]
+    place.update((n, len(tensors) + i) for i, n in enumerate(between))
+    ops = [
+        RegionOp(
+            step.kind,
+            step.attrs,
+            tuple([-1 if t < 0 else place[t] for t in step.inputs]),
+            tuple([place[t] for t in step.outputs]),
+        )
+        for step in expansion.ops
+    ]
+    return Steps(tuple(ops), tuple([expansion.tensors[n] for n in between]), again)

@@ -63,16 +63,25 @@ class Program(Row):
         return " + ".join(value)
 
 
-class Reducing(str):
-    """The name of a reduction, or of several: kernels over rows take any number."""
+class CoreName(str):
+    """The op, or several, that a kernel is built around.
 
-    __slots__ = ()
+    core      what it needs: the core of its schema; "" of several
+    reduces   kernels over rows take any number of these
+    tail_of   cores that it may follow as a fused epilogue reduction
+    """
 
+    __slots__ = ("core", "reduces", "tail_of")
+    core: str
+    reduces: bool
+    tail_of: frozenset[str]
 
-class ByProduct(Reducing):
-    """The name of a reduction that the kernel of a product can do beside it: the one core that may follow that one."""
-
-    __slots__ = ()
+    def __new__(
+        cls, text: str, core: str = "", reduces: bool = False, tail_of: frozenset[str] = frozenset()
+    ) -> CoreName:
+        name = super().__new__(cls, text)
+        name.core, name.reduces, name.tail_of = core, reduces, tail_of
+        return name
 
 
 class Core(Row):
@@ -80,11 +89,12 @@ class Core(Row):
 
     name = "core"
 
-    def join(self, mine: str, theirs: str) -> Any:
-        if mine == "gemm" and isinstance(theirs, ByProduct):
-            return f"{mine} + {theirs}"
-        if isinstance(mine, Reducing) and isinstance(theirs, Reducing):
-            return Reducing(f"{mine} + {theirs}")
+    def join(self, mine: CoreName, theirs: CoreName) -> Any:
+        both = f"{mine} + {theirs}"
+        if mine.core in theirs.tail_of:
+            return CoreName(both)
+        if mine.reduces and theirs.reduces:
+            return CoreName(both, reduces=True)
         return Conflict(self.name, str(mine), str(theirs))
 
 
@@ -168,10 +178,8 @@ class DomainRow(Row):
     def join(self, mine: Domain, theirs: Domain) -> Any:
         if theirs.source is not None:
             if mine.parts == 1 and (mine.shape == theirs.source or mine.reduces):
-                reduces, wide = (
-                    mine.reduces or not mine.phase,
-                    mine.wide or theirs.wide or mine.shape != theirs.source,
-                )
+                reduces = theirs.reduces and (mine.reduces or not mine.phase)
+                wide = theirs.reduces and (mine.wide or theirs.wide or mine.shape != theirs.source)
                 return Domain(theirs.shape, mine.phase + 1, reduces=reduces, wide=wide)
             return self._conflict(mine, f"({', '.join(map(str, theirs.source))}) of the core's operand")
         if mine.parts == theirs.parts == 1 and mine.shape == theirs.shape:

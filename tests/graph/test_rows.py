@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import aicf
 from aicf.registry.contribution import contribution
 from aicf.rows import AttributeState, Conflict, RegionSpec
-from aicf.rows.rows import HARD, LENGTH_LIMIT, ROWS, ByProduct, Domain, Effect, join
+from aicf.rows.rows import HARD, LENGTH_LIMIT, ROWS, CoreName, Domain, Effect, join
 from aicf.types import DType
 from examples import examples
 
@@ -93,12 +93,19 @@ def test_domains_unify_where_they_are_equal_or_grow_before_a_core(mine, theirs, 
 
 @pytest.mark.spec("A3", "A12")
 def test_the_one_core_that_may_follow_another_adds_up_columns_of_a_product():
-    core, sums = ROW["core"], ByProduct("reduce_sum")
-    assert core.join("gemm", sums) == "gemm + reduce_sum"
-    assert core.join("gemm + reduce_sum", "gemm") == Conflict("core", "gemm + reduce_sum", "gemm")
-    assert core.join("gemm + reduce_sum", sums) == Conflict("core", "gemm + reduce_sum", "reduce_sum")
-    for first in ("reduce_sum", "check_labels"):
-        assert core.join(first, sums) == Conflict("core", first, "reduce_sum")
+    core, product = ROW["core"], CoreName("gemm", "gemm")
+    sums = CoreName("reduce_sum", "reduce", True, frozenset({"gemm"}))
+    both = core.join(product, sums)
+    assert both == "gemm + reduce_sum"
+    assert core.join(both, product) == Conflict("core", "gemm + reduce_sum", "gemm")
+    assert core.join(both, sums) == Conflict("core", "gemm + reduce_sum", "reduce_sum")
+    assert core.join(product, CoreName("reduce_sum", "reduce", True)) == Conflict(
+        "core", "gemm", "reduce_sum"
+    )
+    for first in ("convolution", "check_labels"):
+        assert core.join(CoreName(first, first), sums) == Conflict("core", first, "reduce_sum")
+    several = core.join(sums, sums)
+    assert several == "reduce_sum + reduce_sum" and several.reduces and not several.tail_of
 
 
 @pytest.mark.spec("A2", "A15")
@@ -109,15 +116,13 @@ def test_the_one_core_that_may_follow_another_adds_up_columns_of_a_product():
 ])  # fmt: skip
 def test_sums_of_columns_are_known_by_their_axes_unless_strict(kind, strict, attrs, beside):
     region = region_of(lambda ctx, x: ctx.op(kind, x, **attrs))
-    assert (
-        isinstance(contribution(region.ops[0], region.tensors, (), strict=strict)["core"], ByProduct)
-        == beside
-    )
+    core = contribution(region.ops[0], region.tensors, (), strict=strict)["core"]
+    assert core.tail_of == ({"gemm"} if beside else set())
 
 
 CONFLICTS = [
-    ("core", "gemm", "gemm", "conflict", "gemm", "gemm"),
-    ("core", "gemm", "reduce_sum", "conflict", "gemm", "reduce_sum"),
+    ("core", CoreName("gemm", "gemm"), CoreName("gemm", "gemm"), "conflict", "gemm", "gemm"),
+    ("core", CoreName("gemm", "gemm"), CoreName("reduce_sum", "reduce", True), "conflict", "gemm", "reduce_sum"),
     ("dtype", (DType.i32, True), (DType.f32, False), "conflict", "i32", "f32 without a convert"),
     ("domain", Domain((3, 4), 1), Domain((4, 3)), "conflict", "(3, 4) after the core", "(4, 3)"),
     ("domain", Domain((3, 4)), Domain((), source=(4, 3)), "conflict", "(3, 4)", "(4, 3) of the core's operand"),
@@ -139,8 +144,10 @@ def test_a_conflict_carries_both_values(row, mine, theirs, trigger, left, right)
 
 @pytest.mark.spec("A3")
 def test_a_join_keeps_what_could_be_joined_unless_the_conflict_is_hard():
-    gemm = {"program": ("gemm",), "core": "gemm", "round": "free"}
-    joined, conflict = join(gemm, {"program": ("reduce_sum",), "core": "reduce_sum", "round": "must"})
+    gemm = {"program": ("gemm",), "core": CoreName("gemm"), "round": "free"}
+    joined, conflict = join(
+        gemm, {"program": ("reduce_sum",), "core": CoreName("reduce_sum"), "round": "must"}
+    )
     assert conflict == Conflict("core", "gemm", "reduce_sum")
     assert joined["program"] == ("gemm", "reduce_sum") and joined["round"] == "must"
     assert joined["core"] == "gemm"

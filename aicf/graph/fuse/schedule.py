@@ -19,7 +19,8 @@ from itertools import pairwise
 from typing import Any
 
 from ...ir import Graph, LoweredOp
-from ...ops.schema import VIEW, schema_of
+from ...ops.schema import MAP, VIEW, schema_of
+from ...registry.cores import declared
 
 LOOK_AHEAD = 16  # ops of a run that are looked at before it begins, and ops that are moved ahead of it
 FAN = 8  # readers of one value that are looked at
@@ -52,7 +53,7 @@ class _Fact:
     """What the order asks of an op. Storage: of a value, the first value that lives there."""
 
     op: LoweredOp
-    core: str  # as in its schema: "map", "gemm", "reduce", or its own
+    core: str  # as in its schema: "map", or what it needs a kernel for
     shape: tuple[int, ...]  # of its first result
     source: int  # elements of its first operand
     reads: tuple[int, ...]
@@ -184,19 +185,24 @@ class _Run:
         read = [v for v in fact.reads if v in self.values]
         if not read:
             return None
-        if fact.core == "map":
+        if fact.core == MAP:
             again = (
-                self.core == "map" and not self.escapes
+                self.core == MAP and not self.escapes
             )  # over a greater domain: computed again at each point
             fits = again or self.shape == fact.shape or self._over_rows(fact)
         else:
-            fits = fact.core == "reduce" and self.core == "gemm"
-            if fact.core in (
-                "reduce",
-                "rows",
-            ):  # what a reduction leaves of rows, the next reduces along other axes
-                fits |= self.values[read[0]] or (read[0] in self.late and fact.source == self.whole)
-        return 2 * (not set(last.makes).intersection(read)) + (fact.core != "map") if fits else None
+            fits = self._takes(fact, read)
+        return 2 * (not set(last.makes).intersection(read)) + (fact.core != MAP) if fits else None
+
+    def _takes(self, fact: _Fact, read: list[int]) -> bool:
+        """Whether a core may stand next: behind maps that it inlines, other reductions, or a core that takes reductions along."""
+        core, mine = declared(fact.core), declared(self.core)
+        if core is None or core.prologue is None:
+            return False
+        if core.reduces:  # what a reduction leaves of rows, the next reduces along other axes
+            along = bool(mine and mine.tail) and not core.wide
+            return along or self.values[read[0]] or (read[0] in self.late and fact.source == self.whole)
+        return self.core == MAP and read == [fact.op.in_vids[core.prologue]]
 
     def _over_rows(self, fact: _Fact) -> bool:
         """A map over whole rows again: of what reductions left, and of what they came from. A number for all, such as a norm of
@@ -204,13 +210,17 @@ class _Run:
         late, others = self.late.intersection(fact.reads), set(fact.reads) - self.late
         return bool(late) and (not others or not self.seen.isdisjoint(others)) and self.shape != ()
 
+    def _reduces(self, core: str) -> bool:
+        known = declared(core)
+        return known is not None and known.reduces
+
     def take(self, i: int) -> None:
         """Op i comes next, and begins another run if it can't stand in this one."""
         fact, joins = self.problem.facts[i], self.rank(i) is not None
-        mapped = fact.core == "map"
+        mapped = fact.core == MAP
         if fact.writes and fact.family in self.problem.families:
             self.core, self.values, self.late, self.seen = "", {}, set(), set()
-        elif joins and (mapped or self.core in ("map", "reduce", "rows")):
+        elif joins and (mapped or self.core == MAP or self._reduces(self.core)):
             self.core = self.core if mapped else fact.core
             self.values.update(dict.fromkeys(fact.makes, mapped))
             if not mapped or not self.late.isdisjoint(fact.reads):
@@ -218,9 +228,10 @@ class _Run:
             self.seen.update((*fact.reads, *fact.makes))
             self.whole = self.whole if mapped else self.whole or fact.source
         else:
-            self.core = fact.core if fact.core in ("map", "gemm", "reduce", "rows") else ""
+            core = declared(fact.core)
+            self.core = fact.core if mapped or (core and core.epilogue) else ""
             self.values = dict.fromkeys(fact.makes, mapped) if self.core else {}
-            self.late = set(fact.makes) if self.core in ("reduce", "rows") else set()
+            self.late = set(fact.makes) if self._reduces(self.core) else set()
             self.seen = {*fact.reads, *fact.makes}
             self.whole = fact.source if self.late else 0
         self.escapes = fact.escapes or (joins and self.escapes)
@@ -299,7 +310,7 @@ class _Greedy:
         readers = self._readers(i)
         while readers and len(chain) < LOOK_AHEAD:
             c = heappop(readers)
-            if c in chain or facts[c].core != "map" or run.rank(c) is None:
+            if c in chain or facts[c].core != MAP or run.rank(c) is None:
                 continue
             others = [j for j in self.problem.before[c] if not (self.done[j] or j in chain or j in wanted)]
             if any(self._continues(j, c) for j in others):

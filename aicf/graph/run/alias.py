@@ -17,7 +17,7 @@ from ...errors import AliasError
 from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
 from ...registry.parts import read_parts
-from ...registry.program import Gemm, Map, Program
+from ...registry.program import CoreOp, Gemm, Map, Program
 from ...registry.read import read
 from ...registry.variant import Reject
 from ...rows import RegionSpec
@@ -187,8 +187,10 @@ def why_not_in_place(spec: RegionSpec, result: int, operands: frozenset[int]) ->
         core = program.core
         if isinstance(core, Gemm) and {core.a, core.b, core.c}.intersection(operands):
             return "the product reads it"
+        if isinstance(core, CoreOp) and not operands.isdisjoint(core.operands):
+            return f"{core.kind} reads it"
         if program.before is not None and any(load.operand in operands for load in program.before.loads):
-            return "it is read until the reduction is done"
+            return f"it is read until the {core.kind if isinstance(core, CoreOp) else 'reduction'} is done"
         if _scattered(program.after, operands):
             return "it is broadcast or transposed"
     if not isinstance(parts, Reject):

@@ -50,6 +50,7 @@ NEGATIVE = {
         ),
         ([f32(4, 7), f32(7, 1)], {}, r"bias has rank 2, expected 1"),
     ],
+    ("bias_add", "C3"): ([f16(4, 7), bf16(7)], {}, r"bias is bf16, expected f16, as x, or f32"),
 }  # fmt: skip
 
 EXACT = {
@@ -63,5 +64,8 @@ EXACT = {
         ([f8(2, 3), of(DType.f8e5m2)(3, 4), None, bf16(4)], {"out_dtype": DType.bf16}, [bf16(2, 4)]),
         ([of(DType.f8e5m2)(2, 3), f8(3, 4), f32(2, 4)], {"out_dtype": DType.bf16}, [bf16(2, 4)]),
     ],
-    "bias_add": ([bf16(4, 7), bf16(4)], {}, [bf16(4, 7)]),
+    "bias_add": [
+        ([bf16(4, 7), bf16(4)], {}, [bf16(4, 7)]),
+        ([f16(4, 7), f32(7)], {}, [f16(4, 7)]),
+    ],
 }  # fmt: skip
