@@ -53,6 +53,9 @@ def _measure(args: Namespace, output: Path) -> int:
         old = Tuning.load(output, rt.spec, registry, stale=args.update)
         if args.update:
             again = [m.region for m in old.regions.values()]
+            stale = old.stale(registry)
+            if stale:  # the rest stands
+                known = old.without(stale).merge(*others)
         else:
             known = old.merge(known) if known else old
     elif args.model is None:
@@ -68,7 +71,9 @@ def _measure(args: Namespace, output: Path) -> int:
             asked.model, args.budget, asked.mode, device=args.device, loss=asked.loss, optimizer=asked.optimizer,
             accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
         )  # fmt: skip
-    whole = report.tuning.save_into(output, update=args.update) if report.tuning else None
+    whole = (
+        report.tuning.save_into(output, update=registry if args.update else None) if report.tuning else None
+    )
     if args.json:
         print(
             json.dumps(
@@ -135,7 +140,7 @@ def _show(tunings: Sequence[tuple[str, Tuning]], as_json: bool) -> None:
             (
                 "of",
                 "",
-                f"{f['device']}, kernels {f['kernels']}, {f['date']}, aicf {f['versions'].get('aicf', '?')}",
+                f"{f['device']}, {counted(f['kernels'], 'kernel')}, {f['date']}, aicf {f['versions'].get('aicf', '?')}",
             ),
             *(("refused", "bold red", f"{r['kernel']} on {r['region']}: {r['why']}") for r in f["refused"]),
             *(
@@ -149,7 +154,7 @@ def _show(tunings: Sequence[tuple[str, Tuning]], as_json: bool) -> None:
 def _facts(path: str, tuning: Tuning) -> dict[str, Any]:
     header, device = tuning.header, _device_of(tuning)
     return {
-        "file": path, "device": header.place, "kernels": header.kernels, "date": header.date,
+        "file": path, "device": header.place, "kernels": len(header.kernels), "date": header.date,
         "versions": dict(header.versions), "regions": len(tuning.regions), "times": len(tuning),
         "refused": [
             {"region": str(m.region), "kernel": id, "why": why}

@@ -13,7 +13,8 @@ import aicf
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
-from benchmarks.digests import digest_of, source
+from aicf.registry.text_digest import source
+from benchmarks.digests import digest_of
 from benchmarks.stats import Stats
 
 ROOT = Path(__file__).parents[1]

@@ -1,6 +1,6 @@
 """Tuning data: measured times of kernels on regions, which override predictions, and kernels that were found wrong.
 
-A `Tuning` belongs to one device and to the text of that device's kernels; `tuning_file.py` has its JSON layout. It is a
+A `Tuning` belongs to one device, and each time to the text of its kernel and of the ops that it inlines; `tuning_file.py` has its JSON layout. It is a
 mapping of (region key, kernel id) to microseconds, which is all that selection asks of it besides `refused`.
 """
 
@@ -11,9 +11,9 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import blake2s
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 from ..device.spec import DeviceSpec
 from ..errors import TuningError
 from ..files import read_text
+from ..ops.schema import schema_of
 from ..rows import RegionSpec
+from .text_digest import inlined, op_digest, variant_digest
 
 if TYPE_CHECKING:
     from .registry import KernelRegistry
@@ -39,8 +41,18 @@ PACKAGES = (
 
 def kernels_hash(kind: str = "cuda", root: Path = Path(__file__).parents[2]) -> str:
     """A digest of the text of aicf's kernels for a kind of device: paths and contents, whatever the line ends."""
+    return _hash_of([f"{kind}_kernels"], root)
+
+
+def text_hash(kind: str, root: Path = Path(__file__).parents[2]) -> str:
+    """As `kernels_hash`, with the ops that kernels inline: where it is the same, no single digest is another."""
+    return _hash_of([f"{kind}_kernels", "ops"], root)
+
+
+def _hash_of(folders: Iterable[str], root: Path) -> str:
     digest = blake2s(digest_size=8)
-    for path in sorted((root / "aicf" / f"{kind}_kernels").rglob("*.py"), key=lambda p: p.as_posix()):
+    found = [path for folder in folders for path in (root / "aicf" / folder).rglob("*.py")]
+    for path in sorted(found, key=lambda p: p.as_posix()):
         text = path.read_text(encoding="utf-8")  # universal newlines: \r\n is read as \n
         digest.update(f"{path.relative_to(root).as_posix()}\0{text}\0".encode())
     return digest.hexdigest()
@@ -57,26 +69,40 @@ def _place(name: str, target: str, sms: int) -> str:
 
 @dataclass(frozen=True)
 class Header:
-    """What the times belong to. Device and kernels decide whether they may be used; the rest is told."""
+    """What the times belong to. Device, kernels and ops decide whether they may be used; the rest is told.
+
+    kernels, ops  digests of each that there are times of, or that such a kernel inlines (text_digest.py)
+    text          of all of aicf's together (`text_hash`): where it is today's, aicf's own need not be looked at one by one
+    """
 
     device: str
     kind: str
     target: str
     sms: int
-    kernels: str
+    text: str
     versions: Mapping[str, str] = field(hash=False)
     date: str
+    kernels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ops: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def here(cls, device: DeviceSpec) -> Header:
-        """Of what is measured now, with today's kernels."""
+    def here(
+        cls, device: DeviceSpec, registry: KernelRegistry | None = None, measured: Iterable[Measured] = ()
+    ) -> Header:
+        """Of what is measured now, with today's kernels of the registry."""
         versions = {"python": platform.python_version()}
         for package in PACKAGES:
             with suppress(PackageNotFoundError):
                 versions[package] = version(package)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        kernels = kernels_hash(device.kind)
-        return cls(device.name, device.kind, device.target, device.sms, kernels, versions, now)
+        measured = list(measured)
+        ids = {id for m in measured for id in (*m.timings, *m.refused)}
+        kernels = {
+            id: variant_digest(registry.by_id(id)) for id in sorted(ids) if registry and id in registry
+        }
+        ops = {name: op_digest(name) for name in sorted({n for m in measured for n in inlined(m.region)})}
+        text = text_hash(device.kind)
+        return cls(device.name, device.kind, device.target, device.sms, text, versions, now, kernels, ops)
 
     @property
     def place(self) -> str:
@@ -180,21 +206,54 @@ class Tuning(Mapping[tuple[str, str], float]):
     def updated(self, newer: Tuning) -> Tuning:
         """With the other's regions in place of one's own."""
         self._check_same(newer)
-        return Tuning(newer.header, {**self.regions, **newer.regions}.values())
+        return Tuning(self._joined(newer.header, newer.header), {**self.regions, **newer.regions}.values())
+
+    def _joined(self, other: Header, told: Header) -> Header:
+        """The header of all that both are of, as `told` tells of it. The text is today's only if it is that of both."""
+        mine = self.header
+        text = told.text if mine.text == other.text else ""
+        kernels, ops = {**mine.kernels, **other.kernels}, {**mine.ops, **other.ops}
+        return replace(told, text=text, kernels=dict(sorted(kernels.items())), ops=dict(sorted(ops.items())))
+
+    def changed(self, registry: KernelRegistry) -> list[str]:
+        """Kernels, and ops that they inline, that have another text today."""
+        header, same = self.header, self.header.text == text_hash(self.header.kind)
+        known = {id: registry.by_id(id) for id in header.kernels if id in registry}
+        kernels = [v for v in known.values() if not (same and v.origin == "aicf")]
+        ops = [name for name in header.ops if not (same and schema_of(name).origin == "aicf")]
+        found = [v.id for v in kernels if variant_digest(v) != header.kernels[v.id]]
+        return found + [name for name in ops if op_digest(name) != header.ops[name]]
+
+    def stale(self, registry: KernelRegistry) -> list[str]:
+        """What has changed, and kernels that are no more."""
+        return [*self.changed(registry), *sorted(id for id in self.kernel_ids if id not in registry)]
+
+    def without(self, names: Collection[str]) -> Tuning:
+        """Without the times of these kernels, and of regions with these ops."""
+        kept = []
+        for m in self.regions.values():
+            timings = {id: t for id, t in m.timings.items() if id not in names}
+            refused = {id: why for id, why in m.refused.items() if id not in names}
+            if (timings or refused) and inlined(m.region).isdisjoint(names):
+                kept.append(Measured(m.region, timings, refused))
+        known = self.header.kernels, self.header.ops
+        kernels, ops = ({name: d for name, d in digests.items() if name not in names} for digests in known)
+        return Tuning(replace(self.header, kernels=kernels, ops=ops), kept)
 
     def merge(self, *others: Tuning) -> Tuning:
         """All regions of all. Of two times for one kernel and region the more telling one stays; a refusal outweighs both.
 
         The result does not depend on the order.
         """
-        merged: dict[str, Measured] = {}
-        header = self.header
-        for tuning in (self, *others):
-            self._check_same(tuning)
-            header = max(header, tuning.header, key=lambda h: (h.date, sorted(h.versions.items())))
+        whole = self
+        for tuning in others:
+            whole._check_same(tuning)
+            merged, mine, theirs = dict(whole.regions), whole.header, tuning.header
             for key, measured in tuning.regions.items():
                 merged[key] = _joined(merged[key], measured) if key in merged else measured
-        return Tuning(header, merged.values())
+            told = max(mine, theirs, key=lambda h: (h.date, sorted(h.versions.items())))
+            whole = Tuning(whole._joined(theirs, told), merged.values())
+        return whole
 
     def _check_same(self, other: Tuning) -> None:
         mine, theirs = self.header, other.header
@@ -203,11 +262,13 @@ class Tuning(Mapping[tuple[str, str], float]):
                 "these times are of different devices", expected=mine.place, got=theirs.place,
                 hint="keep a file for each device",
             )  # fmt: skip
-        if mine.kernels != theirs.kernels:
-            raise TuningError(
-                "these times are of different kernels", expected=mine.kernels, got=theirs.kernels,
-                hint="aicf tune --update measures the older one's regions again",
-            )  # fmt: skip
+        for what, ours, others in (("kernels", mine.kernels, theirs.kernels), ("ops", mine.ops, theirs.ops)):
+            both = sorted(ours.keys() & others.keys())
+            if apart := [f"{n}: {ours[n]} and {others[n]}" for n in both if ours[n] != others[n]]:
+                raise TuningError(
+                    f"these times are of different {what}", details=apart,
+                    hint="aicf tune --update measures the older one's regions again",
+                )  # fmt: skip
 
     def diff(self, after: Tuning) -> list[Change]:
         """Times that differ, in the order of regions and kernels."""
@@ -226,7 +287,7 @@ class Tuning(Mapping[tuple[str, str], float]):
         """Read a file, whole or not at all: TuningError names the file and what is wrong with it.
 
         device    whose times they must be
-        registry  must have every kernel that is named
+        registry  must have every kernel that is named, of the same text
         stale     accept times of kernels that have changed since, to measure their regions again
         """
         from .tuning_file import parse
@@ -249,12 +310,14 @@ class Tuning(Mapping[tuple[str, str], float]):
         if stale:
             return
         hint = "aicf tune --update --output FILE measures its regions again"
-        if (now := kernels_hash(self.header.kind)) != self.header.kernels:
+        if registry is None:
+            return
+        if changed := self.changed(registry):
             raise TuningError(
-                f"{name} is stale: the {self.header.kind} kernels have changed since {self.header.date[:10]}",
-                expected=f"kernels {now}", got=f"kernels {self.header.kernels}", hint=hint,
+                f"{name} is stale: what it has times of has changed since {self.header.date[:10]}",
+                details=changed, hint=hint,
             )  # fmt: skip
-        missing = sorted(id for id in self.kernel_ids if registry is not None and id not in registry)
+        missing = sorted(id for id in self.kernel_ids if id not in registry)
         if missing:
             raise TuningError(
                 f"{name} is stale: it has times of kernels that are not registered",
@@ -282,21 +345,21 @@ class Tuning(Mapping[tuple[str, str], float]):
         except (OSError, TypeError, ValueError) as error:  # no text, or a NUL in it
             raise TuningError(f"{str(path)!r} can't be written: {error}") from error
 
-    def save_into(self, path: str | Path, update: bool = False) -> Tuning:
+    def save_into(self, path: str | Path, update: KernelRegistry | None = None) -> Tuning:
         """Merge with what the file holds and write that; processes that do so at once wait for each other.
 
-        update  these regions take the place of those in the file; times of other kernels than today's are dropped
+        update  these regions take the place of those in the file; times of what is not as in this registry are dropped
         """
         from filelock import FileLock
 
         path, whole = Path(path), self
         with FileLock(path.with_name(f".{path.name}.lock")):
             if path.exists():
-                old = Tuning.load(path, stale=update)
-                if not update:
+                old = Tuning.load(path)
+                if update is None:
                     whole = old.merge(self)
-                elif old.header.kernels == self.header.kernels:
-                    whole = old.updated(self)
+                else:
+                    whole = old.without(old.stale(update)).updated(self)
             whole.save(path)
         return whole
 

@@ -1,9 +1,10 @@
 """The JSON of a tuning file: written in one form, and read with every field checked before any of it is used.
 
     format    "aicf tuning"
-    version   1
+    version   2
     header    device: its name · kind: cpu or cuda · target: the compiler's name for it · sms: multiprocessors
-              kernels: digest of the text of the kernels (`kernels_hash`) · versions: {package: version} · date
+              text: digest of the text of all kernels and ops (`text_hash`) · versions: {package: version} · date
+              kernels: {id: digest} of each that is named below · ops: {name: digest} of the regions'
     regions   [{region: as RegionSpec.to_json has it,
                 measured: [{kernel: its id, us: median, spread: interquartile range / median, runs, verified: true}],
                 refused:  [{kernel: its id, why: what it did wrong}]}]
@@ -27,7 +28,7 @@ from ..files import COUNT, HEX, TEXT, Bad, list_of, must, parse_json, record, sh
 from .region_file import KIND, REGION, region_of
 from .tuning import Header, Measured, Timing, Tuning
 
-FORMAT, VERSION = "aicf tuning", 1
+FORMAT, VERSION = "aicf tuning", 2
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
@@ -113,11 +114,11 @@ def parse(text: str, name: str) -> Tuning:
 # --- checks ------------------------------------------------------------------------------------------------------------
 
 
-def _versions(value: Any, at: str) -> None:
+def _texts(value: Any, at: str) -> None:
     if not isinstance(value, dict):
-        raise Bad(at, "an object of packages and versions", value)
-    for package, text in value.items():
-        TEXT(text, f"{at}.{package}")
+        raise Bad(at, "an object of names and texts", value)
+    for name, text in value.items():
+        TEXT(text, f"{at}.{name}")
 
 
 def _number(value: Any) -> bool:
@@ -128,7 +129,7 @@ _FILE = record(
     format=TEXT,
     version=COUNT,
     header=record(
-        device=TEXT, kind=KIND, target=TEXT, sms=COUNT, kernels=HEX, versions=_versions, date=TEXT
+        device=TEXT, kind=KIND, target=TEXT, sms=COUNT, text=HEX, versions=_texts, date=TEXT, kernels=_texts, ops=_texts
     ),
     regions=list_of(
         record(

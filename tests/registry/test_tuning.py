@@ -125,15 +125,18 @@ def test_an_update_takes_the_place_of_whole_regions():
     [
         ({"device": "h200"}, "different devices"),
         ({"sms": 9}, "different devices"),
-        ({"kernels": "0" * 16}, "different kernels"),
+        ({"kernels": {"cpu.a.v1": "0" * 12}}, "different kernels"),
+        ({"ops": {"relu": "0" * 12}}, "different ops"),
     ],
 )
 def test_times_of_other_devices_or_kernels_are_not_merged(change, message):
     other = Tuning(replace(HEADER, **change))
+    digests = {"kernels": {"cpu.a.v1": "1" * 12}, "ops": {"relu": "1" * 12, "add": "2" * 12}}
+    one = Tuning(replace(HEADER, **digests), one_of("cpu.a.v1").regions.values())
     with pytest.raises(TuningError, match=message):
-        one_of("cpu.a.v1").merge(other)
+        one.merge(other)
     with pytest.raises(TuningError, match=message):
-        one_of("cpu.a.v1").updated(other)
+        one.updated(other)
 
 
 def test_a_diff_has_what_changed_appeared_and_went():

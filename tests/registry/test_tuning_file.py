@@ -17,7 +17,8 @@ from aicf import default_registry
 from aicf.device.spec import preset
 from aicf.errors import TuningError
 from aicf.registry import tuning as tuning_module
-from aicf.registry.tuning import Measured, Timing, Tuning, kernels_hash, tuning_of
+from aicf.registry.text_digest import op_digest, variant_digest
+from aicf.registry.tuning import Header, Measured, Timing, Tuning, kernels_hash, tuning_of
 from aicf.registry.tuning_file import _checksum, parse, text_of
 from examples import examples
 
@@ -97,7 +98,7 @@ GEMM = ("regions", 1, "region") if "gemm" in json.loads(TEXT)["regions"][1]["reg
 WRONG = {
     "no object": (lambda d: d.clear(), "no tuning file"),
     "other format": (at("format", to="gcc"), "no tuning file"),
-    "next version": (at("version", to=2), "another version"),
+    "next version": (at("version", to=3), "another version"),
     "version is true": (at("version", to=True), "another version"),
     "no header": (lambda d: d.pop("header"), "header is wrong"),
     "header is a list": (at("header", to=[]), "header is wrong"),
@@ -201,16 +202,65 @@ def test_times_of_kernels_that_have_changed_or_gone_are_stale(file):
     with pytest.raises(TuningError, match=r"stale: it has times of kernels that are not registered") as error:
         Tuning.load(file, CPU, default_registry())
     assert "cpu.gone.v1" in str(error.value) and "--update" in str(error.value)
-    Tuning(replace(HEADER, kernels="0123456789abcdef"), one_of("cpu.reference.v1").regions.values()).save(
-        file
+
+
+REFERENCE = default_registry().by_id("cpu.reference.v1")
+OTHERS = {"cpu.reference.v1": "012345678901", "relu": "0123456789ab"}
+
+
+def header(text="", kernels=None, ops=None):
+    """Of times of cpu.reference.v1 on a relu."""
+    digests = {"cpu.reference.v1": variant_digest(REFERENCE)} if kernels is None else kernels
+    return replace(
+        HEADER, text=text, kernels=digests, ops={"relu": op_digest("relu")} if ops is None else ops
     )
-    with pytest.raises(TuningError, match=r"tuning\.json is stale: the cpu kernels have changed") as error:
+
+
+@pytest.mark.spec("A7")
+@pytest.mark.parametrize("name", OTHERS)
+def test_times_of_a_kernel_or_an_op_that_has_changed_are_stale(name, file):
+    changed = {name: OTHERS[name]}
+    told = header(ops=changed) if name == "relu" else header(kernels=changed)
+    Tuning(told, one_of("cpu.reference.v1").regions.values()).save(file)
+    with pytest.raises(
+        TuningError, match=r"tuning\.json is stale: what it has times of has changed"
+    ) as error:
         Tuning.load(file, CPU, default_registry())
-    assert "--update" in str(error.value)
+    assert name in str(error.value) and "--update" in str(error.value)
     stale = Tuning.load(file, CPU, stale=True)
     with pytest.raises(TuningError, match="this tuning is stale"):
         tuning_of(stale, CPU, default_registry())
     assert len(Tuning.load(file, CPU, default_registry(), stale=True)) == 1
+    assert stale.stale(default_registry()) == [name]
+
+
+@pytest.mark.spec("A7")
+def test_a_change_of_other_kernels_makes_no_time_stale(file):
+    """The text of all is another; that of the one measured, and of its op, are not."""
+    good = Tuning(header(text="00ff"), one_of("cpu.reference.v1").regions.values())
+    good.save(file)
+    assert Tuning.load(file, CPU, default_registry()) == good
+    more = default_registry().copy()
+    more.add(replace(REFERENCE, id="cpu.newer.v1"))
+    assert Tuning.load(file, CPU, more) == good
+
+
+def test_a_kernel_of_another_package_has_a_digest_of_its_own(file):
+    """aicf's text says nothing of it."""
+    theirs = replace(REFERENCE, id="cpu.theirs.v1", origin="acme", build=lambda region, device: None)
+    registry = default_registry().copy()
+    registry.add(theirs)
+    measured = one_of("cpu.theirs.v1").regions.values()
+    made = Header.here(CPU, registry, measured)
+    assert made.kernels == {"cpu.theirs.v1": variant_digest(theirs)} and made.ops == {
+        "relu": op_digest("relu")
+    }
+    Tuning(made, measured).check("it", CPU, registry)
+    other = default_registry().copy()
+    other.add(replace(theirs, build=lambda region, device: []))
+    with pytest.raises(TuningError, match="stale") as error:
+        Tuning(made, measured).check("it", CPU, other)
+    assert "cpu.theirs.v1" in str(error.value)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file, monkeypatch):
@@ -226,14 +276,24 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file, monkeypat
     assert Tuning.load(file) == one_of("cpu.a.v1")
 
 
-def test_what_is_saved_into_a_stale_file_replaces_it_only_on_request(file):
-    old = Tuning(replace(HEADER, kernels="0123456789abcdef"), one_of("cpu.a.v1").regions.values())
+def test_what_is_saved_into_a_file_drops_what_is_stale_only_on_request(file):
+    both = one_of("cpu.reference.v1").merge(one_of("cpu.gone.v1", r=REGIONS[1]))
+    stale = {"cpu.reference.v1": "012345678901", "cpu.gone.v1": "00"}
+    old = Tuning(
+        header(kernels=stale),
+        [*both.regions.values(), Measured(REGIONS[2], {"cpu.gemm_blas.v2": Timing(2.0)})],
+    )
     old.save(file)
-    with pytest.raises(TuningError, match="stale"):
-        one_of("cpu.b.v1").save_into(file)
+    new = Tuning(header(), one_of("cpu.reference.v1", us=7.0).regions.values())
+    with pytest.raises(TuningError, match="different kernels"):
+        new.save_into(file)
     assert parse(file.read_text(), "") == old
-    one_of("cpu.b.v1").save_into(file, update=True)
-    assert Tuning.load(file) == one_of("cpu.b.v1")
+    new.save_into(file, update=default_registry())
+    left = Tuning.load(file, CPU, default_registry())
+    assert dict(left) == {
+        (REGIONS[0].key, "cpu.reference.v1"): 7.0,
+        (REGIONS[2].key, "cpu.gemm_blas.v2"): 2.0,
+    }
 
 
 def save_many(path: str, first: int) -> None:

@@ -174,7 +174,9 @@ class _Session:
         return self.tuning is not tuning
 
     def _keep(self, measured: Iterable[Measured]) -> None:
-        self.tuning = self.tuning.updated(Tuning(Header.here(self.bench.runtime.spec), measured))
+        measured = list(measured)
+        header = Header.here(self.bench.runtime.spec, self.bench.registry, measured)
+        self.tuning = self.tuning.updated(Tuning(header, measured))
 
 
 def _runs(region: RegionSpec) -> bool:

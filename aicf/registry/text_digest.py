@@ -1,0 +1,268 @@
+"""What kernels are made of, as digests: which times belong to today's text of a kernel, and which to an earlier one.
+
+A variant's digest covers the source of all that its `build` reaches within the kernels' packages, and within its own if another package
+brings it: bodies, device functions, intrinsics, launch constants, and the values that it was made with, such as a tiling. It does not
+cover what the kernel predicts of itself (`cost`), what it accepts, or what compiles it; compilers' versions stand beside times. The ops'
+scalar functions that a kernel inlines have digests of their own. Source and not bytecode, since times are taken with one Python and
+used with another. Comments and docstrings don't count.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import functools
+import importlib
+import inspect
+import io
+import linecache
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from hashlib import blake2s
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from ..code_cache.digest import Description, Undescribable
+from ..code_cache.digest import digest as code_digest
+from ..ops import record
+from ..ops.schema import schema_of
+from ..rows import RegionSpec
+from ..types import OpKind
+from .steps import expanded
+from .variant import KernelVariant
+
+PACKAGES = ("aicf.cuda_kernels", "aicf.cpu_kernels")
+# The way from a body to machine code: recorded as versions, and no part of a kernel.
+ROUTE = tuple(
+    f"aicf.cuda_kernels.{name}"
+    for name in ("cache", "compile", "dsl", "engine", "keys", "simulate", "workers")
+)
+NOT_BUILT = frozenset(
+    {"accepts", "cost", "family", "least", "viable", "workspace"}
+)  # methods of a variant's class
+
+
+def variant_digest(variant: KernelVariant) -> str:
+    return digest(variant.build)
+
+
+def inlined(region: RegionSpec) -> set[str]:
+    """Names of the ops that a kernel for the region may inline: its own, and the steps of those that expand."""
+    return {op.kind.name for op in (*region.ops, *expanded(region).ops)}
+
+
+def op_digest(name: str) -> str:
+    """Of what kernels inline of an op."""
+    return _op_digest(schema_of(name).kind, record.removals)
+
+
+@functools.cache
+def _op_digest(kind: OpKind, removals: int) -> str:
+    schema = schema_of(kind)
+    parts = (schema.scalar, schema.access_fn, schema.constants_fn, schema.special_fn, schema.expand_fn)
+    return _hash([digest(part) if part else "" for part in parts])
+
+
+@functools.cache
+def digest(start: Callable[..., Any]) -> str:
+    """Of a function and what it reaches: in the kernels' packages and in its own module's."""
+    try:
+        return _hash(sorted(_reached(start)))
+    except (OSError, TypeError, StopIteration, SyntaxError):  # made without a source that can be read
+        return _described_code(start)
+
+
+def _described_code(start: Callable[..., Any]) -> str:
+    """Of bytecode, which every Python has its own of; "" of what can't be described."""
+    try:
+        return code_digest(Description().of(start)).hex()[:12]
+    except Undescribable:
+        return ""
+
+
+def _hash(parts: Iterable[str]) -> str:
+    return blake2s("\0".join(parts).encode(), digest_size=6).hexdigest()
+
+
+def _reached(start: Callable[..., Any]) -> set[str]:
+    """An entry for each function and class that is reached, and for the values around it."""
+    entries: set[str] = set()
+    seen: set[Any] = set()
+    open_ = [_function(start)]
+    own = _package(open_[0].__module__)
+    while open_:
+        value = open_.pop()
+        if value not in seen:
+            seen.add(value)
+            entry, more = _entry(value, own)
+            entries.add(entry)
+            open_ += more
+    return entries
+
+
+def _function(value: Any) -> Any:
+    """What a cache, a partial or a decorator stands before."""
+    while True:
+        if isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, MethodType):
+            value = value.__func__
+        elif hasattr(value, "__wrapped__"):
+            value = value.__wrapped__
+        else:
+            return value
+
+
+@functools.cache
+def _entry(value: Any, own: str) -> tuple[str, list[Any]]:
+    """Of a function or a class: its source and the values that it reads, and the functions and classes among them."""
+    more: list[Any] = []
+    read = [
+        f"{name}={_described(v, more, own)}"
+        for name, v in sorted(_read(value, own), key=lambda item: item[0])
+    ]
+    return f"{_name(value)}\n{source(value)}\n{'; '.join(read)}", more
+
+
+def _read(value: Any, own: str) -> Iterator[tuple[str, Any]]:
+    tree = _node(value)
+    module = importlib.import_module(value.__module__)
+    scope = value.__globals__ if isinstance(value, FunctionType) else vars(module)
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or ())
+        yield from ((name, cell.cell_contents) for name, cell in cells)
+        yield "defaults", (value.__defaults__, value.__kwdefaults__)
+    for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & set(scope):
+        yield name, scope[name]
+        if isinstance(scope[name], ModuleType) and _ours(scope[name].__name__, own):
+            yield from _attributes(tree, name, scope[name])
+    for node in ast.walk(tree):  # imports within a function: bodies are imported where they are built
+        if isinstance(node, ast.ImportFrom):
+            where = "." * node.level + (node.module or "")
+            package = value.__module__ if hasattr(module, "__path__") else value.__module__.rpartition(".")[0]
+            found = importlib.import_module(where, package)
+            for alias in node.names:
+                if hasattr(found, alias.name):
+                    taken = getattr(found, alias.name)
+                else:
+                    taken = importlib.import_module(f"{found.__name__}.{alias.name}")
+                yield alias.name, taken
+                if isinstance(taken, ModuleType) and _ours(taken.__name__, own):
+                    yield from _attributes(tree, alias.asname or alias.name, taken)
+
+
+def _attributes(tree: ast.AST, name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
+            yield f"{name}.{node.attr}", getattr(module, node.attr, None)
+
+
+def _described(value: Any, more: list[Any], own: str) -> str:
+    """A value in words; functions and classes of kernels by name, and put to `more`."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{_name(type(value))}.{value.name}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_described(v, more, own) for v in value)})"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(_described(v, more, own) for v in value))}}}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{_described(k, more, own)}: {_described(v, more, own)}' for k, v in value.items()))}}}"
+    if isinstance(value, KernelVariant):  # one that is built in the place of another
+        return f"{value.id} of {_described(value.build, more, own)}"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (_described(getattr(value, f.name), more, own) for f in fields(value))
+        return f"{_described(type(value), more, own)}({', '.join(parts)})"
+    if isinstance(value, functools.partial):
+        return f"{_described(value.func, more, own)}({_described((value.args, value.keywords), more, own)})"
+    bare = _function(value)
+    if isinstance(bare, FunctionType | type) and _ours(bare.__module__, own):
+        more.append(bare)
+    return _name(bare)
+
+
+def _package(module: str) -> str:
+    """Where what a function reaches is its own: a package that brings kernels, as a whole; of aicf, the module."""
+    return module if module.startswith("aicf.") else module.partition(".")[0]
+
+
+def _ours(module: str | None, own: str) -> bool:
+    return module not in ROUTE and any(f"{module}.".startswith(f"{p}.") for p in (*PACKAGES, own))
+
+
+def _name(value: Any) -> str:
+    named = value if isinstance(value, FunctionType | type | ModuleType) else type(value)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', named.__name__)}"
+
+
+@functools.cache
+def source(value: Any) -> str:
+    """Without comments, docstrings, blank lines and what only a choice needs; the same for every Python."""
+    text, lines, _ = _module(inspect.getsourcefile(value) or "")
+    node = _node(value)
+    if isinstance(node, ast.Lambda):
+        return f"({ast.get_source_segment(text, node)})"
+    first, last = _lines(node)
+    kept = lines[first - 1 : last]
+    for start, end in _left_out(node):
+        kept[start - first : end - first + 1] = [""] * (end - start + 1)
+    return textwrap.dedent("\n".join(line for line in kept if line.strip()))
+
+
+@functools.cache
+def _module(path: str) -> tuple[str, list[str], ast.AST]:
+    """A file's text, its lines without comments, and its tree."""
+    text = "".join(linecache.getlines(path))  # of a notebook's cells, too
+    if not text:
+        raise OSError(f"no source in {path!r}")
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    return text, lines, ast.parse(text)
+
+
+@functools.cache
+def _node(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
+    _, _, tree = _module(inspect.getsourcefile(value) or "")
+    if isinstance(value, type):
+        node: Any = tree
+        for name in value.__qualname__.replace(".<locals>", "").split("."):
+            named = (
+                n for n in ast.walk(node) if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
+            )
+            node = next(named)
+        return node
+    code = value.__code__
+    if code.co_name != "<lambda>":
+        named = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name)
+        return next(n for n in named if code.co_firstlineno in (n.lineno, _lines(n)[0]))
+    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+
+    def covers(node: ast.Lambda) -> int:
+        body = node.body
+        start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
+        return sum(start <= place < end for place in places)
+
+    lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+    return max(lambdas, key=lambda n: (covers(n), -len(ast.dump(n))))
+
+
+def _lines(node: Any) -> tuple[int, int]:
+    """First and last, decorators among them."""
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno
+
+
+def _left_out(tree: ast.AST) -> Iterable[tuple[int, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1:
+                yield first.lineno, first.end_lineno or first.lineno
+        if isinstance(node, ast.ClassDef):
+            inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in NOT_BUILT)
+            yield from map(_lines, inside)
