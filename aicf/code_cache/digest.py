@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from .source import source
+
 # Packages whose functions are what they are: no part of a kernel's source.
 LIBRARIES = frozenset(
     sys.stdlib_module_names | {"cuda", "llvmlite", "ml_dtypes", "numba", "numba_cuda", "numpy"}
@@ -135,10 +137,16 @@ class Description:
 
     def _function(self, fn: FunctionType) -> bytes:
         cells = [self.of(cell.cell_contents) for cell in fn.__closure__ or ()]
-        read = [(name, fn.__globals__[name]) for name in globals_read(fn.__code__) if name in fn.__globals__]
+        read = [(name, fn.__globals__[name]) for name in self.names(fn) if name in fn.__globals__]
         around = [pack(name, self.of(value), self._attributes(value, fn)) for name, value in read]
         defaults = self.of((fn.__defaults__, fn.__kwdefaults__))
-        return pack("function", _code(fn.__code__), defaults, pack("cells", *cells), *around)
+        return pack("function", self.text(fn), defaults, pack("cells", *cells), *around)
+
+    def text(self, fn: FunctionType) -> bytes:
+        return _code(fn.__code__)
+
+    def names(self, fn: FunctionType) -> Iterable[str]:
+        return globals_read(fn.__code__)
 
     def _attributes(self, value: Any, fn: FunctionType) -> bytes:
         """What the function may take from a module that is no library: `helpers.twice(x)` depends on `twice`."""
@@ -146,6 +154,22 @@ class Description:
             return b""
         used = sorted(set(_attribute_names(fn.__code__)) & set(vars(value)))
         return pack("attributes", *(pack(name, self.of(vars(value)[name])) for name in used))
+
+
+class Portable(Description):
+    """The same for every Python: by source where there is one to be read; of what reads bytecode, such as this, by source alone."""
+
+    def of(self, value: Any) -> bytes:
+        return pack("named", b"LIBRARIES") if value is LIBRARIES else super().of(value)
+
+    def text(self, fn: FunctionType) -> bytes:
+        try:
+            return source(fn).encode()
+        except (OSError, TypeError, StopIteration, SyntaxError):
+            return _code(fn.__code__)
+
+    def names(self, fn: FunctionType) -> Iterable[str]:
+        return () if fn.__module__ == __name__ else sorted(globals_read(fn.__code__))
 
 
 def _qualified(value: Any) -> bytes:

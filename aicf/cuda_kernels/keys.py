@@ -15,7 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ..code_cache.digest import Description, Undescribable, digest, pack, version
+from ..code_cache.digest import Description, Portable, Undescribable, digest, pack, version
 from ..registry.variant import Launch
 from .compile import Signature, compile_kernel, kernel_name, launch_bounds, waits_itself
 
@@ -35,23 +35,26 @@ def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool =
     return None if described is None else digest(pack("kernel", described, toolchain())).hex()
 
 
-def kernel_digest(launch: Launch, signature: Signature, target: str, strict: bool = False) -> bytes | None:
-    """Of the kernel alone, whatever compiles it; None as above."""
-    body = body_digest(launch.body)
+def kernel_digest(
+    launch: Launch, signature: Signature, target: str, strict: bool = False, portable: bool = False
+) -> bytes | None:
+    """Of the kernel alone, whatever compiles it; None as above. `portable`: by source, the same for every Python."""
+    body = body_digest(launch.body, Portable if portable else Description)
     parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict, waits_itself(launch))
     return None if body is None else digest(pack("launch", body, repr(parts).encode()))
 
 
-_BODIES: weakref.WeakKeyDictionary[Any, bytes | None] = weakref.WeakKeyDictionary()
+_BODIES: weakref.WeakKeyDictionary[Any, dict[type[Description], bytes | None]] = weakref.WeakKeyDictionary()
 
 
-def body_digest(body: Any) -> bytes | None:
-    if body not in _BODIES:
+def body_digest(body: Any, by: type[Description] = Description) -> bytes | None:
+    known = _BODIES.setdefault(body, {})
+    if by not in known:
         try:
-            _BODIES[body] = digest(Description().of(body))
+            known[by] = digest(by().of(body))
         except Undescribable:
-            _BODIES[body] = None
-    return _BODIES[body]
+            known[by] = None
+    return known[by]
 
 
 @functools.cache

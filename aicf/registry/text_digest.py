@@ -13,11 +13,6 @@ import ast
 import enum
 import functools
 import importlib
-import inspect
-import io
-import linecache
-import textwrap
-import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from hashlib import blake2s
@@ -26,6 +21,7 @@ from typing import Any
 
 from ..code_cache.digest import Description, Undescribable
 from ..code_cache.digest import digest as code_digest
+from ..code_cache.source import node_of, source
 from ..ops import record
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
@@ -39,6 +35,7 @@ ROUTE = tuple(
     f"aicf.cuda_kernels.{name}"
     for name in ("cache", "compile", "dsl", "engine", "keys", "simulate", "workers")
 )
+
 NOT_BUILT = frozenset(
     {"accepts", "cost", "family", "least", "viable", "workspace"}
 )  # methods of a variant's class
@@ -123,11 +120,11 @@ def _entry(value: Any, own: str) -> tuple[str, list[Any]]:
         f"{name}={_described(v, more, own)}"
         for name, v in sorted(_read(value, own), key=lambda item: item[0])
     ]
-    return f"{_name(value)}\n{source(value)}\n{'; '.join(read)}", more
+    return f"{_name(value)}\n{source(value, NOT_BUILT)}\n{'; '.join(read)}", more
 
 
 def _read(value: Any, own: str) -> Iterator[tuple[str, Any]]:
-    tree = _node(value)
+    tree = node_of(value)
     module = importlib.import_module(value.__module__)
     scope = value.__globals__ if isinstance(value, FunctionType) else vars(module)
     if isinstance(value, FunctionType):
@@ -196,73 +193,3 @@ def _ours(module: str | None, own: str) -> bool:
 def _name(value: Any) -> str:
     named = value if isinstance(value, FunctionType | type | ModuleType) else type(value)
     return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', named.__name__)}"
-
-
-@functools.cache
-def source(value: Any) -> str:
-    """Without comments, docstrings, blank lines and what only a choice needs; the same for every Python."""
-    text, lines, _ = _module(inspect.getsourcefile(value) or "")
-    node = _node(value)
-    if isinstance(node, ast.Lambda):
-        return f"({ast.get_source_segment(text, node)})"
-    first, last = _lines(node)
-    kept = lines[first - 1 : last]
-    for start, end in _left_out(node):
-        kept[start - first : end - first + 1] = [""] * (end - start + 1)
-    return textwrap.dedent("\n".join(line for line in kept if line.strip()))
-
-
-@functools.cache
-def _module(path: str) -> tuple[str, list[str], ast.AST]:
-    """A file's text, its lines without comments, and its tree."""
-    text = "".join(linecache.getlines(path))  # of a notebook's cells, too
-    if not text:
-        raise OSError(f"no source in {path!r}")
-    lines = text.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip()
-    return text, lines, ast.parse(text)
-
-
-@functools.cache
-def _node(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
-    _, _, tree = _module(inspect.getsourcefile(value) or "")
-    if isinstance(value, type):
-        node: Any = tree
-        for name in value.__qualname__.replace(".<locals>", "").split("."):
-            named = (
-                n for n in ast.walk(node) if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
-            )
-            node = next(named)
-        return node
-    code = value.__code__
-    if code.co_name != "<lambda>":
-        named = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name)
-        return next(n for n in named if code.co_firstlineno in (n.lineno, _lines(n)[0]))
-    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
-
-    def covers(node: ast.Lambda) -> int:
-        body = node.body
-        start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
-        return sum(start <= place < end for place in places)
-
-    lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
-    return max(lambdas, key=lambda n: (covers(n), -len(ast.dump(n))))
-
-
-def _lines(node: Any) -> tuple[int, int]:
-    """First and last, decorators among them."""
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno
-
-
-def _left_out(tree: ast.AST) -> Iterable[tuple[int, int]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1:
-                yield first.lineno, first.end_lineno or first.lineno
-        if isinstance(node, ast.ClassDef):
-            inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in NOT_BUILT)
-            yield from map(_lines, inside)

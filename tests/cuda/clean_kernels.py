@@ -1,6 +1,7 @@
 """Kernels that have been compiled and found clean: `make test` compiles those that are not among them, and a drawn few others.
 
-clean_kernels.txt has a digest for each, of all that its code depends on but the versions of what compiles it. `AICF_ACCEPT=1 make test`
+clean_kernels.txt has a digest for each, of the source of all that its code depends on, the same for every Python, without the versions of
+what compiles it. `AICF_ACCEPT=1 make test`
 adds those that it lacks; remove the file before to be rid of those that are no more.
 """
 
@@ -21,7 +22,7 @@ FOUND = os.environ.get("AICF_CLEAN_KERNELS")  # a folder, in which each process 
 
 
 def digest(launch: Launch, region: RegionSpec, target: str) -> str:
-    made = kernel_digest(launch, engine.signature_of(launch, region), target, region.strict)
+    made = kernel_digest(launch, engine.signature_of(launch, region), target, region.strict, portable=True)
     assert made is not None, f"{launch} depends on something that can't be described"
     return made.hex()[:12]
 

@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from cache_support import ADD, finish, key_of, launch_of, start
+from kernel_cases import FIRST, MORE, VARIANTS
 
+from aicf.code_cache import digest
+from aicf.code_cache.digest import Portable
 from aicf.cuda_kernels import cache, dsl, engine, keys
+from aicf.device.spec import preset
 from aicf.registry.variant import Num
 from aicf.types import f32, i32
 
@@ -178,6 +182,46 @@ def test_functions_that_call_themselves_or_each_other_have_keys():
     digests = {keys.body_digest(fn) for fn in (even, odd, other)}
     assert len(digests) == 3 and None not in digests
     assert keys.body_digest(make(1)[0]) == keys.body_digest(even)
+
+
+SCALE = 2.0
+
+
+def scaled(offset):
+    def body(x):
+        """A docstring."""
+        return x * SCALE + offset  # a comment
+
+    return body
+
+
+def test_portable_digests_follow_source_closures_and_globals(monkeypatch):
+    def digest(offset=1.0):
+        return keys.body_digest(scaled(offset), Portable)
+
+    first = digest()
+    assert first == digest() != digest(2.0)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert digest() != first
+
+
+@pytest.mark.parametrize(
+    "id", ["cuda.gemm_tiled_32x32.v1", "cuda.elementwise_flat.v1", "cuda.reduce_naive.v1"]
+)
+def test_portable_digests_have_nothing_of_this_python_s_own(id, monkeypatch):
+    """No bytecode, no list of its library's modules."""
+    case = next(c for c in [*FIRST, *MORE] if c.variant == id)
+    (launch, *_) = VARIANTS[id].build(case.region, preset("h200"))
+    first = digest.digest(Portable().of(launch.body))
+
+    def refuse(code):
+        raise AssertionError(f"bytecode of {code}")
+
+    monkeypatch.setattr(digest, "_code", refuse)
+    libraries = digest.LIBRARIES | {"a module of another Python"}
+    for module in (digest, dsl):
+        monkeypatch.setattr(module, "LIBRARIES", libraries)
+    assert digest.digest(Portable().of(launch.body)) == first
 
 
 def test_globals_that_are_read_are_found_as_python_finds_them():

@@ -59,10 +59,8 @@ def lowered(draw):
                     made.append(ctx.dropout(a, state, rate=0.5, layer=number))
                 elif kind == "step":
                     old = draw(st.sampled_from(states))
-                    p, v = (
-                        updated.get(old.vid, old),
-                        updated.get(-old.vid - 1) or ctx.fill(shape=old.shape, value=0.0, dtype=aicf.f32),
-                    )
+                    p, v = updated.get(old.vid, old), updated.get(-old.vid - 1)
+                    v = ctx.fill(shape=old.shape, value=0.0, dtype=aicf.f32) if v is None else v
                     new, moved = ctx.sgd_step(p, a, v, 0.1, 0.5, 0.0)
                     made += [new, moved]
                     updated[old.vid], updated[-old.vid - 1] = new, moved

@@ -1,0 +1,83 @@
+"""The source of functions and classes as it runs: without comments, docstrings and blank lines, the same for every Python."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import io
+import linecache
+import textwrap
+import tokenize
+from collections.abc import Iterable
+from typing import Any
+
+
+@functools.cache
+def source(value: Any, without: frozenset[str] = frozenset()) -> str:
+    """Of a function or a class; `without`: methods of these names. OSError where none can be read."""
+    text, lines, _ = _module(inspect.getsourcefile(value) or "")
+    node = node_of(value)
+    if isinstance(node, ast.Lambda):
+        return f"({ast.get_source_segment(text, node)})"
+    first, last = _lines(node)
+    kept = lines[first - 1 : last]
+    for start, end in _left_out(node, without):
+        kept[start - first : end - first + 1] = [""] * (end - start + 1)
+    return textwrap.dedent("\n".join(line for line in kept if line.strip()))
+
+
+@functools.cache
+def _module(path: str) -> tuple[str, list[str], ast.AST]:
+    """A file's text, its lines without comments, and its tree."""
+    text = "".join(linecache.getlines(path))  # of a notebook's cells, too
+    if not text:
+        raise OSError(f"no source in {path!r}")
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    return text, lines, ast.parse(text)
+
+
+@functools.cache
+def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
+    _, _, tree = _module(inspect.getsourcefile(value) or "")
+    if isinstance(value, type):
+        node: Any = tree
+        for name in value.__qualname__.replace(".<locals>", "").split("."):
+            named = (
+                n for n in ast.walk(node) if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
+            )
+            node = next(named)
+        return node
+    code = value.__code__
+    if code.co_name != "<lambda>":
+        named = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name)
+        return next(n for n in named if code.co_firstlineno in (n.lineno, _lines(n)[0]))
+    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+
+    def covers(node: ast.Lambda) -> int:
+        body = node.body
+        start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
+        return sum(start <= place < end for place in places)
+
+    lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+    return max(lambdas, key=lambda n: (covers(n), -len(ast.dump(n))))
+
+
+def _lines(node: Any) -> tuple[int, int]:
+    """First and last, decorators among them."""
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno
+
+
+def _left_out(tree: ast.AST, methods: frozenset[str]) -> Iterable[tuple[int, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1:
+                yield first.lineno, first.end_lineno or first.lineno
+        if isinstance(node, ast.ClassDef):
+            inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in methods)
+            yield from map(_lines, inside)
