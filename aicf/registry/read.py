@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..ops import record
 from ..ops.schema import Access, schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import DType, TensorDesc
+from ..types import AttrPack, DType, OpKind, TensorDesc
 from .by_form import by_form
 from .cores import core_of, tail_of
 from .index_map import STILL, Coordinate, IndexMap, follow, identity, operand_map, told
