@@ -15,6 +15,8 @@ from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.graph.build.evaluate import evaluate
 from aicf.graph.build.passes import optimize
 from aicf.graph.build.trace import Recipe, trace
+from aicf.ir import Role
+from aicf.ops import schemas
 
 from .chains import model_of, rows_of, run
 
@@ -41,7 +43,9 @@ def emitted(expression, arrays=ARRAYS):
     ctx = GraphEmitter(builder, "cpu")
     values = {name: ctx.input(name, a.shape, a.dtype) for name, a in arrays.items()}
     made = expression(**{n: values[n] for n in expression.__code__.co_varnames})
-    known = evaluate(builder.graph, {values[n]: a for n, a in arrays.items()})
+    fed = {values[n]: a for n, a in arrays.items()}
+    faults = builder.graph.externals(Role.fault)
+    known = evaluate(builder.graph, fed | {v: np.zeros(v.shape, v.dtype.numpy) for v in faults})
     return known[made], [op.kind for op in builder.graph.ops]
 
 
@@ -164,6 +168,19 @@ def test_every_slice_takes_what_numpy_s_takes(index, size):
     x = np.arange(size * 3, dtype=F).reshape(size, 3)
     got, _ = emitted(take, {"x": x})
     np.testing.assert_array_equal(got, take(x))
+
+
+@pytest.mark.skipif("gather" not in {s.name for s in schemas()}, reason="no op gathers")
+@pytest.mark.parametrize("shape", [(2,), (2, 3), ()], ids=str)
+@pytest.mark.parametrize(
+    "take", ["x[:, i]", "x[:, i, ::2]", "x[None, 1:, i, ..., ::-1]", "x[..., i, None, :]"]
+)
+def test_integers_choose_along_one_axis(take, shape):
+    expression = eval(f"lambda x, i: {take}")
+    x, i = RNG.normal(size=(3, 4, 5)).astype(F), RNG.integers(-4, 4, shape).astype(np.int32)
+    got, kinds = emitted(expression, {"x": x, "i": i})
+    np.testing.assert_array_equal(got, expression(x, i))
+    assert kinds.count("gather") == 1
 
 
 REFUSED = {
