@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class DType(enum.Enum):
-    """An element type. `id` is stable: it goes into attribute blobs."""
+    """An element type. `id` is stable: it goes into attribute blobs. Names count bits: i8 is NumPy's int8, whose own "i8" has 64."""
 
     f32 = (1, 4, "float")
     f16 = (2, 2, "float")
@@ -32,6 +32,13 @@ class DType(enum.Enum):
     bool = (6, 1, "bool")
     f8e4m3 = (7, 1, "float")
     f8e5m2 = (8, 1, "float")
+    i8 = (9, 1, "int")
+    u8 = (10, 1, "int")
+    i16 = (11, 2, "int")
+    u16 = (12, 2, "int")
+    u32 = (13, 4, "int")
+    u64 = (14, 8, "int")
+    f64 = (15, 8, "float")
 
     def __init__(self, id: int, itemsize: int, kind: str) -> None:
         self.id, self.itemsize, self.kind = id, itemsize, kind
@@ -43,8 +50,8 @@ class DType(enum.Enum):
 
     @property
     def compute(self) -> DType:
-        """The type arithmetic is done in: f32 for every float, itself for the others."""
-        return DType.f32 if self.kind == "float" else self
+        """The type arithmetic is done in: f32 for the narrower floats, itself for the others; integers wrap around in it."""
+        return DType.f32 if self.kind == "float" and self.itemsize < 8 else self
 
     @classmethod
     def of(cls, value: Any) -> DType:
@@ -84,12 +91,21 @@ _TO_NUMPY = {
     DType.bool: np.dtype(np.bool_),
     DType.f8e4m3: np.dtype(ml_dtypes.float8_e4m3fn),
     DType.f8e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    DType.i8: np.dtype(np.int8),
+    DType.u8: np.dtype(np.uint8),
+    DType.i16: np.dtype(np.int16),
+    DType.u16: np.dtype(np.uint16),
+    DType.u32: np.dtype(np.uint32),
+    DType.u64: np.dtype(np.uint64),
+    DType.f64: np.dtype(np.float64),
 }
 _FROM_NUMPY = {v: k for k, v in _TO_NUMPY.items()}
 _BY_ID = {t.id: t for t in DType}
 
 f32, f16, bf16, i32, i64, bool_ = DType.f32, DType.f16, DType.bf16, DType.i32, DType.i64, DType.bool
 f8e4m3, f8e5m2 = DType.f8e4m3, DType.f8e5m2
+i8, u8, i16, u16, u32, u64, f64 = DType.i8, DType.u8, DType.i16, DType.u16, DType.u32, DType.u64, DType.f64
+BASIC = frozenset({f32, f16, bf16, i32, i64, bool_, f8e4m3, f8e5m2})  # a kernel for others says that it is
 GREATEST = {f8e4m3: 448.0, f8e5m2: 57344.0}  # what saturates: a greater finite number becomes this
 
 
@@ -97,7 +113,12 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
     """x in an element type, as it is stored: nearest even, once; fp8 saturates, where ml_dtypes makes a NaN or an infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype is bf16 or dtype in GREATEST:  # ml_dtypes goes by way of f32
-            x = _odd_f32(x) if x.dtype == np.float64 else fewer_bits(x) if x.dtype.kind == "i" else x
+            x = (
+                odd_f32(x) if x.dtype == np.float64
+                else fewer_bits_unsigned(x) if x.dtype.kind == "u"
+                else fewer_bits(x) if x.dtype.kind == "i"
+                else x
+            )  # fmt: skip
         if dtype in GREATEST:
             wide = x.astype(np.float32)
             bounded = np.clip(wide, -GREATEST[dtype], GREATEST[dtype])
@@ -105,12 +126,16 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
         return x.astype(dtype.numpy)
 
 
-def _odd_f32(x: np.ndarray) -> np.ndarray:
-    """f64 in f32, what is inexact to the odd neighbour: it then rounds to fewer bits as x itself."""
-    near = x.astype(np.float32)
-    bits = near.view(np.uint32)
-    moved = np.where(np.abs(near) < np.abs(x), bits + np.uint32(1), bits - np.uint32(1)).view(np.float32)
-    return np.where((near == x) | np.isnan(x) | (bits & 1 == 1), near, moved)
+_ONE = np.int32(1)
+
+
+def odd_f32(x: Any) -> Any:
+    """f64 in f32, what is inexact to the odd neighbour: it then rounds to fewer bits as x itself. Of arrays, too; kernels call it."""
+    near = np.float32(x)
+    bits = near.view(np.int32)
+    moves = np.int32(near != x) * np.int32(x == x) * (_ONE - (bits & _ONE))
+    away = np.int32(abs(near) < abs(x))
+    return np.int32(bits + moves * (away + away - _ONE)).view(np.float32)
 
 
 _24, _38, _52, _63, _14, _12 = (np.int64(n) for n in (1 << 24, 1 << 38, 1 << 52, 63, 14, 12))
@@ -125,6 +150,14 @@ def fewer_bits(x: Any) -> Any:
     drop = _14 * np.int64(size >= _24) + _14 * np.int64(size >= _38) + _12 * np.int64(size >= _52)
     kept = wide >> drop
     return (kept | np.int64((kept << drop) != wide)) << drop
+
+
+def fewer_bits_unsigned(x: Any) -> Any:
+    """The same of unsigned integers, as f32: those that i64 lacks are halved before, and doubled behind."""
+    wide = np.uint64(x)
+    large = wide >> np.uint64(63)
+    half = (wide >> large) | (wide & large)
+    return np.float32(fewer_bits(np.int64(half))) * (np.float32(large) + np.float32(1))
 
 
 def numel(shape: tuple[Any, ...]) -> int:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from aicf.errors import AttrError, RegistryError
 from aicf.types import (
+    BASIC,
     ActKind,
     AttrPack,
     DType,
@@ -33,7 +34,7 @@ def test_ids_and_sizes_of_element_types_are_fixed():
     """Ids are stored in attribute blobs: a change of one breaks saved plans."""
     assert {t.name: (t.id, t.itemsize) for t in DType} == {
         "f32": (1, 4), "f16": (2, 2), "bf16": (3, 2), "i32": (4, 4), "i64": (5, 8), "bool": (6, 1), "f8e4m3": (7, 1),
-        "f8e5m2": (8, 1),
+        "f8e5m2": (8, 1), "i8": (9, 1), "u8": (10, 1), "i16": (11, 2), "u16": (12, 2), "u32": (13, 4), "u64": (14, 8), "f64": (15, 8),
     }  # fmt: skip
     assert all(DType.from_id(t.id) is t and t.numpy.itemsize == t.itemsize for t in DType)
 
@@ -42,7 +43,7 @@ def test_ids_and_sizes_of_element_types_are_fixed():
     "value, want",
     [
         (DType.f16, DType.f16), ("bf16", DType.bf16), (np.float32, DType.f32), ("float16", DType.f16),
-        (np.dtype("i8"), DType.i64), (ml_dtypes.bfloat16, DType.bf16), (bool, DType.bool), (int, DType.i64),
+        (np.dtype("i8"), DType.i64), ("i8", DType.i8), ("uint16", DType.u16), (float, DType.f64), (ml_dtypes.bfloat16, DType.bf16), (bool, DType.bool), (int, DType.i64),
         (ml_dtypes.float8_e4m3fn, DType.f8e4m3), ("float8_e5m2", DType.f8e5m2),
     ],
 )  # fmt: skip
@@ -50,16 +51,17 @@ def test_element_types_by_any_name(value, want):
     assert DType.of(value) is want
 
 
-@pytest.mark.parametrize("value", [np.float64, "f64", np.complex64, object(), "nonsense"])
+@pytest.mark.parametrize("value", [None, "f128", np.complex64, object(), "nonsense"])
 def test_what_is_no_element_type(value):
     with pytest.raises(AttrError, match=r"is not an aicf element type\n  expected: one of f32, f16, bf16"):
         DType.of(value)
 
 
-def test_floats_compute_in_f32():
+def test_narrow_floats_compute_in_f32():
     assert {t: t.compute for t in DType} == {
         DType.f32: DType.f32, DType.f16: DType.f32, DType.bf16: DType.f32,
         DType.i32: DType.i32, DType.i64: DType.i64, DType.bool: DType.bool, DType.f8e4m3: DType.f32, DType.f8e5m2: DType.f32,
+        **{t: t for t in set(DType) - BASIC},
     }  # fmt: skip
 
 

@@ -36,7 +36,6 @@ inner = numba.njit(
 
 BLOCK = 256  # elements of a result that are on the stack at a time
 
-_TYPES = {DType.f32: types.float32, DType.i32: types.int32, DType.i64: types.int64, DType.bool: types.boolean}
 _WIDEN = {
     DType.f16: halves.widen_f16, DType.bf16: halves.widen_bf16, DType.f8e4m3: halves.widen_e4m3, DType.f8e5m2: halves.widen_e5m2,
 }  # fmt: skip
@@ -52,6 +51,9 @@ FRAME = types.CPointer(types.int64)
 
 def _numba_type(name: str) -> Any:
     return types.boolean if name == "bool" else getattr(types, name)
+
+
+_TYPES = {t: _numba_type(t.numpy.name) for t in DType if t.compute is t}
 
 
 def pointers(first: int, names: Sequence[str]) -> Callable[..., Any]:
@@ -119,12 +121,14 @@ def local(count: int, name: str = "int64") -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=1024)
-def compiled(function: FunctionType) -> Any:
-    """A scalar function for the host: plain functions that it calls are compiled too, and math is vector_math."""
+def compiled(function: FunctionType, double: bool = False) -> Any:
+    """A scalar function for the host: plain functions that it calls are compiled too, and math is vector_math, unless it is of f64."""
     names = {
-        n: _for_host(v) for n in function.__code__.co_names if (v := function.__globals__.get(n)) is not None
+        n: _for_host(v, double)
+        for n in function.__code__.co_names
+        if (v := function.__globals__.get(n)) is not None
     }
-    cells = [_for_host(cell.cell_contents) for cell in function.__closure__ or ()]
+    cells = [_for_host(cell.cell_contents, double) for cell in function.__closure__ or ()]
     rebuilt = FunctionType(
         function.__code__,
         {**function.__globals__, **names},
@@ -135,13 +139,17 @@ def compiled(function: FunctionType) -> Any:
     return inner(rebuilt)
 
 
-def _for_host(value: Any) -> Any:
+def _for_host(value: Any, double: bool) -> Any:
     """What a scalar function reads: math's functions, however they were imported, as vector_math's; plain ones compiled."""
+    if isinstance(value, FunctionType):
+        return compiled(value, double)
+    if double:
+        return value
     if value is math:
         return vector_math
     if isinstance(value, BuiltinFunctionType) and value is getattr(math, value.__name__, None):
         return getattr(vector_math, value.__name__)
-    return compiled(value) if isinstance(value, FunctionType) else value
+    return value
 
 
 def run_of(
@@ -184,7 +192,7 @@ def _generate(typing, expression, sources, walks, bounds, context, builder, sign
 
     def load(k, pointer):
         loaded = load_item(context, builder, arrays[sources[k]], pointer)
-        return emit.widened(k, loaded) if arrays[sources[k]].dtype in _BITS else loaded
+        return emit.widened(k, loaded) if emit.is_bits(k, arrays[sources[k]].dtype) else loaded
 
     def walked(k, i):
         if walks[k] == REPEATED:
@@ -249,7 +257,7 @@ def _generate(typing, expression, sources, walks, bounds, context, builder, sign
                     given.append(argument(k, i, given))
             values = emit.evaluate(given)
             for slot, value, kind, stack in zip(expression.results, values, targets, made):
-                value = emit.narrowed(slot, value) if kind.dtype in _BITS else value
+                value = emit.narrowed(slot, value) if emit.is_bits(slot, kind.dtype) else value
                 store_item(context, builder, kind, value, builder.gep(stack, [loop.index]))
         for kind, stack, out, begin in zip(targets, made, outs, begins):
             itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
@@ -358,6 +366,10 @@ class _Emitter:
         chosen.add_incoming(value.type(None), before)
         return chosen
 
+    def is_bits(self, slot, kind):
+        """Whether memory of this type has a slot's floats as bits; u8 and u16 are what they are."""
+        return self.expression.dtypes[slot] in _WIDEN and kind in _BITS
+
     def widened(self, slot, value):
         dtype = self.expression.dtypes[slot]
         return self.call(_WIDEN[dtype], (_BITS[dtype.itemsize == 1],), [value])[1]
@@ -382,7 +394,8 @@ class _Emitter:
             given = [_TYPES[expression.dtypes[i].compute] for i in ins] + [kind for kind, _ in constants]
             values = [slots[i] for i in ins]
             values += [self.context.get_constant_generic(self.builder, *constant) for constant in constants]
-            kind, value = self.call(compiled(function), tuple(given), values)
+            double = types.float64 in given[: len(ins)]
+            kind, value = self.call(compiled(function, double), tuple(given), values)
             several = isinstance(kind, types.BaseTuple)
             kinds = list(kind) if several else [kind]
             parts = cgutils.unpack_tuple(self.builder, value, len(kinds)) if several else [value]

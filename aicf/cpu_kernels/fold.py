@@ -32,7 +32,11 @@ def _arithmetic(how: str, dtype: DType) -> tuple[Callable[..., Any], Callable[..
     join = inner(lambda total, other: total + other)
     if how == "mean":
         return join, inner(lambda total, count: number(total / count)), np.float64(0)
-    return join, inner(lambda total, count: number(total)), np.dtype(dtype.kind + "64").type(0)
+    return (
+        join,
+        inner(lambda total, count: number(total)),
+        np.dtype(f"{dtype.numpy.kind}8").type(0) if dtype.kind == "int" else np.float64(0),
+    )
 
 
 @cache

@@ -14,7 +14,7 @@ from ..registry.program import Expression, Load, Shape
 from ..registry.row_program import Part, RowProgram, read_rows
 from ..registry.variant import HostCall, Reject, variant
 from ..rows import RegionSpec
-from ..types import DType, TensorDesc, TensorSpec, numel, row_major
+from ..types import BASIC, DType, TensorDesc, TensorSpec, numel, row_major
 from .costs import ARRAY_US, CALL_US, EFFICIENCY
 from .elementwise import loops_take
 from .reduce import ADD_US, ROW_US, SHORT_ROW_US
@@ -22,7 +22,7 @@ from .reduce import ADD_US, ROW_US, SHORT_ROW_US
 BLOCK_BYTES = 2**18  # half of a core's L2 cache
 
 
-@variant("map", "reduce", "rows", id="cpu.rows_loop.v1", takes=("rows",))
+@variant("map", "reduce", "rows", id="cpu.rows_loop.v1", takes=("rows",), dtypes=BASIC)
 class RowsLoop:
     """A loop for each reduction, one for the results, and loops over row values, which are arrays of their own, in between: over
     as many rows as a cache holds, then over the next.

@@ -29,6 +29,13 @@ _TORCH_DTYPES = {
     "bool": DType.bool,
     "float8_e4m3fn": DType.f8e4m3,
     "float8_e5m2": DType.f8e5m2,
+    "int8": DType.i8,
+    "uint8": DType.u8,
+    "int16": DType.i16,
+    "uint16": DType.u16,
+    "uint32": DType.u32,
+    "uint64": DType.u64,
+    "float64": DType.f64,
 }
 _DLPACK_CODES = {DType.bf16: 4, DType.f8e4m3: 10, DType.f8e5m2: 12}  # of what NumPy's DLPack does not have
 
@@ -148,7 +155,7 @@ def conversion(expression: str, dtype: DType, library: str = "numpy") -> str:
     array = {"aicf": f"{expression}.numpy()", "numba": f"{expression}.copy_to_host()"}.get(
         library, expression
     )
-    if dtype.numpy.kind in "fib" and dtype not in _DLPACK_CODES:
+    if dtype.numpy.kind in "fiub" and dtype not in _DLPACK_CODES:
         return f"np.asarray({array}, np.{spelt}{'_' * (dtype is DType.bool)})"
     return f"np.asarray({array}, ml_dtypes.{spelt}), of the package ml_dtypes, which aicf brings"
 

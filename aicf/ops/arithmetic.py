@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from ..types import DType, fewer_bits, rounded
-from .schema import LINEAR, Any_, AnyOwn, Bool, Float, Number, elementwise, refuse_gradient
+from ..types import BASIC, DType, fewer_bits, fewer_bits_unsigned, odd_f32, rounded
+from .schema import LINEAR, Any_, AnyOwn, Bool, Number, Real, elementwise, refuse_gradient
 
 
 def unbroadcast(emit, g, like):
@@ -82,7 +82,7 @@ def _(emit, dy, a, b):
     return unbroadcast(emit, emit.mul(dy, b), a), unbroadcast(emit, emit.mul(dy, a), b)
 
 
-@elementwise("div", types=Float, alias="a")
+@elementwise("div", types=Real, alias="a")
 def div(a, b):
     """a / b."""
     return a / b
@@ -97,7 +97,7 @@ def _(emit, dy, a, b, y):
     return unbroadcast(emit, da, a), unbroadcast(emit, emit.neg(emit.mul(da, y)), b)
 
 
-@elementwise("power", types=Float, alias="a", continuous=True)
+@elementwise("power", types=Real, alias="a", continuous=True)
 def power(a, b):
     """a to the power b; NaN where a is negative and b is no whole number. x to the power 0 is 1, NaN's too."""
     return math.pow(a, b)
@@ -174,7 +174,7 @@ def _(emit, dy):
     return emit.neg(dy)
 
 
-@elementwise("scale", alias="x", traits=(LINEAR,))
+@elementwise("scale", types=Real, alias="x", traits=(LINEAR,))
 def scale(x, *, factor: float):
     """factor * x, with the factor in the compute type: a constant that no operand's narrow type rounds."""
     return x * factor
@@ -190,7 +190,7 @@ def _(emit, dy, factor):
     return emit.scale(dy, factor=factor)
 
 
-@elementwise("exp", alias="x")
+@elementwise("exp", types=Real, alias="x")
 def exp(x):
     """e to the power x."""
     return math.exp(x)
@@ -204,7 +204,7 @@ def _(emit, dy, y):
     return emit.mul(dy, y)
 
 
-@elementwise("log", alias="x")
+@elementwise("log", types=Real, alias="x")
 def log(x):
     """The natural logarithm: -inf at 0, NaN below."""
     return math.log(x)
@@ -218,7 +218,7 @@ def _(emit, dy, x):
     return emit.div(dy, x)
 
 
-@elementwise("sqrt", alias="x")
+@elementwise("sqrt", types=Real, alias="x")
 def sqrt(x):
     """The square root; NaN below 0."""
     return math.sqrt(x)
@@ -369,8 +369,20 @@ def convert(x: AnyOwn, *, dtype: DType):
 
 @convert.specialised
 def _(operands, attrs):
-    """f32 would round an integer before bf16 does: it gets one that needs no rounding, and rounds to the same bf16."""
-    return fewer_bits if operands[0].kind == "int" and attrs["dtype"] is DType.bf16 else None
+    """f32 would round before a narrower float does: it gets a number that it has, and that rounds to the same one."""
+    (given,), made = operands, attrs["dtype"]
+    if made.kind != "float" or made.compute is made:
+        return None
+    if given is DType.f64:
+        return odd_f32
+    unsigned = given.numpy.kind == "u"
+    return (
+        None
+        if made is not DType.bf16 or given.kind != "int"
+        else fewer_bits_unsigned
+        if unsigned
+        else fewer_bits
+    )
 
 
 @convert.reference
@@ -386,7 +398,7 @@ def _(emit, dy, x):
     return emit.convert(dy, dtype=x.dtype)
 
 
-for _type in DType:
+for _type in sorted(BASIC, key=lambda t: t.id):
     convert.samples((4, 7), dtype=_type)
 convert.samples((0, 3), dtype=DType.f32)
 convert.samples((), dtype=DType.f16)

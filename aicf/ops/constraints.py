@@ -26,11 +26,13 @@ class TypeConstraint:
 
 _FLOATS = frozenset({DType.f32, DType.f16, DType.bf16})
 _INTS = frozenset({DType.i32, DType.i64})
+_INTEGERS = frozenset(t for t in DType if t.kind == "int")
 Float = TypeConstraint("float", _FLOATS)
 Int = TypeConstraint("int", _INTS)
 # a factor of a product, whose other operands follow its result
 Factor = TypeConstraint("float", _FLOATS | frozenset(GREATEST), shared=False)
-Number = TypeConstraint("number", _FLOATS | _INTS)
+Number = TypeConstraint("number", _FLOATS | _INTEGERS | {DType.f64})
+Real = TypeConstraint("float", _FLOATS | {DType.f64})  # f64 too: of ops that compute in nothing narrower
 Any_ = TypeConstraint("any", frozenset(DType))
 Index = TypeConstraint("index", _INTS, shared=False)
 Valid = TypeConstraint(

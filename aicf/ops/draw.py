@@ -20,7 +20,7 @@ def draw(
 ) -> np.ndarray:
     """Values for one operand of an op whose operands have these shapes, before they are rounded to `dtype`.
 
-    Floats are normal and integers from -5 to 5, unless the op says otherwise with `draws`; meta-parameters, which are
+    Floats are normal and integers from -5 to 5, or from 0 to 10, unless the op says otherwise with `draws`; meta-parameters, which are
     always f32, lie between 0.1 and 0.9.
     """
     shape = shapes[schema.declared(len(shapes)).index(decl)]
@@ -38,4 +38,5 @@ def plain(dtype: DType, shape: Shape, rng: np.random.Generator) -> np.ndarray:
     """Values for a tensor of which only the type is known."""
     if dtype.kind == "float":
         return np.asarray(rng.normal(size=shape))
-    return np.asarray(rng.integers(0, 2, shape) if dtype is DType.bool else rng.integers(-5, 6, shape))
+    least, most = (0, 2) if dtype is DType.bool else (0, 11) if dtype.numpy.kind == "u" else (-5, 6)
+    return np.asarray(rng.integers(least, most, shape))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import DType, TensorSpec, numel
-from .schema import LINEAR, Float, Number, OpSchema, is_integer, op, require
+from .schema import LINEAR, Number, OpSchema, Real, is_integer, op, require
 
 
 def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def _(emit, dy, x, axes, keepdims):
 
 
 @op("reduce_mean", traits=(LINEAR,), core="reduce")
-def reduce_mean(x: Float, *, axes: tuple = (), keepdims: bool = False):
+def reduce_mean(x: Real, *, axes: tuple = (), keepdims: bool = False):
     """The mean over axes; () means all axes. An empty mean is NaN.
 
     Shapes: y is x without the axes, or with 1 in their place if keepdims.

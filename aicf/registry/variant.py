@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ..device.spec import DeviceSpec
 from ..errors import Immovable, RegistryError
 from ..rows import RegionSpec
-from ..types import DType, OpKind
+from ..types import BASIC, DType, OpKind
 from .checks import (
     NEEDLESS,
     Checks,
@@ -182,7 +182,7 @@ class KernelVariant(Immovable):
 
     kinds    op names, or traits such as `elementwise`, or cores such as `reduce`, or `*`: the ops that may begin a region
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
-    dtypes   element types that tensors of a region may have
+    dtypes   element types that tensors of a region may have; unless said, all on the CPU, the BASIC ones elsewhere
     alignment   bytes that every pointer must be aligned to
     masked   whether its loads may have bounds (see program.py (Load)); others are not asked of ops that read so, such as a pad
     shared   bytes of shared memory that a block takes
@@ -288,7 +288,7 @@ def variant(
     *kinds: str,
     id: str,
     takes: tuple[str, ...] = (),
-    dtypes: Iterable[DType] = DType,
+    dtypes: Iterable[DType] | None = None,
     alignment: int = 1,
     masked: bool = False,
     needs: tuple[str, ...] = (),
@@ -321,7 +321,7 @@ def variant(
             kinds,
             id.split(".")[0],
             takes=takes,
-            dtypes=frozenset(dtypes),
+            dtypes=frozenset(dtypes or (DType if id.startswith("cpu.") else BASIC)),
             alignment=alignment,
             masked=masked,
             needs=needs,

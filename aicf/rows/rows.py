@@ -200,6 +200,10 @@ class DomainRow(Row):
         return Conflict(self.name, str(mine), theirs)
 
 
+_INTEGERS = sorted((t for t in DType if t.kind == "int"), key=lambda t: t.itemsize)
+_PROMOTED = (DType.bool, *_INTEGERS, DType.f32, DType.f64)  # compute types
+
+
 class Dtype(Row):
     """The compute type, promoted; operand types never promote. Numbers of two sorts need a convert between them."""
 
@@ -209,8 +213,7 @@ class Dtype(Row):
         (a, _), (b, linked) = mine, theirs
         if not linked and {a.kind, b.kind} == {"int", "float"}:
             return Conflict(self.name, str(a), f"{b} without a convert")
-        order = (DType.bool, DType.i32, DType.i64, DType.f32)
-        return max(a, b, key=order.index), True
+        return max(a, b, key=_PROMOTED.index), True
 
     def text(self, value: tuple[DType, bool]) -> str:
         return str(value[0])

@@ -24,6 +24,7 @@ from aicf.ops.schema import OpSchema, schema_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import (
+    BASIC,
     ActKind,
     DType,
     Precision,
@@ -474,7 +475,7 @@ def _memory() -> list[Case]:
     ]
     cases += [
         Case("cuda.fill.v1", region("fill", shape=(33, 5), value=1.0 if t is DType.bool else 2.0, dtype=t.id))
-        for t in DType
+        for t in sorted(BASIC, key=lambda t: t.id)
     ]
     cases += [
         Case("cuda.reshape.v1", region("reshape", desc((4, 7), t), shape=(28,))) for t in (f32, f16, i64)

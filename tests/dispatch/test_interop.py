@@ -48,7 +48,7 @@ def test_a_cuda_array_interface_is_read_whole():
         ({"mask": np.ones(3)}, "weights is a masked array"),
         ({"strides": (-6, 2)}, "weights runs backwards through device memory"),
         ({"strides": (7, 2)}, "weights has strides that are no whole elements"),
-        ({"typestr": "<f8"}, "weights has element type float64"),
+        ({"typestr": "<c8"}, "weights has element type complex64"),
         ({"typestr": ">f4"}, "weights has element type >f4"),
         ({"typestr": "<c8"}, "weights has element type complex64"),
     ],
@@ -231,7 +231,7 @@ def test_torch_tensors_that_are_no_plain_memory_are_refused():
         (torch.eye(3).to_sparse(), "x is a torch.sparse_coo tensor"),
         (torch.complex(y, y).conj().imag, "x is a view that negates lazily"),
         (torch.ones(3, device="meta"), "x is on meta"),
-        (torch.ones(3, dtype=torch.float64), "x has element type torch.float64"),
+        (torch.ones(3, dtype=torch.complex64), "x has element type torch.complex64"),
     ):
         for _ in range(2):
             with pytest.raises(FeedError, match=said):

@@ -14,7 +14,14 @@ from ...rows import RegionOp, RegionSpec
 from ...types import GREATEST, DType
 
 # Relative to an element and to its tensor's root mean square: some roundings of the type, and of a sum of few terms.
-TOLERANCE = {DType.f32: 1e-5, DType.f16: 2e-3, DType.bf16: 1.6e-2, DType.f8e4m3: 0.13, DType.f8e5m2: 0.26}
+TOLERANCE = {
+    DType.f32: 1e-5,
+    DType.f16: 2e-3,
+    DType.bf16: 1.6e-2,
+    DType.f8e4m3: 0.13,
+    DType.f8e5m2: 0.26,
+    DType.f64: 1e-12,
+}
 PER_TERM = 1e-7  # more for each square root of a term that is summed up in f32
 FP8_SUM = 2.0**-8  # more where tensor cores may sum products of fp8: they keep some 14 bits, for 128 of k
 ROUNDINGS = 4.0  # how much further off than the ops one by one, each in its own type, a kernel may be
