@@ -114,6 +114,10 @@ class LabelError(AicfError):
     """A label is no class. The run that met it has changed nothing; on a GPU the next read of a result says so."""
 
 
+class OutOfBoundsError(AicfError):
+    """An index lies outside of its axis. The run that met it has changed nothing; on a GPU the next read of a result says so."""
+
+
 class CaptureError(AicfError):
     """A call can't be part of a CUDA graph, or failed while it was captured."""
 

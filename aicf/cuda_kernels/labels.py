@@ -35,27 +35,43 @@ class CheckLabels:
         yield contiguous(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        parts, rows = _parts(region), op_operands(region)[0].numel
-        return roofline(
-            device, bytes=region.nbytes, launches=1 if parts == 1 else 2, blocks=parts, blocks_per_sm=RESIDENT,
-            chain=chain_us(cdiv(rows, parts * THREADS)), finish=2 * TREE_US,
-        )  # fmt: skip
+        return looking_cost(region, device)
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return 2 * i64.itemsize * parts if (parts := _parts(region)) > 1 else 0
+        return looking_workspace(region)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .bodies.labels import check_labels, check_labels_end, check_labels_part
+        asked = region.attrs["classes"], region.attrs["ignore_index"]
+        return looking(region, (Out(0), Out(1), Out(2)), *asked, indices=False)
 
-        labels, parts = op_operands(region)[0], _parts(region)
-        asked = Num(region.attrs["classes"]), Num(region.attrs["ignore_index"])
-        given = tuple(In(region.inputs.index(i)) for i in region.anchor.inputs)
-        outs, rows, found = (Out(0), Out(1), Out(2)), Num(labels.numel), Work(0, i64)
-        if parts == 1:
-            return [Launch(check_labels(labels.dtype), (1,), (THREADS,), (*given, outs, rows, *asked))]
-        return [
-            Launch(check_labels_part(labels.dtype), (parts,), (THREADS,), (given[0], found, rows, *asked)),
-            Launch(
-                check_labels_end(labels.dtype), (1,), (THREADS,), (*given, found, outs, Num(parts), *asked)
-            ),
-        ]
+
+def looking_cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+    """Of a look at labels, or at indices."""
+    parts, rows = _parts(region), op_operands(region)[0].numel
+    return roofline(
+        device, bytes=region.nbytes, launches=1 if parts == 1 else 2, blocks=parts, blocks_per_sm=RESIDENT,
+        chain=chain_us(cdiv(rows, parts * THREADS)), finish=2 * TREE_US,
+    )  # fmt: skip
+
+
+def looking_workspace(region: RegionSpec) -> int:
+    return 2 * i64.itemsize * parts if (parts := _parts(region)) > 1 else 0
+
+
+def looking(
+    region: RegionSpec, outs: tuple[Out, ...], classes: int, ignored: int, indices: bool
+) -> list[Launch]:
+    """Launches of a look at labels, or at indices, of which none is ignored."""
+    from .bodies.labels import check, check_end, check_part
+
+    labels, parts = op_operands(region)[0], _parts(region)
+    asked = Num(classes), Num(ignored)
+    given = tuple(In(region.inputs.index(i)) for i in region.anchor.inputs)
+    rows, found = Num(labels.numel), Work(0, i64)
+    what = labels.dtype, indices
+    if parts == 1:
+        return [Launch(check(*what), (1,), (THREADS,), (*given, outs, rows, *asked))]
+    return [
+        Launch(check_part(*what), (parts,), (THREADS,), (given[0], found, rows, *asked)),
+        Launch(check_end(*what), (1,), (THREADS,), (*given, found, outs, Num(parts), *asked)),
+    ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from aicf.types import DType, bool_, f16, i64
+from aicf.device.spec import host
+from aicf.types import DType, bool_, f16, f32, i32, i64
 
-from .regions import Graph, normal
+from .regions import VARIANTS, Graph, normal
 
 LOOP, REDUCE = "elementwise_loop", "reduce_loop"
 PADS = {
@@ -87,3 +89,60 @@ def test_a_pad_before_and_behind_a_reduction(axes):
         {"x": x, "z": small}, ("reduce_mean", "x", "m", {"axes": axes, "keepdims": True}),
         ("pad", "z", "q", {"low": low}), ("sub", "m q", "out", {}),
     ).check(REDUCE)  # fmt: skip
+
+
+# --- by index ---------------------------------------------------------------------------------------------------------
+
+
+def ids(*shape, size, dtype=i64):
+    return np.random.default_rng().integers(-size, size, shape).astype(dtype.numpy)
+
+
+TAKES = {
+    "rows": ("gather", (11, 300), (5,), 0), "rows of two": ("gather", (11, 7), (2, 3), 0), "columns": ("gather", (4, 9), (2, 3), 1),
+    "one": ("gather", (11, 7), (), 0), "none": ("gather", (11, 7), (0,), 1), "of nothing": ("gather", (4, 0), (3,), 0),
+    "along": ("take_along_axis", (5, 9), (5, 3), 1), "along rows": ("take_along_axis", (6, 4), (9, 4), 0),
+}  # fmt: skip
+
+
+@pytest.mark.sample(4)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("take", TAKES)
+@pytest.mark.parametrize("dtype", [f32, f16, i32], ids=str)
+def test_a_gather_among_maps_is_a_loop(take, dtype):
+    kind, shape, indices, axis = TAKES[take]
+    index = ids(*indices, size=shape[axis], dtype=i32 if len(indices) == 2 else i64)
+    Graph(
+        {"x": normal(*shape, dtype=dtype), "i": index},
+        (kind, "x i", "t", {"axis": axis}),
+        ("square", "t", "y", {}),
+    ).check(LOOP)
+
+
+@pytest.mark.spec("A12")
+def test_an_embedding_with_positions_between_pads_and_views():
+    table, index, p = normal(11, 40)[:, ::2], ids(2, 6, size=11)[:, ::2], normal(3, 20)
+    Graph(
+        {"table": table, "i": index, "p": p}, ("gather", "table i", "e", {}), ("scale", "e", "s", {"factor": 3.0}),
+        ("add", "s p", "a", {}), ("pad", "a", "w", {"low": (0, 2, 0), "high": (1, 0, -3)}),
+        ("transpose", "w", "t", {"perm": (2, 0, 1)}), ("tanh", "t", "y", {}),
+    ).check(LOOP)  # fmt: skip
+
+
+@pytest.mark.spec("A12")
+def test_a_gather_on_the_way_into_a_reduction():
+    x, index = normal(11, 300), ids(7, size=11)
+    Graph(
+        {"x": x, "i": index}, ("gather", "x i", "t", {}), ("square", "t", "q", {}), ("reduce_sum", "q", "s", {"axes": (1,)}),
+    ).check(REDUCE)  # fmt: skip
+
+
+def test_what_is_made_in_the_region_is_not_read_by_index():
+    """Its indices, or what it picks from, are read from memory."""
+    x, index = normal(5, 4), ids(3, size=5)
+    for steps in (
+        [("exp", "x", "e", {}), ("gather", "e i", "y", {})],
+        [("neg", "i", "j", {}), ("gather", "x j", "y", {})],
+    ):
+        reject = VARIANTS[LOOP].supported(Graph({"x": x, "i": index}, *steps).region, host())
+        assert reject.condition == "access" and "the region makes" in reject.reason

@@ -108,6 +108,24 @@ def padded_sums(m: int, n: int, axis: int, dtype: DType = f32) -> RegionSpec:
                  ("w", "pad", "z", {"low": low}), ("y", "add", "s", "w"))  # fmt: skip
 
 
+def embedded(n: int, width: int, dtype: DType = f32, index: DType = i64) -> RegionSpec:
+    """What a transformer begins with: a row for each token, scaled, and one for its position."""
+    table = desc((11, width), dtype)
+    return fused({"table": table, "ids": desc((2, n), index), "p": desc((n, width), dtype)}, ("e", "gather", "table", "ids"),
+                 ("s", "scale", "e", {"factor": 3.0}), ("y", "add", "s", "p"))  # fmt: skip
+
+
+def picked(dtype: DType = f32) -> RegionSpec:
+    """Along the last axis, an index for each element; then a pad of it, so that indices are masked themselves."""
+    return fused({"x": desc((5, 7), dtype), "i": desc((5, 3), i32)}, ("t", "take_along_axis", "x", "i", {"axis": 1}),
+                 ("y", "pad", "t", {"low": (1, 2), "value": 0.5}))  # fmt: skip
+
+
+def picked_sums(m: int, n: int) -> RegionSpec:
+    return fused({"x": (6, n), "i": desc((m,), i64)}, ("t", "gather", "x", "i"), ("q", "square", "t"),
+                 ("s", "reduce_sum", "q", {"axes": (1,)}))  # fmt: skip
+
+
 def masked() -> list[Case]:
     around, aligned = {"low": (1, 3), "high": (2, 0)}, {"low": (1, 8), "high": (0, 16)}
     cases = [Case(STRIDED, padded((5, 7), t, **around), TOLERANCE[t]) for t in TOLERANCE]
@@ -116,6 +134,9 @@ def masked() -> list[Case]:
     cases += [Case(ROWS, padded((5, 24), t, **aligned), TOLERANCE[t]) for t in TOLERANCE]
     cases += [Case(ROWS, padded((5, 16), low=(2, 0), high=(-3, 0)))]
     cases += [Case(REDUCE_ROWS, padded_sums(5, 37, 1, t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(STRIDED, embedded(3, 7, t, i32), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(ROWS, embedded(3, 24, t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(STRIDED, picked()), Case(STRIDED, embedded(0, 7)), Case(REDUCE_ROWS, picked_sums(4, 37))]
     cases += [Case(REDUCE_COLUMNS, padded_sums(37, 5, 0)), Case(REDUCE_NAIVE, padded_sums(5, 7, 1))]
     return cases
 
@@ -310,7 +331,8 @@ SMALL = maps() + reductions() + independent() + masked()
 
 LARGE = [
     *(Case(v, padded((1000, 1024), t, low=(3, 8), high=(0, 24)), TOLERANCE[t]) for v in (STRIDED, ROWS) for t in TOLERANCE),
-    Case(STRIDED, padded_between((700, 333))), Case(REDUCE_ROWS, padded_sums(1000, 1000, 1)),
+    *(Case(v, embedded(700, 768, t), TOLERANCE[t]) for v in (STRIDED, ROWS) for t in TOLERANCE),
+    Case(STRIDED, padded_between((700, 333))), Case(REDUCE_ROWS, picked_sums(500, 1000), 1e-4), Case(REDUCE_ROWS, padded_sums(1000, 1000, 1)),
     *(Case(v, chain(2**20 + 3, t), TOLERANCE[t]) for v in (FLAT, VECTOR) for t in TOLERANCE),
     *(Case(v, residual((1000, 1024), length, t), TOLERANCE[t])
       for v in (STRIDED, ROWS) for t in TOLERANCE for length in (1000, 1024)),

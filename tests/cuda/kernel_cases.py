@@ -214,7 +214,15 @@ FIRST = [
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
     *(Case(v, region("cross_entropy", (30, n), desc((30,), i64), label_smoothing=s)) for v in ROWS for n, s in ((10, 0.0), (1000, 0.1))),
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
+<<<<<<< HEAD
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
+=======
+    Case("cuda.softmax_xent_grad_rows.v2",
+         region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,))),
+    Case("cuda.scatter_add_rows.v1", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
+    Case("cuda.scatter_add_along.v1", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),
+    Case("cuda.check_indices.v1", region("check_indices", desc((50, 60), i32), desc((5,), i64), size=5)),
+>>>>>>> f02b6aa (gather, take_along_axis, scatter_add: reads by index among maps, deterministic sums; an index that is none is named)
     *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
     Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
     Case(CLUSTER, softmax_grad((30, 16385), f16), ROW_TOLERANCE[f16]),
@@ -408,6 +416,30 @@ def _losses() -> list[Case]:
     return [*cases, Case("cuda.check_labels.v1", deep)]
 
 
+def _indexing() -> list[Case]:
+    """Sizes that a tile, a block of rows and a pass over the indices do not divide; rows that many updates are for; empty ones."""
+    cases = []
+    for t, tolerance in ((f32, 1e-4), (f16, 2e-2), (bf16, 0.1), (i32, 0.0), (i64, 0.0)):
+        for updates, indices, size, axis in (
+            ((1000, 70), (1000,), 50, 0), ((20, 30, 300), (20, 30), 3, 0), ((5, 300, 3), (300,), 2000, 1),
+            ((4000,), (4000,), 9000, 0), ((70, 0), (70,), 5, 0), ((0, 7), (0,), 5, 0), ((0, 9, 4), (9,), 5, 1), ((3, 9), (9,), 0, 1),
+        ):  # fmt: skip
+            case = region(
+                "scatter_add", desc(updates, t), desc(indices, i64 if size % 2 else i32), size=size, axis=axis
+            )
+            cases.append(Case("cuda.scatter_add_rows.v1", case, tolerance))
+        along = region("scatter_add", desc((7, 30, 5), t), desc((7, 30, 5), i64), size=40, axis=1, along=True)
+        cases.append(Case("cuda.scatter_add_along.v1", along, tolerance))
+    for shape in ((), (0,), (7, 30), (1025,), (300, 1000)):
+        for t in (i32, i64):
+            cases.append(
+                Case(
+                    "cuda.check_indices.v1", region("check_indices", desc(shape, t), desc((5,), i64), size=6)
+                )
+            )
+    return cases
+
+
 def _rows() -> list[Case]:
     """Rows of one, of few, of a warp, a block and more, aligned and not, of each variant, in turns over types and regions."""
     made, makes = [], (softmax, softmax_grad, layer_norm, layer_norm_grad, rms_norm, logsumexp)
@@ -509,6 +541,7 @@ MORE = (
     + _dropouts()
     + _reductions()
     + _losses()
+    + _indexing()
     + _rows()
     + _memory()
 )

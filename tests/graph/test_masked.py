@@ -8,12 +8,13 @@ from nn.mlp import on_each_device
 
 import aicf
 from aicf.device.spec import preset
+from aicf.errors import OutOfBoundsError
 from aicf.graph.build.autodiff import gradients
 from aicf.registry.checks import unmasked
 from aicf.registry.select import Selector
 
 from .chains import model_of
-from .forming import DEVICES, formed, story, weight
+from .forming import DEVICES, formed, lowered, story, weight
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4) / 7 - 1
 
@@ -90,3 +91,81 @@ def test_the_gradient_of_a_pad_is_zero_where_it_cut_and_skips_what_it_put_betwee
     want = np.zeros_like(X)
     want[:3, 1:] = 8 * X[:3, 1:]  # row 3 would be at place 2 + 3 * 2 of 8
     np.testing.assert_allclose(run(emit, device=device), want, rtol=1e-6)
+
+
+IDS = np.array([[0, 6, 2], [-1, 3, 3]], np.int32)
+TABLE = np.arange(28, dtype=np.float32).reshape(7, 4) / 9 - 1
+
+
+def embedding(ids, **more):
+    """A table's rows, scaled, and a position's: ids come as floats, since the model's input is one."""
+
+    def emit(ctx, x):
+        table = ctx.param("table", (7, 4), lambda *_: TABLE)
+        positions = ctx.param("positions", (ids.shape[-1], 4), lambda *_: TABLE[: ids.shape[-1]] + 0.5)
+        tokens = ctx.param("ids", ids.shape, lambda *_: ids, aicf.i32)
+        return ctx.add(ctx.scale(ctx.gather(table, tokens), factor=2.0), positions)
+
+    return emit
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_embedding_is_one_kernel(device):
+    regions = formed(embedding(IDS), device=device)
+    assert [s for s, _ in story(regions) if s != "check_indices"] == ["gather + scale + add"]
+    assert "elementwise_" in next(r for r in regions if "gather" in r.spec.signature).kernel_id
+
+
+@on_each_device
+@pytest.mark.spec("A12")
+def test_an_embedding_and_its_gradient(device):
+    def emit(ctx, x):
+        table = ctx.param("table", (7, 4), lambda *_: TABLE)
+        tokens = ctx.param("ids", IDS.shape, lambda *_: IDS, aicf.i32)
+        loss = ctx.reduce_sum(ctx.square(ctx.gather(table, tokens)), axes=())
+        (dtable,) = gradients(ctx, loss, [table])
+        return dtable
+
+    want = np.zeros_like(TABLE)
+    np.add.at(want, IDS, 2 * TABLE[IDS])
+    np.testing.assert_allclose(run(emit, device=device), want, rtol=1e-6)
+
+
+@on_each_device
+@pytest.mark.parametrize("bad", [7, -8, 2**31 - 1, -(2**31)])
+def test_an_index_beyond_its_axis_is_named(device, bad):
+    ids = IDS.copy()
+    ids[1, 1] = bad
+    with pytest.raises(OutOfBoundsError, match=rf"index {bad} at place 4 is none") as error:
+        run(embedding(ids), device=device)
+    assert "expected: -7 to 6, of an axis of 7" in str(error.value)
+
+
+@on_each_device
+@pytest.mark.parametrize("kind", ["gather", "take_along_axis", "scatter_add"])
+def test_no_memory_is_read_or_written_at_an_index_that_is_none(device, kind):
+    """Called by itself, an op has nobody to tell: there is NaN, or nothing is added."""
+    bad = np.array([7, -8, 2**40, -(2**62), 3, -7], np.int64)
+    if kind == "scatter_add":
+        y = np.full((7, 4), 5, np.float32)
+        aicf.op_call(kind, [np.ones((6, 4), np.float32), bad], [y], {"size": 7})
+        want = np.zeros((7, 4))
+        want[3] = want[0] = 1
+    else:
+        y, index = np.zeros((6, 4), np.float32), bad if kind == "gather" else np.repeat(bad[:, None], 4, 1)
+        aicf.op_call(kind, [TABLE, index], [y], {"axis": 0})
+        want = np.full((6, 4), np.nan)
+        want[4:] = TABLE[[3, 0]]
+    np.testing.assert_array_equal(y, want)
+
+
+def test_one_check_of_the_same_indices_is_enough():
+    def emit(ctx, x):
+        tokens = ctx.param("ids", (3,), lambda *_: IDS[0], aicf.i32)
+        one = ctx.param("one", (7, 4), lambda *_: TABLE)
+        loss = ctx.reduce_sum(ctx.mul(ctx.gather(one, tokens), ctx.gather(x, tokens)), axes=())
+        return gradients(ctx, loss, [one])[0]
+
+    kinds = [op.kind.name for op in lowered(emit)[0]]
+    assert kinds.count("check_indices") == 2  # x has rows of its own number

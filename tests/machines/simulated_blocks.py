@@ -18,12 +18,20 @@ class Thread(kernel.BlockThread):
     def syncthreads(self) -> None:
         self._manager.meet()
 
+    def syncthreads_or(self, value: Any) -> int:
+        block = self._manager
+        vote = block.turn
+        block.votes[vote] = block.votes.get(vote, 0) | int(bool(value))
+        block.meet()
+        return block.votes[vote]
+
 
 class Block(kernel.BlockManager):
     """Threads meet when all have come that have not ended."""
 
     def run(self, grid_point: tuple[int, ...], *args: Any) -> None:
         self.turn, self.waiting, self.alive = 0, 0, self.block_state.size
+        self.votes: dict[int, int] = {}  # of each turn that asked for them
         threads = [
             Thread(functools.partial(self._f, *args), self, grid_point, place, self._debug)
             for place in np.ndindex(*self._block_dim)

@@ -1,4 +1,5 @@
-"""A look at labels: how many count, whether each of those is a class, and a record of the first that is none.
+"""A look at labels: how many count, whether each of those is a class, and a record of the first that is none. Or at indices: whether
+each is one of [-classes, classes); all of them count.
 
 One block, or, for many labels, several whose findings a last one puts together. Limit: latency; four loads of a thread are
 under way at once.
@@ -25,15 +26,19 @@ def _lesser(a, b):
     return a if a < b else b
 
 
-def _wrong(label, classes, ignored):
+def _no_class(label, i, rows, classes, ignored):
     return label != ignored and (label < 0 or label >= classes)
 
 
+def _no_index(label, i, rows, classes, ignored):
+    return i < rows and (label < -classes or label >= classes)
+
+
 @functools.cache
-def _looker(labels: DType) -> Any:
+def _looker(labels: DType, indices: bool) -> Any:
     """`look(labels, i, step, rows, classes, ignored)`: of every step-th label from i on, the first row whose is no class, and
     how many are not `ignored`."""
-    get, wrong = getter(labels), device(_wrong)
+    get, wrong = getter(labels), device(_no_index if indices else _no_class)
 
     def one(labels, i, rows, ignored):
         return np.int64(get(labels, i)) if i < rows else ignored
@@ -51,13 +56,13 @@ def _looker(labels: DType) -> Any:
             c, d = one(labels, k, rows, ignored), one(labels, m, rows, ignored)
             count += counted(a, ignored) + counted(b, ignored) + counted(c, ignored) + counted(d, ignored)
             if first == NO_ROW:
-                if wrong(a, classes, ignored):
+                if wrong(a, i, rows, classes, ignored):
                     first = i
-                elif wrong(b, classes, ignored):
+                elif wrong(b, j, rows, classes, ignored):
                     first = j
-                elif wrong(c, classes, ignored):
+                elif wrong(c, k, rows, classes, ignored):
                     first = k
-                elif wrong(d, classes, ignored):
+                elif wrong(d, m, rows, classes, ignored):
                     first = m
             i += 4 * step
         return first, count
@@ -80,8 +85,9 @@ def _gatherer() -> Any:
 
 
 @functools.cache
-def _teller(labels: DType) -> Any:
-    """`tell(labels, fault, outs, first, count, classes, ignored)`: one thread writes the results; told may be fault."""
+def _teller(labels: DType, indices: bool) -> Any:
+    """`tell(labels, fault, outs, first, count, classes, ignored)`: one thread writes the results, a count of labels among them; told
+    may be fault."""
     get, known, put, put_count, put_flag = (
         getter(labels),
         getter(i64),
@@ -90,28 +96,36 @@ def _teller(labels: DType) -> Any:
         putter(bool_),
     )
 
+    flag_at, told_at = (0, 1) if indices else (1, 2)
+
     def tell(labels, fault, outs, first, count, classes, ignored):
-        put_count(outs[0], 0, np.float32(count))
-        put_flag(outs[1], 0, first == NO_ROW)
+        if not indices:
+            put_count(outs[0], 0, np.float32(count))
+        put_flag(outs[flag_at], 0, first == NO_ROW)
         runs, row, label = known(fault, 0), known(fault, 1), known(fault, 2)
         of, beside = known(fault, 3), known(fault, 4)
         if first != NO_ROW:
             if runs == NONE:
                 row, label, of, beside = first, np.int64(get(labels, first)), classes, ignored
             runs += ONE
-        put(outs[2], 0, runs)
-        put(outs[2], 1, row)
-        put(outs[2], 2, label)
-        put(outs[2], 3, of)
-        put(outs[2], 4, beside)
+        told = outs[told_at]
+        put(told, 0, runs)
+        put(told, 1, row)
+        put(told, 2, label)
+        put(told, 3, of)
+        put(told, 4, beside)
 
     return device(tell)
 
 
+def _name(indices: bool) -> str:
+    return "check_indices" if indices else "check_labels"
+
+
 @functools.cache
-def check_labels(labels: DType) -> Callable[..., None]:
-    """outs: count, valid, told."""
-    look, gather, tell = _looker(labels), _gatherer(), _teller(labels)
+def check(labels: DType, indices: bool) -> Callable[..., None]:
+    """outs: count, valid, told; of indices no count."""
+    look, gather, tell = _looker(labels, indices), _gatherer(), _teller(labels, indices)
 
     def kernel(labels, fault, outs, rows, classes, ignored):
         firsts = cuda.shared.array(BLOCK, int64)
@@ -122,14 +136,14 @@ def check_labels(labels: DType) -> Callable[..., None]:
         if thread == 0:
             tell(labels, fault, outs, first, count, classes, ignored)
 
-    kernel.__name__ = "check_labels"
+    kernel.__name__ = _name(indices)
     return kernel
 
 
 @functools.cache
-def check_labels_part(labels: DType) -> Callable[..., None]:
+def check_part(labels: DType, indices: bool) -> Callable[..., None]:
     """found[2 * block] and the next: what a block finds."""
-    look, gather, put = _looker(labels), _gatherer(), putter(i64)
+    look, gather, put = _looker(labels, indices), _gatherer(), putter(i64)
 
     def kernel(labels, found, rows, classes, ignored):
         firsts = cuda.shared.array(BLOCK, int64)
@@ -142,14 +156,14 @@ def check_labels_part(labels: DType) -> Callable[..., None]:
             put(found, 2 * block, first)
             put(found, 2 * block + 1, count)
 
-    kernel.__name__ = "check_labels_part"
+    kernel.__name__ = _name(indices) + "_part"
     return kernel
 
 
 @functools.cache
-def check_labels_end(labels: DType) -> Callable[..., None]:
+def check_end(labels: DType, indices: bool) -> Callable[..., None]:
     """What so many blocks found, at most one for each thread, put together."""
-    gather, tell, get = _gatherer(), _teller(labels), getter(i64)
+    gather, tell, get = _gatherer(), _teller(labels, indices), getter(i64)
 
     def kernel(labels, fault, found, outs, parts, classes, ignored):
         firsts = cuda.shared.array(BLOCK, int64)
@@ -162,5 +176,5 @@ def check_labels_end(labels: DType) -> Callable[..., None]:
         if thread == 0:
             tell(labels, fault, outs, first, count, classes, ignored)
 
-    kernel.__name__ = "check_labels_end"
+    kernel.__name__ = _name(indices) + "_end"
     return kernel

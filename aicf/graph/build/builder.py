@@ -425,16 +425,25 @@ class GraphEmitter:
         """How many labels there are beside `ignore_index`, as f32. One that is no class makes the run invalid and is told:
         on the CPU device by the run, on CUDA by the next read of a result."""
         asked = {"classes": classes, "ignore_index": ignore_index}
-        checks = [op for op in self.builder.graph.ops if op.kind == "check_labels"]
+        return self._checked("check_labels", labels, asked)[0]
+
+    def check_indices(self, indices: Value, *, size: int) -> None:
+        """An index that is not one of [-size, size) makes the run invalid and is told, as a label that is no class."""
+        self._checked("check_indices", indices, {"size": size})
+
+    def _checked(self, kind: str, data: Value, asked: dict[str, int]) -> tuple[Value, ...]:
+        """The results of a check of these data, which is emitted once: the last but one is whether the run is valid."""
+        checks = [op for op in self.builder.graph.ops if op.kind in ("check_labels", "check_indices")]
         for op in checks:
-            if op.inputs[0] == labels.vid and dict(op.attrs) == asked:
-                return self.builder.graph.values[op.outputs[0]]
+            if op.kind == kind and op.inputs[0] == data.vid and dict(op.attrs) == asked:
+                return tuple(self.builder.graph.values[vid] for vid in op.outputs)
         record = TensorSpec((RECORD,), i64, self.device)
         fault = self.builder.value(f"const.fault.{len(checks)}", record, Role.fault, _Constant(0))
-        count, valid, told = self.op("check_labels", labels, fault, **asked)
+        results = self.op(kind, data, fault, **asked)
+        *_, valid, told = results
         self.update(fault, told)
         self.guard(valid)
-        return count
+        return results
 
     def sync(self) -> None:
         """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides."""
