@@ -214,15 +214,10 @@ FIRST = [
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
     *(Case(v, region("cross_entropy", (30, n), desc((30,), i64), label_smoothing=s)) for v in ROWS for n, s in ((10, 0.0), (1000, 0.1))),
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
-<<<<<<< HEAD
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
-=======
-    Case("cuda.softmax_xent_grad_rows.v2",
-         region("softmax_cross_entropy_grad", (30, 1000), desc((30,), i32), (30,))),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),
     Case("cuda.check_indices.v1", region("check_indices", desc((50, 60), i32), desc((5,), i64), size=5)),
->>>>>>> f02b6aa (gather, take_along_axis, scatter_add: reads by index among maps, deterministic sums; an index that is none is named)
     *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
     Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
     Case(CLUSTER, softmax_grad((30, 16385), f16), ROW_TOLERANCE[f16]),

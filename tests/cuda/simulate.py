@@ -77,20 +77,14 @@ CASES = [
     Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
     Case("cuda.check_labels.v1", region("check_labels", desc((70,), i32), desc((5,), i64), classes=5, ignore_index=-5)),
     Case("cuda.check_labels.v1", region("check_labels", desc((2100,), i64), desc((5,), i64), classes=4, ignore_index=-5)),
-<<<<<<< HEAD
     Case(STRIDED, region("cross_entropy_grad", (3, 70), desc((3,), i32), *[(3,)] * 3)),
     Case(STRIDED, region("cross_entropy_grad", (3, 7), desc((3,), i64), *[(3,)] * 3, ignore_index=0, label=0.9, other=0.1)),
-=======
-    Case("cuda.softmax_xent_rows.v2", region("softmax_cross_entropy", (9, 10), desc((9,), i64), ignore_index=3)),
     Case("cuda.check_indices.v1", region("check_indices", desc((7, 10), i32), desc((5,), i64), size=5)),
     Case("cuda.check_indices.v1", region("check_indices", desc((2100,), i64), desc((5,), i64), size=9)),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((2, 300, 3), f16), desc((300,), i64), size=5, axis=1), 2e-2),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (260, 3), desc((260,), i32), size=9000), 1e-4),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((0, 5), i32), desc((0,), i32), size=3)),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (3, 5, 2), desc((3, 5, 2), i32), size=4, axis=1, along=True)),
-    Case("cuda.softmax_xent_grad_rows.v2",
-         region("softmax_cross_entropy_grad", (3, 70), desc((3,), i32), (3,))),
->>>>>>> f02b6aa (gather, take_along_axis, scatter_add: reads by index among maps, deterministic sums; an index that is none is named)
 ]  # fmt: skip
 
 
