@@ -156,7 +156,11 @@ def _shared_checks(region: RegionSpec) -> Checks:
     for i, t in enumerate(region.results):
         if not t.contiguous:
             yield Reject("results", f"result {i} is {t}, needs row-major")
-    yield at_most("loads and results", len(program.loads) + len(program.after.stores), MAX_POINTERS)
+    pointed = sum(load.operand is not None for load in program.loads)
+    numbers = cdiv(
+        len(program.loads) - read, MAX_RANK
+    )  # a coordinate or a size is a number, where an operand has strides
+    yield at_most("loads and results", pointed + numbers + len(program.after.stores), MAX_POINTERS)
 
 
 def _dense(region: RegionSpec) -> Checks:

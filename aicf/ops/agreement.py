@@ -72,10 +72,10 @@ def _compare(schema: OpSchema, shapes: Any, attrs: Mapping[str, Any], rng: np.ra
     results = schema.infer(specs, pack)
     wanted = schema.call_reference(arrays, pack)
     number = np.float64 if shared.kind == "float" else shared.numpy.type
-    function = in_python(schema.scalar_for(dtypes, pack), number)
+    accesses = schema.accesses(shapes, results[0].rank, pack)
+    function = in_python(schema.scalar_for(_argument_types(accesses, dtypes), pack), number)
     given = schema.constants_fn(pack) if schema.constants_fn else pack
     constants = {name: given[name] for name in _keywords(function)}
-    accesses = schema.accesses(shapes, results[0].rank, pack)
     with np.errstate(all="ignore"):
         for index in np.ndindex(results[0].shape):
             operands = _arguments(accesses, arrays, index, results[0].shape)
@@ -88,6 +88,15 @@ def _compare(schema: OpSchema, shapes: Any, attrs: Mapping[str, Any], rng: np.ra
                 want = wanted[n][index]
                 if not _agree(got, want, spec.dtype):
                     raise _disagreement(schema, function.__code__, accesses, operands, pack, n, got, want)
+
+
+def _argument_types(accesses: Any, operands: list[DType]) -> list[DType]:
+    """Of the scalar function; a masked read is two arguments."""
+    made: list[DType] = []
+    for access in accesses:
+        made.append(DType.i64 if access.operand is None else operands[access.operand])
+        made += [DType.bool] * access.masked
+    return made
 
 
 def _keywords(function: FunctionType) -> tuple[str, ...]:

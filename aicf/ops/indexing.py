@@ -23,6 +23,10 @@ def _check_axis(axis: int, rank: int, constraint: str = "C1") -> None:
     )
 
 
+def _without(shape: tuple, axis: int) -> tuple:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
 def _axis_from_the_end(operands, attrs):
     axis = attrs.get("axis", 0)
     return {**attrs, "axis": axis + operands[0].rank if is_integer(axis) and axis < 0 else axis}
@@ -126,11 +130,8 @@ def take_along_axis(x: Any_, indices: Index, *, axis: int):
     C2  indices have the rank of x, and its size along every other axis
     """
     _check_axis(axis, x.rank)
-    same = x.rank == indices.rank and all(
-        n == m for a, (n, m) in enumerate(zip(x.shape, indices.shape)) if a != axis
-    )
     require(
-        same,
+        x.rank == indices.rank and _without(x.shape, axis) == _without(indices.shape, axis),
         "C2",
         f"indices have shape {indices.shape}, x has {x.shape}: they may differ along axis {axis} alone",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ..types import TensorSpec
@@ -119,3 +121,92 @@ pad.samples((4, 7), value=1.0)
 pad.samples((0, 3), value=1.0, low=(2, 0), high=(0, 1))
 pad.samples((4, 3), low=(-4, 0))
 pad.samples(())
+
+
+# --- concatenate ------------------------------------------------------------------------------------------------------
+
+
+@op("concatenate", traits=(MASKED,))
+def concatenate(*xs: Any_, axis: int = 0):
+    """Operands one behind the other along an axis. A negative axis counts from the end.
+
+    C1  axis is one of the operands                          (StableHLO concatenate C4)
+    C2  operands have one shape, but for that axis           (StableHLO concatenate C2)
+    """
+    first = xs[0]
+    require(
+        0 <= axis < first.rank,
+        "C1",
+        f"axis is {axis}, expected 0 to {first.rank - 1}" if first.rank else "a number has no axis",
+    )
+    for n, x in enumerate(xs[1:], 1):
+        require(
+            x.rank == first.rank
+            and (*x.shape[:axis], *x.shape[axis + 1 :]) == (*first.shape[:axis], *first.shape[axis + 1 :]),
+            "C2",
+            f"xs[{n}] has shape {x.shape}, xs[0] {first.shape}: they may differ along axis {axis} alone",
+        )
+    shape = list(first.shape)
+    shape[axis] = sum(x.shape[axis] for x in xs)
+    return TensorSpec(tuple(shape), first.dtype, first.device)
+
+
+@concatenate.normalizer
+def _(operands, attrs):
+    axis = attrs.get("axis", 0)
+    return {**attrs, "axis": axis + operands[0].rank if is_integer(axis) and axis < 0 else axis}
+
+
+def _concatenate_access(*xs, axis):
+    """Each operand under a mask of its own."""
+    made, begin = [], 0
+    for x in xs:
+        starts = tuple([-begin if at == axis else 0 for at in range(len(x))])
+        made.append(Access(len(made), tuple(range(len(x))), starts, bounded=(axis,)))
+        begin += x[axis]
+    return made
+
+
+@concatenate.maps(_concatenate_access, continuous=True)
+def _(*arguments):
+    return next(x for x, inside in zip(arguments[::2], arguments[1::2]) if inside)
+
+
+@concatenate.specialised
+def _(arguments, attrs):
+    return _first_inside(len(arguments) // 2)
+
+
+@lru_cache(maxsize=256)
+def _first_inside(count):
+    """Of so many operands, each with whether it has an element, the one that has: a chain of choices, as a kernel takes it."""
+    given = ", ".join(f"x{n}, inside{n}" for n in range(count))
+    choices = "".join(f"x{n} if inside{n} else " for n in range(count - 1))
+    chosen = eval(f"lambda {given}: {choices}x{count - 1}")
+    chosen.__name__, chosen.__module__ = "concatenate", __name__
+    return chosen
+
+
+@concatenate.reference
+def _(*xs, axis):
+    return np.concatenate(xs, axis)
+
+
+@concatenate.gradient
+def _(emit, dy, xs, axis):
+    grads, begin = [], 0
+    for x in xs:
+        start = tuple([begin if at == axis else 0 for at in range(x.rank)])
+        begin += x.shape[axis]
+        limit = tuple([begin if at == axis else size for at, size in enumerate(dy.shape)])
+        grads.append(emit.slice(dy, start=start, limit=limit))
+    return tuple(grads)
+
+
+concatenate.samples((4, 7), (2, 7))
+concatenate.samples((4, 7), (4, 1), (4, 5), axis=1)
+concatenate.samples((2, 3, 5), (2, 4, 5), axis=-2)
+concatenate.samples((3,), *[(n,) for n in range(9)])
+concatenate.samples((4, 7))
+concatenate.samples((0, 3), (0, 3), (2, 3))
+concatenate.samples((2, 3), (2, 0), axis=1)

@@ -91,6 +91,25 @@ def test_a_pad_before_and_behind_a_reduction(axes):
     ).check(REDUCE)  # fmt: skip
 
 
+JOINS = {
+    "columns": (1, 300, 7), "rows": (0, 3, 4), "with nothing": (1, 0, 5, 0), "one": (0, 4), "many": (0, *range(12)), "to nothing": (1, 0, 0),
+}  # fmt: skip
+
+
+@pytest.mark.sample(3)
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("dtype", [f32, f16, i32], ids=str)
+def test_a_concatenate_of_halves_after_maps_is_a_loop(join, dtype):
+    axis, *sizes = JOINS[join]
+    given = {
+        f"x{n}": normal(*((size, 5) if axis == 0 else (3, size)), dtype=dtype) for n, size in enumerate(sizes)
+    }
+    steps = [("square" if n % 2 else "neg", f"x{n}", f"h{n}", {}) for n in range(min(len(sizes), 5))]
+    halves = " ".join(f"h{n}" if n < len(steps) else f"x{n}" for n in range(len(sizes)))
+    Graph(given, *steps, ("concatenate", halves, "c", {"axis": axis}), ("abs", "c", "y", {})).check(LOOP)
+
+
 # --- by index ---------------------------------------------------------------------------------------------------------
 
 

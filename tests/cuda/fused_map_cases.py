@@ -126,6 +126,14 @@ def picked_sums(m: int, n: int) -> RegionSpec:
                  ("s", "reduce_sum", "q", {"axes": (1,)}))  # fmt: skip
 
 
+def joined(axis: int, *sizes: int, dtype: DType = f32) -> RegionSpec:
+    """Halves put together after maps, as many as there are sizes; a map behind them."""
+    given = {f"x{n}": desc((size, 24) if axis == 0 else (5, size), dtype) for n, size in enumerate(sizes)}
+    steps = [(f"h{n}", "tanh" if n % 2 else "neg", f"x{n}") for n in range(min(len(sizes), 6))]
+    halves = [f"h{n}" if n < len(steps) else f"x{n}" for n in range(len(sizes))]
+    return fused(given, *steps, ("c", "concatenate", *halves, {"axis": axis}), ("y", "relu", "c"))
+
+
 def masked() -> list[Case]:
     around, aligned = {"low": (1, 3), "high": (2, 0)}, {"low": (1, 8), "high": (0, 16)}
     cases = [Case(STRIDED, padded((5, 7), t, **around), TOLERANCE[t]) for t in TOLERANCE]
@@ -136,6 +144,11 @@ def masked() -> list[Case]:
     cases += [Case(REDUCE_ROWS, padded_sums(5, 37, 1, t), TOLERANCE[t]) for t in TOLERANCE]
     cases += [Case(STRIDED, embedded(3, 7, t, i32), TOLERANCE[t]) for t in TOLERANCE]
     cases += [Case(ROWS, embedded(3, 24, t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [Case(STRIDED, joined(1, 3, 4, dtype=t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [
+        Case(ROWS, joined(axis, 8, 16, 0, dtype=t), TOLERANCE[t]) for axis in (0, 1) for t in (f32, f16)
+    ]
+    cases += [Case(STRIDED, joined(0, *range(9)))]
     cases += [Case(STRIDED, picked()), Case(STRIDED, embedded(0, 7)), Case(REDUCE_ROWS, picked_sums(4, 37))]
     cases += [Case(REDUCE_COLUMNS, padded_sums(37, 5, 0)), Case(REDUCE_NAIVE, padded_sums(5, 7, 1))]
     return cases
@@ -331,6 +344,7 @@ SMALL = maps() + reductions() + independent() + masked()
 
 LARGE = [
     *(Case(v, padded((1000, 1024), t, low=(3, 8), high=(0, 24)), TOLERANCE[t]) for v in (STRIDED, ROWS) for t in TOLERANCE),
+    *(Case(v, joined(1, 512, 1024, dtype=t), TOLERANCE[t]) for v in (STRIDED, ROWS) for t in TOLERANCE),
     *(Case(v, embedded(700, 768, t), TOLERANCE[t]) for v in (STRIDED, ROWS) for t in TOLERANCE),
     Case(STRIDED, padded_between((700, 333))), Case(REDUCE_ROWS, picked_sums(500, 1000), 1e-4), Case(REDUCE_ROWS, padded_sums(1000, 1000, 1)),
     *(Case(v, chain(2**20 + 3, t), TOLERANCE[t]) for v in (FLAT, VECTOR) for t in TOLERANCE),

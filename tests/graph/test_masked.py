@@ -7,6 +7,7 @@ import pytest
 from nn.mlp import on_each_device
 
 import aicf
+from aicf import nn
 from aicf.device.spec import preset
 from aicf.errors import OutOfBoundsError
 from aicf.graph.build.autodiff import gradients
@@ -91,6 +92,38 @@ def test_the_gradient_of_a_pad_is_zero_where_it_cut_and_skips_what_it_put_betwee
     want = np.zeros_like(X)
     want[:3, 1:] = 8 * X[:3, 1:]  # row 3 would be at place 2 + 3 * 2 of 8
     np.testing.assert_allclose(run(emit, device=device), want, rtol=1e-6)
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_concatenate_is_one_kernel_with_maps_around_it(device):
+    """As a rotation of halves is written; and of as many operands as there may be."""
+
+    def emit(ctx, x):
+        low, high = (ctx.slice(x, start=(0, n), limit=(3, n + 2)) for n in (0, 2))
+        return ctx.mul(ctx.concatenate(ctx.neg(high), low, axis=-1), x)
+
+    assert [r.ended.trigger for r in formed(emit, device=device)] == ["end"]
+    (many,) = formed(
+        lambda ctx, x: ctx.concatenate(
+            *[x] * 2, *[ctx.param(f"w{n}", (n, 4), nn.init.ones) for n in range(24)]
+        ),
+        device=device,
+    )
+    assert len(many.spec.operands) == 25
+
+
+@on_each_device
+def test_a_concatenate_and_its_gradient(device):
+    def emit(ctx, x):
+        y = ctx.concatenate(ctx.neg(x), x, ctx.square(x), axis=1)
+        weights = ctx.param("w", (4, 12), lambda *_: np.arange(48, dtype=np.float32).reshape(4, 12))
+        (dx,) = gradients(ctx, ctx.reduce_sum(ctx.mul(y, weights), axes=()), [x])
+        return ctx.concatenate(y, dx, axis=1)
+
+    w = np.arange(48).reshape(4, 12)
+    want = np.hstack([-X, X, X * X, w[:, 4:8] - w[:, :4] + 2 * X * w[:, 8:]])
+    np.testing.assert_allclose(run(emit, device=device), want, rtol=1e-5, atol=1e-5)
 
 
 IDS = np.array([[0, 6, 2], [-1, 3, 3]], np.int32)

@@ -16,6 +16,7 @@ NEGATIVE = {
         ([f32(2, 3), i64(2, 3)], {"axis": axis}, rf"axis is {told}, expected 0 to 1") for axis, told in ((2, 2), (-3, -1))
     ],
     ("take_along_axis", "C2"): [
+        ([f32(2, 3), i64(2)], {"axis": 1}, r"indices have shape \(2,\), x has \(2, 3\): they may differ along axis 1 alone"),
         ([f32(2, 3), i64(3)], {"axis": 0}, r"indices have shape \(3,\), x has \(2, 3\): they may differ along axis 0 alone"),
         ([f32(2, 3), i64(4, 2)], {"axis": 0}, r"indices have shape \(4, 2\), x has \(2, 3\): they may differ along axis 0 alone"),
     ],

@@ -27,12 +27,23 @@ NEGATIVE = {
              i64(2), value=float(f"{sign}9007199254740994"))
         for sign in ("", "-")
     ],
+    ("concatenate", "C1"): [
+        ([f32(2, 3), f32(2, 3)], {"axis": 2}, "axis is 2, expected 0 to 1"),
+        ([f32(2, 3)], {"axis": -3}, "axis is -1, expected 0 to 1"),
+        ([f32(), f32()], {}, "a number has no axis"),
+    ],
+    ("concatenate", "C2"): [
+        ([f32(2, 3), f32(2, 3), f32(2, 4)], {}, r"xs\[2\] has shape \(2, 4\), xs\[0\] \(2, 3\): they may differ along axis 0 alone"),
+        ([f32(2, 3), f32(2)], {"axis": 1}, r"xs\[1\] has shape \(2,\), xs\[0\] \(2, 3\): they may differ along axis 1 alone"),
+        ([f32(2, 3), f32(3)], {}, r"xs\[1\] has shape \(3,\), xs\[0\] \(2, 3\): they may differ along axis 0 alone"),
+    ],
 }  # fmt: skip
 
 EXACT = {
+    "concatenate": ([i64(2, 3), i64(2, 0), i64(2, 4)], {"axis": -1}, [i64(2, 7)]),
     "pad": [
         ([f32(2, 3)], {"low": (1, -1), "high": (0, 2), "interior": (2, 0)}, [f32(6, 4)]),
         ([i64(2)], {"value": 2.0**53, "low": (1,)}, [i64(3)]),
         ([f32(2)], {"value": 2.0**60, "low": (-2,)}, [f32(0)]),
-    ]
+    ],
 }
