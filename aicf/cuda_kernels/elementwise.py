@@ -158,7 +158,7 @@ def _shared_checks(region: RegionSpec) -> Checks:
             yield Reject("results", f"result {i} is {t}, needs row-major")
     pointed = sum(load.operand is not None for load in program.loads)
     numbers = cdiv(
-        len(program.loads) - read, MAX_RANK
+        len(program.loads) - pointed, MAX_RANK
     )  # a coordinate or a size is a number, where an operand has strides
     yield at_most("loads and results", pointed + numbers + len(program.after.stores), MAX_POINTERS)
 
