@@ -1,4 +1,4 @@
-from . import f32, i32, i64
+from . import boolean, f32, i32, i64
 
 AXIS = [
     ([f32(2, 3), i64(4)], {"axis": axis}, rf"axis is {told}, expected 0 to 1")
@@ -36,6 +36,7 @@ NEGATIVE = {
 }  # fmt: skip
 
 EXACT = {
+    "check_indices": ([i32(2, 3), i64(5)], {"size": 4}, [boolean(), i64(5)]),
     "gather": ([i32(5, 7), i32(2, 3)], {"axis": -1}, [i32(5, 2, 3)]),
     "take_along_axis": ([f32(5, 7), i32(5, 2)], {"axis": -1}, [f32(5, 2)]),
     "scatter_add": [
