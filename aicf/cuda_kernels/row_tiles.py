@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 from ..registry.program import Shape, collapse
@@ -12,14 +13,16 @@ from ..rows import RegionSpec
 from ..types import TensorDesc
 from .elementwise import VECTOR
 
-# of a row, in registers of a thread: of more words each, fewer blocks find room, and more still would spill
-WORDS, MOST_WORDS = 32, 48
-MANY_LANES, CROWDED_WORDS = 512, 16  # threads of a block with more of them have 64 registers at most
-MOST_LANES, MOST_BLOCKS = 1024, 8  # threads of a block; blocks of a cluster, everywhere
-BLOCK = 128
-STREAMED_LANES, STREAMED_WORDS = 512, 16  # of a row that registers can't hold: what a thread reads at once
+MOST_WORDS = 48  # of a row, in registers of a thread: more would spill
+BLOCK, LANES = (
+    128,
+    (8, 16, 32, 64, 128, 192, 256, 320, 384, 448, 512),
+)  # of a row: larger blocks end later than they load earlier
+CLUSTERS, MOST_LANES, MOST_BLOCKS = (2, 4, 8), 512, 8  # blocks of a cluster, as many as may be everywhere
+STREAMED_WORDS = 16  # of a row that registers can't hold: what each of its threads reads at once
 MANY_BYTES = 2**23
-SMS, BUSY = 132, 512  # multiprocessors, and threads of each that keep its memory busy
+MOST_CROWDED = 1024  # threads of a multiprocessor that the compiler need find registers for
+SMS, BANDWIDTH = 132, 4800  # of an H200, for which rows are cut
 
 
 class Shaped(NamedTuple):
@@ -125,10 +128,83 @@ class Tile(NamedTuple):
     whole: int
     words: int
 
+    def bound(self, late: bool, arch: tuple[int, int]) -> int:
+        """Blocks for which the compiler has to find registers on a multiprocessor: a thread takes up to 48 besides its words, more for what is
+        loaded late, and where halves are rounded by many instructions."""
+        registers = self.words + 48 + 12 * late + 16 * (arch < (8, 0))
+        return max(1, min(2048, 65536 // registers, MOST_CROWDED) // self.block)
+
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor has registers for: a thread takes some 48 besides."""
-        return max(1, min(2048, 65536 // (self.words + 48)) // self.block)
+        """Blocks that find room on a multiprocessor, as a thread mostly takes 44 registers besides."""
+        return max(1, min(2048, 65536 // (-(-(self.words + 44) // 8) * 8)) // self.block)
+
+    def blocks(self, rows: int) -> int:
+        return cdiv(rows * self.lanes, self.block) * self.cluster
+
+
+class Pace(NamedTuple):
+    """What a block takes, fitted to suite `rows` on an H200: times of 106 tiles of held rows to 14 %, of 77 of streamed ones to 19 %.
+
+    begin     microseconds of each, beside all else
+    tree      and for each pass; met: if blocks of a cluster meet
+    threads   for each thread; word: for each of the words that a thread has
+    share     of the bandwidth, if nothing else takes time
+    element   instructions of a thread for each element and pass
+    brings    GB/s of a multiprocessor
+    """
+
+    begin: float
+    tree: float
+    met: float
+    threads: float
+    word: float
+    share: float
+    element: float
+    brings: float
+
+
+HELD = Pace(0.0, 0.05, 0.44, 0.002, 0.019, 0.732, 3.8, 139.0)
+STREAMED = Pace(1.6, 0.2, 0.54, 0.0, 0.015, 0.548, 2.9, 43.0)
+SINGLE = 2.0  # times as many for an element that is loaded alone
+LANES_RATE = 128 * 1.7e3  # elements' instructions of a multiprocessor in a microsecond
+
+
+def times(
+    region: RegionSpec, tile: Tile, pace: Pace, sms: int = SMS, bandwidth: float = BANDWIDTH
+) -> tuple[float, float, float]:
+    """(of memory alone, of all blocks in turns, and of that, of meeting in clusters), in microseconds."""
+    program = program_of(region)
+    blocks, passes = max(1, tile.blocks(program.count)), len(program.passes)
+    waves = blocks / (sms * tile.resident)
+    turns = math.ceil(waves) if waves < 3 else waves + 0.3
+    beside = min(tile.resident, max(1.0, blocks / sms))
+    work = (
+        program.count
+        * program.length
+        / blocks
+        * passes
+        * pace.element
+        * (SINGLE if tile.cut.width == 1 else 1.0)
+        / LANES_RATE
+    )
+    brought = region.nbytes / blocks / pace.brings * 1e-3
+    met = pace.met * passes if tile.cluster > 1 else 0.0
+    each = (
+        pace.begin
+        + pace.word * tile.words
+        + pace.tree * passes
+        + met
+        + pace.threads * tile.block * math.sqrt(beside)
+        + beside * (work + brought)
+    )
+    return region.nbytes / (bandwidth * pace.share) * 1e-3, turns * each, turns * met
+
+
+def together(*us: float) -> float:
+    """Of what goes on beside each other: a little more than the longest takes."""
+    longest = max(1e-9, *us)
+    return longest * math.fsum([(x / longest) ** 6 for x in us]) ** (1 / 6)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -171,52 +247,42 @@ def _tile(region: RegionSpec, cut: Cut, lanes: int, cluster: int) -> Tile:
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1024)
-def held(region: RegionSpec) -> Tile | None:
-    """A block, or part of it, holds a row: the fewest threads with some words each, where rows are few the more; None if registers can't."""
-    cut = cut_of(region)
-    return _fewest(region, cut, 1, [8, 16, 32, 64, *range(128, MOST_LANES + 1, 64)])
+def _best(region: RegionSpec, tiles: list[Tile], pace: Pace) -> Tile | None:
+    return min(tiles, key=lambda tile: together(*times(region, tile, pace)[:2]), default=None)
 
 
 @functools.lru_cache(maxsize=1024)
+def held(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> Tile | None:
+    """The best of those that hold a row in registers of a block or of part of it, or of a cluster; None if none can."""
+    cut, found = cut_of(region), []
+    for cluster in clusters:
+        for lanes in LANES:
+            if (lanes < BLOCK and cluster > 1) or (cut.anchor >= 0 and lanes * cluster < 2 * cut.width):
+                continue  # a row's ends need an element of each of so many threads
+            tile = _tile(region, cut, lanes, cluster)
+            if tile.words <= MOST_WORDS:
+                found.append(tile)
+                if tile.chunks == 1:  # more would have nothing to do
+                    break
+    return _best(region, found, HELD)
+
+
 def clustered(region: RegionSpec) -> Tile | None:
-    """The same of several blocks: as many as keep all multiprocessors busy, if not more are needed to hold it."""
-    cut, count = cut_of(region), program_of(region).count
-    for cluster in (2, 4, 8):
-        tile = _fewest(region, cut, cluster, [*range(128, MOST_LANES + 1, 64)])
-        if tile and (count * cluster >= SMS or cluster == MOST_BLOCKS):
-            return tile
-    return None
+    return held(region, CLUSTERS)
 
 
-def _fewest(region: RegionSpec, cut: Cut, cluster: int, lanes: list[int]) -> Tile | None:
-    if cut.anchor >= 0:  # what is left at a row's ends is an element for each of some threads
-        lanes = [n for n in lanes if n * cluster >= 2 * cut.width]
-    tiles = [_tile(region, cut, n, cluster) for n in lanes]
-    wanted, threads = WORDS, SMS * BUSY / max(1, program_of(region).count)
-    while wanted > WORDS // 4 and _run_words(region, cut.width) * _runs(region, cut)[0] / wanted < threads:
-        wanted //= 2
-    for most in (wanted, WORDS, MOST_WORDS):
-        for tile in tiles:
-            if tile.words <= (min(most, CROWDED_WORDS) if tile.lanes > MANY_LANES else most):
-                return tile
-    return None
-
-
+@functools.lru_cache(maxsize=1024)
 def streamed(region: RegionSpec, clusters: bool) -> Tile:
     """Some words of each thread at once, one after another; several blocks have a row where rows are few."""
-    cut, count = cut_of(region), program_of(region).count
-    words, cluster = _run_words(region, cut.width, all=True), 1
+    cut = cut_of(region)
+    words = _run_words(region, cut.width, all=True)
     chunks = max(1, STREAMED_WORDS // words)
-    most, _ = _runs(region, cut)
-    while (
-        clusters
-        and cluster < MOST_BLOCKS
-        and count * cluster * 2 <= 2 * SMS
-        and most > STREAMED_LANES * cluster * chunks
-    ):
-        cluster *= 2
-    return Tile(STREAMED_LANES, STREAMED_LANES, cluster, cut, chunks, 0, chunks * words)
+    some = [
+        Tile(MOST_LANES, MOST_LANES, c, cut, chunks, 0, chunks * words) for c in (1, *CLUSTERS * clusters)
+    ]
+    best = _best(region, some, STREAMED)
+    assert best is not None
+    return best
 
 
 def serial(region: RegionSpec) -> Tile:

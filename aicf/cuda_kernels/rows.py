@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ..device.spec import DeviceSpec
-from ..registry.cost import L2_PER_SM, TRIP_US, Cost, one_launch, roofline
+from ..registry.cost import TRIP_US, Cost, one_launch, roofline
 from ..registry.program import Shape
 from ..registry.row_program import Pass, read_rows
 from ..registry.variant import Arg, Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
@@ -14,8 +15,11 @@ from ..types import bf16, f16, f32, i32, i64
 from .elementwise import GRID, MAX_POINTERS, MAX_RANK
 from .row_tiles import (
     BLOCK,
+    HELD,
     MOST_BLOCKS,
     MOST_LANES,
+    STREAMED,
+    Pace,
     Tile,
     clustered,
     held,
@@ -24,17 +28,17 @@ from .row_tiles import (
     shaped,
     shared_loads,
     streamed,
+    times,
+    together,
     walked,
 )
 
 KINDS, TAKES = ("map", "reduce", "rows"), ("rows",)
-# By suite `rows` on an H200: of the bandwidth with 16 bytes in a load, and with an element; of the f32 rate by the ops' declared flops
-MEMORY_EFFICIENCY, SINGLE_EFFICIENCY, EFFICIENCY, FAST_EFFICIENCY = 0.88, 0.7, 0.25, 0.4
+# Of the bandwidth with an element in a load; of the f32 rate by the ops' declared flops, with functions for f32 and for halves
+SINGLE_EFFICIENCY, EFFICIENCY, FAST_EFFICIENCY = 0.7, 0.25, 0.4
 MAX_PASSES = 8  # each makes anew what it reads: of sixteen ptxas has a minute's work
 TREE_US = 0.15  # of a pass: shuffles, a barrier, and what every thread does again for its row
-HALVES, CLUSTERS = (f16, bf16), "sm_90"
-CLUSTER_US = 0.35  # for blocks of a cluster to meet, in a pass
-ALONE = 0.6  # of a multiprocessor's time that its only block loads or stores: with more, some do while others compute
+HALVES, NEEDED = (f16, bf16), "sm_90"
 
 
 def _checks(region: RegionSpec) -> Checks:
@@ -72,31 +76,23 @@ def _fast(region: RegionSpec) -> bool:
     return all(t.dtype in HALVES for t in region.results)
 
 
-def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, bytes: int, trips: int) -> Cost:
-    """The roofline, beside Little's law: what is on its way to multiprocessors comes within a trip; and an L2 cache gives each so much."""
+def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, pace: Pace) -> Cost:
+    """Memory's time, and what blocks take in turns beyond it: see row_tiles."""
     program = program_of(region)
-    blocks = cdiv(program.count * tile.lanes, tile.block) * tile.cluster
-    under_way = min(blocks, device.sms * tile.resident)
-    alone = ALONE if tile.resident == 1 else 1.0
-    share = MEMORY_EFFICIENCY if tile.cut.width > 1 else SINGLE_EFFICIENCY
-    reached = min(
-        device.bandwidth * share, min(under_way, device.sms) * L2_PER_SM, under_way * tile.block * tile.words * 4 * alone / TRIP_US * 1e-3
-    )  # fmt: skip
-    cost = roofline(
-        device, bytes=bytes, flops=program.flops * program.count * program.length,
-        efficiency=FAST_EFFICIENCY if _fast(region) else EFFICIENCY, memory_efficiency=max(reached, 1.0) / device.bandwidth,
-        blocks=blocks, blocks_per_sm=tile.resident, chain=TREE_US * len(program.passes) + TRIP_US * trips,
-    )  # fmt: skip
-    terms = dict(cost.terms)
-    if "memory" in terms:
-        least = bytes / (device.bandwidth * share) * 1e-3
-        terms |= {"memory": least, "bytes in flight": terms["memory"] - least}
-    if tile.cluster > 1:
-        terms["cluster"] = CLUSTER_US * len(program.passes)
-    return Cost(terms)
+    memory, turns, met = times(region, tile, pace, device.sms, device.bandwidth)
+    rate = device.tflops.get("f32", 0.0) * (FAST_EFFICIENCY if _fast(region) else EFFICIENCY) * 1e6
+    compute = program.flops * program.count * program.length / rate if rate else math.inf
+    whole = together(memory, turns, compute)
+    if compute > max(memory, turns):
+        terms = {"compute": compute, "turns of blocks": whole - compute}
+    else:
+        cluster = min(met, whole - memory)
+        terms = {"memory": memory, "turns of blocks": whole - memory - cluster, "cluster": cluster}
+    terms["latency"] = TRIP_US - whole  # nothing is done before the first trip to memory is over
+    return Cost({"launch": device.launch_us, **{name: us for name, us in terms.items() if us > 0}})
 
 
-def _launch(region: RegionSpec, tile: Tile, held: bool) -> list[Launch]:
+def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, held: bool) -> list[Launch]:
     from .bodies.index import walk_of
     from .bodies.rows import Rows, rows
 
@@ -106,11 +102,12 @@ def _launch(region: RegionSpec, tile: Tile, held: bool) -> list[Launch]:
     ins = tuple(None if load.operand is None else load.dtype for load in program.loads)
     outs = tuple((s.slot, program.dtypes[s.slot], s.slot in program.moves) for s in program.stores)
     steps = walk_of(tuple(walk[-1] for walk in (*at.loads, *at.stores)))
+    late = shared_loads(region) if held else (False,) * len(ins)
     r = Rows(
         ins, tuple(n in program.moves for n in range(len(ins))), outs, program.before,
         tuple(map(_rounded_by_store, program.passes)), program.kept, program.dtypes, tile.lanes, tile.block, tile.cluster, cut.width,
         tile.chunks, held, tile.whole, steps, cut.anchor, cut.loose,
-        shared_loads(region) if held else (False,) * len(ins), _fast(region),
+        late, _fast(region),
     )  # fmt: skip
     walks = tuple((walk_of(walk[:-1]), load.offset) for walk, load in zip(at.loads, program.loads))
     places = tuple((walk_of(walk[:-1]), 0) for walk in at.stores)
@@ -124,9 +121,8 @@ def _launch(region: RegionSpec, tile: Tile, held: bool) -> list[Launch]:
         tuple(Out(s.position) for s in program.stores), tuple(Num(d, i32 if narrow else i64) for d in at.shape),
         _given(at.loads), _given(at.stores), alongs, Num(program.count), Num(program.length, i32), Num(program.length, f32),
     )  # fmt: skip
-    body = rows(r, walks, places, len(at.shape), narrow, tile.resident, name)
-    blocks = cdiv(program.count * tile.lanes, tile.block) * tile.cluster
-    return [Launch(body, (blocks,), (tile.block,), args, cluster=tile.cluster)]
+    body = rows(r, walks, places, len(at.shape), narrow, tile.bound(any(late), device.arch), name)
+    return [Launch(body, (tile.blocks(program.count),), (tile.block,), args, cluster=tile.cluster)]
 
 
 def _rounded_by_store(step: Pass) -> Pass:
@@ -150,12 +146,12 @@ def _tiled(region: RegionSpec, tile: Tile | None, where: str) -> Checks:
     if tile is None:
         yield Reject("columns", f"a row of {program.length} is too long for the registers of {where}")
     else:
-        yield at_most("blocks", cdiv(program.count * tile.lanes, tile.block) * tile.cluster, GRID)
+        yield at_most("blocks", tile.blocks(program.count), GRID)
 
 
 @variant(*KINDS, id="cuda.rows_held.v2", takes=TAKES)
 class RowsHeld:
-    """8 to 1024 threads of a block hold a row in registers and go over it once for each reduction, and once more for the results.
+    """8 to 512 threads of a block hold a row in registers and go over it once for each reduction, and once more for the results.
 
     Parallel over rows and along them. Bytes: each operand once, each result once; loads of 16 bytes where what lies alike is most
     of it, wherever rows begin. Statistics in f32, reduced in a fixed order.
@@ -171,15 +167,15 @@ class RowsHeld:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = held(region)
         assert tile is not None
-        return _cost(region, device, tile, region.nbytes, 0)
+        return _cost(region, device, tile, HELD)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         tile = held(region)
         assert tile is not None
-        return _launch(region, tile, True)
+        return _launch(region, device, tile, True)
 
 
-@variant(*KINDS, id="cuda.rows_cluster.v1", takes=TAKES, needs=(CLUSTERS,))
+@variant(*KINDS, id="cuda.rows_cluster.v1", takes=TAKES, needs=(NEEDED,))
 class RowsCluster:
     """As rows_held, but 2 to 8 blocks of a cluster share a row, and write their totals into each other's shared memory: for few long rows, which
     would be on few multiprocessors, and for those that registers of one can't hold."""
@@ -194,12 +190,12 @@ class RowsCluster:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = clustered(region)
         assert tile is not None
-        return _cost(region, device, tile, region.nbytes, 0)
+        return _cost(region, device, tile, HELD)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         tile = clustered(region)
         assert tile is not None
-        return _launch(region, tile, True)
+        return _launch(region, device, tile, True)
 
 
 @variant(*KINDS, id="cuda.rows_streamed.v2", takes=TAKES)
@@ -218,19 +214,14 @@ class RowsStreamed:
     least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        program, tile = program_of(region), _streamed(region, device)
-        again = _read_again(region, device, max(1, 1024 // tile.block) / tile.cluster)
-        steps = cdiv(program.length, tile.lanes * tile.cluster * tile.cut.width * tile.chunks) * len(
-            program.passes
-        )
-        return _cost(region, device, tile, region.nbytes + again, steps)
+        return _cost(region, device, _streamed(region, device), STREAMED)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return _launch(region, _streamed(region, device), False)
+        return _launch(region, device, _streamed(region, device), False)
 
 
 def _streamed(region: RegionSpec, device: DeviceSpec) -> Tile:
-    return streamed(region, device.missing(CLUSTERS) is None)
+    return streamed(region, device.missing(NEEDED) is None)
 
 
 def _read_again(region: RegionSpec, device: DeviceSpec, per_sm: float) -> int:
@@ -263,9 +254,11 @@ class RowsSerial:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         program = program_of(region)
         again = _read_again(region, device, 1024)
-        return _cost(
-            region, device, serial(region), region.nbytes + again, program.length * len(program.passes)
-        )
+        return roofline(
+            device, bytes=region.nbytes + again, flops=program.flops * program.count * program.length, efficiency=EFFICIENCY,
+            memory_efficiency=SINGLE_EFFICIENCY, blocks=cdiv(program.count, BLOCK), blocks_per_sm=1024 // BLOCK,
+            chain=(TREE_US + TRIP_US * program.length) * len(program.passes),
+        )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return _launch(region, serial(region), False)
+        return _launch(region, device, serial(region), False)

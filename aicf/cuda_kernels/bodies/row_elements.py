@@ -17,6 +17,7 @@ from .llvm import capability, const, emit_call
 from .ptx import approximate, assemble
 from .storage import decode, emit_load, emit_store, emit_store_vector, encode, numba_type, per_word, unpack
 
+AHEAD_WORDS = 12
 HALVES, PAIRS_SINCE = (f16, bf16), (8, 0)  # compute capability: two are rounded by one instruction
 
 
@@ -227,11 +228,17 @@ def _moving(r: Rows) -> list[tuple[int, DType]]:
     return [(n, dtype) for n, dtype in enumerate(r.ins) if r.moves[n] and dtype is not None and not r.late[n]]
 
 
-def _run_at(b: Any, r: Rows, n: int, ins: Any, offsets: Any, env: Any, column: Any, inside: Any) -> Any:
-    """Where the run of load n at this column lies; that where runs begin, if the column is not inside."""
-    pointer = sum(dtype is not None for dtype in r.ins[:n])
-    base = b.gep(b.extract_value(ins, pointer), [b.extract_value(offsets, n)])
-    return b.gep(base, [_along(b, r, env, n, b.select(inside, column, b.extract_value(env, 1)))])
+def _run_at(
+    b: Any, r: Rows, n: int, ins: Any, offsets: Any, env: Any, first: Any, c: int, inside: Any
+) -> Any:
+    """Where chunk c's run of load n lies; another one of the row, if it is not inside. Those that are inside of every row lie
+    at a constant from the first, which costs no instruction."""
+    pointer, step = sum(dtype is not None for dtype in r.ins[:n]), c * r.spread * r.width
+    base, begin = b.gep(b.extract_value(ins, pointer), [b.extract_value(offsets, n)]), b.extract_value(env, 1)
+    if c < r.whole and r.steps[n] != GIVEN:
+        return b.gep(b.gep(base, [_along(b, r, env, n, b.select(inside, first, begin))]), [const(step, 64)])
+    column = b.add(first, const(step))
+    return b.gep(base, [_along(b, r, env, n, b.select(inside, column, begin))])
 
 
 @deferred
@@ -252,7 +259,7 @@ def bringer(r: Rows) -> Any:
                     if c == 0 or c >= r.whole:
                         inside = b.icmp_signed("<", column, b.extract_value(args[3], 0))
                     held += _load_run(
-                        ctx, b, r, n, _run_at(b, r, n, args[0], args[1], args[3], column, inside)
+                        ctx, b, r, n, _run_at(b, r, n, args[0], args[1], args[3], args[2], c, inside)
                     )
             return ctx.make_tuple(b, sig.return_type, held)
 
@@ -270,31 +277,45 @@ def _elements(
     ctx: Any, b: Any, r: Rows, p: int, ins: Any, offsets: Any, held: Any, first: Any, env: Any
 ) -> Iterator[tuple[Any, Any, list]]:
     """Of each chunk: its column, whether it is inside, and for each of its elements the values of loads that move, as pass p unpacks
-    them: what an earlier pass unpacked would take twice the registers, if it were kept."""
-    moving, step = _moving(r), r.spread * r.width
+    them: what an earlier pass unpacked would take twice the registers, if it were kept. What is loaded late is so some chunks ahead."""
+    moving, step, ahead = _moving(r), r.spread * r.width, _ahead(r)
+    places: list[tuple[Any, Any, dict[int, list[Any]]]] = []
     for c in range(r.chunks):
-        column = b.add(first, const(c * step))
-        if c == 0 or c >= r.whole:  # else it is, as the first is: but for rows that there are none of
-            inside = b.icmp_signed("<", column, b.extract_value(env, 0))
-        numbers: dict[int, list[Any]] = {}
+        while len(places) < min(r.chunks, c + ahead):
+            column = b.add(first, const(len(places) * step))
+            if (
+                not places or len(places) >= r.whole
+            ):  # else it is, as the first is: but for rows that there are none of
+                inside = b.icmp_signed("<", column, b.extract_value(env, 0))
+            late = [n for n, late in enumerate(r.late) if late]
+            runs = {
+                n: _load_run(ctx, b, r, n, _run_at(b, r, n, ins, offsets, env, first, len(places), inside))
+                for n in late
+            }
+            places.append((column, inside, runs))
+        column, inside, runs = places[c]
         at = 0
-        for n, held_type in moving:
-            kind, count = _parts(r, held_type)
-            parts = [b.extract_value(held, at + c * count + k) for k in range(count)]
-            if kind is types.uint32:
-                parts = unpack(ctx, b, held_type, [_again(b, part, p) for part in parts])
-            numbers[n] = parts
+        for n, dtype in moving:
+            _, count = _parts(r, dtype)
+            words = [b.extract_value(held, at + c * count + k) for k in range(count)]
+            runs[n] = [_again(b, word, p) for word in words] if _parts(r, dtype)[0] is types.uint32 else words
             at += count * r.chunks
-        for n, dtype in enumerate(r.ins):
-            if not r.moves[n]:
-                continue
-            if dtype is None:
+        numbers = {}
+        for n, given in enumerate(r.ins):
+            if n in runs and given is not None:
+                numbers[n] = (
+                    unpack(ctx, b, given, runs[n]) if _parts(r, given)[0] is types.uint32 else runs[n]
+                )
+            elif r.moves[n]:
                 place = b.add(b.extract_value(offsets, n), _along(b, r, env, n, column))
                 numbers[n] = [b.add(place, const(k, 64)) for k in range(r.width)]
-            elif r.late[n]:
-                parts = _load_run(ctx, b, r, n, _run_at(b, r, n, ins, offsets, env, column, inside))
-                numbers[n] = unpack(ctx, b, dtype, parts) if _parts(r, dtype)[0] is types.uint32 else parts
         yield column, inside, [{n: values[k] for n, values in numbers.items()} for k in range(r.width)]
+
+
+def _ahead(r: Rows) -> int:
+    """Chunks whose late loads are under way at once: some words of them, as a trip to the L2 cache takes as long as many chunks."""
+    words = sum(_parts(r, dtype)[1] for dtype, late in zip(r.ins, r.late) if late and dtype is not None)
+    return max(1, AHEAD_WORDS // words) if words else 1
 
 
 @deferred
@@ -360,13 +381,19 @@ def leaver(r: Rows, p: int, fast: Any) -> Any:
     def leave(typing, outs, places, known, held, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[2], i) for i, s in enumerate(slots)}
-            for column, inside, each in _elements(ctx, b, r, p, args[4], args[5], args[3], args[6], args[7]):
+            for c, (column, inside, each) in enumerate(
+                _elements(ctx, b, r, p, args[4], args[5], args[3], args[6], args[7])
+            ):
                 with b.if_then(inside):
                     made = [_evaluated(ctx, b, step.each, {**rows, **values}, fast) for values in each]
                     for k, n in enumerate(step.stores, len(step.reduces)):
                         dtype, position = r.outs[n][1], len(r.ins) + n
-                        at = b.add(b.extract_value(args[1], n), _along(b, r, args[7], position, column))
-                        target = b.gep(b.extract_value(args[0], n), [at])
+                        target = b.gep(b.extract_value(args[0], n), [b.extract_value(args[1], n)])
+                        if r.steps[position] == GIVEN:
+                            target = b.gep(target, [_along(b, r, args[7], position, column)])
+                        else:  # at a constant from the first, as above
+                            target = b.gep(target, [_along(b, r, args[7], position, args[6])])
+                            target = b.gep(target, [const(c * r.spread * r.width, 64)])
                         values = [results[k] for results in made]
                         _store_run(ctx, b, dtype, values, target, r.loose[position])
             return ctx.get_dummy_value()
