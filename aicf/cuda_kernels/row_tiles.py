@@ -165,7 +165,7 @@ class Pace(NamedTuple):
 
 
 HELD = Pace(0.0, 0.05, 0.44, 0.002, 0.019, 0.732, 3.8, 139.0)
-STREAMED = Pace(1.6, 0.2, 0.54, 0.0, 0.015, 0.548, 2.9, 43.0)
+STREAMED = Pace(1.6, 0.2, 0.54, 0.0, 0.015, 0.62, 2.9, 52.0)
 SINGLE = 2.0  # times as many for an element that is loaded alone
 LANES_RATE = 128 * 1.7e3  # elements' instructions of a multiprocessor in a microsecond
 
