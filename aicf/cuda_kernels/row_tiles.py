@@ -131,7 +131,7 @@ class Tile(NamedTuple):
     def bound(self, late: bool, arch: tuple[int, int]) -> int:
         """Blocks for which the compiler has to find registers on a multiprocessor: a thread takes up to 48 besides its words, more for what is
         loaded late, and where halves are rounded by many instructions."""
-        registers = self.words + 48 + 12 * late + 16 * (arch < (8, 0))
+        registers = self.words + 48 + 8 * (self.cluster > 1) + 12 * late + 16 * (arch < (8, 0))
         return max(1, min(2048, 65536 // registers, MOST_CROWDED) // self.block)
 
     @property
