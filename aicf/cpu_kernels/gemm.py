@@ -52,11 +52,12 @@ class GemmBlas:
         place = _place_of_product(region, rest) if rest else stores[0][1]
         read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
 
+        shape = _shape(region, core)
         most = threads_for(2 * core.m * core.n * core.k)
 
         def bind(operands, results):
             after = None if loop is None else loop(operands, results)
-            out = None if place is None else results[place]
+            out = None if place is None else results[place].reshape(shape)
             if out is not None and any(np.may_share_memory(out, operands[p]) for p in read_after):
                 out = None  # in place of something that the loop reads yet
 
@@ -95,6 +96,13 @@ def _plan(region) -> tuple[Gemm, Map | None]:
 def _factors(region, core: Gemm) -> int:
     """Elements of a and b."""
     return region.operands[core.a].numel + region.operands[core.b].numel
+
+
+def _shape(region, core: Gemm) -> tuple[int, ...]:
+    """Of the product as BLAS makes it; a result may have another one, of as many elements."""
+    a, b = region.operands[core.a].shape, region.operands[core.b].shape
+    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    return (*batch, a[-1 if core.trans_a else -2], b[-2 if core.trans_b else -1])
 
 
 def _place_of_product(region, rest: Map) -> int | None:

@@ -135,6 +135,8 @@ def _arguments(
 def _element(access: Any, arrays: list[np.ndarray], index: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """One argument of the scalar function at a point of the result."""
     own = shape if access.operand is None else arrays[access.operand].shape
+    if access.in_order:
+        return arrays[access.operand].reshape(-1)[np.ravel_multi_index(index, shape) if shape else 0]
     place = 0
     for (axis, start, step), size, stride in zip(access.walked(), own, row_major(own)):
         place += stride * (start + (index[axis] * step if axis >= 0 and size != 1 else 0))

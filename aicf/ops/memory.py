@@ -102,6 +102,11 @@ def _(specs, attrs):
     return {**attrs, "shape": tuple(x.numel // others if d == -1 else d for d in shape)}
 
 
+@reshape.maps(lambda x, shape: [Access(0, in_order=True)])
+def _(x):
+    return x
+
+
 @reshape.reference
 def _(x, shape):
     return x.reshape(shape)

@@ -44,6 +44,7 @@ class Access:
     starts   for each axis of the operand, where it begins; () if all begin at 0
     steps    for each axis of the operand, how far it goes for one step of the axis that it follows, backwards if negative;
              () if all go by one
+    in_order instead of all that: the operand has as many elements as the result, and is read in their row-major order
 
     A read that may have no element is masked; it is two arguments: the element, anything where there is none, and whether there
     is one. Its op has the trait MASKED.
@@ -62,6 +63,8 @@ class Access:
     bounded: tuple[int, ...] = ()
     spread: tuple[tuple[int, int, int, int], ...] = ()
     index: tuple[tuple[int, int], ...] = ()
+
+    in_order: bool = False
 
     @property
     def masked(self) -> bool:

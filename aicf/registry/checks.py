@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..ops.schema import MAP, MASKED, schema_of
+from ..ops.schema import MAP, MASKED, VIEW, schema_of
 from ..rows import RegionSpec
 from ..rows.rows import OVER_ROWS, REDUCE, over_rows
 from ..types import DType
@@ -54,13 +54,16 @@ def structure(region: RegionSpec) -> str:
 def _structure(region: RegionSpec) -> str:
     parts: list[str] = []
     rows = wide = False
-    reduced: tuple[int, ...] | None = None  # extents of a first reduction's result
+    reduced: set[tuple[int, ...]] = set()  # extents of a first reduction's result, and of it reshaped
     for op in region.ops:
-        core, shape = schema_of(op.kind).core, region.tensors[op.outputs[0]].shape
+        schema, shape = schema_of(op.kind), region.tensors[op.outputs[0]].shape
+        core = schema.core
         rows = rows or over_rows(parts, core)
-        wide = wide or (reduced is not None and shape != reduced)
-        if core == REDUCE and reduced is None and set(parts) <= {MAP}:
-            reduced = shape
+        if VIEW in schema.traits and region.tensors[op.inputs[0]].shape in reduced:
+            reduced.add(shape)
+        wide = wide or bool(reduced and shape not in reduced)
+        if core == REDUCE and not reduced and set(parts) <= {MAP}:
+            reduced.add(shape)
         if core != MAP or parts[-1:] != [MAP]:
             parts.append(core)
     if set(parts) <= {MAP, REDUCE, OVER_ROWS} and (rows or wide):

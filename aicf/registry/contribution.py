@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ..ops.schema import LINEAR, MAP, OpSchema, schema_of
+from ..ops.schema import LINEAR, MAP, VIEW, OpSchema, schema_of
 from ..rows import Attributes, RegionOp
 from ..rows.rows import Around, CoreName, Domain, Effect
 from ..types import ActKind, DType, TensorDesc, f32
@@ -25,6 +25,7 @@ def contribution(
     sync: bool = False,
     strict: bool = False,
     storage: Mapping[int, int] = NO_OTHERS,
+    before: Sequence[RegionOp] = (),
 ) -> Attributes:
     """The rows of one op. Tensors are known by their place in the region's `tensors`.
 
@@ -32,6 +33,7 @@ def contribution(
     escaping  how many values of the region outlive it, were it to end here
     sync      nothing may be fused across the point before this op
     storage   of operands that share storage with others of the region: the one that stands for all
+    before    the ops of the region so far
     """
     schema = schema_of(op.kind)
     given = [t for t in op.inputs if t >= 0]
@@ -41,6 +43,7 @@ def contribution(
     scattered, access = _reads(schema, op, tensors)
     if not schema.is_map:  # a core reads until it is done, and so do the maps before it
         scattered |= set(range(len(tensors))).difference(made, op.outputs)
+    scattered |= _sources(scattered.intersection(made), before)
     rows: dict[str, Any] = {
         "program": (op.kind.name,),
         "slot": schema.core,
@@ -100,12 +103,15 @@ def together(
 def resized(rows: Attributes, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> Attributes:
     """The rows of an op, from those of the like op of a region that differs from this one in sizes alone."""
     domain: Domain = rows["domain"]
-    source = domain.source
+    source, within = domain.source, domain.within
     if source is not None:
         core = core_of(op.kind)
         assert core is not None and core.prologue is not None
         source = tensors[op.inputs[core.prologue]].shape
-    return {**rows, "domain": domain._replace(shape=tensors[op.outputs[0]].shape, source=source)}
+    if within is not None:
+        within = tensors[op.inputs[0]].shape
+    sized = domain._replace(shape=tensors[op.outputs[0]].shape, source=source, within=within)
+    return {**rows, "domain": sized}
 
 
 _FLAGS = {"bias_add": "bias", "scale": "scale", "dropout": "dropout", "add": "residual"}
@@ -125,7 +131,8 @@ def _domain(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...], rea
             return Domain(shape, 1, reads=reads)
         source = tensors[op.inputs[core.prologue]].shape
         return Domain(shape, 1, reads=reads, source=source, reduces=core.reduces, wide=core.wide)
-    return Domain(shape, reads=reads)
+    within = tensors[op.inputs[0]].shape if VIEW in schema.traits and reads else None
+    return Domain(shape, reads=reads, within=within)
 
 
 def _reads(
@@ -146,11 +153,22 @@ def _reads(
             ways.add("index")
             continue
         t = op.inputs[access.operand]
-        in_place = tensors[t].shape == result.shape and access.axes == whole and access.plain
+        in_place = access.in_order or (
+            tensors[t].shape == result.shape and access.axes == whole and access.plain
+        )
         ways.add("masked" if access.masked else "in place" if in_place else "broadcast")
         if not in_place:
             scattered.add(t)
     return frozenset(scattered), frozenset(ways)
+
+
+def _sources(values: Iterable[int], before: Sequence[RegionOp]) -> frozenset[int]:
+    """What values of the region are computed from: to read them elsewhere is to read all that elsewhere."""
+    found = set(values)
+    for op in reversed(before):
+        if not found.isdisjoint(op.outputs):
+            found.update([t for t in op.inputs if t >= 0])
+    return frozenset(found)
 
 
 def _compute(schema: OpSchema, op: RegionOp, tensors: tuple[TensorDesc, ...]) -> DType:

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from ..rows import RegionSpec
 from ..types import AttrPack, DType, Precision, TensorDesc, i64, row_major
+from .factors import Groups, around_gemm, around_reduction
 from .index_map import Coordinate, IndexMap
 from .program import Apply, Bound, ColumnSums, CoreOp, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
 from .variant import Reject
@@ -17,8 +18,9 @@ class Walk(NamedTuple):
     """A Load by the tensor that it walks.
 
     operand  position in `region.operands`; None for the index of a point in the tensor's shape
-    at       where, at each point of the domain
-    bounds   what masks it
+    at        where, at each point of the domain
+    bounds    what masks it
+    in_order  `at` is one coordinate, the element's row-major position; the tensor is dense
     """
 
     operand: int | None
@@ -26,6 +28,7 @@ class Walk(NamedTuple):
     dtype: DType
     at: IndexMap
     bounds: tuple[Bound, ...] = ()
+    in_order: bool = False
 
     @property
     def axes(self) -> set[int]:
@@ -35,6 +38,7 @@ class Walk(NamedTuple):
     def load(self, tensors: Sequence[TensorDesc], rank: int) -> Load:
         desc = tensors[self.tensor]
         strides = desc.stride if self.operand is not None else row_major(desc.shape)
+        strides = (1,) if self.in_order else strides
         steps = [0] * rank
         offset = 0
         for (start, terms), stride in zip(self.at, strides):
@@ -85,7 +89,7 @@ Source = Walk | Position | Extent | Mask
 
 
 class MapOutline(NamedTuple):
-    """A Map over the shape of a tensor."""
+    """A Map over the shape of a tensor. `factors`: of each of its axes, those that it is split into; None if none is."""
 
     domain: int
     carried: int
@@ -95,9 +99,13 @@ class MapOutline(NamedTuple):
     rounded: frozenset[int]
     stores: tuple[tuple[int, int], ...]
     fed: int | None
+    factors: tuple[Shape, ...] | None = None
+
+    def groups(self, tensors: Sequence[TensorDesc]) -> Groups:
+        return self.factors or tuple([(size,) for size in tensors[self.domain].shape])
 
     def map(self, tensors: Sequence[TensorDesc]) -> Map:
-        shape = tensors[self.domain].shape
+        shape = tuple([size for group in self.groups(tensors) for size in group])
         loads = tuple([walk.load(tensors, len(shape)) for walk in self.walks])
         return Map(shape, self.carried, loads, self.applies, self.dtypes, self.rounded, self.stores, self.fed)
 
@@ -151,8 +159,23 @@ class Outline(NamedTuple):
         tensors, core = region.tensors, self.core
         after = self.after.map(tensors)
         if not isinstance(core, GemmOutline):
-            return Program(core, self.before.map(tensors) if self.before else None, after)
-        product, after = fold_rows(core.gemm(tensors), after)
+            before = self.before.map(tensors) if self.before else None
+            split = self.after.factors or (self.before and self.before.factors)
+            if core is None or not split:
+                return Program(core, before, after)
+            if not isinstance(core, Reduction) or self.before is None or before is None:
+                return Reject("domain", f"axes are split into {split} around a core that is no reduction")
+            around = around_reduction(
+                core, before, self.before.groups(tensors), after, self.after.groups(tensors)
+            )
+            return around if isinstance(around, Reject) else Program(*around)
+        product = core.gemm(tensors)
+        if self.after.factors is not None:
+            rows = around_gemm(product, after, self.after.factors)
+            if isinstance(rows, Reject):
+                return rows
+            product, after = rows
+        product, after = fold_rows(product, after)
         if self.tail is not None and product.batch:
             found = f"{region.ops[-1].kind} is over a batch of {product.batch}"
             return Reject("domain", f"{found}, whose rows are not those of one matrix")

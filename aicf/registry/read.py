@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..ops import record
-from ..ops.schema import Access, schema_of
+from ..ops.schema import VIEW, Access, schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import AttrPack, DType, OpKind, TensorDesc
+from ..types import DType, TensorDesc, numel
 from .by_form import by_form
 from .cores import core_of, tail_of
-from .index_map import STILL, Coordinate, IndexMap, follow, identity, operand_map, told
+from .index_map import Coordinate, NoFactoring, accesses_of, follow, points, position
 from .outline import Extent, MapOutline, Mask, Outline, Position, Source, Walk
 from .program import Apply, Bound, ColumnSums, Program, Shape
 from .steps import steps_of
 from .variant import Reject
+from .ways import WHOLE, Place, Test, Unreadable, read_at, trace
 
 
 def read(region: RegionSpec) -> Program | Reject:
@@ -30,8 +30,11 @@ def read(region: RegionSpec) -> Program | Reject:
 
 def by_outline(region: RegionSpec, name: str, outlined: Callable[[RegionSpec], Any]) -> Any:
     """What a reading of regions makes of this one. `outlined` gives a Reject, or what has a `program`; it is asked once for all
-    regions of a form, where ops don't find accesses by sizes."""
-    key = name, record.removals, _own_accesses(region) if _any_own(region) else ()
+    regions of a form, where ops don't find accesses by sizes. How reshapes split axes depends on all sizes."""
+    own: Any = _own_accesses(region) if _any_own(region) else ()
+    if any(access.in_order for accesses in own for access in accesses):
+        own = tuple([desc.shape for desc in region.tensors]), own
+    key = name, record.removals, own
     outline = region.form.known.get(key)
     if outline is None:
         outline = region.form.known[key] = outlined(region)
@@ -56,20 +59,6 @@ def own_accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, .
     return () if schema_of(op.kind).access_fn is None else accesses_of(op, tensors)
 
 
-def accesses_of(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
-    """What a map op's scalar function is called with, among these tensors."""
-    shapes = tuple([tensors[t].shape if t >= 0 else None for t in op.inputs])
-    return _accesses(op.kind, op.attrs, shapes, tensors[op.outputs[0]].rank, record.removals)
-
-
-@lru_cache(maxsize=8192)
-def _accesses(
-    kind: OpKind, attrs: AttrPack, shapes: tuple[Shape | None, ...], rank: int, removals: int
-) -> tuple[Access, ...]:
-    """Each prefix of a region is read anew, and each op of it asked."""
-    return schema_of(kind).accesses(shapes, rank, attrs)
-
-
 def _outlined(region: RegionSpec) -> Outline | Reject:
     cores = [i for i, op in enumerate(region.ops) if not schema_of(op.kind).is_map]
     tail = region.ops[-1] if len(cores) == 2 and _ends_in_tail(region, cores) else None
@@ -81,12 +70,21 @@ def _outlined(region: RegionSpec) -> Outline | Reject:
     reader = _Reader(region)
     try:
         if not cores:
-            return reader.checked(Outline(None, None, reader.map(region.ops, region.ops[-1].outputs[0])))
+            return reader.checked(Outline(None, None, reader.map(region.ops, _domain_of(region))))
         at = cores[0]
         after = region.ops[at + 1 :] if tail is None else region.ops[at + 1 : -1]
         return reader.checked(reader.around(region.ops[:at], region.ops[at], after, tail))
-    except _Unreadable as reason:
+    except Unreadable as reason:
         return reason.reject
+
+
+def _domain_of(region: RegionSpec) -> int:
+    """The tensor whose points a map is computed at: what its last op makes, or what that one reshapes."""
+    t, outside = region.ops[-1].outputs[0], set(region.inputs)
+    for op in reversed(region.ops):
+        if t in op.outputs and VIEW in schema_of(op.kind).traits and op.inputs[0] not in outside:
+            t = op.inputs[0]
+    return t
 
 
 def _ends_in_tail(region: RegionSpec, cores: Sequence[int]) -> bool:
@@ -114,26 +112,6 @@ def exposed_by(ops: Sequence[RegionOp], tensors: Sequence[TensorDesc]) -> Iterat
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class _Unreadable(Exception):
-    def __init__(self, condition: str, reason: str) -> None:
-        self.reject = Reject(condition, reason)
-
-
-class Test(NamedTuple):
-    """That a coordinate of the domain's points lies in an axis of a tensor."""
-
-    coordinate: Coordinate
-    tensor: int
-    axis: int
-
-
-class Place(NamedTuple):
-    """Where a value is made, at each point of the domain; and the tests without which nobody wants it there."""
-
-    at: IndexMap
-    tests: tuple[Test, ...] = ()
-
-
 class _Reader:
     """One region on the way to a Program. Tensors beyond the region's own stand between the parts of one op."""
 
@@ -144,6 +122,7 @@ class _Reader:
         self.stored: dict[int, list[int]] = {}
         for p, t in enumerate(region.outputs):
             self.stored.setdefault(t, []).append(p)
+        self.domain: Shape = ()  # of the map that is being read
         self.inner: set[int] = set()  # tensors that are no op's result: never rounded for being one
         self.leaving: tuple[tuple[int, int], ...] = ()  # the core's results that it writes itself
 
@@ -155,7 +134,7 @@ class _Reader:
             written.add(program.tail.result)
         for p, t in enumerate(self.region.outputs):
             if p not in written:
-                raise _Unreadable(
+                raise Unreadable(
                     "results", f"result {p} ({self.tensors[t]}) leaves the region before its last value"
                 )
         return program
@@ -167,16 +146,16 @@ class _Reader:
         before, op, after = self._unfolded(before, op, after)
         core = core_of(op.kind)
         if core is None or core.wide:
-            raise _Unreadable("core", f"{op.kind} has a kernel of its own")
+            raise Unreadable("core", f"{op.kind} has a kernel of its own")
         said = core.called(op.kind)
         if core.prologue is None and before:
-            raise _Unreadable("core", f"{before[0].kind} comes before {said}")
+            raise Unreadable("core", f"{before[0].kind} comes before {said}")
         if not core.epilogue and after:
-            raise _Unreadable("core", f"{after[0].kind} comes after {said}")
+            raise Unreadable("core", f"{after[0].kind} comes after {said}")
         places: list[int | None] = []
         for n, t in enumerate(op.inputs):
             if t >= 0 and n != core.prologue and t not in self.position:
-                raise _Unreadable("core", f"{said} reads a value of the region")
+                raise Unreadable("core", f"{said} reads a value of the region")
             places.append(None if n == core.prologue else self.position.get(t))
         y, *others = op.outputs
         self.leaving = tuple([(n, p) for n, t in enumerate(others, 1) for p in self.stored.get(t, ())])
@@ -187,9 +166,9 @@ class _Reader:
         if last is None:
             return Outline(made, first, self.map(after, y, carried=y))
         fed, shape = last.inputs[0], self.tensors[y].shape
-        if self.tensors[fed].shape != shape:
-            found = self.tensors[fed].shape
-            raise _Unreadable("domain", f"columns of {found} are added up, {said} is {shape}")
+        found = self.tensors[fed].shape
+        if found[-1:] != shape[-1:] or numel(found) != numel(shape):
+            raise Unreadable("domain", f"columns of {found} are added up, {said} is {shape}")
         return Outline(made, first, self.map(after, y, carried=y, fed=fed), self._sums(last.outputs[0]))
 
     def _unfolded(
@@ -212,12 +191,12 @@ class _Reader:
         shape = self.tensors[t].shape
         found = (n for n, desc in enumerate(self.region.tensors) if desc.shape == shape)
         if (like := next(found, None)) is None:
-            raise _Unreadable("domain", f"no tensor of the region has the shape {shape}")
+            raise Unreadable("domain", f"no tensor of the region has the shape {shape}")
         return t if t < len(self.region.tensors) else like
 
     def _sums(self, y: int) -> ColumnSums:
         if len(self.stored.get(y, ())) != 1:
-            raise _Unreadable(
+            raise Unreadable(
                 "results", f"sums of columns ({self.tensors[y]}) leave {len(self.stored.get(y, ()))} times"
             )
         return ColumnSums(self.stored[y][0], self.tensors[y].dtype)
@@ -228,10 +207,11 @@ class _Reader:
         self, ops: Sequence[RegionOp], domain: int, carried: int | None = None, fed: int | None = None
     ) -> MapOutline:
         """These ops over the shape of a tensor. `carried`: the tensor that a core hands over; `fed`: that it takes."""
-        shape = self.tensors[domain].shape
-        walks = self._walks(ops, shape, carried, fed)
-        slots: dict[Any, int] = {} if carried is None else {carried: 0}
-        dtypes = [] if carried is None else [self.tensors[carried].dtype]
+        shape, tensors = self.tensors[domain].shape, self.tensors
+        ways = trace(ops, tensors, shape, self.position, self.stored, carried, fed)
+        self.domain = ways.domain
+        slots: dict[Any, int] = {} if carried is None else {(carried, WHOLE): 0}
+        dtypes = [] if carried is None else [tensors[carried].dtype]
         loads: list[Source] = []
 
         def slot(load: Source) -> int:
@@ -241,156 +221,134 @@ class _Reader:
                 dtypes.append(load.dtype)
             return slots[load]
 
-        arguments: list[list[Any]] = []
+        calls: list[tuple[RegionOp, Place, list[Any]]] = []
         own = {carried, *(t for op in ops for t in op.outputs)}
-        for op in ops:
-            keys = self._arguments(op, walks[op.outputs[0]], slot)
-            for key in keys:
-                if isinstance(key, int) and key not in own:
-                    raise _Unreadable("core", f"{op.kind} reads a value from before the core")
-            arguments.append(keys)
-            # results are numbered after all loads; until then they are known by their tensors
+        for op, places in zip(ops, ways.of_op):
+            for place in places:
+                keys = self._arguments(op, place, slot)
+                for key in keys:
+                    if isinstance(key, tuple) and not isinstance(key, Walk) and key[0] not in own:
+                        raise Unreadable("core", f"{op.kind} reads a value from before the core")
+                calls.append((op, place, keys))
+                # results are numbered after all loads; until then they are known by their tensors, and where they are made
         if fed is not None and fed not in own and fed not in self.position:
-            raise _Unreadable("core", f"{self.tensors[fed]} is made before the maps that end in its sums")
+            raise Unreadable("core", f"{tensors[fed]} is made before the maps that end in its sums")
         if fed is not None and fed in self.position:
-            key = self._external(fed, walks[fed].at)
-            slot(key)
+            slots[fed, WHOLE] = slot(self._external(fed, WHOLE))
         applies = []
-        for op, keys in zip(ops, arguments):
+        for op, place, keys in calls:
             ins = tuple(slots[key] for key in keys)
+            if VIEW in schema_of(op.kind).traits:  # the same value, by another name
+                slots[op.outputs[0], place] = ins[0]
+                continue
             for t in op.outputs:
-                slots[t] = len(dtypes)
-                dtypes.append(self.tensors[t].dtype)
-            applies.append(Apply(op.kind, op.attrs, ins, tuple(slots[t] for t in op.outputs)))
+                slots[t, place] = len(dtypes)
+                dtypes.append(tensors[t].dtype)
+            applies.append(Apply(op.kind, op.attrs, ins, tuple(slots[t, place] for t in op.outputs)))
         made = [t for op in ops for t in op.outputs] + ([] if carried is None else [carried])
-        stores = tuple((slots[t], p) for t in made for p in self.stored.get(t, ()))
-        last = None if fed is None else slots[fed] if fed not in self.position else slots[key]
-        exposed = set(exposed_by(ops, self.tensors))
-        rounded = frozenset(slots[t] for t in made if self._is_rounded(t, exposed))
+        stores = tuple((slots[t, WHOLE], p) for t in made for p in self.stored.get(t, ()))
+        exposed = set(exposed_by(ops, tensors))
+        rounded = {t for t in made if self._is_rounded(t, exposed)}
         return MapOutline(
             self._sized(domain),
             int(carried is not None),
             tuple(loads),
             tuple(applies),
             tuple(dtypes),
-            rounded,
+            frozenset(slots[t, place] for op, place, _ in calls for t in op.outputs if t in rounded)
+            | ({0} if carried in rounded else frozenset()),
             stores,
-            last,
+            None if fed is None else slots[fed, WHOLE],
+            None if ways.domain == shape else ways.factors,
         )
 
-    def _walks(
-        self, ops: Sequence[RegionOp], shape: Shape, carried: int | None, fed: int | None
-    ) -> dict[int, Place]:
-        """Of each tensor, where it is made at each point of the domain; found from the last op back."""
-        walks: dict[int, Place] = {}
-
-        def note(t: int, place: Place) -> None:
-            if t in self.position or (known := walks.setdefault(t, place)) == place:
-                return
-            desc = self.tensors[t]
-            if known.at == place.at:
-                raise _Unreadable(
-                    "access", f"{desc} is read in two ways: under a mask, and under none or another"
-                )
-            raise _Unreadable(
-                "access", f"{desc} is read in two ways: at {told(known.at)} and {told(place.at)}"
-            )
-
-        whole = Place(tuple([c if size != 1 else STILL for c, size in zip(identity(len(shape)), shape)]))
-        if fed is not None:
-            note(fed, whole)
-            walks.setdefault(fed, whole)
-        for op in reversed(ops):
-            for t in op.outputs:
-                if t not in walks or self.stored.get(t):
-                    if self.tensors[t].shape != shape:
-                        raise _Unreadable(
-                            "domain", f"{op.kind} makes {self.tensors[t].shape}, the domain is {shape}"
-                        )
-                    note(t, whole)
-                if walks[t] != walks[op.outputs[0]]:
-                    raise _Unreadable("access", f"results of {op.kind} are read in two ways")
-            place, extents = walks[op.outputs[0]], self.tensors[op.outputs[0]].shape
-            for access in accesses_of(op, self.tensors):
-                if access.operand is None:
-                    continue
-                t = op.inputs[access.operand]
-                if (access.spread or access.index) and t not in self.position:
-                    how = "by index" if access.index else "at every so many points"
-                    raise _Unreadable(
-                        "access", f"{op.kind} reads {self.tensors[t]} {how}, and the region makes it"
-                    )
-                at = operand_map(access, place.at, self.tensors[t].shape, extents)
-                note(t, Place(at, self._tests(access, t, place, extents)))
-        if carried is not None:
-            if self.tensors[carried].shape != shape:
-                raise _Unreadable(
-                    "domain", f"the core makes {self.tensors[carried].shape}, the domain is {shape}"
-                )
-            note(carried, whole)
-        return walks
-
-    def _tests(self, access: Access, t: int, place: Place, extents: Shape) -> tuple[Test, ...]:
-        """What must be inside of what for a read to have an element: of its op's result, and of its own."""
-        steps = list(access.walked())
-        own = [Test(follow(place.at, extents, *steps[axis]), t, axis) for axis in access.bounded]
-        return tuple(dict.fromkeys((*place.tests, *own)))
-
-    def _arguments(self, op: RegionOp, place: Place, slot: Callable[[Source], int]) -> list[Source | int]:
-        """What an op whose result is made like `place` is called with: loads, which `slot` numbers, or tensors that the map makes."""
-        extents, accesses = self.tensors[op.outputs[0]].shape, accesses_of(op, self.tensors)
-        keys: list[Source | int] = []
+    def _arguments(self, op: RegionOp, place: Place, slot: Callable[[Source], int]) -> list[Any]:
+        """What an op whose result is made like `place` is called with: loads, which `slot` numbers, or what the map makes: a tensor,
+        and where."""
+        accesses = accesses_of(op, self.tensors)
+        keys: list[Any] = []
         for access in accesses:
             if access.operand is None:
-                like = next(t for t, desc in enumerate(self.tensors) if desc.shape == extents)
-                point = Walk(None, like, DType.i64, operand_map(access, place.at, extents, extents))
+                point = self._point(op, access, place)
                 slot(point)
                 keys.append(point)
                 continue
             t = op.inputs[access.operand]
-            bounds = self._bounds(access, t, place, extents, slot)
+            read = self._read(op, access, place)
+            bounds = self._bounds((read or place).tests, slot)
             for axis, follows, start, every in access.spread:
-                at = slot(Position(follow(place.at, extents, follows, -start)))
+                at = slot(Position(self._follow(op, place, follows, -start)))
                 bounds.append(Bound(at, slot(Extent(t, axis)), slot(Extent(t, axis, stride=True)), every))
             for axis, argument in access.index:
                 index = self._index(op, accesses[argument], place, slot)
                 size, stride = slot(Extent(t, axis)), slot(Extent(t, axis, stride=True))
                 bounds.append(Bound(index, size, stride, wraps=True))
             if t in self.position:
-                at_all = operand_map(access, place.at, self.tensors[t].shape, extents)
-                read = self._external(t, at_all, tuple(bounds))
-                slot(read)
-                keys.append(read)
+                walk = self._loaded(op, access, place, read, tuple(bounds))
+                slot(walk)
+                keys.append(walk)
             else:
-                keys.append(t)
+                keys.append((t, read))
             if access.masked:
                 mask = Mask(tuple(bounds))
                 slot(mask)
                 keys.append(mask)
         return keys
 
-    def _bounds(
-        self, access: Access, t: int, place: Place, extents: Shape, slot: Callable[[Source], int]
-    ) -> list[Bound]:
+    def _read(self, op: RegionOp, access: Access, place: Place) -> Place | None:
+        """Where an operand is read; None if that has no coordinates, but a position."""
+        try:
+            return read_at(op, access, place, self.tensors, self.domain)
+        except NoFactoring:
+            return None
+
+    def _follow(self, op: RegionOp, place: Place, axis: int, start: int) -> Coordinate:
+        extents = self.tensors[op.outputs[0]].shape
+        return follow(place.coordinates(extents, self.domain), extents, axis, start)
+
+    def _point(self, op: RegionOp, access: Access, place: Place) -> Walk:
+        """The point's index among those of an op's result."""
+        extents = self.tensors[op.outputs[0]].shape
+        like = self._sized(op.outputs[0])
+        if place.at is None and extents != self.domain:
+            return Walk(None, like, DType.i64, (points(self.domain),), in_order=True)
+        at = read_at(op, access, place, self.tensors, self.domain)
+        return Walk(None, like, DType.i64, at.coordinates(extents, self.domain))
+
+    def _bounds(self, tests: Sequence[Test], slot: Callable[[Source], int]) -> list[Bound]:
         """Of what is tested where a tensor is read."""
         return [
             Bound(slot(Position(test.coordinate)), slot(Extent(self._sized(test.tensor), test.axis)))
-            for test in self._tests(access, t, place, extents)
+            for test in tests
         ]
 
     def _index(self, op: RegionOp, access: Access, place: Place, slot: Callable[[Source], int]) -> int:
         """The slot of an operand of indices."""
         assert access.operand is not None
-        t, extents = op.inputs[access.operand], self.tensors[op.outputs[0]].shape
+        t = op.inputs[access.operand]
         if t not in self.position:
-            raise _Unreadable(
+            raise Unreadable(
                 "access", f"{op.kind} reads at indices {self.tensors[t]}, which the region makes"
             )
-        at = operand_map(access, place.at, self.tensors[t].shape, extents)
-        return slot(self._external(t, at, tuple(self._bounds(access, t, place, extents, slot))))
+        read = self._read(op, access, place)
+        return slot(self._loaded(op, access, place, read, tuple(self._bounds((read or place).tests, slot))))
 
-    def _external(self, t: int, at: IndexMap, bounds: tuple[Bound, ...] = ()) -> Walk:
-        return Walk(self.position[t], t, self.tensors[t].dtype, at, bounds)
+    def _loaded(
+        self, op: RegionOp, access: Access, place: Place, read: Place | None, bounds: tuple[Bound, ...]
+    ) -> Walk:
+        assert access.operand is not None
+        t = op.inputs[access.operand]
+        if read is not None:
+            return self._external(t, read, bounds)
+        assert place.at is not None and access.in_order  # its position is known, though not its coordinates
+        at = position(place.at, self.tensors[op.outputs[0]].shape)
+        return Walk(self.position[t], t, self.tensors[t].dtype, (at,), bounds, in_order=True)
+
+    def _external(self, t: int, read: Place, bounds: tuple[Bound, ...] = ()) -> Walk:
+        desc = self.tensors[t]
+        if read.at is None and desc.shape != self.domain and desc.contiguous:
+            return Walk(self.position[t], t, desc.dtype, (points(self.domain),), bounds, in_order=True)
+        return Walk(self.position[t], t, desc.dtype, read.coordinates(desc.shape, self.domain), bounds)
 
     def _is_rounded(self, t: int, exposed: set[int]) -> bool:
         """Rounding points: what is stored, and `exposed`; when strict, every op's result."""

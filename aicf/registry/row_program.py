@@ -22,11 +22,12 @@ from ..ops.schema import MASKED, Access, schema_of
 from ..rows import RegionOp, RegionSpec
 from ..types import DType, numel
 from .checks import Reject
-from .index_map import STILL, Coordinate, operand_map
+from .index_map import STILL, Coordinate, accesses_of, operand_map
 from .outline import Walk
 from .program import Apply, Expression, Load, Shape, expression_of
-from .read import accesses_of, by_outline, exposed_by
+from .read import by_outline, exposed_by
 from .steps import expanded
+from .ways import Unreadable
 
 Node = tuple[int, int]  # a tensor (or a read of one) and its axis
 
@@ -155,15 +156,10 @@ class _Outline(NamedTuple):
         )  # fmt: skip
 
 
-class _Unreadable(Exception):
-    def __init__(self, condition: str, reason: str) -> None:
-        self.reject = Reject(condition, reason)
-
-
 def _outlined(region: RegionSpec) -> _Outline | Reject:
     try:
         return _Reader(region).outline()
-    except _Unreadable as reason:
+    except Unreadable as reason:
         return reason.reject
 
 
@@ -179,10 +175,10 @@ class _Reader:
 
     def outline(self) -> _Outline:
         if not any(schema_of(op.kind).core == "reduce" for op in self.region.ops):
-            raise _Unreadable("core", "nothing is reduced")
+            raise Unreadable("core", "nothing is reduced")
         for op in self.region.ops:  # a later pass would read what an earlier one has overwritten
             if any(how == "must" for _, how in schema_of(op.kind).alias.values()):
-                raise _Unreadable(
+                raise Unreadable(
                     "effects", f"{op.kind} writes in place, and rows are read again for each pass"
                 )
         for n, op in enumerate(self.region.ops):
@@ -223,22 +219,24 @@ class _Reader:
                     self._same((at, a), (y, place))
             return
         if not schema.is_map:
-            raise _Unreadable("core", f"{op.kind} is no map, and no reduction")
+            raise Unreadable("core", f"{op.kind} is no map, and no reduction")
         result = op.outputs[0]
         for other in op.outputs[1:]:
             if tensors[other].shape != tensors[result].shape:
-                raise _Unreadable("domain", f"results of {op.kind} differ in shape")
+                raise Unreadable("domain", f"results of {op.kind} differ in shape")
             for axis, size in enumerate(tensors[result].shape):
                 if size != 1:
                     self._same((result, axis), (other, axis))
         if MASKED in schema.traits:
-            raise _Unreadable("mask", f"{op.kind} reads under a mask, or by index")
+            raise Unreadable("mask", f"{op.kind} reads under a mask, or by index")
         for k, access in enumerate(accesses_of(op, tensors)):
             if access.operand is None:
                 self.reads[n, k] = Read(-1, -1, access)
                 continue
             t = op.inputs[access.operand]
             shape, extents = tensors[t].shape, tensors[result].shape
+            if access.in_order:
+                raise Unreadable("domain", f"{op.kind} makes {extents} of {shape}, over rows")
             whole = shape == extents and access.axes == tuple(range(len(shape))) and access.plain
             at = self._read(n, k, t, access, whole) if t in self.position else t
             for axis, follows in enumerate(access.axes):
@@ -247,11 +245,11 @@ class _Reader:
                 if follows >= 0 and extents[follows] != 1:
                     self._same((at, axis), (result, follows))
                 elif t not in self.position:
-                    raise _Unreadable(
+                    raise Unreadable(
                         "access", f"{op.kind} reads one place of {tensors[t]}, which the region makes"
                     )
             if not access.plain and t not in self.position:
-                raise _Unreadable(
+                raise Unreadable(
                     "access",
                     f"{op.kind} reads {tensors[t]}, which the region makes, from elsewhere than it is made",
                 )
@@ -293,7 +291,7 @@ class _Reader:
             if columns is not None and found != columns:
                 op = self.region.ops[n]
                 x = self.tensors[op.inputs[0]].shape
-                raise _Unreadable(
+                raise Unreadable(
                     "axes",
                     f"{op.kind} reduces axes {normal_axes(len(x), op.attrs['axes'])} of {x}, not those before it",
                 )
@@ -306,7 +304,7 @@ class _Reader:
         for t, number in [*((t, None) for t in made), *reads]:
             axes = [a for a in self._axes_of(t, number) if a >= 0]
             if len(set(axes)) < len(axes):  # two axes of equal size became one: that would be the diagonal
-                raise _Unreadable("access", f"{self.tensors[t]} is read along one axis in two ways")
+                raise Unreadable("access", f"{self.tensors[t]} is read along one axis in two ways")
         real = tuple([self._real(root) for root in order])
         return real, len(order) - len(columns)
 
@@ -394,11 +392,11 @@ class _Reader:
         found = []
         for p, t in enumerate(self.region.outputs):
             if t not in slots:
-                raise _Unreadable("results", f"result {p} is an operand")
+                raise Unreadable("results", f"result {p} is an operand")
             along = self._axes_of(t)
             needed = range(len(axes)) if slots[t] in moves else range(rows)
             if {a for a in along if a >= 0} != set(needed):
-                raise _Unreadable(
+                raise Unreadable(
                     "results",
                     f"result {p} ({self.tensors[t]}) has not all axes of the rows: it would be written again and again",
                 )

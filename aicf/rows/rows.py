@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -155,6 +154,7 @@ class Domain(NamedTuple):
     source   of a core: the extents of its operand, if it is made elementwise from others in the same place
     reduces  the cores that lie behind are reductions
     wide     behind them ops went on over other extents than theirs, such as whole rows again
+    within   of a reshape: the extents of its operand, whose elements it has in the same order
     """
 
     shape: tuple[int, ...]
@@ -164,6 +164,7 @@ class Domain(NamedTuple):
     source: tuple[int, ...] | None = None
     reduces: bool = False
     wide: bool = False
+    within: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         text = f"({', '.join(map(str, self.shape))})" if self.parts == 1 else f"{self.parts} domains"
@@ -171,7 +172,7 @@ class Domain(NamedTuple):
 
 
 class DomainRow(Row):
-    """Extents unify through the ways operands are read: equal; before any core, broadcast to greater ones; after reductions, any."""
+    """Extents unify through the ways operands are read: equal, or reshaped; before any core and after reductions, any."""
 
     name = "domain"
 
@@ -184,17 +185,14 @@ class DomainRow(Row):
             return self._conflict(mine, f"({', '.join(map(str, theirs.source))}) of the core's operand")
         if mine.parts == theirs.parts == 1 and mine.shape == theirs.shape:
             return Domain(mine.shape, mine.phase, reduces=mine.reduces, wide=mine.wide)
+        if mine.parts == theirs.parts == 1 and theirs.within == mine.shape:
+            return Domain(theirs.shape, mine.phase, reduces=mine.reduces, wide=mine.wide)
         if mine.parts == theirs.parts > 1:  # each goes on in its own
             return Domain(theirs.shape, 0, mine.parts)
         if mine.reduces and theirs.reads:
             return Domain(theirs.shape, mine.phase, reduces=True, wide=True)
-        grows = (
-            mine.parts == theirs.parts == 1
-            and theirs.reads
-            and not mine.phase
-            and prod(theirs.shape) >= prod(mine.shape)
-        )
-        return Domain(theirs.shape) if grows else self._conflict(mine, str(theirs))
+        moves = mine.parts == theirs.parts == 1 and theirs.reads and not mine.phase
+        return Domain(theirs.shape) if moves else self._conflict(mine, str(theirs))
 
     def _conflict(self, mine: Domain, theirs: str) -> Conflict:
         return Conflict(self.name, str(mine), theirs)

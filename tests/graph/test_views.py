@@ -7,8 +7,10 @@ import pytest
 from nn.mlp import on_each_device
 
 import aicf
+from aicf import nn
+from aicf.device.spec import preset
 
-from .chains import model_of
+from .chains import Fn, graph_of, model_of, planned
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4) / 7 - 1
 
@@ -41,3 +43,79 @@ def test_what_is_read_elsewhere_is_not_written_over(kind, numerics, device):
     y = X @ X
     expected = (numpy(y) + y) @ X
     np.testing.assert_allclose(run(emit, device=device, numerics=numerics), expected, rtol=1e-4, atol=1e-4)
+
+
+# --- what becomes one kernel ------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(7)
+X3 = RNG.normal(size=(4, 6, 8)).astype(np.float32)
+W, B, P = (RNG.normal(size=shape).astype(np.float32) for shape in ((8, 8), (8,), (6, 8)))
+
+
+def weight(ctx, name, array):
+    return ctx.param(name, array.shape, lambda shape, rng: array)
+
+
+def projected(ctx, x, *, positions=False):
+    h = ctx.gemm(ctx.reshape(x, shape=(24, 8)), weight(ctx, "w", W))
+    h = ctx.tanh(ctx.bias_add(h, weight(ctx, "b", B)))
+    return ctx.add(ctx.reshape(h, shape=(4, 6, 8)), weight(ctx, "p", P) if positions else x)
+
+
+def heads(ctx, x):
+    h = ctx.reshape(ctx.add(x, weight(ctx, "b", B)), shape=(4, 6, 2, 4))
+    return ctx.scale(ctx.transpose(h, perm=(0, 2, 1, 3)), factor=2.0)
+
+
+def groups(ctx, x):
+    h = ctx.reshape(ctx.add(x, weight(ctx, "b", B)), shape=(4, 3, 16))
+    return ctx.scale(ctx.reduce_sum(h, axes=(2,), keepdims=False), factor=3.0)
+
+
+def halves(ctx, x):
+    x = ctx.tanh(x)
+    a, b = (ctx.slice(x, start=(0, 0, n), limit=(4, 6, n + 4)) for n in (0, 4))
+    return ctx.sub(ctx.mul(a, b), b)
+
+
+def mirrored(ctx, x):
+    h = ctx.square(x)
+    return ctx.add(ctx.add(h, ctx.reverse(h, dims=(2,))), ctx.reverse(h, dims=(0, 1)))
+
+
+def under_another_shape(ctx, x):
+    return ctx.reshape(ctx.add(x, weight(ctx, "b", B)), shape=(3, 64))
+
+
+SQUARED, TANH = X3**2, np.tanh(X3)
+FUSED = {
+    "projected": (projected, ["reshape", "gemm + bias_add + tanh + reshape + add"], np.tanh(X3 @ W + B) + X3),
+    "repeated rows": (
+        lambda ctx, x: projected(ctx, x, positions=True),
+        ["reshape", "gemm + bias_add + tanh + reshape + add"],
+        np.tanh(X3 @ W + B) + P,
+    ),
+    "heads": (
+        heads, ["add + reshape + transpose + scale"], 2 * (X3 + B).reshape(4, 6, 2, 4).transpose(0, 2, 1, 3),
+    ),
+    "groups": (groups, ["add + reshape + reduce_sum + scale"], 3 * (X3 + B).reshape(4, 3, 16).sum(2)),
+    "halves": (halves, ["tanh + slice + slice + mul + sub"], TANH[..., :4] * TANH[..., 4:] - TANH[..., 4:]),
+    "mirrored": (
+        mirrored, ["square + reverse + add + reverse + add"], SQUARED + SQUARED[..., ::-1] + SQUARED[::-1, ::-1],
+    ),
+    "another shape": (under_another_shape, ["add + reshape"], (X3 + B).reshape(3, 64)),
+}  # fmt: skip
+
+
+@pytest.mark.spec("A3", "A12")
+@pytest.mark.parametrize("name", FUSED)
+def test_views_and_reshapes_end_no_region(name):
+    emit, signatures, expected = FUSED[name]
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 6, 8))}, batch=4).add(Fn(emit))
+    for device in ("cpu", "h200"):
+        graph = graph_of(emit, "cpu" if device == "cpu" else "cuda", (4, 6, 8))
+        _, regions, _ = planned(graph, device=preset(device))
+        assert sorted(r.spec.signature for r in regions) == sorted(signatures), device
+    for numerics in ("fused", "strict"):
+        made = aicf.compile(model, device="cpu", numerics=numerics).run({"x": X3})["output"].numpy()
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)

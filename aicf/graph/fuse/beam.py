@@ -66,5 +66,5 @@ def _charged(composer: Composer, before: _Closed, region: Open, otherwise: float
     if region.us is not None:
         return _Hypothesis(before, region, before.us + region.us)
     count = region.node.abreast
-    alone, _ = composer.alone(region.last + 1 - count, count)
-    return _Hypothesis(before, region, otherwise + (alone.us if alone else 0.0))
+    apart = composer.apart(region.last + 1 - count, count)
+    return _Hypothesis(before, region, otherwise + (apart[0] if apart else 0.0))

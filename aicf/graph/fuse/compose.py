@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ...ops.schema import schema_of
+from ...ops.schema import VIEW, schema_of
 from ...registry.checks import parts_of
 from ...registry.contribution import contribution, resized, together
 from ...registry.read import own_accesses
@@ -82,10 +82,13 @@ class Open(NamedTuple):
     made: tuple[int, ...]  # vids that something after it reads
     homes: dict[int, int]  # storage that has several names -> the place of the first of them
     steps: tuple[Node, ...]  # of its prefixes by steps, the last is its own
+    view: bool  # that the plan makes of it: no kernel runs
 
     @property
     def us(self) -> float | None:
         """Predicted or measured time of the best kernel; None if none takes exactly this."""
+        if self.view:
+            return 0.0
         return self.node.best.us if self.node.best else None
 
 
@@ -166,6 +169,20 @@ class Composer:
             found = self._alone[step.key] = self.selector.alone(spec), spec.nbytes
         return found
 
+    def apart(self, i: int, count: int = 1) -> tuple[float, float] | None:
+        """What `alone` takes, and how far that may be off; None if no kernel takes it. A view takes nothing."""
+        if count == 1 and self.is_view(i):
+            return 0.0, 0.0
+        candidate, _ = self.alone(i, count)
+        return (candidate.us, candidate.cost.noise) if candidate else None
+
+    def is_view(self, i: int) -> bool:
+        """Whether op i by itself is a name for its operand's memory, as `resolve_aliases` has it."""
+        if VIEW not in schema_of(self.schedule.kinds[i]).traits:
+            return False
+        (out,) = self.schedule.ops[i].out_vids
+        return self.schedule.last_read.get(out, -1) < len(self.schedule.ops)
+
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
@@ -214,7 +231,8 @@ class Composer:
             return found
         steps = (*(region.steps if region else ()), found)
         anchor = region.anchor if region else ops[0]
-        return Open(anchor, ops[-1], found, step.places, step.made, step.homes, steps)
+        view = region is None and len(ops) == 1 and self.is_view(ops[0])
+        return Open(anchor, ops[-1], found, step.places, step.made, step.homes, steps, view)
 
     def _node(self, before: Node | None, step: _Step) -> Node | Stop:
         spec, index = self._spec(before, step), self.selector.index
@@ -248,7 +266,9 @@ class Composer:
         """What the step's ops take at least if they are not fused: as kernels of their own, or behind others as one kernel."""
         if len(ops) > 1 and before is None:
             return sum([self.selector.least(spec.only(op)) for op in ops])
-        return self.selector.least(spec.only(*ops)) if before is not None else 0.0
+        if before is None or VIEW in schema_of(ops[0].kind).traits:
+            return 0.0
+        return self.selector.least(spec.only(*ops))
 
     def _shared_by(self, before: Node | None, spec: RegionSpec, step: _Step) -> Shared:
         known, ops = before.shared if before else None, spec.ops[-len(step.ops) :]
@@ -269,7 +289,8 @@ class Composer:
         schema, sync = schema_of(ops[0].kind), step.sync and before is not None
         results = [t for op in ops for t in op.outputs]
         inner = len(set(step.leaving).difference(results))
-        rows = contribution(ops[0], spec.tensors, made, inner, sync, spec.strict, storage)
+        earlier = spec.ops[: -len(ops)]
+        rows = contribution(ops[0], spec.tensors, made, inner, sync, spec.strict, storage, earlier)
         rows = together(rows, ops, spec.tensors, storage)
         reads = frozenset([storage.get(t, t) for op in ops for t in op.inputs])
         own = schema.flops if schema.is_map else 0

@@ -131,22 +131,30 @@ def walk(composer: Composer, n: int) -> tuple[list[tuple[Open, Ended]], int | No
 def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
     """The region that begins at op i: the last prefix that a kernel accepts before something ends it; None if none does."""
     region = composer.beside(i) or composer.start(i)
+    if region.view and i + 1 < n:  # what reads it reads the same memory, and may stand beside others
+        text = "a view by itself costs nothing"
+        return region, Ended("cost", text, text)
     best, ended = region if region.us is not None else None, Ended("end")
+    lost: Ended | None = None
     while region.last + 1 < n:
         following = composer.compose(region)
         if isinstance(following, Stop):
             ended = stopped(composer, region, following)
             break
-        if best and following.us is not None and (lost := _loses(composer, best, following)):
+        lost = _loses(composer, best, following) if best and following.us is not None else lost
+        if (
+            best and lost and not composer.is_view(following.last)
+        ):  # a view costs nothing apart, and may pay with its readers
             later = _pays_later(composer, best, following, n)
             if later is None:
                 ended = lost
                 break
-            following = later
+            following, lost = later, None
         region = following
-        best = region if region.us is not None else best
+        if region.us is not None and not lost:
+            best = region
     if best is not None and best.last < region.last and ended.trigger != "cost":
-        ended = _not_taken(composer, region, ended)
+        ended = lost or _not_taken(composer, region, ended)
     return best, ended
 
 
@@ -267,11 +275,11 @@ def _told(kind: str, stop: Stop) -> Ended:
 
 def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
     """Legal is not profitable: stop when the fused prediction is worse than the split one."""
-    assert best.node.best and following.node.best
+    assert best.node.best and following.node.best and best.us is not None
     fused, first, rest = following.node.best.us, best.last + 1, following.steps[len(best.steps) :]
-    if fused <= best.node.best.us + sum([node.least for node in rest]):
+    if fused <= best.us + sum([node.least for node in rest]):
         return None  # whatever the ops' own kernels take
-    told = _apart(composer, best.node.best, first, rest, following.node.best)
+    told = _apart(composer, best.node.best, first, rest, following.node.best, best.view)
     if told is None or fused <= sum(told):
         return None
     split, kinds = told[0], composer.schedule.kinds[first : following.last + 1]
@@ -288,18 +296,18 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
 
 
 def _apart(
-    composer: Composer, best: Candidate, i: int, rest: Sequence[Node], fused: Candidate
+    composer: Composer, best: Candidate, i: int, rest: Sequence[Node], fused: Candidate, view: bool = False
 ) -> tuple[float, float] | None:
     """What a prefix and the steps after it, from op i on, take, each as a kernel of its own; and how much more fused ones may
     take and be as good: what measured times may be off by. Fewer kernels are the better guess then. None if a step has no
     kernel."""
-    split, noise = best.us, [best.cost.noise, fused.cost.noise]
+    split, noise = (0.0, [fused.cost.noise]) if view else (best.us, [best.cost.noise, fused.cost.noise])
     for node in rest:
-        alone, _ = composer.alone(i, node.abreast)
-        if alone is None:
+        apart = composer.apart(i, node.abreast)
+        if apart is None:
             return None
-        split += alone.us
-        noise.append(alone.cost.noise)
+        split += apart[0]
+        noise.append(apart[1])
         i += node.abreast
     return split, min(math.hypot(*noise), NEAR * split)
 

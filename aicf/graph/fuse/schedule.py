@@ -55,6 +55,7 @@ class _Fact:
     op: LoweredOp
     core: str  # as in its schema: "map", or what it needs a kernel for
     shape: tuple[int, ...]  # of its first result
+    within: tuple[int, ...]  # the same; of a view, of its operand
     source: int  # elements of its first operand
     reads: tuple[int, ...]
     makes: tuple[int, ...]
@@ -87,11 +88,13 @@ def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact
     facts = []
     for op, writes in zip(ops, written):
         reads = tuple(dict.fromkeys(v for v in op.in_vids if v >= 0))
+        shape = graph.values[op.out_vids[0]].shape if op.out_vids else ()
         facts.append(
             _Fact(
                 op,
                 schema_of(op.kind).core,
-                graph.values[op.out_vids[0]].shape if op.out_vids else (),
+                shape,
+                graph.values[reads[0]].shape if VIEW in schema_of(op.kind).traits else shape,
                 graph.values[reads[0]].spec.numel if reads else 0,
                 reads,
                 op.out_vids,
@@ -189,7 +192,7 @@ class _Run:
             again = (
                 self.core == MAP and not self.escapes
             )  # over a greater domain: computed again at each point
-            fits = again or self.shape == fact.shape or self._over_rows(fact)
+            fits = again or self.shape == fact.within or self._over_rows(fact)
         else:
             fits = self._takes(fact, read)
         return 2 * (not set(last.makes).intersection(read)) + (fact.core != MAP) if fits else None
