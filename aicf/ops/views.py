@@ -99,6 +99,14 @@ def _(x, start, limit, step):
     return x[tuple(map(slice, start, limit, step))].copy()
 
 
+@slice_.gradient
+def _(emit, dy, x, start, limit, step):
+    """The elements back where they came from, and zeros between and around them."""
+    taken = [(n - 1) * by + 1 if n else 0 for n, by in zip(dy.shape, step)]
+    high = tuple([size - first - count for size, first, count in zip(x.shape, start, taken)])
+    return emit.pad(dy, value=0.0, low=start, high=high, interior=tuple([by - 1 for by in step]))
+
+
 slice_.samples((9,), start=(2,), limit=(7,), step=(1,))
 slice_.samples((4, 7), start=(1, 0), limit=(3, 7), step=(1, 1))
 slice_.samples((4, 7), start=(0, 1), limit=(4, 7), step=(3, 2))

@@ -195,9 +195,5 @@ def read_at(
     own = [Test(follow(at, extents, *steps[axis]), t, axis) for axis in access.bounded]
     tests = tuple(dict.fromkeys((*place.tests, *own)))
     found = operand_map(access, at, shape, extents, domain)
-    if numel(shape) == numel(domain):  # the same may be said in two ways
-        try:
-            return Place(None if found == whole(shape, domain) else found, tests)
-        except NoFactoring:
-            pass
-    return Place(found, tests)
+    in_order = shape == domain and found == whole(shape, domain)  # said in two ways, and one place
+    return Place(None if in_order else found, tests)
