@@ -110,12 +110,19 @@ FUSED = {
 @pytest.mark.spec("A3", "A12")
 @pytest.mark.parametrize("name", FUSED)
 def test_views_and_reshapes_end_no_region(name):
-    emit, signatures, expected = FUSED[name]
-    model = nn.Model({"x": aicf.TensorSpec(("batch", 6, 8))}, batch=4).add(Fn(emit))
+    emit, signatures, _ = FUSED[name]
     for device in ("cpu", "h200"):
         graph = graph_of(emit, "cpu" if device == "cpu" else "cuda", (4, 6, 8))
         _, regions, _ = planned(graph, device=preset(device))
         assert sorted(r.spec.signature for r in regions) == sorted(signatures), device
+
+
+@on_each_device
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("name", FUSED)
+def test_what_views_and_reshapes_are_fused_into_computes_what_numpy_does(name, device):
+    emit, _, expected = FUSED[name]
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 6, 8))}, batch=4).add(Fn(emit))
     for numerics in ("fused", "strict"):
-        made = aicf.compile(model, device="cpu", numerics=numerics).run({"x": X3})["output"].numpy()
+        made = aicf.compile(model, device=device, numerics=numerics).run({"x": X3})["output"].numpy()
         np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
