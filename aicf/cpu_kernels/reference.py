@@ -9,6 +9,7 @@ from ..registry.cost import host_memory_us, one_launch, roofline
 from ..registry.program import Gemm, Program, Reduction
 from ..registry.read import read
 from ..registry.variant import HostCall, one_op, variant
+from ..rows.rows import REDUCE
 from ..types import DType
 from .costs import walk_us
 
@@ -39,8 +40,9 @@ class Reference:
         else:
             each = schema_of(region.kind).flops
             flops, calls, efficiency = each * max(t.numel for t in region.results), min(each, 20), 0.05
-        if isinstance(program, Program) and isinstance(
-            program.core, Reduction
+        alone = schema_of(region.kind).core == REDUCE  # what expands to a reduction is not one to NumPy
+        if (
+            alone and isinstance(program, Program) and isinstance(program.core, Reduction)
         ):  # one pass, without temporaries
             (x,) = region.operands
             flops, passes = x.numel, 1.0

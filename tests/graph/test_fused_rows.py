@@ -271,3 +271,14 @@ def test_what_is_written_in_place_is_no_part_of_rows(emit, factor, beam):
     program = compile(model_of(emit, rows=4), device="cpu", beam=beam)
     expected = (x - x.max(1, keepdims=True)) * factor
     np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.spec("A12")
+def test_a_norm_of_one_element_reads_as_a_reduction_and_still_has_two_operands():
+    x = np.full((1, 1), 3.0, np.float32)
+
+    def emit(ctx, x):
+        return ctx.rms_norm(x, ctx.param("w", (1,), lambda shape, rng: np.full(shape, 2.0)), eps=0.0)
+
+    program = compile(model_of(emit, columns=1, rows=1), device="cpu")
+    np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), [[2.0]], rtol=1e-6)
