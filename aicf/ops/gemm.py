@@ -66,7 +66,7 @@ def gemm(
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
     C8  a and b have one element type, or both are fp8
-    C9  c and bias have the results' element type, or f32
+    C9  c and bias have one element type: the results', or f32
     """
     for name, x in (("a", a), ("b", b)):
         require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")

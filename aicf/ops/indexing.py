@@ -107,7 +107,7 @@ def _(x, indices, axis):
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if not valid.any():
         return np.full(shape, _nothing(x), x.dtype)
-    valid = valid.reshape(*valid.shape, *[1] * (x.ndim - axis - 1))
+    valid = valid.reshape((*valid.shape, *[1] * (x.ndim - axis - 1)))
     return np.where(valid, np.take(x, places, axis), x.dtype.type(_nothing(x)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import aicf
 from aicf.device.spec import host
 from aicf.types import DType, bool_, f16, f32, i32, i64
 
@@ -136,6 +137,14 @@ def test_a_gather_among_maps_is_a_loop(take, dtype):
         (kind, "x i", "t", {"axis": axis}),
         ("square", "t", "y", {}),
     ).check(LOOP)
+
+
+def test_one_element_is_gathered_into_strides():
+    """No loop writes strides: the reference does."""
+    y = np.zeros((4, 2), np.float32)[:, 0]
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    aicf.op_call("gather", [x, np.array(-1)], [y], {"axis": 1})
+    np.testing.assert_array_equal(y, x[:, 2])
 
 
 @pytest.mark.spec("A12")
