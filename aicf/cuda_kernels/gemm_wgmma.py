@@ -28,7 +28,7 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
-from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32
+from ..types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32, u8
 from . import column_sums, gemm, gemm_split, wgmma_cost, wgmma_stream
 from .wgmma_tiling import (
     ATOM,
@@ -53,7 +53,7 @@ EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs 
 
 
 # as the accelerator brings them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
-ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: "u8", f8e5m2: "u8"}
+ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: u8, f8e5m2: u8}
 
 Axis = tuple[int, int]  # an extent and a step, in elements
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..registry.variant import Element, TensorMap, cdiv
-from ..types import DType, bf16, f16, f32, i32, i64
+from ..types import DType, bf16, f16, f32, i32, i64, u8
 from ..whole import shared_lock
 
 NBYTES = 128  # of a descriptor; it is aligned to 64
@@ -22,7 +22,7 @@ CHUNK = 512  # descriptors that memory is allocated for at once
 
 # What an element is to the driver. Only what lies outside of a tensor, and tf32's rounding, depend on it.
 _ELEMENTS: dict[Element, str] = {
-    f16: "FLOAT16", bf16: "BFLOAT16", f32: "FLOAT32", "tf32": "TFLOAT32", i32: "INT32", "u8": "UINT8", DType.bool: "UINT8",
+    f16: "FLOAT16", bf16: "BFLOAT16", f32: "FLOAT32", "tf32": "TFLOAT32", i32: "INT32", u8: "UINT8", DType.bool: "UINT8",
     i64: "INT64",
 }  # fmt: skip
 

@@ -60,7 +60,7 @@ def _(emit, logits, labels, ignore_index, label_smoothing):
     x = wide(emit, logits)
     peak = emit.reduce_max(x, axes=(last,), keepdims=False)
     shifted = emit.sub(x, repeated(peak))
-    sum = emit.select(emit.less(label, NO_CLASS + 1), math.nan, total(emit.exp(shifted)))
+    sum = emit.select(emit.equal(label, NO_CLASS), math.nan, total(emit.exp(shifted)))
     hot = emit.equal(repeated(label), emit.iota(shape=shape, axis=last, dtype=label.dtype))
     expected = total(emit.select(hot, shifted, 0.0))
     if label_smoothing:

@@ -73,9 +73,8 @@ class Num:
     dtype: DType = DType.i64
 
 
-Element = (
-    DType | Literal["tf32", "u8"]
-)  # tf32: f32, rounded to it (nearest even) as it is brought; u8: bytes, such as fp8
+# tf32: f32, rounded to it (nearest even) as it is brought. Bytes that have a type of their own, such as fp8, are u8.
+Element = DType | Literal["tf32"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class TensorMap:
 
     @property
     def itemsize(self) -> int:
-        return self.dtype.itemsize if isinstance(self.dtype, DType) else {"tf32": 4, "u8": 1}[self.dtype]
+        return self.dtype.itemsize if isinstance(self.dtype, DType) else 4
 
     @property
     def nbytes(self) -> int:

@@ -164,6 +164,20 @@ def test_cross_entropy(shape, dtype, smoothing, index):
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=2 * near, atol=4 * near)
 
 
+@pytest.mark.spec("A12")
+def test_cross_entropy_says_of_rows_that_are_ignored_what_it_says_of_others():
+    """The greatest logit and 1 / sum(exp(logits - peak)); a NaN is for labels that are no class."""
+    logits, labels = normal(3, 7, dtype=f32), np.array([2, -7, 7])
+    asked = {"ignore_index": -7, "label_smoothing": 0.1}
+    _, peak, rsum = Graph({"x": logits, "l": labels}, ("cross_entropy", "x l", "loss peak rsum", asked)).run(
+        ROWS
+    )
+    greatest = logits.astype(np.float64).max(-1)
+    want = 1 / np.exp(logits - greatest[:, None]).sum(-1)
+    np.testing.assert_array_equal(peak, greatest.astype(np.float32))
+    np.testing.assert_allclose(rsum, [want[0], want[1], np.nan], rtol=1e-5)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("smoothing", [0.0, 0.25])

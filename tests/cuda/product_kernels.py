@@ -83,7 +83,7 @@ def products(
 
 def slab_map(index: int, kind: str, lines: int, k_fast: bool, box: int) -> TensorMap:
     """Of an operand: `box` lines at a time as rows of k, or 64 as rows of lines, for each k."""
-    dtype: Any = DType[kind] if kind in DType.__members__ else "tf32" if kind == "tf32" else "u8"
+    dtype: Any = DType[kind] if kind in DType.__members__ else "tf32" if kind == "tf32" else DType.u8
     if k_fast:
         extents, shape = (LINE_BYTES // NBYTES[kind], lines), (LINE_BYTES // NBYTES[kind], box)
         return TensorMap(In(index), dtype, extents, LINE_BYTES, shape)

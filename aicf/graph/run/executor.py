@@ -70,8 +70,19 @@ class Bound:
                 tell(record)
             for vid in step.out_vids:
                 if count := self._count(np.isnan, vid):
+                    self._told_by_guards(n + 1)
                     raise self._nan_error(n, step, vid, count)
         return ran
+
+    def _told_by_guards(self, n: int) -> None:
+        """Guards stand anywhere in the schedule: those that lack nothing from step n on say first what they find in the same data."""
+        roles = {vid: slot.role for vid, slot in self.plan.slots.items()}
+        made = {vid for step, _ in self.calls[n:] for vid in step.out_vids}
+        for step, call in self.calls[n:]:
+            if Role.fault in [roles.get(v) for v in step.in_vids] and not made.intersection(step.in_vids):
+                call()
+        for record in self.faults:
+            tell(record)
 
     def _nan_error(self, n: int, step: Step, vid: int, count: int) -> NanError:
         slots = self.plan.slots
