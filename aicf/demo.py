@@ -224,7 +224,7 @@ class Story:
             yield "chosen", _why_kernel(region)
         if (region := choosing(self.other)) is not None:
             step = f"{microseconds(self.other.predicted_us)} a step, predicted without having one. "
-            yield self.other.device.upper(), step + _why_kernel(region)
+            yield self.other.device.upper(), step + _why_kernel(region, terms=1)
         yield "", ""
 
 
@@ -274,11 +274,11 @@ def _why_fused(region: Region, last: bool) -> str:
     )
 
 
-def _why_kernel(region: Region) -> str:
+def _why_kernel(region: Region, terms: int = 2) -> str:
     best, other = region.selection.ranked[:2]
     return (
         f"{brief([op.kind.name for op in region.spec.ops])}: {best.variant.id}, {microseconds(best.us)}; "
-        f"next {other.variant.id}, {why_next_lost(region.selection, 2)}"
+        f"next {other.variant.id}, {why_next_lost(region.selection, terms)}"
     )
 
 

@@ -21,8 +21,9 @@ def _check_rows(logits: TensorSpec, labels: TensorSpec) -> None:
 
 @op("cross_entropy", results=("loss", "peak", "rsum"), core=ROWS, flops=24, public=1)
 def cross_entropy(logits: Float, labels: Index, *, ignore_index: int = -100, label_smoothing: float = 0.0):
-    """-sum(target * log_softmax(logits)) of each row, with target = 1 - label_smoothing for the label, and label_smoothing / C
-    more for each of the C classes; 0 where the label is ignore_index.
+    """-sum(target * log_softmax(logits)) of each row; 0 where the label is ignore_index.
+
+    The target is 1 - label_smoothing for the label, and label_smoothing / C more for each of the C classes.
 
     Shapes: logits (..., C), labels and loss (...,). The loss is f32 whatever the logits are. Its mean, if one is asked for, is
     reduce_sum(loss) / count, with the count of check_labels: nn.SoftmaxCrossEntropy. peak and rsum, the greatest logit and
@@ -89,7 +90,9 @@ def _whole_numbers(attrs):
     return {name: np.int64(value) for name, value in attrs.items()}
 
 
-@label_class.maps(lambda labels, **attrs: [Access(0, tuple(range(len(labels))))], _whole_numbers)
+@label_class.maps(
+    lambda labels, **attrs: [Access(0, tuple(range(len(labels))))], _whole_numbers, continuous=True
+)  # labels are exact
 def _(label, *, classes, ignore_index):
     return (
         np.int64(IGNORED) if label == ignore_index else label if 0 <= label < classes else np.int64(NO_CLASS)
@@ -143,8 +146,10 @@ def cross_entropy_grad(
     logits: Float, labels: Index, dloss: F32, peak: F32, rsum: F32,
     *, ignore_index: int = -100, label: float = 1.0, other: float = 0.0,
 ):  # fmt: skip
-    """(softmax(logits) - target) * dloss, of a target `label` for the row's label and `other` for the other classes; 0 where the
-    label is ignore_index. A map: what cross_entropy found of a row, its greatest logit and 1 / sum(exp(logits - peak)), is given.
+    """(softmax(logits) - target) * dloss; 0 where the label is ignore_index.
+
+    The target is `label` for the row's label and `other` for the other classes. A map: what cross_entropy found of a row, its
+    greatest logit and 1 / sum(exp(logits - peak)), is given.
 
     Shapes: logits and dlogits (..., C), labels, dloss, peak and rsum (...,).
 
@@ -225,6 +230,7 @@ for _n in (7, 1, 0, 1025):
 check_labels.samples((3, 5), (RECORD,), classes=6, ignore_index=-5)
 label_class.samples((7,), classes=6, ignore_index=-5)
 label_class.samples((2, 3), classes=2, ignore_index=1)
+label_class.samples((0, 3), classes=6, ignore_index=-5)
 
 
 def _labels(rng, shape, shapes):

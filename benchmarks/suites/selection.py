@@ -180,7 +180,7 @@ def summary(rows: Iterable[Row]) -> list[Row]:
 # --- fusion -----------------------------------------------------------------------------------------------------------
 
 
-CORES = {"map", "gemm", "reduce"}  # structures that a region of one op may have
+CORES = {"map", "gemm", "reduce", "rows"}  # structures that a region of one op may have
 
 
 def held_to_one_op(device: str) -> aicf.KernelRegistry:

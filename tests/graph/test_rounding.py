@@ -141,7 +141,7 @@ def test_and_so_are_compiled_kernels(dag):
 RULES = {
     "no jump is known": (read, "jumps", lambda op, tensors: False),
     "everything jumps": (read, "jumps", lambda op, tensors: True),
-    "nothing is rounded": (read._Reader, "_is_rounded", lambda self, t, ops, carried: False),
+    "nothing is rounded": (read._Reader, "_is_rounded", lambda self, t, exposed: False),
 }
 
 

@@ -61,7 +61,11 @@ WRONG = {
     "type": (lambda s: s.update({"2.weight": s["2.weight"].astype(np.float16)}), r"2.weight does not fit"),
     "double": (
         lambda s: s.update({"2.weight": s["2.weight"].astype(float)}),
-        r"2.weight has element type float64",
+        r"2.weight does not fit\n  expected: tensor<3x7xf32>\n  got: tensor<3x7xf64>",
+    ),
+    "complex": (
+        lambda s: s.update({"2.weight": s["2.weight"].astype(complex)}),
+        r"2.weight has element type complex128",
     ),
     "list": (lambda s: s.update({"2.bias": [1.0, 2.0, 3.0]}), r"2.bias is a list"),
 }

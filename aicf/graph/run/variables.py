@@ -248,7 +248,7 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
         raise StateError(
             f"{name} does not fit",
             expected=str(spec),
-            got=f"{'x'.join(map(str, (*array.shape, array.dtype)))}",
+            got=str(TensorSpec(array.shape, DType.of(array.dtype))),
             hint=_converting(name, spec) if array.shape == spec.shape else None,
         )
     return array
