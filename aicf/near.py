@@ -17,7 +17,7 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("sum", "reduce_add"), "reduce_sum(x, axes=(…), keepdims=False)"),
     **dict.fromkeys(("mean", "avg"), "reduce_mean(x, axes=(…), keepdims=False)"),
     **dict.fromkeys(("max", "amax"), "reduce_max(x, axes=(…), keepdims=False); maximum(a, b) compares element by element"),
-    "min": "minimum(a, b) compares element by element",
+    **dict.fromkeys(("min", "amin"), "reduce_min(x, axes=(…), keepdims=False); minimum(a, b) compares element by element"),
     **dict.fromkeys(("cast", "astype", "to", "type"), "convert(x, dtype=aicf.f16)"),
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), "reshape(x, shape=(…))"),
     **dict.fromkeys(("expand", "broadcast_to", "broadcast"), "broadcast_in_dim(x, shape=(…), dims=(…))"),

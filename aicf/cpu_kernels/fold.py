@@ -1,4 +1,4 @@
-"""Reductions on the host: sum, mean and max of what a walk feeds, block by block. Imported where a loop is compiled.
+"""Reductions on the host: sum, mean, max and min of what a walk feeds, block by block. Imported where a loop is compiled.
 
 The domain is seen as (outer, reduced, inner) axes. What is reduced is formed in a block of memory that stays in the cache,
 so the order in which it is added up depends on the domain alone, never on what is fused to the reduction. Floats add up in
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..registry.program import worst
 from ..types import DType
 from .compose import helper, inner, local, retyped
 from .loops import FOLD_BLOCK as BLOCK
@@ -25,10 +26,12 @@ LANES = 32
 def _arithmetic(how: str, dtype: DType) -> tuple[Callable[..., Any], Callable[..., Any], np.generic]:
     """(join of two sums, finish(sum, count), the sum of nothing); a sum's type is that of the last one."""
     number = dtype.compute.numpy.type
-    if how == "max":
-        least = number(-np.inf) if dtype.kind == "float" else number(np.iinfo(number).min)
-        join = inner(lambda best, other: other if other > best or other != other else best)
-        return join, inner(lambda best, count: best), least
+    if how in ("max", "min"):
+        if how == "max":
+            join = inner(lambda best, other: other if other > best or other != other else best)
+        else:
+            join = inner(lambda best, other: other if other < best or other != other else best)
+        return join, inner(lambda best, count: best), worst(how, dtype)
     join = inner(lambda total, other: total + other)
     if how == "mean":
         return join, inner(lambda total, count: number(total / count)), np.float64(0)

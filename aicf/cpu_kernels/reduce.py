@@ -27,7 +27,7 @@ SUMS_US = (24 * 2**10, 0.0), (2**20, 7e-5), (float("inf"), 2.6e-4)
     masked=True,
 )  # fmt: skip
 class ReduceLoop:
-    """Sum, mean or max over neighbouring axes; maps before it run block by block on the way, one after it on the result.
+    """Sum, mean, max or min over neighbouring axes; maps before it run block by block on the way, one after it on the result.
 
     Floats add up in f64, so that no sum is less exact than NumPy's. Bytes: operands once, results once.
     """

@@ -38,6 +38,7 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from ..code_cache.digest import LIBRARIES, Description, globals_read, pack
+from ..ops.numbers import float_bits
 from ..whole import Whole
 
 # numba's simulator has no intrinsics: each factory of one makes a plain Python function instead.
@@ -177,6 +178,8 @@ def device_calls(fn: Any) -> Any:
     """
 
     def of(value: Any) -> Any:
+        if value is float_bits:  # whose own text asks for a current GPU while it is typed
+            return Name("numba.cuda.libdevice", "float_as_int").resolve()
         if not isinstance(value, FunctionType) or (value.__module__ or "").split(".")[0] in LIBRARIES:
             return value
         return cuda.jit(device=True, inline="always")(device_calls(value))

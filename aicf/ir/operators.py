@@ -199,6 +199,23 @@ class Operators:
     def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Self:
         return self._op("reduce_max", self, **self._over("max", axis, keepdims))
 
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Self:
+        return self._op("reduce_min", self, **self._over("min", axis, keepdims))
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """Where the greatest element is, as i64: along an axis, or, by default, among all elements in row-major order."""
+        return self._place("argmax", axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """Where the least element is, as argmax tells it."""
+        return self._place("argmin", axis, keepdims)
+
+    def _place(self, op: str, axis: int | None, keepdims: bool) -> Self:
+        if axis is not None:
+            return self._op(op, self, axis=axis, keepdims=keepdims)
+        place = self._op(op, self.reshape(-1), axis=0, keepdims=False)
+        return place.reshape((1,) * self.ndim) if keepdims else place
+
     def astype(self, dtype: Any) -> Self:
         """In another element type; itself where it has that type."""
         dtype = DType.of(dtype)

@@ -2,6 +2,7 @@
 
 from . import (
     activations,
+    argmax,
     arithmetic,
     dropout,
     gemm,
@@ -21,6 +22,7 @@ from .schema import OpSchema, schema_of, schemas
 __all__ = [
     "OpSchema",
     "activations",
+    "argmax",
     "arithmetic",
     "dropout",
     "gemm",

@@ -84,3 +84,8 @@ def _limit(dtype: DType) -> float:
     """From where on numbers are rounded to what is greater than the greatest: half of its last place above it."""
     most = _greatest(dtype)
     return most + 2.0 ** (math.frexp(most)[1] - 2 - ml_dtypes.finfo(dtype.numpy).nmant)
+
+
+def float_bits(x: Any) -> Any:
+    """The bits of an f32 as i32, in scalar functions too."""
+    return np.float32(x).view(np.int32)

@@ -129,7 +129,27 @@ def _(x, axes, keepdims):
     return np.max(x, axis=axes or None, keepdims=keepdims, initial=least)
 
 
+@op("reduce_min", core="reduce")
+def reduce_min(x: Number, *, axes: tuple = (), keepdims: bool = False):
+    """The minimum over axes; () means all axes. A NaN anywhere gives NaN; an empty minimum is the type's greatest value.
+
+    Shapes: y is x without the axes, or with 1 in their place if keepdims. The greatest value is inf for floats. Elements
+    that tie for the minimum share its gradient equally.
+
+    C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
+    C2  axes are distinct                                (StableHLO reduce C5)
+    """
+    return _reduced(x, axes, keepdims)
+
+
+@reduce_min.reference
+def _(x, axes, keepdims):
+    greatest = np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max
+    return np.min(x, axis=axes or None, keepdims=keepdims, initial=greatest)
+
+
 @reduce_max.gradient
+@reduce_min.gradient
 def _(emit, dy, x, y, axes, keepdims):
     axes = normal_axes(x.rank, axes)
     column = tuple(1 if i in axes else d for i, d in enumerate(x.shape))
@@ -138,5 +158,5 @@ def _(emit, dy, x, y, axes, keepdims):
     return emit.mul(winners, emit.div(dy, emit.reduce_sum(winners, axes=axes, keepdims=True)))
 
 
-for _schema in (reduce_sum, reduce_mean, reduce_max):
+for _schema in (reduce_sum, reduce_mean, reduce_max, reduce_min):
     _enrol(_schema)

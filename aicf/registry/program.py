@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..lazy import lazy
 from ..ops import record
 from ..ops.scalar import bound_scalar
@@ -209,11 +211,20 @@ class Gemm(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """sum, mean or max of `before`'s fed slot over axes of its domain."""
+    """sum, mean, max or min of `before`'s fed slot over axes of its domain."""
 
     how: str
     axes: tuple[int, ...]
     dtype: DType  # of its operand and result
+
+
+def worst(how: str, dtype: DType) -> Any:
+    """What a max or min of nothing is, and begins with: the least or greatest value, in the compute type."""
+    kind, sign = dtype.compute.numpy.type, -1 if how == "max" else 1
+    if dtype.kind == "float":
+        return kind(sign * np.inf)
+    info = np.iinfo(kind)
+    return kind(info.min if how == "max" else info.max)
 
 
 class CoreOp(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from ..ops import record
 from ..ops.schema import VIEW, Access, schema_of
 from ..rows import RegionOp, RegionSpec
-from ..types import DType, TensorDesc, numel
+from ..types import AttrPack, DType, TensorDesc, numel
 from .by_form import by_form
 from .cores import core_of, tail_of
 from .index_map import Coordinate, NoFactoring, accesses_of, follow, points, position
@@ -30,11 +30,11 @@ def read(region: RegionSpec) -> Program | Reject:
 
 def by_outline(region: RegionSpec, name: str, outlined: Callable[[RegionSpec], Any]) -> Any:
     """What a reading of regions makes of this one. `outlined` gives a Reject, or what has a `program`; it is asked once for all
-    regions of a form, where ops don't find accesses by sizes. How reshapes split axes depends on all sizes."""
+    regions of a form, where ops don't find accesses by sizes, or expand to others that are given some. How reshapes split axes depends on all sizes."""
     own: Any = _own_accesses(region) if _any_own(region) else ()
     if any(access.in_order for accesses in own for access in accesses):
         own = tuple([desc.shape for desc in region.tensors]), own
-    key = name, record.removals, own
+    key = name, record.removals, own, _steps_attrs(region) if _any_expands(region) else ()
     outline = region.form.known.get(key)
     if outline is None:
         outline = region.form.known[key] = outlined(region)
@@ -48,6 +48,17 @@ def by_outline(region: RegionSpec, name: str, outlined: Callable[[RegionSpec], A
 @by_form
 def _any_own(region: RegionSpec) -> bool:
     return any(schema_of(op.kind).access_fn is not None for op in region.ops)
+
+
+@by_form
+def _any_expands(region: RegionSpec) -> bool:
+    return any(schema_of(op.kind).expand_fn is not None for op in region.ops)
+
+
+def _steps_attrs(region: RegionSpec) -> tuple[AttrPack, ...]:
+    """Of ops that expand: their steps may have been given sizes, as an iota is."""
+    every = [steps_of(op, region.tensors) for op in region.ops]
+    return tuple([step.attrs for steps in every if steps for step in steps.ops])
 
 
 def _own_accesses(region: RegionSpec) -> tuple[tuple[Access, ...], ...]:

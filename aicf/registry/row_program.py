@@ -42,7 +42,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduce:
-    """`how` (sum, mean or max) of a slot over the columns, into another."""
+    """`how` (sum, mean, max or min) of a slot over the columns, into another."""
 
     how: str
     source: int

@@ -12,7 +12,7 @@ from aicf.types import bf16, f16, f32, i32, i64
 from .regions import VARIANTS, Graph, normal, with_specials
 
 REDUCE = "reduce_loop"
-HOWS = ["reduce_sum", "reduce_mean", "reduce_max"]
+HOWS = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"]
 # shape, axes: rows, columns, all, middle, blocks of rows that are longer and shorter than a block, empty
 DOMAINS = [
     ((4, 7), (1,)), ((4, 7), (0,)), ((4, 7), ()), ((), ()), ((1,), (0,)), ((2, 3, 5), (1,)), ((2, 3, 5), (0, 1)),
@@ -36,7 +36,7 @@ def test_reductions_alone(shape, axes, how):
 
 @pytest.mark.sample(1)
 @pytest.mark.spec("A12")
-@pytest.mark.parametrize("how", ["reduce_sum", "reduce_max"])
+@pytest.mark.parametrize("how", ["reduce_sum", "reduce_max", "reduce_min"])
 @pytest.mark.parametrize("dtype", [i32, i64, f16, bf16], ids=str)
 @pytest.mark.parametrize("shape, axes", [((5, 77), (1,)), ((77, 5), (0,)), ((3, 0), (1,))], ids=str)
 def test_other_types(dtype, how, shape, axes):

@@ -211,6 +211,9 @@ FIRST = [
     Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
+    Case("cuda.reduce_rows.v1", region("argmax", desc((30, 1000), bf16))),
+    Case("cuda.reduce_columns.v1", region("argmin", (1000, 30), axis=0)),
+    Case("cuda.reduce_rows.v1", region("reduce_min", (30, 1000), axes=(1,))),
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
     *(Case(v, region("cross_entropy", (30, n), desc((30,), i64), label_smoothing=s)) for v in ROWS for n, s in ((10, 0.0), (1000, 0.1))),
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
@@ -359,7 +362,7 @@ def _elementwise() -> list[Case]:
 def _reductions() -> list[Case]:
     rows, columns, naive = (f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive"))
     cases = []
-    for op in ("reduce_sum", "reduce_mean", "reduce_max"):
+    for op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
         cases += [Case(rows, region(op, shape, axes=axes)) for shape, axes in (
             ((3, 1025), (1,)), ((1000, 7), (1,)), ((5, 1), (1,)), ((3, 0), (1,)), ((), ()), ((2, 3, 5), ()),
             ((2, 100000), (1,)), ((300001,), (0,)), ((3, 7, 1), (2,)))]  # fmt: skip
@@ -380,6 +383,25 @@ def _reductions() -> list[Case]:
     cases += [
         Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,)), tolerance=1e-2) for t in (f16, bf16)
     ]
+    return cases
+
+
+def _places() -> list[Case]:
+    """Alone, split, along any axis, of each type, of what a map makes, and into what reads them."""
+    rows, columns, naive = (f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive"))
+    cases = []
+    for op in ("argmax", "argmin"):
+        cases += [Case(rows, region(op, shape)) for shape in ((3, 1025), (1000, 7), (5, 1), (2, 100000))]
+        cases += [Case(rows, region(op, desc((30, 100), t))) for t in (f16, bf16, i32)]
+        cases += [
+            Case(columns, region(op, x, axis=0, keepdims=True))
+            for x in ((1025, 3), (7, 1000), (50000, 10), desc((100, 30), f16), desc((100, 30), i32))
+        ]
+        cases.append(Case(naive, region(op, desc((30, 20), f32, (1, 30)), axis=1)))
+        cases.append(Case(rows, fused(
+            {"x": (30, 100), "labels": desc((30,), i64)}, ("s", "scale", "x", {"factor": 0.5}), ("p", op, "s"),
+            ("y", "equal", "p", "labels"),
+        )))  # fmt: skip
     return cases
 
 
@@ -535,6 +557,7 @@ MORE = (
     + _elementwise()
     + _dropouts()
     + _reductions()
+    + _places()
     + _losses()
     + _indexing()
     + _rows()

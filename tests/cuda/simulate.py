@@ -75,6 +75,10 @@ CASES = [
     Case("cuda.reduce_columns.v1", region("reduce_mean", (1100, 5), axes=(0,))),  # split as well
     Case("cuda.reduce_naive.v1", region("reduce_sum", (2, 3, 5), axes=(0, 2))),
     Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
+    Case("cuda.reduce_rows.v1", region("argmax", (3, 70))),
+    Case("cuda.reduce_rows.v1", region("argmin", (5001,))),  # split: keys go through the workspace
+    Case("cuda.reduce_columns.v1", region("argmax", desc((2, 40, 5), i32), axis=1)),
+    Case("cuda.reduce_naive.v1", region("reduce_min", (2, 3, 5), axes=(0, 2))),
     Case("cuda.check_labels.v1", region("check_labels", desc((70,), i32), desc((5,), i64), classes=5, ignore_index=-5)),
     Case("cuda.check_labels.v1", region("check_labels", desc((2100,), i64), desc((5,), i64), classes=4, ignore_index=-5)),
     Case(STRIDED, region("cross_entropy_grad", (3, 70), desc((3,), i32), *[(3,)] * 3)),

@@ -312,7 +312,7 @@ def test_gemm_keeps_nan_and_inf_where_they_belong(gpu, variant):
         ("naive", (30, 4, 3), (0, 2)),
     ],
 )
-@pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max"])
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_reductions_propagate(gpu, name, shape, axes, op, value):
     case = Case(f"cuda.reduce_{name}.v1", region(op, shape, axes=axes))

@@ -115,6 +115,8 @@ def test_ties_share_the_gradient():
     x = np.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
     (got,) = gradient_at("reduce_max", x, axes=(1,))
     assert np.array_equal(got, [[0, 0.5, 0.5], [1, 0, 0]])
+    (got,) = gradient_at("reduce_min", -x, axes=(1,))
+    assert np.array_equal(got, [[0, 0.5, 0.5], [1, 0, 0]])
     (got,) = gradient_at("reduce_max", np.ones((2, 2)))
     assert np.array_equal(got, np.full((2, 2), 0.25))
 

@@ -12,7 +12,7 @@ from aicf.types import DType, TensorSpec
 from .cases import f32
 from .sampling import packed
 
-REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_max"]
+REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"]
 
 
 def reduce(op, x, **attrs):
@@ -62,7 +62,9 @@ def test_normalising_leaves_invalid_axes_to_infer(op, axes):
         schema.infer([f32(4, 7)], attrs)
 
 
-@pytest.mark.parametrize("op, want", [("reduce_sum", 0), ("reduce_mean", np.nan), ("reduce_max", -np.inf)])
+@pytest.mark.parametrize(
+    "op, want", [("reduce_sum", 0), ("reduce_mean", np.nan), ("reduce_max", -np.inf), ("reduce_min", np.inf)]
+)
 def test_of_nothing(op, want):
     assert np.array_equal(reduce(op, np.zeros((2, 0), np.float32), axes=(1,)), [want] * 2, equal_nan=True)
     assert reduce(op, np.zeros((0, 2), np.float32), axes=(1,)).shape == (0,)
@@ -70,13 +72,14 @@ def test_of_nothing(op, want):
 
 def test_the_least_integer_is_the_maximum_of_no_integers():
     assert reduce("reduce_max", np.zeros((1, 0), np.int32), axes=(1,))[0] == -(2**31)
+    assert reduce("reduce_min", np.zeros((1, 0), np.int32), axes=(1,))[0] == 2**31 - 1
 
 
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_nan_propagates(op):
     x = np.array([[1, np.nan, 3], [np.inf, 1, 2], [-np.inf, 1, 2]], np.float32)
-    mean = 1 if op == "reduce_max" else np.inf
-    want = [np.nan, np.inf, {"reduce_max": 2}.get(op, -mean)]
+    of_inf, of_minus_inf = {"reduce_max": (np.inf, 2), "reduce_min": (1, -np.inf)}.get(op, (np.inf, -np.inf))
+    want = [np.nan, of_inf, of_minus_inf]
     assert np.array_equal(reduce(op, x, axes=(1,)), want, equal_nan=True)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...registry.program import Expression, worst
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device, uint32
 from .element import Loads, Stores, applier, feeder
@@ -35,12 +35,16 @@ def _max(a, b):
     return a if a > b or a != a else b
 
 
+def _min(a, b):
+    """The less; NaN if either is NaN."""
+    return a if a < b or a != a else b
+
+
 def reducer(op: str, dtype: DType) -> tuple[Any, Any]:
-    """combine and identity of `sum`, `mean` or `max` in the compute type."""
-    number = dtype.compute.numpy.type
-    if op == "max":
-        return device(_max), number(-np.inf) if dtype.kind == "float" else number(np.iinfo(number).min)
-    return device(_sum), number(0)
+    """combine and identity of `sum`, `mean`, `max` or `min` in the compute type."""
+    if op in ("max", "min"):
+        return device(_max if op == "max" else _min), worst(op, dtype)
+    return device(_sum), dtype.compute.numpy.type(0)
 
 
 @functools.cache

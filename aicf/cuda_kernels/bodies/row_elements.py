@@ -82,6 +82,8 @@ def combine(how: str) -> Any:
     """fn(a, b), and what it begins with."""
     if how == "max":
         return lambda a, b: a if a > b or a != a else b, float("-inf")
+    if how == "min":
+        return lambda a, b: a if a < b or a != a else b, float("inf")
     return lambda a, b: a + b, 0.0
 
 
@@ -174,8 +176,8 @@ def _load(b: Any, r: Rows, n: int, at: Any, align: int | None = None) -> Any:
 
 
 def _join(ctx: Any, b: Any, how: str, x: Any, y: Any) -> Any:
-    if how == "max" and capability() >= PAIRS_SINCE:
-        return assemble(b, "max.NaN.f32 $0, $1, $2;", "=f,f,f", ir.FloatType(), [x, y])
+    if how in ("max", "min") and capability() >= PAIRS_SINCE:
+        return assemble(b, f"{how}.NaN.f32 $0, $1, $2;", "=f,f,f", ir.FloatType(), [x, y])
     return emit_call(ctx, b, combine(how)[0], types.float32, [types.float32] * 2, [x, y])
 
 
