@@ -131,8 +131,8 @@ def _view(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int]
 
 
 def _plain(before: Map, region) -> bool:
-    """The operand itself is reduced, as it lies in memory."""
-    if before.applies or before.rounded:
+    """The operand itself is reduced, as it lies in memory, and nothing else is done on the way."""
+    if before.applies or before.rounded or before.stores:
         return False
     (load,) = before.loads
     desc = region.operands[load.operand]

@@ -194,3 +194,13 @@ def test_numbers_beside_them_must_fit():
     x, y = np.array([2**64 - 1], np.uint64), np.empty(1, np.uint64)
     aicf.op_call("add", [x, np.array([2], np.uint64)], [y])
     assert y == 1 and DType.of(y.dtype) is u64
+
+
+def test_f64_has_numbers_that_f32_has_not():
+    class Large(aicf.nn.Layer):
+        def emit(self, ctx, x):
+            return ctx.mul(x, 1e300)
+
+    x = np.array([1 / 3, -2.0])
+    model = aicf.nn.Model({"x": aicf.TensorSpec((2,), f64)}).add(Large())
+    assert np.array_equal(aicf.compile(model, device="cpu").run({"x": x})["output"].numpy(), x * 1e300)

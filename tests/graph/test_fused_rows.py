@@ -167,6 +167,22 @@ def test_a_norm_is_one_value_whose_statistics_are_for_the_gradient(kind, weights
     assert len(region.spec.outputs) == 1  # nobody reads them
 
 
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("kind, weights", [("layer_norm", 2), ("rms_norm", 1)])
+def test_a_norm_over_rows_of_one_element(kind, weights):
+    """Its sums are no loops, and so it is read as a map, or as a reduction with maps around it."""
+    x = np.array([[3.0], [-0.5], [0.0]], np.float32)
+
+    class Norm(nn.Layer):
+        def emit(self, ctx, x):
+            given = [ctx.param(n, (1,), lambda shape, rng: np.full(shape, 2.0)) for n in "wb"][:weights]
+            return getattr(ctx, kind)(x, *given, eps=0.5)
+
+    made = aicf.compile(nn.Model({"x": aicf.TensorSpec((3, 1))}).add(Norm()), device="cpu").run({"x": x})
+    want = np.full((3, 1), 2.0) if kind == "layer_norm" else 2 * x / np.sqrt(x * x + 0.5)
+    np.testing.assert_allclose(made["output"].numpy(), want, rtol=1e-6)
+
+
 class Normed(nn.Layer):
     """A norm of x beside weights of f32, then a product: trained, its gradients are those of all weights."""
 

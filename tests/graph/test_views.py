@@ -126,3 +126,18 @@ def test_what_views_and_reshapes_are_fused_into_computes_what_numpy_does(name, d
     for numerics in ("fused", "strict"):
         made = aicf.compile(model, device=device, numerics=numerics).run({"x": X3})["output"].numpy()
         np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+
+
+@on_each_device
+@pytest.mark.spec("A12")
+def test_a_reshape_that_leaves_and_is_reduced_is_written(device):
+    """The reduction alone would take its operand as it lies."""
+
+    def emit(ctx, x):
+        y = ctx.reshape(x, shape=(2, 8))
+        ctx.builder.output("y", y)
+        return ctx.reduce_sum(y, axes=(0,))
+
+    made = aicf.compile(model_of(emit, 4, 4), device=device).run({"x": X})
+    np.testing.assert_array_equal(made["y"].numpy(), X.reshape(2, 8))
+    np.testing.assert_allclose(made["output"].numpy(), X.reshape(2, 8).sum(0), rtol=1e-6)

@@ -210,7 +210,7 @@ def _converted(start: np.ndarray, value: Value) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         made = rounded(start, value.dtype)
         if value.dtype.kind == "float":
-            fits = np.isfinite(made.astype(np.float32)) | ~np.isfinite(start.astype(np.float64))
+            fits = np.isfinite(made.astype(np.float64)) | ~np.isfinite(start.astype(np.float64))
         else:
             fits = made == start
     if not fits.all():
