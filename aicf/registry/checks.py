@@ -98,11 +98,13 @@ def parts_of(region: RegionSpec) -> tuple[tuple[int, ...], ...] | Reject:
 
 
 def side_by_side(region: RegionSpec) -> bool:
-    """Whether it has several parts, over domains of more than one shape: of one shape they are one map as well."""
+    """Whether it has several parts over domains of their own: some part begins at other points than the ops before it ended at.
+    Else they are one map as well, be it one whose domain grows as later ops repeat what they read."""
     parts = parts_of(region)
-    if isinstance(parts, Reject) or len(parts) < 2:
+    if isinstance(parts, Reject):
         return False
-    return len({region.tensors[op.outputs[0]].shape for op in region.ops}) > 1
+    shapes = [region.tensors[op.outputs[0]].shape for op in region.ops]
+    return any(shapes[part[0]] != shapes[part[0] - 1] for part in parts[1:])
 
 
 @functools.cache

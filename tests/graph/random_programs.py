@@ -88,11 +88,12 @@ class Program:
             ctx.builder.output(name, pool[name])
         return pool[self.outputs[0]]
 
-    def exact(self) -> dict[str, Ball]:
-        """Every value by name; what a state is at the end under its own name."""
+    def exact(self, types: dict[str, DType] | None = None) -> dict[str, Ball]:
+        """Every value by name; what a state is at the end under its own name. Their element types go into `types`."""
         pool = {f.name: Ball.of(f.array(self.seed).astype(np.float64)) for f in (*self.fed, *self.states)}
         ends = {}
-        types = {f.name: f.spec.dtype for f in (*self.fed, *self.states)}
+        types = {} if types is None else types
+        types.update({f.name: f.spec.dtype for f in (*self.fed, *self.states)})
         with np.errstate(all="ignore"):
             for step in self.steps:
                 pool[step.name] = made = computed(step, pool, types)
@@ -124,6 +125,15 @@ class Program:
             else:
                 kept.append(step)
         return self.having(kept, [n for n in self.outputs if n not in gone])
+
+    def given(self, name: str) -> Program | None:
+        """With an input in place of what a step makes; None where that is an output, or no float."""
+        types: dict[str, DType] = {}
+        shape = self.exact(types)[name].v.shape
+        if name in self.outputs or types[name].kind != "float":
+            return None
+        fed = (*self.fed, Fed(name, TensorSpec(shape, types[name])))
+        return replace(self, fed=fed).having([s for s in self.steps if s.name != name], list(self.outputs))
 
     def having(self, steps: list[Step], outputs: list[str]) -> Program | None:
         """Of these steps what the outputs and states need."""
@@ -512,7 +522,8 @@ def shrunk(program: Program, fails: Callable[[Program], str | None]) -> Program:
             for o in s.operands
             if o in {t.name for t in program.steps}
         ]
-        for candidate in [*fewer, *smaller, *outputs]:
+        given = [program.given(s.name) for s in program.steps if s.kind not in IN_PLACE]
+        for candidate in [*fewer, *smaller, *outputs, *given]:
             if (
                 candidate
                 and (len(candidate.steps), len(candidate.outputs))

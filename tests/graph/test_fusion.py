@@ -403,11 +403,12 @@ def test_rows_that_are_spelled_out_are_as_good_as_the_best_partition(device, emi
     greedy, best = (form_regions(ops, graph, selector, beam) for beam in (1, LENGTH_LIMIT))
     us = [sum(r.selection.chosen.us for r in regions) for regions in (greedy, best)]
     assert us[0] <= us[1] * (1 + 1e-6)
-    if shape != (4, 1_000_000):
+    few = shape == (4, 1_000_000)
+    if device == "t4" or not few:
         (region,) = greedy
         told = [step.near for step in region.steps if step.near]
-        assert not told or all("pays with what follows" in near for near in told)
-        assert bool(told) == (device == "t4" and shape == (2048, 131072))
+        assert all("pays with what follows" in near for near in told)
+        assert bool(told) == few
 
 
 @pytest.mark.spec("A9", "A13")

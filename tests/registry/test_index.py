@@ -94,11 +94,20 @@ def test_candidate_sets_are_those_of_asking_each_variant_alone(device, dag):
             expected = said
 
 
+ALIKE_THEN_REPEATED = Dag(
+    (1, 3), ((3, 3), (3,)),
+    (Step("square", (0,)), Step("add", (4, 1.0)), Step("div", (0, 5)),
+     Step("square", (0,)), Step("add", (7, 1.0)), Step("div", (2, 8))), (6, 9),
+)  # fmt: skip
+"""Two parts of the same ops, which are one domain until the last op, whose second operand has fewer rows."""
+
+
 @pytest.mark.spec("A8")
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
 @examples(25)
 @given(dag=dags(max_ops=8, halves=True))
+@example(dag=ALIKE_THEN_REPEATED)
 def test_candidates_only_shrink_and_the_chosen_kernel_was_one_all_along(device, real, dag):
     """viable(v, s + op) implies viable(v, s), of made-up variants and of those there are."""
     spec = preset(device)
@@ -171,6 +180,7 @@ def _structure(node) -> str:
 @pytest.mark.spec("A8")
 @examples(60)
 @given(dag=dags(max_ops=9))
+@example(dag=ALIKE_THEN_REPEATED)
 def test_the_rows_know_the_structure_that_the_region_has(dag):
     """The slot row says without looking at the ops what `structure` reads off them."""
     selector = Selector(registry_of(structured("cpu.any.v1")), preset("cpu"))

@@ -22,7 +22,7 @@ from ...rows.rows import OVER_ROWS
 from .compose import Composer, Node, Open, Stop, structure_of
 from .steps import Schedule
 
-AHEAD = 4  # steps that are looked at behind one that loses
+AHEAD = 6  # steps that are looked at behind one that loses: as many as a row less its mean is divided by the root of its variance
 NEAR = 0.05  # of the split time: noise that is greater says that the machine was busy, not that the two are alike
 
 
