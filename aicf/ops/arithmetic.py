@@ -108,8 +108,8 @@ power.reference(np.power)
 
 @power.gradient
 def _(emit, dy, a, b, y):
-    """Of b at a = 0 it is 0, as log(a) has none there."""
-    da = emit.mul(emit.mul(dy, b), emit.power(a, emit.sub(b, 1)))
+    """Of b at a = 0 it is 0, as log(a) has none there. Of a at b = 0 it is 0 as well, where a is 0 too: a ** 0 is 1 everywhere."""
+    da = emit.select(emit.equal(b, 0), 0, emit.mul(emit.mul(dy, b), emit.power(a, emit.sub(b, 1))))
     db = emit.select(emit.equal(a, 0), 0, emit.mul(emit.mul(dy, y), emit.log(a)))
     return unbroadcast(emit, da, a), unbroadcast(emit, db, b)
 

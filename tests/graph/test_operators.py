@@ -302,3 +302,17 @@ def test_views_run_in_kernels():
     emit = lambda ctx, x: x[::-2, 1:7].reshape(-1, 3).T @ (x[:3].reshape(6, 4) ** 2)  # noqa: E731
     want = x.astype(np.float64)[::-2, 1:7].reshape(-1, 3).T @ (x.astype(np.float64)[:3].reshape(6, 4) ** 2)
     np.testing.assert_allclose(run(emit, x), want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_a_power_of_0_is_0_at_0_as_well():
+    x = np.array([0.0, 1.0, -2.0], np.float32)
+
+    class Powers(aicf.nn.Layer):
+        def emit(self, ctx, one):
+            p = ctx.param("p", x.shape, lambda shape, rng: x)
+            return (p**0 + p**3.0) * one
+
+    model = aicf.nn.Model({"one": aicf.TensorSpec(())}).add(Powers())
+    grad = aicf.compile(model, "grad", loss=aicf.nn.MeanSquaredError(), device="cpu")
+    made = grad({"one": np.ones((), np.float32), "y": np.zeros(3, np.float32)})
+    np.testing.assert_allclose(made["grad.0.p"].numpy(), 2 / 3 * (1 + x**3) * 3 * x**2, rtol=1e-6)
