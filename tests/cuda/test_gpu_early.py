@@ -68,7 +68,7 @@ OTHERS = [
     ("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
     ("cuda.rows_held.v2", region("cross_entropy", (30, 10), desc((30,), i64))),
     ("cuda.rows_held.v2", region("softmax", (30, 1000))),
-    ("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=5)),
+    ("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
     ("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     ("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     ("cuda.fill.v1", region("fill", shape=(30, 40), value=0.5, dtype=f32.id)),
