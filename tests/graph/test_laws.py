@@ -280,10 +280,11 @@ def test_a_result_written_over_what_is_still_read_is_noticed(monkeypatch, what):
     monkeypatch.setattr(alias, "why_not_in_place", lambda spec, result, operands: "")
     if what == "a product over its operand":
         monkeypatch.setattr(schema_of("gemm"), "alias", {0: (0, "may")})
+        rules = ["gemm", "unary", "gemm", "bias"]
     else:
         monkeypatch.setattr(alias, "_elementwise", lambda spec: True)
-    rules = [*["gemm", "reduce"] * 4, *RULES]
-    few = settings(max_examples=300, deadline=None, phases=[Phase.generate], derandomize=True, database=None)
+        rules = [*["gemm", "reduce"] * 4, *RULES]
+    few = settings(max_examples=600, deadline=None, phases=[Phase.generate], derandomize=True, database=None)
     find(
         dags(14, rules, rows=(3,), columns=(3,)),
         lambda dag: fails(check_regions_and_storage, dag, [kernel("cpu.one.v1")]),

@@ -31,6 +31,4 @@ EXACT = {
     "reduce_min": ([bf16(2, 3)], {"axes": (0,)}, [bf16(3)]),
     "argmax": ([bf16(2, 3, 5)], {"axis": -2}, [i64(2, 5)]),
     "argmin": ([f16(2, 3)], {"keepdims": True}, [i64(2, 1)]),
-    "argmax_key": ([f16(2, 3), i64(2, 3)], {"least": True}, [i64(2, 3)]),
-    "argmax_place": ([i64(2, 3)], {}, [i64(2, 3)]),
 }
