@@ -19,7 +19,7 @@ from test_ptx_memory import INSTRUCTIONS as OTHERS
 import aicf.cuda_kernels.bodies.ptx as ptx
 from aicf.cuda_kernels.dsl import int32, uint32
 from aicf.registry.variant import In, Out, TensorMap
-from aicf.types import bf16, f16, f32, i32
+from aicf.types import bf16, f16, f32, i32, u8
 
 HALVES = f16, bf16
 MAJORS = list(itertools.product((False, True), repeat=2))
@@ -91,7 +91,7 @@ def test_kernels_that_move_things_compile():
     """What is run below, for a GPU."""
     for dtype, shape, box, at, to, swizzle in BOXES[4::3]:
         maps = [dense(tensor, dtype, shape, box, swizzle) for tensor in (In(0), Out(0))]
-        kind = i32 if dtype == "u8" else dtype
+        kind = i32 if dtype is u8 else dtype
         code(moved(*maps, at, to, adds=1), regions_of([desc((64,), kind)], desc((64,), kind)))
     code(moved_bytes(64), regions_of([desc((64,), i32)], desc((64,), i32)))
 
@@ -150,8 +150,8 @@ BOXES = [
     (bf16, (100, 120), (64, 64), (64, 8), (0, 40), 128),
     (f16, (100, 120), (64, 64), (-8, -3), (56, 70), 128),
     (f16, (100, 120), (64, 64), (304, 0), (0, 0), 128),
-    ("u8", (1024,), (256,), (-16,), (896,), 0),
-    ("u8", (40, 256), (128, 32), (-32, 20), (160, 20), 128),
+    (u8, (1024,), (256,), (-16,), (896,), 0),
+    (u8, (40, 256), (128, 32), (-32, 20), (160, 20), 128),
     (f32, (40, 32), (16, 32), (8, -8), (24, 20), 64),
     (f32, (5, 16, 16), (8, 4, 3), (4, -2, 4), (12, 13, 3), 32),
     (i32, (5, 16, 16), (32, 4, 3), (4, -2, 1), (0, 0, 0), 128),
@@ -164,9 +164,9 @@ BOXES = [
 @pytest.mark.parametrize("dtype, shape, box, at, to, swizzle", BOXES, ids=str)
 def test_a_box_is_brought_and_stored(compute, dtype, shape, box, at, to, swizzle):
     """Of one to five dimensions: zeros come from outside, nothing goes there. Stores begin at no negative coordinate."""
-    kind = i32 if dtype == "u8" else dtype
-    itemsize = 1 if dtype == "u8" else dtype.itemsize
-    x = np.random.default_rng().integers(1, 99, shape).astype(np.uint8 if dtype == "u8" else dtype.numpy)
+    kind = i32 if dtype is u8 else dtype
+    itemsize = dtype.itemsize
+    x = np.random.default_rng().integers(1, 99, shape).astype(dtype.numpy)
     maps = [dense(tensor, dtype, shape, box, swizzle) for tensor in (In(0), Out(0))]
     words = x.size * itemsize // kind.itemsize
     r = regions_of([desc((words,), kind)], desc((words,), kind))

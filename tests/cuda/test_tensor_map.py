@@ -12,7 +12,7 @@ from aicf.cuda_kernels.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
 from aicf.dispatch import prepared
 from aicf.errors import DeviceError
 from aicf.registry.variant import In, Launch, Num, Out, TensorMap, Work
-from aicf.types import DType, bf16, f16, f32, i32, i64
+from aicf.types import DType, bf16, f16, f32, i32, i64, u8
 
 A = TensorMap(In(0), f16, (40, 30), 96, (64, 128))
 
@@ -82,14 +82,14 @@ def test_what_the_driver_is_told():
 
 
 @pytest.mark.parametrize("dtype, kind", [
-    (f32, "FLOAT32"), ("tf32", "TFLOAT32"), (i32, "INT32"), (i64, "INT64"), ("u8", "UINT8"), (DType.bool, "UINT8"),
+    (f32, "FLOAT32"), ("tf32", "TFLOAT32"), (i32, "INT32"), (i64, "INT64"), (u8, "UINT8"), (DType.bool, "UINT8"),
 ])  # fmt: skip
 @pytest.mark.parametrize("rank", range(1, 6))
 def test_tensors_of_any_rank_and_element(dtype, kind, rank):
     driver, swizzle = Driver(), (0, 32, 64, 128)[rank % 4]
     extents, pitches = (48, 5, 4, 3, 2)[:rank], (512, 2560, 10240, 30720)[: rank - 1]
     row = swizzle or 48
-    box = (row // {"u8": 1, DType.bool: 1, i64: 8}.get(dtype, 4), 3, 2, 2, 1)[:rank]
+    box = (row // {u8: 1, DType.bool: 1, i64: 8}.get(dtype, 4), 3, 2, 2, 1)[:rank]
     m = TensorMap(In(0), dtype, extents, pitches, box, swizzle)
     Descriptors(m, MapMemory(driver)).at(0x4000)
     said = f"swizzle {swizzle}B" if swizzle else "swizzle NONE"

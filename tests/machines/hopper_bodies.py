@@ -9,6 +9,7 @@ import numpy as np
 
 from aicf.cuda_kernels.dsl import Deferred, Name, _Materials
 from aicf.registry.variant import In, Num, Out, TensorMap, Work
+from aicf.types import u8
 
 PTX = "aicf.cuda_kernels.bodies.ptx."
 
@@ -24,7 +25,7 @@ class Tensor:
     """A tensor in memory, as a TensorMap describes it."""
 
     def __init__(self, tensor_map: TensorMap, memory: np.ndarray) -> None:
-        self.map, self.memory = tensor_map, memory.view(np.uint8) if tensor_map.dtype == "u8" else memory
+        self.map, self.memory = tensor_map, memory.view(np.uint8) if tensor_map.dtype is u8 else memory
 
     def check(self, corner: tuple[int, ...], stores: bool = False) -> None:
         """That the accelerator takes a corner: stores take no negative one."""
