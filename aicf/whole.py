@@ -7,6 +7,7 @@ thread that forks: locks that others hold stay locked in the child for good, and
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -52,9 +53,17 @@ def shared_lock(inner: bool = False) -> Any:
     return lock
 
 
+def _locks() -> list[Any]:
+    """In the order in which they are taken. The last is llvmlite's own: whatever thread collects garbage frees modules of LLVM under
+    it, long after they were compiled."""
+    ffi = sys.modules.get("llvmlite.binding.ffi")
+    own = getattr(getattr(getattr(ffi, "lib", None), "_lock", None), "_lock", None)
+    return [*_OUTER, *_INNER, *([] if own is None else [own])]
+
+
 def _before() -> None:
     end = time.monotonic() + PATIENCE
-    for lock in [*_OUTER, *_INNER]:
+    for lock in _locks():
         if lock.acquire(timeout=max(end - time.monotonic(), 0.0)):
             _taken.append(lock)
 
@@ -65,7 +74,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    late = [lock for lock in [*_OUTER, *_INNER] if not any(lock is t for t in _taken)]
+    late = [lock for lock in _locks() if not any(lock is t for t in _taken)]
     _in_parent()
     for lock in late:
         lock._at_fork_reinit()  # as Python's own modules do
