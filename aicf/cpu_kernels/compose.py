@@ -21,7 +21,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, store_item
 
-from ..registry.program import Bound, Expression
+from ..rows.program import Bound, Expression
 from ..types import DType
 from . import halves, vector_math
 from .loops import APART, NEXT, REPEATED

@@ -7,8 +7,8 @@ import math
 from ..device.spec import DeviceSpec
 from ..ops.schema import schema_of
 from ..registry.cost import Cost, host_memory_us, roofline
-from ..registry.program import Map, collapse
 from ..rows import RegionSpec
+from ..rows.program import Map, collapse
 from ..types import row_major
 
 CALL_US, ARRAY_US = 1.0, 0.25  # a call of a compiled loop, and each array that numba unpacks for it

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..registry.cost import Cost
-from ..registry.parts import read_parts
-from ..registry.program import Map, Program
-from ..registry.read import read
 from ..registry.variant import HostCall, Reject, at_most, variant
+from ..rows.parts import read_parts
+from ..rows.program import Map, Program
+from ..rows.read import read
 from .costs import loop_cost, loop_us, one_loop
 
 ARRAYS = 50  # more make numba's compile time felt

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..registry.program import worst
+from ..rows.program import worst
 from ..types import DType
 from .compose import helper, inner, local, retyped
 from .loops import FOLD_BLOCK as BLOCK

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.program import Apply, Gemm, Load, Map
-from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
+from ..rows.program import Apply, Gemm, Load, Map
+from ..rows.read import read
 from ..types import OpKind, f32
 from .blas import matmul, threads_for
 from .costs import loop_us

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..lazy import lazy
-from ..registry.program import Bound, Expression, Load, Map, collapse
+from ..rows.program import Bound, Expression, Load, Map, collapse
 from ..types import DType, TensorDesc, row_major
 
 if TYPE_CHECKING:

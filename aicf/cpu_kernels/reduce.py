@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..registry.cost import Cost, one_launch
-from ..registry.program import ColumnSums, Map, Reduction
-from ..registry.read import read
 from ..registry.variant import HostCall, Reject, variant
 from ..rows import RegionSpec
+from ..rows.program import ColumnSums, Map, Reduction
+from ..rows.read import read
 from ..types import numel
 from .costs import loop_us
 from .elementwise import loops_take, program_of

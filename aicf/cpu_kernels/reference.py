@@ -6,9 +6,9 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import host_memory_us, one_launch, roofline
-from ..registry.program import Gemm, Program, Reduction
-from ..registry.read import read
 from ..registry.variant import HostCall, one_op, variant
+from ..rows.program import Gemm, Program, Reduction
+from ..rows.read import read
 from ..rows.rows import REDUCE
 from ..types import DType
 from .costs import walk_us

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..registry.cost import Cost, host_memory_us, one_launch, roofline
-from ..registry.program import Expression, Load, Shape
-from ..registry.row_program import Part, RowProgram, read_rows
 from ..registry.variant import HostCall, Reject, variant
 from ..rows import RegionSpec
+from ..rows.program import Expression, Load, Shape
+from ..rows.row_program import Part, RowProgram, read_rows
 from ..types import BASIC, DType, TensorDesc, TensorSpec, numel, row_major
 from .costs import ARRAY_US, CALL_US, EFFICIENCY
 from .elementwise import loops_take

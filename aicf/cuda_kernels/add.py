@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, one_launch, roofline
-from ..registry.program import collapse
 from ..registry.variant import (
     Checks,
     In,
@@ -22,6 +21,7 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
+from ..rows.program import collapse
 from ..types import f16
 from .elementwise import THREADS, grid_for
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import BARRIER_US, CACHE_TRIP_US, Cost, early_us, roofline
-from ..registry.program import Expression, Gemm, Program
-from ..registry.read import read
 from ..registry.variant import Launch, Num, Out, Work, cdiv
 from ..rows import RegionSpec
+from ..rows.program import Expression, Gemm, Program
+from ..rows.read import read
 from ..types import DType, f32
 from .elementwise import THREADS, grid_for
 from .reduce import EFFICIENCY, RESIDENT, TREE_US, chain_us, lanes_for, partial_side

@@ -1,6 +1,6 @@
 """Variants for maps: regions of ops that work element by element, with any operands broadcast (see bodies/elementwise.py).
 
-A map is read from the region (registry/program.py); its scalar functions are inlined into one kernel, whatever the ops are.
+A map is read from the region (rows/program.py); its scalar functions are inlined into one kernel, whatever the ops are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
 from ..registry.cost import Cost, one_launch, roofline
-from ..registry.program import Load, Map, Program, collapse
-from ..registry.read import read
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ..rows import RegionSpec
+from ..rows.program import Load, Map, Program, collapse
+from ..rows.read import read
 from ..types import DType, i32, i64, row_major
 
 if TYPE_CHECKING:

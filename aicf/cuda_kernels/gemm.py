@@ -1,6 +1,6 @@
 """Variants for matrix products and any map that follows them: biases, activations and their gradients, residuals, dropout.
 
-Arithmetic is exact f32 on the ordinary cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by registry/program.py.
+Arithmetic is exact f32 on the ordinary cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by rows/program.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, one_launch, roofline
-from ..registry.program import Gemm, Map, Program
-from ..registry.read import read
 from ..registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ..rows import RegionSpec
+from ..rows.program import Gemm, Map, Program
+from ..rows.read import read
 from ..types import DType, TensorDesc, f32, i32
 from . import column_sums
 from .elementwise import THREADS

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..device.spec import DeviceSpec
-from ..registry.by_form import by_form
 from ..registry.cost import Cost, one_launch, roofline
 from ..registry.variant import (
     Checks,
@@ -25,6 +24,7 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
+from ..rows.by_form import by_form
 from ..types import f32, i32
 from . import column_sums, gemm, gemm_split, gemm_wgmma
 from .gemm import Sizes

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import gcd
 
 from ..device.spec import DeviceSpec
-from ..registry.by_form import by_form
 from ..registry.cost import L2_PER_SM, Cost, roofline
 from ..registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
 from ..rows import RegionSpec
+from ..rows.by_form import by_form
 from ..types import Precision, TensorDesc, bf16, f16, f32
 from . import column_sums, gemm, gemm_split
 

@@ -13,8 +13,6 @@ from functools import cache, lru_cache, partial
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost
-from ..registry.program import Gemm, Map, Program
-from ..registry.read import read
 from ..registry.variant import (
     NEEDLESS,
     Checks,
@@ -28,6 +26,8 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionOp, RegionSpec
+from ..rows.program import Gemm, Map, Program
+from ..rows.read import read
 from ..types import Precision, TensorDesc, f32
 from . import gemm, gemm_fma, gemm_mma, gemm_wgmma, pack
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, early_us, one_launch, roofline
-from ..registry.program import Expression, Gemm
 from ..registry.variant import (
     Checks,
     Floor,
@@ -28,6 +27,7 @@ from ..registry.variant import (
     variant,
 )
 from ..rows import RegionSpec
+from ..rows.program import Expression, Gemm
 from ..types import f32, i32
 from . import gemm
 from .elementwise import THREADS

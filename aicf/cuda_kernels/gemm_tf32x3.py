@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..registry.program import Gemm, Program
-from ..registry.read import read
 from ..registry.variant import KernelVariant, Reject
 from ..rows import RegionSpec
+from ..rows.program import Gemm, Program
+from ..rows.read import read
 from ..types import AttrPack, Precision
 from . import gemm_mma, gemm_packed, gemm_wgmma, pack
 from .gemm_packed import Packed

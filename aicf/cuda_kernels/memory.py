@@ -6,9 +6,9 @@ import numpy as np
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.program import Load, Map, collapse
 from ..registry.variant import Checks, In, Launch, Num, Out, at_most, contiguous, one_op, variant
 from ..rows import RegionSpec
+from ..rows.program import Load, Map, collapse
 from ..types import DType, f32, i32, i64, rounded, row_major
 from .elementwise import MAX_RANK, THREADS, flat_launch, grid_for
 

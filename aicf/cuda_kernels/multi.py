@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from ..device.spec import DeviceSpec
 from ..ops.schema import MAP
 from ..registry.cost import TRIP_US, Cost, one_launch, roofline
-from ..registry.parts import read_parts
-from ..registry.program import Load, Map
 from ..registry.variant import Checks, In, Launch, Num, Out, Reject, Table, at_least, at_most, cdiv, variant
 from ..rows import RegionSpec
+from ..rows.parts import read_parts
+from ..rows.program import Load, Map
 from .elementwise import (
     MAP_EFFICIENCY,
     PARAMETERS,

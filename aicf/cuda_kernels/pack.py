@@ -11,8 +11,8 @@ from math import prod
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import Cost, roofline
-from ..registry.program import collapse
 from ..registry.variant import Checks, In, Launch, Num, Work, at_most, cdiv
+from ..rows.program import collapse
 from ..types import TensorDesc, i32, i64
 
 ROW_BYTES = 16

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import TRIP_US, Cost, one_launch, roofline
-from ..registry.program import Expression, Load, Map, Program, Reduction, Shape, collapse
-from ..registry.read import read
 from ..registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ..rows import RegionSpec
+from ..rows.program import Expression, Load, Map, Program, Reduction, Shape, collapse
+from ..rows.read import read
 from ..types import DType, f32, numel, row_major
 from .elementwise import (
     MAX_POINTERS,

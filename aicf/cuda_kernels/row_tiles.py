@@ -6,10 +6,10 @@ import functools
 import math
 from typing import NamedTuple
 
-from ..registry.program import Shape, collapse
-from ..registry.row_program import RowProgram, read_rows
 from ..registry.variant import Reject, cdiv
 from ..rows import RegionSpec
+from ..rows.program import Shape, collapse
+from ..rows.row_program import RowProgram, read_rows
 from ..types import TensorDesc
 from .elementwise import VECTOR
 

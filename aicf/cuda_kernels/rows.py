@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import TRIP_US, Cost, one_launch, roofline
-from ..registry.program import Shape
-from ..registry.row_program import Pass, read_rows
 from ..registry.variant import Arg, Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
 from ..rows import RegionSpec
+from ..rows.program import Shape
+from ..rows.row_program import Pass, read_rows
 from ..types import bf16, f16, f32, i32, i64
 from .elementwise import GRID, MAX_POINTERS, MAX_RANK
 from .row_tiles import (

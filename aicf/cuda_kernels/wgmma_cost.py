@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from ..device.spec import DeviceSpec
 from ..registry.cost import L2_PER_SM, TRIP_US, Cost
-from ..registry.program import Map
 from ..registry.variant import cdiv
 from ..rows import RegionSpec
+from ..rows.program import Map
 from ..types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import gemm, gemm_split
 from .gemm_split import Parts

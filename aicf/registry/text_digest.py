@@ -25,8 +25,8 @@ from ..code_cache.source import node_of, source
 from ..ops import record
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
+from ..rows.steps import expanded
 from ..types import OpKind
-from .steps import expanded
 from .variant import KernelVariant
 
 PACKAGES = ("aicf.cuda_kernels", "aicf.cpu_kernels")

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
+from ..rows.program import Gemm, Program
+from ..rows.read import read
 from ..types import ActKind, Precision, f32
-from .program import Gemm, Program
-from .read import read
 from .variant import NEEDLESS, structure
 
 if TYPE_CHECKING:

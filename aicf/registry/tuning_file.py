@@ -25,7 +25,7 @@ from typing import Any
 
 from ..errors import TuningError
 from ..files import COUNT, HEX, TEXT, Bad, list_of, must, parse_json, record, shown
-from .region_file import KIND, REGION, region_of
+from ..rows.region_file import KIND, REGION, region_of
 from .tuning import Header, Measured, Timing, Tuning
 
 FORMAT, VERSION = "aicf tuning", 2

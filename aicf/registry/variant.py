@@ -17,11 +17,12 @@ from typing import Any, Literal
 from ..device.spec import DeviceSpec
 from ..errors import Immovable, RegistryError
 from ..rows import RegionSpec
+from ..rows.reject import Reject
+from ..rows.structure import prefixes, structure
 from ..types import BASIC, DType, OpKind
 from .checks import (
     NEEDLESS,
     Checks,
-    Reject,
     aligned,
     arity,
     at_least,
@@ -31,9 +32,7 @@ from .checks import (
     first_failure,
     multiple,
     one_op,
-    prefixes,
     same_shape,
-    structure,
     unmasked,
 )
 from .cost import Cost

@@ -1,4 +1,4 @@
-"""What selection reads of a fused region: its ops (RegionSpec), and its attribute rows. One op is a region of length 1."""
+"""What a region is: its ops (RegionSpec), its attribute rows, its structure, and the program it is read as. One op is a region of length 1."""
 
 from .form import Form
 from .region import RegionOp, RegionSpec

@@ -18,8 +18,8 @@ from aicf.code_cache import disk
 from aicf.cpu_kernels import code
 from aicf.cpu_kernels.loops import MapLoop
 from aicf.device.spec import host
-from aicf.registry.program import Program
-from aicf.registry.read import read
+from aicf.rows.program import Program
+from aicf.rows.read import read
 from aicf.types import bf16, f16, f32, i32, i64
 
 from .regions import VARIANTS, Graph, normal

@@ -20,8 +20,8 @@ from aicf.device.spec import preset
 from aicf.errors import DeviceError, KernelCompileError
 from aicf.ops.scalar import bound_scalar, typed_scalar
 from aicf.ops.schema import schema_of
-from aicf.registry.program import Expression
 from aicf.registry.variant import In, Launch, Num, Out, Work
+from aicf.rows.program import Expression
 from aicf.types import ActKind, AttrPack, DType, bf16, f16, f32, i32, i64
 
 H200 = preset("h200")

@@ -124,7 +124,7 @@ FACTORS = """
 from numba import cuda as numba_cuda
 from aicf.cuda_kernels.dsl import cuda, device
 from aicf.cuda_kernels.bodies.element import feeder
-from aicf.registry.program import Expression
+from aicf.rows.program import Expression
 from aicf.types import f32
 
 @device

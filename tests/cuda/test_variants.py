@@ -12,8 +12,8 @@ from aicf.cuda_kernels import gemm_mma
 from aicf.cuda_kernels.reduce import Split, reduced, split
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
-from aicf.registry.program import collapse
 from aicf.rows import RegionSpec
+from aicf.rows.program import collapse
 from aicf.types import Precision, bf16, f16, f32
 
 H200 = preset("h200")

@@ -10,10 +10,10 @@ from aicf import nn
 from aicf.device.spec import preset
 from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
-from aicf.registry.parts import read_parts
-from aicf.registry.read import read
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, structure
+from aicf.rows.parts import read_parts
+from aicf.rows.read import read
 
 from .chains import graph_of
 

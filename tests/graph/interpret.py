@@ -1,4 +1,4 @@
-"""Regions computed twice, point by point: as `registry.program` reads them, and op by op. Slow, and independent of kernels."""
+"""Regions computed twice, point by point: as `rows.program` reads them, and op by op. Slow, and independent of kernels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from aicf.ops.scalar import in_python
 from aicf.ops.schema import schema_of
-from aicf.registry.program import Gemm, Map, Program, Reduction
 from aicf.rows import RegionSpec
+from aicf.rows.program import Gemm, Map, Program, Reduction
 
 
 def by_ops(region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ import aicf
 from aicf import nn
 from aicf.ops import continuity, record
 from aicf.ops.schema import elementwise, unregister
-from aicf.registry import read
+from aicf.rows import read
 from aicf.types import DType
 
 from .chains import Fn

@@ -27,12 +27,12 @@ from aicf.graph.fuse.compose import Composer, Open, Schedule
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run import alias
 from aicf.ops.schema import schema_of
-from aicf.registry.parts import read_parts
-from aicf.registry.read import read
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, one_op, structure
 from aicf.rows import LENGTH_LIMIT, RegionSpec
 from aicf.rows.form import form_of
+from aicf.rows.parts import read_parts
+from aicf.rows.read import read
 from examples import examples
 
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact

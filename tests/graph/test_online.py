@@ -22,10 +22,9 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import compose, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops.schema import elementwise, unregister
-from aicf.registry import read
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject
-from aicf.rows import LENGTH_LIMIT
+from aicf.rows import LENGTH_LIMIT, read
 from aicf.rows.form import form_of
 from examples import examples
 

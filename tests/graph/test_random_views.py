@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from aicf.graph.build.builder import Builder, GraphEmitter
 from aicf.ops.schema import schema_of
-from aicf.registry.program import Program, Reduction
-from aicf.registry.read import read
+from aicf.rows.program import Program, Reduction
+from aicf.rows.read import read
 
 from .chains import planned
 

@@ -23,9 +23,8 @@ from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops import record
 from aicf.ops.schema import schema_of
-from aicf.registry import read
 from aicf.registry.variant import HostCall
-from aicf.rows import RegionOp
+from aicf.rows import RegionOp, read
 from aicf.types import DType, TensorDesc
 
 from .dags import Dag, Model, Step, compiled

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aicf
-from aicf.registry.contribution import contribution
 from aicf.rows import AttributeState, Conflict, RegionSpec
+from aicf.rows.contribution import contribution
 from aicf.rows.rows import HARD, LENGTH_LIMIT, ROWS, CoreName, Domain, Effect, join
 from aicf.types import DType
 from examples import examples

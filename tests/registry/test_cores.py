@@ -9,11 +9,11 @@ from aicf.device.spec import preset
 from aicf.errors import RegistryError
 from aicf.ops import record
 from aicf.ops.schema import Float, op, require
-from aicf.registry.cores import Core, declare, undeclare
 from aicf.registry.cost import roofline
-from aicf.registry.program import CoreOp
-from aicf.registry.read import read
 from aicf.registry.variant import HostCall, Reject, variant
+from aicf.rows.cores import Core, declare, undeclare
+from aicf.rows.program import CoreOp
+from aicf.rows.read import read
 from aicf.types import TensorDesc, TensorSpec
 
 SHAPE = (5, 33)

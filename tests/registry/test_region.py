@@ -9,8 +9,8 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.device.spec import preset
-from aicf.registry.read import read
 from aicf.registry.select import select
+from aicf.rows.read import read
 
 H200 = preset("h200")
 

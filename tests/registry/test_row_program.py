@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from cpu.regions import Graph, normal, random_rows
 
-from aicf.registry.program import Expression
-from aicf.registry.row_program import Part, RowProgram, read_rows
 from aicf.registry.variant import Reject
+from aicf.rows.program import Expression
+from aicf.rows.row_program import Part, RowProgram, read_rows
 from aicf.types import DType, bf16, f16
 
 ALL = bool(os.environ.get("AICF_TEST_ALL"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Bound, Expression
+from ...rows.program import Bound, Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
 from .llvm import emit_call
@@ -29,7 +29,7 @@ from .storage import (
 
 # --- maps -------------------------------------------------------------------------------------------------------------
 #
-# An Expression holds a map's arithmetic (registry/program.py). Its arguments are, in order, what a core hands over (if
+# An Expression holds a map's arithmetic (rows/program.py). Its arguments are, in order, what a core hands over (if
 # anything) and the map's loads; `ins` has the dtype of each load, or None where the load is the offset itself, as i64.
 # Kernels pass pointers for the other loads only, and an offset in elements for each load. `outs` has the dtype of each
 # store. All loads come before any store, so a result may take over an operand's memory.

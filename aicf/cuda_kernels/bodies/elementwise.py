@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...rows.program import Expression
 from ..dsl import cuda
 from .element import Loads, Stores, mapper, reads, vector_mapper
 from .index import Walk, coordinates, offsets

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...rows.program import Expression
 from ...types import DType, f32
 from ..dsl import SIMULATED, deferred, device, intrinsic, types
 from .element import vector_applier

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...rows.program import Expression
 from ...types import DType
 from ..dsl import cuda
 from .element import mapper, putter

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...rows.program import Expression
 from ...types import DType
 from ..compile import in_memory
 from ..dsl import SIMULATED, cuda, deferred, device, intrinsic, ir, types

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression
+from ...rows.program import Expression
 from ...types import DType, bf16, f16
 from ..dsl import SIMULATED, deferred, device, device_calls, intrinsic, ir, types, with_functions
 from .element import Lanes, Loads, emit_loads, rounded_by_store, run_made

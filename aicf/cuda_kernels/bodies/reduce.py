@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.program import Expression, worst
+from ...rows.program import Expression, worst
 from ...types import DType
 from ..dsl import SIMULATED, cuda, deferred, device, uint32
 from .element import Loads, Stores, applier, feeder

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...registry.row_program import Part, Pass
+from ...rows.row_program import Part, Pass
 from ...types import DType, bf16, f16
 from ..dsl import deferred, device, device_calls, intrinsic, ir, types, with_functions
 from .index import GIVEN

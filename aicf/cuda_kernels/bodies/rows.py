@@ -1,4 +1,4 @@
-"""Rows: any number of maps and reductions over the columns of a matrix, such as a softmax or a norm (registry/row_program.py).
+"""Rows: any number of maps and reductions over the columns of a matrix, such as a softmax or a norm (rows/row_program.py).
 
 `lanes` threads have a row, and so have those of the other blocks of their cluster. Each holds `chunks` runs of `width` neighbours of every operand, as they
 lie in memory, and goes over them once for each pass; what a pass reduces goes through warp, block and cluster (row_totals.py). A row that

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...ops.schema import VIEW, schema_of
-from ...registry.checks import parts_of
-from ...registry.contribution import contribution, resized, together
-from ...registry.read import own_accesses
 from ...registry.select import Candidate, Selector
 from ...registry.variant import KernelVariant, Reject
 from ...rows import Attributes, AttributeState, Conflict, RegionOp, RegionSpec
+from ...rows.contribution import contribution, resized, together
+from ...rows.read import own_accesses
 from ...rows.rows import EMPTY, OVER_ROWS, Domain, Effect, Joined, join, join_unsized
+from ...rows.structure import parts_of
 from ...types import numel
 from .steps import Schedule
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...ir import Graph, LoweredOp
 from ...ops.schema import MAP, VIEW, schema_of
-from ...registry.cores import declared
+from ...rows.cores import declared
 
 LOOK_AHEAD = 16  # ops of a run that are looked at before it begins, and ops that are moved ahead of it
 FAN = 8  # readers of one value that are looked at

@@ -16,11 +16,11 @@ from functools import lru_cache
 from ...errors import AliasError
 from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
-from ...registry.parts import read_parts
-from ...registry.program import CoreOp, Gemm, Map, Program
-from ...registry.read import read
 from ...registry.variant import Reject
 from ...rows import RegionSpec
+from ...rows.parts import read_parts
+from ...rows.program import CoreOp, Gemm, Map, Program
+from ...rows.read import read
 from ...types import row_major
 from ..fuse import Region
 

@@ -16,7 +16,7 @@ from ...errors import VerifyError
 from ...files import COUNT, TEXT, WHOLE, Bad, list_of, must, parse_json, record, shown
 from ...ir import EXTERNAL, KEPT, Role
 from ...ops.schema import VIEW, schema_of
-from ...registry.region_file import DTYPE, REGION, SIZES, region_of
+from ...rows.region_file import DTYPE, REGION, SIZES, region_of
 from ...types import DType, TensorSpec
 from .alias import why_not_in_place
 from .plan import PLAN_VERSION, ExecPlan, Slot, Step

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...ops.draw import draw, plain
 from ...ops.schema import OperandDecl, OpSchema, schema_of
-from ...registry import read
-from ...rows import RegionOp, RegionSpec
+from ...rows import RegionOp, RegionSpec, read
 from ...types import GREATEST, DType
 
 # Relative to an element and to its tensor's root mean square: some roundings of the type, and of a sum of few terms.

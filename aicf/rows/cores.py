@@ -18,11 +18,11 @@ from ..errors import RegistryError
 from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import OpSchema, schema_of
-from ..rows import RegionOp
-from ..rows.rows import OVER_ROWS, REDUCE
 from ..types import OpKind, TensorDesc
 from .outline import CoreOutline, Factor, GemmOutline
 from .program import CoreOp, Reduction
+from .region import RegionOp
+from .rows import OVER_ROWS, REDUCE
 
 Tensors = Sequence[TensorDesc]
 Places = tuple[int | None, ...]

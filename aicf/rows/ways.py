@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..ops.schema import VIEW, Access, schema_of
-from ..rows import RegionOp
 from ..types import TensorDesc, numel
 from .index_map import (
     Coordinate,
@@ -23,7 +22,8 @@ from .index_map import (
     whole,
 )
 from .program import Shape
-from .variant import Reject
+from .region import RegionOp
+from .reject import Reject
 
 MOST_WAYS = 4  # of one op
 

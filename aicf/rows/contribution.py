@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ..ops.schema import LINEAR, MAP, VIEW, OpSchema, schema_of
-from ..rows import Attributes, RegionOp
-from ..rows.rows import Around, CoreName, Domain, Effect
 from ..types import ActKind, DType, TensorDesc, f32
 from .cores import core_of, tail_of
 from .read import jumps
+from .region import RegionOp
+from .rows import Around, Attributes, CoreName, Domain, Effect
 
 NO_OTHERS: Mapping[int, int] = MappingProxyType({})
 

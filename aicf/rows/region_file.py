@@ -7,8 +7,8 @@ from typing import Any
 from ..errors import AicfError
 from ..files import HEX, WHOLE, Bad, Check, list_of, must, record
 from ..ops.schema import schema_of
-from ..rows import RegionOp, RegionSpec
 from ..types import DType, TensorSpec
+from .region import RegionOp, RegionSpec
 
 KIND = must("cpu or cuda", lambda v: v in ("cpu", "cuda"))
 DTYPE = must(

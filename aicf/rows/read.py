@@ -7,15 +7,15 @@ from typing import Any
 
 from ..ops import record
 from ..ops.schema import VIEW, Access, schema_of
-from ..rows import RegionOp, RegionSpec
 from ..types import AttrPack, DType, TensorDesc, numel
 from .by_form import by_form
 from .cores import core_of, tail_of
 from .index_map import Coordinate, NoFactoring, accesses_of, follow, points, position
 from .outline import Extent, MapOutline, Mask, Outline, Position, Source, Walk
 from .program import Apply, Bound, ColumnSums, Program, Shape
+from .region import RegionOp, RegionSpec
+from .reject import Reject
 from .steps import steps_of
-from .variant import Reject
 from .ways import WHOLE, Place, Test, Unreadable, read_at, trace
 
 

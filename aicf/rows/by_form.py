@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TypeVar
 
 from ..ops import record
-from ..rows import RegionSpec
+from .region import RegionSpec
 
 T = TypeVar("T")
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..ops import record
-from ..rows import RegionSpec
-from .checks import Reject, parts_of
 from .program import Map
 from .read import read
+from .region import RegionSpec
+from .reject import Reject
+from .structure import parts_of
 
 
 def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:

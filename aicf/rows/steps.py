@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ..ops import record
 from ..ops.schema import schema_of
-from ..rows import RegionOp, RegionSpec
 from ..types import AttrPack, OpKind, TensorDesc, TensorSpec
+from .region import RegionOp, RegionSpec
 
 
 class Step(NamedTuple):

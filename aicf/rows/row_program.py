@@ -19,13 +19,13 @@ from typing import NamedTuple
 from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import MASKED, Access, schema_of
-from ..rows import RegionOp, RegionSpec
 from ..types import DType, numel
-from .checks import Reject
 from .index_map import STILL, Coordinate, accesses_of, operand_map
 from .outline import Walk
 from .program import Apply, Expression, Load, Shape, expression_of
 from .read import by_outline, exposed_by
+from .region import RegionOp, RegionSpec
+from .reject import Reject
 from .steps import expanded
 from .ways import Unreadable
 

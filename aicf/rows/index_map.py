@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ..ops import record
 from ..ops.schema import Access, schema_of
-from ..rows import RegionOp
 from ..types import AttrPack, OpKind, TensorDesc, numel, row_major
+from .region import RegionOp
 
 NAMES = "ijklmn"  # of the domain's axes, in words
 

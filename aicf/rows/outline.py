@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from ..rows import RegionSpec
 from ..types import AttrPack, DType, Precision, TensorDesc, i64, row_major
 from .factors import Groups, around_gemm, around_reduction
 from .index_map import Coordinate, IndexMap
 from .program import Apply, Bound, ColumnSums, CoreOp, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
-from .variant import Reject
+from .region import RegionSpec
+from .reject import Reject
 
 
 class Walk(NamedTuple):

@@ -8,7 +8,7 @@ from itertools import accumulate, chain
 from operator import mul
 
 from .program import Gemm, Map, Reduction, Shape, collapse
-from .variant import Reject
+from .reject import Reject
 
 Groups = tuple[Shape, ...]  # of each axis of a tensor, the domain's axes that it is made of
 
