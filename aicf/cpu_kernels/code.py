@@ -60,17 +60,17 @@ class Code:
         pointers = (ctypes.c_void_p,) * 4
         self.run = ctypes.CFUNCTYPE(ctypes.c_int32, *pointers)(self.tracker[symbol])
 
-    def bound(self, frame: Numbers, keeps: Any, carried: int | None) -> Callable[..., None]:
+    def bound(self, frame: Numbers, keeps: Any, core_result: int | None) -> Callable[..., None]:
         """A call of the loop.
 
         keeps    what the pointers in the frame point at
-        carried  where in the frame the pointer of the call's argument goes, an array; None if there is no argument
+        core_result  where in the frame the pointer of the call's argument goes, an array; None if there is no argument
         """
         run, at = self.run, frame.buffer_info()[0]
 
         def call(array: Any = None, _keeps: Any = (self, frame, keeps)) -> None:
-            if carried is not None:
-                frame[carried] = pointer(array)
+            if core_result is not None:
+                frame[core_result] = pointer(array)
             space = _SCRATCH.start
             if status := run(space, space + 8, at, space + 64):
                 raise RuntimeError(f"a loop of the host ended with status {status}")

@@ -59,16 +59,16 @@ def _seek(plan, columns, arguments, position, at):
 
 
 def _walk(spec: Walk) -> Callable[..., None]:
-    """walk(arrays, targets, fed, plan, columns, first, count): the expression at `count` positions of the domain from `first` on.
+    """walk(arrays, targets, blocks, plan, columns, first, count): the expression at `count` positions of the domain from `first` on.
 
-    Position p is stored at p in the targets, and at p - first in `fed`.
+    Position p is stored at p in the targets, and at p - first in `blocks`.
     """
     run = run_of(spec.expression, spec.sources, spec.walks, spec.bounds)
     arguments = np.int64(spec.expression.arguments)  # no literal: `_seek` is compiled once for all
     numbers = local(max(spec.expression.arguments, 1))
 
     @helper
-    def walk(arrays, targets, fed, plan, columns, first, count):
+    def walk(arrays, targets, blocks, plan, columns, first, count):
         last = columns - 1
         at, strides = numbers(), numbers()
         size = plan[last - 1]
@@ -79,7 +79,7 @@ def _walk(spec: Walk) -> Callable[..., None]:
             _seek(plan, columns, arguments, position, at)
             left, n = end - position, size - position % size
             n = left if left < n else n
-            run(arrays, at, strides, targets, fed, position, position - first, n)
+            run(arrays, at, strides, targets, blocks, position, position - first, n)
             position += n
 
     return walk

@@ -158,21 +158,21 @@ def run_of(
     walks: tuple[int, ...],
     bounds: tuple[tuple[Bound, ...], ...] = (),
 ) -> Callable[..., Any]:
-    """run(arrays, at, strides, targets, fed, position, place, count): the expression on `count` elements, at least one.
+    """run(arrays, at, strides, targets, blocks, position, place, count): the expression on `count` elements, at least one.
 
     arrays    a pointer for each distinct operand; `sources` says which one an argument reads, None: the index itself
     at        int64 of each argument's first element
     strides   int64 of each argument; only read where `walks` says APART
     targets   pointers, for the first results; written from `position` on
-    fed       pointers, for the others; written from `place` on
+    blocks    pointers, for the others; written from `place` on
     bounds    of each argument; one that is outside of them is 0, and not read
 
     f16 and bf16 come and go as uint16, fp8 as uint8; a pointer may be of the compute type instead.
     """
 
     @intrinsic
-    def run(typing, arrays, at, strides, targets, fed, position, place, count):
-        given = types.void(arrays, at, strides, targets, fed, position, place, count)
+    def run(typing, arrays, at, strides, targets, blocks, position, place, count):
+        given = types.void(arrays, at, strides, targets, blocks, position, place, count)
         return given, partial(_generate, typing, expression, sources, walks, bounds or ((),) * len(sources))
 
     return run
@@ -180,10 +180,15 @@ def run_of(
 
 def _generate(typing, expression, sources, walks, bounds, context, builder, signature, args):
     emit = _Emitter(typing, context, builder, expression)
-    arrays, _, _, targets, fed, *_ = signature.args
+    arrays, _, _, targets, blocks, *_ = signature.args
     _, at, strides, *_ = args
-    ins, outs = emit.pointers(arrays, args[0]), emit.pointers(targets, args[3]) + emit.pointers(fed, args[4])
-    arrays, targets = ([types.Array(p.dtype, 1, "C") for p in kinds] for kinds in (arrays, (*targets, *fed)))
+    ins, outs = (
+        emit.pointers(arrays, args[0]),
+        emit.pointers(targets, args[3]) + emit.pointers(blocks, args[4]),
+    )
+    arrays, targets = (
+        [types.Array(p.dtype, 1, "C") for p in kinds] for kinds in (arrays, (*targets, *blocks))
+    )
     position, place, total = args[5:]
     begins = [position] * (len(targets) - len(signature.args[4])) + [place] * len(signature.args[4])
     number, add, count = emit.number, builder.add, range(expression.arguments)

@@ -18,13 +18,13 @@ EFFICIENCY = 0.2  # of the arithmetic peak, by the ops' declared flops
 
 
 def loop_us(map: Map, region: RegionSpec, device: DeviceSpec) -> dict[str, float]:
-    """Terms of one pass over a Map: each operand read once, each result written once, and what is carried both.
+    """Terms of one pass over a Map: each operand read once, each result written once, and the core result written and read.
 
     Tensor by tensor, as each is in the cache or not: so a pass never costs more than two that share its tensors.
     """
     read = {load.operand for load in map.loads if load.operand is not None}
     sizes = [region.operands[p].nbytes for p in read] + [region.results[p].nbytes for _, p in map.stores]
-    sizes += [map.numel * 4] * map.carried
+    sizes += [map.numel * 4] * map.core_results
     memory = math.fsum([host_memory_us(device, size) for size in sizes])
     compute = (
         roofline(device, bytes=0, flops=map.flops, efficiency=EFFICIENCY, launches=0).us if map.flops else 0.0
@@ -43,7 +43,7 @@ def one_loop(region: RegionSpec, device: DeviceSpec) -> float:
 
 def walk_us(map: Map) -> dict[str, float]:
     """What a walk costs that is not one run over neighbours; NumPy's inner loops begin no faster."""
-    strides = [load.strides for load in map.loads] + [row_major(map.shape)] * map.carried
+    strides = [load.strides for load in map.loads] + [row_major(map.shape)] * map.core_results
     sizes, steps = collapse(map.shape, strides)
     gaps = sum(walk[-1] not in (0, 1) for walk in steps) * map.numel * GAP_US
     runs = map.numel / max(sizes[-1], 1) * RUN_US if len(sizes) > 1 else 0.0

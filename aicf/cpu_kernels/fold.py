@@ -113,14 +113,14 @@ def _rows(spec: Fold, walk: Any) -> Callable[..., None]:
     def fold_rows(arrays, targets, plan, plan_columns, out, origin, sizes, scratch):
         outer, reduced, _ = sizes
         sums, block = lanes(), block_of(scratch)
-        fed = (block,) if feeds else ()
+        blocks = (block,) if feeds else ()
         values = block if feeds else targets[kept] if makes else arrays[0]
         group = max(1, BLOCK // max(reduced, 1))  # short rows are fed many at a time
         end = origin + outer
         for first in range(origin, end, group):
             many = min(group, end - first)
             if makes and reduced <= BLOCK:
-                walk(arrays, targets, fed, plan, plan_columns, first * reduced, many * reduced)
+                walk(arrays, targets, blocks, plan, plan_columns, first * reduced, many * reduced)
             for row in range(first, first + many):
                 at = (row - first if feeds else row) * reduced
                 if reduced < LANES:
@@ -131,7 +131,7 @@ def _rows(spec: Fold, walk: Any) -> Callable[..., None]:
                 for done in range(0, reduced, BLOCK):
                     count = min(BLOCK, reduced - done)
                     if makes and reduced > BLOCK:
-                        walk(arrays, targets, fed, plan, plan_columns, row * reduced + done, count)
+                        walk(arrays, targets, blocks, plan, plan_columns, row * reduced + done, count)
                         at = 0 if feeds else at
                     fold(sums, values, at, count)
                     at += count
@@ -152,7 +152,7 @@ def _columns(spec: Fold, walk: Any) -> Callable[..., None]:
         outer, reduced, width = sizes
         chunk = min(width, BLOCK)
         block, sums = block_of(scratch), sums_of(scratch)
-        fed = (block,) if feeds else ()
+        blocks = (block,) if feeds else ()
         values = block if feeds else targets[kept] if makes else arrays[0]
         group = max(1, BLOCK // width)  # short rows are fed many at a time
         for o in range(origin, origin + outer):
@@ -164,7 +164,7 @@ def _columns(spec: Fold, walk: Any) -> Callable[..., None]:
                     many = min(group, reduced - first)
                     start = (o * reduced + first) * width + column
                     if makes:
-                        walk(arrays, targets, fed, plan, plan_columns, start, many * n)
+                        walk(arrays, targets, blocks, plan, plan_columns, start, many * n)
                     for row in range(many):
                         at = row * n if feeds else start + row * width
                         for j in range(n):

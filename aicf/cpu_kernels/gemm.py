@@ -41,7 +41,7 @@ class GemmBlas:
         cost = roofline(device, bytes=bytes, flops=core.flops, efficiency=0.5).plus(call=BLAS_CALL_US)
         if core.dtype is not f32:
             cost = cost.plus(widening=_factors(region, core) * 6 / device.bandwidth * 1e-3)
-        if program_of(region).tail is not None:
+        if program_of(region).epilogue_reduction is not None:
             cost = cost.plus(sums=sums_us(core.m * core.n, core.n))
         return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
 
@@ -77,9 +77,9 @@ def _loop(rest: Map, region) -> Callable[..., Callable[..., None]]:
     """`loop(operands, results)` is a call of the product."""
     from .loops import MapLoop
 
-    tail = program_of(region).tail
-    if tail is not None:
-        return summed_columns(rest, tail, region)
+    reduction = program_of(region).epilogue_reduction
+    if reduction is not None:
+        return summed_columns(rest, reduction, region)
     return MapLoop(rest, region.operands, region.results).bind
 
 
@@ -89,7 +89,7 @@ def _plan(region) -> tuple[Gemm, Map | None]:
     core = program.core
     assert isinstance(core, Gemm)
     rest = _scaled(program.after, core, region)
-    trivial = rest.dtypes[0] is f32 and not rest.applies and len(rest.stores) == 1 and rest.fed is None
+    trivial = rest.dtypes[0] is f32 and not rest.applies and len(rest.stores) == 1 and rest.core_input is None
     return core, None if trivial else rest
 
 
@@ -151,5 +151,5 @@ def _scaled(map: Map, core: Gemm, region) -> Map:
         dtypes=tuple(dtypes),
         rounded=frozenset(moved(s) for s in map.rounded),
         stores=tuple((moved(s), p) for s, p in map.stores),
-        fed=None if map.fed is None else moved(map.fed),
+        core_input=None if map.core_input is None else moved(map.core_input),
     )

@@ -27,7 +27,7 @@ else:
 
 Arrays = Sequence[np.ndarray]
 Span = Callable[[int, int], None]
-CARRIED = -1  # in place of an operand's position: what a core hands over
+CORE_RESULT = -1  # in place of an operand's position
 
 REPEATED, NEXT, APART = (
     0,
@@ -54,7 +54,7 @@ class Walk:
     walks    how each argument goes on along the innermost axis
     arrays   NumPy's names of the types in memory of what is read
     targets  the same of what is written, for the expression's first results
-    fed      of what its last result is handed to, if it is
+    block    of the block that takes its last result, the core input; None if there is none
     bounds   of each argument, what masks it; () if nothing masks any
     """
 
@@ -63,7 +63,7 @@ class Walk:
     walks: tuple[int, ...]
     arrays: tuple[str, ...]
     targets: tuple[str, ...]
-    fed: str | None
+    block: str | None
     bounds: tuple[tuple[Bound, ...], ...] = ()
 
 
@@ -72,7 +72,7 @@ class Fold:
     """A reduction of what a walk makes, seen as (outer, reduced, inner) axes.
 
     walk     None where the values are there already: the one array, as it lies
-    kept     which of the walk's targets they are stored in; None where they are fed, to a block
+    kept     which of the walk's targets they are stored in; None where they go into a block
     columns  whether the innermost axis stays; else its size is 1
     """
 
@@ -89,12 +89,12 @@ class MapLoop:
     plan  columns, and a table of so many; row 0: sizes of the collapsed axes; row k + 1: strides of argument k, and behind them
           its first element
 
-    Operands may have any strides, results are dense. What a core hands over comes dense over the domain.
+    Operands may have any strides, results are dense. The core result comes dense over the domain.
     """
 
     def __init__(self, map: Map, operands: Sequence[TensorDesc], results: Sequence[TensorDesc]) -> None:
-        carried = [Load(CARRIED, map.dtypes[0], row_major(map.shape))] * map.carried
-        loads = [*carried, *map.loads]
+        from_core = [Load(CORE_RESULT, map.dtypes[0], row_major(map.shape))] * map.core_results
+        loads = [*from_core, *map.loads]
         sizes, steps = collapse(map.shape, [load.strides for load in loads])
         rows = [(*sizes, 0), *((*walk, load.offset) for walk, load in zip(steps, loads))]
         self.plan = [len(sizes) + 1, *(number for row in rows for number in row)]
@@ -105,15 +105,15 @@ class MapLoop:
             tuple(None if load.operand is None else self.reads.index(load.operand) for load in loads),
             tuple({0: REPEATED, 1: NEXT}.get(walk[-1], APART) for walk in steps),
             tuple(
-                (map.dtypes[0].compute.numpy if p == CARRIED else memory_dtype(operands[p].dtype)).name
+                (map.dtypes[0].compute.numpy if p == CORE_RESULT else memory_dtype(operands[p].dtype)).name
                 for p in self.reads
             ),
             tuple(memory_dtype(results[p].dtype).name for p in self.writes),
-            None if map.fed is None else map.dtypes[map.fed].compute.numpy.name,
+            None if map.core_input is None else map.dtypes[map.core_input].compute.numpy.name,
             tuple(load.bounds for load in loads) if any(load.bounds for load in loads) else (),
         )
         self.pointers = len(self.reads) + len(self.writes)
-        self.carried = 0 if CARRIED in self.reads else None  # its place among the pointers
+        self.core_result = 0 if CORE_RESULT in self.reads else None  # its place among the pointers
         self.frame = array("q", [*[0] * self.pointers, 0, map.numel, *self.plan])
 
     @lazy
@@ -123,10 +123,10 @@ class MapLoop:
         return code_of(self.walk)
 
     def fill(self, frame: Numbers, operands: Arrays, results: Arrays) -> None:
-        """The pointers of what is read and of what is written; what a core hands over comes first, and later."""
+        """The pointers of what is read and of what is written; the core result comes first, and later."""
         at = 0
         for p in self.reads:
-            if p != CARRIED:
+            if p != CORE_RESULT:
                 frame[at] = pointer(operands[p])
             at += 1
         for p in self.writes:
@@ -134,10 +134,10 @@ class MapLoop:
             at += 1
 
     def bind(self, operands: Arrays, results: Arrays) -> Callable[..., None]:
-        """The whole domain of these arrays, whose pointers the call keeps: `call()`, or `call(carried)` after a core."""
+        """The whole domain of these arrays, whose pointers the call keeps: `call()`, or `call(core_result)` after a core."""
         frame = self.frame[:]
         self.fill(frame, operands, results)
-        return self.code.bound(frame, (operands, results), self.carried)
+        return self.code.bound(frame, (operands, results), self.core_result)
 
     def bind_span(self, operands: Arrays, results: Arrays) -> Span:
         """A part of the domain: `call(first, count)` of positions in row-major order."""
@@ -149,7 +149,7 @@ class MapLoop:
 class FoldLoop:
     """A reduction as a loop, with the Map before it.
 
-    feed   the Map, with what is reduced fed unless it is kept in a result
+    feed   the Map, with what is reduced as its core input, unless it is kept in a result
     plain  whether the Map is nothing: its one operand is reduced as it lies
     sizes  outer, reduced, inner
     """
@@ -168,11 +168,11 @@ class FoldLoop:
         return code_of(self.fold)
 
     def bind(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Callable[..., None]:
-        """The outer * inner sums into `out`, dense and of the compute type: `call()`, or `call(carried)` after a core."""
+        """The outer * inner sums into `out`, dense and of the compute type: `call()`, or `call(core_result)` after a core."""
         frame = self.frame[:]
         self.feed.fill(frame, operands, results)
         frame[self.feed.pointers] = pointer(out)
-        return self.code.bound(frame, (operands, results, out), self.feed.carried)
+        return self.code.bound(frame, (operands, results, out), self.feed.core_result)
 
     def bind_span(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Span:
         """A part of the sums: `call(first, count)` of the outer axis."""

@@ -66,7 +66,9 @@ class ReduceLoop:
         assert isinstance(core, Reduction)
         sizes = _view(before.shape, core.axes)
         kept = _kept(before)
-        feed = MapLoop(before if kept is None else replace(before, fed=None), region.operands, region.results)
+        feed = MapLoop(
+            before if kept is None else replace(before, core_input=None), region.operands, region.results
+        )
         fold = FoldLoop(core.how, core.dtype, feed, _plain(before, region), kept, sizes, sizes[2] > 1)
         finish = None if _trivial(after) else MapLoop(after, region.operands, region.results)
         place = after.stores[0][1]
@@ -93,18 +95,18 @@ def sums_us(numel: int, width: int) -> float:
     return numel * next(us for most, us in SUMS_US if 8 * width <= most)
 
 
-def summed_columns(map: Map, tail: ColumnSums, region: RegionSpec) -> Callable[..., Callable[..., None]]:
-    """A map over a product with its tail: `bind(operands, results)` is a call of the product."""
+def summed_columns(map: Map, reduction: ColumnSums, region: RegionSpec) -> Callable[..., Callable[..., None]]:
+    """A map over a product, and the epilogue reduction behind it: `bind(operands, results)` is a call of the product."""
     from .loops import FoldLoop, MapLoop
 
-    kept, (rows, columns), dtype = _kept(map), map.shape, tail.dtype.compute.numpy
-    feed = MapLoop(map if kept is None else replace(map, fed=None), region.operands, region.results)
-    fold = FoldLoop("sum", tail.dtype, feed, False, kept, (1, rows, columns), True)
+    kept, (rows, columns), dtype = _kept(map), map.shape, reduction.dtype.compute.numpy
+    feed = MapLoop(map if kept is None else replace(map, core_input=None), region.operands, region.results)
+    fold = FoldLoop("sum", reduction.dtype, feed, False, kept, (1, rows, columns), True)
 
     def bind(operands, results):
         if columns == 0:
             return lambda product: None
-        out = results[tail.result]
+        out = results[reduction.result]
         sums = out if out.dtype == dtype else np.empty(columns, dtype)
         reduce = fold.bind(operands, results, sums)
         if sums is out:
@@ -142,9 +144,9 @@ def _plain(before: Map, region) -> bool:
 def _kept(before: Map) -> int | None:
     """Which of the map's stores holds what is reduced, in the type that it adds up in."""
     slots = [slot for slot, _ in before.stores]
-    assert before.fed is not None
-    dtype = before.dtypes[before.fed]
-    return slots.index(before.fed) if before.fed in slots and dtype is dtype.compute else None
+    assert before.core_input is not None
+    dtype = before.dtypes[before.core_input]
+    return slots.index(before.core_input) if before.core_input in slots and dtype is dtype.compute else None
 
 
 def _trivial(after: Map) -> bool:

@@ -145,17 +145,17 @@ def _dense(program: RowProgram, order: Sequence[int]) -> Shape:
 class _Loop:
     """A pass, with what MapLoop asks of a Map. Row values are operands and results behind those of the region.
 
-    how, into  what is done to what it feeds, and which result that is; "" if nothing is fed
+    how, into  how its core input is reduced, and into which result; "" if it has none
     """
 
     shape: Shape
     loads: tuple[Load, ...]
     stores: tuple[tuple[int, int], ...]
     expression: Expression
-    fed: int | None = None
+    core_input: int | None = None
     how: str = ""
     into: int = -1
-    carried: int = 0
+    core_results: int = 0
 
     def ordered(self, axes: Sequence[int]) -> _Loop:
         """The same with its axes in another order."""
@@ -188,10 +188,12 @@ class _Plan:
         yield from self._after(program.before, -1)
         for p, step in enumerate(program.passes):
             for n, reduce in enumerate(step.reduces):
-                fed = step.each.expression.results[n]
+                core_input = step.each.expression.results[n]
                 loop = self._loop(step.each, whole, [(n, -1)])
                 loop = loop.ordered(self.order.axes)
-                yield replace(loop, stores=(), fed=fed, how=reduce.how, into=self._value(reduce.result))
+                yield replace(
+                    loop, stores=(), core_input=core_input, how=reduce.how, into=self._value(reduce.result)
+                )
             if step.stores:
                 stores = enumerate(step.stores, len(step.reduces))
                 loop = self._loop(step.each, whole, [(k, program.stores[n].position) for k, n in stores])
@@ -240,10 +242,12 @@ def _binder(plan: _Plan, region: RegionSpec):
     sizes = order.outer, program.length, order.inner
     for loop in plan.loops:
         map = MapLoop(loop, operands, results)
-        if loop.fed is None:
+        if loop.core_input is None:
             built.append(map)
         else:
-            built.append(FoldLoop(loop.how, loop.dtypes[loop.fed], map, False, None, sizes, order.inner > 1))
+            built.append(
+                FoldLoop(loop.how, loop.dtypes[loop.core_input], map, False, None, sizes, order.inner > 1)
+            )
     step = _rows_at_once(plan, region)
 
     def bind(operands, results):

@@ -24,7 +24,7 @@ def _lines(region: RegionSpec, tile_m: int, each: int) -> tuple[Program, int, in
     """(the region, lines, columns), if there are sums. `each`: lines that tiles of tile_m rows leave."""
     program = read(region)
     assert isinstance(program, Program) and isinstance(program.core, Gemm)
-    if program.tail is None:
+    if program.epilogue_reduction is None:
         return None
     return program, max(1, cdiv(program.core.m, tile_m)) * each, program.core.n
 
@@ -58,14 +58,14 @@ def launches(region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1)
     from .bodies.reduce import Side, columns
 
     program, lines, count = found
-    assert program.tail is not None
+    assert program.epilogue_reduction is not None
     width = _width(count)
     given, read_lines = partial_side(f32, (lines * count, count, 1))
-    sink = Side(_copy(program.tail.dtype), (), (program.tail.dtype,), ())
+    sink = Side(_copy(program.epilogue_reduction.dtype), (), (program.epilogue_reduction.dtype,), ())
     kernel = columns("sum", f32, given, sink, width, False)
     tiles = cdiv(count, width)
     numbers = Num(lines), Num(count), Num(1), Num(lines), Num(lines, f32)
-    results = (), (Out(program.tail.result),), ()
+    results = (), (Out(program.epilogue_reduction.result),), ()
     return [Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*read_lines, *results, *numbers))]
 
 
@@ -74,8 +74,8 @@ def pointers(region: RegionSpec, tile_m: int, each: int = 1) -> tuple[Out | Work
     if (found := _lines(region, tile_m, each)) is None:
         return ()
     program, lines, _ = found
-    assert program.tail is not None
-    return (Out(program.tail.result) if lines == 1 else Work(),)
+    assert program.epilogue_reduction is not None
+    return (Out(program.epilogue_reduction.result) if lines == 1 else Work(),)
 
 
 def written(region: RegionSpec, tile_m: int, each: int = 1) -> DType | None:
@@ -83,8 +83,8 @@ def written(region: RegionSpec, tile_m: int, each: int = 1) -> DType | None:
     if (found := _lines(region, tile_m, each)) is None:
         return None
     program, lines, _ = found
-    assert program.tail is not None
-    return program.tail.dtype if lines == 1 else f32
+    assert program.epilogue_reduction is not None
+    return program.epilogue_reduction.dtype if lines == 1 else f32
 
 
 def _width(columns: int) -> int:

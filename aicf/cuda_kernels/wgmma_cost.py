@@ -214,7 +214,7 @@ def _chunk_us(tiling: Tiling, region: RegionSpec, boxes: int) -> float:
 
 def _sums_us(region: RegionSpec) -> float:
     """To add up columns of these."""
-    return SUM_CHUNK_US * (gemm.parts(region)[1].fed is not None)
+    return SUM_CHUNK_US * (gemm.parts(region)[1].core_input is not None)
 
 
 def staged(tiling: Tiling, region: RegionSpec) -> int:
@@ -248,7 +248,7 @@ def _loads(region: RegionSpec) -> int:
         and all(load.operand is not None for load in after.loads)
         and not (region.strict and _shortened(after))
     )
-    more = (after.fed is not None) + (len(results) > 2)
+    more = (after.core_input is not None) + (len(results) > 2)
     taken = len(after.loads) + (p.c is not None) - len(brought(region)) + more
     return taken if may else BOX_LOADS + 1
 

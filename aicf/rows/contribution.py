@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ops.schema import LINEAR, MAP, VIEW, OpSchema, schema_of
 from ..types import ActKind, DType, TensorDesc, f32
-from .cores import core_of, tail_of
+from .cores import core_of, epilogue_reduction_of
 from .read import jumps
 from .region import RegionOp
 from .rows import Around, Attributes, CoreName, Domain, Effect
@@ -57,8 +57,8 @@ def contribution(
     }
     if schema.core != MAP:
         core = core_of(schema)
-        tails = frozenset() if strict else tail_of(op, tensors)  # strict: sums are added up in one order
-        rows["core"] = CoreName(op.kind.name, schema.core, core is not None and core.reduces, tails)
+        behind = frozenset() if strict else epilogue_reduction_of(op, tensors)  # strict: one order of adding
+        rows["core"] = CoreName(op.kind.name, schema.core, core is not None and core.reduces, behind)
     if around := _around(schema):
         rows["epilogue"] = around
     if storage:

@@ -40,7 +40,7 @@ class Core:
     epilogue  whether maps may go on with its first result; the others leave as they are
     reduces   ops of it are reductions: any number along the same axes, with maps around them, is the structure `rows`
     wide      as such a region: its result has whole rows again
-    tail      which op may follow its maps as a fused epilogue reduction: (op, tensors) -> bool
+    epilogue_reduction  which op may be fused behind its maps, such as column sums: (op, tensors) -> bool
     said      in reasons; "" is the op's name
     outline   what a Program's core is made from: (op, tensors, and `operands` and `results` as a CoreOp has them)
     """
@@ -50,7 +50,7 @@ class Core:
     epilogue: bool = False
     reduces: bool = False
     wide: bool = False
-    tail: Callable[[RegionOp, Tensors], bool] | None = None
+    epilogue_reduction: Callable[[RegionOp, Tensors], bool] | None = None
     said: str = ""
     outline: Callable[[RegionOp, Tensors, Places, Leaving], CoreOutline] = as_op
 
@@ -89,9 +89,11 @@ def declared(name: str) -> Core | None:
     return _DECLARED.get(name)
 
 
-def tail_of(op: RegionOp, tensors: Tensors) -> frozenset[str]:
+def epilogue_reduction_of(op: RegionOp, tensors: Tensors) -> frozenset[str]:
     """The cores whose fused epilogue reduction it may be."""
-    return frozenset([core.name for core in _DECLARED.values() if core.tail and core.tail(op, tensors)])
+    return frozenset(
+        [c.name for c in _DECLARED.values() if c.epilogue_reduction and c.epilogue_reduction(op, tensors)]
+    )
 
 
 # --- aicf's own -------------------------------------------------------------------------------------------------------
@@ -118,6 +120,6 @@ def sums_columns(op: RegionOp, tensors: Tensors) -> bool:
     return floats and normal_axes(x.rank, op.attrs["axes"]) == tuple(range(x.rank - 1))
 
 
-declare(Core("gemm", epilogue=True, tail=sums_columns, said="the product", outline=_gemm))
+declare(Core("gemm", epilogue=True, epilogue_reduction=sums_columns, said="the product", outline=_gemm))
 declare(Core(REDUCE, prologue=0, epilogue=True, reduces=True, outline=reduction))
 declare(Core(OVER_ROWS, prologue=0, epilogue=True, reduces=True, wide=True))

@@ -14,11 +14,11 @@ from .region import RegionSpec
 from .reject import Reject
 
 
-class Walk(NamedTuple):
-    """A Load by the tensor that it walks.
+class IndexedLoad(NamedTuple):
+    """A Load of a tensor at an index map.
 
-    operand  position in `region.operands`; None for the index of a point in the tensor's shape
-    at        where, at each point of the domain
+    operand   position in `region.operands`; None for the index of a point in the tensor's shape
+    at        the index map: where, at each point of the domain
     bounds    what masks it
     in_order  `at` is one coordinate, the element's row-major position; the tensor is dense
     """
@@ -85,20 +85,20 @@ class Mask:
         return Load(None, DType.bool, (0,) * rank, 0, self.bounds)
 
 
-Source = Walk | Position | Extent | Mask
+Source = IndexedLoad | Position | Extent | Mask
 
 
 class MapOutline(NamedTuple):
     """A Map over the shape of a tensor. `factors`: of each of its axes, those that it is split into; None if none is."""
 
     domain: int
-    carried: int
-    walks: tuple[Source, ...]
+    core_results: int
+    sources: tuple[Source, ...]
     applies: tuple[Apply, ...]
     dtypes: tuple[DType, ...]
     rounded: frozenset[int]
     stores: tuple[tuple[int, int], ...]
-    fed: int | None
+    core_input: int | None
     factors: tuple[Shape, ...] | None = None
 
     def groups(self, tensors: Sequence[TensorDesc]) -> Groups:
@@ -106,8 +106,17 @@ class MapOutline(NamedTuple):
 
     def map(self, tensors: Sequence[TensorDesc]) -> Map:
         shape = tuple([size for group in self.groups(tensors) for size in group])
-        loads = tuple([walk.load(tensors, len(shape)) for walk in self.walks])
-        return Map(shape, self.carried, loads, self.applies, self.dtypes, self.rounded, self.stores, self.fed)
+        loads = tuple([source.load(tensors, len(shape)) for source in self.sources])
+        return Map(
+            shape,
+            self.core_results,
+            loads,
+            self.applies,
+            self.dtypes,
+            self.rounded,
+            self.stores,
+            self.core_input,
+        )
 
 
 class Factor(NamedTuple):
@@ -153,7 +162,7 @@ class Outline(NamedTuple):
     core: CoreOutline | None
     before: MapOutline | None
     after: MapOutline
-    tail: ColumnSums | None = None
+    epilogue_reduction: ColumnSums | None = None
 
     def program(self, region: RegionSpec) -> Program | Reject:
         tensors, core = region.tensors, self.core
@@ -176,7 +185,7 @@ class Outline(NamedTuple):
                 return rows
             product, after = rows
         product, after = fold_rows(product, after)
-        if self.tail is not None and product.batch:
+        if self.epilogue_reduction is not None and product.batch:
             found = f"{region.ops[-1].kind} is over a batch of {product.batch}"
             return Reject("domain", f"{found}, whose rows are not those of one matrix")
-        return Program(product, None, after, self.tail)
+        return Program(product, None, after, self.epilogue_reduction)

@@ -1,9 +1,9 @@
-"""What a region computes, in the form that kernels are built from: maps around at most one core, and maybe its tail.
+"""What a region computes, in the form that kernels are built from: maps around at most one core, and maybe a fused epilogue reduction.
 
     before   a Map over the core's operand: elementwise work on the way into it
     core     a matrix product, a reduction, another op that a Core is declared for, or nothing
     after    a Map over the core's result, or the whole region if there is no core
-    tail     of a product: sums of the columns of what `after` feeds to it, such as a bias's gradient
+    epilogue_reduction  of a GEMM: sums of the columns of `after`'s core input, such as a bias's gradient
 
 A Map is a domain, loads, scalar functions in order, and stores. Every op that is a map (`OpSchema.is_map`) can be part of
 one, whatever it is called: that is why a new op fuses with ops it never heard of. Kernels inline the scalar functions of
@@ -127,16 +127,16 @@ def _compute(schema: OpSchema, operands: tuple[DType, ...], results: tuple[DType
 
 @dataclass(frozen=True)
 class Map:
-    """Slots are numbered: first what the core hands over (`carried`), then `loads`, then the results of `applies`."""
+    """Slots are numbered: first the core result, if there is a core before it, then `loads`, then the results of `applies`."""
 
     shape: Shape
-    carried: int  # 0 or 1
+    core_results: int  # 0 or 1
     loads: tuple[Load, ...]
     applies: tuple[Apply, ...]
     dtypes: tuple[DType, ...]
     rounded: frozenset[int]
     stores: tuple[tuple[int, int], ...]  # (slot, position in region.results); dense, row-major over `shape`
-    fed: int | None = None  # the slot that goes on into the core, or the tail
+    core_input: int | None = None  # the slot that the core takes, or the epilogue reduction
 
     @lazy
     def numel(self) -> int:
@@ -159,15 +159,19 @@ class Map:
                 return False
         return True
 
-    def with_fed_stored(self, position: int) -> Map:
-        """The same map with a result more, at this position, in the place of what it feeds."""
-        assert self.fed is not None
-        return replace(self, fed=None, stores=(*self.stores, (self.fed, position)))
+    def with_core_input_stored(self, position: int) -> Map:
+        """The same map with a result more, at this position, its core input."""
+        assert self.core_input is not None
+        return replace(self, core_input=None, stores=(*self.stores, (self.core_input, position)))
 
     @lazy
     def expression(self) -> Expression:
-        results = tuple(slot for slot, _ in self.stores) + (() if self.fed is None else (self.fed,))
-        return expression_of(self.applies, self.dtypes, self.rounded, self.carried + len(self.loads), results)
+        results = tuple(slot for slot, _ in self.stores) + (
+            () if self.core_input is None else (self.core_input,)
+        )
+        return expression_of(
+            self.applies, self.dtypes, self.rounded, self.core_results + len(self.loads), results
+        )
 
 
 class Gemm(NamedTuple):
@@ -211,7 +215,7 @@ class Gemm(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """sum, mean, max or min of `before`'s fed slot over axes of its domain."""
+    """sum, mean, max or min of `before`'s core input over axes of its domain."""
 
     how: str
     axes: tuple[int, ...]
@@ -228,7 +232,7 @@ def worst(how: str, dtype: DType) -> Any:
 
 
 class CoreOp(NamedTuple):
-    """Any other core: one op, as its kernel finds it. The operand that `before` makes is that map's fed slot, over its shape; the first
+    """Any other core: one op, as its kernel finds it. The operand that `before` makes is that map's core input, over its shape; the first
     result is handed to `after`, whose shape it has.
 
     operands  positions in `region.operands`; None for one that is left out, or that `before` makes
@@ -253,7 +257,7 @@ class Program(NamedTuple):
     core: Gemm | Reduction | CoreOp | None
     before: Map | None
     after: Map
-    tail: ColumnSums | None = None
+    epilogue_reduction: ColumnSums | None = None
 
     @property
     def flops(self) -> int:

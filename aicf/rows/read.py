@@ -9,9 +9,9 @@ from ..ops import record
 from ..ops.schema import VIEW, Access, schema_of
 from ..types import AttrPack, DType, TensorDesc, numel
 from .by_form import by_form
-from .cores import core_of, tail_of
+from .cores import core_of, epilogue_reduction_of
 from .index_map import Coordinate, NoFactoring, accesses_of, follow, points, position
-from .outline import Extent, MapOutline, Mask, Outline, Position, Source, Walk
+from .outline import Extent, IndexedLoad, MapOutline, Mask, Outline, Position, Source
 from .program import Apply, Bound, ColumnSums, Program, Shape
 from .region import RegionOp, RegionSpec
 from .reject import Reject
@@ -72,19 +72,19 @@ def own_accesses(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, .
 
 def _outlined(region: RegionSpec) -> Outline | Reject:
     cores = [i for i, op in enumerate(region.ops) if not schema_of(op.kind).is_map]
-    tail = region.ops[-1] if len(cores) == 2 and _ends_in_tail(region, cores) else None
-    if len(cores) > 1 and tail is None:
+    last = region.ops[-1] if len(cores) == 2 and _ends_in_epilogue_reduction(region, cores) else None
+    if len(cores) > 1 and last is None:
         first, second = (region.ops[i].kind for i in cores[:2])
         return Reject("core", f"{first} and {second} need a kernel each")
-    if tail is not None and region.strict:
-        return Reject("strict", f"{tail.kind} beside a product adds up in another order than alone")
+    if last is not None and region.strict:
+        return Reject("strict", f"{last.kind} beside a product adds up in another order than alone")
     reader = _Reader(region)
     try:
         if not cores:
             return reader.checked(Outline(None, None, reader.map(region.ops, _domain_of(region))))
         at = cores[0]
-        after = region.ops[at + 1 :] if tail is None else region.ops[at + 1 : -1]
-        return reader.checked(reader.around(region.ops[:at], region.ops[at], after, tail))
+        after = region.ops[at + 1 :] if last is None else region.ops[at + 1 : -1]
+        return reader.checked(reader.around(region.ops[:at], region.ops[at], after, last))
     except Unreadable as reason:
         return reason.reject
 
@@ -98,11 +98,15 @@ def _domain_of(region: RegionSpec) -> int:
     return t
 
 
-def _ends_in_tail(region: RegionSpec, cores: Sequence[int]) -> bool:
+def _ends_in_epilogue_reduction(region: RegionSpec, cores: Sequence[int]) -> bool:
     """A core, maps, and a reduction that the core's kernel does on the way."""
     first, last = (region.ops[i] for i in cores)
     core = core_of(first.kind)
-    return last is region.ops[-1] and core is not None and core.name in tail_of(last, region.tensors)
+    return (
+        last is region.ops[-1]
+        and core is not None
+        and core.name in epilogue_reduction_of(last, region.tensors)
+    )
 
 
 def jumps(op: RegionOp, tensors: Sequence[TensorDesc]) -> bool:
@@ -141,8 +145,8 @@ class _Reader:
         """Every result of the region is written by one of the maps."""
         written = {p for m in (program.before, program.after) if m for _, p in m.stores}
         written.update(p for _, p in self.leaving)
-        if program.tail is not None:
-            written.add(program.tail.result)
+        if program.epilogue_reduction is not None:
+            written.add(program.epilogue_reduction.result)
         for p, t in enumerate(self.region.outputs):
             if p not in written:
                 raise Unreadable(
@@ -173,14 +177,16 @@ class _Reader:
         sized = op._replace(outputs=tuple([self._sized(t) for t in op.outputs]))
         made = core.outline(sized, self.tensors, tuple(places), self.leaving)
         x = None if core.prologue is None else op.inputs[core.prologue]
-        first = None if x is None else self.map(before, x, fed=x)
+        first = None if x is None else self.map(before, x, core_input=x)
         if last is None:
-            return Outline(made, first, self.map(after, y, carried=y))
-        fed, shape = last.inputs[0], self.tensors[y].shape
-        found = self.tensors[fed].shape
+            return Outline(made, first, self.map(after, y, core_result=y))
+        core_input, shape = last.inputs[0], self.tensors[y].shape
+        found = self.tensors[core_input].shape
         if found[-1:] != shape[-1:] or numel(found) != numel(shape):
             raise Unreadable("domain", f"columns of {found} are added up, {said} is {shape}")
-        return Outline(made, first, self.map(after, y, carried=y, fed=fed), self._sums(last.outputs[0]))
+        return Outline(
+            made, first, self.map(after, y, core_result=y, core_input=core_input), self._sums(last.outputs[0])
+        )
 
     def _unfolded(
         self, before: Sequence[RegionOp], op: RegionOp, after: Sequence[RegionOp]
@@ -215,14 +221,18 @@ class _Reader:
     # --- one map --------------------------------------------------------------------------------------------------------
 
     def map(
-        self, ops: Sequence[RegionOp], domain: int, carried: int | None = None, fed: int | None = None
+        self,
+        ops: Sequence[RegionOp],
+        domain: int,
+        core_result: int | None = None,
+        core_input: int | None = None,
     ) -> MapOutline:
-        """These ops over the shape of a tensor. `carried`: the tensor that a core hands over; `fed`: that it takes."""
+        """These ops over the shape of a tensor. `core_result`, `core_input`: tensors of the core before and behind."""
         shape, tensors = self.tensors[domain].shape, self.tensors
-        ways = trace(ops, tensors, shape, self.position, self.stored, carried, fed)
+        ways = trace(ops, tensors, shape, self.position, self.stored, core_result, core_input)
         self.domain = ways.domain
-        slots: dict[Any, int] = {} if carried is None else {(carried, WHOLE): 0}
-        dtypes = [] if carried is None else [tensors[carried].dtype]
+        slots: dict[Any, int] = {} if core_result is None else {(core_result, WHOLE): 0}
+        dtypes = [] if core_result is None else [tensors[core_result].dtype]
         loads: list[Source] = []
 
         def slot(load: Source) -> int:
@@ -233,19 +243,19 @@ class _Reader:
             return slots[load]
 
         calls: list[tuple[RegionOp, Place, list[Any]]] = []
-        own = {carried, *(t for op in ops for t in op.outputs)}
+        own = {core_result, *(t for op in ops for t in op.outputs)}
         for op, places in zip(ops, ways.of_op):
             for place in places:
                 keys = self._arguments(op, place, slot)
                 for key in keys:
-                    if isinstance(key, tuple) and not isinstance(key, Walk) and key[0] not in own:
+                    if isinstance(key, tuple) and not isinstance(key, IndexedLoad) and key[0] not in own:
                         raise Unreadable("core", f"{op.kind} reads a value from before the core")
                 calls.append((op, place, keys))
                 # results are numbered after all loads; until then they are known by their tensors, and where they are made
-        if fed is not None and fed not in own and fed not in self.position:
-            raise Unreadable("core", f"{tensors[fed]} is made before the maps that end in its sums")
-        if fed is not None and fed in self.position:
-            slots[fed, WHOLE] = slot(self._external(fed, WHOLE))
+        if core_input is not None and core_input not in own and core_input not in self.position:
+            raise Unreadable("core", f"{tensors[core_input]} is made before the maps that end in its sums")
+        if core_input is not None and core_input in self.position:
+            slots[core_input, WHOLE] = slot(self._external(core_input, WHOLE))
         applies = []
         for op, place, keys in calls:
             ins = tuple(slots[key] for key in keys)
@@ -256,20 +266,20 @@ class _Reader:
                 slots[t, place] = len(dtypes)
                 dtypes.append(tensors[t].dtype)
             applies.append(Apply(op.kind, op.attrs, ins, tuple(slots[t, place] for t in op.outputs)))
-        made = [t for op in ops for t in op.outputs] + ([] if carried is None else [carried])
+        made = [t for op in ops for t in op.outputs] + ([] if core_result is None else [core_result])
         stores = tuple((slots[t, WHOLE], p) for t in made for p in self.stored.get(t, ()))
         exposed = set(exposed_by(ops, tensors))
         rounded = {t for t in made if self._is_rounded(t, exposed)}
         return MapOutline(
             self._sized(domain),
-            int(carried is not None),
+            int(core_result is not None),
             tuple(loads),
             tuple(applies),
             tuple(dtypes),
             frozenset(slots[t, place] for op, place, _ in calls for t in op.outputs if t in rounded)
-            | ({0} if carried in rounded else frozenset()),
+            | ({0} if core_result in rounded else frozenset()),
             stores,
-            None if fed is None else slots[fed, WHOLE],
+            None if core_input is None else slots[core_input, WHOLE],
             None if ways.domain == shape else ways.factors,
         )
 
@@ -317,14 +327,14 @@ class _Reader:
         extents = self.tensors[op.outputs[0]].shape
         return follow(place.coordinates(extents, self.domain), extents, axis, start)
 
-    def _point(self, op: RegionOp, access: Access, place: Place) -> Walk:
+    def _point(self, op: RegionOp, access: Access, place: Place) -> IndexedLoad:
         """The point's index among those of an op's result."""
         extents = self.tensors[op.outputs[0]].shape
         like = self._sized(op.outputs[0])
         if place.at is None and extents != self.domain:
-            return Walk(None, like, DType.i64, (points(self.domain),), in_order=True)
+            return IndexedLoad(None, like, DType.i64, (points(self.domain),), in_order=True)
         at = read_at(op, access, place, self.tensors, self.domain)
-        return Walk(None, like, DType.i64, at.coordinates(extents, self.domain))
+        return IndexedLoad(None, like, DType.i64, at.coordinates(extents, self.domain))
 
     def _bounds(self, tests: Sequence[Test], slot: Callable[[Source], int]) -> list[Bound]:
         """Of what is tested where a tensor is read."""
@@ -346,20 +356,20 @@ class _Reader:
 
     def _loaded(
         self, op: RegionOp, access: Access, place: Place, read: Place | None, bounds: tuple[Bound, ...]
-    ) -> Walk:
+    ) -> IndexedLoad:
         assert access.operand is not None
         t = op.inputs[access.operand]
         if read is not None:
             return self._external(t, read, bounds)
         assert place.at is not None and access.in_order  # its position is known, though not its coordinates
         at = position(place.at, self.tensors[op.outputs[0]].shape)
-        return Walk(self.position[t], t, self.tensors[t].dtype, (at,), bounds, in_order=True)
+        return IndexedLoad(self.position[t], t, self.tensors[t].dtype, (at,), bounds, in_order=True)
 
-    def _external(self, t: int, read: Place, bounds: tuple[Bound, ...] = ()) -> Walk:
+    def _external(self, t: int, read: Place, bounds: tuple[Bound, ...] = ()) -> IndexedLoad:
         desc = self.tensors[t]
         if read.at is None and desc.shape != self.domain and desc.contiguous:
-            return Walk(self.position[t], t, desc.dtype, (points(self.domain),), bounds, in_order=True)
-        return Walk(self.position[t], t, desc.dtype, read.coordinates(desc.shape, self.domain), bounds)
+            return IndexedLoad(self.position[t], t, desc.dtype, (points(self.domain),), bounds, in_order=True)
+        return IndexedLoad(self.position[t], t, desc.dtype, read.coordinates(desc.shape, self.domain), bounds)
 
     def _is_rounded(self, t: int, exposed: set[int]) -> bool:
         """Rounding points: what is stored, and `exposed`; when strict, every op's result."""

@@ -21,7 +21,7 @@ from ..ops.reductions import normal_axes
 from ..ops.schema import MASKED, Access, schema_of
 from ..types import DType, numel
 from .index_map import STILL, Coordinate, accesses_of, operand_map
-from .outline import Walk
+from .outline import IndexedLoad
 from .program import Apply, Expression, Load, Shape, expression_of
 from .read import by_outline, exposed_by
 from .region import RegionOp, RegionSpec
@@ -128,7 +128,7 @@ class _Outline(NamedTuple):
 
     axes: tuple[Node, ...]
     rows: int
-    walks: tuple[Walk, ...]
+    loads: tuple[IndexedLoad, ...]
     dtypes: tuple[DType, ...]
     moves: frozenset[int]
     before: Part
@@ -142,7 +142,7 @@ class _Outline(NamedTuple):
     def program(self, region: RegionSpec) -> RowProgram:
         tensors = region.tensors
         sizes = tuple([tensors[t].shape[a] for t, a in self.axes])
-        loads = tuple([walk.load(tensors, len(sizes)) for walk in self.walks])
+        loads = tuple([load.load(tensors, len(sizes)) for load in self.loads])
         stores = []
         for slot, position, tensor, axes in self.stores:
             steps = [0] * len(sizes)
@@ -321,10 +321,10 @@ class _Reader:
 
     def _slots(self, axes: tuple[Node, ...], rows: int) -> _Outline:
         region, tensors = self.region, self.tensors
-        walks: dict[Walk, int] = {}
-        arguments: list[list[Walk | int]] = []
+        loads: dict[IndexedLoad, int] = {}
+        arguments: list[list[IndexedLoad | int]] = []
         for n, op in enumerate(region.ops):
-            keys: list[Walk | int] = []
+            keys: list[IndexedLoad | int] = []
             result = op.outputs[0]
             reduce = schema_of(op.kind).core == "reduce"
             count = 1 if reduce else len(accesses_of(op, tensors))
@@ -339,12 +339,12 @@ class _Reader:
                 at = tuple([Coordinate(0, ((a, 1),)) if a >= 0 else STILL for a in along])
                 of, dtype = (t, tensors[t].dtype) if t >= 0 else (result, DType.i64)
                 read = operand_map(access, at, tensors[of].shape, tensors[like].shape)
-                walk = Walk(self.position.get(t), of, dtype, read)
-                walks.setdefault(walk, len(walks))
-                keys.append(walk)
+                load = IndexedLoad(self.position.get(t), of, dtype, read)
+                loads.setdefault(load, len(loads))
+                keys.append(load)
             arguments.append(keys)
-        dtypes = [walk.dtype for walk in walks]
-        moves = {slot for walk, slot in walks.items() if any(a >= rows for a in walk.axes)}
+        dtypes = [load.dtype for load in loads]
+        moves = {slot for load, slot in loads.items() if any(a >= rows for a in load.axes)}
         slots: dict[int, int] = {}
         for op in region.ops:
             for t in op.outputs:
@@ -352,9 +352,9 @@ class _Reader:
                 dtypes.append(tensors[t].dtype)
         applies: list[Apply] = []
         reduces: list[Reduce] = []
-        depth = dict.fromkeys(range(len(walks)), 0)
+        depth = dict.fromkeys(range(len(loads)), 0)
         for op, keys in zip(region.ops, arguments):
-            ins = tuple([walks[key] if isinstance(key, Walk) else slots[key] for key in keys])
+            ins = tuple([loads[key] if isinstance(key, IndexedLoad) else slots[key] for key in keys])
             outs = tuple([slots[t] for t in op.outputs])
             level = max([depth[i] for i in ins], default=0)
             if schema_of(op.kind).core == "reduce":
@@ -376,7 +376,7 @@ class _Reader:
         return _Outline(
             axes,
             rows,
-            tuple(walks),
+            tuple(loads),
             tuple(dtypes),
             frozenset(moves),
             before,

@@ -67,19 +67,23 @@ class CoreName(str):
 
     core      what it needs: the core of its schema; "" of several
     reduces   kernels over rows take any number of these
-    tail_of   cores that it may follow as a fused epilogue reduction
+    epilogue_reduction_of  cores whose fused epilogue reduction it may be
     """
 
-    __slots__ = ("core", "reduces", "tail_of")
+    __slots__ = ("core", "epilogue_reduction_of", "reduces")
     core: str
     reduces: bool
-    tail_of: frozenset[str]
+    epilogue_reduction_of: frozenset[str]
 
     def __new__(
-        cls, text: str, core: str = "", reduces: bool = False, tail_of: frozenset[str] = frozenset()
+        cls,
+        text: str,
+        core: str = "",
+        reduces: bool = False,
+        epilogue_reduction_of: frozenset[str] = frozenset(),
     ) -> CoreName:
         name = super().__new__(cls, text)
-        name.core, name.reduces, name.tail_of = core, reduces, tail_of
+        name.core, name.reduces, name.epilogue_reduction_of = core, reduces, epilogue_reduction_of
         return name
 
 
@@ -90,7 +94,7 @@ class Core(Row):
 
     def join(self, mine: CoreName, theirs: CoreName) -> Any:
         both = f"{mine} + {theirs}"
-        if mine.core in theirs.tail_of:
+        if mine.core in theirs.epilogue_reduction_of:
             return CoreName(both)
         if mine.reduces and theirs.reduces:
             return CoreName(both, reduces=True)

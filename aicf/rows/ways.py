@@ -75,7 +75,7 @@ class Ways(NamedTuple):
 
 def trace(
     ops: Sequence[RegionOp], tensors: Sequence[TensorDesc], shape: Shape, outside: Collection[int], leaving: Collection[int],
-    carried: int | None, fed: int | None,
+    core_result: int | None, core_input: int | None,
 ) -> Ways:  # fmt: skip
     """How ops make their values over a domain of this shape; Unreadable if some can't be.
 
@@ -86,7 +86,9 @@ def trace(
     while True:
         domain = tuple([size for group in factors for size in group])
         try:
-            return _Tracer(ops, tensors, domain, shape, outside, leaving, carried).traced(factors, fed)
+            return _Tracer(ops, tensors, domain, shape, outside, leaving, core_result).traced(
+                factors, core_input
+            )
         except Refine as split:
             axis = split.axis
             for group in factors:
@@ -99,29 +101,29 @@ def trace(
 class _Tracer:
     def __init__(
         self, ops: Sequence[RegionOp], tensors: Sequence[TensorDesc], domain: Shape, shape: Shape, outside: Collection[int],
-        leaving: Collection[int], carried: int | None,
+        leaving: Collection[int], core_result: int | None,
     ) -> None:  # fmt: skip
         self.ops, self.tensors, self.domain, self.shape = ops, tensors, domain, shape
-        self.outside, self.leaving, self.carried = outside, leaving, carried
+        self.outside, self.leaving, self.core_result = outside, leaving, core_result
         self.ways: dict[int, dict[Place, None]] = {}
         self.reshaped = any(VIEW in schema_of(op.kind).traits for op in ops)
 
-    def traced(self, factors: Sequence[Sequence[int]], fed: int | None) -> Ways:
-        if fed is not None and fed not in self.outside:
-            self._check_whole(fed, "what is reduced")
-            self._note(fed, WHOLE)
+    def traced(self, factors: Sequence[Sequence[int]], core_input: int | None) -> Ways:
+        if core_input is not None and core_input not in self.outside:
+            self._check_whole(core_input, "what is reduced")
+            self._note(core_input, WHOLE)
         found: list[tuple[Place, ...]] = []
         for op in reversed(self.ops):
             found.append(self._of(op))
             for at in found[-1]:
                 self._operands(op, at)
-        if self.carried is not None:
-            self._check_whole(self.carried, "the core")
-            for at in self.ways.get(self.carried, ()):
+        if self.core_result is not None:
+            self._check_whole(self.core_result, "the core")
+            for at in self.ways.get(self.core_result, ()):
                 if at != WHOLE:
                     raise Unreadable(
                         "access",
-                        f"what the core makes, {self.tensors[self.carried]}, is read at {at}, where it is not made",
+                        f"what the core makes, {self.tensors[self.core_result]}, is read at {at}, where it is not made",
                     )
         return Ways(tuple(map(tuple, factors)), self.domain, tuple(reversed(found)))
 

@@ -28,20 +28,20 @@ def by_program(program: Program, region: RegionSpec, operands: list[np.ndarray])
         )
     parts = [program] if isinstance(program, Program) else [Program(None, None, part) for part in program]
     for part in parts:
-        fed = _run(part.before, operands, results) if part.before else None
-        fed = _run(part.after, operands, results, _core(part.core, operands, fed))
-        if part.tail is not None:
-            sums = results[part.tail.result]
-            sums[...] = fed.sum(axis=0).reshape(sums.shape)
+        core_input = _run(part.before, operands, results) if part.before else None
+        core_input = _run(part.after, operands, results, _core(part.core, operands, core_input))
+        if part.epilogue_reduction is not None:
+            sums = results[part.epilogue_reduction.result]
+            sums[...] = core_input.sum(axis=0).reshape(sums.shape)
     return results
 
 
 def _core(
-    core: Gemm | Reduction | None, operands: list[np.ndarray], fed: np.ndarray | None
+    core: Gemm | Reduction | None, operands: list[np.ndarray], core_input: np.ndarray | None
 ) -> np.ndarray | None:
     if isinstance(core, Reduction):
         how = {"sum": np.sum, "mean": np.mean, "max": np.max}[core.how]
-        return how(fed, axis=core.axes, keepdims=True)
+        return how(core_input, axis=core.axes, keepdims=True)
     if isinstance(core, Gemm):
         a, b = (operands[p].astype(np.float64) for p in (core.a, core.b))
         product = core.alpha * (a.T if core.trans_a else a) @ (b.T if core.trans_b else b)
@@ -50,11 +50,11 @@ def _core(
 
 
 def _run(
-    m: Map, operands: list[np.ndarray], results: list[np.ndarray], carried: np.ndarray | None = None
+    m: Map, operands: list[np.ndarray], results: list[np.ndarray], core_result: np.ndarray | None = None
 ) -> np.ndarray:
     """Fills what the map stores; what it feeds to the core, over its domain."""
-    fed = np.empty(m.shape, np.float64)
-    over = None if carried is None else carried.reshape(m.shape)
+    core_input = np.empty(m.shape, np.float64)
+    over = None if core_result is None else core_result.reshape(m.shape)
     for point in np.ndindex(m.shape):
         slots = [] if over is None else [_typed(m, 0, over[point])]
         for load in m.loads:
@@ -69,9 +69,9 @@ def _run(
         for slot, position in m.stores:
             flat = results[position].reshape(-1)
             flat[np.ravel_multi_index(point, m.shape) if point else 0] = slots[slot]
-        if m.fed is not None:
-            fed[point] = slots[m.fed]
-    return fed
+        if m.core_input is not None:
+            core_input[point] = slots[m.core_input]
+    return core_input
 
 
 def _typed(m: Map, slot: int, value):

@@ -27,11 +27,11 @@ SIZES = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 8])
 SHAPES = st.lists(SIZES, min_size=1, max_size=3).filter(lambda s: math.prod(s) <= 96).map(tuple)
 
 
-def evaluated(map, operands, results, carried=None):
+def evaluated(map, operands, results, core_result=None):
     """A Map at every point, in f64; what it feeds, over its domain."""
-    expression, fed = map.expression, []
+    expression, core_input = map.expression, []
     for number, point in enumerate(np.ndindex(map.shape)):
-        values = [] if carried is None else [carried.reshape(-1)[number]]
+        values = [] if core_result is None else [core_result.reshape(-1)[number]]
         for load in map.loads:
             assert not load.bounds
             at = load.offset + sum(p * s for p, s in zip(point, load.strides))
@@ -44,19 +44,19 @@ def evaluated(map, operands, results, carried=None):
                 values.append(float(value))
         for slot, position in map.stores:
             results[position].reshape(-1)[number] = values[slot]
-        fed.append(values[map.fed] if map.fed is not None else 0.0)
-    return np.array(fed, np.float64).reshape(map.shape)
+        core_input.append(values[map.core_input] if map.core_input is not None else 0.0)
+    return np.array(core_input, np.float64).reshape(map.shape)
 
 
 def run(spec, operands):
     results = [np.full(t.shape, np.nan) for t in spec.results]
     program = read(spec)
     if isinstance(program, Program) and (program.core is None or isinstance(program.core, Reduction)):
-        carried = None
+        core_result = None
         if program.core is not None:
-            fed, axes = evaluated(program.before, operands, results), program.core.axes
-            carried = fed.sum(axis=axes)
-        evaluated(program.after, operands, results, carried)
+            core_input, axes = evaluated(program.before, operands, results), program.core.axes
+            core_result = core_input.sum(axis=axes)
+        evaluated(program.after, operands, results, core_result)
         return results
     values = dict(zip(spec.inputs, operands))
     for op in spec.ops:  # rows have their own tests

@@ -104,7 +104,7 @@ def test_the_one_core_that_may_follow_another_adds_up_columns_of_a_product():
     for first in ("convolution", "check_labels"):
         assert core.join(CoreName(first, first), sums) == Conflict("core", first, "reduce_sum")
     several = core.join(sums, sums)
-    assert several == "reduce_sum + reduce_sum" and several.reduces and not several.tail_of
+    assert several == "reduce_sum + reduce_sum" and several.reduces and not several.epilogue_reduction_of
 
 
 @pytest.mark.spec("A2", "A15")
@@ -116,7 +116,7 @@ def test_the_one_core_that_may_follow_another_adds_up_columns_of_a_product():
 def test_sums_of_columns_are_known_by_their_axes_unless_strict(kind, strict, attrs, beside):
     region = region_of(lambda ctx, x: ctx.op(kind, x, **attrs))
     core = contribution(region.ops[0], region.tensors, (), strict=strict)["core"]
-    assert core.tail_of == ({"gemm"} if beside else set())
+    assert core.epilogue_reduction_of == ({"gemm"} if beside else set())
 
 
 CONFLICTS = [

@@ -38,9 +38,9 @@ class ScanRows:
 
         program = read(region)
         before, after = program.before, program.after
-        number = before.dtypes[before.fed].compute
+        number = before.dtypes[before.core_input].compute
         wide = TensorDesc.dense(TensorSpec(before.shape, number, "cpu"))
-        feed = before.with_fed_stored(len(region.results))
+        feed = before.with_core_input_stored(len(region.results))
         first = MapLoop(feed, region.operands, (*region.results, wide))
         last = MapLoop(after, region.operands, region.results)
 

@@ -203,7 +203,7 @@ class _Run:
         if core is None or core.prologue is None:
             return False
         if core.reduces:  # what a reduction leaves of rows, the next reduces along other axes
-            along = bool(mine and mine.tail) and not core.wide
+            along = bool(mine and mine.epilogue_reduction) and not core.wide
             return along or self.values[read[0]] or (read[0] in self.late and fact.source == self.whole)
         return self.core == MAP and read == [fact.op.in_vids[core.prologue]]
 
