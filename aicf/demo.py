@@ -26,8 +26,8 @@ from .graph.fuse import Region
 from .graph.run.explain import Explanation
 from .graph.run.picture import brief
 from .graph.run.program import Program
+from .registry.measured import counted
 from .registry.trace import microseconds, render, why_next_lost
-from .registry.tuning import counted
 from .types import TensorSpec
 
 Rows = Iterator[tuple[str, str | Text]]  # a label, and what it says

@@ -18,9 +18,10 @@ from .dispatch import default_registry
 from .errors import TuningError
 from .graph.compile import tune_for
 from .graph.tune import Report, progress_bar
+from .registry.measured import counted
 from .registry.select import Selection, Selector
 from .registry.trace import factor, labelled, microseconds
-from .registry.tuning import Change, Tuning, counted
+from .registry.tuning import Change, Tuning
 
 MOVED = 1.2  # an update tells of times that have changed by so much
 SHOWN = 12  # of them

@@ -25,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from aicf.registry.tuning import kernels_hash
+from aicf.registry.measured import kernels_hash
 
 from .digests import digest_of
 from .stats import Stats

@@ -13,8 +13,9 @@ from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from .compose import FRAME, helper, local, offset, pointers, run_of
+from .compose import run_of
 from .fold import folding
+from .frame import FRAME, helper, local, offset, pointers
 from .loops import Fold, Walk
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..rows.program import worst
 from ..types import DType
-from .compose import helper, inner, local, retyped
+from .frame import helper, inner, local, retyped
 from .loops import FOLD_BLOCK as BLOCK
 from .loops import Fold
 

@@ -120,7 +120,7 @@ class Tensor(Immovable):
         return host if dtype is None else host.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        from .interop import export
+        from .export import export
 
         return export(self, **options)
 

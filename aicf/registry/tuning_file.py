@@ -26,7 +26,8 @@ from typing import Any
 from ..errors import TuningError
 from ..files import COUNT, HEX, TEXT, Bad, list_of, must, parse_json, record, shown
 from ..rows.region_file import KIND, REGION, region_of
-from .tuning import Header, Measured, Timing, Tuning
+from .measured import Header, Measured, Timing
+from .tuning import Tuning
 
 FORMAT, VERSION = "aicf tuning", 2
 

@@ -23,7 +23,8 @@ from aicf.errors import TypeInferenceError
 from aicf.graph.build.passes import lower, optimize
 from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
-from aicf.graph.fuse.compose import Composer, Open, Schedule
+from aicf.graph.fuse.compose import Composer, Schedule
+from aicf.graph.fuse.nodes import Open
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run import alias
 from aicf.ops.schema import schema_of

@@ -16,8 +16,9 @@ from aicf.errors import NoKernelError, VerifyError
 from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.ops.schema import schema_of
+from aicf.registry.measured import Header, Measured, Timing
 from aicf.registry.select import Selector
-from aicf.registry.tuning import Header, Measured, Timing, Tuning
+from aicf.registry.tuning import Tuning
 from aicf.registry.variant import Reject, structure
 from aicf.rows import LENGTH_LIMIT
 from aicf.rows.rows import ROWS

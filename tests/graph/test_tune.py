@@ -21,9 +21,10 @@ from aicf.graph.tune.measure import Bench
 from aicf.graph.tune.session import families
 from aicf.ops.schema import schema_of
 from aicf.registry.cost import Cost
+from aicf.registry.measured import Measured, Timing
 from aicf.registry.registry import KernelRegistry
 from aicf.registry.select import Selector
-from aicf.registry.tuning import Measured, Timing, Tuning
+from aicf.registry.tuning import Tuning
 
 from .tuning_support import CPU, RELU, error, spoiled, tuned, wait
 

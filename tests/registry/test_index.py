@@ -18,7 +18,8 @@ from aicf.device.spec import preset
 from aicf.errors import NoKernelError
 from aicf.graph.build.passes import lower
 from aicf.graph.fuse import form_regions
-from aicf.graph.fuse.compose import Composer, Open, Schedule
+from aicf.graph.fuse.compose import Composer, Schedule
+from aicf.graph.fuse.nodes import Open
 from aicf.ops.schema import schema_of, schemas
 from aicf.registry.index import KernelIndex
 from aicf.registry.select import Selector, select

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 
 from aicf import default_registry
 from aicf.errors import TuningError
+from aicf.registry.measured import Measured, Timing
 from aicf.registry.select import Selector, select
-from aicf.registry.tuning import Measured, Timing, Tuning, tuning_of
+from aicf.registry.tuning import Tuning, tuning_of
 from aicf.registry.tuning_file import text_of
 
 from .synthetic import kernel, region, registry_of

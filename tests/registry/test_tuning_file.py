@@ -17,8 +17,9 @@ from aicf import default_registry
 from aicf.device.spec import preset
 from aicf.errors import TuningError
 from aicf.registry import tuning as tuning_module
+from aicf.registry.measured import Header, Measured, Timing, kernels_hash
 from aicf.registry.text_digest import op_digest, variant_digest
-from aicf.registry.tuning import Header, Measured, Timing, Tuning, kernels_hash, tuning_of
+from aicf.registry.tuning import Tuning, tuning_of
 from aicf.registry.tuning_file import _checksum, parse, text_of
 from examples import examples
 

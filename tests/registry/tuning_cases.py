@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from aicf.device.spec import preset
-from aicf.registry.tuning import Header, Measured, Timing, Tuning
+from aicf.registry.measured import Header, Measured, Timing
+from aicf.registry.tuning import Tuning
 from aicf.rows import RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, f32
 from examples import examples

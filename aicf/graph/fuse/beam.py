@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .compose import Composer, Open, Stop
+from .compose import Composer
+from .nodes import Open, Stop
 
 
 @dataclass(frozen=True)

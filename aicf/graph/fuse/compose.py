@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...ops.schema import VIEW, schema_of
 from ...registry.select import Candidate, Selector
@@ -20,93 +19,11 @@ from ...registry.variant import KernelVariant, Reject
 from ...rows import Attributes, AttributeState, Conflict, RegionOp, RegionSpec
 from ...rows.contribution import contribution, resized, together
 from ...rows.read import own_accesses
-from ...rows.rows import EMPTY, OVER_ROWS, Domain, Effect, Joined, join, join_unsized
+from ...rows.rows import EMPTY, OVER_ROWS, Domain, Effect, join, join_unsized
 from ...rows.structure import parts_of
 from ...types import numel
+from .nodes import Extension, Node, Open, Shared, Stop
 from .steps import Schedule
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """What nodes have in common that differ in sizes alone, up to their last step.
-
-    rows      that the step brings; of the domain, that of another size
-    joined    with those before it, without those that depend on sizes
-    reads     of the op, and `read` of the region: that one for each storage
-    races     ops side by side, of which the last reads what others write in place, or writes what they read
-    storage   of operands that share storage with others of the region: the one that stands for all
-    point     flops of its maps, at one point
-    """
-
-    rows: Attributes
-    joined: Joined
-    made: frozenset[int]
-    read: frozenset[int]
-    races: bool
-    storage: Mapping[int, int]
-    point: int
-    own: int  # of an op of the step
-    mask: int  # variants that live with its element types and alignments
-
-
-class Node(NamedTuple):
-    """A region and what selection knows of it."""
-
-    id: int
-    spec: RegionSpec
-    state: AttributeState
-    shared: Shared
-    best: Candidate | None
-    own_flops: int  # of its maps, each over its own result
-    least: float  # microseconds that its last step takes at least if it is not fused
-    abreast: int  # how many ops the last step is, side by side
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why an op does not join a region: the rows' conflict; or the row that left no candidates, its value before and
-    now, and what the last candidates have against the op."""
-
-    conflict: Conflict | None
-    against: tuple[tuple[KernelVariant, Reject], ...] = ()
-    emptied: tuple[str, str, str] = ("", "", "")
-
-
-class Open(NamedTuple):
-    """Ops anchor..last as one region."""
-
-    anchor: int
-    last: int
-    node: Node
-    index: dict[int, int]  # type: ignore[assignment]  # vid -> place in the region's tensors
-    made: tuple[int, ...]  # vids that something after it reads
-    homes: dict[int, int]  # storage that has several names -> the place of the first of them
-    steps: tuple[Node, ...]  # of its prefixes by steps, the last is its own
-    view: bool  # that the plan makes of it: no kernel runs
-
-    @property
-    def us(self) -> float | None:
-        """Predicted or measured time of the best kernel; None if none takes exactly this."""
-        if self.view:
-            return 0.0
-        return self.node.best.us if self.node.best else None
-
-
-class _Step(NamedTuple):
-    """Ops on their way into a region. What `key` says is all that the Node depends on."""
-
-    key: tuple[Any, ...]
-    ops: range
-    ends: list[
-        tuple[tuple[int, ...], tuple[int, ...]]
-    ]  # of each op: operands and results, by place in the region's tensors
-    new: list[int]  # vids
-    leaving: tuple[int, ...]
-    sync: bool
-    same: tuple[tuple[int, int], ...]  # operands that share storage, and the place that stands for it
-    places: dict[int, int]  # these are of the region with the op
-    made: tuple[int, ...]
-    homes: dict[int, int]
 
 
 class Composer:
@@ -186,7 +103,7 @@ class Composer:
     def _number(self, value: Any) -> int:
         return self._numbers.setdefault(value, len(self._numbers))
 
-    def _step(self, region: Open | None, ops: range) -> _Step:
+    def _step(self, region: Open | None, ops: range) -> Extension:
         schedule, descs = self.schedule, self._descs
         index, homes = (dict(region.index), dict(region.homes)) if region else ({}, {})
         storage, read, new = schedule.storage, schedule.last_read, []
@@ -211,9 +128,9 @@ class Composer:
         sync = bool(schedule.ops[ops[0]].constraints.get("sync"))
         before = region.node.id if region else -1
         key = (before, self._calls[ops[0]], tuple(ends), fresh, leaving, sync, tuple(same))
-        return _Step(key, ops, ends, new, leaving, sync, tuple(same), index, made, homes)
+        return Extension(key, ops, ends, new, leaving, sync, tuple(same), index, made, homes)
 
-    def _spec(self, before: Node | None, step: _Step) -> RegionSpec:
+    def _spec(self, before: Node | None, step: Extension) -> RegionSpec:
         kind, attrs = self.schedule.kinds[step.ops[0]], self.schedule.attrs[step.ops[0]]
         ops = tuple([RegionOp(kind, attrs, ins, outs) for ins, outs in step.ends])
         tensors = tuple([self.schedule.descs[v] for v in step.new])
@@ -234,7 +151,7 @@ class Composer:
         view = region is None and len(ops) == 1 and self.is_view(ops[0])
         return Open(anchor, ops[-1], found, step.places, step.made, step.homes, steps, view)
 
-    def _node(self, before: Node | None, step: _Step) -> Node | Stop:
+    def _node(self, before: Node | None, step: Extension) -> Node | Stop:
         spec, index = self._spec(before, step), self.selector.index
         shared, ops = self._shared_by(before, spec, step), spec.ops[-len(step.ops) :]
         attrs, conflict, last = resized(shared.rows, ops[-1], spec.tensors), None, len(ops) - 1
@@ -270,14 +187,14 @@ class Composer:
             return 0.0
         return self.selector.least(spec.only(*ops))
 
-    def _shared_by(self, before: Node | None, spec: RegionSpec, step: _Step) -> Shared:
+    def _shared_by(self, before: Node | None, spec: RegionSpec, step: Extension) -> Shared:
         known, ops = before.shared if before else None, spec.ops[-len(step.ops) :]
         key = known, spec.form, step.sync, step.same, tuple([own_accesses(op, spec.tensors) for op in ops])
         if key not in self._shared:
             self._shared[key] = self._share(known, before.state.attrs if before else EMPTY, spec, step)
         return self._shared[key]
 
-    def _share(self, before: Shared | None, attrs: Attributes, spec: RegionSpec, step: _Step) -> Shared:
+    def _share(self, before: Shared | None, attrs: Attributes, spec: RegionSpec, step: Extension) -> Shared:
         ops, storage, made, read = (
             spec.ops[-len(step.ops) :],
             dict(step.same),

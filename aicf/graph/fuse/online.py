@@ -19,7 +19,8 @@ from ...registry.select import Candidate, Selection, Selector
 from ...registry.trace import counted_reasons, why_not_taken
 from ...rows import AttributeState, RegionSpec
 from ...rows.rows import OVER_ROWS
-from .compose import Composer, Node, Open, Stop, structure_of
+from .compose import Composer, structure_of
+from .nodes import Node, Open, Stop
 from .steps import Schedule
 
 AHEAD = 6  # steps that are looked at behind one that loses: as many as a row less its mean is divided by the root of its variance

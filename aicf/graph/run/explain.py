@@ -14,6 +14,7 @@ from rich.jupyter import JupyterMixin
 from rich.text import Text
 
 from ...errors import Immovable
+from ...registry.measured import counted
 from ...registry.trace import (
     describe_product,
     labelled,
@@ -22,7 +23,6 @@ from ...registry.trace import (
     selection_json,
     selection_lines,
 )
-from ...registry.tuning import counted
 from ..fuse import Composed, Region
 from .picture import Picture, brief, picture
 from .plan import ExecPlan

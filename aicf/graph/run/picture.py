@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from ...registry.measured import counted
 from ...registry.trace import microseconds, render
-from ...registry.tuning import counted
 
 if TYPE_CHECKING:
     from .explain import Explanation

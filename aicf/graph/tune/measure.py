@@ -22,8 +22,8 @@ from ...device.tensor import Tensor
 from ...dispatch import Call, KernelLoader
 from ...errors import AicfError, KernelError, TuningError
 from ...lazy import lazy
+from ...registry.measured import Measured, Timing
 from ...registry.registry import KernelRegistry
-from ...registry.tuning import Measured, Timing
 from ...rows import RegionSpec
 from ...types import DType, TensorSpec
 from ..run.capture import capture

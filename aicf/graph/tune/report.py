@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from rich.jupyter import JupyterMixin
 
 from ...lazy import lazy
+from ...registry.measured import Measured, counted
 from ...registry.select import Selection
 from ...registry.trace import factor, labelled, microseconds, render
-from ...registry.tuning import Measured, Tuning, counted
+from ...registry.tuning import Tuning
 from ...rows import RegionSpec
 
 log = logging.getLogger("aicf.tune")

@@ -15,9 +15,10 @@ from typing import Any
 from ...device.runtime import Runtime
 from ...errors import AicfError, TuningError
 from ...ops.schema import VIEW, schema_of
+from ...registry.measured import Header, Measured
 from ...registry.registry import KernelRegistry
 from ...registry.select import Selection
-from ...registry.tuning import Header, Measured, Times, Tuning
+from ...registry.tuning import Times, Tuning
 from ...rows import RegionSpec
 from .measure import LEAST, Bench
 from .progress import Progress, no_progress
