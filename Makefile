@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 comma := ,
 
 # The CUDA extra that the driver takes: cu12, cu13, or nothing where there is no driver.
-EXTRA = $(shell $(PY) -P aicf/doctor.py extra)
+EXTRA = $(shell $(PY) -P aicf/probes.py extra)
 # Tests compile every kernel, with or without a GPU: `dev` brings CUDA 13, which a driver of CUDA 12 could not run.
 TEST_EXTRAS = $(if $(filter cu12,$(EXTRA)),test-cu12,dev)
 INSTALL = $(MAKE) --no-print-directory --silent $(VENV)/.installed-

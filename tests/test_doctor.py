@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aicf import doctor
+from aicf import doctor, probes
 from aicf.doctor import Check, Driver
 
 NO_GPU = Driver()
@@ -205,7 +205,7 @@ def test_a_toolkit_of_a_newer_major_version_than_the_driver_is_not(machine):
 
 
 def test_a_driver_that_hangs_is_reported(machine, monkeypatch):
-    monkeypatch.setattr(doctor, "probe", lambda *arguments, **options: {"error": "no answer within 30 s"})
+    monkeypatch.setattr(probes, "probe", lambda *arguments, **options: {"error": "no answer within 30 s"})
     driver = doctor.find_driver()
     machine(driver)
     assert row("cuda", "driver").found == "no answer within 30 s" and row("cuda", "driver").fix

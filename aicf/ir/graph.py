@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..types import AttrPack, DType, OpKind, TensorSpec
-from .operators import Emits, Operators
+from .not_numbers import Emits
+from .operators import Operators
 
 
 class Role(str, enum.Enum):
