@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from aicf.graph.build.builder import Builder, GraphEmitter
+from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import DType, OpKind, TensorDesc, numel

@@ -11,8 +11,8 @@ from aicf.device.interop import adopt
 from aicf.device.runtime import Runtime
 from aicf.device.spec import DeviceSpec
 from aicf.dispatch import KernelLoader
-from aicf.graph.build.builder import Builder, GraphEmitter
-from aicf.graph.build.passes import lower, optimize, verify
+from aicf.graph.emit.builder import Builder, GraphEmitter
+from aicf.graph.emit.passes import lower, optimize, verify
 from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.capture import segments_of

@@ -368,9 +368,9 @@ def test_the_list_and_the_hash_are_printed(capsys):
 def tree(tmp_path):
     """A small repository with kernels and documents."""
     kernels = tmp_path / "aicf" / "cuda_kernels"
-    (kernels / "bodies").mkdir(parents=True)
+    (kernels / "tiles").mkdir(parents=True)
     (kernels / "gemm.py").write_bytes(b"A = 1\nB = 2\n")
-    (kernels / "bodies" / "tile.py").write_bytes(b"C = 3\n")
+    (kernels / "tiles" / "tile.py").write_bytes(b"C = 3\n")
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(f"# x\n\n{report.BEGIN}\n{report.END}\n\nmore\n")
     return tmp_path
@@ -387,7 +387,7 @@ def test_the_hash_depends_on_paths_and_text_and_on_nothing_else(tree):
     assert results.kernels_hash(root=tree / "elsewhere") == before
     changes = [
         lambda: (kernels / "gemm.py").write_text("A = 1\nB = 3\n"),
-        lambda: (kernels / "bodies" / "tile.py").rename(kernels / "tile.py"),
+        lambda: (kernels / "tiles" / "tile.py").rename(kernels / "tile.py"),
         lambda: (kernels / "empty.py").write_text(""),
         lambda: (kernels / "gemm.py").unlink(),
     ]

@@ -34,12 +34,12 @@ def test_every_kernel_has_a_digest_of_its_own():
 
 EDITS = (
     # a body, its device function's comments, and the same kernel's cost
-    ("bodies/add.py", "put(out, i, add(get(a, i), get(b, i)))", "put(out, i, add(get(b, i), get(a, i)))"),
-    ("bodies/gemv.py", '"""', '"""Another word of a docstring. '),
-    ("gemv.py", "        return simt_plan(region, device).cost\n", "        return simt_plan(region, device).cost  # dear\n\n\n"),
-    ("reduce.py", "    def cost(", "    def least(region, device):\n        return 1.0\n\n    def cost("),
-    ("bodies/labels.py", "\nfrom .", "\nUNUSED = 5\nfrom ."),
-    ("dropout.py", "THREADS,)", "THREADS // 2,)"),
+    ("maps/add_body.py", "put(out, i, add(get(a, i), get(b, i)))", "put(out, i, add(get(b, i), get(a, i)))"),
+    ("gemm/small_m_body.py", '"""', '"""Another word of a docstring. '),
+    ("gemm/small_m.py", "        return simt_plan(region, device).cost\n", "        return simt_plan(region, device).cost  # dear\n\n\n"),
+    ("rows/reduce.py", "    def cost(", "    def least(region, device):\n        return 1.0\n\n    def cost("),
+    ("index/labels_body.py", "\nfrom .", "\nUNUSED = 5\nfrom ."),
+    ("maps/dropout.py", "THREADS,)", "THREADS // 2,)"),
 )  # fmt: skip
 
 

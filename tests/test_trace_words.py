@@ -86,7 +86,7 @@ def test_every_term_that_a_cost_is_made_of():
 
     known = explained("The terms of a time")
     folders = [ROOT / "aicf" / f for f in ("registry", "cpu_kernels", "cuda_kernels")]
-    made = {word for folder in folders for path in folder.glob("*.py") for word in words_in(path, terms)}
+    made = {word for folder in folders for path in folder.rglob("*.py") for word in words_in(path, terms)}
     assert {"compute", "sum of parts", "column sums", "measured"} <= made
     assert made <= known
 

@@ -1,5 +1,8 @@
-"""Kernels of the CPU device: BLAS through NumPy, fused loops through numba on the host, references for the rest."""
+"""Kernels of the CPU device: BLAS through NumPy, fused loops through numba on the host, references for the rest.
 
-from . import elementwise, gemm, reduce, reference, rows
+Every module here is imported, so that a new file's variants are found without a list; `compiler` is imported when a loop is made.
+"""
 
-MODULES = (elementwise, gemm, reduce, rows, reference)
+from ..discover import modules_in
+
+MODULES = modules_in(__name__, __path__)

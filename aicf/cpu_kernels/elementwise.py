@@ -52,7 +52,7 @@ class ElementwiseLoop:
         return loop_cost(program_of(region).after, region, device)
 
     def build(region, device):
-        from .loops import MapLoop
+        from .compiler.loops import MapLoop
 
         return HostCall.binding(MapLoop(program_of(region).after, region.operands, region.results).bind)
 
@@ -80,7 +80,7 @@ class MultiMap:
         return Cost(terms)
 
     def build(region, device):
-        from .loops import MapLoop
+        from .compiler.loops import MapLoop
 
         loops = [MapLoop(part, region.operands, region.results) for part in _parts(region)]
 

@@ -75,7 +75,7 @@ class GemmBlas:
 
 def _loop(rest: Map, region) -> Callable[..., Callable[..., None]]:
     """`loop(operands, results)` is a call of the product."""
-    from .loops import MapLoop
+    from .compiler.loops import MapLoop
 
     reduction = program_of(region).epilogue_reduction
     if reduction is not None:

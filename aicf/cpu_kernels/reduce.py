@@ -59,7 +59,7 @@ class ReduceLoop:
         return Cost(terms)
 
     def build(region, device):
-        from .loops import FoldLoop, MapLoop
+        from .compiler.loops import FoldLoop, MapLoop
 
         program = program_of(region)
         core, before, after = program.core, program.before, program.after
@@ -97,7 +97,7 @@ def sums_us(numel: int, width: int) -> float:
 
 def summed_columns(map: Map, reduction: ColumnSums, region: RegionSpec) -> Callable[..., Callable[..., None]]:
     """A map over a product, and the epilogue reduction behind it: `bind(operands, results)` is a call of the product."""
-    from .loops import FoldLoop, MapLoop
+    from .compiler.loops import FoldLoop, MapLoop
 
     kept, (rows, columns), dtype = _kept(map), map.shape, reduction.dtype.compute.numpy
     feed = MapLoop(map if kept is None else replace(map, core_input=None), region.operands, region.results)

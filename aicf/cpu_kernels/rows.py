@@ -232,7 +232,7 @@ class _Plan:
 
 def _binder(plan: _Plan, region: RegionSpec):
     """`bind(operands, results)`: a call of all loops, for a block of rows after the other; each call has row values of its own."""
-    from .loops import FoldLoop, MapLoop
+    from .compiler.loops import FoldLoop, MapLoop
 
     program, order = plan.program, plan.order
     shape = tuple([program.rows[axis] for axis in plan.row_axes])

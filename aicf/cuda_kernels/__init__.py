@@ -1,68 +1,17 @@
-"""CUDA kernels: variants beside the bodies they launch. Importing this package imports no numba."""
+"""CUDA kernels. Importing this package imports no numba.
 
-from . import (
-    add,
-    dropout,
-    elementwise,
-    gemm,
-    gemm_fma,
-    gemm_held,
-    gemm_mma,
-    gemm_packed,
-    gemm_split,
-    gemm_tf32x3,
-    gemm_wgmma,
-    gemv,
-    gemv_mma,
-    indexing,
-    labels,
-    memory,
-    multi,
-    reduce,
-    rows,
+A folder is a family (gemm, index, maps, rows) or what families are made with (compiler, hopper, ptx, tiles). A variant lies beside its
+body: `maps/elementwise.py` says what the kernel takes, costs and launches; `maps/elementwise_body.py` runs on the GPU. Every module of
+every folder is imported but those of `compiler`, so that a new file's variants are found without a list.
+"""
+
+from ..discover import modules_in, packages_in
+
+MODULES = tuple(
+    module
+    for folder in packages_in(__name__, __path__)
+    if not folder.__name__.endswith(
+        ".compiler"
+    )  # the way to machine code, and to the GPU: imported when it is needed
+    for module in modules_in(folder.__name__, folder.__path__)
 )
-
-MODULES = (
-    add,
-    dropout,
-    elementwise,
-    gemm,
-    gemm_fma,
-    gemm_held,
-    gemm_mma,
-    gemm_split,
-    gemm_tf32x3,
-    gemm_packed,
-    gemm_wgmma,
-    gemv,
-    gemv_mma,
-    indexing,
-    labels,
-    memory,
-    multi,
-    reduce,
-    rows,
-)
-
-__all__ = [
-    "MODULES",
-    "add",
-    "dropout",
-    "elementwise",
-    "gemm",
-    "gemm_fma",
-    "gemm_held",
-    "gemm_mma",
-    "gemm_packed",
-    "gemm_split",
-    "gemm_tf32x3",
-    "gemm_wgmma",
-    "gemv",
-    "gemv_mma",
-    "indexing",
-    "labels",
-    "memory",
-    "multi",
-    "reduce",
-    "rows",
-]

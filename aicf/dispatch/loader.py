@@ -99,7 +99,7 @@ class KernelLoader:
         self._kept = max(self._kept, 2 * len(kernels))
         if self.runtime.kind != "cuda":
             return
-        from ..cuda_kernels import engine
+        from ..cuda_kernels.compiler import engine
 
         new = [k for k in kernels if k not in self._kernels and any(t.numel for t in k[1].results)]
         built = [(kernel_id, region, self.build(kernel_id, region)) for kernel_id, region in new]
@@ -135,7 +135,7 @@ class KernelLoader:
         if isinstance(built, HostCall):
             given, made = [t.array for t in operands], [t.array for t in results]
             return _host_call(blame.bound(kernel_id, region, built, given, made), variant.id)
-        from ..cuda_kernels import engine
+        from ..cuda_kernels.compiler import engine
 
         if kernel.starts is None:
             kernel.starts = [engine.prepare(launch, region, kernel_id) for launch in built]

@@ -22,7 +22,7 @@ from ..types import TensorDesc, TensorSpec
 from .overlap import distances, overlaps_itself, share
 
 if TYPE_CHECKING:
-    from ..cuda_kernels.tensor_map import Descriptors
+    from ..cuda_kernels.compiler.tensor_map import Descriptors
 
 Descs = Sequence[TensorDesc | None]
 
@@ -301,7 +301,7 @@ class _Builder:
 def _start(
     launch: Launch, region: RegionSpec, kernel_id: str, ins: list[Place], outs: list[Place], work: Place
 ) -> Start:
-    from ..cuda_kernels import engine
+    from ..cuda_kernels.compiler import engine
 
     start = engine.prepare(launch, region, kernel_id)
     fill, maps = [], []

@@ -17,8 +17,8 @@ from ..registry.select import Selector, log_choice
 from ..registry.tuning import Times, Tuning, tuning_of
 from ..rows import RegionSpec
 from ..types import Precision
-from .build.passes import lower, optimize, verify
-from .build.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
+from .emit.passes import lower, optimize, verify
+from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
 from .fuse.schedule import schedule
 from .run.explain import Explanation, explain

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import VerifyError
-from ..graph.build.builder import Builder, GraphEmitter, user_line
+from ..graph.emit.builder import Builder, GraphEmitter, user_line
 from ..ir import Graph, Value
 from ..types import TensorSpec
 from . import checks

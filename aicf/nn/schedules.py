@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import VerifyError
-from ..graph.build.builder import Builder, GraphEmitter
-from ..graph.build.evaluate import evaluate
+from ..graph.emit.builder import Builder, GraphEmitter
+from ..graph.emit.evaluate import evaluate
 from ..ir import Value
 from ..types import i32
 from . import checks

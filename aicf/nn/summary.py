@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..errors import AicfError
-from ..graph.build.builder import Builder, GraphEmitter
+from ..graph.emit.builder import Builder, GraphEmitter
 from ..ir import Role, Value
 from ..registry.trace import render
 from ..types import DType

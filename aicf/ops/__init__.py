@@ -1,41 +1,8 @@
-"""What the ops are: one file per op or small family. Importing this package registers all of them."""
+"""What the ops are: one file per op or small family. Importing this package registers all of them: it imports every module in it."""
 
-from . import (
-    activations,
-    argmax,
-    arithmetic,
-    dropout,
-    gemm,
-    indexing,
-    losses,
-    memory,
-    norms,
-    optimizers,
-    padding,
-    reductions,
-    row_steps,
-    softmax,
-    views,
-)
+from ..discover import modules_in
 from .schema import OpSchema, schema_of, schemas
 
-__all__ = [
-    "OpSchema",
-    "activations",
-    "argmax",
-    "arithmetic",
-    "dropout",
-    "gemm",
-    "indexing",
-    "losses",
-    "memory",
-    "norms",
-    "optimizers",
-    "padding",
-    "reductions",
-    "row_steps",
-    "schema_of",
-    "schemas",
-    "softmax",
-    "views",
-]
+modules_in(__name__, __path__)
+
+__all__ = ["OpSchema", "schema_of", "schemas"]

@@ -33,7 +33,10 @@ PACKAGES = ("aicf.cuda_kernels", "aicf.cpu_kernels")
 # The way from a body to machine code: recorded as versions, and no part of a kernel.
 ROUTE = tuple(
     f"aicf.cuda_kernels.{name}"
-    for name in ("cache", "compile", "dsl", "engine", "keys", "simulate", "workers")
+    for name in (
+        "dsl",
+        *(f"compiler.{n}" for n in ("cache", "compile", "engine", "keys", "simulate", "workers")),
+    )
 )
 
 NOT_BUILT = frozenset(

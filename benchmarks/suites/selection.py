@@ -20,8 +20,8 @@ from typing import Any
 import aicf
 from aicf import nn
 from aicf.device.runtime import runtime
-from aicf.graph.build.passes import lower, optimize, verify
-from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.emit.passes import lower, optimize, verify
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.program import Program

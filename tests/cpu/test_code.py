@@ -15,8 +15,8 @@ import pytest
 
 import aicf
 from aicf.code_cache import disk
-from aicf.cpu_kernels import code
-from aicf.cpu_kernels.loops import MapLoop
+from aicf.cpu_kernels.compiler import code
+from aicf.cpu_kernels.compiler.loops import MapLoop
 from aicf.device.spec import host
 from aicf.rows.program import Program
 from aicf.rows.read import read

@@ -290,7 +290,7 @@ def test_what_is_no_group_is_refused():
 def test_functions_are_exact_to_the_last_digit(name):
     import numba
 
-    from aicf.cpu_kernels import vector_math
+    from aicf.cpu_kernels.compiler import vector_math
 
     function = getattr(vector_math, name)
     every = numba.vectorize(["f4(f4)"])(lambda x: function(x))

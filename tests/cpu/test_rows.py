@@ -7,7 +7,7 @@ import pytest
 from dispatch.layouts import LAYOUTS
 
 from aicf.cpu_kernels import rows as row_loops
-from aicf.cpu_kernels.loops import FoldLoop, MapLoop
+from aicf.cpu_kernels.compiler.loops import FoldLoop, MapLoop
 from aicf.device.spec import host
 from aicf.ops.schema import schema_of
 from aicf.registry.variant import structure

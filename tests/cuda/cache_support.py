@@ -14,7 +14,7 @@ from typing import Any
 from kernel_cases import region
 
 import aicf
-from aicf.cuda_kernels import engine, keys
+from aicf.cuda_kernels.compiler import engine, keys
 from aicf.registry.variant import In, Launch, Num, Out
 
 TARGET = "sm_90a"

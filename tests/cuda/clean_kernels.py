@@ -11,8 +11,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.keys import kernel_digest
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.compiler.keys import kernel_digest
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec
 

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from aicf.cuda_kernels import compile as compiler
+from aicf.cuda_kernels.compiler import compile as compiler
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ import test_gpu_kernels as on_gpu
 from cuda.pathfinder import DynamicLibNotFoundError
 from kernel_cases import VARIANTS, Case, Operands
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device import runtime
 from aicf.device.spec import preset
 from aicf.errors import DeviceError

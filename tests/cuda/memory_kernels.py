@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from ptx_kernels import SHARED, aligned
 
-import aicf.cuda_kernels.bodies.ptx as ptx
-from aicf.cuda_kernels.bodies.tile import each, runs
+import aicf.cuda_kernels.ptx as ptx
 from aicf.cuda_kernels.dsl import cuda, float32, int32, types, uint32
+from aicf.cuda_kernels.tiles.tile import each, runs
 from aicf.registry.variant import In, Launch, Out
 from aicf.types import DType, f32, i64
 

@@ -8,12 +8,12 @@ import numpy as np
 from memory_kernels import launch
 from ptx_kernels import aligned
 
-import aicf.cuda_kernels.bodies.ptx as ptx
-from aicf.cuda_kernels.bodies.layout import Layout
-from aicf.cuda_kernels.bodies.mma_slices import Brought, Fragments, Stored
-from aicf.cuda_kernels.bodies.register_tile import store_tile
-from aicf.cuda_kernels.bodies.tile import zeros
+import aicf.cuda_kernels.ptx as ptx
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
+from aicf.cuda_kernels.gemm.mma_stages import Brought, Fragments, Stored
+from aicf.cuda_kernels.tiles.layout import Layout
+from aicf.cuda_kernels.tiles.register_tile import store_tile
+from aicf.cuda_kernels.tiles.tile import zeros
 from aicf.registry.variant import In, Launch, Num, Out
 from aicf.types import f32, i32
 

@@ -8,12 +8,12 @@ import numpy as np
 from machines.wgmma_model import NUMPY
 from ptx_kernels import BARRIERS, SHARED, aligned
 
-from aicf.cuda_kernels.bodies import ptx
-from aicf.cuda_kernels.bodies.layout import Layout
-from aicf.cuda_kernels.bodies.llvm import const
-from aicf.cuda_kernels.bodies.ptx.wgmma import LINE_BYTES, NBYTES, ROWS, Elements, kinds_of, slab_bytes
-from aicf.cuda_kernels.bodies.tile import each
+from aicf.cuda_kernels import ptx
 from aicf.cuda_kernels.dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
+from aicf.cuda_kernels.llvm import const
+from aicf.cuda_kernels.ptx.wgmma import LINE_BYTES, NBYTES, ROWS, Elements, kinds_of, slab_bytes
+from aicf.cuda_kernels.tiles.layout import Layout
+from aicf.cuda_kernels.tiles.tile import each
 from aicf.registry.variant import In, Launch, Out, TensorMap
 from aicf.types import DType
 

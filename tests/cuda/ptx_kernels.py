@@ -1,11 +1,11 @@
-"""Small kernels around the instructions of bodies/ptx, to run on a GPU and on the model of one, with what they compute.
+"""Small kernels around the instructions of aicf/cuda_kernels/ptx, to run on a GPU and on the model of one, with what they compute.
 
 Each takes blocks of 256 threads: the first warpgroup brings, the second one multiplies. `launch` makes them.
 """
 
 from __future__ import annotations
 
-from aicf.cuda_kernels.bodies import ptx
+from aicf.cuda_kernels import ptx
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
 from aicf.registry.variant import In, Launch, Num, Out, TensorMap
 from aicf.types import DType, i32

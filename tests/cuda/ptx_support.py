@@ -12,7 +12,7 @@ import pytest
 from kernel_cases import desc, region
 from machines.hopper_model import Machine
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.dsl import device as device_function
 from aicf.cuda_kernels.dsl import uint32
 from aicf.registry.variant import In, Launch, Num, Out, TensorMap

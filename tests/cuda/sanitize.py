@@ -46,8 +46,8 @@ from kernel_cases import (
 )
 from ptx_support import regions_of
 
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.bodies import ptx
+from aicf.cuda_kernels import ptx
+from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.dsl import cuda, int32
 from aicf.device.spec import DeviceSpec, preset
 from aicf.dispatch.loader import _build_anew

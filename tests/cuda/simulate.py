@@ -28,7 +28,7 @@ from kernel_cases import (
 )
 from machines import simulated_blocks
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import DeviceSpec
 from aicf.types import ActKind, DType, f16, f32, i32, i64
 

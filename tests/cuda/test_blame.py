@@ -10,7 +10,7 @@ import pytest
 from kernel_cases import region
 
 import aicf
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.dsl import cuda, device, float32
 from aicf.device.spec import preset
 from aicf.errors import KernelCompileError, KernelError

@@ -21,8 +21,8 @@ from kernel_cases import FIRST, VARIANTS, region
 
 import aicf
 from aicf.code_cache import disk
-from aicf.cuda_kernels import cache, engine, workers
-from aicf.cuda_kernels.compile import CompiledKernel
+from aicf.cuda_kernels.compiler import cache, engine, workers
+from aicf.cuda_kernels.compiler.compile import CompiledKernel
 from aicf.device.spec import preset
 from aicf.dispatch import KernelLoader
 from aicf.errors import KernelCompileError

@@ -10,8 +10,8 @@ import pytest
 from clean_kernels import are_new, found_clean
 from kernel_cases import FIRST, FMAS, MORE, VARIANTS, WGMMAS, Case, fused
 
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.keys import kernel_key
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.compiler.keys import kernel_key
 from aicf.device.spec import DeviceSpec
 from aicf.rows import RegionSpec
 from aicf.types import DType

@@ -13,8 +13,8 @@ import pytest
 from kernel_cases import VARIANTS, desc, gemm, region
 
 import aicf
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.compile import numba_signature
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.compiler.compile import numba_signature
 from aicf.cuda_kernels.dsl import with_functions
 from aicf.device.spec import preset
 from aicf.errors import DeviceError, KernelCompileError
@@ -70,7 +70,7 @@ def test_equal_requests_give_the_identical_function():
 
 def test_an_untyped_literal_would_compute_in_f64():
     """What typed_scalar is for: without it this kernel multiplies in f64, with it it does not."""
-    from aicf.cuda_kernels.bodies.elementwise import strided
+    from aicf.cuda_kernels.maps.elementwise_body import strided
 
     def tenth(x):
         return x * 0.1

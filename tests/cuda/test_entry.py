@@ -10,9 +10,9 @@ import wgmma_cases
 from kernel_cases import FIRST, VARIANTS, Case, region
 
 from aicf import config
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.compiler.keys import kernel_key
 from aicf.cuda_kernels.dsl import float32
-from aicf.cuda_kernels.keys import kernel_key
 from aicf.device.spec import preset
 from aicf.device.streams import Captured
 from aicf.errors import SettingError

@@ -17,7 +17,7 @@ from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import PRESETS, from_properties, preset
 from aicf.types import GREATEST, DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i32, rounded
 

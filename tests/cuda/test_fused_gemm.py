@@ -50,8 +50,8 @@ from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels.gemm import parts
-from aicf.cuda_kernels.wgmma_tiling import ATOM, TILINGS
+from aicf.cuda_kernels.gemm.simt import parts
+from aicf.cuda_kernels.gemm.wgmma_tiling import ATOM, TILINGS
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import f16, f32
@@ -170,7 +170,7 @@ def test_what_follows_a_product_has_a_term_of_its_own():
 
 
 def width(r: RegionSpec, variant: str = LARGE) -> int:
-    from aicf.cuda_kernels.gemm import epilogue
+    from aicf.cuda_kernels.gemm.simt import epilogue
 
     return epilogue(r, 2 if variant in MMAS else 4).width
 

@@ -50,7 +50,7 @@ from simulated import outcomes_of
 from test_compile import DEVICES, compile_case
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import DeviceSpec, preset
 from aicf.types import bf16, f16, f32
 

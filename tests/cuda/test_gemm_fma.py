@@ -26,10 +26,12 @@ from wgmma_cases import (
     stashed,
 )
 
-from aicf.cuda_kernels import engine, gemm_fma, gemm_split
-from aicf.cuda_kernels.bodies import fma_slices as slices
-from aicf.cuda_kernels.bodies import gemm_fma as body
-from aicf.cuda_kernels.gemm_fma import Order, Tiling
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import fma as gemm_fma
+from aicf.cuda_kernels.gemm import fma_body as body
+from aicf.cuda_kernels.gemm import fma_stages as slices
+from aicf.cuda_kernels.gemm import split_k as gemm_split
+from aicf.cuda_kernels.gemm.fma import Order, Tiling
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32

@@ -18,11 +18,12 @@ from test_wgmma_split import in_place_of_the_workspace
 from wgmma_cases import ALL, H200, activated, assert_refused, product, residual, stashed
 
 import aicf
-from aicf.cuda_kernels import engine, gemm_held
-from aicf.cuda_kernels.bodies.ptx.held import PLACES, held_line, held_place
-from aicf.cuda_kernels.gemm_held import HELD, SPLIT
-from aicf.cuda_kernels.gemm_split import Parts
-from aicf.cuda_kernels.wgmma_tiling import Tiling
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import rs_wgmma as gemm_held
+from aicf.cuda_kernels.gemm.rs_wgmma import HELD, SPLIT
+from aicf.cuda_kernels.gemm.split_k import Parts
+from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
+from aicf.cuda_kernels.ptx.held import PLACES, held_line, held_place
 from aicf.registry.select import select
 from aicf.registry.variant import KernelVariant, Out
 from aicf.rows import RegionSpec

@@ -16,7 +16,11 @@ from test_wgmma import assert_clean
 from wgmma_cases import BY_NAME, H200, OTHERS, PACKED, TILINGS, TRANSPOSES, assert_refused, product, residual
 
 import aicf
-from aicf.cuda_kernels import engine, gemm, gemm_mma, gemm_packed, gemm_wgmma
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import mma as gemm_mma
+from aicf.cuda_kernels.gemm import packed as gemm_packed
+from aicf.cuda_kernels.gemm import simt as gemm
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.device.spec import preset
 from aicf.registry.select import select
 from aicf.registry.trace import render, selection_lines

@@ -15,8 +15,12 @@ from test_pack import copied
 from test_wgmma import assert_clean
 from wgmma_cases import H200, TRANSPOSES, assert_refused, product, residual
 
-from aicf.cuda_kernels import engine, gemm, gemm_tf32x3, gemm_wgmma, pack
-from aicf.cuda_kernels.bodies.wgmma_sums import sums_of
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import pack
+from aicf.cuda_kernels.gemm import simt as gemm
+from aicf.cuda_kernels.gemm import tf32x3 as gemm_tf32x3
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm.wgmma_mainloop import sums_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32

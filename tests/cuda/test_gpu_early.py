@@ -17,9 +17,9 @@ import wgmma_cases
 from kernel_cases import GEMMS, MMAS, SPLITS, TF32S, VARIANTS, desc, fused, gemm, region
 from ptx_support import ALL, regions_of
 
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.bodies.ptx import fence_memory, launch_next
+from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.dsl import cuda, int32
+from aicf.cuda_kernels.ptx import fence_memory, launch_next
 from aicf.device.runtime import runtime
 from aicf.graph.run.capture import capture
 from aicf.registry.variant import In, Launch, Out

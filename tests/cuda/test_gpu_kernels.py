@@ -32,7 +32,7 @@ from kernel_cases import (
 )  # fmt: skip
 from wgmma_cases import backward, residual
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import DeviceSpec, from_properties
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec

@@ -13,7 +13,7 @@ import pytest
 from test_gpu_kernels import VARIANTS, gpu, opened  # noqa: F401  (fixtures)
 from wgmma_cases import ALL, product
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.types import f16, f32
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

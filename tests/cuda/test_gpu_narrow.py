@@ -7,7 +7,8 @@ from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
 from wgmma_cases import H200, NARROWED, activated, product, residual, stashed
 
-from aicf.cuda_kernels import gemm_wgmma, wgmma_cost
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.types import bf16, f16
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,8 @@ from test_pack import F8, region_of
 from wgmma_cases import OTHERS, PACKED, TRANSPOSES, backward, product, residual, stashed
 
 import aicf
-from aicf.cuda_kernels import engine, pack
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import pack
 from aicf.device.runtime import runtime
 from aicf.dispatch.loader import KernelLoader
 from aicf.dispatch.prepared import prepare

@@ -20,7 +20,7 @@ from wgmma_cases import (
     stashed,
 )
 
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.types import bf16, f16, f32
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,8 @@ from kernel_cases import FIRST, MORE, VARIANTS
 
 from aicf.code_cache import digest
 from aicf.code_cache.digest import Portable
-from aicf.cuda_kernels import cache, dsl, engine, keys
+from aicf.cuda_kernels import dsl
+from aicf.cuda_kernels.compiler import cache, engine, keys
 from aicf.device.spec import preset
 from aicf.registry.variant import Num
 from aicf.types import f32, i32
@@ -123,7 +124,7 @@ def test_a_key_does_not_depend_on_the_file():
 FACTORS = """
 from numba import cuda as numba_cuda
 from aicf.cuda_kernels.dsl import cuda, device
-from aicf.cuda_kernels.bodies.element import feeder
+from aicf.cuda_kernels.tiles.element import feeder
 from aicf.rows.program import Expression
 from aicf.types import f32
 

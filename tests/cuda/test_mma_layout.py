@@ -28,9 +28,9 @@ from machines.hopper_bodies import in_python
 from machines.mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
-from aicf.cuda_kernels.bodies.gemm_mma import held_of, layout_of, sums_of
-from aicf.cuda_kernels.bodies.mma_slices import Brought, Fragments, Stored
-from aicf.cuda_kernels.gemm_mma import Tiling
+from aicf.cuda_kernels.gemm.mma import Tiling
+from aicf.cuda_kernels.gemm.mma_body import held_of, layout_of, sums_of
+from aicf.cuda_kernels.gemm.mma_stages import Brought, Fragments, Stored
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import DType, Precision, bf16, f16, f32

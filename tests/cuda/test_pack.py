@@ -13,8 +13,9 @@ from kernel_cases import desc
 from machines.on_host import OnHost
 from wgmma_cases import H200
 
-from aicf.cuda_kernels import engine, pack
-from aicf.cuda_kernels.compile import signature_of
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.compiler.compile import signature_of
+from aicf.cuda_kernels.gemm import pack
 from aicf.ops.schema import schema_of
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec

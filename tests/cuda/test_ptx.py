@@ -16,7 +16,7 @@ from ptx_support import PLACES, Instructions, assembles, code, computer, groups,
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 from test_ptx_memory import INSTRUCTIONS as OTHERS
 
-import aicf.cuda_kernels.bodies.ptx as ptx
+import aicf.cuda_kernels.ptx as ptx
 from aicf.cuda_kernels.dsl import int32, uint32
 from aicf.registry.variant import In, Out, TensorMap
 from aicf.types import bf16, f16, f32, i32, u8

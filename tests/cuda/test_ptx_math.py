@@ -9,7 +9,7 @@ from memory_kernels import applied
 from ptx_support import PLACES, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
-import aicf.cuda_kernels.bodies.ptx as ptx
+import aicf.cuda_kernels.ptx as ptx
 from aicf.types import f32, i32
 
 WORD, REAL = desc((128,), i32), desc((128,), f32)

@@ -27,8 +27,8 @@ from memory_kernels import (
 from ptx_support import PLACES, Instructions, assembles, code, computer, groups, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
-import aicf.cuda_kernels.bodies.ptx as ptx
-from aicf.cuda_kernels import engine
+import aicf.cuda_kernels.ptx as ptx
+from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.dsl import int32
 from aicf.types import bf16, f16, f32, i32, i64
 

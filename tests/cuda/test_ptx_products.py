@@ -14,7 +14,7 @@ from product_kernels import expected_products, operands, products
 from ptx_support import ALL, PLACES, OnModel, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels.bodies.ptx.wgmma import NBYTES, kinds_of, slab_text
+from aicf.cuda_kernels.ptx.wgmma import NBYTES, kinds_of, slab_text
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32, i32
 

@@ -18,8 +18,8 @@ from ptx_support import PLACES, OnModel, code, computer, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 from tile_kernels import attention, everything, expected_of_everything, layer_norm, softmax
 
-from aicf.cuda_kernels.bodies import register_tile
-from aicf.cuda_kernels.bodies.layout import Layout, RowLayout
+from aicf.cuda_kernels.tiles import register_tile
+from aicf.cuda_kernels.tiles.layout import Layout, RowLayout
 from aicf.registry.variant import In, Launch, Num, Out
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32, i32

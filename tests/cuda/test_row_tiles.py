@@ -22,7 +22,7 @@ from kernel_cases import (
 )
 
 import aicf
-from aicf.cuda_kernels import row_tiles as tiles
+from aicf.cuda_kernels.rows import row_tiles as tiles
 from aicf.device.spec import preset
 from aicf.registry.select import select
 from aicf.types import bf16, f16, f32
@@ -125,7 +125,7 @@ def test_exp_by_a_power_of_two_is_exact_enough_for_halves(dtype):
 
 def test_logsumexp_of_f32_is_as_exact_as_ever():
     """What halves may do is done where all results are halves only."""
-    from aicf.cuda_kernels.rows import _fast
+    from aicf.cuda_kernels.rows.rows import _fast
 
     assert (
         _fast(logsumexp((3, 5), f16))

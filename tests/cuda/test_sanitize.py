@@ -10,7 +10,7 @@ from kernel_cases import desc
 from ptx_support import regions_of
 
 import aicf
-from aicf.cuda_kernels.engine import compile_launch
+from aicf.cuda_kernels.compiler.engine import compile_launch
 from aicf.device.spec import preset
 from aicf.registry.variant import In, Launch, Out
 from aicf.types import i32

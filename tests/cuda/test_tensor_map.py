@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aicf.cuda_kernels import engine, tensor_map
-from aicf.cuda_kernels.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
+from aicf.cuda_kernels.compiler import engine, tensor_map
+from aicf.cuda_kernels.compiler.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
 from aicf.dispatch import prepared
 from aicf.errors import DeviceError
 from aicf.registry.variant import In, Launch, Num, Out, TensorMap, Work

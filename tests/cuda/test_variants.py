@@ -8,8 +8,8 @@ import re
 import pytest
 from kernel_cases import VARIANTS, desc, gemm, region, step
 
-from aicf.cuda_kernels import gemm_mma
-from aicf.cuda_kernels.reduce import Split, reduced, split
+from aicf.cuda_kernels.gemm import mma as gemm_mma
+from aicf.cuda_kernels.rows.reduce import Split, reduced, split
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec

@@ -35,10 +35,12 @@ from wgmma_cases import (
 )
 
 import aicf
-from aicf.cuda_kernels import engine, gemm_wgmma, wgmma_cost
-from aicf.cuda_kernels.bodies.pairs import functions
-from aicf.cuda_kernels.bodies.wgmma_walk import within_bands
-from aicf.cuda_kernels.wgmma_tiling import CHUNK_BYTES, SHARED, Tiling
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm.wgmma_scheduler import within_bands
+from aicf.cuda_kernels.gemm.wgmma_tiling import CHUNK_BYTES, SHARED, Tiling
+from aicf.cuda_kernels.tiles.pairs import functions
 from aicf.device.spec import preset
 from aicf.registry.select import select
 from aicf.rows import RegionSpec

@@ -26,12 +26,12 @@ from wgmma_cases import (
     stashed,
 )
 
-from aicf.cuda_kernels import gemm_wgmma
-from aicf.cuda_kernels.bodies import gemm_wgmma as body
-from aicf.cuda_kernels.bodies import wgmma_sums
-from aicf.cuda_kernels.bodies.ptx.wgmma import layout_bits
 from aicf.cuda_kernels.dsl import device
-from aicf.cuda_kernels.wgmma_tiling import Tiling
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_body as body
+from aicf.cuda_kernels.gemm import wgmma_mainloop as wgmma_sums
+from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
+from aicf.cuda_kernels.ptx.wgmma import layout_bits
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f8e4m3, f16, f32
 

@@ -25,9 +25,11 @@ from wgmma_cases import (
     residual,
 )
 
-from aicf.cuda_kernels import engine, gemm_wgmma, wgmma_cost
-from aicf.cuda_kernels.bodies.wgmma_walk import counter, placer
-from aicf.cuda_kernels.wgmma_tiling import Tiling
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm.wgmma_scheduler import counter, placer
+from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16, f32
 

@@ -28,9 +28,10 @@ from wgmma_cases import (
     stashed,
 )
 
-from aicf.cuda_kernels import gemm_wgmma, wgmma_cost
-from aicf.cuda_kernels.bodies.wgmma_columns import dealt, held_reads
-from aicf.cuda_kernels.wgmma_tiling import OF_C, WARPS, Tiling
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm.wgmma_columns import dealt, held_reads
+from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WARPS, Tiling
 from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32

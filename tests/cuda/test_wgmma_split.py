@@ -1,6 +1,6 @@
 """The Hopper GEMM with k split: what is taken and chosen, that each part is right on the model, that its code is what it should be.
 
-The second launch is gemm_split.py's, and tested there.
+The second launch is gemm/split_k.py's, and tested there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from machines.hopper_model import Machine
 from test_wgmma import assert_clean
 from wgmma_cases import ALL, BY_NAME, H200, SPLITS, TRANSPOSES, VARIANTS, assert_refused, product, residual
 
-from aicf.cuda_kernels import engine, gemm_split, gemm_wgmma, wgmma_cost
-from aicf.cuda_kernels.gemm_split import Parts
-from aicf.cuda_kernels.wgmma_tiling import SPLIT, Tiling
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import split_k as gemm_split
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm.split_k import Parts
+from aicf.cuda_kernels.gemm.wgmma_tiling import SPLIT, Tiling
 from aicf.registry.variant import Out, Work
 from aicf.types import bf16
 

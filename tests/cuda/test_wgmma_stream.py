@@ -35,9 +35,11 @@ from wgmma_cases import (
     stashed,
 )
 
-from aicf.cuda_kernels import gemm, gemm_wgmma, wgmma_stream
-from aicf.cuda_kernels.bodies.wgmma_stream import TOKEN, shares
-from aicf.cuda_kernels.wgmma_tiling import STREAM, Tiling
+from aicf.cuda_kernels.gemm import simt as gemm
+from aicf.cuda_kernels.gemm import stream_k as wgmma_stream
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm.stream_k_body import TOKEN, shares
+from aicf.cuda_kernels.gemm.wgmma_tiling import STREAM, Tiling
 from aicf.types import bf16, f16
 
 # --- who has what -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Kernels around register tiles: a tile of attention on wgmma, a softmax of products on mma.sync, a norm of whole rows, and every
 operation at once.
 
-They show that a few lines over bodies/register_tile.py do what flash attention and row-wise kernels need.
+They show that a few lines over tiles/register_tile.py do what flash attention and row-wise kernels need.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from ptx_kernels import aligned, matrix
 
-from aicf.cuda_kernels.bodies import ptx
-from aicf.cuda_kernels.bodies.layout import Layout, RowLayout
-from aicf.cuda_kernels.bodies.ptx.wgmma import WORDS
-from aicf.cuda_kernels.bodies.register_tile import (
+from aicf.cuda_kernels import ptx
+from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
+from aicf.cuda_kernels.ptx.wgmma import WORDS
+from aicf.cuda_kernels.tiles.layout import Layout, RowLayout
+from aicf.cuda_kernels.tiles.register_tile import (
     fold_rows,
     join_rows,
     join_warps,
@@ -33,8 +34,7 @@ from aicf.cuda_kernels.bodies.register_tile import (
     zip_rows,
     zip_tiles,
 )
-from aicf.cuda_kernels.bodies.tile import permute, raw_runs, zeros
-from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
+from aicf.cuda_kernels.tiles.tile import permute, raw_runs, zeros
 from aicf.registry.variant import In, Launch, Num, Out
 from aicf.types import DType, f32, i32
 

@@ -7,7 +7,8 @@ import itertools
 from fused_gemm_cases import Product, batched, biased, two_biases
 from kernel_cases import ALL, desc, fused  # noqa: F401  (ALL is looked for here)
 
-from aicf.cuda_kernels import gemm_packed, gemm_wgmma
+from aicf.cuda_kernels.gemm import packed as gemm_packed
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.device.spec import preset
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec

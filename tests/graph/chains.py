@@ -8,9 +8,9 @@ import numpy as np
 
 import aicf
 from aicf import nn
-from aicf.graph.build.builder import Builder, GraphEmitter
-from aicf.graph.build.passes import lower, optimize, verify
 from aicf.graph.compile import compile
+from aicf.graph.emit.builder import Builder, GraphEmitter
+from aicf.graph.emit.passes import lower, optimize, verify
 from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.plan import ExecPlan, make_plan

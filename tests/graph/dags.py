@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import aicf
 from aicf.errors import AttrError, TypeInferenceError
-from aicf.graph.build.builder import Builder, GraphEmitter
+from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.ir import EXTERNAL, Graph, Role, Value
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionOp, RegionSpec

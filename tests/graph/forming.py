@@ -8,7 +8,7 @@ from registry.synthetic import STRUCTURES, kernel, structured
 import aicf
 from aicf import nn
 from aicf.device.spec import preset
-from aicf.graph.build.passes import lower
+from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, structure

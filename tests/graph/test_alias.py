@@ -13,7 +13,7 @@ from registry.synthetic import kernel, registry_of
 import aicf
 from aicf import nn
 from aicf.errors import AliasError
-from aicf.graph.build.passes import lower, optimize
+from aicf.graph.emit.passes import lower, optimize
 from aicf.graph.fuse import Region
 from aicf.graph.run.alias import _Resolver, resolve_aliases, why_not_in_place
 from aicf.ir import EXTERNAL, Role

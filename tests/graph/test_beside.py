@@ -10,7 +10,7 @@ from pace import least_ratio
 import aicf
 from aicf import nn
 from aicf.device.spec import preset
-from aicf.graph.build.passes import lower
+from aicf.graph.emit.passes import lower
 from aicf.graph.fuse.compose import Schedule
 from aicf.registry.select import Selector
 from aicf.registry.variant import In, Out

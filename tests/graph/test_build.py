@@ -11,8 +11,8 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.errors import AttrError, CallSpecError, RegistryError, TypeInferenceError, VerifyError
-from aicf.graph.build.builder import Builder, GraphEmitter
-from aicf.graph.build.passes import lower, optimize, verify
+from aicf.graph.emit.builder import Builder, GraphEmitter
+from aicf.graph.emit.passes import lower, optimize, verify
 from aicf.ir import LoweredOp, Role
 from aicf.ops.schema import schema_of
 from aicf.types import AttrPack, TensorSpec
@@ -225,7 +225,7 @@ def test_verify_infers_again_and_compares(spec):
 
 @pytest.mark.spec("E6")
 def test_a_given_type_needs_only_to_be_compatible():
-    from aicf.graph.build.passes import compatible
+    from aicf.graph.emit.passes import compatible
 
     known, dynamic = TensorSpec((3, 4)), TensorSpec(("n", 4))
     assert compatible(known, dynamic)

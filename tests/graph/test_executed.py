@@ -121,7 +121,7 @@ def test_on_a_gpu_the_driver_names_the_kernels_that_were_chosen(monkeypatch):
     import cuda.core
     from cuda.bindings import driver
 
-    from aicf.cuda_kernels.engine import kernel_name
+    from aicf.cuda_kernels.compiler.engine import kernel_name
 
     program = trainer("cuda")
     steps = [s for s in program.plan.steps if s.kernel_id]

@@ -8,8 +8,8 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.device.spec import preset
-from aicf.graph.build.passes import lower
 from aicf.graph.compile import compile
+from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ir import EXTERNAL

@@ -16,7 +16,7 @@ import aicf
 from aicf import nn
 from aicf.device.spec import preset
 from aicf.errors import NoKernelError
-from aicf.graph.build.passes import lower
+from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.registry.select import Selector

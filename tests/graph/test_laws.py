@@ -20,8 +20,8 @@ from registry.synthetic import kernel, registry_of, structured
 import aicf
 from aicf.device.spec import preset
 from aicf.errors import TypeInferenceError
-from aicf.graph.build.passes import lower, optimize
-from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.emit.passes import lower, optimize
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Schedule
 from aicf.graph.fuse.nodes import Open

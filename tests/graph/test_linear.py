@@ -13,8 +13,8 @@ from registry.synthetic import kernel, registry_of
 import aicf
 from aicf import nn
 from aicf.device.spec import preset
-from aicf.graph.build.passes import lower, optimize, verify
-from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.emit.passes import lower, optimize, verify
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.plan import make_plan

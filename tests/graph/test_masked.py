@@ -10,7 +10,7 @@ import aicf
 from aicf import nn
 from aicf.device.spec import preset
 from aicf.errors import OutOfBoundsError
-from aicf.graph.build.autodiff import gradients
+from aicf.graph.emit.autodiff import gradients
 from aicf.registry.checks import unmasked
 from aicf.registry.select import Selector
 

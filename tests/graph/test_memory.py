@@ -15,8 +15,8 @@ from aicf import nn
 from aicf.device.runtime import ALIGNMENT
 from aicf.device.spec import preset
 from aicf.dispatch import default_registry
-from aicf.graph.build.trace import Recipe
 from aicf.graph.compile import compile_graph
+from aicf.graph.emit.trace import Recipe
 from aicf.graph.run import memory
 from aicf.graph.run.memory import Life, arrange
 from aicf.registry.select import Selector

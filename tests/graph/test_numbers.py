@@ -11,7 +11,7 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.errors import AttrError, RegistryError, StateError, TypeInferenceError, VerifyError
-from aicf.graph.build.builder import Builder, GraphEmitter
+from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.ops.schema import Int, Number, elementwise, schema_of, unregister
 
 from .chains import model_of

@@ -17,8 +17,8 @@ import aicf
 from aicf import nn
 from aicf.device.spec import preset
 from aicf.errors import NoKernelError
-from aicf.graph.build.passes import lower, optimize
-from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.emit.passes import lower, optimize
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse import compose, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops.schema import elementwise, unregister

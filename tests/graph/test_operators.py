@@ -11,10 +11,10 @@ import pytest
 
 import aicf
 from aicf.errors import AicfError, TypeInferenceError, VerifyError
-from aicf.graph.build.builder import Builder, GraphEmitter
-from aicf.graph.build.evaluate import evaluate
-from aicf.graph.build.passes import optimize
-from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.emit.builder import Builder, GraphEmitter
+from aicf.graph.emit.evaluate import evaluate
+from aicf.graph.emit.passes import optimize
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.ir import Role
 from aicf.ops import schemas
 

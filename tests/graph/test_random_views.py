@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aicf.graph.build.builder import Builder, GraphEmitter
+from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.ops.schema import schema_of
 from aicf.rows.program import Program, Reduction
 from aicf.rows.read import read

@@ -18,8 +18,8 @@ from registry.synthetic import registry_of, structured
 from rounding_points import jumps
 
 import aicf
-from aicf.graph.build.passes import lower, optimize
-from aicf.graph.build.trace import Recipe, trace
+from aicf.graph.emit.passes import lower, optimize
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse.schedule import schedule
 from aicf.ops import record
 from aicf.ops.schema import schema_of

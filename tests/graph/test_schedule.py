@@ -16,9 +16,9 @@ from nn.mlp import mlp, on_each_device
 import aicf
 from aicf import nn
 from aicf.errors import TypeInferenceError
-from aicf.graph.build.passes import lower, optimize, verify
-from aicf.graph.build.trace import Recipe, trace
 from aicf.graph.compile import compile
+from aicf.graph.emit.passes import lower, optimize, verify
+from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse.schedule import _Run, schedule
 from aicf.ops.schema import VIEW, schema_of
 from examples import examples
@@ -153,8 +153,8 @@ def test_chains_that_come_interleaved_are_taken_apart(picks):
 
 def test_the_order_is_the_same_in_every_process():
     text = (
-        "from aicf import nn; from aicf.graph.build.trace import *; from nn.mlp import mlp\n"
-        "from aicf.graph.build.passes import *; from aicf.graph.fuse.schedule import schedule\n"
+        "from aicf import nn; from aicf.graph.emit.trace import *; from nn.mlp import mlp\n"
+        "from aicf.graph.emit.passes import *; from aicf.graph.fuse.schedule import schedule\n"
         "m = mlp(sizes=(5, 7, 7, 3)); r = Recipe(m, 'train', nn.SoftmaxCrossEntropy(), nn.Adam(clip_norm=1.0))\n"
         "g = optimize(trace(r, m.sizes, 'cpu')); print([op.oid for op in schedule(lower(g), g)])"
     )

@@ -13,7 +13,7 @@ from registry.synthetic import registry_of, structured
 import aicf
 from aicf import nn
 from aicf.errors import NoKernelError, VerifyError
-from aicf.graph.build.passes import lower
+from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.ops.schema import schema_of
 from aicf.registry.measured import Header, Measured, Timing

@@ -153,7 +153,7 @@ def test_it_is_told_by_info(add_n, capsys):
 
 
 def test_cuda_kernels_take_it(add_n):
-    from aicf.cuda_kernels import engine
+    from aicf.cuda_kernels.compiler import engine
 
     device, x = preset("h200"), TensorDesc.dense(TensorSpec((64, 128), device="cuda"))
     region = RegionSpec.single(add_n.kind, add_n.pack({"gain": 0.5}), [x] * 5, [x])

@@ -11,7 +11,7 @@ from aicf.cuda_kernels.dsl import Deferred, Name, _Materials
 from aicf.registry.variant import In, Num, Out, TensorMap, Work
 from aicf.types import u8
 
-PTX = "aicf.cuda_kernels.bodies.ptx."
+PTX = "aicf.cuda_kernels.ptx."
 
 
 def to_tf32(x: np.ndarray) -> np.ndarray:

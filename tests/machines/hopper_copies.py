@@ -27,7 +27,7 @@ def moved(address: int, place: tuple[int, int]) -> int:
 
 
 class Copies:
-    """What a Machine (hopper_model.py) has of it; methods named as the factories of bodies/ptx make what those make."""
+    """What a Machine (hopper_model.py) has of it; methods named as the factories of aicf/cuda_kernels/ptx make what those make."""
 
     def shared_address(self) -> Any:
         return lambda array: START | self.current.block.rank << RANK_AT

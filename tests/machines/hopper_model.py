@@ -1,5 +1,5 @@
 """A Hopper multiprocessor or two, as far as a warp-specialised kernel can tell: kernel bodies as they are, run thread by
-thread in Python, with every instruction of bodies/ptx done as the PTX manual says it is.
+thread in Python, with every instruction of aicf/cuda_kernels/ptx done as the PTX manual says it is.
 
 What is asynchronous there happens here at a random moment between where it may begin and where it is waited for, in a random
 order: copies, products, stores, and the steps of threads. What is written is what is read: an operand that is overwritten
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from aicf.cuda_kernels.bodies.ptx.held import PLACES
-from aicf.cuda_kernels.bodies.ptx.wgmma import slab_text
+from aicf.cuda_kernels.ptx.held import PLACES
+from aicf.cuda_kernels.ptx.wgmma import slab_text
 from aicf.registry.variant import Launch
 from machines.fibers import Fiber, Stuck
 from machines.hopper_bodies import Cuda, argument, bodies
@@ -109,7 +109,7 @@ class Thread(Fiber):
 
 
 class Machine(Copies):
-    """Runs a launch. Its methods named as the factories of bodies/ptx make what those make."""
+    """Runs a launch. Its methods named as the factories of aicf/cuda_kernels/ptx make what those make."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

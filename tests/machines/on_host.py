@@ -18,9 +18,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aicf.cuda_kernels.compile import kernel_name, numba_signature, signature_of
+from aicf.cuda_kernels.compiler.compile import kernel_name, numba_signature, signature_of
+from aicf.cuda_kernels.compiler.table import tables_of
 from aicf.cuda_kernels.dsl import materialise
-from aicf.cuda_kernels.table import tables_of
 from aicf.registry.variant import In, Launch, Num, Table, Work
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16

@@ -107,7 +107,7 @@ def test_one_state_for_all_dropouts_and_one_advance_after_all_of_them():
 
 
 def _ops(program):
-    from aicf.graph.build.trace import trace
+    from aicf.graph.emit.trace import trace
 
     return trace(program.recipe, program.recipe.model.sizes, "cpu").ops
 

@@ -10,13 +10,13 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.cpu_kernels import loops
-from aicf.cpu_kernels.code import loop_key
-from aicf.cuda_kernels import engine
-from aicf.cuda_kernels.keys import kernel_digest
+from aicf.cpu_kernels.compiler import loops
+from aicf.cpu_kernels.compiler.code import loop_key
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.compiler.keys import kernel_digest
 from aicf.device.spec import DeviceSpec, host, preset
-from aicf.graph.build.trace import Recipe
 from aicf.graph.compile import compile_graph
+from aicf.graph.emit.trace import Recipe
 from aicf.registry.select import Selector
 from aicf.registry.variant import HostCall
 from aicf.types import DType, TensorSpec, bf16, f16, f32

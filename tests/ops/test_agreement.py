@@ -133,7 +133,7 @@ def test_exp_by_its_own_name_is_what_math_exp_is(op, scalar, device):
 
 
 def test_loops_of_the_host_use_the_vectorised_functions_under_either_name():
-    from aicf.cpu_kernels import compose, vector_math
+    from aicf.cpu_kernels.compiler import compose, vector_math
 
     read = compose.compiled(swish).py_func.__globals__
     assert read["exp"] is vector_math.exp

@@ -185,7 +185,7 @@ def test_blobs_are_what_they_were(op):
 
 def test_graphs_and_info_tell_names(capsys):
     from aicf.cli import main
-    from aicf.graph.build.builder import Builder, GraphEmitter
+    from aicf.graph.emit.builder import Builder, GraphEmitter
 
     builder = Builder()
     ctx = GraphEmitter(builder, "cpu")

@@ -34,7 +34,7 @@ class ScanRows:
         return roofline(device, bytes=region.nbytes, flops=region.results[0].numel)
 
     def build(region, device):
-        from aicf.cpu_kernels.loops import MapLoop
+        from aicf.cpu_kernels.compiler.loops import MapLoop
 
         program = read(region)
         before, after = program.before, program.after

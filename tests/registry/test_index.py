@@ -16,7 +16,7 @@ from pace import least_seconds
 from aicf import default_registry
 from aicf.device.spec import preset
 from aicf.errors import NoKernelError
-from aicf.graph.build.passes import lower
+from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.compose import Composer, Schedule
 from aicf.graph.fuse.nodes import Open

@@ -21,7 +21,7 @@ from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
 from ...whole import Uninterrupted
-from ..build.trace import ACCUMULATED, Recipe, declared_names, trace
+from ..emit.trace import ACCUMULATED, Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
 from .executor import Executor

@@ -18,7 +18,7 @@ from ...ir import KEPT, Graph, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
 from ...whole import Uninterrupted, shared_lock
-from ..build.trace import ACCUMULATED
+from ..emit.trace import ACCUMULATED
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""The key of a compiled kernel: a digest of everything its machine code depends on, computed without numba.
+
+That is the body's bytecode, constants, defaults and closure, and the functions and factories it calls, recursively, so that
+a kernel written in a notebook counts as much as aicf's own; its parameter types, target, launch bounds and strictness; the
+route from body to cubin (`compile.py`, read in the same way); and the versions of the compilers. Line numbers, file names and
+comments don't count. Classes, and all that belongs to Python, NumPy, numba and the rest of `LIBRARIES`, are known by their names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+from ...code_cache.digest import Description, Portable, Undescribable, digest, pack, version
+from ...registry.variant import Launch
+from .compile import Signature, compile_kernel, kernel_name, launch_bounds, waits_itself
+
+FORMAT = 1  # of keys; a change of what is hashed changes it
+
+PACKAGES = ("aicf", "numba-cuda", "numba", "llvmlite", "cuda-core", "numpy")
+# Each by the name of its wheel for CUDA 13 and for CUDA 12; a machine without a wheel takes the system's.
+TOOLKIT = (("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"), ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"))
+
+
+def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool = False) -> str | None:
+    """32 hexadecimal digits; None for a body that depends on something which can't be described.
+
+    strict  of the region: compiled without contraction
+    """
+    described = kernel_digest(launch, signature, target, strict)
+    return None if described is None else digest(pack("kernel", described, toolchain())).hex()
+
+
+def kernel_digest(
+    launch: Launch, signature: Signature, target: str, strict: bool = False, portable: bool = False
+) -> bytes | None:
+    """Of the kernel alone, whatever compiles it; None as above. `portable`: by source, the same for every Python."""
+    body = body_digest(launch.body, Portable if portable else Description)
+    parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict, waits_itself(launch))
+    return None if body is None else digest(pack("launch", body, repr(parts).encode()))
+
+
+_BODIES: weakref.WeakKeyDictionary[Any, dict[type[Description], bytes | None]] = weakref.WeakKeyDictionary()
+
+
+def body_digest(body: Any, by: type[Description] = Description) -> bytes | None:
+    known = _BODIES.setdefault(body, {})
+    if by not in known:
+        try:
+            known[by] = digest(by().of(body))
+        except Undescribable:
+            known[by] = None
+    return known[by]
+
+
+@functools.cache
+def toolchain() -> bytes:
+    """What compiles: the route, the versions of its packages, and settings of numba's that change code."""
+    versions = [(name, version(name)) for name in PACKAGES]
+    wheels = [(name, version(name)) for names in TOOLKIT for name in names]
+    settings = sorted(
+        v for v in os.environ.items() if v[0].startswith(("NUMBA_CUDA_", "NUMBA_DEBUG", "NUMBA_OPT"))
+    )
+    system = [] if all(any(map(version, names)) for names in TOOLKIT) else system_toolkit()
+    facts = (FORMAT, sys.implementation.cache_tag, versions, wheels, settings, system)
+    return digest(pack("toolchain", repr(facts).encode(), Description().of(compile_kernel)))
+
+
+def system_toolkit() -> list[str]:
+    """The compiler libraries where no wheel brings them: their real paths, whose names end in versions."""
+    homes = [os.environ.get(v) for v in ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH")]
+    roots = [Path(home) for home in [*homes, "/usr/local/cuda", "/usr"] if home]
+    patterns = ("lib*/libnvJitLink.so*", "lib/*/libnvJitLink.so*", "nvvm/lib*/libnvvm.so*", "lib/*/libnvvm.so*",
+                "bin/nvJitLink*.dll", "nvvm/bin/nvvm*.dll")  # fmt: skip
+    return sorted({os.path.realpath(file) for root in roots for p in patterns for file in root.glob(p)})

@@ -1,0 +1,1 @@
+"""Matrix products: variants, their bodies (`*_body.py`), and what these share."""

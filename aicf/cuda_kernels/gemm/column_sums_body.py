@@ -1,0 +1,71 @@
+"""How the sums of a tile become results, and, if they are asked for, sums of the columns of these: a line per tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dsl import cuda, device, float32
+from ..tiles.element import putter
+from ..tiles.fragment import fragment
+from ..tiles.tile import column_sums, each, put_runs
+from .epilogue import Epilogue
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the threads of a block hold of its m x n tile.
+
+    columns  of each element that a thread holds: which of its own columns that is
+    width    own columns that are neighbours; runs of them are `apart` columns apart
+    lines    threads that hold the same columns
+    """
+
+    m: int
+    n: int
+    columns: tuple[int, ...]
+    width: int
+    apart: int
+    lines: int
+    threads: int
+
+
+def writer(epilogue: Epilogue, held: Held, write_run: Callable[..., Any]) -> Any:
+    """`write(acc, env, shared, thread, place, corner, n, operands)`: `write_run(i, products, env)` for all that a thread
+    holds, and sums of columns of what that returns.
+
+    shared    32-bit words that nobody reads any more once all threads are here, `lines * n` or more, aligned to 16 bytes
+    place     line * n + this thread's first column, in the tile; a line is one of those that hold the same columns
+    corner    the tile's first row and column
+    operands  of the epilogue
+
+    Row i of tiles writes to line i of the workspace, or, the only one, to the result.
+    A column is added up by its threads' rows, then by lines: always in the same order.
+    """
+    if epilogue.sums is None:
+        write_each = each(len(held.columns), epilogue.width, write_run)
+        return device(lambda acc, env, shared, thread, place, corner, n, operands: write_each(acc, env))
+    own = max(held.columns) + 1
+    add = column_sums(len(held.columns), epilogue.width, held.columns, own, write_run)
+    put = put_runs(own // held.width, held.width, held.apart, 1)
+    get, keep = fragment(1, 1, 1), putter(epilogue.sums)
+    tile_m, tile_n, lines, threads = held.m, held.n, held.lines, held.threads
+
+    def write(acc, env, shared, thread, place, corner, n, operands):
+        sums = add(acc, env)
+        cuda.syncthreads()  # nobody reads operands there any more
+        put(shared, place, sums)
+        cuda.syncthreads()
+        column = np.int32(thread)
+        while column < tile_n:
+            total = float32(0)
+            for line in range(lines):
+                total += get(shared, np.int32(line * tile_n + column))[0]
+            if corner[1] + column < n:
+                keep(operands[4][0], corner[0] // tile_m * n + corner[1] + column, total)
+            column += threads
+
+    return device(write)

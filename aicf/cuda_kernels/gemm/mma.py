@@ -1,0 +1,258 @@
+"""Variants for matrix products on tensor cores by mma.sync, sm_80 and newer; operands, epilogues and results are those of
+simt.py, and operands may lie anyhow: the better rows are aligned, the wider the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import L2_PER_SM, Cost, roofline
+from ...registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
+from ...rows import RegionSpec
+from ...rows.by_form import by_form
+from ...types import Precision, TensorDesc, bf16, f16, f32
+from . import column_sums
+from . import simt as gemm
+from . import split_k as gemm_split
+
+WIDEST = 16  # bytes that one copy to shared memory takes
+NARROWEST = 4  # that it takes: numbers narrower than that go through registers
+ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
+FEW = 32  # sums of a thread: with more, there are no registers for numbers on their way
+CEILING = {
+    8: 0.9,
+    9: 0.65,
+}  # of the tensor cores' rate, that mma.sync reaches, by architecture; published figures
+CEILING_LATER = 0.3  # guess
+# What follows was measured on an H200.
+START_US = 0.8  # until the first slices are asked for, and from the last one to the results
+STEP_US = 0.1  # between slices: a barrier, and fragments on their way from shared memory
+COPIED_TRIP_US = 0.06  # of a slice's trip, what is not hidden, for each of those in flight
+HELD_US = 0.55  # a slice, of numbers that go through registers: nobody else's arithmetic hides their trip
+COPY_US = (
+    0.0016  # of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
+)
+HELD_COPIES = 2  # a load and a store for each number that goes through registers
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A block of warps_m x warps_n warps computes an m x n tile.
+
+    depth   of k in a slice
+    stages  slices in shared memory, all but one of them on their way
+    blocks  for each multiprocessor: registers are limited for them
+    """
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    depth: int
+    stages: int
+    blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.depth}"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def sums(self) -> int:
+        """Of a thread."""
+        return self.m * self.n // self.threads
+
+    def shared(self, itemsize: int) -> int:
+        return ALIGNED + self.stages * (self.m + self.n) * self.depth * itemsize
+
+    def resident(self, itemsize: int, device: DeviceSpec) -> int:
+        """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
+        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared(itemsize) + 1024)))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How a or b comes in.
+
+    lines_fast  whether lines are contiguous, not k
+    width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16
+    """
+
+    name: str
+    lines_fast: bool
+    width: int
+
+
+def operands(region: RegionSpec) -> tuple[Operand, Operand]:
+    p, _ = gemm.parts(region)
+    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
+    return (
+        _operand("a", region.operands[p.a], a_batch, (p.m, a_m), (p.k, a_k)),
+        _operand("b", region.operands[p.b], b_batch, (p.n, b_n), (p.k, b_k)),
+    )
+
+
+def _operand(
+    name: str, matrix: TensorDesc, batch: list[int], lines: tuple[int, int], depth: tuple[int, int]
+) -> Operand:
+    """`lines` and `depth` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
+    compute addresses with it."""
+    made, size = [], matrix.dtype.itemsize
+    for lines_fast, (inner, step), (_, pitch) in ((False, depth, lines), (True, lines, depth)):
+        runs = step == 1 or inner == 1
+        width = gcd(WIDEST, matrix.alignment, size * gcd(*batch, pitch))
+        made.append((runs, width, Operand(name, lines_fast, width if runs else size)))
+    return max(made, key=lambda option: option[:2])[-1]
+
+
+def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
+    """What every tiling of a precision refuses."""
+    taken = (f16, bf16) if precision is Precision.exact else (f32,)
+
+    @by_form
+    def unfit(region: RegionSpec) -> Reject | None:
+        factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
+        if len(factors) > 1 or not factors <= set(taken):
+            found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
+            return Reject("dtype", f"the product is in {found}, needs {needed}")
+        if precision > (allowed := Precision(region.attrs["precision"])):
+            return Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
+        return None
+
+    def strict(region: RegionSpec) -> Reject | None:
+        """Slices are summed from zero, and then added up: in an order that exact products don't have."""
+        if region.strict and precision is Precision.tf32x3:
+            return Reject("strict", gemm_split.STRICT)
+        return None
+
+    def refusal(region: RegionSpec) -> Reject | None:
+        return unfit(region) or strict(region) or gemm.refusal(region)
+
+    return refusal
+
+
+def _checks(region: RegionSpec, tiling: Tiling) -> Checks:
+    for operand in operands(region):
+        if operand.width < NARROWEST and tiling.sums > FEW:
+            found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
+            yield Reject("aligned", f"{found}, needs {NARROWEST}")
+
+
+def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, device: DeviceSpec) -> Cost:
+    """Whole tiles of flops; operands once from memory and once per tile from the cache.
+
+    `stages` - 1 slices are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
+    What is narrower than 16 bytes takes more copies, which warps issue in the place of products.
+    """
+    p, _ = gemm.parts(region)
+    itemsize = p.dtype.itemsize
+    (blocks,) = gemm.grid(p, tiling.m, tiling.n)
+    slices = max(1, cdiv(p.k, tiling.depth))
+    efficiency *= CEILING.get(device.arch[0], CEILING_LATER)
+    speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
+    multiply = 2.0 * tiling.m * tiling.n * tiling.depth / speed if speed else 0.0
+    resident = tiling.resident(itemsize, device)
+    copies = 0.0
+    held = HELD_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
+    for operand, lines in zip(operands(region), (tiling.m, tiling.n)):
+        nbytes, each = lines * tiling.depth * itemsize / 32, HELD_COPIES if operand.width < NARROWEST else 1
+        copies += nbytes * (each / operand.width - 1 / WIDEST)
+    if copies and multiply:
+        efficiency *= multiply / (multiply + copies * COPY_US)
+    finish = gemm.finish_us(region, tiling.m * tiling.n)
+    nbytes = (tiling.m + tiling.n) * tiling.depth * itemsize
+    crowd = min(resident, cdiv(blocks, device.sms))
+    arrive = (COPIED_TRIP_US + crowd * nbytes / L2_PER_SM * 1e-3) / (tiling.stages - 1)
+    lines = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
+    cost = roofline(
+        device, bytes=region.nbytes, memory_efficiency=gemm.MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
+        efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(lines * p.k * itemsize),
+        chain=START_US + slices * (held + STEP_US + max(0.0, arrive - multiply)), finish=finish,
+    )  # fmt: skip
+    return column_sums.with_sums(cost, region, tiling.m, device)
+
+
+FAMILIES = {
+    precision: _family(precision) for precision in (Precision.exact, Precision.tf32, Precision.tf32x3)
+}
+
+
+def _mma(
+    tiling: Tiling, efficiency: float, precision: Precision = Precision.exact, suffix: str = ""
+) -> KernelVariant:
+    """A tiling as a variant: of half types if it is exact, else of f32. `efficiency`: of what mma.sync reaches, with the chip
+    full; of halves and 3xTF32 measured on an H200, of TF32 scaled like those."""
+    m, n, halves = tiling.m, tiling.n, precision is Precision.exact
+    name = ("" if halves else f"{precision.name}_") + f"{m}x{n}{suffix}"
+    if precision is Precision.tf32x3:
+        efficiency /= 3  # as many products
+    how = {
+        Precision.exact: "mma.sync m16n8k16; f16 or bf16, f32 sums",
+        Precision.tf32: "mma.sync m16n8k8; f32 rounded to tf32, f32 sums",
+        Precision.tf32x3: "mma.sync m16n8k8; f32 as two tf32 parts each, three products; infinities become NaN",
+    }[precision]
+    shared = tiling.shared(2 if halves else 4)
+
+    @variant(
+        "gemm",
+        id=f"cuda.gemm_mma_{name}.v1",
+        takes=gemm.TAKES_SUMS,
+        needs=("sm_80",),
+        shared=shared,
+        family=FAMILIES[precision],
+    )
+    class Mma:
+        __doc__ = f"""A block of {tiling.warps_m} x {tiling.warps_n} warps per {m} x {n} tile, by {how}.
+
+        Slices {tiling.depth} deep, {tiling.stages} in shared memory, brought by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
+        rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield from _checks(region, tiling)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            rate = gemm.parts(region)[0].dtype.name if halves else "tf32"
+            return _cost(tiling, efficiency, rate, region, device)
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return [_launch(tiling, precision, region), *column_sums.launches(region, m, device)]
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            return column_sums.workspace(region, m)
+
+    return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _launch(tiling: Tiling, precision: Precision, region: RegionSpec) -> Launch:
+    from .mma_body import PAIR, mma
+
+    p, _ = gemm.parts(region)
+    a, b = operands(region)
+    kind = p.dtype.name if precision is Precision.exact else precision.name
+    body = mma(
+        tiling, kind, (a.lines_fast, b.lines_fast), (a.width, b.width), gemm.epilogue(region, PAIR, tiling.m)
+    )
+    grid, shared = gemm.grid(p, tiling.m, tiling.n), tiling.shared(p.dtype.itemsize)
+    return Launch(body, grid, (tiling.threads,), gemm.arguments(region, tiling.m), shared)
+
+
+gemm_mma_32x32 = _mma(Tiling(32, 32, 2, 2, 64, 4, 4), 0.2)
+gemm_mma_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 4, 4), 0.37)
+gemm_mma_64x128 = _mma(Tiling(64, 128, 2, 2, 32, 4, 3), 0.46)
+gemm_mma_128x64 = _mma(Tiling(128, 64, 2, 2, 32, 4, 3), 0.46)
+gemm_mma_128x128 = _mma(Tiling(128, 128, 2, 2, 32, 3, 2), 0.62)
+gemm_mma_128x256 = _mma(Tiling(128, 256, 2, 4, 32, 4, 1), 0.77)
+gemm_mma_256x128 = _mma(Tiling(256, 128, 4, 2, 32, 4, 1), 0.77)
+gemm_mma_128x256_deep = _mma(Tiling(128, 256, 2, 4, 64, 3, 1), 0.82, suffix="_deep")
+
+gemm_mma_tf32_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 3, 4), 0.37, Precision.tf32)
+gemm_mma_tf32_128x128 = _mma(Tiling(128, 128, 2, 2, 16, 3, 2), 0.62, Precision.tf32)
+gemm_mma_tf32_128x256 = _mma(Tiling(128, 256, 2, 4, 16, 4, 1), 0.77, Precision.tf32)
+
+gemm_mma_tf32x3_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 3, 3), 0.61, Precision.tf32x3)
+gemm_mma_tf32x3_128x128 = _mma(Tiling(128, 128, 2, 4, 32, 3, 1), 0.715, Precision.tf32x3)

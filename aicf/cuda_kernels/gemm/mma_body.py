@@ -1,0 +1,196 @@
+"""Matrix products on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
+
+Strides, epilogue and what is computed are those of simt.py. Slices of operands lie in shared memory as mma_stages.py says,
+several of them, of which one is multiplied and the others are on their way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..dsl import cuda, device, int32, types, uint32
+from ..ptx import (
+    commit_copies,
+    forget,
+    multiply_held,
+    multiply_steps,
+    read_fragments,
+    shared_address,
+    wait_copies,
+)
+from ..tiles.layout import Layout
+from ..tiles.tile import add_tiles, zeros
+from .blocks import block_place
+from .column_sums_body import Held, writer
+from .epilogue import Epilogue, finisher
+from .mma import ALIGNED, Tiling
+from .mma_stages import Brought, Fragments, Stored
+
+PAIR = 2  # neighbouring columns that a thread holds of an mma's result
+LINES = 8  # lanes of a warp, that hold the same columns
+
+
+def layout_of(tiling: Tiling) -> Layout:
+    """Of a warp's sums."""
+    return Layout(tiling.m // tiling.warps_m, tiling.n // tiling.warps_n, run=PAIR)
+
+
+def held_of(tiling: Tiling) -> Held:
+    """What the threads of a block hold of its tile: pairs of columns, eight apart."""
+    layout = layout_of(tiling)
+    lines = LINES * tiling.warps_m
+    return Held(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, lines, tiling.threads)
+
+
+def sums_of(tiling: Tiling) -> Any:
+    """`at(thread)`: line * n + first column of a thread; those who hold the same columns have a line each."""
+    across, n, warp_n, place = tiling.warps_n, tiling.n, tiling.n // tiling.warps_n, layout_of(tiling).place()
+
+    def at(thread):
+        warp = thread // 32
+        line, column = place(0, 0, thread % 32)
+        return (warp // across * LINES + line) * n + warp % across * warp_n + column
+
+    return device(at)
+
+
+def summed(kind: str, count: int) -> tuple[Any, Any]:
+    """(`begin(sums)`: what the products of a slice are added to; `end(sums, part)`: the sums after it).
+
+    Tensor cores cut their sums off, always towards zero: after the 3 x 512 products of k = 4096, 3e-5 of a sum is gone. What is
+    to be as exact as f32 is therefore summed slice by slice, and their sums are added up by the ordinary cores, which round.
+    """
+    if kind != "tf32x3":
+        return device(lambda sums: sums), device(lambda sums, part: part)
+    nothing = zeros(count)
+    return device(lambda sums: nothing), add_tiles(count)
+
+
+@functools.cache
+def mma(
+    tiling: Tiling, kind: str, lines_fast: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
+) -> Callable[..., None]:
+    """A block per tile of the result.
+
+    kind        of product: see `ptx.multiply_steps`
+    lines_fast  for a and b: whether lines are contiguous, not k
+    widths      bytes that are copied at a time, to which pointers and rows are aligned
+
+    Each slice is waited for before the last products of the one before it: its first fragments are read while they run. A
+    barrier then tells that it is here for all, and that nobody reads the buffer that the next copies go to.
+    """
+    m_warps, n_warps, threads = tiling.warps_m, tiling.warps_n, tiling.threads
+    tile_m, tile_n, depth, itemsize = tiling.m, tiling.n, tiling.depth, epilogue.dtype.itemsize
+    warp_m, warp_n = tile_m // m_warps, tile_n // n_warps
+    a_stored = Stored(tile_m, depth, itemsize, lines_fast[0])
+    b_stored = Stored(tile_n, depth, itemsize, lines_fast[1])
+    a_part, b_part = Fragments(a_stored, warp_m // 16, True), Fragments(b_stored, warp_n // 16, False)
+    a_brought, b_brought = Brought(a_stored, widths[0], threads), Brought(b_stored, widths[1], threads)
+    a_bytes, stage = a_stored.nbytes, a_stored.nbytes + b_stored.nbytes
+    ahead_stages, ring = tiling.stages - 1, tiling.stages * stage
+    accumulators = layout_of(tiling).count
+
+    a_lane, b_lane, place = a_part.lane(), b_part.lane(), layout_of(tiling).place()
+    a_first, a_fetch, a_store = a_brought.first(), a_brought.fetch(), a_brought.store()
+    b_first, b_fetch, b_store = b_brought.first(), b_brought.fetch(), b_brought.store()
+    a_offset, b_offset = a_stored.offset(), b_stored.offset()
+    reads = a_part.places, b_part.places, *lines_fast
+    first, multiply, finish_slice = (
+        read_fragments(*reads), multiply_steps(kind, *reads), multiply_held(kind, warp_m // 16)
+    )  # fmt: skip
+    address, commit, wait, wait_all = (
+        shared_address(), commit_copies(), wait_copies(tiling.stages - 2), wait_copies(0)
+    )  # fmt: skip
+    start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, forget()
+    begin, end = summed(kind, accumulators)
+    place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
+    aligned = ALIGNED
+
+    def write_run(i, products, env):
+        row0, column0, lane, m, n, scales, operands = env
+        x, y = place(i, 0, apart(lane))
+        r, q = row0 + x, column0 + y
+        if r < m and q < n:
+            return finish(r, q, products, n, scales, operands)
+        return outside
+
+    sums_at, write = sums_of(tiling), writer(epilogue, held_of(tiling), write_run)
+
+    def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
+        m, n = sizes[0], sizes[1]
+        base = uint32(address(cuda.shared.array(0, types.uint8)))
+        base = uint32((base + uint32(aligned - 1)) // uint32(aligned) * uint32(aligned))
+        thread = int32(cuda.threadIdx.x)
+        lane, warp = thread % 32, thread // 32
+        row0, column0, a_from, b_from, k, corner = place_block(
+            np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps
+        )
+
+        # what this thread brings of each slice: its first unit's line and depth
+        a_line, a_depth = a_first(thread)
+        b_line, b_depth = b_first(thread)
+        a_at = a_from + (row0 + a_line) * a_steps[-2] + a_depth * a_steps[-1]
+        b_at = b_from + (column0 + b_line) * b_steps[-1] + b_depth * b_steps[-2]
+        a_put = uint32(base + uint32(a_offset(a_line, a_depth)))
+        b_put = uint32(base + uint32(a_bytes + b_offset(b_line, b_depth)))
+        a_lines, b_lines = np.int32(m - row0 - a_line), np.int32(n - column0 - b_line)
+
+        # where its warp's part begins, and its part of the fragments there
+        warp_row, warp_column = warp // n_warps * warp_m, warp % n_warps * warp_n
+        a_row, a_k = a_lane(lane)
+        b_row, b_k = b_lane(lane)
+        a_get = uint32(base + uint32(a_offset(warp_row + a_row, a_k)))
+        b_get = uint32(base + uint32(a_bytes + b_offset(warp_column + b_row, b_k)))
+
+        ahead = k  # of k, from the next slice to bring on
+        for s in range(ahead_stages):
+            a_to, b_to = uint32(a_put + uint32(s * stage)), uint32(b_put + uint32(s * stage))
+            a_held = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
+            b_held = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            commit()
+            a_store(a_to, a_held)
+            b_store(b_to, b_held)
+            ahead -= depth
+            a_at += depth * a_steps[-1]
+            b_at += depth * b_steps[-2]
+
+        acc = start
+        wait()
+        cuda.syncthreads()
+        held = first(a_get, b_get)
+        read, free, left = 0, ahead_stages * stage, k
+        while left > 0:
+            a_to, b_to = uint32(a_put + uint32(free)), uint32(b_put + uint32(free))
+            a_held = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
+            b_held = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            commit()
+            part, held = multiply(
+                begin(acc), held, uint32(a_get + uint32(read)), uint32(b_get + uint32(read))
+            )
+            a_store(a_to, a_held)
+            b_store(b_to, b_held)
+            ahead -= depth
+            left -= depth
+            a_at += depth * a_steps[-1]
+            b_at += depth * b_steps[-2]
+            free, read = read, read + stage
+            if read == ring:
+                read = 0
+            wait()
+            cuda.syncthreads()
+            following = first(uint32(a_get + uint32(read)), uint32(b_get + uint32(read)))
+            acc = end(acc, finish_slice(part, held))
+            held = following
+        wait_all()
+        env = (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (corner,))
+        words = cuda.shared.array(0, uint32)  # the same memory
+        write(acc, env, words, thread, sums_at(thread), (row0, column0), n, operands)
+
+    order = "".join(f"_{('mn'[i]) if f else 'k'}{w}" for i, (f, w) in enumerate(zip(lines_fast, widths)))
+    kernel.__name__ = f"gemm_mma_{tiling}_{kind}{order}{epilogue}"
+    kernel.blocks_per_sm = tiling.blocks
+    return kernel

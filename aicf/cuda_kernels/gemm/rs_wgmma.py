@@ -1,0 +1,169 @@
+"""Variants for products of TF32 on Hopper of which one operand has its lines side by side in memory, and not k: a plain b, or a transposed
+a. That operand goes through registers, so that nothing is copied first; see gemm/rs_wgmma_body.py.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import Cost
+from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant
+from ...rows import RegionSpec
+from ...types import f32
+from . import packed as gemm_packed
+from . import simt as gemm
+from . import split_k as gemm_split
+from . import wgmma as gemm_wgmma
+from . import wgmma_cost
+from .packed import Packed
+from .wgmma import Operand
+from .wgmma_tiling import TILINGS, Tiling, depth
+
+BOTH = "k of both"  # a condition
+# Of which a thread has two lines of the operand that it holds, and no block shares anything with another.
+NAMES = "128x256", "128x192", "128x128", "64x128_pingpong", "128x64", "64x64"
+HELD = tuple(t for t in TILINGS if str(t) in NAMES)
+SPLIT = ("128x128",)  # those that split k as well
+# and those of which one operand is copied first, where k is contiguous in neither
+PACKED = (
+    "128x256_held",
+    "128x192_held",
+    "128x128_held",
+    "64x128_pingpong_held",
+    "64x64_held",
+    "128x128_held_split",
+)
+
+
+@lru_cache(maxsize=256)
+def held(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
+    """(the operand that goes through registers, the other one), of a region that is a product."""
+    both = gemm_wgmma.operands(region, either=True)
+    if isinstance(both, Reject):
+        return both
+    a, b = both
+    if a.k_fast and b.k_fast:
+        return Reject(NEEDLESS, "k is contiguous in a and b, which wgmma reads where they are")
+    if not (a.k_fast or b.k_fast):
+        return Reject(
+            BOTH, "k is contiguous neither in a nor in b, and only one of them goes through registers"
+        )
+    return (b, a) if a.k_fast else (a, b)
+
+
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    """Every tiling takes the same."""
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
+    yield from gemm_wgmma.checks(region)
+    p, _ = gemm.parts(region)
+    if p.dtype is not f32:
+        yield Reject("dtype", f"a is {p.dtype}, this one is for f32")
+    made = held(region)
+    yield made if isinstance(made, Reject) else None
+
+
+def _held(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant."""
+
+    @variant(
+        "gemm", id=f"cuda.gemm_wgmma_{tiling}_held.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family
+    )
+    class Held:
+        __doc__ = f"""As gemm_wgmma_{tiling}, of TF32 whose k is not contiguous in one operand: threads load it into registers.
+
+        Parallel over tiles of {tiling.m} of that operand's lines and {tiling.n} of the other one's; if it is b, the transposed product is
+        summed. 2MNK flops. Bytes: both operands once per tile they meet. Limit: tensor cores; shared memory, which is read as much
+        as without.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield at_most("blocks", wgmma_cost.clusters(tiling, region, _both(region)[0].name), 2**31 - 1)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return wgmma_cost.cost(tiling, region, device, held=_both(region)[0].name)
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return [_launch(tiling, region, device)]
+
+    return Held  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _split(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant that splits k."""
+
+    def best(region: RegionSpec, device: DeviceSpec) -> tuple[Cost, gemm_split.Parts]:
+        return wgmma_cost.best_parts(tiling, region, device, _both(region)[0].name)
+
+    return gemm_split.split(
+        f"gemm_wgmma_{tiling}_held", (tiling.m, tiling.n), lambda region: depth(f32), best, partial(_launch, tiling),
+        needs=("sm_90a",), family=family,
+    )  # fmt: skip
+
+
+def _both(region: RegionSpec) -> tuple[Operand, Operand]:
+    """Of a region that is taken."""
+    both = held(region)
+    assert not isinstance(both, Reject)
+    return both
+
+
+def _launch(
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts | None = None
+) -> Launch:
+    """Of the whole product, or of parts of k."""
+    from .wgmma_body import wgmma
+
+    first, second = _both(region)
+    maps = first.map(region, tiling.m), second.map(region, tiling.n), second.map(region, tiling.n, last=True)
+    finish, *arguments = gemm_wgmma.follows(tiling, region, parts)
+    tiles = wgmma_cost.clusters(tiling, region, first.name) * (1 if parts is None else parts.number)
+    body = wgmma(tiling, False, True, finish, 0, first.axes, second.axes, (), first.name)
+    return Launch(
+        body,
+        (min(tiles, wgmma_cost.resident(tiling, device)),),
+        (tiling.threads,),
+        (maps, *arguments),
+        tiling.shared(0),
+    )
+
+
+# --- neither with k contiguous ----------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def packed(region: RegionSpec) -> Packed | Reject:
+    """A product of which one operand is copied to rows of k, the smaller one."""
+    refused = family(region)
+    if refused is None:
+        return Reject(NEEDLESS, "a and b are read where they are")
+    if refused.condition != BOTH:
+        return refused
+    p, after = gemm.parts(region)
+    made = gemm_packed.with_copies(region, p, {p.a if p.m < p.n else p.b})
+    return gemm_packed.refusal_of(made, p, after) or made
+
+
+@lru_cache(maxsize=256)
+def packed_family(region: RegionSpec) -> Reject | None:
+    made = packed(region)
+    return made if isinstance(made, Reject) else family(made.region)
+
+
+def _packed(plain: KernelVariant) -> KernelVariant:
+    return gemm_packed.copying(
+        plain, f"cuda.{plain.name}_packed.v1", packed, packed_family, "whose k is contiguous in neither: one is copied to rows of k first",
+        "that operand once more, read and written",
+    )  # fmt: skip
+
+
+# Names of this module are what a registry takes.
+globals().update({f"gemm_wgmma_{tiling}_held": _held(tiling) for tiling in HELD})
+globals().update(
+    {f"gemm_wgmma_{tiling}_held_split": _split(tiling) for tiling in HELD if str(tiling) in SPLIT}
+)
+globals().update({f"gemm_wgmma_{name}_packed": _packed(globals()[f"gemm_wgmma_{name}"]) for name in PACKED})

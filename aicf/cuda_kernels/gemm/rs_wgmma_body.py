@@ -1,0 +1,154 @@
+"""Consumers of a Hopper product of tf32 of which one operand has lines side by side in memory, and not k.
+
+wgmma takes words from shared memory by rows of k only. But 64 rows of its first operand may come from registers, and threads load these
+from wherever they lie (ptx/held.py). So the operand whose k is not contiguous is the one that is held, whichever it is: if it is b, the
+product is that of the transposed ones, b' a', and rows of sums are columns of results.
+
+Products read registers while their threads go on. So there are two sets of words, and a set is loaded when the products that read
+it before are done: those of a slice are under way while words of the next one come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dsl import cuda, device, int32, uint32
+from ..ptx import (
+    arrive,
+    commit_products,
+    describe,
+    finish_products,
+    forget,
+    load_held,
+    multiply_slabs,
+    wait_phase,
+    wait_products,
+)
+from ..ptx.held import held_line, held_place
+from ..ptx.wgmma import WORDS
+from ..tiles.tile import each, permute, zeros
+from .epilogue import Epilogue, finisher
+from .wgmma_scheduler import layers, lengths, skipper, tiles_in_turn, turner, turns, within_bands
+from .wgmma_tiling import WARPGROUP, Tiling
+
+NO_WORDS = (np.uint32(0),) * WORDS
+
+
+def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
+    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma.py's. turned: b is the operand that is held."""
+    assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread holds two lines"
+    teams, members, stages = tiling.teams, tiling.members, tiling.stages(0)
+    stage_bytes, a_bytes, own_bytes, empty = tiling.stage_bytes, tiling.a_bytes, tiling.own_bytes, 8 * stages
+    commit, wait_but_one = commit_products(), wait_products(1)
+    ask, finish = multiply_slabs(("tf32", "tf32"), tiling.n, 1, None, True), finish_products(tiling.sums)
+    load, own_place, b_of = load_held(), held_place(), describe(True)
+    wait, tell, turn, skip = wait_phase(), arrive(), turner(stages), skipper(stages)
+    place = within_bands(tiling.band, epilogue.batch > 0)
+    wait_turn, pass_turn = turns(tiling)
+    _, number, slices, _, corner_of = layers(epilogue)
+    length, start, write = (
+        lengths(tiles_in_turn(epilogue)),
+        zeros(tiling.sums),
+        held_results(tiling, epilogue, turned),
+    )
+    tile_m, tile_n = tiling.m, tiling.n
+
+    def fetch(words, stage, phase, places):
+        """Words of a slice, when it has come."""
+        wait(uint32(places[0] + uint32(8) * stage), phase)
+        return load(words, uint32(places[1] + stage * uint32(stage_bytes)))
+
+    def release_before(stage, places, member):
+        """Each warp has read its lines of it by itself."""
+        before = uint32(stage - uint32(1)) if stage > 0 else uint32(stages - 1)
+        if member % 32 == 0:
+            tell(uint32(places[0] + uint32(empty) + uint32(8) * before))
+
+    let_go = device(release_before)
+
+    def multiply(acc, words, stage, phase, step, places, member):
+        """Asks for the products of a slice; those of the one before are done then. The next one's stage and phase."""
+        acc = ask(acc, words, uint32(places[2] + stage * uint32(stage_bytes // 16)), step)
+        commit()
+        wait_but_one()
+        if step > 0:
+            let_go(stage, places, member)
+        following, phase = turn(stage, phase)
+        return acc, following, phase
+
+    fetch_words, ask_for = device(fetch), device(multiply)
+
+    def consume(group, base, full, maps, walk, sizes, scales, operands):
+        first, apart, rows, columns, steps, each, _, _ = walk
+        member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
+        team, part = int32(group // members), int32(group % members)
+        own = uint32(base + uint32(part * own_bytes) + own_place(member >> 5, member & 31))
+        places = full, own, b_of(uint32(base + uint32(a_bytes)))
+        acc, words, others = start, NO_WORDS, NO_WORDS
+        tile = uint32(first + uint32(team) * apart)
+        tiles = uint32(rows * columns * number(sizes, steps, each))
+        stage, phase = uint32(0), uint32(0)
+        if team != 0:
+            stage, phase = skip(stage, phase, length(first, walk, ()))
+        while tile < tiles:
+            row, column, layer = place(tile, rows, columns)
+            _, count = slices(layer, steps, each)
+            if tile != first:
+                wait_turn(team)
+            words = fetch_words(words, stage, phase, places)
+            step = uint32(0)
+            while step + uint32(2) < count:
+                acc, stage, phase = ask_for(acc, words, stage, phase, step, places, member)
+                step = uint32(step + uint32(1))
+                others = fetch_words(others, stage, phase, places)
+                acc, stage, phase = ask_for(acc, others, stage, phase, step, places, member)
+                step = uint32(step + uint32(1))
+                words = fetch_words(words, stage, phase, places)
+            acc, stage, phase = ask_for(acc, words, stage, phase, step, places, member)
+            step = uint32(step + uint32(1))
+            if step < count:
+                others = fetch_words(others, stage, phase, places)
+                acc, stage, phase = ask_for(acc, others, stage, phase, step, places, member)
+            following = uint32(tile + apart)
+            if following < tiles:
+                pass_turn(team)
+            acc = finish(acc)
+            let_go(stage, places, member)
+            line, across = int32(row * tile_m + part * 64), int32(column * tile_n)
+            write(acc, member, line, across, sizes, scales, (*operands, corner_of(layer, sizes)))
+            if teams > 1 and following < tiles:
+                stage, phase = skip(stage, phase, length(following, walk, ()))
+            tile = uint32(tile + uint32(teams) * apart)
+
+    return device(consume)
+
+
+def held_results(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
+    """`write(acc, member, line, across, sizes, scales, operands)`: each thread stores two neighbouring columns, or one; of a tile whose
+    rows of sums begin at this line, and columns at `across`."""
+    finish, apart, line_of = finisher(epilogue), forget(), held_line()
+    # of sums 4 i to 4 i + 3 the upper two are of one line and the lower two of the next
+    order = tuple(4 * i + e for i in range(tiling.sums // 4) for e in ((0, 2, 1, 3) if turned else range(4)))
+    sort = permute(order)
+
+    def write_run(i, products, given):
+        line, across, m, n, scales, operands = given
+        upper, lower = i // 2 % 2, i % 2
+        if turned:
+            r, q = apart(across) + i // 4 * 8 + upper, apart(line) + lower
+        else:
+            r, q = apart(line) + upper, apart(across) + i // 4 * 8 + lower
+        if r < m and q < n:
+            finish(r, q, products, n, scales, operands)
+
+    write_each = each(tiling.sums, epilogue.width, write_run)
+
+    def write(acc, member, line, across, sizes, scales, operands):
+        lane = member & 31
+        own = int32(line + line_of(member >> 5, lane))
+        env = own, int32(across + (lane & 3) * 2), sizes[0], sizes[1], scales, operands
+        write_each(sort(acc), env)
+
+    return device(write)

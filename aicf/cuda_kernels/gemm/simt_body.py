@@ -1,0 +1,214 @@
+"""Matrix products with f32 arithmetic: naive first, then tiled through shared memory and registers.
+
+Both compute alpha * op(a) @ op(b) + beta * c and end in the same epilogue (epilogue.py), which takes any map from there to
+the results. a, b and c may have any float types: they are widened to f32 when they are loaded. Sums are of
+explicit fused multiply-adds, so that they are the same numbers where contraction is forbidden. Transposes are strides:
+element (r, k) of op(a) is a[r * a_steps[-2] + k * a_steps[-1]], element (k, q) of op(b) is
+b[k * b_steps[-2] + q * b_steps[-1]]; the steps before these are those of a batch. c and results are row-major.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...types import DType
+from ..dsl import SIMULATED, cuda, device, float32
+from ..tiles.element import getter
+from ..tiles.fragment import Fragment, outer
+from ..tiles.tile import put_runs, runs, zeros
+from .blocks import block_place
+from .column_sums_body import Held, writer
+from .epilogue import Epilogue, finisher
+
+UNROLLED = 128  # multiply-adds of a thread between two branches
+NAIVE = 16  # rows and columns of a block of the naive kernel
+
+
+@functools.cache
+def naive(epilogue: Epilogue) -> Callable[..., None]:
+    """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it."""
+    finish = finisher(epilogue)
+    get_a, get_b = getter(epilogue.dtype), getter(epilogue.b_dtype)
+    place = block_place(NAIVE, NAIVE, epilogue.batch, epilogue.split)
+
+    def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
+        m, n = sizes[0], sizes[1]
+        row, column, a_at, b_at, k, corner = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
+        r, q = row + cuda.threadIdx.y, column + cuda.threadIdx.x
+        if r < m and q < n:
+            total = float32(0)
+            for i in range(k):
+                x, y = (
+                    get_a(a, a_at + r * a_steps[-2] + i * a_steps[-1]),
+                    get_b(b, b_at + i * b_steps[-2] + q * b_steps[-1]),
+                )
+                total = cuda.fma(x, y, total)
+            finish(r, q, (total,), n, scales, operands + (corner,))
+
+    kernel.__name__ = f"gemm_naive{epilogue}"
+    return kernel
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A block of `threads` x `threads` computes an m x n tile in steps of k; a thread holds m/threads x n/threads.
+
+    Registers are limited so that a multiprocessor holds `blocks` blocks.
+    """
+
+    m: int
+    n: int
+    k: int
+    blocks: int
+    threads: int = 16
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How slices of an operand come in: which index neighbouring threads walk, the lines' or k's: the contiguous one; and
+    how many neighbours one load takes."""
+
+    lines_fast: bool
+    width: int = 1
+
+
+ALIGNMENT = (
+    None if SIMULATED else 16
+)  # bytes, of shared memory that is read in vectors; the simulator knows none
+
+
+@functools.cache
+def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue) -> Callable[..., None]:
+    """A block per tile of the result.
+
+    Each step along k brings a slice of both operands to shared memory, k-major, so that a thread reads its rows and
+    columns as 16-byte vectors; the next slice is on its way to registers meanwhile. There are two buffers, so one barrier
+    per step is enough. A thread's tile is split into groups of four rows and columns, threads side by side, so that the
+    vector reads of a warp hit all banks once. Edges: what is outside is read as 0 and not written.
+
+    a_slices, b_slices   how an operand is brought in: a by rows and k, b by columns and k
+    Per step and thread: (m/16 + n/16) k / 4 vector reads, m n k / 256 multiply-adds.
+    """
+    threads = tiling.threads
+    block, step = threads * threads, tiling.k
+    rows, columns = tiling.m // threads, tiling.n // threads
+    row_width, column_width = min(rows, 4), min(columns, 4)
+    # 4 more floats per line: neighbouring k then lie 4 banks apart, and lines stay aligned to 16 bytes
+    a_line, b_line = tiling.m + 4, tiling.n + 4
+    a_size, b_size = step * a_line, step * b_line
+    a_buffers, b_buffers = 2 * a_size, 2 * b_size
+    place = block_place(tiling.m, tiling.n, epilogue.batch, epilogue.split)
+    start = zeros(rows * columns)
+    finish, outside = finisher(epilogue), epilogue.outside
+    own = tuple(range(columns)) * rows
+    held = Held(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
+
+    a_walk, b_walk = Walk(tiling.m, step, block, a_slices), Walk(tiling.n, step, block, b_slices)
+    load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
+    store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
+    a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
+    read_a = Fragment(rows // row_width, row_width, row_width * threads)
+    read_b = Fragment(columns // column_width, column_width, column_width * threads)
+    together = min(step, UNROLLED // (rows * columns))
+    multiply = outer(read_a, read_b, together, a_line, b_line)
+
+    def write_run(i, products, env):
+        row, column, m, n, scales, operands = env
+        x, y = i // columns, i % columns
+        r = row + (x // row_width) * (row_width * threads) + x % row_width
+        q = column + (y // column_width) * (column_width * threads) + y % column_width
+        if r < m and q < n:
+            return finish(r, q, products, n, scales, operands)
+        return outside
+
+    write, line_length = writer(epilogue, held, write_run), tiling.n
+
+    def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
+        m, n = sizes[0], sizes[1]
+        a_shared = cuda.shared.array(a_buffers, float32, ALIGNMENT)
+        b_shared = cuda.shared.array(b_buffers, float32, ALIGNMENT)
+        thread = cuda.threadIdx.x
+        tx, ty = thread % threads, thread // threads
+        row0, column0, a_from, b_from, k, corner = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
+
+        # this thread's first element of a slice: its line within the tile, its depth along k, its offset in memory
+        a_line0, a_depth = a_across(thread), a_along(thread)
+        b_line0, b_depth = b_across(thread), b_along(thread)
+        a_at = a_from + (row0 + a_line0) * a_steps[-2] + a_depth * a_steps[-1]
+        b_at = b_from + (column0 + b_line0) * b_steps[-1] + b_depth * b_steps[-2]
+        a_put, b_put = a_depth * a_line + a_line0, b_depth * b_line + b_line0
+        a_lines, b_lines = np.int32(m - row0 - a_line0), np.int32(n - column0 - b_line0)
+
+        acc = start
+        a_next = load_a(a, (a_at, a_lines, np.int32(k - a_depth), a_steps[-2], a_steps[-1]))
+        b_next = load_b(b, (b_at, b_lines, np.int32(k - b_depth), b_steps[-1], b_steps[-2]))
+        buffer = 0
+        left = k
+        while left > 0:
+            store_a(a_shared, buffer * a_size + a_put, a_next)
+            store_b(b_shared, buffer * b_size + b_put, b_next)
+            cuda.syncthreads()
+            left -= step
+            a_at += step * a_steps[-1]
+            b_at += step * b_steps[-2]
+            a_next = load_a(a, (a_at, a_lines, np.int32(left - a_depth), a_steps[-2], a_steps[-1]))
+            b_next = load_b(b, (b_at, b_lines, np.int32(left - b_depth), b_steps[-1], b_steps[-2]))
+            a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
+            for i in range(0, step, together):
+                acc = multiply(acc, a_shared, b_shared, a_get + i * a_line, b_get + i * b_line)
+            buffer = 1 - buffer
+        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (corner,))
+        at = ty * line_length + tx * column_width
+        write(acc, env, a_shared, thread, at, (row0, column0), n, operands)
+
+    order = "_".join(
+        f"{'k' if not s.lines_fast else line}{s.width}" for s, line in ((a_slices, "m"), (b_slices, "n"))
+    )
+    kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
+    kernel.blocks_per_sm = tiling.blocks
+    return kernel
+
+
+class Walk:
+    """How a block brings a slice of `lines` x `step` elements, in runs of neighbours: run i of a thread lies i strides from
+    its first."""
+
+    def __init__(self, lines: int, step: int, block: int, slices: Slices) -> None:
+        self.width, self.count = slices.width, lines * step // (block * slices.width)
+        self.lines_fast, width = slices.lines_fast, slices.width
+        fast = (lines if slices.lines_fast else step) // width
+        apart = block // fast
+        self.line_stride, self.depth_stride = (0, apart) if slices.lines_fast else (apart, 0)
+        fast_index = device(lambda thread: thread % fast * width)
+        slow_index = device(lambda thread: thread // fast)
+        self.across, self.along = (fast_index, slow_index) if slices.lines_fast else (slow_index, fast_index)
+
+
+def _loader(walk: Walk, dtype: DType) -> Any:
+    """`load(pointer, env)`: a thread's elements of the next slice; 0 for those outside the operand.
+
+    A run is inside or outside as a whole: extents that are walked in runs are multiples of them.
+    """
+    lines, depth = walk.line_stride, walk.depth_stride
+
+    def place(i, env):
+        at, lines_left, depth_left, line_step, k_step = env
+        if i * lines < lines_left and i * depth < depth_left:
+            return at + i * lines * line_step + i * depth * k_step
+        return np.int64(-1)
+
+    return runs(dtype, walk.count, walk.width, place)
+
+
+def _storer(walk: Walk, line_length: int) -> Any:
+    """`store(shared, base, tile)`: those elements into shared memory, k-major."""
+    apart = walk.depth_stride * line_length + walk.line_stride
+    return put_runs(walk.count, walk.width, apart, 1 if walk.lines_fast else line_length)

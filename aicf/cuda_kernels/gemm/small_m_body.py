@@ -1,0 +1,256 @@
+"""Matrix products with few rows or few columns: every line of the wide operand times the few lines of the thin one, in f32.
+
+A line runs along k: a row of a, or a column of b. The wide operand goes from memory straight to registers, each byte of it
+once; the next loads are on their way while these are multiplied. The thin one comes through shared memory, widened, for all
+threads of a block. Each thread sums along its own part of k; then the block adds up, in an order that never changes. Sums are of
+explicit fused multiply-adds, and end in the epilogue that all products share.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...types import DType
+from ..dsl import SIMULATED, cuda, device, float32
+from ..tiles.tile import each, multiply_runs, put_runs, raw_runs, runs, zeros
+from .epilogue import Epilogue, finisher
+from .small_m import OWN, WARP, Share, Staging
+
+ALIGNMENT = None if SIMULATED else 16
+
+
+@functools.cache
+def gemv(
+    wide_dtype: DType, thin_dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epilogue
+) -> Callable[..., None]:  # fmt: skip
+    """A block per share of lines, and of k if that is split among blocks.
+
+    wide, thin    element (line, k) is wide[line * wide_steps[0] + k * wide_steps[1]]
+    sizes         lines of the wide operand, of the thin one, k, and how much of k a block has, a multiple of its depth
+    rows          the thin operand's lines are rows of the result, not columns
+    Where k is split, `epilogue` is that of the workspace, in which each part has its own results.
+    """
+    threads, lanes, few = share.threads, share.lanes, share.few
+    depth, per_block, k_fast, width = share.depth, share.lines, share.k_fast, share.width
+    thin_size, sums = few * depth, share.sums
+    shared_size = max(2 * thin_size, sums * threads)
+    start = zeros(sums)
+
+    load_wide = raw_runs(wide_dtype, share.loads, width, place(wide_step(share)))
+    thin_slice = Slice(share, staging)
+    thin_first, thin_to, store_thin = thin_slice.first(), thin_slice.to(), thin_slice.store()
+    load_thin = runs(thin_dtype, thin_slice.loads, staging.width, place(thin_slice.step()))
+    wide_neighbours, thin_neighbours = k_fast and width > 1, staging.width > 1  # their steps along k are one
+    multiply = multiply_runs(wide_dtype, share.loads, width, sums, *products(share))
+    keep = put_runs(sums, 1, threads, 1)
+    write = writer(per_block, few, threads, rows, _adder(share), epilogue)
+
+    def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
+        lines, count, k, chunk = sizes
+        shared = cuda.shared.array(shared_size, float32, ALIGNMENT)
+        thread = np.int32(cuda.threadIdx.x)
+        lane, group = thread % lanes, thread // lanes
+        tiles = np.uint32(max(1, (lines + per_block - 1) // per_block))
+        block = np.uint32(cuda.blockIdx.x)
+        split = np.int64(block // tiles)
+        line0 = np.int64(block % tiles) * per_block
+        k0 = split * chunk
+        if k_fast:
+            line, along, get = line0 + group * OWN, lane * width, lane * min(width, 4)
+        else:
+            line, along, get = line0 + lane * width, group * 1, group * few
+        wide_line, thin_line = wide_steps[0], thin_steps[0]
+        wide_k = np.int64(1) if wide_neighbours else wide_steps[1]
+        thin_k = np.int64(1) if thin_neighbours else thin_steps[1]
+        at = line * wide_line + (k0 + along) * wide_k
+        of, thin_along = thin_first(thread)
+        thin_at = of * thin_line + (k0 + thin_along) * thin_k
+        put, brings = thin_to(of, thin_along), of < few and thin_along < depth
+        lines_left, thin_left = np.int32(lines - line), np.int32(count - of)
+        left = np.int32(min(np.int64(k) - k0, np.int64(chunk)))
+
+        acc = start
+        wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+        thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - thin_along), thin_line, thin_k))
+        buffer = np.int32(0)
+        while left > 0:
+            now = wide_next
+            if brings:
+                store_thin(thin_next, (shared, np.int32(buffer * thin_size + put)))
+            cuda.syncthreads()  # the slice is here, and nobody reads the other buffer any more
+            left = np.int32(left - depth)
+            at += depth * wide_k
+            thin_at += depth * thin_k
+            wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+            thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - thin_along), thin_line, thin_k))
+            acc = multiply(acc, now, shared, np.int32(buffer * thin_size + get))
+            buffer = np.int32(1 - buffer)
+
+        cuda.syncthreads()
+        keep(shared, thread, acc)
+        cuda.syncthreads()
+        write(shared, thread, line0, split, lines, count, operands, scales)
+
+    kernel.__name__ = f"gemv_{share}_{staging}_{'rows' if rows else 'columns'}{epilogue}"
+    kernel.blocks_per_sm = share.resident
+    return kernel
+
+
+def place(step: Any) -> Any:
+    """`place(i, env)`: where run i of a thread begins, `step(i)` lines and elements of k from its first; -1 outside."""
+
+    def begin(i, env):
+        at, lines_left, left, line_step, k_step = env
+        line, along = step(i)
+        if line < lines_left and along < left:
+            return at + line * line_step + along * k_step
+        return np.int64(-1)
+
+    return begin
+
+
+def wide_step(share: Share) -> Any:
+    """OWN lines and then further along k, or further along k only."""
+    own, deep = (OWN, WARP * share.width) if share.k_fast else (1, share.groups)
+    return device(lambda i: (i % own, i // own * deep))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice of the thin operand on its way to shared memory: neighbouring threads bring neighbours.
+
+    It lies there as it is read: where lanes walk k, line by line in quads, those of a warp side by side; else along k.
+    """
+
+    share: Share
+    staging: Staging
+
+    @property
+    def loads(self) -> int:
+        return self.share.thin_loads(self.staging)
+
+    def first(self) -> Any:
+        """`first(thread)`: line, and place along k, of its first run."""
+        width, few, per = self.staging.width, self.share.few, self.share.depth // self.staging.width
+        if self.staging.k_fast:
+            return device(lambda thread: (thread // per, thread % per * width))
+        return device(lambda thread: (thread % few, thread // few))
+
+    def step(self) -> Any:
+        """`step(i)`: how far run i is from the first."""
+        threads, width, few, per = (
+            self.share.threads,
+            self.staging.width,
+            self.share.few,
+            self.share.depth // self.staging.width,
+        )
+        if not self.staging.k_fast:
+            return device(lambda i: (0, i * (threads // few)))
+        if per <= threads:
+            return device(lambda i: (i * (threads // per), 0))
+        rounds = per // threads
+        return device(lambda i: (i // rounds, i % rounds * (threads * width)))
+
+    def to(self) -> Any:
+        """`to(line, along)`: its place in shared memory."""
+        few, depth, eights, quads = self.share.few, self.share.depth, self.share.width == 8, 4 * WARP
+
+        def in_quads(line, along):
+            if eights:
+                within = along % (2 * quads)
+                along += within % 8 // 4 * quads + within // 8 * 4 + within % 4 - within
+            return line * depth + along
+
+        return device(in_quads if self.share.k_fast else lambda line, along: along * few + line)
+
+    def store(self) -> Any:
+        """`store(tile, (shared, base))`: a thread's runs, the first of them to base. Steps between runs are whole eights, or
+        within eights as they lie, so that places add up."""
+        width, step, to = self.staging.width, self.step(), self.to()
+        put = put_runs(1, width, 0, 1 if self.share.k_fast else self.share.few)
+
+        def store(i, run, env):
+            shared, base = env
+            line, along = step(i // width)
+            put(shared, np.int32(base + to(line, along)), run)
+
+        return each(self.loads * width, width, store)
+
+
+def products(share: Share) -> tuple[int, Any]:
+    """How wide reads of the slice are, and what each is multiplied with (see multiply_runs)."""
+    few, width = share.few, share.width
+    if not share.k_fast:
+        quad, reads = min(few, 4), []
+        for u in range(share.unroll):
+            for part in range(0, few, quad):
+                products = [(v * few + part + e, u * width + v, e) for e in range(quad) for v in range(width)]
+                reads.append((u * share.groups * few + part, tuple(products)))
+        return quad, tuple(reads)
+    quad, reads = min(width, 4), []
+    for u in range(share.unroll):
+        for h in range(0, width, quad):
+            for s in range(few):
+                begin = s * share.depth + (u * width + h) * WARP
+                products = [
+                    (r * few + s, (u * OWN + r) * width + h + e, e) for e in range(quad) for r in range(OWN)
+                ]
+                reads.append((begin, tuple(products)))
+    return quad, tuple(reads)
+
+
+def writer(per_block: int, few: int, threads: int, rows: bool, add: Any, epilogue: Epilogue) -> Any:
+    """`write(shared, thread, line0, split, lines, count, operands, scales)`: the block's results of `per_block` lines and `few` thin
+    ones, of which `lines` and `count` there are. Each is `add(shared, line, of, i)` of what the threads keep, finished."""
+    where, corner, finish = output(per_block, few, rows), corner_of(epilogue.split), finisher(epilogue)
+
+    def write(shared, thread, line0, split, lines, count, operands, scales):
+        m, n = (count, lines) if rows else (lines, count)
+        where_to = operands + (corner(split, m),)
+        result = thread
+        while result < per_block * few:
+            line, of = where(result)
+            total = add(shared, line, of, result)
+            line += line0
+            if line < lines and of < count:
+                if rows:
+                    finish(of, line, (total,), n, scales, where_to)
+                else:
+                    finish(line, of, (total,), n, scales, where_to)
+            result += threads
+
+    return device(write)
+
+
+def output(lines: int, few: int, rows: bool) -> Any:
+    """`where(i)`: line, and thin line, of a block's result i, so that neighbouring threads write neighbours."""
+    return device(lambda i: (i % lines, i // lines)) if rows else device(lambda i: (i // few, i % few))
+
+
+def corner_of(split: bool) -> Any:
+    """`corner(part, m)`: where a part's results begin."""
+    return device((lambda part, m: (part * m, part)) if split else (lambda part, m: ()))
+
+
+def _adder(share: Share) -> Any:
+    """`add(shared, line, of, turn)`: a result's partial sums, one after another from number `turn` on, so that threads side by
+    side read different banks."""
+    few, threads, partials, lanes, width = share.few, share.threads, share.partials, share.lanes, share.width
+    k_fast = share.k_fast
+
+    def add(shared, line, of, turn):
+        if k_fast:
+            first, apart = (line % OWN * few + of) * threads + line // OWN * WARP, 1
+        else:
+            first, apart = (line % width * few + of) * threads + line // width, lanes
+        total = float32(0)
+        for i in range(partials):
+            total += shared[first + (i + turn) % partials * apart]
+        return total
+
+    return device(add)

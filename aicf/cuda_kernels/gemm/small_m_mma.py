@@ -1,0 +1,150 @@
+"""Variants for products of half types with up to 64 rows or columns on tensor cores; the rest is that of small_m.py.
+
+The wide operand is mma's 16 lines, the thin one its 8: nothing is padded but thin lines, to 8, 16, 32 or 64. At 64 lines a byte
+of halves meets 64 flops, where an H200's tensor cores balance at 206: memory is the limit throughout, and beside it thin's
+way through L2, once for each block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import Cost
+from ...registry.variant import Checks, Launch, Reject, cdiv, variant
+from ...rows import RegionSpec
+from ...types import bf16, f16
+from . import simt as gemm
+from . import small_m as gemv
+
+FEW = 64
+CHUNK = 8  # halves in 16 bytes: what a thread takes of k at once
+STEP = 32  # of k, by four threads
+EFFICIENCY = 0.4  # of the tensor cores' rate; it is never the limit
+
+
+@dataclass(frozen=True)
+class Warps:
+    """How a block's warps share the wide operand.
+
+    few     thin lines, rounded up to 8, 16, 32 or 64
+    k_fast  threads load 8 neighbours along k of each line; else neighbouring lines, of 8 k one after another
+    """
+
+    few: int
+    k_fast: bool
+
+    def __str__(self) -> str:
+        return f"{self.few}_{'k' if self.k_fast else 'l'}"
+
+    @cached_property
+    def tiles(self) -> int:
+        """Of 16 lines, that a warp has."""
+        return 4 if not self.k_fast and self.few <= 32 else 2
+
+    @cached_property
+    def columns(self) -> int:
+        """Of 8 thin lines."""
+        return self.few // 8
+
+    @cached_property
+    def sums(self) -> int:
+        """Of a thread."""
+        return 4 * self.tiles * self.columns
+
+    @cached_property
+    def warps(self) -> int:
+        return 8 if self.sums <= 32 else 4
+
+    @cached_property
+    def across(self) -> int:
+        """Warps with lines of their own; the others share those and are further along k."""
+        return 2 if self.k_fast and self.few >= 32 else 1
+
+    @cached_property
+    def along(self) -> int:
+        return self.warps // self.across
+
+    @cached_property
+    def unroll(self) -> int:
+        """Steps of a warp whose loads are in flight together."""
+        return 2 if self.k_fast and self.few <= 16 else 1
+
+    @cached_property
+    def width(self) -> int:
+        """Neighbours in a load of the wide operand."""
+        return CHUNK if self.k_fast else 2 * self.tiles
+
+    @cached_property
+    def lines(self) -> int:
+        """Of a block."""
+        return 16 * self.tiles * self.across
+
+    @cached_property
+    def depth(self) -> int:
+        """Of k, that a block takes in one step."""
+        return STEP * self.unroll * self.along
+
+    @cached_property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @cached_property
+    def resident(self) -> int:
+        """Blocks on a multiprocessor, that registers are limited for."""
+        return 1 if self.few == 16 else 2
+
+
+def warps(region: RegionSpec) -> Warps:
+    s = gemv.skinny(region)
+    few = next(n for n in (8, 16, 32, FEW) if s.thin.lines <= n)
+    return Warps(few, gemv.k_fast(s.wide, s.k))
+
+
+def _plan(region: RegionSpec, device: DeviceSpec) -> gemv.Plan:
+    w, rate = warps(region), gemm.parts(region)[0].dtype.name
+    results = cdiv(w.lines * w.few, w.threads)
+    return gemv.plan(
+        region, gemv.Block(w.lines, w.depth, w.resident, 2.0 * w.few, rate, EFFICIENCY, results), device
+    )
+
+
+@variant("gemm", id="cuda.gemv_mma.v1", takes=gemm.TAKES, needs=("sm_80",))
+class GemvMma:
+    """Few rows or columns, up to 64, by mma.sync m16n8k16 out of registers that loads fill: f16 or bf16, f32 sums.
+
+    Parallel over lines of the wide operand and along k: warps of a block have parts of it, and blocks where lines are few; what
+    those have is added up in a fixed order. Loads are of 16 bytes, so contiguous extents and leading dimensions are
+    multiples of 8; k is the thin operand's contiguous one. Bytes: the wide operand once, the thin one once per block.
+    Limit: memory.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from gemm.checks(region)
+        s, p = gemv.skinny(region), gemm.parts(region)[0]
+        if p.dtype not in (f16, bf16):
+            yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
+        yield from gemv.checks(region, FEW)
+        thin, wide = (region.operands[x.operand] for x in (s.thin, s.wide))
+        if not gemv.k_fast(s.thin, s.k) or gemv.run(s.thin, s.k, thin, CHUNK) < CHUNK:
+            yield Reject(
+                "thin", f"the smaller operand is {thin}, needs whole aligned runs of {CHUNK} along k"
+            )
+        width = warps(region).width
+        if gemv.run(s.wide, s.k, wide, width) < width:
+            yield Reject("wide", f"the larger operand is {wide}, needs whole aligned runs of {width}")
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        return _plan(region, device).cost
+
+    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+        return gemv.workspace(region, _plan(region, device))
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .small_m_mma_body import gemv_mma
+
+        (p, _), s, w = gemm.parts(region), gemv.skinny(region), warps(region)
+        return gemv.launches(
+            region, _plan(region, device), w.threads, lambda e: gemv_mma(p.dtype, w, s.rows, e)
+        )

@@ -1,0 +1,154 @@
+"""Products with few rows or few columns on tensor cores: mma.sync out of registers that loads from memory fill (sm_80).
+
+Which k is which does not matter to a sum, as long as both operands agree. So a thread loads 16 bytes where mma's fragments have
+pairs far apart: of 32 along k, the thread with place c among four takes 8c to 8c + 7, words 0 and 1 as the pairs of a first
+product of 16, words 2 and 3 of a second one. Where lines are contiguous, it takes neighbouring lines of each of those k, and
+puts pairs of k together from two words (PRMT). No number of the wide operand passes through shared memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...types import DType
+from ..dsl import cuda, device, float32
+from ..ptx import Words, multiply_words
+from ..tiles.tile import put_runs, raw_runs, zeros
+from .epilogue import Epilogue
+from .small_m_body import place, writer
+from .small_m_mma import CHUNK, STEP, Warps
+
+
+@functools.cache
+def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Callable[..., None]:
+    """A block per share of lines, and of k if that is split among blocks. Parameters are those of `gemv`.
+
+    The next loads are on their way while a warp multiplies; warps meet only when their sums are added up.
+    """
+    threads, few, depth, per_block, sums = warps.threads, warps.few, warps.depth, warps.lines, warps.sums
+    along_warps, lines_warp, k_fast, own_k = warps.along, 16 * warps.tiles, warps.k_fast, STEP * warps.unroll
+    shared_size, width, chunk_k = sums * threads, warps.width, CHUNK
+    start = zeros(sums)
+    load_wide = raw_runs(dtype, wide_loads(warps), width, place(wide_step(warps)))
+    load_thin = raw_runs(dtype, warps.columns * warps.unroll, CHUNK, place(thin_step(warps)))
+    multiply = multiply_words(dtype, wide_words(warps), thin_words(warps))
+    keep = put_runs(sums, 1, threads, 1)
+    write = writer(per_block, few, threads, rows, adder(warps), epilogue)
+
+    def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
+        lines, count, k, chunk = sizes
+        shared = cuda.shared.array(shared_size, float32)
+        thread = np.int32(cuda.threadIdx.x)
+        lane, warp = thread % 32, thread // 32
+        row, place_k = lane // 4, lane % 4 * chunk_k
+        tiles = np.uint32(max(1, (lines + per_block - 1) // per_block))
+        block = np.uint32(cuda.blockIdx.x)
+        split = np.int64(block // tiles)
+        line0 = np.int64(block % tiles) * per_block
+        k0 = split * chunk
+        along = warp % along_warps * own_k + place_k
+        line = line0 + warp // along_warps * lines_warp + (row if k_fast else row * width)
+        wide_line, thin_line = wide_steps[0], thin_steps[0]
+        wide_k = np.int64(1) if k_fast else wide_steps[1]
+        at = line * wide_line + (k0 + along) * wide_k
+        thin_at = row * thin_line + k0 + along
+        lines_left, thin_left = np.int32(lines - line), np.int32(count - row)
+        left = np.int32(min(np.int64(k) - k0, np.int64(chunk)))
+
+        acc = start
+        wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+        thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - along), thin_line, np.int64(1)))
+        while left > 0:
+            wide_now, thin_now = wide_next, thin_next
+            left = np.int32(left - depth)
+            at += depth * wide_k
+            thin_at += depth
+            wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+            thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - along), thin_line, np.int64(1)))
+            acc = multiply(acc, wide_now, thin_now)
+
+        keep(shared, thread, acc)
+        cuda.syncthreads()
+        write(shared, thread, line0, split, lines, count, operands, scales)
+
+    kernel.__name__ = f"gemv_mma_{warps}_{'rows' if rows else 'columns'}{epilogue}"
+    kernel.blocks_per_sm = warps.resident
+    return kernel
+
+
+def wide_loads(warps: Warps) -> int:
+    """Of a thread, for each step: two lines of each tile, or eight k of all tiles."""
+    return (2 * warps.tiles if warps.k_fast else CHUNK) * warps.unroll
+
+
+def wide_step(warps: Warps) -> Any:
+    """`step(i)`: how many lines, and of k, load i is from the first."""
+    rows = 2 * warps.tiles
+    return device((lambda i: (i % rows * 8, i // rows * STEP)) if warps.k_fast else (lambda i: (0, i)))
+
+
+def thin_step(warps: Warps) -> Any:
+    columns = warps.columns
+    return device(lambda i: (i % columns * 8, i // columns * STEP))
+
+
+def wide_words(warps: Warps) -> Words:
+    """Registers of mma's a, out of words of loads: line g and line g + 8 of a tile at one pair of k, then at the other.
+
+    Where lines are contiguous, those are lines 2i and 2i + 1 of the thread's, for tile i.
+    """
+    made: list[Any] = []
+    tiles = range(warps.tiles)
+    for u in range(warps.unroll):
+        for t in range(2):
+            if warps.k_fast:
+                first = [4 * 2 * (u * warps.tiles + i) + 2 * t for i in tiles]
+                made.append(tuple((w, w + 4, w + 1, w + 5) for w in first))
+            else:
+                made.append(tuple(
+                    tuple((k * warps.tiles + i, (k + 1) * warps.tiles + i, half) for k in (4 * t, 4 * t + 2) for half in range(2))
+                    for i in tiles
+                ))  # fmt: skip
+    return tuple(made)
+
+
+def thin_words(warps: Warps) -> Words:
+    """Registers of mma's b."""
+    return tuple(
+        tuple((4 * (u * warps.columns + j) + 2 * t, 4 * (u * warps.columns + j) + 2 * t + 1) for j in range(warps.columns))
+        for u in range(warps.unroll)
+        for t in range(2)
+    )  # fmt: skip
+
+
+def holder(warps: Warps) -> Any:
+    """`of(line, of)`: which sum, and which lane of a warp, has a line of the warp's and a thin line."""
+    columns, k_fast, each = warps.columns, warps.k_fast, warps.width
+
+    def of(line, thin):
+        if k_fast:
+            tile, upper, row = line // 16, line % 16 // 8, line % 8
+        else:
+            tile, upper, row = line % each // 2, line % 2, line // each
+        return (tile * columns + thin // 8) * 4 + upper * 2 + thin % 2, row * 4 + thin % 8 // 2
+
+    return device(of)
+
+
+def adder(warps: Warps) -> Any:
+    """`add(shared, line, of, _)`: the sums of warps that share lines, in their order."""
+    threads, along, lines, of = warps.threads, warps.along, 16 * warps.tiles, holder(warps)
+
+    def add(shared, line, thin, _):
+        i, lane = of(line % lines, thin)
+        first = i * threads + line // lines * along * 32 + lane
+        total = float32(0)
+        for warp in range(along):
+            total += shared[first + warp * 32]
+        return total
+
+    return device(add)

@@ -1,0 +1,223 @@
+"""Products whose k is split: parts of it side by side on multiprocessors that one part would leave idle, and then their sum.
+
+For few results of long sums, where there are fewer tiles than multiprocessors. Parts are written to the workspace as f32 and
+summed in order by a second launch, which does what follows the product: the same numbers in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import Cost, early_us, one_launch, roofline
+from ...registry.variant import (
+    Checks,
+    Floor,
+    KernelVariant,
+    Launch,
+    Num,
+    Reject,
+    Work,
+    at_least,
+    at_most,
+    cdiv,
+    variant,
+)
+from ...rows import RegionSpec
+from ...rows.program import Expression, Gemm
+from ...types import f32, i32
+from ..maps.elementwise import THREADS
+from . import simt as gemm
+from .simt import Sizes
+
+LEAST_STEPS = 2  # of a tile's depth, in each part
+SUM_STEP_US = 0.07  # of the second launch, for each part: measured on an H200
+SUM_RUN = 4  # columns of a thread of the second launch, at most
+MOST_PARTS = 64
+STRICT = "sums of parts are rounded where one sum is not; strict takes one sum"
+MOST_TILES = 512  # more than that fill any device, three blocks to a multiprocessor, without being split
+COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
+# operands of a part's epilogue, which writes its sums to the workspace
+PARTIAL = (), (), (), (Work(0, f32),), ()
+UNSCALED = Num(1.0, f32), Num(0.0, f32)
+
+
+class Parts(NamedTuple):
+    """k as so many parts of `depth`, the last one maybe shorter."""
+
+    number: int
+    depth: int
+
+
+def divide(k: int, wanted: int, step: int) -> Parts:
+    """About so many parts, of whole steps each."""
+    depth = max(LEAST_STEPS, cdiv(cdiv(k, step), wanted)) * step
+    return Parts(cdiv(k, depth), depth)
+
+
+def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
+    """Beside what the tile takes: one product of few tiles, long enough to be split, and not the order of sums that strictness
+    asks for."""
+    p, _ = gemm.parts(region)
+    if region.strict:
+        yield Reject("strict", STRICT)
+    yield at_most("axes of the batch", len(p.batch), 0)
+    yield at_least("k", p.k, LEAST_STEPS * step + 1)
+    yield at_most("tiles", cdiv(p.m, tile[0]) * cdiv(p.n, tile[1]), MOST_TILES)
+    yield at_most("elements of the product", p.m * p.n, 2**31 - 1)
+
+
+def choices(k: int, most: int, step: int) -> list[Parts]:
+    """Parts to choose among: powers of two, and as many as `most`, which fill the device once."""
+    most = min(MOST_PARTS, max(2, most))
+    return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
+
+
+def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, Parts]:
+    """The number of parts that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
+    p, _ = gemm.parts(region)
+    sizes = gemm.sizes_of(p)
+    parts = _fastest(sizes, tile, device)
+    through, total = sum_cost(region, p, parts.number, device)
+    return _cost(sizes, tile, parts, device, through, total), parts
+
+
+@lru_cache(maxsize=4096)
+def _fastest(sizes: Sizes, tile: gemm.Tile, device: DeviceSpec) -> Parts:
+    (tiles,) = gemm.grid(sizes, tile.m, tile.n)
+    result, finish = sizes.m * sizes.n * f32.itemsize, gemm.STORE_US * SUM_RUN * THREADS
+
+    def us(parts: Parts) -> float:
+        through, total = _sum(sizes, parts.number, result, finish, device)
+        return _cost(sizes, tile, parts, device, through, total).us
+
+    return min(choices(sizes.k, device.sms * tile.blocks_per_sm // tiles, tile.step), key=us)
+
+
+def _cost(sizes: Sizes, tile: gemm.Tile, parts: Parts, device: DeviceSpec, through: int, total: Cost) -> Cost:
+    """The parts as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
+    they fit."""
+    slices = Sizes(sizes.m, sizes.n, parts.depth, parts.number, sizes.dtype)
+    first = tile.product_cost(
+        slices, operand_bytes(sizes) + through, device, sizes.flops, gemm.STORE_US * tile.m * tile.n
+    )
+    return first.plus(**{"sum of parts": total.us})
+
+
+def operand_bytes(p: Gemm | Sizes) -> int:
+    return (p.m + p.n) * p.k * p.dtype.itemsize
+
+
+def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tuple[int, Cost]:
+    """(bytes of so many parts that go through memory when they are written, the second launch)."""
+    rest = max(0, region.nbytes - operand_bytes(p))
+    return _sum(gemm.sizes_of(p), number, rest, gemm.finish_us(region, SUM_RUN * THREADS), device)
+
+
+def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec) -> tuple[int, Cost]:
+    """`rest`: bytes beside the parts; `finish`: of a block's results."""
+    partial = f32.itemsize * number * sizes.m * sizes.n
+    kept = partial if partial <= device.l2_bytes // 2 else 0
+    total = roofline(
+        device, bytes=rest + partial - kept, cached=kept, blocks=cdiv(sizes.m * sizes.n, SUM_RUN * THREADS),
+        blocks_per_sm=8, chain=SUM_STEP_US * number, finish=finish,
+    )  # fmt: skip
+    return partial - kept, total.plus(latency=-early_us(device))
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
+def raw(region: RegionSpec, run: int) -> Any:
+    """The epilogue of a part: sums as they are, into the workspace, by runs of at most so many columns."""
+    from .epilogue import Epilogue
+
+    p, _ = gemm.parts(region)
+    width = next(w for w in (4, 2, 1) if w <= run and p.n % w == 0)
+    return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True)
+
+
+def total(region: RegionSpec, number: int) -> Launch:
+    """The second launch: so many parts are summed, and what follows the product is done."""
+    from .split_k_body import sum_parts
+
+    p, _ = gemm.parts(region)
+    _, _, operands, sizes, *_, scales = gemm.arguments(region)
+    finish = gemm.epilogue(region, SUM_RUN)
+    blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
+    args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
+    return Launch(sum_parts(finish), (blocks,), (THREADS,), args)
+
+
+def split(
+    name: str,
+    tile: tuple[int, int],
+    step: Callable[[RegionSpec], int],
+    best: Callable[[RegionSpec, DeviceSpec], tuple[Cost, Parts]],
+    first: Callable[[RegionSpec, DeviceSpec, Parts], Launch],
+    accepts: Callable[[RegionSpec], Checks] = lambda region: (),
+    least: Floor | None = None,
+    **more: Any,
+) -> KernelVariant:
+    """A tile of any family as a variant that splits k. `step(region)`: of k, that parts are whole numbers of; `best`: the number of parts and
+    its cost; `first`: the launch of the parts, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
+    m, n = tile
+
+    @variant("gemm", id=f"cuda.{name}_split.v1", takes=gemm.TAKES, **more)
+    class Split:
+        __doc__ = f"""As {name}, on parts of k side by side, and a second launch for their sum and what follows the product.
+
+        Parallel over {m} x {n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
+        out of the L2 cache if they fit. Limit: that, and a launch more.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield from accepts(region)
+            yield from checks(region, step(region), tile)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return best(region, device)[0]
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            p, _ = gemm.parts(region)
+            return 4 * best(region, device)[1].number * p.m * p.n
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            parts = best(region, device)[1]
+            return [first(region, device, parts), total(region, parts.number)]
+
+    made: Any = Split  # `variant` has made a record of the class
+    return replace(made, least=least)
+
+
+def split_tile(
+    name: str, tile: gemm.Tile, first: Callable[[RegionSpec, DeviceSpec, Parts], Launch], **more: Any
+) -> KernelVariant:
+    """`split`, of a tile whose cost is a Tile's."""
+    return split(
+        name, (tile.m, tile.n), lambda region: tile.step, lambda region, device: best(region, tile, device), first, **more
+    )  # fmt: skip
+
+
+def _tiled(tile: gemm.Tile) -> KernelVariant:
+    def first(region: RegionSpec, device: DeviceSpec, parts: Parts) -> Launch:
+        p, _ = gemm.parts(region)
+        a, b, _, _, *walks, _ = gemm.arguments(region)
+        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
+        (tiles,) = gemm.grid(p, tile.m, tile.n)
+        body = gemm.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
+        return Launch(body, (tiles * parts.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
+
+    def least(region: RegionSpec, device: DeviceSpec) -> float:
+        waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
+        even = tile.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
+        return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
+
+    return split_tile(f"gemm_tiled_{tile.m}x{tile.n}", tile, first, accepts=gemm.checks, least=least)
+
+
+gemm_tiled_32x32_split, gemm_tiled_64x64_split = _tiled(gemm.SMALL), _tiled(gemm.MIDDLE)
+gemm_tiled_128x128_split = _tiled(gemm.LARGE)

@@ -1,0 +1,44 @@
+"""Stream-K products on Hopper: what their blocks need of the workspace, and which products they are for."""
+
+from __future__ import annotations
+
+from ...device.spec import DeviceSpec
+from ...registry.variant import Checks, Reject, Work, at_least, at_most
+from ...rows import RegionSpec
+from ...types import f32, i64
+from . import simt as gemm
+from . import split_k as gemm_split
+from . import wgmma_cost
+from .wgmma_tiling import SMS, WARPS, Tiling, depth
+
+
+def checks(tiling: Tiling, region: RegionSpec) -> Checks:
+    """More tiles than multiprocessors; and numbers of slices, times blocks, that are u32."""
+    if region.strict:
+        yield Reject("strict", gemm_split.STRICT)
+    p, after = gemm.parts(region)
+    if len(p.batch) > 1 and len(after.loads) > 1 and wgmma_cost.staged(tiling, region):
+        yield Reject(
+            "registers",
+            "two axes of a batch and two operands of the map leave none for results in boxes beside shares",
+        )
+    yield at_least("tiles", wgmma_cost.clusters(tiling, region), SMS + 1)
+    yield at_most("k", p.k, 2**31 // SMS**2 * depth(p.dtype))
+
+
+def blocks(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+    return min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
+
+
+def _slots(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+    """Bytes of the workspace for each block's sums, with which it begins; their flags are behind them."""
+    return blocks(tiling, region, device) * tiling.m * tiling.n * f32.itemsize
+
+
+def workspace(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+    flags = blocks(tiling, region, device) * tiling.members * WARPS * i64.itemsize
+    return _slots(tiling, region, device) + flags
+
+
+def pointers(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[Work, Work]:
+    return Work(0, f32), Work(_slots(tiling, region, device), i64)

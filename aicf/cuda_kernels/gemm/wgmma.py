@@ -1,0 +1,328 @@
+"""Variants for matrix products on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
+
+Epilogues and results are those of simt.py; operands come in either order, through descriptors, so that rows have to begin at
+multiples of 16 bytes, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import Cost
+from ...registry.variant import (
+    Checks,
+    Element,
+    In,
+    KernelVariant,
+    Launch,
+    Num,
+    Out,
+    Reject,
+    TensorMap,
+    at_least,
+    at_most,
+    cdiv,
+    variant,
+)
+from ...rows import RegionSpec
+from ...types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32, u8
+from . import column_sums, wgmma_cost
+from . import simt as gemm
+from . import split_k as gemm_split
+from . import stream_k as wgmma_stream
+from .wgmma_tiling import (
+    ATOM,
+    NARROWED,
+    OF_C,
+    ROW_BYTES,
+    SPLIT,
+    STREAM,
+    TILINGS,
+    WARPS,
+    Tiling,
+    boxed,
+    by_slices,
+    depth,
+    left,
+)
+
+EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
+
+
+# --- operands ---------------------------------------------------------------------------------------------------------
+
+
+# as the accelerator brings them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
+ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: u8, f8e5m2: u8}
+
+Axis = tuple[int, int]  # an extent and a step, in elements
+
+
+@dataclass(frozen=True)
+class Operand:
+    """a or b, as rows in memory: of k, or of lines (m or n); of a batch, along those `axes` of it that are not shared."""
+
+    name: str
+    index: int
+    k_fast: bool
+    extents: tuple[int, int]
+    pitch: int  # bytes from row to row
+    axes: tuple[int, ...]
+    batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
+
+    def map(self, region: RegionSpec, lines: int, last: bool = False) -> TensorMap:
+        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 128 bytes of lines at a time."""
+        dtype = region.operands[self.index].dtype
+        count = left if last else boxed
+        box = depth(dtype), count(lines, self.extents[1]) if self.k_fast else depth(dtype)
+        extents = *self.extents, *(extent for extent, _ in self.batch)
+        pitches = self.pitch, *(pitch for _, pitch in self.batch)
+        ones = (1,) * len(self.batch)
+        return TensorMap(In(self.index), ELEMENTS.get(dtype, dtype), extents, pitches, box + ones)
+
+
+def operands(region: RegionSpec, either: bool = False) -> tuple[Operand, Operand] | Reject:
+    """a and b, or why one of them has no 16-byte aligned rows. `either`: of k or of lines, whatever the type."""
+    made = each_operand(region, either)
+    return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=256)
+def each_operand(region: RegionSpec, either: bool = False) -> tuple[Operand | Reject, Operand | Reject]:
+    """a and b, each of them or why it has no 16-byte aligned rows."""
+    p, _ = gemm.parts(region)
+    a, b = region.operands[p.a], region.operands[p.b]
+    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
+    return (
+        _operand("a", p.a, a, (p.m, a_m), (p.k, a_k), tuple(zip(p.batch, a_batch)), either),
+        _operand("b", p.b, b, (p.n, b_n), (p.k, b_k), tuple(zip(p.batch, b_batch)), either),
+    )
+
+
+def _operand(
+    name: str, index: int, matrix: TensorDesc, lines: Axis, depth: Axis, batch: tuple[Axis, ...], either: bool
+) -> Operand | Reject:
+    """Steps of an extent of one mean nothing."""
+    if matrix.alignment < ROW_BYTES:
+        return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {ROW_BYTES}")
+    axes = tuple(i for i, (extent, step) in enumerate(batch) if extent > 1 and step)
+    walks = tuple((batch[i][0], batch[i][1] * matrix.dtype.itemsize) for i in axes)
+    if any(pitch % ROW_BYTES for _, pitch in walks):
+        return Reject(
+            "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {ROW_BYTES} bytes"
+        )
+    orders = (True, depth, lines), (False, lines, depth)
+    either = either or matrix.dtype.itemsize == 2
+    for k_fast, (inner, step), (outer, pitch) in orders if either else orders[:1]:
+        row = inner * matrix.dtype.itemsize
+        apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, ROW_BYTES) * ROW_BYTES
+        if (step == 1 or inner == 1) and apart >= row and apart % ROW_BYTES == 0:
+            return Operand(name, index, k_fast, (inner, outer), apart, axes, walks)
+    of_k = "" if either else f" of k, as tensor cores read {matrix.dtype},"
+    return Reject(
+        "rows",
+        f"{name} is {matrix}, needs rows{of_k} that begin at multiples of {ROW_BYTES} bytes, one after the other",
+    )
+
+
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    """Every tiling takes what tensor cores multiply, in rows that the accelerator can copy."""
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
+    yield from checks(region)
+    made = operands(region)
+    yield made if isinstance(made, Reject) else None
+
+
+def checks(region: RegionSpec) -> Checks:
+    """Of all that follows, but for how operands lie."""
+    yield from gemm.checks(region)
+    p, _ = gemm.parts(region)
+    if p.dtype is f32 and p.precision is not Precision.tf32:
+        yield Reject("precision", f"the product is to be {p.precision.name}, this one is tf32")
+    if by_slices(p.dtype) and region.strict:
+        yield Reject(
+            "strict", "tensor cores keep some 14 bits of a sum of fp8 products; strict takes sums in f32"
+        )
+    yield at_least("k", p.k, 1)
+    yield at_least("least extent of results", min(p.m, p.n, p.count), 1)
+    yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
+    yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
+
+
+def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
+    if by_slices(gemm.parts(region)[0].dtype) and not tiling.sums_by_slices:
+        return Reject(
+            "sums",
+            "fp8 sums take turns with tensor cores: needs two teams that multiply at once, and registers for both",
+        )
+    return None
+
+
+# --- variants ---------------------------------------------------------------------------------------------------------
+
+
+def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
+    """A group of narrow tiles has to find room, in one product."""
+    if tiling.narrow:
+        p, _ = gemm.parts(region)
+        yield at_least("n", p.n, tiling.narrow * tiling.group)
+        yield at_most("axes of the batch", len(p.batch), 0)
+        made = operands(region)
+        if not isinstance(made, Reject) and not made[1].k_fast:  # 510 TFLOP/s of 8192^3, and 660 where it is
+            yield Reject(
+                "rows",
+                f"rows of b are of n, {tiling.narrow} of which tensor cores read slowly: needs rows of k",
+            )
+
+
+def _wgmma(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant."""
+    # sums are of 64 columns at a time; and divided tiles with sums took up to 11 % longer than whole ones
+    plain = tiling.columns % ATOM or tiling.narrow or tiling.stream
+    takes = gemm.TAKES if plain else gemm.TAKES_SUMS
+
+    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=takes, needs=("sm_90a",), family=family)
+    class Wgmma:
+        __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
+
+        Parallel over tiles{" and parts of k" * (tiling.parts > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
+        out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
+        are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile they
+        meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield _summed(tiling, region)
+            yield from _narrow(tiling, region)
+            if region.strict and tiling.parts > 1:
+                yield Reject("strict", gemm_split.STRICT)
+            if tiling.stream:
+                yield from wgmma_stream.checks(tiling, region)
+            yield at_most("blocks", wgmma_cost.clusters(tiling, region) * tiling.together, 2**31 - 1)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return column_sums.with_sums(
+                wgmma_cost.cost(tiling, region, device), region, tiling.rows, device, WARPS
+            )
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            if tiling.stream:
+                return wgmma_stream.workspace(tiling, region, device)
+            return column_sums.workspace(region, tiling.rows, WARPS)
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return [
+                _launch(tiling, region, device),
+                *column_sums.launches(region, tiling.rows, device, WARPS),
+            ]
+
+    return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _split(tiling: Tiling) -> KernelVariant:
+    """A tiling as a variant that splits k: split_k.py has the other half."""
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield _summed(tiling, region)
+
+    return gemm_split.split(
+        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: depth(gemm.parts(region)[0].dtype),
+        partial(wgmma_cost.best_parts, tiling), partial(_launch, tiling), accepts, needs=("sm_90a",), family=family,
+    )  # fmt: skip
+
+
+def _launch(
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts | None = None
+) -> Launch:
+    """Of the whole product, or of parts of k."""
+    from .wgmma_body import wgmma
+
+    both = operands(region)
+    assert not isinstance(both, Reject)
+    a, b = both
+    share = tiling.n // tiling.cluster
+    maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
+    boxes = wgmma_cost.staged(tiling, region) if parts is None else 0
+    finish, others, sizes, scales = follows(tiling, region, parts)
+    if tiling.stream:
+        others = (*others[:4], wgmma_stream.pointers(tiling, region, device))
+    come = wgmma_cost.brought(region) if boxes else ()
+    if boxes:
+        maps += _boxes(region, come)
+    tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
+    if tiling.narrow:
+        strips = wgmma_cost.strips(tiling, region, device)
+        sizes = (*sizes, Num(strips, i32))
+        tiles += strips // tiling.group * cdiv(gemm.parts(region)[0].m, tiling.m)
+        if boxes:
+            maps += _strips(region, tiling.narrow, strips)
+        if b.k_fast:
+            maps.append(b.map(region, tiling.narrow))
+    if a.k_fast:
+        maps.append(a.map(region, tiling.m, last=True))
+    if b.k_fast:
+        maps.append(b.map(region, share, last=tiling.cluster == 1))
+    if tiling.parts == 1:  # whose slots are for one tile
+        tiles = min(tiles, wgmma_cost.resident(tiling, device))
+    grid = (tiles * tiling.together,)
+    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes, come)
+    arguments = tuple(maps), others, sizes, scales
+    return Launch(body, grid, (tiling.threads,), arguments, tiling.shared(boxes), tiling.together)
+
+
+def follows(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None) -> tuple[Any, ...]:
+    """(The epilogue, and a kernel's arguments behind its maps), of a whole product or of parts of k."""
+    _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
+    if parts is None:
+        finish = gemm.epilogue(region, 2, tiling.rows, WARPS)
+    else:
+        finish = gemm_split.raw(region, 2)
+        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
+    if scales[0] == Num(1.0, f32):
+        finish = replace(finish, scaled=False)
+    return finish, others, sizes, scales
+
+
+def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:
+    """Of results, 64 x 64 at a time, and of operands that come like that."""
+    p, after = gemm.parts(region)
+    maps = []
+    for _, result in after.stores:
+        dtype = region.results[result].dtype
+        row, count = p.n * dtype.itemsize, (p.count,) * bool(p.batch)
+        pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
+        maps.append(TensorMap(Out(result), dtype, (p.n, p.m, *count), pitches, box))
+    for position in brought:
+        of_c = position == OF_C
+        index, steps = (
+            (p.c, p.c_steps) if of_c else (after.loads[position].operand, after.loads[position].strides)
+        )
+        assert index is not None
+        dtype = region.operands[index].dtype
+        maps.append(TensorMap(In(index), dtype, (p.n, p.m), steps[-2] * dtype.itemsize, (ATOM, 64)))
+    return maps
+
+
+def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
+    """Of the results' left part: of each row so many strips of so many columns."""
+    p, after = gemm.parts(region)
+    maps = []
+    for _, result in after.stores:
+        dtype = region.results[result].dtype
+        extents, pitches = (columns, max(1, count), p.m), (columns * dtype.itemsize, p.n * dtype.itemsize)
+        maps.append(TensorMap(Out(result), dtype, extents, pitches, (ATOM, 1, 64)))
+    return maps
+
+
+# Names of this module are what a registry takes.
+globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *NARROWED, *STREAM)})
+globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
+# Of operands that are split first, by tf32x3.py: whose sums are to be as exact as those of f32.
+BY_SLICES = {str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.parts == 1}

@@ -1,0 +1,387 @@
+"""How sums of a warpgroup become results: alpha, beta and the map that follows, then memory, in one of two ways.
+
+runs    each thread stores the two neighbouring columns that it holds, or one: any results, anywhere
+boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by the tensor memory accelerator, which does not
+        write outside of the results: for some of half types with 16-byte aligned rows, computed together. What the map
+        reads of such matrices comes the same way: a box of an operand is where those of results will be, and each warp
+        puts its results in the place of what it has read there
+
+What it reads by column only, and sums of columns, see wgmma_columns.py.
+
+Sums lie as `multiply_slabs` says. `corner`: first row and column of a tile, and its layer (see wgmma_scheduler.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..dsl import device, uint32
+from ..ptx import (
+    commit_stores,
+    expect,
+    fence_async,
+    forget,
+    load_box,
+    load_matrices,
+    prefetch_box,
+    store_box,
+    store_matrices,
+    sync_threads,
+    wait_phase,
+    wait_stores_read,
+)
+from ..tiles.layout import Layout
+from ..tiles.pairs import PAIR, functions, pair_maker
+from .epilogue import Epilogue, finisher, first_row, places, starter
+from .wgmma_columns import (
+    EIGHT,
+    OWN,
+    asked,
+    chunks,
+    dealt,
+    each_or_sums,
+    held_reads,
+    in_columns,
+    row_adder,
+    row_loader,
+    with_words,
+    words_for,
+)
+from .wgmma_scheduler import chosen, ender
+from .wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, WARPS, Tiling
+
+CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
+
+
+def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
+    """(`ask(base, maps, group, member, corner, sizes, operands)`: before a tile's main loop, for what its results are made from;
+    `write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity)`, of what `ask` returned and of how
+    many tiles were before; `done(member)`)"""
+    blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
+    wide, size = chunks(tiling)
+    layout = Layout(64, wide, warps=WARPS)
+    place, end_of = layout.place(), ender(tiling)
+
+    def write_run(i, products, given):
+        first, (line, column, end, m, n, scales, operands) = given
+        chunk, (down, across) = (first + i) // size, place(i % size, 0, 0)
+        r = apart(line) + chunk % blocks * 64 + down
+        q = apart(column) + chunk // blocks * wide + across
+        if r < m and q < end:
+            return finish(r, q, products, n, scales, operands)
+        return outside
+
+    write_each = in_columns(tiling, epilogue, epilogue.width, layout.by_column, write_run)
+
+    def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
+        m, n = sizes[0], sizes[1]
+        row, column = place(0, member >> 5, member & 31)
+        env = (
+            np.int32(corner[0] + row),
+            np.int32(corner[1] + column),
+            end_of(corner, n),
+            m,
+            n,
+            scales,
+            operands,
+        )
+        write_each(acc, words, env, member, corner, sizes, operands)
+
+    nothing = device(lambda base, maps, group, member, corner, sizes, operands: ())
+    return nothing, device(write), device(lambda member: None)
+
+
+def boxes_of_results(
+    tiling: Tiling, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
+    """The same: two chunks of each result for each warpgroup, so that one is filled while the other leaves; or one, where
+    the main loop needs the room. `brought`: reads of the epilogue whose numbers come in boxes; see `operand_bringer`."""
+    blocks, chunks_at, buffers = tiling.row_blocks, tiling.chunks_at(staged), tiling.buffers(staged)
+    turns, box, own = buffers // staged, staged * CHUNK_BYTES, buffers * CHUNK_BYTES
+    held = held_reads(tiling, epilogue)
+    each_put = with_words(len(held))
+    size = CHUNK // EIGHT * each_put
+    deal = dealt(tiling, epilogue, held)
+    put = asked(matrices(epilogue, brought, held), len(held), deal)
+    put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), put)
+    load_rows = row_loader(tiling, epilogue, held, deal)
+    wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
+    store = result_storer(tiling, epilogue, len(brought))
+    sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
+    ask_for, wait_for_room, go_on = (
+        operand_bringer(tiling, epilogue, staged, brought) if brought else empty_chunks(turns, sync)
+    )
+
+    def write_chunk(i, run, given):
+        first, (base, chunks, group, member, maps, corner, sizes, scales, operands, parity) = given
+        chunk = (first + i) // size
+        line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
+        at = uint32(chunks + uint32(chunk % turns * box))
+        wait_for_room(chunk, base, group, member, parity)
+        added = put_all(run, (at, member, line, column, sizes, scales, operands))
+        fence()
+        sync(group)
+        if member == 0:
+            store(maps, at, column, line, corner)
+            commit()
+            go_on(chunk, base, chunks, maps, group, corner)
+        return added
+
+    write_each = in_columns(tiling, epilogue, size, tuple(range(OWN)), write_chunk, len(held), deal)
+
+    def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
+        chunks = uint32(base + uint32(chunks_at + group * own))
+        env = base, chunks, group, member, maps, corner, sizes, scales, operands, parity
+        write_each(acc, words, env, member, corner, sizes, operands)
+
+    def ask(base, maps, group, member, corner, sizes, operands):
+        if member == 0:
+            ask_for(base, uint32(base + uint32(chunks_at + group * own)), maps, group, corner)
+        return load_rows(corner, member, sizes[1], operands)
+
+    def done(member):
+        if member == 0:
+            wait_read()  # shared memory goes with the block; what is on its way from there arrives
+
+    return device(ask), device(write), device(done)
+
+
+def empty_chunks(turns: int, sync: Any) -> tuple[Any, Any, Any]:
+    """(`ask(base, chunks, maps, group, corner)`, `wait(chunk, base, group, member, parity)`, `go_on(chunk, base, chunks, maps,
+    group, corner)`): a chunk is free when what was there has been read, of this tile some chunks ago, or of the one before."""
+    wait_but_one, wait_read = wait_stores_read(turns - 1), wait_stores_read(0)
+
+    def wait(chunk, base, group, member, parity):
+        if member == 0:
+            if chunk == 0:
+                wait_read()
+            else:
+                wait_but_one()
+        sync(group)
+
+    nothing = device(lambda base, chunks, maps, group, corner: None)
+    return nothing, device(wait), device(lambda chunk, base, chunks, maps, group, corner: None)
+
+
+def operand_bringer(
+    tiling: Tiling, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
+    """The same, where chunks of operands are brought to where those of results will be: a chunk is free when they are there.
+
+    As many as there is room for are asked for before the main loop, and the others prefetched into L2; each of these is when
+    what is in its place has been read. Each chunk of a tile has a barrier, of which each tile is a phase.
+    """
+    blocks, count, turns = tiling.row_blocks, tiling.chunks, tiling.buffers(staged) // staged
+    box, nbytes, arrived_at = staged * CHUNK_BYTES, len(brought) * CHUNK_BYTES, tiling.arrived_at(staged)
+    announce, wait_read, wait_arrived = expect(), wait_stores_read(0), wait_phase()
+    load_one, prefetch_one = box_loader(), box_prefetcher()
+    operands = 2 + len(epilogue.stores), len(brought)  # among maps
+    load, prefetch = of_maps(load_one, *operands), of_maps(prefetch_one, *operands)
+    at_once = min(turns, count)
+
+    def barrier(chunk, base, group):
+        return uint32(base + uint32(arrived_at + (group * count + chunk) * 8))
+
+    barrier_of = device(barrier)
+
+    def bring(chunk, base, chunks, maps, group, corner):
+        line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
+        ready = barrier_of(chunk, base, group)
+        announce(ready, uint32(nbytes))
+        load(maps, uint32(chunks + uint32(chunk % turns * box)), ready, column, line, corner[2])
+
+    bring_one = device(bring)
+
+    def ask(base, chunks, maps, group, corner):
+        wait_read()
+        for chunk in range(at_once):
+            bring_one(chunk, base, chunks, maps, group, corner)
+        for chunk in range(at_once, count):
+            line, column = (
+                np.int32(corner[0] + chunk % blocks * 64),
+                np.int32(corner[1] + chunk // blocks * ATOM),
+            )
+            prefetch(maps, chunks, chunks, column, line, corner[2])
+
+    def wait(chunk, base, group, member, parity):
+        wait_arrived(barrier_of(chunk, base, group), parity)
+
+    def go_on(chunk, base, chunks, maps, group, corner):
+        if chunk + turns < count:
+            wait_read()
+            bring_one(chunk + turns, base, chunks, maps, group, corner)
+
+    return device(ask), device(wait), device(go_on)
+
+
+# Boxes, as `do(map, at, ready, column, line, layer)`: of one matrix; results also of many, so that none hangs over into the next.
+
+
+def result_storer(tiling: Tiling, epilogue: Epilogue, brought: int) -> Any:
+    """`store(maps, at, column, line, corner)`: a chunk of each result. Narrow tiles leave by maps of their own, in which a row is cut into
+    theirs, so that what hangs over is outside and not written."""
+    stores, narrow = len(epilogue.stores), tiling.narrow
+    store_wide = of_maps(box_storer(epilogue.batch), 2, stores)
+    if not narrow:
+        return device(
+            lambda maps, at, column, line, corner: store_wide(maps, at, at, column, line, corner[2])
+        )
+    of_strip = store_box(3)
+
+    def store_one(map, at, ready, column, line, strip):
+        of_strip(map, at, np.int32(column - strip * narrow), strip, line)
+
+    store_narrow = of_maps(device(store_one), 2 + stores + brought, stores)
+
+    def store(maps, at, column, line, corner):
+        if corner[3] < 0:
+            store_wide(maps, at, at, column, line, corner[2])
+        else:
+            store_narrow(maps, at, at, column, line, corner[3])
+
+    return device(store)
+
+
+def box_storer(batch: int) -> Any:
+    store = store_box(3 if batch else 2)
+    if batch:
+        return device(lambda map, at, ready, column, line, layer: store(map, at, column, line, layer))
+    return device(lambda map, at, ready, column, line, layer: store(map, at, column, line))
+
+
+def box_loader() -> Any:
+    load = load_box()
+    return device(lambda map, at, ready, column, line, layer: load(at, map, ready, column, line))
+
+
+def box_prefetcher() -> Any:
+    prefetch = prefetch_box()
+    return device(lambda map, at, ready, column, line, layer: prefetch(map, column, line))
+
+
+def of_maps(do: Any, first: int, count: int) -> Any:
+    """`do_each(maps, at, ready, column, line, layer)`: with so many maps from the first one on, their chunks side by side."""
+    map, behind = first + count - 1, (count - 1) * CHUNK_BYTES
+
+    def do_last(maps, at, ready, column, line, layer):
+        do(maps[map], uint32(at + uint32(behind)), ready, column, line, layer)
+
+    if count == 1:
+        return device(do_last)
+    do_others, do_this = of_maps(do, first, count - 1), device(do_last)
+
+    def do_each(maps, at, ready, column, line, layer):
+        do_others(maps, at, ready, column, line, layer)
+        do_this(maps, at, ready, column, line, layer)
+
+    return device(do_each)
+
+
+def matrices(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
+    """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a chunk, as four 8 x 8 matrices of each result.
+    Returns what is to be added up, if anything, as sums of its four columns. A run: eight sums, then words that are `held`.
+
+    Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
+    rows of a matrix lie in the same banks. Threads outside of the results compute with the nearest numbers inside.
+    """
+    finish, store, apart = packer(epilogue, brought, held), matrix_storer(len(epilogue.stores)), forget()
+    load, add = matrix_loader(len(brought)), row_adder(epilogue.sums)
+    each_put, (left_of, right_of) = with_words(len(held)), words_for(len(held))
+    place_of = Layout(64, ATOM, warps=WARPS).place()
+
+    def put(i, run, env):
+        at, member, line, column, sizes, scales, operands = env
+        m, n = sizes[0], sizes[1]
+        member, j = apart(member), i // each_put
+        lane, x = member & 31, (member >> 5) * 16 + (member & 15)
+        row, across = place_of(j * 8, member >> 5, lane)
+        r, q = np.int32(line + row), np.int32(column + across)
+        last_r, last_q = np.int32(m - 1), np.int32(n - 2)
+        upper, lower = min(r, last_r), min(np.int32(r + 8), last_r)
+        left, right = min(q, last_q), min(np.int32(q + 8), last_q)
+        place = uint32((at + uint32(x * 2 * ATOM + ((lane >> 4) ^ (lane & 7)) * 16)) ^ uint32(j * 32))
+        read, by_left, by_right = load(place), left_of(run), right_of(run)
+        a = finish(apart(upper), apart(left), (run[0], run[1]), n, scales, operands, read[0] + by_left, r < m)
+        b = finish(
+            apart(lower), apart(left), (run[2], run[3]), n, scales, operands, read[1] + by_left, r + 8 < m
+        )
+        c = finish(
+            apart(upper), apart(right), (run[4], run[5]), n, scales, operands, read[2] + by_right, r < m
+        )
+        d = finish(
+            apart(lower), apart(right), (run[6], run[7]), n, scales, operands, read[3] + by_right, r + 8 < m
+        )
+        store(place, a[0], b[0], c[0], d[0])
+        return add(a[1], b[1], c[1], d[1])
+
+    return put
+
+
+def matrix_loader(operands: int) -> Any:
+    """`load(at)`: for each of four matrices the words of all operands, which lie as `matrix_storer` puts results."""
+    if operands == 0:
+        return device(lambda at: ((), (), (), ()))
+    load_others, load_this, behind = (
+        matrix_loader(operands - 1),
+        load_matrices(),
+        (operands - 1) * CHUNK_BYTES,
+    )
+
+    def load(at):
+        others, words = load_others(at), load_this(uint32(at + uint32(behind)))
+        return (
+            others[0] + (words[0],),
+            others[1] + (words[1],),
+            others[2] + (words[2],),
+            others[3] + (words[3],),
+        )
+
+    return device(load)
+
+
+def matrix_storer(results: int) -> Any:
+    """`store(at, a, b, c, d)`: of each result four matrices, the words of one behind those of the other."""
+    store, last = store_matrices(), results - 1
+    behind = last * CHUNK_BYTES
+
+    def store_last(at, a, b, c, d):
+        store(uint32(at + uint32(behind)), a[last], b[last], c[last], d[last])
+
+    if results == 1:
+        return device(store_last)
+    store_others, store_this = matrix_storer(last), device(store_last)
+
+    def store_all(at, a, b, c, d):
+        store_others(at, a, b, c, d)
+        store_this(at, a, b, c, d)
+
+    return device(store_all)
+
+
+@functools.cache
+def packer(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
+    """`finish(r, q, products, n, scales, operands, words, inside)`: as `finisher`'s, but results are returned, the two neighbours
+    of each in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first, and of those `held`."""
+    reads = epilogue.reads
+    of_reads, brings_c = (*(k for k in brought if k != OF_C), *held), OF_C in brought
+    start, at, first = (
+        starter(epilogue.c, PAIR, epilogue.scaled, brings_c),
+        places(reads),
+        first_row(epilogue.batch),
+    )
+    moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
+    make = pair_maker(epilogue.expression, dtypes, epilogue.stores, moves, of_reads, functions())
+    c_of = device((lambda c, words: words[:1]) if brings_c else (lambda c, words: c))
+    others = device((lambda words: words[1:]) if brings_c else (lambda words: words))
+
+    def finish(r, q, products, n, scales, operands, words, inside):
+        c, ins, strides, _, _, corner = operands
+        to = (first(corner) + r) * n + q
+        values = start(products, scales, c_of(c, words), to)
+        offsets = at(np.int64(r), np.int64(q), np.int64(n), strides, corner)
+        return make(values, others(words), ins, offsets, inside)
+
+    return device(finish)

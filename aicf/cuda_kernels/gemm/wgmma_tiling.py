@@ -1,0 +1,261 @@
+"""How the Hopper matrix products divide their work: tiles, who multiplies them, and what is where in shared memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ...types import GREATEST, DType
+
+LINE_BYTES = 128  # of k in a slice, and of a row of a box
+ROW_BYTES = 16  # that rows and pointers are multiples of
+ATOM = 64  # halves in a row of a box
+CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out
+ENOUGH = 4  # stages: a second chunk for each result is not worth one of them
+WARPGROUP = 128
+WARPS = 4  # of a warpgroup
+OF_C = -1  # c, where loads of an epilogue are counted
+ADDRESSES = 40  # registers that a main loop has beside sums, at least
+SMS = 132  # of an H100 or H200: what bands are as high as
+SHARED = (
+    227 * 1024
+)  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
+SLACK = 1024  # to begin at a multiple of 1024
+
+
+def depth(dtype: DType) -> int:
+    """Of k in a slice: 64 halves, 32 f32, 128 of fp8."""
+    return LINE_BYTES // dtype.itemsize
+
+
+def boxed(lines: int, extent: int) -> int:
+    """Of so many lines to a tile, those that one box brings of an operand of rows of k: no more than it has, in whole eights.
+    Lines outside of it take the accelerator three times as long as those inside."""
+    return min(lines, (extent + 7) // 8 * 8)
+
+
+def left(lines: int, extent: int) -> int:
+    """The same of the last tile of an operand."""
+    return ((extent - 1) % lines + 8) // 8 * 8
+
+
+def by_slices(dtype: DType) -> bool:
+    """Whether products of each slice are summed by themselves, and those sums in f32: tensor cores keep some 14 bits of a sum
+    of fp8 products, of which a long one would lose all that its last products add."""
+    return dtype in GREATEST
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """m x n tiles for blocks of a warpgroup that brings and of `consumers` that multiply.
+
+    teams      of consumers: 1, all share a tile (cooperative); 2, tiles in turns, so that one team multiplies while the
+               other writes results (ping-pong)
+    cluster    blocks, one below the other, that share b
+    parts      of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
+    blocks     for each multiprocessor: registers and shared memory are divided among them
+    registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
+    stream     whether tiles that are left over by whole rounds are cut along k, so that all blocks have as much to do; see
+               gemm/stream_k_body.py
+    slices     whether each slice is summed by itself, and those sums in f32, whatever the type; see `by_slices`
+    narrow     columns of the narrower tiles that it may have beside the others; see `group`
+    """
+
+    m: int
+    n: int
+    consumers: int
+    teams: int = 1
+    cluster: int = 1
+    blocks: int = 1
+    parts: int = 1
+    registers: tuple[int, int] | None = (40, 232)
+    stream: bool = False
+    slices: bool = False
+    narrow: int = 0
+
+    def __str__(self) -> str:
+        turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
+        parts = f"_parts{self.parts}" * (self.parts > 1) + "_stream" * self.stream + "_slices" * self.slices
+        narrow = f"_{self.narrow}" * (self.narrow > 0)
+        return f"{self.m}x{self.n}{narrow}{turns}{cluster}{parts}"
+
+    @property
+    def together(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.parts
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def members(self) -> int:
+        """Consumers that share a tile."""
+        return self.consumers // self.teams
+
+    @property
+    def row_blocks(self) -> int:
+        """Of 64 rows, that each consumer has."""
+        return self.m // (64 * self.members)
+
+    @property
+    def rows(self) -> int:
+        """That each consumer has."""
+        return 64 * self.row_blocks
+
+    @property
+    def chunks(self) -> int:
+        """Of 64 x 64 results, that each consumer finishes."""
+        return self.row_blocks * self.columns // 64
+
+    @property
+    def sums(self) -> int:
+        """That a consumer's thread has."""
+        return self.row_blocks * self.n // 2
+
+    @property
+    def columns(self) -> int:
+        """Of its tile, that a block finishes."""
+        return self.n // self.parts
+
+    @property
+    def finished(self) -> int:
+        """Of these, sums that a consumer's thread has."""
+        return self.row_blocks * self.columns // 2
+
+    @property
+    def spare(self) -> int:
+        """Registers that it has beside them."""
+        taken = 65536 // (self.threads * self.blocks) if self.registers is None else self.registers[1]
+        return min(taken, 255) - self.sums
+
+    @property
+    def sums_by_slices(self) -> bool:
+        """Whether it has registers for a slice's sums of 64 rows beside its own, and others to multiply while they are added up."""
+        return self.members * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
+
+    @property
+    def group(self) -> int:
+        """So many narrow tiles side by side are as wide as one less of the others: so there may be one more in a row, where that
+        fills a wave of blocks that would else be half empty."""
+        return self.n // (self.n - self.narrow)
+
+    @property
+    def crowding(self) -> float:
+        """Cycles that shared memory takes for a slice, over those of the tensor cores: 128 bytes at a time, for a and b of each
+        64 rows that are multiplied and for those that arrive; 64 x 8 x 32 bytes of k take 4."""
+        read, arrive = self.m // 64 * (64 + self.n), self.m + self.n
+        return (read + arrive) / (self.m * self.n / 32)
+
+    @property
+    def band(self) -> int:
+        """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
+        return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.columns) / (self.m * self.cluster)))
+
+    @property
+    def a_bytes(self) -> int:
+        return self.m * LINE_BYTES
+
+    @property
+    def b_bytes(self) -> int:
+        return self.n * LINE_BYTES
+
+    @property
+    def own_bytes(self) -> int:
+        """From one consumer's part of a to the next one's."""
+        return self.a_bytes // self.members
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.a_bytes + self.b_bytes
+
+    def stages(self, staged: int) -> int:
+        """As many as there is room for. `staged`: so many results leave by way of shared memory, or operands come."""
+        return self._stages(self.buffers(staged))
+
+    def buffers(self, staged: int) -> int:
+        """Chunks of results for each consumer: two of each result, or of several only one where that saves a stage of few."""
+        two, one = (self._stages(count * staged) for count in (2, 1))
+        return 2 * staged if staged < 2 or two >= min(one, ENOUGH) else staged
+
+    def _stages(self, buffers: int) -> int:
+        meeting = self.consumers * (self.sent_bytes + 8 * (self.parts > 1) + 8 * self.chunks)
+        room = (
+            (SHARED + 1024) // self.blocks - 1024 - SLACK - buffers * self.consumers * CHUNK_BYTES - meeting
+        )
+        return room // (self.stage_bytes + 16)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a consumer's sums for another block."""
+        return 4 * WARPGROUP * self.finished
+
+    @property
+    def sent_bytes(self) -> int:
+        """That a consumer gets from the other blocks that share its tile."""
+        return (self.parts - 1) * self.slot_bytes
+
+    # shared memory: stages, from the first multiple of 1024 on; chunks of results; sums of other blocks; barriers, full and
+    # then empty, one for each consumer that gets sums, and of chunks
+
+    def chunks_at(self, staged: int) -> int:
+        return self.stages(staged) * self.stage_bytes
+
+    def slots_at(self, staged: int) -> int:
+        return self.chunks_at(staged) + self.buffers(staged) * self.consumers * CHUNK_BYTES
+
+    def barriers_at(self, staged: int) -> int:
+        return self.slots_at(staged) + self.consumers * self.sent_bytes
+
+    def met_at(self, staged: int) -> int:
+        return self.barriers_at(staged) + 16 * self.stages(staged)
+
+    def arrived_at(self, staged: int) -> int:
+        return self.met_at(staged) + 8 * self.consumers * (self.parts > 1)
+
+    def shared(self, staged: int) -> int:
+        return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.chunks
+
+
+# Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
+# many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
+TILINGS = (
+    Tiling(128, 256, 2),
+    Tiling(128, 256, 2, cluster=2),
+    Tiling(256, 128, 2),
+    Tiling(256, 128, 2, cluster=2),
+    Tiling(128, 192, 2),
+    Tiling(192, 128, 3, registers=(40, 152)),
+    Tiling(192, 128, 3, cluster=2, registers=(40, 152)),
+    Tiling(128, 128, 2),
+    Tiling(128, 128, 2, cluster=2),
+    Tiling(256, 64, 2),
+    Tiling(128, 64, 2),
+    Tiling(128, 128, 2, teams=2),
+    Tiling(128, 128, 2, teams=2, cluster=2),
+    Tiling(64, 192, 2, teams=2),
+    Tiling(64, 128, 2, teams=2),
+    Tiling(64, 128, 2, teams=2, cluster=2),
+    Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
+    Tiling(64, 64, 1, blocks=2, registers=None),
+    Tiling(128, 128, 2, parts=2, registers=(56, 224)),
+    Tiling(128, 128, 2, parts=4, registers=(56, 224)),
+    Tiling(128, 64, 2, parts=2, registers=(56, 224)),
+    Tiling(64, 128, 1, parts=2, registers=None),
+    Tiling(64, 128, 1, parts=4, registers=None),
+    Tiling(64, 64, 1, parts=2, registers=None),
+    Tiling(64, 64, 1, parts=4, registers=None),
+)
+
+# Those that split k as well: few results of long sums.
+SPLIT = tuple(
+    t
+    for t in TILINGS
+    if t.teams == t.parts == 1 and (t.m, t.n) in {(64, 64), (64, 128), (128, 128), (128, 256)}
+)
+
+# Those that may have narrower tiles too: large products whose last wave is not full.
+NARROWED = (Tiling(128, 128, 2, teams=2, narrow=120),)
+
+# Those that divide tiles evenly among blocks as well.
+STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})

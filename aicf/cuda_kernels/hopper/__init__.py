@@ -1,0 +1,1 @@
+"""What kernels for Hopper (sm_90) share, whatever they compute."""

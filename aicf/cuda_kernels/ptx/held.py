@@ -1,0 +1,68 @@
+"""The first operand of a product by a warpgroup, brought to registers out of rows of lines: of tf32, whose lines are contiguous and not k,
+which wgmma does not read from shared memory. PTX ISA, chapters "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions" and
+"Data Movement and Conversion Instructions"; sm_90a.
+
+A slice of 64 lines is two boxes of 32 lines, a row of 128 bytes for each of 32 k, swizzled. Which line is which row of a product does
+not matter to it, so that the two rows of a thread, eight apart, are neighbouring lines: one load of 8 bytes for each k. Lanes of half a
+warp then find all banks: four k turn two bits of a chunk's number, and two of their rows the third one and the half of the chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dsl import deferred, device, int32, intrinsic, ir, types, uint32
+from .assemble import assemble
+from .copy import moved
+from .wgmma import LINE_BYTES, WORDS
+
+LINES = 32  # of a box
+BOX_BYTES = LINES * LINE_BYTES
+# From a thread's first pair to each of its others, in the order of their words: k in steps of four, of which every other one turns a bit of
+# the chunk's number.
+PLACES = tuple(((i % 2) * 64, i * 4 * LINE_BYTES) for i in range(WORDS // 2))
+TEXT = "ld.shared.v2.b32 {$0, $1}, [$4];"
+
+
+def held_line() -> Any:
+    """`line(warp, lane)`: of 64, the first of the two that a thread has; the other one is its row eight below in the product."""
+
+    def line(warp, lane):
+        g = lane >> 2
+        chunk = (g >> 1 & 1) * 4 + (warp & 1) * 2 + (g >> 2)
+        return int32((warp >> 1) * 32 + chunk * 4 + (g & 1) * 2)
+
+    return device(line)
+
+
+def held_place() -> Any:
+    """`place(warp, lane)`: in bytes, where a thread's first pair lies: `load_held` takes it from there."""
+    line_of = held_line()
+
+    def place(warp, lane):
+        line, k = line_of(warp, lane), lane & 3
+        chunk = (line >> 2 & 7) ^ k
+        return uint32((line >> 5) * BOX_BYTES + k * LINE_BYTES + chunk * 16 + (line & 2) * 4)
+
+    return device(place)
+
+
+@deferred
+def load_held() -> Any:
+    """`load(words, address)`: a thread's 16 words of 64 lines and 32 k, as `multiply_slabs` takes them, into the registers that `words`
+    have: no product that reads these may be under way. `ld.shared`."""
+
+    @intrinsic
+    def load(typing, words, address):
+        def codegen(ctx, b, sig, args):
+            kind, made = ir.LiteralStructType([ir.IntType(32)] * 2), []
+            for i, place in enumerate(PLACES):
+                before = [b.extract_value(args[0], 2 * i + e) for e in range(2)]
+                given = [*before, moved(b, args[1], place)]
+                pair = assemble(b, TEXT, "=r,=r,0,1,r,~{memory}", kind, given, True)
+                made += [b.extract_value(pair, e) for e in range(2)]
+            return ctx.make_tuple(b, sig.return_type, made)
+
+        return words(words, types.uint32), codegen
+
+    return load

@@ -1,0 +1,219 @@
+"""Matrices in a warp's registers: products, loads and stores of 8 x 8 tiles of halves. PTX ISA, chapter "Warp Level Matrix
+Multiply-Accumulate Instructions"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...types import DType, bf16, f16
+from ..dsl import deferred, intrinsic, ir, types
+from ..llvm import const
+from .assemble import assemble, instruction
+from .copy import Place, moved
+
+# Where a warp's fragments of 16 lines x 32 bytes of k lie: for each step along k, for each of them, one place of an
+# ldmatrix.x4, or four of numbers.
+Places = tuple[tuple[tuple[Place, ...], ...], ...]
+
+PRODUCTS = {"f16": (16, "f16"), "bf16": (16, "bf16"), "tf32": (8, "tf32"), "tf32x3": (8, "tf32")}
+
+
+def product_text(kind: str) -> str:
+    """16 x 8 sums, then four registers of a, two of b, and the sums that are added to."""
+    k, name = PRODUCTS[kind]
+    return f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32 {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
+
+
+def fragment_text(transposed: bool) -> str:
+    return f"ldmatrix.sync.aligned.m8n8.x4{'.trans' * transposed}.shared.b16 {{$0,$1,$2,$3}}, [$4];"
+
+
+@deferred
+def read_fragments(a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
+    """`read(a_at, b_at)`: the fragments of the first step, four words each, a's and then b's; see `multiply_steps`.
+    `ldmatrix.x4`; of f32 with lines contiguous `ld.shared`. sm_75."""
+
+    @intrinsic
+    def read(typing, a_at, b_at):
+        def codegen(ctx, builder, sig, args):
+            words = _load(builder, args[0], a[0], a_transposed) + _load(builder, args[1], b[0], b_transposed)
+            return ctx.make_tuple(builder, sig.return_type, words)
+
+        return types.UniTuple(types.uint32, _words(a, b))(types.uint32, types.uint32), codegen
+
+    return read
+
+
+@deferred
+def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
+    """`multiply(acc, held, a_at, b_at)`: (acc + a b over all steps but the last one, whose fragments are the second part).
+
+    kind         "f16" or "bf16": m16n8k16. "tf32": m16n8k8, operands rounded to nearest as they are read, halves away from
+                 zero. "tf32x3": three such products of what is rounded and of what that leaves, the smaller ones first
+    a, b         where fragments of 16 lines lie; b's are two tiles of 8 columns each
+    a_at, b_at   this thread's addresses, as `mma_slices.Fragments.lane` says
+    held         fragments of the first step
+    acc          four f32 per 16 x 8 tile; tiles row-major
+
+    The next step's fragments are on their way while one's are multiplied. `mma.sync`, `cvt.rna.tf32.f32`; sm_80.
+    """
+
+    @intrinsic
+    def multiply(typing, acc, held, a_at, b_at):
+        def codegen(ctx, builder, sig, args):
+            values = [builder.extract_value(args[0], i) for i in range(len(sig.args[0]))]
+            words = [builder.extract_value(args[1], i) for i in range(len(sig.args[1]))]
+            for a_places, b_places in zip(a[1:], b[1:]):
+                coming = _load(builder, args[2], a_places, a_transposed)
+                coming += _load(builder, args[3], b_places, b_transposed)
+                values = _products(builder, kind, values, words, len(a[0]))
+                words = coming
+            pair = ctx.make_tuple(builder, acc, values), ctx.make_tuple(builder, held, words)
+            return ctx.make_tuple(builder, sig.return_type, pair)
+
+        return types.Tuple((acc, held))(acc, held, types.uint32, types.uint32), codegen
+
+    return multiply
+
+
+# Of `multiply_words`: for each slice of 16 along k, for each tile, the registers of its fragment: a word as it is, or
+# (x, y, half): the lower (0) or upper (1) halves of two words.
+Words = tuple[tuple[tuple[Any, ...], ...], ...]
+
+
+@deferred
+def multiply_held(kind: str, rows: int) -> Any:
+    """`multiply(acc, held)`: acc + a b of the fragments that are held, `rows` of a and the others of b. `mma.sync`,
+    sm_80."""
+
+    @intrinsic
+    def multiply(typing, acc, held):
+        def codegen(ctx, builder, sig, args):
+            values, words = (
+                [builder.extract_value(arg, i) for i in range(len(kinds))]
+                for arg, kinds in zip(args, sig.args)
+            )
+            return ctx.make_tuple(builder, acc, _products(builder, kind, values, words, rows))
+
+        return acc(acc, held), codegen
+
+    return multiply
+
+
+def _words(a: Places, b: Places) -> int:
+    return 4 * (len(a[0]) + len(b[0]))
+
+
+def _load(builder: Any, base: Any, fragments: tuple[tuple[Place, ...], ...], transposed: bool) -> list[Any]:
+    word, words = ir.IntType(32), []
+    for places in fragments:
+        at = [moved(builder, base, place) for place in places]
+        if len(places) == 1:
+            four = ir.LiteralStructType([word] * 4)
+            text = fragment_text(transposed)
+            loaded = assemble(builder, text, "=r,=r,=r,=r,r,~{memory}", four, at, True, True)
+            words += [builder.extract_value(loaded, i) for i in range(4)]
+        else:
+            words += [
+                assemble(builder, "ld.shared.b32 $0, [$1];", "=r,r,~{memory}", word, [x], True) for x in at
+            ]
+    return words
+
+
+def _products(builder: Any, kind: str, values: list[Any], words: list[Any], rows: int) -> list[Any]:
+    """All products of a step. Those of the same sums come one after another with all others between them."""
+    text, values = product_text(kind), list(values)
+    columns, sums = (len(words) - 4 * rows) // 2, ir.LiteralStructType([ir.FloatType()] * 4)
+    for taken in _terms(builder, kind, words, rows):
+        for row in range(rows):
+            for column in range(columns):
+                first, right = 4 * (row * columns + column), 4 * rows + 2 * column
+                given = [*taken[4 * row : 4 * row + 4], *taken[right : right + 2], *values[first : first + 4]]
+                made = assemble(builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", sums, given, together=True)
+                values[first : first + 4] = [builder.extract_value(made, i) for i in range(4)]
+    return values
+
+
+def _terms(builder: Any, kind: str, words: list[Any], rows: int) -> list[list[Any]]:
+    """The words of each product that is summed."""
+    if not kind.startswith("tf32"):
+        return [words]
+    if kind == "tf32":
+        return [[_rounded(builder, word) for word in words]]
+    high, low = zip(*(split(builder, word) for word in words))
+    a, b = slice(0, 4 * rows), slice(4 * rows, None)
+    return [[*low[a], *high[b]], [*high[a], *low[b]], [*high]]
+
+
+def _rounded(builder: Any, word: Any) -> Any:
+    return assemble(builder, "cvt.rna.tf32.f32 $0, $1;", "=r,r", ir.IntType(32), [word])
+
+
+def split(builder: Any, word: Any) -> tuple[Any, Any]:
+    """A number as TF32, and what that leaves, cut off: 22 bits of it and more. The first part is rounded as `cvt.rna` does it,
+    which looks for NaNs besides, at four instructions; here their rest is NaN."""
+    real, upper = ir.FloatType(), const(0xFFFFE000)
+    near = builder.and_(builder.add(word, const(0x1000)), upper)
+    rest = builder.fsub(builder.bitcast(word, real), builder.bitcast(near, real))  # exact
+    return near, builder.and_(builder.bitcast(rest, ir.IntType(32)), upper)
+
+
+@deferred
+def multiply_words(dtype: DType, a: Words, b: Words) -> Any:
+    """`multiply(acc, a, b)`: acc + a b by a warp, out of words that its threads loaded themselves.
+
+    a    four registers for each 16 x 16 fragment; b: two for each of 16 x 8
+    acc  four f32 per 16 x 8 tile; tiles row-major
+    `mma.sync.m16n8k16`, sm_80
+    """
+    kind = {f16: "f16", bf16: "bf16"}[dtype]
+    product = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
+    text = f"{product} {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
+
+    @intrinsic
+    def multiply(typing, acc, a_words, b_words):
+        def codegen(ctx, builder, sig, args):
+            take = builder.extract_value
+
+            def word(source, which):
+                if isinstance(which, int):
+                    return take(source, which)
+                low, high = (take(source, i) for i in which[:2])
+                if which[2]:
+                    return builder.or_(builder.lshr(low, const(16)), builder.and_(high, const(0xFFFF0000)))
+                return builder.or_(builder.and_(low, const(0xFFFF)), builder.shl(high, const(16)))
+
+            values = [take(args[0], i) for i in range(len(acc))]
+            for a_tiles, b_tiles in zip(a, b):
+                lefts = [[word(args[1], which) for which in tile] for tile in a_tiles]
+                rights = [[word(args[2], which) for which in tile] for tile in b_tiles]
+                for row, left in enumerate(lefts):
+                    for column, right in enumerate(rights):
+                        first = 4 * (row * len(rights) + column)
+                        given = [*left, *right, *values[first : first + 4]]
+                        result = ir.LiteralStructType([ir.FloatType()] * 4)
+                        made = assemble(
+                            builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", result, given, together=True
+                        )
+                        values[first : first + 4] = [take(made, i) for i in range(4)]
+            return ctx.make_tuple(builder, sig.return_type, values)
+
+        return acc(acc, a_words, b_words), codegen
+
+    return multiply
+
+
+@deferred
+def load_matrices(transposed: bool = False) -> Any:
+    """`load(address)`: four 8 x 8 matrices of halves from shared memory, as `store_matrices` takes them. `ldmatrix.x4`, sm_75."""
+    text = fragment_text(transposed)
+    return instruction(text, types.uint32, result=(types.uint32,) * 4, together=True)
+
+
+@deferred
+def store_matrices(transposed: bool = False) -> Any:
+    """`store(address, a, b, c, d)`: four 8 x 8 matrices of halves to shared memory; lane 8 j + i gives the address of row i of
+    matrix j, 16 bytes, and of each matrix has elements 2 (lane % 4) and the next of row lane // 4, or, transposed, of column
+    lane // 4. `stmatrix.x4`, sm_90."""
+    text = f"stmatrix.sync.aligned.m8n8.x4{'.trans' * transposed}.shared.b16 [$0], {{$1, $2, $3, $4}};"
+    return instruction(text, *[types.uint32] * 5, together=True)

@@ -1,0 +1,1 @@
+"""Kernels along rows: softmax, norms, reductions."""

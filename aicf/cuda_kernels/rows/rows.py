@@ -1,0 +1,264 @@
+"""Variants for regions over rows: softmax, norms and whatever else is maps and reductions along the same axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import TRIP_US, Cost, one_launch, roofline
+from ...registry.variant import Arg, Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
+from ...rows import RegionSpec
+from ...rows.program import Shape
+from ...rows.row_program import Pass, read_rows
+from ...types import bf16, f16, f32, i32, i64
+from ..maps.elementwise import GRID, MAX_POINTERS, MAX_RANK
+from .row_tiles import (
+    BLOCK,
+    HELD,
+    MOST_BLOCKS,
+    MOST_LANES,
+    STREAMED,
+    Pace,
+    Tile,
+    clustered,
+    held,
+    program_of,
+    serial,
+    shaped,
+    shared_loads,
+    streamed,
+    times,
+    together,
+    walked,
+)
+
+KINDS, TAKES = ("map", "reduce", "rows"), ("rows",)
+# Of the bandwidth with an element in a load; of the f32 rate by the ops' declared flops, with functions for f32 and for halves
+SINGLE_EFFICIENCY, EFFICIENCY, FAST_EFFICIENCY = 0.7, 0.25, 0.4
+MAX_PASSES = 8  # each makes anew what it reads: of sixteen ptxas has a minute's work
+TREE_US = 0.15  # of a pass: shuffles, a barrier, and what every thread does again for its row
+HALVES, NEEDED = (f16, bf16), "sm_90"
+
+
+def _checks(region: RegionSpec) -> Checks:
+    program = read_rows(region)
+    if isinstance(program, Reject):
+        yield program
+        return
+    if region.strict and len(region.ops) > 1:
+        yield Reject("strict", "values between the reductions are kept wider than they are stored")
+    yield at_most("passes", len(program.passes), MAX_PASSES)
+    yield at_most("columns", program.length, 2**31 - 1)
+    for reduce in (reduce for step in program.passes for reduce in step.reduces):
+        if reduce.dtype.kind != "float":
+            yield Reject("dtype", f"{reduce.how} is over {reduce.dtype}, needs floats")
+    yield at_most("loads and results", len(program.loads) + len(program.stores), MAX_POINTERS)
+    at = shaped(region)
+    if isinstance(at, Reject):
+        yield at
+        return
+    yield at_most("rank of the rows", len(at.shape), MAX_RANK)
+
+
+def _neighbours(region: RegionSpec) -> Checks:
+    """What moves along the columns goes from one element to the next."""
+    program, at = program_of(region), walked(region)
+    named = [(f"operand {load.operand}", steps[-1]) for load, steps in zip(program.loads, at.loads)]
+    named += [(f"result {store.position}", steps[-1]) for store, steps in zip(program.stores, at.stores)]
+    for what, step in named:
+        if step not in (0, 1):
+            yield Reject("stride", f"{what} has stride {step} along the columns, needs 0 or 1")
+
+
+def _fast(region: RegionSpec) -> bool:
+    """Whether functions need be no more exact than halves are."""
+    return all(t.dtype in HALVES for t in region.results)
+
+
+def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, pace: Pace) -> Cost:
+    """Memory's time, and what blocks take in turns beyond it: see row_tiles."""
+    program = program_of(region)
+    memory, turns, met = times(region, tile, pace, device.sms, device.bandwidth)
+    rate = device.tflops.get("f32", 0.0) * (FAST_EFFICIENCY if _fast(region) else EFFICIENCY) * 1e6
+    compute = program.flops * program.count * program.length / rate if rate else math.inf
+    whole = together(memory, turns, compute)
+    if compute > max(memory, turns):
+        terms = {"compute": compute, "turns of blocks": whole - compute}
+    else:
+        cluster = min(met, whole - memory)
+        terms = {"memory": memory, "turns of blocks": whole - memory - cluster, "cluster": cluster}
+    terms["latency"] = TRIP_US - whole  # nothing is done before the first trip to memory is over
+    return Cost({"launch": device.launch_us, **{name: us for name, us in terms.items() if us > 0}})
+
+
+def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, held: bool) -> list[Launch]:
+    from ..tiles.index import walk_of
+    from .rows_body import Rows, rows
+
+    program, at, cut = program_of(region), walked(region), tile.cut
+    if not program.count:
+        return []
+    ins = tuple(None if load.operand is None else load.dtype for load in program.loads)
+    outs = tuple((s.slot, program.dtypes[s.slot], s.slot in program.moves) for s in program.stores)
+    steps = walk_of(tuple(walk[-1] for walk in (*at.loads, *at.stores)))
+    late = shared_loads(region) if held else (False,) * len(ins)
+    r = Rows(
+        ins, tuple(n in program.moves for n in range(len(ins))), outs, program.before,
+        tuple(map(_rounded_by_store, program.passes)), program.kept, program.dtypes, tile.lanes, tile.block, tile.cluster, cut.width,
+        tile.chunks, held, tile.whole, steps, cut.anchor, cut.loose,
+        late, _fast(region),
+    )  # fmt: skip
+    walks = tuple((walk_of(walk[:-1]), load.offset) for walk, load in zip(at.loads, program.loads))
+    places = tuple((walk_of(walk[:-1]), 0) for walk in at.stores)
+    narrow = program.count < 2**31
+    how = "_".join(q.how for step in program.passes for q in step.reduces)
+    lanes = f"{tile.cluster}x{tile.lanes}" if tile.cluster > 1 else f"{tile.lanes}"
+    name = f"rows{lanes}x{tile.chunks * cut.width}{'' if held else '_streamed'}_{how}"
+    alongs = tuple(Num(walk[-1]) for walk in (*at.loads, *at.stores) if walk[-1] not in (0, 1))
+    args: tuple[Arg, ...] = (
+        tuple(In(load.operand) for load in program.loads if load.operand is not None),
+        tuple(Out(s.position) for s in program.stores), tuple(Num(d, i32 if narrow else i64) for d in at.shape),
+        _given(at.loads), _given(at.stores), alongs, Num(program.count), Num(program.length, i32), Num(program.length, f32),
+    )  # fmt: skip
+    body = rows(r, walks, places, len(at.shape), narrow, tile.bound(any(late), device.arch), name)
+    return [Launch(body, (tile.blocks(program.count),), (tile.block,), args, cluster=tile.cluster)]
+
+
+def _rounded_by_store(step: Pass) -> Pass:
+    """Without the rounding of what is stored and nothing else is done with: the store rounds it."""
+    expression = step.each.expression
+    read = {slot for _, arguments, _ in expression.steps for slot in arguments}
+    read.update(expression.results[: len(step.reduces)])
+    return replace(
+        step, each=replace(step.each, expression=replace(expression, rounded=expression.rounded & read))
+    )
+
+
+def _given(strides: tuple[Shape, ...]) -> tuple[Num, ...]:
+    return tuple(Num(s) for steps in strides for s in steps[:-1] if s not in (0, 1))
+
+
+def _tiled(region: RegionSpec, tile: Tile | None, where: str) -> Checks:
+    """That a row finds room."""
+    program = program_of(region)
+    yield at_least("columns", program.length, 1)
+    if tile is None:
+        yield Reject("columns", f"a row of {program.length} is too long for the registers of {where}")
+    else:
+        yield at_most("blocks", tile.blocks(program.count), GRID)
+
+
+@variant(*KINDS, id="cuda.rows_held.v2", takes=TAKES)
+class RowsHeld:
+    """8 to 512 threads of a block hold a row in registers and go over it once for each reduction, and once more for the results.
+
+    Parallel over rows and along them. Bytes: each operand once, each result once; loads of 16 bytes where what lies alike is most
+    of it, wherever rows begin. Statistics in f32, reduced in a fixed order.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from _checks(region)
+        yield from _neighbours(region)
+        yield from _tiled(region, held(region), f"{MOST_LANES} threads")
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        tile = held(region)
+        assert tile is not None
+        return _cost(region, device, tile, HELD)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        tile = held(region)
+        assert tile is not None
+        return _launch(region, device, tile, True)
+
+
+@variant(*KINDS, id="cuda.rows_cluster.v1", takes=TAKES, needs=(NEEDED,))
+class RowsCluster:
+    """As rows_held, but 2 to 8 blocks of a cluster share a row, and write their totals into each other's shared memory: for few long rows, which
+    would be on few multiprocessors, and for those that registers of one can't hold."""
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from _checks(region)
+        yield from _neighbours(region)
+        yield from _tiled(region, clustered(region), f"{MOST_BLOCKS} blocks of {MOST_LANES} threads")
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        tile = clustered(region)
+        assert tile is not None
+        return _cost(region, device, tile, HELD)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        tile = clustered(region)
+        assert tile is not None
+        return _launch(region, device, tile, True)
+
+
+@variant(*KINDS, id="cuda.rows_streamed.v2", takes=TAKES)
+class RowsStreamed:
+    """A block for each row, of any length, which is read again for each pass: from the L2 cache, if all rows under way fit there. Where rows
+    are few, a cluster of 2 to 8 blocks (sm_90).
+
+    Parallel over rows and along them. Statistics in f32, reduced in a fixed order.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from _checks(region)
+        yield from _neighbours(region)
+        yield at_most("rows", program_of(region).count * MOST_BLOCKS, GRID)
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        return _cost(region, device, _streamed(region, device), STREAMED)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        return _launch(region, device, _streamed(region, device), False)
+
+
+def _streamed(region: RegionSpec, device: DeviceSpec) -> Tile:
+    return streamed(region, device.missing(NEEDED) is None)
+
+
+def _read_again(region: RegionSpec, device: DeviceSpec, per_sm: float) -> int:
+    """Bytes that later passes read from memory, with so many rows under way on a multiprocessor."""
+    program = program_of(region)
+    moving = {
+        load.operand
+        for n, load in enumerate(program.loads)
+        if n in program.moves and load.operand is not None
+    }
+    read = sum(region.operands[p].nbytes for p in moving)
+    under_way = read * min(1.0, per_sm * device.sms / max(program.count, 1))
+    return 0 if under_way < device.l2_bytes / 2 else read * (len(program.passes) - 1)
+
+
+@variant(*KINDS, id="cuda.rows_serial.v2", takes=TAKES, priority=-1)
+class RowsSerial:
+    """A thread for each row, whose columns may lie anywhere: softmax over an axis that is not the last. Neighbouring threads have
+    neighbouring rows, so that loads coalesce where the last axis is one of the rows'.
+
+    Parallel over rows only. Statistics in f32, added up one after the other.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from _checks(region)
+        yield at_most("blocks", cdiv(program_of(region).count, BLOCK), GRID)
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        program = program_of(region)
+        again = _read_again(region, device, 1024)
+        return roofline(
+            device, bytes=region.nbytes + again, flops=program.flops * program.count * program.length, efficiency=EFFICIENCY,
+            memory_efficiency=SINGLE_EFFICIENCY, blocks=cdiv(program.count, BLOCK), blocks_per_sm=1024 // BLOCK,
+            chain=(TREE_US + TRIP_US * program.length) * len(program.passes),
+        )  # fmt: skip
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        return _launch(region, device, serial(region), False)

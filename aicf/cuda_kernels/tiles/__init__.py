@@ -1,0 +1,1 @@
+"""What bodies compute with: elements in memory, vectors of them, tiles in registers and their layouts."""
