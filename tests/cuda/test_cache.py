@@ -178,7 +178,7 @@ def test_threads_that_write_and_read_one_entry(folder):
 COMPILE = """
 import json, sys
 from kernel_cases import FIRST, VARIANTS
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import preset
 
 work = []

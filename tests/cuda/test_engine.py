@@ -164,7 +164,7 @@ def test_a_kernel_that_does_not_compile_is_named():
 
 DIGEST = """
 import hashlib
-from aicf.cuda_kernels import engine
+from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import preset
 from kernel_cases import VARIANTS, gemm
 r = gemm(64, 64, 64, bias=64, act=3)

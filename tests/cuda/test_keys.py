@@ -286,7 +286,7 @@ def test_without_wheels_the_systems_libraries_count(tmp_path, monkeypatch):
 KEYS = """
 import json
 from kernel_cases import FIRST, MORE, VARIANTS
-from aicf.cuda_kernels import engine, keys
+from aicf.cuda_kernels.compiler import engine, keys
 from aicf.device.spec import preset
 
 found = {{}}

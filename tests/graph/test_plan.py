@@ -379,7 +379,7 @@ import aicf, json
 from aicf import nn
 model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=4).add(nn.Linear(5, 7)).add(nn.GELU()).add(nn.Linear(7, 3))
 from aicf.graph.compile import compile_graph
-from aicf.graph.build.trace import Recipe
+from aicf.graph.emit.trace import Recipe
 from aicf.registry.select import Selector
 recipe = Recipe(model, "train", nn.SoftmaxCrossEntropy(), nn.AdamW(clip_norm=1.0))
 keys = []
