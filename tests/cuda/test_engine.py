@@ -194,7 +194,7 @@ for case in [*FIRST, *MORE]:
     assert variant.cost(case.region, preset("h200")).us > 0
     variant.query_workspace(case.region, preset("h200"))
     assert variant.build(case.region, preset("h200")) or not case.region.results[0].numel
-import aicf.cuda_kernels.engine
+import aicf.cuda_kernels.compiler.engine
 print([name for name in sys.modules if name.split(".")[0] in ("numba", "llvmlite", "cuda")])
 """
     assert python(code) == "[]"
