@@ -30,6 +30,7 @@ TOLERANCE = {
     DType.f16: 5e-3,
     DType.bf16: 4e-2,
 }  # of an element and of the root mean square of all
+ROUNDED = 4e-3  # the same, of products of tf32
 LARGEST_DRAW = 2**22  # elements; longer operands repeat them
 LOOKS = 3  # at first, of which the least counts, as a run may be disturbed
 LAUNCHES = 50  # in a graph, at most: of kernels of 2 us, samples of 20 launches differ by 3 %, of 100 by 1 %
@@ -165,6 +166,10 @@ class Table:
         else:
             whole.array.fill(POISON)
 
+    def _tolerance(self, dtype: DType) -> float:
+        precisions = [op.attrs["precision"] for op in self.region.ops if op.kind.name == "gemm"]
+        return max(TOLERANCE[dtype], ROUNDED) if aicf.Precision.tf32 in precisions else TOLERANCE[dtype]
+
     def _check(self, what: str, whole: Tensor, tensor: Tensor, want: Any) -> None:
         """Elements near the reference, guards as they were."""
         start, end = tensor.ptr - whole.ptr, tensor.ptr - whole.ptr + tensor.spec.nbytes
@@ -178,7 +183,7 @@ class Table:
         if not want.size if isinstance(want, np.ndarray) else not want.numel():
             return
         usual = float((want * want).mean()) ** 0.5
-        bad = ~(abs(got - want) <= TOLERANCE[tensor.dtype] * (abs(want) + usual))
+        bad = ~(abs(got - want) <= self._tolerance(tensor.dtype) * (abs(want) + usual))
         if bool(bad.any()):
             at = int(
                 bad.reshape(-1).argmax() if isinstance(bad, np.ndarray) else bad.reshape(-1).int().argmax()
@@ -230,7 +235,7 @@ class _Torch:
         return tuple(self.torch.from_numpy(np.asarray(a)).to(device) for a in _reference(kind, host, attrs))
 
     def _gemm(self, a: Any, b: Any, trans_a: bool, trans_b: bool, **plain: Any) -> Any:
-        return self.torch.matmul(a.T if trans_a else a, b.T if trans_b else b)
+        return self.torch.matmul(a.mT if trans_a else a, b.mT if trans_b else b)
 
     def _broadcast(self, x: Any, shape: Sequence[int], dims: Sequence[int]) -> Any:
         placed = [x.shape[dims.index(i)] if i in dims else 1 for i in range(len(shape))]

@@ -23,7 +23,7 @@ from benchmarks import harness, report, results, sides
 from benchmarks.__main__ import main
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES, lesson, startup
+from benchmarks.suites import SUITES, lesson, regret, startup
 from benchmarks.suites.gemm import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -178,7 +178,7 @@ def test_a_tiny_run_on_the_cpu(name, peer, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["overhead", "elementwise", "lesson", "selection"])
+@pytest.mark.parametrize("name", ["overhead", "elementwise", "lesson", "selection", "regret"])
 def test_a_tiny_run_on_a_gpu(name, tmp_path):
     """In a process of its own: it changes PyTorch's current stream."""
     pytest.importorskip("torch", reason="the peer is PyTorch")
@@ -287,6 +287,29 @@ def test_what_is_compiled_beforehand_takes_what_is_measured(name):
         kernels = case.kernels(h200)
         assert kernels, case.name
         assert all(registry.by_id(k).supported(region, h200) is None for k, region in kernels)
+
+
+def test_the_products_of_a_regret_table_stay_the_same_when_more_are_drawn():
+    few, more = regret.products(40), regret.products(80)
+    assert more[:40] == few and len(set(more)) == 80
+    assert {p.kind for p in more} == set(regret.KINDS) and {p.order for p in more} == {"NN", "NT", "TN"}
+
+
+def test_a_third_of_the_products_is_left_to_the_kernels_of_other_gpus():
+    h200 = preset("h200")
+    cases = SUITES["regret"].cases(Bench("cuda", tiny=True))
+    of_hopper = [any("wgmma" in kernel for kernel, _ in case.kernels(h200)) for case in cases]
+    assert not any(of_hopper[2::3]) and any(of_hopper)
+
+
+def test_a_kernel_is_best_alone_where_no_other_comes_within_a_percent():
+    assert regret.alone({"a": 1.0, "b": 1.02, "c": 3.0}) == "a"
+    assert regret.alone({"a": 1.005, "b": 1.0}) is None
+    assert regret.alone({"b": 1.0}) == "b"
+    found = [{"times": {"a": 1.0, "b": 2.0}, "regret": 0.0}, {"times": {"a": 2.0, "b": 1.0}, "regret": 1.0}]
+    (row,) = regret.summary([{"instances": [i]} for i in [*found, found[1]]])
+    assert row["aicf"] == pytest.approx(66.67, abs=0.01) and row["note"] == "best: b 2, a 1"
+    assert regret.summary([]) == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -83,14 +83,14 @@ def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[
     runs, found = KernelRuns(bench), []
     chosen = {i: select(i.region(runs.runtime.kind), runs.spec, runs.registry) for i in wanted}
     runs.prepare(
-        [(c.variant.id, s.region) for s in chosen.values() for c in s.ranked if not _absurd(s, c.us)]
+        [(c.variant.id, s.region) for s in chosen.values() for c in s.ranked if not is_absurd(s, c.us)]
     )
     for instance, selection in chosen.items():
         if bench.left <= 0:
             yield {"case": instance.name, "why": f"the budget of {bench.budget:g} s was spent"}
             continue
         try:
-            found.append(_regret(instance, selection, runs))
+            found.append(regret(instance, selection, runs))
         except WrongResult as error:
             yield failed(instance.name, f"WrongResult: {error}")
     if found:
@@ -107,14 +107,14 @@ def _kernels(found: Iterable[Mapping[str, Any]]) -> set[str]:
     return {i[which] for i in found for which in ("chosen", "best")}
 
 
-def _absurd(selection: Selection, us: float) -> bool:
+def is_absurd(selection: Selection, us: float) -> bool:
     return us > ABSURD * selection.chosen.us
 
 
-def _regret(instance: Instance, selection: Selection, runs: KernelRuns) -> dict[str, Any]:
+def regret(instance: Instance, selection: Selection, runs: KernelRuns) -> dict[str, Any]:
     """What was chosen, what is best, and the times of all, predicted and measured."""
     bench, region = runs.bench, selection.region
-    candidates = [c for c in selection.ranked if not _absurd(selection, c.us)]
+    candidates = [c for c in selection.ranked if not is_absurd(selection, c.us)]
     table = runs.table(region, instance.shift)
     bound = {c.variant.id: table.verified(c.variant.id) for c in candidates}
     best = min(b.seconds for b in bound.values())
@@ -132,6 +132,7 @@ def _regret(instance: Instance, selection: Selection, runs: KernelRuns) -> dict[
         "regret": shown[selection.kernel_id], "regret_with_ties": longer[selection.kernel_id],
         "tuned": shown[tuned], "tuned_with_ties": longer[tuned],
         "us": ", ".join(told),
+        "times": {id: round(s * 1e6, 3) for id, s in times.items()},
     }  # fmt: skip
 
 
