@@ -71,6 +71,9 @@ def twice(x):  # a comment
 
 
 PAIR = (lambda x: x + 1, lambda x: x + 2)
+WORDS = ("größer", lambda x: (
+    x + "größer"  # a comment
+))  # fmt: skip
 
 
 class Sums:
@@ -87,5 +90,6 @@ class Sums:
 def test_the_source_is_what_runs():
     assert source(twice) == 'def twice(x):\n    return "# no comment" * x'
     assert [source(f) for f in PAIR] == ["(lambda x: x + 1)", "(lambda x: x + 2)"]
+    assert source(WORDS[1]) == '(lambda x: (\n    x + "größer"\n))'
     assert source(Sums, NOT_BUILT) == "class Sums:\n    def total(self):\n        return 2"
     assert source(Stats).startswith("@dataclass(frozen=True)\nclass Stats:\n")

@@ -10,16 +10,16 @@ import linecache
 import textwrap
 import tokenize
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @functools.cache
 def source(value: Any, without: frozenset[str] = frozenset()) -> str:
     """Of a function or a class; `without`: methods of these names. OSError where none can be read."""
-    text, lines, _ = _module(inspect.getsourcefile(value) or "")
+    lines = _module(inspect.getsourcefile(value) or "").lines
     node = node_of(value)
     if isinstance(node, ast.Lambda):
-        return f"({ast.get_source_segment(text, node)})"
+        return f"({_segment(lines, node)})"
     first, last = _lines(node)
     kept = lines[first - 1 : last]
     for start, end in _left_out(node, without):
@@ -27,9 +27,23 @@ def source(value: Any, without: frozenset[str] = frozenset()) -> str:
     return textwrap.dedent("\n".join(line for line in kept if line.strip()))
 
 
+def _segment(lines: list[str], node: ast.expr) -> str:
+    """As ast.get_source_segment, which splits the whole file for each. Columns count bytes."""
+    *before, last = lines[node.lineno - 1 : node.end_lineno]
+    text = "\n".join([*before, last.encode()[: node.end_col_offset].decode()])
+    return text.encode()[node.col_offset :].decode()
+
+
+class _Module(NamedTuple):
+    """A file is read once, and walked once: thousands of functions are asked for."""
+
+    lines: list[str]  # without comments
+    defined: dict[str, list[ast.FunctionDef | ast.ClassDef]]  # by name, outermost first
+    lambdas: dict[int, list[ast.Lambda]]  # by line
+
+
 @functools.cache
-def _module(path: str) -> tuple[str, list[str], ast.AST]:
-    """A file's text, its lines without comments, and its tree."""
+def _module(path: str) -> _Module:
     text = "".join(linecache.getlines(path))  # of a notebook's cells, too
     if not text:
         raise OSError(f"no source in {path!r}")
@@ -38,15 +52,22 @@ def _module(path: str) -> tuple[str, list[str], ast.AST]:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    return text, lines, ast.parse(text)
+    module = _Module(lines, {}, {})
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            module.defined.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Lambda):
+            module.lambdas.setdefault(node.lineno, []).append(node)
+    return module
 
 
 @functools.cache
 def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
-    _, _, tree = _module(inspect.getsourcefile(value) or "")
+    module = _module(inspect.getsourcefile(value) or "")
     if isinstance(value, type):
-        node: Any = tree
-        for name in value.__qualname__.replace(".<locals>", "").split("."):
+        outermost, *inner = value.__qualname__.replace(".<locals>", "").split(".")
+        node = next(iter(module.defined.get(outermost, ())))
+        for name in inner:
             named = (
                 n for n in ast.walk(node) if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
             )
@@ -54,7 +75,7 @@ def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
         return node
     code = value.__code__
     if code.co_name != "<lambda>":
-        named = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name)
+        named = (n for n in module.defined.get(code.co_name, ()) if isinstance(n, ast.FunctionDef))
         return next(n for n in named if code.co_firstlineno in (n.lineno, _lines(n)[0]))
     places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
 
@@ -63,7 +84,7 @@ def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
         start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
         return sum(start <= place < end for place in places)
 
-    lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+    lambdas = module.lambdas.get(code.co_firstlineno, [])
     return max(lambdas, key=lambda n: (covers(n), -len(ast.dump(n))))
 
 
