@@ -22,18 +22,11 @@ from .wgmma_tiling import TILINGS, Tiling, depth
 
 BOTH = "k of both"  # a condition
 # Of which a thread has two lines of the operand that it holds, and no block shares anything with another.
-NAMES = "128x256", "128x192", "128x128", "64x128_pingpong", "128x64", "64x64"
+NAMES = "128x256", "128x128", "64x128_pingpong", "64x64"
 HELD = tuple(t for t in TILINGS if str(t) in NAMES)
 SPLIT = ("128x128",)  # those that split k as well
 # and those of which one operand is copied first, where k is contiguous in neither
-PACKED = (
-    "128x256_held",
-    "128x192_held",
-    "128x128_held",
-    "64x128_pingpong_held",
-    "64x64_held",
-    "128x128_held_split",
-)
+PACKED = "128x256_held", "128x128_held", "64x64_held", "128x128_held_split"
 
 
 @lru_cache(maxsize=256)

@@ -229,7 +229,6 @@ TILINGS = (
     Tiling(192, 128, 3, cluster=2, registers=(40, 152)),
     Tiling(128, 128, 2),
     Tiling(128, 128, 2, cluster=2),
-    Tiling(256, 64, 2),
     Tiling(128, 64, 2),
     Tiling(128, 128, 2, teams=2),
     Tiling(128, 128, 2, teams=2, cluster=2),
@@ -239,20 +238,14 @@ TILINGS = (
     Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
     Tiling(64, 64, 1, blocks=2, registers=None),
     Tiling(128, 128, 2, parts=2, registers=(56, 224)),
-    Tiling(128, 128, 2, parts=4, registers=(56, 224)),
     Tiling(128, 64, 2, parts=2, registers=(56, 224)),
     Tiling(64, 128, 1, parts=2, registers=None),
-    Tiling(64, 128, 1, parts=4, registers=None),
     Tiling(64, 64, 1, parts=2, registers=None),
     Tiling(64, 64, 1, parts=4, registers=None),
 )
 
 # Those that split k as well: few results of long sums.
-SPLIT = tuple(
-    t
-    for t in TILINGS
-    if t.teams == t.parts == 1 and (t.m, t.n) in {(64, 64), (64, 128), (128, 128), (128, 256)}
-)
+SPLIT = tuple(t for t in TILINGS if str(t) in {"64x64", "64x128", "128x128"})
 
 # Those that may have narrower tiles too: large products whose last wave is not full.
 NARROWED = (Tiling(128, 128, 2, teams=2, narrow=120),)
