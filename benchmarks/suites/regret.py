@@ -162,6 +162,7 @@ def _measure(instance: Instance, hopper: bool, bench: Bench) -> Iterator[Row]:
     made = row(
         instance.name, "%", Stats(100 * found["regret"]), note=note, kernels={found["chosen"], found["best"]}
     )
+    del found["us"]  # the times again, as text
     yield {**made, "instances": [found]}
 
 
