@@ -138,6 +138,45 @@ def test_a_function_that_depends_on_more_than_data_and_code_is_not_kept(folder, 
         unregister("cube_root")
 
 
+def test_only_the_loop_becomes_machine_code(folder, compiled, monkeypatch):
+    """numba would add each of its functions to an engine that keeps it for good."""
+    from numba.core.codegen import JITCPUCodegen
+
+    scaled().check("elementwise_loop")  # with numba's own runtime, once
+    added, add = [], JITCPUCodegen._add_module
+    monkeypatch.setattr(
+        JITCPUCodegen, "_add_module", lambda self, module: added.append(module.name) or add(self, module)
+    )
+    summed(X.astype(np.float16)).check("reduce_loop")
+    assert "square, reduce_sum" in compiled and not added
+
+
+def test_a_jitted_function_of_one_s_own_is_called_from_loops_and_from_python(folder, compiled):
+    import numba
+
+    from aicf.ops.record import unregister
+    from aicf.ops.schema import elementwise
+
+    @numba.njit
+    def third(x):
+        return x * np.float32(1 / 3)
+
+    @elementwise("a_third")
+    def op(x):
+        """A third of x."""
+        return third(x)
+
+    op.reference(lambda x: x / 3)
+    try:
+        Graph({"x": X}, ("a_third", "x", "y", {})).check("elementwise_loop")
+        assert compiled == ["a_third"] and third.overloads
+        assert third(np.float32(6)) == third.py_func(np.float32(6)) == 2
+        assert third(np.float64(6)) == pytest.approx(2)  # another type: numba's own way
+        assert numba.njit(lambda x: third(x) + 1)(np.float32(6)) == 3
+    finally:
+        unregister("a_third")
+
+
 @pytest.mark.parametrize("package", code.PACKAGES)
 def test_a_key_changes_with_the_versions_of_what_compiles(package, monkeypatch):
     before, version = code.toolchain.__wrapped__(), code.version

@@ -27,7 +27,15 @@ from . import loops
 from .loops import SCRATCH, Fold, Numbers, Walk, pointer
 
 FORMAT = 2  # of keys and of frames
-COMPILERS = "compile", "compose", "fold", "frame", "halves", "vector_math"  # modules that make a loop's code
+COMPILERS = (
+    "compile",
+    "compose",
+    "fold",
+    "frame",
+    "halves",
+    "linked",
+    "vector_math",
+)  # modules that make a loop's code
 PACKAGES = "numba", "llvmlite", "numpy", "icc_rt", "intel-cmplr-lib-rt"  # the last two bring numba's SVML
 SETTINGS = (
     "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_INTEL_SVML", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE",

@@ -16,6 +16,7 @@ from numba.core.registry import cpu_target
 from .compose import run_of
 from .fold import folding
 from .frame import FRAME, helper, local, offset, pointers
+from .linked import only_linked
 from .loops import Fold, Walk
 
 
@@ -29,9 +30,9 @@ def compile_loop(spec: Walk | Fold) -> tuple[bytes, str, list[str]]:
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    made = compile_extra(typing, target, entry, (FRAME, FRAME), types.void, flags, {})
-    made.library.finalize()  # what it calls comes into its module
-    module = made.library._final_module
+    with only_linked(target):
+        made = compile_extra(typing, target, entry, (FRAME, FRAME), types.void, flags, {})
+        module = made.library.whole()
     outside = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
     code = _target_machine().emit_object(module)
     return code, made.fndesc.llvm_func_name, sorted(n for n in outside if not n.startswith("llvm."))

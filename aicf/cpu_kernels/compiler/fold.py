@@ -16,6 +16,7 @@ import numpy as np
 from ...rows.program import worst
 from ...types import DType
 from .frame import helper, inner, local, retyped
+from .linked import optimized_first
 from .loops import FOLD_BLOCK as BLOCK
 from .loops import Fold
 
@@ -49,6 +50,7 @@ def _row(how: str, dtype: DType) -> tuple[Callable[..., None], Callable[..., Any
     wide = type(begin)
 
     @helper
+    @optimized_first
     def fold(sums, values, at, length):
         """Eight elements are joined before a sum in memory is touched."""
         end = at + length
