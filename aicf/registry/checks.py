@@ -16,6 +16,8 @@ from ..types import DType
 
 # The condition of a variant that takes trouble, such as copies, where there is none.
 NEEDLESS = "needless"
+# Conditions that sizes have no part in: what refuses a region for one of these refuses all of its form.
+OF_FORM = frozenset({"dtype", "precision"})
 Checks = Iterable[Reject | None]
 
 

@@ -102,7 +102,7 @@ def roofline(
         return Cost({**terms, "compute": math.inf})
     even = flops / speed if flops else 0.0  # every multiprocessor as busy as the others
     needed = even if useful is None else min(useful, flops) / speed if flops else 0.0
-    limit, reached = "memory", bytes / (device.bandwidth * memory_efficiency) * 1e-3
+    limit, reached = "memory", memory_us(device, bytes, memory_efficiency)
     if (reads := cached / (L2_PER_SM * device.sms) * 1e-3) > reached:
         limit, reached = "L2", reads
     if needed > reached:
@@ -134,6 +134,11 @@ def early_us(device: DeviceSpec) -> float:
 def one_launch(region: object, device: DeviceSpec) -> float:
     """What `roofline` never goes below."""
     return device.launch_us + (TRIP_US if device.kind == "cuda" else 0.0)
+
+
+def memory_us(device: DeviceSpec, bytes: float, efficiency: float = 1.0) -> float:
+    """Of `roofline`: so many bytes through a GPU's memory."""
+    return bytes / (device.bandwidth * efficiency) * 1e-3
 
 
 def _waves(

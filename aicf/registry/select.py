@@ -17,6 +17,7 @@ from ..errors import NoKernelError
 from ..lazy import lazy
 from ..ops.schema import schema_of
 from ..rows import Form, RegionSpec
+from .checks import OF_FORM
 from .cost import Cost
 from .index import Bits, lacks
 from .registry import KernelRegistry
@@ -132,6 +133,7 @@ class Selector:
         self._best: dict[RegionSpec, tuple[Candidate, Bits]] = {}  # with those that it was the best of
         self._told: dict[RegionSpec, Selection | NoKernelError] = {}
         self._winners: dict[Form, KernelVariant] = {}  # of the region of the form that was asked last
+        self._unfit: dict[Form, Bits] = {}  # those that refuse all regions of a form
         self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
 
     def __call__(self, region: RegionSpec) -> Selection:
@@ -217,15 +219,24 @@ class Selector:
         self, region: RegionSpec, bits: Bits, first: KernelVariant | None = None
     ) -> Iterator[KernelVariant]:
         """These variants without the families that refuse the region, this one before all others."""
+        bits &= ~self._unfit.get(region.form, 0)
         for family, members in self.index.families:
-            if bits & members and family(region) is not None:
+            if bits & members and (refused := family(region)) is not None:
                 bits &= ~members
+                self._note(region, refused, members)
         return self.index.members(bits, first)
+
+    def _note(self, region: RegionSpec, refused: Reject, bits: Bits) -> None:
+        if refused.condition in OF_FORM:
+            self._unfit[region.form] = self._unfit.get(region.form, 0) | bits
 
     def _takes(self, variant: KernelVariant, region: RegionSpec, order: str | None) -> bool:
         if order is not None and variant.id != order:
             return False
-        return variant.refuses(region) is None and not (self.tuning and self._found_wrong(variant, region))
+        if (refused := variant.refuses(region)) is not None:
+            self._note(region, refused, self.index.bit(variant))
+            return False
+        return not (self.tuning and self._found_wrong(variant, region))
 
     def _candidate(self, variant: KernelVariant, region: RegionSpec) -> Candidate:
         cost = variant.cost(region, self.device)

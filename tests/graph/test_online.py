@@ -29,7 +29,7 @@ from aicf.rows.form import form_of
 from examples import examples
 
 from .dags import dags
-from .forming import CPU, chain, formed, lowered, one, registries, story, weight
+from .forming import CPU, anything, chain, formed, lowered, one, registries, story, weight
 
 # --- what is emitted --------------------------------------------------------------------------------------------------
 
@@ -285,6 +285,23 @@ def test_layers_that_differ_in_sizes_alone_take_little_longer(device, monkeypatc
         assert least_seconds(lambda: form_regions(ops, graph, Selector(registry, spec)), limit) < limit  # noqa: B023
     assert counts[0]["contribution"] > 10 and counts[0]["contribution"] == counts[1]["contribution"]
     assert counts[1]["_outlined"] <= counts[0]["_outlined"]  # forms are remembered beyond a selector
+
+
+@pytest.mark.spec("A6")
+@pytest.mark.parametrize(("condition", "again"), [("dtype", 1), ("precision", 1), ("extent", 3)])
+def test_who_refuses_an_element_type_is_asked_once_for_all_sizes(condition, again):
+    asked, times = [], 0
+    picky = structured(
+        "cpu.picky.v1", takes=("map",), us=0.1, asked=asked, reject=lambda r: Reject(condition, "no")
+    )
+    selector = Selector(registry_of(picky, anything), CPU)
+    for n in (3, 5, 7):
+        asked.clear()
+        (region,) = form_regions(*lowered(chain("relu"), shape=(n, 4 * n)), selector)
+        times += len(asked)
+        assert region.kernel_id == "cpu.anything.v1"
+        assert [r.variant.id for r in region.selection.rejected] == ["cpu.picky.v1"]
+    assert times == again
 
 
 @pytest.mark.spec("A6", "A9")

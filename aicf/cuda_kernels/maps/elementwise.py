@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
-from ...registry.cost import Cost, one_launch, roofline
+from ...registry.cost import Cost, memory_us, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
 from ...rows.program import Load, Map, Program, collapse
@@ -243,6 +243,11 @@ def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequen
     )  # fmt: skip
 
 
+def least(region: RegionSpec, device: DeviceSpec) -> float:
+    """Of `map_cost`, and of several maps in one launch: a launch, and the bytes at the speed of vectors."""
+    return one_launch(region, device) + memory_us(device, region.nbytes, VECTOR_ACCESS)
+
+
 # --- variants -----------------------------------------------------------------------------------------------------------
 
 
@@ -257,7 +262,7 @@ class ElementwiseFlat:
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
 
-    least = one_launch
+    least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, 1)
@@ -279,7 +284,7 @@ class ElementwiseVector:
         m = _map(region)
         yield unaligned(region, m, vector_width(m))
 
-    least = one_launch
+    least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, vector_width(_map(region)))
@@ -300,7 +305,7 @@ class ElementwiseStrided:
         yield _refusal(region)
         yield at_most("rank after collapsing", len(collapsed(_map(region))[0]), MAX_RANK)
 
-    least = one_launch
+    least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, 1, collapsed(_map(region))[1])
@@ -334,7 +339,7 @@ class ElementwiseRows:
         yield _across(m, strides, width)
         yield unaligned(region, m, width, [x for x, steps in zip(m.loads, strides) if steps[-1] != 0])
 
-    least = one_launch
+    least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         m = _map(region)

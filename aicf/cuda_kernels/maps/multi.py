@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
-from ...registry.cost import TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import TRIP_US, Cost, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, Table, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.parts import read_parts
@@ -20,6 +20,7 @@ from .elementwise import (
     SCALAR_ACCESS,
     THREADS,
     VECTOR_ACCESS,
+    least,
     load_types,
     store_types,
     unaligned,
@@ -133,7 +134,7 @@ class MultiMap:
         pointers = sum(map(len, parts.columns)) + len(region.results)
         yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.maps)), PARAMETERS)
 
-    least = one_launch
+    least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _cost(region, device)
@@ -161,7 +162,7 @@ class MultiMapTable:
     def accepts(region: RegionSpec) -> Checks:
         yield from _checks(region)
 
-    least = one_launch
+    least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _cost(region, device, 2 * TRIP_US)
