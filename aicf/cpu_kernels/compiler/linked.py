@@ -14,19 +14,19 @@ from typing import Any
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import require_global_compiler_lock
 
-FIRST: set[str] = set()  # names of functions
+FIRST = ", optimized first"  # ends the names of such functions
 
 
 def optimized_first(function: Callable[..., Any]) -> Callable[..., Any]:
     """Its loops become vectors where LLVM sees them alone, not inside the loops that they are linked into."""
-    FIRST.add(function.__qualname__)
+    function.__qualname__ += FIRST
     return function
 
 
 class _Library(JITCodeLibrary):
     def _optimize_final_module(self) -> None:
         """Not yet: what is linked into a loop is optimised there, but for what is better so before."""
-        if self.name in FIRST:
+        if self.name.endswith(FIRST):
             super()._optimize_final_module()
 
     def _finalize_final_module(self) -> None:
