@@ -37,7 +37,9 @@ def test_a_tiny_run_on_the_cpu(tmp_path):
     for i in found:
         keys = {"regret", "tuned", "regret_with_ties", "tuned_with_ties"}
         assert set(i) == {"name", "chosen", "best", "us", "times", *keys}
-        assert {i["chosen"], i["best"]} <= set(i["times"]) and min(i["times"].values()) == i["times"][i["best"]]
+        assert {i["chosen"], i["best"]} <= set(i["times"]) and min(i["times"].values()) == i["times"][
+            i["best"]
+        ]
         assert all(i[key] in (0, i[f"{key}_with_ties"]) and i[key] >= 0 for key in ("regret", "tuned"))
         assert i["chosen"] in i["us"] and i["best"] in i["us"]
     cases = {row["case"]: row for row in data["cases"]}
