@@ -143,13 +143,14 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _origin(files: Sequence[ResultFile]) -> str:
+def _origin(files: Sequence[ResultFile], with_versions: bool = True) -> str:
     """With what it was measured; one sentence for each different answer among the parts."""
     said = []
     for meta in (file.meta for file in files):
         versions = ", ".join(f"{name} {v}" for name, v in meta["versions"].items())
         driver = f", driver {meta['driver']}" if meta["driver"] else ""
-        text = f"Measured {meta['date'][:10]} at commit {meta['commit'] or 'unknown'}{driver}, {versions}."
+        text = f"Measured {meta['date'][:10]} at commit {meta['commit'] or 'unknown'}"
+        text += f"{driver}, {versions}." if with_versions else "."
         if text not in said:
             said.append(text)
     return "\n".join(said)
@@ -214,11 +215,10 @@ def lessons(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[st
     found: dict[str, str] = defaultdict(str)
     for gpu, by_suite in devices(f for f in files if f.meta["device"] != "cpu").items():
         for name, files_of in by_suite.items():
-            rows = [row for file in files_of for row in file.cases]
-            legend = _legend(_rows(files_of, None))
+            rows = _rows(files_of, None)
+            end = [*_legend(rows), f"{_origin(files_of, False)} All of it: [{name}](../results/{name}.md)."]
             for mark, lines in (suites[name].tables(rows) if name in suites else {}).items():
-                told = [*lines, "", *legend, _origin(files_of)]
-                found[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *told, "", ""])
+                found[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *lines, "", *end, "", ""])
     return found
 
 

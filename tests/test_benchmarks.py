@@ -23,7 +23,7 @@ from benchmarks import harness, report, results, sides
 from benchmarks.__main__ import main
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES, lesson, regret, startup
+from benchmarks.suites import SUITES, gemm, lesson, regret, startup
 from benchmarks.suites.gemm import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -607,17 +607,17 @@ Nothing has been measured yet.
 STEPS = """
 NVIDIA H200, TFLOP/s:
 
-| kernel | what it changes | at most | by | predicted | measured | of what it may | of cuBLAS |
+| kernel | what it changes | bound | limited by | predicted | measured | of bound | of cuBLAS |
 |---|---|--:|---|--:|--:|--:|--:|
 | gemm_wgmma_128x256 | the best tile of large products | 119.9 | whole tiles | 92 | 60 | 50% | 20% |
 | gemm_wgmma_128x128 | twice the tiles | – | | – | not measured | – | – |
 | gemm_wgmma_128x64 | and again | – | | – | not measured | – | – |
 | gemm_wgmma_64x64 | and again | – | | – | not measured | – | – |
-| gemm_wgmma_128x64_parts2 | two blocks share a tile, each half of k | – | | – | not measured | – | – |
+| gemm_wgmma_128x64_parts2 | cluster split-K: two blocks share a tile | – | | – | not measured | – | – |
 | gemm_later | | 480 | memory | 400 | 330 | 69% | 110% |
 | cuBLAS | | | | | 300 | | |
 
-Measured 2030-01-02 at commit abc123, driver 580.1, CUDA 13.0, python 3.12.0, torch 2.11.0.
+Measured 2030-01-02 at commit abc123. All of it: [lesson](../results/lesson.md).
 
 """
 
@@ -652,7 +652,25 @@ def test_every_step_of_the_lesson_is_a_kernel_that_takes_its_problem(story):
         assert variant.supported(story.problem.region(step.apart), h200) is None
     assert len(set(map(str, story.steps))) == len(story.steps)
     marks = report.names_of_marks((ROOT / "docs" / "kernels" / "gemm.md").read_text(encoding="utf-8"))
-    assert sorted(marks) == sorted(s.name for s in lesson.STORIES)
+    assert sorted(marks) == sorted(["standing", *(s.name for s in lesson.STORIES)])
+
+
+def test_the_lessons_table_of_where_gemms_stand():
+    def compared(case, ours, peer):
+        return results.row(f"gemm {case}", "TFLOP/s", Stats(ours), "cuBLAS", Stats(peer))
+
+    rows = [
+        compared("bf16 NT 1x2x3", 400.0, 100.0),
+        compared("f32 NN 8x8x8", 30.0, 60.0),
+        compared("bf16 TT 4x5x6", 90.0, 90.0),
+        results.failed("gemm bf16 NN 7x7x7", "WrongResult: 1"),
+        results.row("bf16 NT 1x2x3 by cuda.x.v1", "TFLOP/s", Stats(1.0), "chosen: cuda.y.v1", Stats(9.0)),
+    ]
+    assert gemm.tables(rows)["standing"][2:] == [
+        "| bf16 | 2 | 2 | 2.00 | 1.00 | TT 4x5x6: 90 | 90 |",
+        "| f32 | 1 | 0 | 0.50 | 0.50 | NN 8x8x8: 30 | 60 |",
+    ]
+    assert gemm.tables([]) == {}
 
 
 def test_what_bounds_a_step():

@@ -295,6 +295,26 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
+def tables(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The lesson's table "standing": for each element type how many shapes are compared, and the one that loses most."""
+    by_type: dict[str, list[Row]] = {}
+    for r in rows:
+        if r["case"].startswith("gemm ") and r.get("ratio"):
+            by_type.setdefault(r["case"].split()[1], []).append(r)
+    lines = [
+        "| type | shapes | not slower | geometric mean | least | there | peer |",
+        "|---|--:|--:|--:|--:|---|--:|",
+    ]
+    for name, found in by_type.items():
+        ratios, worst = [r["ratio"] for r in found], min(found, key=lambda r: r["ratio"])
+        cells = (
+            name + " †" * any(r.get("old") for r in found), str(len(found)), str(sum(x >= 1 for x in ratios)), f"{prod(ratios) ** (1 / len(ratios)):.2f}", f"{worst['ratio']:.2f}",
+            f"{worst['case'].removeprefix(f'gemm {name} ')}: {worst['aicf']:.4g}", f"{worst['peer']:.4g}",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return {"standing": lines} if by_type else {}
+
+
 HEADLINES = (
     Problem(1024, 1024, 1024), Problem(4096, 4096, 4096), Problem(8192, 8192, 8192), Problem(4097, 4095, 4096), Problem(*SINGLE[1], "f32"),
     Problem(*SINGLE[1], "tf32x3"),
@@ -302,6 +322,6 @@ HEADLINES = (
 
 SUITE = Suite(
     "gemm", "products against cuBLAS, all transposes, 256 to 16384, f16, bf16, f32, tf32, fp8; and kernels by themselves", 600, cases,
-    headlines=tuple((f"gemm {p}", PEER) for p in HEADLINES), summary=summary,
+    headlines=tuple((f"gemm {p}", PEER) for p in HEADLINES), summary=summary, tables=tables,
     compared=lambda row: row["case"].startswith("gemm "),
 )  # fmt: skip

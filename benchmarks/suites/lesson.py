@@ -49,8 +49,8 @@ class Step:
         tensor_cores = "mma" in self.kernel
         peak = device.tflops[p.dtype if tensor_cores else "f32"]
         (m, n), (r, c), size = self.tile, self.each, p.region().operands[0].dtype.itemsize
-        held = size if tensor_cores else 4  # what the ordinary cores multiply lies widened in shared memory
-        limits = {"tensor cores" if tensor_cores else "ordinary cores": peak}
+        held = size if tensor_cores else 4  # what CUDA cores multiply lies widened in shared memory
+        limits = {"tensor cores" if tensor_cores else "CUDA cores": peak}
         # it gives as many bytes in a cycle as there are lanes for f32, each of two flops
         limits["shared memory" if r > 1 else "L1"] = device.tflops["f32"] * r * c / ((r + c) * held)
         limits["L2"] = L2_PER_SM * device.sms * 2e-3 * m * n / ((m + n) * size)
@@ -73,56 +73,57 @@ class Story:
 
 
 def _tiles(changes: Sequence[str]) -> tuple[Step, ...]:
-    """On the ordinary cores; threads have a 16th of a tile each way."""
+    """On CUDA cores; threads have a 16th of a tile each way."""
     sizes = (32, 64, 128)
     tiled = (Step(f"gemm_tiled_{s}x{s}", what, (s, s), (s // 16, s // 16)) for s, what in zip(sizes, changes))
-    return (Step("gemm_naive", "a thread for each element", (16, 16), (1, 1)), *tiled)
+    return (Step("gemm_naive", "one thread per element", (16, 16), (1, 1)), *tiled)
 
 
-ORDINARY = _tiles(("tiles in shared memory, 2 x 2 sums in a thread", "4 x 4 sums", "8 x 8 sums"))
+CUDA_CORES = _tiles(
+    ("tiles in shared memory, 2 x 2 accumulators a thread", "4 x 4 accumulators", "8 x 8 accumulators")
+)
 HALVES = (
-    *ORDINARY,
-    Step("gemm_mma_32x32", "tensor cores by the warp, 16 x 16 each", (32, 32), (16, 16)),
-    Step("gemm_mma_64x64", "32 x 32 for a warp", (64, 64), (32, 32)),
-    Step("gemm_mma_128x128", "64 x 64 for a warp", (128, 128), (64, 64)),
-    Step("gemm_mma_128x256", "eight warps, and less of L2", (128, 256), (64, 64)),
-    Step("gemm_mma_128x256_deep", "slices twice as deep: half the barriers", (128, 256), (64, 64)),
-    Step("gemm_wgmma_64x64", "copies and products are requests", (64, 64), (64, 64)),
+    *CUDA_CORES,
+    Step("gemm_mma_32x32", "mma.sync, 16 x 16 per warp", (32, 32), (16, 16)),
+    Step("gemm_mma_64x64", "32 x 32 per warp", (64, 64), (32, 32)),
+    Step("gemm_mma_128x128", "64 x 64 per warp", (128, 128), (64, 64)),
+    Step("gemm_mma_128x256", "eight warps, fewer bytes from L2", (128, 256), (64, 64)),
+    Step("gemm_mma_128x256_deep", "K-tiles twice as deep, half the barriers", (128, 256), (64, 64)),
+    Step("gemm_wgmma_64x64", "TMA and wgmma, both asynchronous", (64, 64), (64, 64)),
     Step("gemm_wgmma_64x128", "instructions twice as wide", (64, 128), (64, 128)),
-    Step("gemm_wgmma_128x128", "two consumers share a tile", (128, 128), (64, 128), apart=True),
-    Step("gemm_wgmma_128x128", "results leave in boxes", (128, 128), (64, 128)),
+    Step("gemm_wgmma_128x128", "two cooperative consumer warpgroups", (128, 128), (64, 128), apart=True),
+    Step("gemm_wgmma_128x128", "results leave by TMA", (128, 128), (64, 128)),
     Step("gemm_wgmma_128x256", "the widest instruction", (128, 256), (64, 256)),
-    Step("gemm_wgmma_128x256_cluster2", "two blocks share b", (256, 256), (64, 256)),
-    Step("gemm_wgmma_128x128_pingpong", "teams take turns", (128, 128), (64, 128), apart=True),
-    Step("gemm_wgmma_128x128_pingpong", "teams take turns, results in boxes", (128, 128), (64, 128)),
-    Step("gemm_wgmma_128x128_pingpong_cluster2", "and two blocks share b", (256, 128), (64, 128)),
+    Step("gemm_wgmma_128x256_cluster2", "clusters of two, multicast of b", (256, 256), (64, 256)),
+    Step("gemm_wgmma_128x128_pingpong", "ping-pong consumer warpgroups", (128, 128), (64, 128), apart=True),
+    Step("gemm_wgmma_128x128_pingpong", "ping-pong, results leave by TMA", (128, 128), (64, 128)),
+    Step("gemm_wgmma_128x128_pingpong_cluster2", "and multicast of b", (256, 128), (64, 128)),
 )  # fmt: skip
 WORDS = (
-    *ORDINARY,
+    *CUDA_CORES,
     Step(
-        "gemm_fma_128x128",
-        "slices by the accelerator, 16 x 8 sums, nothing else in the loop",
-        (128, 128),
-        (16, 8),
+        "gemm_fma_128x128", "K-tiles by TMA, 16 x 8 accumulators, only FFMA in the loop", (128, 128), (16, 8)
     ),
-    Step("gemm_fma_64x128_parts4", "warps have the whole tile, and each a part of k", (64, 128), (16, 8)),
+    Step("gemm_fma_64x128_parts4", "sliced-K: warps share a tile and divide k", (64, 128), (16, 8)),
 )
 FLAT = (
     Step("gemm_wgmma_128x256", "the best tile of large products", (128, 256), (64, 256)),
     Step("gemm_wgmma_128x128", "twice the tiles", (128, 128), (64, 128)),
     Step("gemm_wgmma_128x64", "and again", (128, 64), (64, 64)),
     Step("gemm_wgmma_64x64", "and again", (64, 64), (64, 64)),
-    Step("gemm_wgmma_128x64_parts2", "two blocks share a tile, each half of k", (128, 64), (64, 64), parts=2),
+    Step(
+        "gemm_wgmma_128x64_parts2", "cluster split-K: two blocks share a tile", (128, 64), (64, 64), parts=2
+    ),
 )
 ROWS = (
     Step("gemm_tiled_32x32", "a tile of 32 rows, of which one is used", (32, 32), (2, 2)),
     Step("gemm_mma_32x32", "the same on tensor cores", (32, 32), (16, 16)),
-    Step("gemv_simt", "no tile: 64 KB on their way to each multiprocessor", (1, 32), (8, 8)),
+    Step("gemv_simt", "no tile, 64 KB in flight per multiprocessor", (1, 32), (8, 8)),
     Step("gemv_mma", "the same on tensor cores, with 8 columns", (1, 32), (64, 64)),
 )
 ODD = (
-    Step("gemm_mma_64x64", "numbers that go through registers", (64, 64), (32, 32)),
-    Step("gemm_wgmma_128x256_packed", "operands are copied to whole rows first", (128, 256), (64, 256)),
+    Step("gemm_mma_64x64", "16-bit loads through registers", (64, 64), (32, 32)),
+    Step("gemm_wgmma_128x256_packed", "operands copied to aligned rows first", (128, 256), (64, 256)),
 )
 STORIES = (
     Story("halves", Problem(4096, 4096, 4096), HALVES),
@@ -213,7 +214,7 @@ def tables(rows: Sequence[Row]) -> dict[str, list[str]]:
         if not any(case in known for case in (*named, *others)):
             continue
         lines = [
-            "| kernel | what it changes | at most | by | predicted | measured | of what it may | of cuBLAS |",
+            "| kernel | what it changes | bound | limited by | predicted | measured | of bound | of cuBLAS |",
             "|---|---|--:|---|--:|--:|--:|--:|",
         ]
         for case in (*named, *others):
@@ -229,7 +230,8 @@ def _line(name: str, changes: str, r: Row | None) -> str:
     if r is None:
         return f"| {name} | {changes}| – | | – | not measured | – | – |"
     numbers = f"{r['bound']:.4g} | {r['limit']} | {r['predicted']:.4g} | {r['aicf']:.4g}"
-    return f"| {name} | {changes}| {numbers} | {r['aicf'] / r['bound']:.0%} | {r['aicf'] / r['peer']:.0%} |"
+    mark = " †" * bool(r.get("old"))
+    return f"| {name}{mark} | {changes}| {numbers} | {r['aicf'] / r['bound']:.0%} | {r['aicf'] / r['peer']:.0%} |"
 
 
 SUITE = Suite(
