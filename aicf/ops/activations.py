@@ -183,6 +183,42 @@ def _(dy, x):
 
 _enrol(gelu_erf, gelu_erf_grad)
 
+# --- silu ---------------------------------------------------------------------------------------------------
+
+
+@elementwise("silu", alias="x")
+def silu(x):
+    """x / (1 + exp(-x)), SiLU or swish. NaN stays NaN, and -inf gives NaN (it is -inf * 0)."""
+    return x * logistic2(x * 1.4426950408889634, 0.5, 0.34657359027997264)
+
+
+@silu.reference
+def _(x):
+    with np.errstate(over="ignore"):
+        return x * (1 / (1 + np.exp(-x)))
+
+
+@silu.gradient
+def _(emit, dy, x, y):
+    return activation_gradient(emit, "silu", dy, x, y)
+
+
+@elementwise("silu_grad", results=("dx",), alias="dy")
+def silu_grad(dy, x):
+    """dy * s * (1 + x * (1 - s)), with s = 1 / (1 + exp(-x)): dy times the derivative of silu at x. An infinite x gives NaN."""
+    s = logistic2(x * 1.4426950408889634, 0.5, 0.34657359027997264)
+    return dy * (s + x * (s - s * s))
+
+
+@silu_grad.reference
+def _(dy, x):
+    with np.errstate(over="ignore"):
+        s = 1 / (1 + np.exp(-x))
+    return dy * s * (1 + x * (1 - s))
+
+
+_enrol(silu, silu_grad)
+
 # --- sigmoid and tanh ---------------------------------------------------------------------------------------
 
 

@@ -295,6 +295,7 @@ def _elementwise() -> list[Case]:
         "leaky_relu",
         "gelu",
         "gelu_erf",
+        "silu",
         "sigmoid",
         "tanh",
         "exp",
@@ -317,6 +318,7 @@ def _elementwise() -> list[Case]:
         "leaky_relu_grad",
         "gelu_grad",
         "gelu_erf_grad",
+        "silu_grad",
     ]
     cases = [Case(flat, region(op, (1025,))) for op in unary]
     cases += [Case(flat, region(op, (1025,), (1025,))) for op in binary]

@@ -233,6 +233,7 @@ UNARY = [
     "leaky_relu",
     "gelu",
     "gelu_erf",
+    "silu",
     "sigmoid",
     "tanh",
     "exp",
