@@ -4,17 +4,20 @@ from typing import Any
 
 from .. import near
 from . import init, schedules
+from .blocks import MLP, Residual, Sequential, SwiGLU
+from .layer import Layer
 from .layers import (
     GELU,
     BiasAdd,
     Dropout,
-    Layer,
+    Embedding,
+    LayerNorm,
     LeakyReLU,
     Linear,
     ReLU,
-    Residual,
-    Sequential,
+    RMSNorm,
     Sigmoid,
+    SiLU,
     Tanh,
 )
 from .losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
@@ -23,23 +26,29 @@ from .optimizers import SGD, Adam, AdamW, Optimizer
 
 __all__ = [
     "GELU",
+    "MLP",
     "SGD",
     "Adam",
     "AdamW",
     "BiasAdd",
     "Dropout",
+    "Embedding",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "Loss",
     "MeanSquaredError",
     "Model",
     "Optimizer",
+    "RMSNorm",
     "ReLU",
     "Residual",
     "Sequential",
+    "SiLU",
     "Sigmoid",
     "SoftmaxCrossEntropy",
+    "SwiGLU",
     "Tanh",
     "init",
     "schedules",

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
+from ..errors import TypeInferenceError
 from ..ir import Initializer, Value
+from ..types import DType, f32
 from . import checks, init
-
-
-class Layer:
-    """Emits its part of the forward pass: `emit(ctx, x) -> y`, declaring weights with `ctx.param`.
-
-    A layer that holds others emits them with `ctx.layer(layer, name, x)`, which names their weights. A layer object that is
-    used in two places has one set of weights.
-    """
-
-    def emit(self, ctx: Any, x: Value) -> Value:
-        raise NotImplementedError(f"{type(self).__name__}.emit")
-
-    def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{k}={v!r}" for k, v in vars(self).items() if isinstance(v, (bool, int, float, str))
-        )
-        return f"{type(self).__name__}({shown})"
+from .layer import Layer
 
 
 class Linear(Layer):
-    """y = x @ weight.T + bias: x (..., N, inputs), weight (outputs, inputs), bias (outputs,), y (..., N, outputs)."""
+    """y = x @ weight.T + bias along the last axis.
+
+    Shapes: x (..., inputs), weight (outputs, inputs), bias (outputs,), y (..., outputs). All have the element type of x, a float.
+
+    weight  a layer whose `weight` is this layer's too, as in GPT-2, whose head has the weight of its embedding. That layer is
+            emitted first; the weight is trained by the sum of its gradients
+    """
 
     def __init__(
         self,
@@ -37,10 +30,12 @@ class Linear(Layer):
         *,
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
+        weight: Any = None,
     ) -> None:
         self.inputs = checks.whole("Linear: inputs", inputs)
         self.outputs = checks.whole("Linear: outputs", outputs)
         self.bias = checks.yes_or_no("Linear: bias", bias)
+        self.tied = None if weight is None else checks.layer(weight)
         edge = 1.0 / math.sqrt(max(self.inputs, 1))
         self.weight_init = checks.initializer(
             "weight_init", weight_init or init.kaiming_uniform(math.sqrt(5.0))
@@ -48,11 +43,96 @@ class Linear(Layer):
         self.bias_init = checks.initializer("bias_init", bias_init or init.uniform(-edge, edge))
 
     def emit(self, ctx: Any, x: Value) -> Value:
-        weight = ctx.param("weight", (self.outputs, self.inputs), self.weight_init, x.dtype)
-        y = ctx.gemm(x, weight, trans_b=True)
-        return (
-            ctx.bias_add(y, ctx.param("bias", (self.outputs,), self.bias_init, x.dtype)) if self.bias else y
+        if x.rank == 0:
+            raise TypeInferenceError(
+                "Linear: x is 0-D", expected=f"shape (..., {self.inputs})", got=str(x.spec), where=ctx.here()
+            )
+        shape = self.outputs, self.inputs
+        weight = (
+            ctx.param("weight", shape, self.weight_init, x.dtype)
+            if self.tied is None
+            else ctx.param_of(self.tied, "weight", shape, x.dtype)
         )
+        # all rows are one product's: its kernels, its epilogue and its gradients know no batch
+        rows = x if x.rank == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        y = ctx.gemm(rows, weight, trans_b=True)
+        if self.bias:
+            y = ctx.bias_add(y, ctx.param("bias", (self.outputs,), self.bias_init, x.dtype))
+        return y if x.rank == 2 else y.reshape(*x.shape[:-1], self.outputs)
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        return iter(())  # the layer that the weight is tied to is a part of another
+
+
+class Embedding(Layer):
+    """y[...] = weight[ids[...]]: a row of the table for each number.
+
+    Shapes: ids (...), of i32 or i64; weight (entries, width) of `dtype`, y (..., width). A number from -entries to -1 counts from the
+    end; one beyond is an OutOfBoundsError, and nothing of its run is kept.
+    """
+
+    def __init__(
+        self, entries: int, width: int, dtype: Any = f32, *, weight_init: Initializer | None = None
+    ) -> None:
+        self.entries = checks.whole("Embedding: entries", entries)
+        self.width = checks.whole("Embedding: width", width)
+        self.dtype = DType.of(dtype)
+        self.weight_init = checks.initializer("weight_init", weight_init or init.normal())
+
+    def emit(self, ctx: Any, ids: Value) -> Value:
+        if ids.dtype.kind != "int":
+            raise TypeInferenceError(
+                f"Embedding: the numbers of rows are {ids.dtype}", expected="i32 or i64", got=repr(ids), where=ctx.here(),
+                hint='declare them: nn.Model({"tokens": aicf.TensorSpec(("batch", "seq"), aicf.i32)}, ...)',
+            )  # fmt: skip
+        return ctx.gather(ctx.param("weight", (self.entries, self.width), self.weight_init, self.dtype), ids)
+
+
+class LayerNorm(Layer):
+    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance along the last axis (Ba et al. 2016).
+
+    Shapes: x and y (..., size), weight and bias (size,), of the element type of x; statistics are f32.
+
+    affine  whether there are a weight, which starts at 1, and, if `bias`, a bias, which starts at 0
+    """
+
+    def __init__(self, size: int, eps: float = 1e-5, *, affine: bool = True, bias: bool = True) -> None:
+        self.size = checks.whole("LayerNorm: size", size)
+        self.eps = checks.not_negative("LayerNorm: eps", eps)
+        self.affine = checks.yes_or_no("LayerNorm: affine", affine)
+        self.bias = checks.yes_or_no("LayerNorm: bias", bias) and affine
+
+    def emit(self, ctx: Any, x: Value) -> Value:
+        _check_last(ctx, "LayerNorm", x, self.size)
+        weight = ctx.param("weight", (self.size,), init.ones, x.dtype) if self.affine else None
+        bias = ctx.param("bias", (self.size,), init.zeros, x.dtype) if self.bias else None
+        return ctx.layer_norm(x, weight, bias, eps=self.eps)
+
+
+class RMSNorm(Layer):
+    """x / sqrt(mean(x^2) + eps) * weight, with the mean along the last axis (Zhang and Sennrich 2019).
+
+    Shapes: x and y (..., size), weight (size,), of the element type of x; statistics are f32.
+
+    affine  whether there is a weight, which starts at 1
+    """
+
+    def __init__(self, size: int, eps: float = 1e-6, *, affine: bool = True) -> None:
+        self.size = checks.whole("RMSNorm: size", size)
+        self.eps = checks.not_negative("RMSNorm: eps", eps)
+        self.affine = checks.yes_or_no("RMSNorm: affine", affine)
+
+    def emit(self, ctx: Any, x: Value) -> Value:
+        _check_last(ctx, "RMSNorm", x, self.size)
+        weight = ctx.param("weight", (self.size,), init.ones, x.dtype) if self.affine else None
+        return ctx.rms_norm(x, weight, eps=self.eps)
+
+
+def _check_last(ctx: Any, layer: str, x: Value, size: int) -> None:
+    if x.shape[-1:] != (size,):
+        raise TypeInferenceError(
+            f"{layer}: x does not have {size} columns", expected=f"shape (..., {size})", got=str(x.spec), where=ctx.here(),
+        )  # fmt: skip
 
 
 class BiasAdd(Layer):
@@ -93,6 +173,13 @@ class GELU(Layer):
         return ctx.gelu(x) if self.approximate else ctx.gelu_erf(x)
 
 
+class SiLU(Layer):
+    """x / (1 + exp(-x)), also called swish."""
+
+    def emit(self, ctx: Any, x: Value) -> Value:
+        return ctx.silu(x)
+
+
 class Sigmoid(Layer):
     """1 / (1 + exp(-x))."""
 
@@ -121,31 +208,3 @@ class Dropout(Layer):
             return x
         state, number = ctx.random()
         return ctx.dropout(x, state, rate=self.rate, layer=number)
-
-
-class Sequential(Layer):
-    """Layers one after the other; their weights are called `<position>.<name>`."""
-
-    def __init__(self, *layers: Layer) -> None:
-        self.layers = checks.layers(layers)
-
-    def emit(self, ctx: Any, x: Value) -> Value:
-        for n, layer in enumerate(self.layers):
-            x = ctx.layer(layer, str(n), x)
-        return x
-
-    def __repr__(self) -> str:
-        return f"Sequential({', '.join(map(repr, self.layers))})"
-
-
-class Residual(Layer):
-    """x + f(x)."""
-
-    def __init__(self, *layers: Layer) -> None:
-        self.inner = Sequential(*layers)
-
-    def emit(self, ctx: Any, x: Value) -> Value:
-        return x + self.inner.emit(ctx, x)
-
-    def __repr__(self) -> str:
-        return f"Residual({', '.join(map(repr, self.inner.layers))})"

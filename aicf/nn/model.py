@@ -1,7 +1,8 @@
-"""Model: a chain of layers over its first input, emitted as it grows and again for each size that is compiled."""
+"""Model: inputs and what is computed of them, one layer or a chain of layers; emitted here and again for each size that is compiled."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..graph.emit.builder import Builder, GraphEmitter, user_line
 from ..ir import Graph, Value
 from ..types import TensorSpec
 from . import checks
-from .layers import Layer
+from .layer import Layer
 from .summary import Summary, summary
 
 # First parts of names that mean something else: results, the optimizer's state, the run counter, constants.
@@ -20,23 +21,32 @@ _EMITTED = ("_builder", "_ctx", "_last", "_variables")  # what a copy or a pickl
 
 
 class Model:
-    """A chain of layers over the first input.
+    """One layer of the inputs, or a chain of layers over the first of them.
 
     inputs  specs by name, or the spec of the one input "x"; a shape alone is of f32. Dimensions may be names, such as
             "batch", whose sizes follow each feed
+    layer   the layer that is the model: its `emit` is given the inputs, several ones by their names, and its weights' names begin
+            with its own attributes. Without it `add` makes a chain
     sizes   a size for each named dimension: the one that `add` checks types with and `compile` plans for first
     seed    of the initialisers
 
         model = Model({"x": TensorSpec(("batch", 64))}, batch=32)
         model.add(Linear(64, 10)).add(ReLU())
+        model = Model({"tokens": TensorSpec(("batch", "seq"), i32)}, GPT(config), batch=8, seq=1024)
 
     A copy or a pickle of a model is its layers: they start from the seed again. `state_dict` carries trained weights.
     """
 
     def __init__(
-        self, inputs: Mapping[str, TensorSpec] | TensorSpec | tuple, *, seed: int = 0, **sizes: int
+        self,
+        inputs: Mapping[str, TensorSpec] | TensorSpec | tuple,
+        layer: Layer | None = None,
+        *,
+        seed: int = 0,
+        **sizes: int,
     ) -> None:
         self.inputs = _specs(inputs)
+        self.layer = None if layer is None else _whole(checks.layer(layer), self.inputs)
         self.seed = checks.whole("seed", seed)
         named = sorted({d for spec in self.inputs.values() for d in spec.dims})
         if unknown := sorted(set(sizes) - set(named)):
@@ -70,10 +80,15 @@ class Model:
         """
         line = user_line()
         checks.layer(layer)
+        if self.layer is not None:
+            raise VerifyError(
+                f"this model is one layer, {type(self.layer).__name__}, and no chain", where=line,
+                hint="nn.Model(inputs, nn.Sequential(first, second)) is both",
+            )  # fmt: skip
         name = self._name(name)
         before = self._builder.mark()
         try:
-            self._last = self._ctx.layer(layer, name, self._last)
+            self._last = _one(layer, self._ctx.emit_layer(layer, name, (self._last,), {}))
         except Exception:
             self._builder.rewind(before)  # a refused layer leaves no trace
             raise
@@ -119,9 +134,13 @@ class Model:
 
     def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value:
         """Emit the whole model again, for the sizes of these inputs."""
+        if self.layer is not None:
+            one = len(inputs) == 1
+            values, named = (tuple(inputs.values()), {}) if one else ((), inputs)
+            return _one(self.layer, ctx.emit_layer(self.layer, "", values, named))
         x = next(iter(inputs.values()))
         for name, layer in self.layers:
-            x = ctx.layer(layer, name, x, self._lines[name])
+            x = _one(layer, ctx.emit_layer(layer, name, (x,), {}, self._lines[name]))
         return x
 
     def summary(self) -> Summary:
@@ -130,7 +149,40 @@ class Model:
 
     def __repr__(self) -> str:
         body = "".join(f"\n  {name}: {layer!r}" for name, layer in self.layers)
+        body += "" if self.layer is None else f"\n  {self.layer!r}"
         return f"Model({', '.join(f'{n}: {s}' for n, s in self.inputs.items())}){body}"
+
+
+def _one(layer: Any, y: Any) -> Value:
+    """What a model hands on is one Value."""
+    if isinstance(y, tuple):
+        raise VerifyError(
+            f"{type(layer).__name__}.emit returned {len(y)} Values", expected="one, the model's output", where=user_line(),
+            hint="a layer around it takes them apart",
+        )  # fmt: skip
+    value: Value = y
+    return value
+
+
+def _whole(layer: Any, inputs: Mapping[str, TensorSpec]) -> Any:
+    """A layer that is a model: it takes the inputs, and its parts have names that mean nothing else."""
+    kind = type(layer).__name__
+    try:
+        inspect.signature(layer.emit).bind(
+            "ctx", *([0] if len(inputs) == 1 else []), **(inputs if len(inputs) > 1 else {})
+        )
+    except TypeError as error:
+        raise VerifyError(
+            f"{kind}.emit does not take the model's inputs: {error}",
+            expected=f"emit(self, ctx, {', '.join(inputs)})", got=f"emit{inspect.signature(layer.emit)}", where=user_line(),
+        ) from None  # fmt: skip
+    for name, part in layer.children() if isinstance(layer, Layer) else ():
+        if (first := name.partition(".")[0]) in RESERVED_LAYERS:
+            raise VerifyError(
+                f"{kind}.{first} can't be the name of a layer: {part!r}", where=user_line(),
+                expected=f"an attribute other than {', '.join(sorted(RESERVED_LAYERS))}",
+            )  # fmt: skip
+    return layer
 
 
 def _specs(inputs: Any) -> dict[str, TensorSpec]:

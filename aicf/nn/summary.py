@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from ..errors import AicfError
 from ..graph.emit.builder import Builder, GraphEmitter
 from ..ir import Role, Value
 from ..registry.trace import render
-from ..types import DType
+from ..types import DType, f32
 
 if TYPE_CHECKING:
     from .model import Model
@@ -35,9 +35,9 @@ class Row:
     """One layer, or an input.
 
     name        of its weights' scope: `2.0` is the first layer inside the model's third
-    shape       of its output; a dimension that follows a named one has its name
+    shape       of its output, the first if it has several; a dimension that follows a named one has its name
     parameters  of its own, without those of layers inside it
-    shared      its weights were counted where the layer came first
+    shared      it has weights that were counted where they came first
     """
 
     name: str
@@ -119,20 +119,29 @@ class _Recorder(GraphEmitter):
         super().__init__(builder, "cpu")
         self.seen: list[Any] = []
         self._inner = 0  # parameters of layers inside the one that is emitted
+        self._tied: set[int] = set()  # layers with a weight of another one
 
-    def layer(self, layer: Any, name: str, x: Value, line: str = "") -> Value:
+    def emit_layer(
+        self, layer: Any, name: str, values: Sequence[Any], named: Mapping[str, Any], line: str = ""
+    ) -> Any:
         place, first, outside = len(self.seen), len(self.builder.graph.values), self._inner
         known = id(layer) in self.builder.layers
         self.seen.append(None)
         self._inner = 0
-        y = super().layer(layer, name, x, line)
+        y = super().emit_layer(layer, name, values, named, line)
         made = sum(v.spec.numel for v in _params(self.builder.graph.values[first:]))
         text = type(layer).__name__ if len(self.seen) > place + 1 else repr(layer)
         own = ".".join((*self.builder.layers[id(layer)][1], ""))
         shared = known and any(v.name.startswith(own) for v in _params(self.builder.graph.values))
-        self.seen[place] = ".".join((*self._scope, name)), text, y.spec, made - self._inner, shared
+        spec = (y[0] if isinstance(y, tuple) else y).spec
+        path = ".".join((*self._scope, name)) if name else own[:-1]
+        self.seen[place] = path, text, spec, made - self._inner, shared or id(layer) in self._tied
         self._inner = outside + made
         return y
+
+    def param_of(self, layer: Any, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
+        self._tied.add(id(self.owner))
+        return super().param_of(layer, name, shape, dtype)
 
 
 def _params(values: Iterable[Value]) -> list[Value]:

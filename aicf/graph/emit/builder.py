@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...device.faults import RECORD
 from ...errors import TypeInferenceError, VerifyError
@@ -22,6 +18,7 @@ from ...ir import KEPT, Check, Graph, Initializer, Op, Role, Value
 from ...ops import agreement, numbers
 from ...ops.schema import OpSchema, Valid, schema_of
 from ...types import DType, TensorSpec, bool_, f32, i64
+from .declare import Constant, Declarations
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
@@ -180,15 +177,7 @@ class Builder:
         self.graph.updates[old.vid] = new.vid
 
 
-@dataclass(frozen=True)
-class _Constant:
-    value: float
-
-    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        return np.full(shape, self.value)
-
-
-class GraphEmitter:
+class GraphEmitter(Declarations):
     """`emit.relu(x)`, `emit.gemm(a, b, bias=c, trans_b=True)`: any registered op by its name.
 
     Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.
@@ -201,9 +190,7 @@ class GraphEmitter:
         self, builder: Builder, device: str, training: bool = False, policy: Mapping[str, Any] | None = None
     ) -> None:
         self.builder, self.device, self.training, self.policy = builder, device, training, policy or {}
-        self._draws = 0
-        self._scope: tuple[str, ...] = ()
-        self._again = False  # inside a layer that was emitted before: its names mean the same weights
+        super().__init__()
         builder.emitter = self
 
     def here(self) -> str:
@@ -287,7 +274,7 @@ class GraphEmitter:
         known = self.builder.find(name)
         if known is not None:
             return known
-        spec, init = TensorSpec((), dtype, self.device), _Constant(numbers.constant(number, dtype))
+        spec, init = TensorSpec((), dtype, self.device), Constant(numbers.constant(number, dtype))
         return self.builder.value(name, spec, Role.state, init, constant=True)
 
     def _number(self, value: Any, dtype: DType, what: str, beside: Value | None = None) -> float:
@@ -307,32 +294,8 @@ class GraphEmitter:
             )  # fmt: skip
         return number
 
-    # --- what layers declare ----------------------------------------------------------------------------------------
-
-    @contextmanager
-    def scope(self, name: str, line: str = "") -> Iterator[None]:
-        """Names declared inside get `name.` in front; messages about what is emitted inside give `line`."""
-        with self._within((*self._scope, name), line):
-            yield
-
-    @contextmanager
-    def _within(self, scope: tuple[str, ...], line: str, again: bool = False) -> Iterator[None]:
-        before = self._scope, self._again, self.builder.line
-        self._scope, self._again, self.builder.line = scope, again or self._again, line or self.builder.line
-        try:
-            yield
-        finally:
-            self._scope, self._again, self.builder.line = before
-
-    def layer(self, layer: Any, name: str, x: Value, line: str = "") -> Value:
-        """Emit a layer after x, its weights called `<name>.…`. One that was emitted before shares the weights it has."""
-        known = self.builder.layers.get(id(layer))
-        _, scope = known or (layer, (*self._scope, name))
-        self.builder.layers[id(layer)] = layer, scope
-        with self._within(scope, line, again=known is not None):
-            y = layer.emit(self, x)
-            self._check_owned(y, f"{type(layer).__name__}.emit's result")
-        return y
+    def update(self, old: Value, new: Value) -> None:
+        self.builder.update(old, new)
 
     def _check_owned(self, value: Any, what: str) -> None:
         """A Value of this graph, not of another emission of the same layers."""
@@ -346,68 +309,6 @@ class GraphEmitter:
                 f"{what} belongs to another graph", got=repr(value), where=self.builder.here(),
                 hint="a layer is emitted anew for each size: keep no Value from one emit to the next",
             )  # fmt: skip
-
-    def _name(self, name: str) -> str:
-        return ".".join((*self._scope, name))
-
-    def input(self, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
-        return self.builder.value(name, TensorSpec(shape, DType.of(dtype), self.device), Role.input)
-
-    def param(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
-        """A trained tensor, called `<scope>.<name>`."""
-        full, spec = self._name(name), TensorSpec(shape, DType.of(dtype), self.device)
-        known = self.builder.find(full) if self._again else None
-        if known is not None and known.spec != spec:
-            raise VerifyError(
-                f"a shared layer has one {full}", expected=str(known.spec), got=str(spec),
-                where=self.builder.here(), hint="add a layer of its own there",
-            )  # fmt: skip
-        return self.builder.value(full, spec, Role.param, init) if known is None else known
-
-    def state(
-        self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32, check: Check | None = None,
-    ) -> Value:  # fmt: skip
-        """A tensor kept between runs; the same name gives the same value. `init` may be a number.
-
-        check  of (name, value); raises VerifyError for what a state dict can't bring
-        """
-        full, dtype = self._name(name), DType.of(dtype)
-        known = self.builder.find(full)
-        if known is not None:
-            return known
-        start = init if callable(init) else _Constant(self._number(init, dtype, f"state: {full}"))
-        spec = TensorSpec(shape, dtype, self.device)
-        return self.builder.value(full, spec, Role.state, start, check=check)
-
-    def meta(self, name: str, value: float, check: Check | None = None) -> Value:
-        """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan.
-
-        check  of (name, value) -> value; raises for what the parameter can't be
-        """
-        full, spec = self._name(name), TensorSpec((), f32, self.device)
-        known = self.builder.find(full)
-        if known is not None:
-            return known
-        return self.builder.value(full, spec, Role.state, _Constant(value), meta=name, check=check)
-
-    def random(self) -> tuple[Value, int]:
-        """(the graph's random state, the number of this use of it). `advance` goes on to the next step."""
-        known = self.builder.find("rng")
-        if known is None or known.role is not Role.state:
-            spec = TensorSpec((2,), i64, self.device)
-            known = self.builder.value("rng", spec, Role.state, _random_start, check=_check_random)
-        self._draws += 1
-        return known, self._draws - 1
-
-    def advance(self) -> None:
-        """After everything that reads the random state: the next run draws other numbers."""
-        if self._draws:
-            state = self.builder.find("rng")
-            assert state is not None
-            self.update(state, self.op("rng_advance", state))
-
-    def update(self, old: Value, new: Value) -> None:
-        self.builder.update(old, new)
 
     # --- whether a run may be kept ------------------------------------------------------------------------------------
 
@@ -438,7 +339,7 @@ class GraphEmitter:
             if op.kind == kind and op.inputs[0] == data.vid and dict(op.attrs) == asked:
                 return tuple(self.builder.graph.values[vid] for vid in op.outputs)
         record = TensorSpec((RECORD,), i64, self.device)
-        fault = self.builder.value(f"const.fault.{len(checks)}", record, Role.fault, _Constant(0))
+        fault = self.builder.value(f"const.fault.{len(checks)}", record, Role.fault, Constant(0))
         results = self.op(kind, data, fault, **asked)
         *_, valid, told = results
         self.update(fault, told)
@@ -467,13 +368,3 @@ def _arranged(schema: OpSchema, operands: tuple[Any, ...], named: dict[str, Any]
     if len(more) == 1 and isinstance(more[0], (list, tuple)):
         more = [*more[0]]
     return [*values[: len(fixed)], *more]
-
-
-def _random_start(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """A key drawn from the model's seed, and step 0."""
-    return np.array([rng.integers(2**63), 0])
-
-
-def _check_random(name: str, state: np.ndarray) -> None:
-    if state[1] < 0:
-        raise VerifyError(f"{name}={state.tolist()}", expected="a key, and a step of 0 or more")
