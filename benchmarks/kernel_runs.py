@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import aicf
-from aicf.device.runtime import ALIGNMENT, runtime
-from aicf.device.tensor import Tensor
+from aicf.device.runtime import runtime
+from aicf.device.tensor import ALIGNMENT, Tensor
 from aicf.dispatch import KernelLoader
 from aicf.ops.draw import draw, plain
 from aicf.ops.schema import schema_of

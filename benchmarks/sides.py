@@ -8,8 +8,8 @@ from typing import Any
 
 import aicf
 from aicf.device.interop import adopt
-from aicf.device.runtime import Runtime
 from aicf.device.spec import DeviceSpec
+from aicf.device.tensor import Runtime
 from aicf.dispatch import KernelLoader
 from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.graph.emit.passes import lower, optimize, verify

@@ -6,14 +6,10 @@ how many classes there are, and the label that is left out. Of an index: its pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..errors import LabelError, OutOfBoundsError
-
-if TYPE_CHECKING:
-    from .tensor import Tensor
+from .tensor import Tensor
 
 RECORD = 5  # numbers
 INDEX = -(2**63)  # in the place of a label that is left out: the record is of an index

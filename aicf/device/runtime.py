@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -19,106 +17,9 @@ from ..errors import DeviceError
 from ..types import TensorSpec
 from . import spec as specs
 from . import streams
-from .interop import Foreign
+from .foreign import Foreign
 from .spec import DeviceSpec
-from .tensor import Tensor
-
-ALIGNMENT = 256  # of every allocation and of every slot in an arena
-SMALL = 4096  # bytes: tensors up to this size that are made together share allocations
-SHARED = 16384  # bytes that such an allocation has at most: a loss keeps no more than that alive
-
-
-@dataclass(slots=True)
-class Memory:
-    """An allocation. It lives as long as something holds it; tensors cut from it do."""
-
-    ptr: int
-    nbytes: int
-    owner: Any
-
-
-def _room(spec: TensorSpec) -> int:
-    """Bytes of a tensor in an allocation that it shares; none where it has one of its own."""
-    return -(-spec.nbytes // ALIGNMENT) * ALIGNMENT if spec.nbytes <= SMALL else 0
-
-
-class Runtime(ABC):
-    """One device. Work is ordered by its stream; `sync` waits for it."""
-
-    kind: str
-    spec: DeviceSpec
-    stream: Any = None
-
-    @property
-    def stream_id(self) -> int:
-        return 0
-
-    @abstractmethod
-    def allocate(self, nbytes: int) -> Memory: ...
-
-    @abstractmethod
-    def view(self, memory: Memory, offset: int, spec: TensorSpec) -> Tensor:
-        """A dense tensor in an allocation, `offset` bytes from its start."""
-
-    @abstractmethod
-    def borrow(self, foreign: Foreign) -> Tensor:
-        """A tensor over foreign memory that this device can reach, strides and all."""
-
-    @abstractmethod
-    def write(self, target: Tensor, source: Foreign | np.ndarray | Tensor, on: Any = None) -> None:
-        """Copy into a dense tensor: from any host array, or from dense memory of this device. `on` is another stream."""
-
-    @abstractmethod
-    def download(self, tensor: Tensor) -> np.ndarray: ...
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Wait for all work on this runtime's stream."""
-
-    @property
-    def place(self) -> str:
-        """`cpu`, or a CUDA device with its number: where tensors must be that this device is to reach."""
-        return "cpu"
-
-    def current(self) -> AbstractContextManager[None]:
-        """The device is the thread's current one inside: what is compiled and loaded is for it."""
-        return nullcontext()
-
-    def refuse_capture(self) -> None:
-        """CaptureError if the caller captures a stream, of which work on this device's own would be no part."""
-        return None
-
-    def ordered(self, fed: Iterable[Foreign]) -> AbstractContextManager[None]:
-        """Work inside runs after what the owners of these tensors have done, and they go on after it."""
-        return nullcontext()
-
-    def empty(self, spec: TensorSpec) -> Tensor:
-        return self.view(self.allocate(max(spec.nbytes, 1)), 0, spec)
-
-    def empties(self, specs: Sequence[TensorSpec]) -> list[Tensor]:
-        """Small ones share allocations of limited size, each of which lives as long as one of its tensors does; so a loss
-        keeps neither great results nor many small ones."""
-        sizes, places = [0], []
-        for spec in specs:
-            room = _room(spec)
-            if sizes[-1] + room > SHARED:
-                sizes.append(0)
-            places.append((len(sizes) - 1, sizes[-1]))
-            sizes[-1] += room
-        shared = [self.allocate(size) if size else None for size in sizes]
-        return [
-            self.view(memory, place, s) if _room(s) and (memory := shared[n]) else self.empty(s)
-            for s, (n, place) in zip(specs, places)
-        ]
-
-    @abstractmethod
-    def copy(self, target: int, source: int, nbytes: int, on: Any = None) -> None:
-        """Bytes between two places of this device. `on` is another stream."""
-
-    def upload(self, array: np.ndarray, spec: TensorSpec) -> Tensor:
-        tensor = self.empty(spec)
-        self.write(tensor, np.asarray(array, spec.dtype.numpy))
-        return tensor
+from .tensor import ALIGNMENT, Memory, Runtime, Tensor
 
 
 class CpuRuntime(Runtime):

@@ -16,9 +16,10 @@ from typing import Any
 
 from ..device import runtime as runtimes
 from ..device import streams
-from ..device.interop import Foreign, adopt
+from ..device.foreign import Foreign
+from ..device.interop import adopt
 from ..device.reading import READERS, UNREADABLE, remember
-from ..device.runtime import Runtime
+from ..device.tensor import Runtime
 from ..errors import AttrError, CaptureError, DeviceError, FeedError
 from ..ops import record
 from ..ops.schema import OpSchema, schema_of

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..device import streams
-from ..device.interop import Foreign, adopt
-from ..device.runtime import Runtime
-from ..device.tensor import Tensor
+from ..device.foreign import Foreign
+from ..device.interop import adopt
+from ..device.tensor import Runtime, Tensor
 from ..errors import FeedError, RegistryError
 from ..ops.schema import schema_of
 from ..registry.select import Selection

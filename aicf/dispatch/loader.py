@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any
 
 from ..device.reading import remember
-from ..device.runtime import Runtime
 from ..device.spec import DeviceSpec
-from ..device.tensor import Tensor
+from ..device.tensor import Runtime, Tensor
 from ..errors import VerifyError
 from ..registry import blame
 from ..registry.registry import KernelRegistry

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..device import streams
-from ..device.runtime import ALIGNMENT, Runtime
+from ..device.tensor import ALIGNMENT, Runtime
 from ..errors import AicfError, FeedError, KernelError, NoKernelError
 from ..ops import agreement
 from ..ops.record import OpSchema

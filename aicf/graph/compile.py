@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import check_settings
-from ..device.runtime import Runtime, runtime
+from ..device.runtime import runtime
 from ..device.spec import DeviceSpec, preset
+from ..device.tensor import Runtime
 from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
 from ..registry.registry import KernelRegistry

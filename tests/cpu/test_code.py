@@ -92,7 +92,7 @@ def test_off(folder, compiled, monkeypatch):
 def key(graph: Graph) -> str | None:
     program = read(graph.region)
     assert isinstance(program, Program)
-    return code.loop_key(MapLoop(program.after, graph.region.operands, graph.region.results).walk)
+    return code.loop_key(MapLoop(program.after, graph.region.operands, graph.region.results).spec)
 
 
 def test_a_key_is_of_content():

@@ -11,7 +11,7 @@ from nn.mlp import batch_of, host, mlp, on_each_device, same, trainer
 
 import aicf
 from aicf import nn
-from aicf.device.interop import Foreign
+from aicf.device.foreign import Foreign
 from aicf.device.tensor import Tensor
 from aicf.errors import CaptureError, FeedError
 from aicf.graph.run.plan import Slot

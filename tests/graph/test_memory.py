@@ -12,8 +12,8 @@ from nn.mlp import mlp
 from pace import least_ratio, least_seconds
 
 from aicf import nn
-from aicf.device.runtime import ALIGNMENT
 from aicf.device.spec import preset
+from aicf.device.tensor import ALIGNMENT
 from aicf.dispatch import default_registry
 from aicf.graph.compile import compile_graph
 from aicf.graph.emit.trace import Recipe

@@ -10,8 +10,9 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.device.interop import Foreign
-from aicf.device.runtime import SHARED, SMALL, CpuRuntime
+from aicf.device.foreign import Foreign
+from aicf.device.runtime import CpuRuntime
+from aicf.device.tensor import SHARED, SMALL
 from aicf.errors import FeedError, NoKernelError, VerifyError
 from aicf.ir import Role
 

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from aicf.device.interop import Foreign
-from aicf.device.runtime import CudaRuntime, Memory
+from aicf.device.foreign import Foreign
+from aicf.device.runtime import CudaRuntime
+from aicf.device.tensor import Memory
 from aicf.errors import CaptureError, DeviceError
 from aicf.graph.run import capture as capturing
 from aicf.graph.run import slots

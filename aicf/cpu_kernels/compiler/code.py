@@ -12,10 +12,11 @@ import itertools
 import os
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +24,7 @@ from ...code_cache import disk
 from ...code_cache.digest import Description, Undescribable, digest, pack, version
 from ...errors import KernelCompileError
 from ...whole import Whole
-from . import loops
-from .loops import SCRATCH, Fold, Numbers, Walk, pointer
+from .spec import FOLD_BLOCK, SCRATCH, FoldSpec, MapSpec
 
 FORMAT = 2  # of keys and of frames
 COMPILERS = (
@@ -42,7 +42,12 @@ SETTINGS = (
     "NUMBA_BOUNDSCHECK", "NUMBA_DEBUGINFO", "NUMBA_LLVM_PASS",
 )  # fmt: skip
 
-Spec = Walk | Fold
+Spec = MapSpec | FoldSpec
+
+if TYPE_CHECKING:
+    Numbers = array[int]
+else:
+    Numbers = array
 
 
 class _Scratch(threading.local):
@@ -57,6 +62,11 @@ _SCRATCH = _Scratch()
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def pointer(tensor: Any) -> int:
+    """Of an array's first element."""
+    return tensor.__array_interface__["data"][0]
 
 
 class Code:
@@ -112,9 +122,9 @@ def _compiled(spec: Spec) -> tuple[bytes, str, list[str]]:
 
 
 def _name(spec: Spec) -> str:
-    if isinstance(spec, Walk):
+    if isinstance(spec, MapSpec):
         return spec.expression.name
-    return f"{_name(spec.walk)}, reduce_{spec.how}" if spec.walk else f"reduce_{spec.how}"
+    return f"{_name(spec.map)}, reduce_{spec.how}" if spec.map else f"reduce_{spec.how}"
 
 
 def loop_key(spec: Spec) -> str | None:
@@ -134,7 +144,7 @@ def toolchain() -> bytes:
     processor = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     facts = (
         FORMAT, sys.implementation.cache_tag, [(p, version(p)) for p in PACKAGES], settings, processor,
-        loops.FOLD_BLOCK,
+        FOLD_BLOCK,
     )  # fmt: skip
     return digest(pack("toolchain", repr(facts).encode(), *map(_module, COMPILERS)))
 

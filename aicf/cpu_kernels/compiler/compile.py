@@ -17,13 +17,13 @@ from .compose import run_of
 from .fold import folding
 from .frame import FRAME, helper, local, offset, pointers
 from .linked import only_linked
-from .loops import Fold, Walk
+from .spec import FoldSpec, MapSpec
 
 
 @global_compiler_lock
-def compile_loop(spec: Walk | Fold) -> tuple[bytes, str, list[str]]:
+def compile_loop(spec: MapSpec | FoldSpec) -> tuple[bytes, str, list[str]]:
     """(object file, the symbol to call, symbols that it needs from elsewhere)."""
-    entry = _walk_entry(spec) if isinstance(spec, Walk) else _fold_entry(spec)
+    entry = _walk_entry(spec) if isinstance(spec, MapSpec) else _fold_entry(spec)
     flags = Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True  # an object file is all
     flags.error_model = "numpy"
@@ -60,12 +60,12 @@ def _seek(plan, columns, arguments, position, at):
             at[k] += coordinate * plan[(k + 1) * columns + axis]
 
 
-def _walk(spec: Walk) -> Callable[..., None]:
+def _walk(spec: MapSpec) -> Callable[..., None]:
     """walk(arrays, targets, blocks, plan, columns, first, count): the expression at `count` positions of the domain from `first` on.
 
     Position p is stored at p in the targets, and at p - first in `blocks`.
     """
-    run = run_of(spec.expression, spec.sources, spec.walks, spec.bounds)
+    run = run_of(spec.expression, spec.sources, spec.maps, spec.bounds)
     arguments = np.int64(spec.expression.arguments)  # no literal: `_seek` is compiled once for all
     numbers = local(max(spec.expression.arguments, 1))
 
@@ -87,7 +87,7 @@ def _walk(spec: Walk) -> Callable[..., None]:
     return walk
 
 
-def _walk_entry(spec: Walk) -> Callable[..., None]:
+def _walk_entry(spec: MapSpec) -> Callable[..., None]:
     """entry(frame, scratch). frame: arrays, targets, first position, count, columns of the plan, plan."""
     walk, (arrays_of, targets_of), at = _walk(spec), _pointers(spec), len(spec.arrays) + len(spec.targets)
     plan_of = offset(at + 3)
@@ -98,11 +98,11 @@ def _walk_entry(spec: Walk) -> Callable[..., None]:
     return entry
 
 
-def _fold_entry(spec: Fold) -> Callable[..., None]:
+def _fold_entry(spec: FoldSpec) -> Callable[..., None]:
     """entry(frame, scratch). frame: arrays, targets, out, first of outer, outer, reduced, width, columns of the plan, plan."""
-    walk = None if spec.walk is None else _walk(spec.walk)
+    walk = None if spec.map is None else _walk(spec.map)
     number = spec.dtype.compute.numpy.name
-    reads, writes = (spec.walk.arrays, spec.walk.targets) if spec.walk else ((number,), ())
+    reads, writes = (spec.map.arrays, spec.map.targets) if spec.map else ((number,), ())
     arrays_of, targets_of = pointers(0, reads), pointers(len(reads), writes)
     at = len(reads) + len(writes)
     fold, out_of, plan_of = folding(spec, walk), pointers(at, (number,)), offset(at + 6)
@@ -115,5 +115,5 @@ def _fold_entry(spec: Fold) -> Callable[..., None]:
     return entry
 
 
-def _pointers(spec: Walk) -> tuple[Any, Any]:
+def _pointers(spec: MapSpec) -> tuple[Any, Any]:
     return pointers(0, spec.arrays), pointers(len(spec.arrays), spec.targets)

@@ -25,7 +25,7 @@ from ...rows.program import Bound, Expression
 from ...types import DType
 from . import halves, vector_math
 from .frame import inner, numba_type
-from .loops import APART, NEXT, REPEATED
+from .spec import APART, NEXT, REPEATED
 
 BLOCK = 256  # elements of a result that are on the stack at a time
 

@@ -17,8 +17,8 @@ from ...rows.program import worst
 from ...types import DType
 from .frame import helper, inner, local, retyped
 from .linked import optimized_first
-from .loops import FOLD_BLOCK as BLOCK
-from .loops import Fold
+from .spec import FOLD_BLOCK as BLOCK
+from .spec import FoldSpec
 
 LANES = 32
 
@@ -95,7 +95,7 @@ def _short_row(how: str, dtype: DType) -> Callable[..., Any]:
     return short_row
 
 
-def folding(spec: Fold, walk: Callable[..., None] | None) -> Callable[..., None]:
+def folding(spec: FoldSpec, walk: Callable[..., None] | None) -> Callable[..., None]:
     """fold(arrays, targets, plan, columns, out, origin, (outer, reduced, width), scratch): out (outer * width) from a map's values,
     `outer` of them from `origin` on.
 
@@ -104,7 +104,7 @@ def folding(spec: Fold, walk: Callable[..., None] | None) -> Callable[..., None]
     return (_columns if spec.columns else _rows)(spec, walk)
 
 
-def _rows(spec: Fold, walk: Any) -> Callable[..., None]:
+def _rows(spec: FoldSpec, walk: Any) -> Callable[..., None]:
     how, dtype, kept = spec.how, spec.dtype, spec.kept
     _, finish, begin = _arithmetic(how, dtype)
     (fold, total), short_row, narrow = _row(how, dtype), _short_row(how, dtype), dtype.compute.numpy
@@ -142,7 +142,7 @@ def _rows(spec: Fold, walk: Any) -> Callable[..., None]:
     return fold_rows
 
 
-def _columns(spec: Fold, walk: Any) -> Callable[..., None]:
+def _columns(spec: FoldSpec, walk: Any) -> Callable[..., None]:
     how, dtype, kept = spec.how, spec.dtype, spec.kept
     join, finish, begin = _arithmetic(how, dtype)
     wide, narrow = type(begin), dtype.compute.numpy

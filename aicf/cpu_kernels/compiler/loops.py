@@ -1,4 +1,4 @@
-"""Loops of the host as data: what is compiled, by value, and the numbers and pointers that a compiled loop is called with.
+"""Loops of the host: the numbers and pointers that a compiled loop is called with.
 
 A loop takes one argument, its frame: int64 numbers that lie together, first pointers, then sizes, then a plan of how memory
 is walked. Sizes and strides are in frames alone, so other shapes need no other code. Nothing here imports numba; code.py finds
@@ -9,78 +9,23 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...lazy import lazy
-from ...rows.program import Bound, Expression, Load, Map, collapse
+from ...rows.program import Load, Map, collapse
 from ...types import DType, TensorDesc, row_major
-
-if TYPE_CHECKING:
-    from .code import Code
-
-    Numbers = array[int]
-else:
-    Numbers = array
+from .code import Code, Numbers, code_of, pointer
+from .spec import APART, NEXT, REPEATED, FoldSpec, MapSpec
 
 Arrays = Sequence[np.ndarray]
 Span = Callable[[int, int], None]
 CORE_RESULT = -1  # in place of an operand's position
 
-REPEATED, NEXT, APART = (
-    0,
-    1,
-    2,
-)  # how an argument walks a run: not at all, by one element, by a stride of its own
-
-FOLD_BLOCK = (
-    16384  # elements: small enough for the cache, large enough that where a walk begins costs nothing
-)
-SCRATCH = 2 * 8 * FOLD_BLOCK  # bytes that a loop may use: a block of values and one of sums
-
 
 def memory_dtype(dtype: DType) -> np.dtype:
     """The NumPy type that loops see a tensor as: floats that they can't compute with as their bits."""
     return dtype.numpy if dtype.compute is dtype else np.dtype(f"u{dtype.itemsize}")
-
-
-@dataclass(frozen=True)
-class Walk:
-    """An expression at neighbouring positions of a domain: all that its code depends on.
-
-    sources  which of the arrays an argument reads; None: the index itself
-    walks    how each argument goes on along the innermost axis
-    arrays   NumPy's names of the types in memory of what is read
-    targets  the same of what is written, for the expression's first results
-    block    of the block that takes its last result, the core input; None if there is none
-    bounds   of each argument, what masks it; () if nothing masks any
-    """
-
-    expression: Expression
-    sources: tuple[int | None, ...]
-    walks: tuple[int, ...]
-    arrays: tuple[str, ...]
-    targets: tuple[str, ...]
-    block: str | None
-    bounds: tuple[tuple[Bound, ...], ...] = ()
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A reduction of what a walk makes, seen as (outer, reduced, inner) axes.
-
-    walk     None where the values are there already: the one array, as it lies
-    kept     which of the walk's targets they are stored in; None where they go into a block
-    columns  whether the innermost axis stays; else its size is 1
-    """
-
-    how: str
-    dtype: DType
-    walk: Walk | None
-    kept: int | None
-    columns: bool
 
 
 class MapLoop:
@@ -100,7 +45,7 @@ class MapLoop:
         self.plan = [len(sizes) + 1, *(number for row in rows for number in row)]
         self.reads = sorted({load.operand for load in loads if load.operand is not None})
         self.writes = [p for _, p in map.stores]
-        self.walk = Walk(
+        self.spec = MapSpec(
             map.expression,
             tuple(None if load.operand is None else self.reads.index(load.operand) for load in loads),
             tuple({0: REPEATED, 1: NEXT}.get(walk[-1], APART) for walk in steps),
@@ -118,9 +63,7 @@ class MapLoop:
 
     @lazy
     def code(self) -> Code:
-        from .code import code_of
-
-        return code_of(self.walk)
+        return code_of(self.spec)
 
     def fill(self, frame: Numbers, operands: Arrays, results: Arrays) -> None:
         """The pointers of what is read and of what is written; the core result comes first, and later."""
@@ -158,14 +101,12 @@ class FoldLoop:
         self, how: str, dtype: DType, feed: MapLoop, plain: bool, kept: int | None, sizes: tuple[int, int, int],
         columns: bool,
     ) -> None:  # fmt: skip
-        self.feed, self.fold = feed, Fold(how, dtype, None if plain else feed.walk, kept, columns)
+        self.feed, self.spec = feed, FoldSpec(how, dtype, None if plain else feed.spec, kept, columns)
         self.frame = array("q", [*[0] * feed.pointers, 0, 0, *sizes, *feed.plan])
 
     @lazy
     def code(self) -> Code:
-        from .code import code_of
-
-        return code_of(self.fold)
+        return code_of(self.spec)
 
     def bind(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Callable[..., None]:
         """The outer * inner sums into `out`, dense and of the compute type: `call()`, or `call(core_result)` after a core."""
@@ -190,8 +131,3 @@ def _span(frame: Numbers, at: int, call: Callable[..., None]) -> Span:
         call()
 
     return span
-
-
-def pointer(tensor: Any) -> int:
-    """Of an array's first element."""
-    return tensor.__array_interface__["data"][0]

@@ -18,8 +18,9 @@ from itertools import groupby
 from typing import Any
 
 from ... import config
-from ...device.runtime import CudaRuntime, Memory, Runtime
+from ...device.runtime import CudaRuntime
 from ...device.streams import Captured, current_context
+from ...device.tensor import Memory, Runtime
 from ...dispatch import Call
 from ...errors import CaptureError, DeviceError, Immovable
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...device.interop import Foreign
-from ...device.runtime import Runtime
-from ...device.tensor import Tensor
+from ...device.foreign import Foreign
+from ...device.tensor import Runtime, Tensor
 from ...types import TensorSpec
 from .capture import Copy
 from .slots import fill_slot

@@ -11,8 +11,7 @@ import numpy as np
 
 from ... import config
 from ...device.faults import tell
-from ...device.runtime import Runtime
-from ...device.tensor import Tensor
+from ...device.tensor import Runtime, Tensor
 from ...dispatch import Call, KernelLoader, report
 from ...errors import NanError, VerifyError
 from ...ir import Role

@@ -24,7 +24,7 @@ from ...registry.trace import (
     selection_lines,
 )
 from ..fuse import Composed, Region
-from .picture import Picture, brief, picture
+from .picture import Box, Picture, brief
 from .plan import ExecPlan
 
 
@@ -174,7 +174,11 @@ class Explanation(Immovable, JupyterMixin):
 
     def picture(self) -> Picture:
         """The ops in a row, those of one kernel joined: in a terminal as text, in a notebook as boxes."""
-        return picture(self)
+        run = [r for r, step in zip(self.regions, self.plan.steps) if step.kernel_id]
+        boxes = (
+            Box(tuple(op.kind.name for op in r.spec.ops), r.kernel_id, r.selection.chosen.us) for r in run
+        )
+        return Picture(self.device, tuple(boxes), self.gain.us_before)
 
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)

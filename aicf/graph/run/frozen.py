@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...device.interop import Foreign
+from ...device.foreign import Foreign
 from ...device.tensor import Tensor
 from ...errors import VerifyError
 from ...ir import FED, Role

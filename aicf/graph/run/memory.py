@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...device.runtime import ALIGNMENT
+from ...device.tensor import ALIGNMENT
 from ...ir import Graph, Role
 from ..fuse import Region
 

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from ...registry.measured import counted
 from ...registry.trace import microseconds, render
-
-if TYPE_CHECKING:
-    from .explain import Explanation
 
 OP, JOIN, APART = "■", "━", " "
 ROW = 32  # ops: with their labels they fit a terminal
@@ -106,14 +102,6 @@ class Picture:
             f'<rect x="-8" y="-8" width="{WIDTH + 16}" height="{y + height + 16}" fill="#ffffff"/>'
             f'<text x="0" y="{LINE - 4}" font-size="12" font-weight="bold">{escape(head)}</text>{"".join(shapes)}</svg>'
         )
-
-
-def picture(explanation: Explanation) -> Picture:
-    run = [r for r, step in zip(explanation.regions, explanation.plan.steps) if step.kernel_id]
-    boxes = tuple(
-        Box(tuple(op.kind.name for op in r.spec.ops), r.kernel_id, r.selection.chosen.us) for r in run
-    )
-    return Picture(explanation.device, boxes, explanation.gain.us_before)
 
 
 def brief(ops: Sequence[str]) -> str:

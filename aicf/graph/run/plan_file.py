@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...device.runtime import ALIGNMENT
+from ...device.tensor import ALIGNMENT
 from ...errors import VerifyError
 from ...files import COUNT, TEXT, WHOLE, Bad, list_of, must, parse_json, record, shown
 from ...ir import EXTERNAL, KEPT, Role

@@ -6,15 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ... import config
-from ...device.interop import Foreign
+from ...device.faults import tell
+from ...device.foreign import Foreign
 from ...device.reading import remember
-from ...device.runtime import Runtime
-from ...device.tensor import Tensor
+from ...device.tensor import Runtime, Tensor
 from ...dispatch import KernelLoader
 from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
 from ...ir import Role
@@ -368,8 +369,9 @@ class Program(Immovable):
 
 def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """Results whose readers are told what was wrong."""
-    for tensor in results.values() if faults else ():
-        tensor.faults = faults
+    checks = tuple(partial(tell, record) for record in faults)
+    for tensor in results.values() if checks else ():
+        tensor.checks = checks
     return results
 
 

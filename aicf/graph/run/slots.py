@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...device.interop import Foreign, adopt, conversion
-from ...device.runtime import Runtime
-from ...device.tensor import Tensor
+from ...device.foreign import Foreign
+from ...device.interop import adopt, conversion
+from ...device.tensor import Runtime, Tensor
 from ...dispatch import run_op
 from ...errors import FeedError, StateError
 from ...ir import FED, KEPT, Role

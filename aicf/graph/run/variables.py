@@ -11,8 +11,7 @@ import numpy as np
 
 from ...device.faults import times_told
 from ...device.interop import adopt, conversion
-from ...device.runtime import Runtime
-from ...device.tensor import Tensor
+from ...device.tensor import Runtime, Tensor
 from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Role, Value
 from ...ops import numbers

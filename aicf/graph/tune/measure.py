@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ...device.runtime import ALIGNMENT, CudaRuntime, Runtime
-from ...device.tensor import Tensor
+from ...device.runtime import CudaRuntime
+from ...device.tensor import ALIGNMENT, Runtime, Tensor
 from ...dispatch import Call, KernelLoader
 from ...errors import AicfError, KernelError, TuningError
 from ...lazy import lazy

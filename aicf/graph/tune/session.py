@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...device.runtime import Runtime
+from ...device.tensor import Runtime
 from ...errors import AicfError, TuningError
 from ...ops.schema import VIEW, schema_of
 from ...registry.measured import Header, Measured
