@@ -16,7 +16,7 @@ from aicf.graph.emit.passes import lower, optimize, verify
 from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.capture import segments_of
-from aicf.graph.run.executor import Bound
+from aicf.graph.run.executor import BoundPlan
 from aicf.graph.run.program import Program
 from aicf.ir import Graph
 from aicf.registry.select import Selector, select
@@ -164,7 +164,7 @@ def captured(program: Program, feed: dict[str, Any]) -> tuple[Callable[[], None]
     return segments[0].launch, f"{segments[0].nodes} nodes"
 
 
-def _bound(program: Program, feed: dict[str, Any]) -> Bound:
+def _bound(program: Program, feed: dict[str, Any]) -> BoundPlan:
     """The plan that a replay of this feed replays, with its tensors; the program keeps them."""
     program.capture(feed)
     return next(reversed(program._frozen.values())).bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..registry.cost import Cost
 from ..registry.variant import HostCall, Reject, at_most, variant
 from ..rows.parts import read_parts
-from ..rows.program import Map, Program
+from ..rows.program import Map, RegionProgram
 from ..rows.read import read
 from .costs import loop_cost, loop_us, one_loop
 
@@ -13,9 +13,9 @@ ARRAYS = 50  # more make numba's compile time felt
 
 
 def program_of(region):
-    """A region whose structure is right as a Program; the checks of `accepts` come first."""
+    """A region whose structure is right as a RegionProgram; the checks of `accepts` come first."""
     program = read(region)
-    assert isinstance(program, Program), program
+    assert isinstance(program, RegionProgram), program
     return program
 
 

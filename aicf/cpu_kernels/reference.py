@@ -7,7 +7,7 @@ import numpy as np
 from ..ops.schema import schema_of
 from ..registry.cost import host_memory_us, one_launch, roofline
 from ..registry.variant import HostCall, one_op, variant
-from ..rows.program import Gemm, Program, Reduction
+from ..rows.program import Gemm, Reduction, RegionProgram
 from ..rows.read import read
 from ..rows.rows import REDUCE
 from ..types import DType
@@ -34,15 +34,15 @@ class Reference:
 
     def cost(region, device):
         program, passes = read(region), PASSES
-        walk = walk_us(program.after) if isinstance(program, Program) and program.core is None else {}
-        if isinstance(program, Program) and isinstance(program.core, Gemm):
+        walk = walk_us(program.after) if isinstance(program, RegionProgram) and program.core is None else {}
+        if isinstance(program, RegionProgram) and isinstance(program.core, Gemm):
             flops, calls, efficiency = program.core.flops, 6, 0.3
         else:
             each = schema_of(region.kind).flops
             flops, calls, efficiency = each * max(t.numel for t in region.results), min(each, 20), 0.05
         alone = schema_of(region.kind).core == REDUCE  # what expands to a reduction is not one to NumPy
         if (
-            alone and isinstance(program, Program) and isinstance(program.core, Reduction)
+            alone and isinstance(program, RegionProgram) and isinstance(program.core, Reduction)
         ):  # one pass, without temporaries
             (x,) = region.operands
             flops, passes = x.numel, 1.0

@@ -41,7 +41,7 @@ class StagedSelection(Selection):
 
 
 @dataclass(frozen=True)
-class Start:
+class KernelStart:
     """One kernel launch. `fill`: (position among the arguments, which pointer, bytes to add). `maps`: (position, descriptors)
     of pointers in whose place the address of a descriptor goes."""
 
@@ -71,7 +71,7 @@ class Prepared:
 
     def __init__(
         self, schema: OpSchema, selection: Selection, operands: Descs, results: Sequence[TensorDesc],
-        ordinal: int | None, host: HostCall | None, starts: Sequence[Start] = (), scratch: int = 0,
+        ordinal: int | None, host: HostCall | None, starts: Sequence[KernelStart] = (), scratch: int = 0,
     ) -> None:  # fmt: skip
         self.schema, self.selection, self.ordinal = schema, selection, ordinal
         self.host, self.starts, self.scratch = host, tuple(starts), scratch
@@ -204,7 +204,7 @@ def prepare(
         built = blame.built(variant, region, runtime.spec)
         assert isinstance(built, HostCall), variant.id
         return Prepared(schema, selection, operands, results, ordinal, built)
-    builder = _Builder(runtime, registry, len(operands) + len(results))
+    builder = _StartBuilder(runtime, registry, len(operands) + len(results))
     builder.run(region, selection, _places(operands, results))
     return Prepared(schema, selection, operands, results, ordinal, None, builder.starts, builder.scratch)
 
@@ -252,12 +252,12 @@ def _why_staged(region: RegionSpec, schema: OpSchema) -> Iterator[str]:
             yield f"{name} {t} in a dense copy: no kernel takes these strides"
 
 
-class _Builder:
+class _StartBuilder:
     """Collects the launches of a call and lays out its scratch memory."""
 
     def __init__(self, runtime: Runtime, registry: KernelRegistry, scratch_pointer: int) -> None:
         self.runtime, self.registry, self.scratch_pointer = runtime, registry, scratch_pointer
-        self.starts: list[Start] = []
+        self.starts: list[KernelStart] = []
         self.scratch = 0
 
     def reserve(self, nbytes: int) -> Place:
@@ -300,7 +300,7 @@ class _Builder:
 
 def _start(
     launch: Launch, region: RegionSpec, kernel_id: str, ins: list[Place], outs: list[Place], work: Place
-) -> Start:
+) -> KernelStart:
     from ..cuda_kernels.compiler import engine
 
     start = engine.prepare(launch, region, kernel_id)
@@ -319,4 +319,4 @@ def _start(
             fill.append((at, work[0], work[1] + tensor.offset))
         else:
             fill.append((at, *(ins if isinstance(tensor, In) else outs)[tensor.index]))
-    return Start(start.kernel, start.on_streams, list(start.args), tuple(fill), tuple(maps))
+    return KernelStart(start.kernel, start.on_streams, list(start.args), tuple(fill), tuple(maps))

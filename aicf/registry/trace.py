@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
-from ..rows.program import Gemm, Program
+from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
 from ..types import ActKind, Precision, f32
 from .variant import NEEDLESS, structure
@@ -46,7 +46,7 @@ def describe_product(selection: Selection) -> str:
     """` · precision tf32 · bias PerN · z kept`: how far a product may round its operands, its biases, and whether
     it keeps what its activation reads."""
     program = read(selection.region)
-    if not isinstance(program, Program) or not isinstance(program.core, Gemm):
+    if not isinstance(program, RegionProgram) or not isinstance(program.core, Gemm):
         return ""
     after = program.after
     kinds, kept = [], False

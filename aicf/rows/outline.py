@@ -1,4 +1,4 @@
-"""A Program without numbers: all that is read of a region, but sizes and strides. Regions of one form share it."""
+"""A RegionProgram without numbers: all that is read of a region, but sizes and strides. Regions of one form share it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import ClassVar, NamedTuple
 from ..types import AttrPack, DType, Precision, TensorDesc, i64, row_major
 from .factors import Groups, around_gemm, around_reduction
 from .index_map import Coordinate, IndexMap
-from .program import Apply, Bound, ColumnSums, CoreOp, Gemm, Load, Map, Program, Reduction, Shape, fold_rows
+from .program import (
+    Apply,
+    Bound,
+    ColumnSums,
+    CoreOp,
+    Gemm,
+    Load,
+    Map,
+    Reduction,
+    RegionProgram,
+    Shape,
+    fold_rows,
+)
 from .region import RegionSpec
 from .reject import Reject
 
@@ -164,20 +176,20 @@ class Outline(NamedTuple):
     after: MapOutline
     epilogue_reduction: ColumnSums | None = None
 
-    def program(self, region: RegionSpec) -> Program | Reject:
+    def program(self, region: RegionSpec) -> RegionProgram | Reject:
         tensors, core = region.tensors, self.core
         after = self.after.map(tensors)
         if not isinstance(core, GemmOutline):
             before = self.before.map(tensors) if self.before else None
             split = self.after.factors or (self.before and self.before.factors)
             if core is None or not split:
-                return Program(core, before, after)
+                return RegionProgram(core, before, after)
             if not isinstance(core, Reduction) or self.before is None or before is None:
                 return Reject("domain", f"axes are split into {split} around a core that is no reduction")
             around = around_reduction(
                 core, before, self.before.groups(tensors), after, self.after.groups(tensors)
             )
-            return around if isinstance(around, Reject) else Program(*around)
+            return around if isinstance(around, Reject) else RegionProgram(*around)
         product = core.gemm(tensors)
         if self.after.factors is not None:
             rows = around_gemm(product, after, self.after.factors)
@@ -188,4 +200,4 @@ class Outline(NamedTuple):
         if self.epilogue_reduction is not None and product.batch:
             found = f"{region.ops[-1].kind} is over a batch of {product.batch}"
             return Reject("domain", f"{found}, whose rows are not those of one matrix")
-        return Program(product, None, after, self.epilogue_reduction)
+        return RegionProgram(product, None, after, self.epilogue_reduction)

@@ -253,7 +253,7 @@ class ColumnSums:
     dtype: DType  # of its operand and result
 
 
-class Program(NamedTuple):
+class RegionProgram(NamedTuple):
     core: Gemm | Reduction | CoreOp | None
     before: Map | None
     after: Map

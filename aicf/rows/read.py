@@ -1,4 +1,4 @@
-"""Reading a region as a Program: which ops are the core, what stands around it, how every value is walked, what is rounded."""
+"""Reading a region as a RegionProgram: which ops are the core, what stands around it, how every value is walked, what is rounded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .by_form import by_form
 from .cores import core_of, epilogue_reduction_of
 from .index_map import Coordinate, NoFactoring, accesses_of, follow, points, position
 from .outline import Extent, IndexedLoad, MapOutline, Mask, Outline, Position, Source
-from .program import Apply, Bound, ColumnSums, Program, Shape
+from .program import Apply, Bound, ColumnSums, RegionProgram, Shape
 from .region import RegionOp, RegionSpec
 from .reject import Reject
 from .steps import steps_of
 from .ways import WHOLE, Place, Test, Unreadable, read_at, trace
 
 
-def read(region: RegionSpec) -> Program | Reject:
-    """The region as a Program; or at which op, and why, it is none."""
+def read(region: RegionSpec) -> RegionProgram | Reject:
+    """The region as a RegionProgram; or at which op, and why, it is none."""
     known = region.__dict__.get("_program")  # every kernel asks: a region that was read remembers it
     if known is None or known[0] != record.removals:
         known = record.removals, by_outline(region, "outline", _outlined)
@@ -128,7 +128,7 @@ def exposed_by(ops: Sequence[RegionOp], tensors: Sequence[TensorDesc]) -> Iterat
 
 
 class _Reader:
-    """One region on the way to a Program. Tensors beyond the region's own stand between the parts of one op."""
+    """One region on the way to a RegionProgram. Tensors beyond the region's own stand between the parts of one op."""
 
     def __init__(self, region: RegionSpec) -> None:
         self.region = region

@@ -32,7 +32,7 @@ from .ways import Unreadable
 Node = tuple[int, int]  # a tensor (or a read of one) and its axis
 
 
-class Read(NamedTuple):
+class OperandRead(NamedTuple):
     """How an op reads an operand from outside; the point's index if there is no tensor. `number` stands for it among nodes."""
 
     tensor: int
@@ -158,12 +158,12 @@ class _Outline(NamedTuple):
 
 def _outlined(region: RegionSpec) -> _Outline | Reject:
     try:
-        return _Reader(region).outline()
+        return _RowReader(region).outline()
     except Unreadable as reason:
         return reason.reject
 
 
-class _Reader:
+class _RowReader:
     def __init__(self, region: RegionSpec) -> None:
         self.region, self.tensors = region, region.tensors
         self.position = {t: p for p, t in enumerate(region.inputs)}
@@ -171,7 +171,9 @@ class _Reader:
         self.reduced: dict[int, set[Node]] = {}  # by op: nodes that it reduces
         self.numbers: dict[int | tuple[int, int], int] = {}
         self.of_read: dict[int, int] = {}
-        self.reads: dict[tuple[int, int], Read] = {}  # by op and argument: those of operands from outside
+        self.reads: dict[
+            tuple[int, int], OperandRead
+        ] = {}  # by op and argument: those of operands from outside
 
     def outline(self) -> _Outline:
         if not any(schema_of(op.kind).core == "reduce" for op in self.region.ops):
@@ -231,7 +233,7 @@ class _Reader:
             raise Unreadable("mask", f"{op.kind} reads under a mask, or by index")
         for k, access in enumerate(accesses_of(op, tensors)):
             if access.operand is None:
-                self.reads[n, k] = Read(-1, -1, access)
+                self.reads[n, k] = OperandRead(-1, -1, access)
                 continue
             t = op.inputs[access.operand]
             shape, extents = tensors[t].shape, tensors[result].shape
@@ -258,7 +260,7 @@ class _Reader:
         """A number, beyond those of tensors, that stands for this read of one from outside."""
         key = t if in_place else (n, k)
         number = self.numbers.setdefault(key, len(self.tensors) + len(self.numbers))
-        self.reads[n, k] = Read(t, number, access)
+        self.reads[n, k] = OperandRead(t, number, access)
         self.of_read[number] = t
         return number
 
@@ -370,7 +372,7 @@ class _Reader:
         exposed = set(exposed_by(region.ops, self.tensors))
         made = [t for op in region.ops for t in op.outputs]
         rounded = frozenset(slots[t] for t in made if self._is_rounded(t, exposed))
-        build = _Builder(tuple(dtypes), frozenset(moves), applies, reduces, rounded, depth)
+        build = _PassBuilder(tuple(dtypes), frozenset(moves), applies, reduces, rounded, depth)
         before, passes, kept = build.passes([(slot, n) for n, (slot, *_) in enumerate(stored)])
         flops = sum(schema_of(a.kind).flops for a in applies)
         return _Outline(
@@ -412,7 +414,7 @@ class _Reader:
         return t in exposed
 
 
-class _Builder(NamedTuple):
+class _PassBuilder(NamedTuple):
     """Slots and ops, on the way to passes."""
 
     dtypes: tuple[DType, ...]

@@ -48,7 +48,7 @@ class Row:
         return " ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)
 
 
-class Program(Row):
+class ProgramRow(Row):
     """The steps in order, each an op or several side by side. It is the meaning; the other rows only index it."""
 
     name = "program"
@@ -87,7 +87,7 @@ class CoreName(str):
         return name
 
 
-class Core(Row):
+class CoreRow(Row):
     """The op that a kernel is built around, if any: a product, reductions, or one that nothing else fuses to."""
 
     name = "core"
@@ -101,7 +101,7 @@ class Core(Row):
         return Conflict(self.name, str(mine), str(theirs))
 
 
-class Linearity(Row):
+class LinearityRow(Row):
     """Nonlinear absorbs linear (4.2 of the source): what may no longer be moved across a product."""
 
     name = "linearity"
@@ -116,7 +116,7 @@ def over_rows(parts: Collection[str], theirs: str) -> bool:
     return some <= {MAP, REDUCE, OVER_ROWS} and (OVER_ROWS in some or (theirs == REDUCE and REDUCE in parts))
 
 
-class Slot(Row):
+class SlotRow(Row):
     """Where the region stands in the schemas of kernels: its structure. What is dead for all candidates ends the region."""
 
     name = "slot"
@@ -127,7 +127,7 @@ class Slot(Row):
         return OVER_ROWS if over_rows(mine.split("+"), theirs) else f"{mine}+{theirs}"
 
 
-class Epilogue(Row):
+class EpilogueRow(Row):
     """What stands around a core, by name: flags, which OR, and activations in order. An index; the program is the meaning.
 
     An activation takes the place of none only: a second one is kept beside the first.
@@ -206,7 +206,7 @@ _INTEGERS = sorted((t for t in DType if t.kind == "int"), key=lambda t: t.itemsi
 _PROMOTED = (DType.bool, *_INTEGERS, DType.f32, DType.f64)  # compute types
 
 
-class Dtype(Row):
+class DtypeRow(Row):
     """The compute type, promoted; operand types never promote. Numbers of two sorts need a convert between them."""
 
     name = "dtype"
@@ -241,7 +241,7 @@ class Effect:
         return ", ".join(words)
 
 
-class Effects(Row):
+class EffectsRow(Row):
     """Side effects are sticky. A write in place conflicts with reads of the same storage from other places."""
 
     name, neutral = "effects", Effect()  # a sync point ends regions of pure ops, too
@@ -265,7 +265,7 @@ class Effects(Row):
         )  # fmt: skip
 
 
-class Round(Row):
+class RoundRow(Row):
     """Whether some value inside is rounded, though the compute type would hold more: stored, converted, or compared."""
 
     name = "round"
@@ -274,7 +274,7 @@ class Round(Row):
         return "must" if "must" in (mine, theirs) else "free"
 
 
-class Avail(Row):
+class AvailRow(Row):
     """Alignment in bytes that every pointer has; what vector widths are had from."""
 
     name = "avail"
@@ -283,7 +283,7 @@ class Avail(Row):
         return min(mine, theirs)
 
 
-class Recompute(Row):
+class RecomputeRow(Row):
     """Flops done again because a value is repeated across a greater domain. A cost, never a conflict."""
 
     name = "recompute"
@@ -292,13 +292,13 @@ class Recompute(Row):
         return mine + theirs
 
 
-class Access(Row):
+class AccessRow(Row):
     """How operands are read: in place, broadcast, by index; transposed or strided by a core."""
 
     name = "access"
 
 
-class Escape(Row):
+class EscapeRow(Row):
     """Intermediates that something outside reads too. Exact at the flush only: a later op may be the last reader."""
 
     name = "escape"
@@ -308,8 +308,8 @@ class Escape(Row):
 
 
 ROWS: tuple[Row, ...] = (
-    Effects(), Program(), Core(), Linearity(), Slot(), Epilogue(), DomainRow(), Access(), Dtype(), Round(), Avail(), Escape(),
-    Recompute(),
+    EffectsRow(), ProgramRow(), CoreRow(), LinearityRow(), SlotRow(), EpilogueRow(), DomainRow(), AccessRow(), DtypeRow(), RoundRow(), AvailRow(), EscapeRow(),
+    RecomputeRow(),
 )  # fmt: skip
 HARD = frozenset({"effects", "program"})  # whatever a kernel takes, a region ends at a conflict of these
 

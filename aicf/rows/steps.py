@@ -12,7 +12,7 @@ from ..types import AttrPack, OpKind, TensorDesc, TensorSpec
 from .region import RegionOp, RegionSpec
 
 
-class Step(NamedTuple):
+class StepValue(NamedTuple):
     """A value of an expansion: its number among the tensors, and its type."""
 
     number: int
@@ -31,7 +31,7 @@ class Step(NamedTuple):
         return self.spec.rank
 
 
-class _Emitter:
+class _StepEmitter:
     """What an expansion writes its ops with. Numbers become ops that make them."""
 
     def __init__(self, operands: tuple[TensorDesc | None, ...]) -> None:
@@ -43,11 +43,13 @@ class _Emitter:
             raise AttributeError(kind)
         return partial(self.op, kind)
 
-    def op(self, kind: str, *operands: Step | float | None, **attrs: Any) -> Any:
+    def op(self, kind: str, *operands: StepValue | float | None, **attrs: Any) -> Any:
         schema = schema_of(kind)
         typed = zip(schema.operands, operands)
-        dtype = next((x.dtype for d, x in typed if isinstance(x, Step) and d.type.shared), None)
-        given = [x if x is None or isinstance(x, Step) else self._constant(float(x), dtype) for x in operands]
+        dtype = next((x.dtype for d, x in typed if isinstance(x, StepValue) and d.type.shared), None)
+        given = [
+            x if x is None or isinstance(x, StepValue) else self._constant(float(x), dtype) for x in operands
+        ]
         specs = [None if x is None else x.spec for x in given]
         pack = schema.pack(schema.normalized(specs, attrs))
         made = [
@@ -57,12 +59,12 @@ class _Emitter:
         self.ops.append(RegionOp(schema.kind, pack, ins, tuple([m.number for m in made])))
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _constant(self, value: float, dtype: Any) -> Step:
+    def _constant(self, value: float, dtype: Any) -> StepValue:
         return self.op("number", value=value, dtype=dtype)
 
-    def _made(self, desc: TensorDesc) -> Step:
+    def _made(self, desc: TensorDesc) -> StepValue:
         self.tensors.append(desc)
-        return Step(len(self.tensors) - 1, TensorSpec(desc.shape, desc.dtype, desc.device))
+        return StepValue(len(self.tensors) - 1, TensorSpec(desc.shape, desc.dtype, desc.device))
 
 
 class _Expansion(NamedTuple):
@@ -77,15 +79,16 @@ class _Expansion(NamedTuple):
 def _expansion(
     kind: OpKind, attrs: AttrPack, operands: tuple[TensorDesc | None, ...], removals: int
 ) -> _Expansion:
-    schema, emit = schema_of(kind), _Emitter(operands)
+    schema, emit = schema_of(kind), _StepEmitter(operands)
     assert schema.expand_fn is not None
     numbers = iter(range(len(operands)))
     given = [
-        None if d is None else Step(next(numbers), TensorSpec(d.shape, d.dtype, d.device)) for d in operands
+        None if d is None else StepValue(next(numbers), TensorSpec(d.shape, d.dtype, d.device))
+        for d in operands
     ]
     given += [None] * (len(schema.declared(len(given))) - len(given))  # left out at the end
     made = schema.expand_fn(emit, *given, **schema.values(attrs))
-    results = (made,) if isinstance(made, Step) else made
+    results = (made,) if isinstance(made, StepValue) else made
     return _Expansion(tuple(emit.ops), tuple(emit.tensors), tuple([r.number for r in results]))
 
 

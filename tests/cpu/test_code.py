@@ -18,7 +18,7 @@ from aicf.code_cache import disk
 from aicf.cpu_kernels.compiler import code
 from aicf.cpu_kernels.compiler.loops import MapLoop
 from aicf.device.spec import host
-from aicf.rows.program import Program
+from aicf.rows.program import RegionProgram
 from aicf.rows.read import read
 from aicf.types import bf16, f16, f32, i32, i64
 
@@ -91,7 +91,7 @@ def test_off(folder, compiled, monkeypatch):
 
 def key(graph: Graph) -> str | None:
     program = read(graph.region)
-    assert isinstance(program, Program)
+    assert isinstance(program, RegionProgram)
     return code.loop_key(MapLoop(program.after, graph.region.operands, graph.region.results).spec)
 
 

@@ -107,7 +107,7 @@ def test_a_workspace_lies_in_scratch_of_its_own(recording):
 def test_scratch_comes_and_goes_in_the_order_of_the_stream(recording, monkeypatch):
     """By the driver's own calls, which a capture takes as nodes; it is given back when a launch fails, too."""
     made = ready("reduce_sum", [desc((2, 100000))], [desc((2,))], axes=(1,))
-    made.starts = (prepared.Start("kernel", "config", [0, 0], ((0, 0, 0), (1, 2, 8))),)
+    made.starts = (prepared.KernelStart("kernel", "config", [0, 0], ((0, 0, 0), (1, 2, 8))),)
     log = []
 
     def launch(stream, config, kernel, *args):

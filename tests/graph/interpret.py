@@ -7,7 +7,7 @@ import numpy as np
 from aicf.ops.scalar import in_python
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec
-from aicf.rows.program import Gemm, Map, Program, Reduction
+from aicf.rows.program import Gemm, Map, Reduction, RegionProgram
 
 
 def by_ops(region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:
@@ -19,14 +19,18 @@ def by_ops(region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:
     return [known[t] for t in region.outputs]
 
 
-def by_program(program: Program, region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:
+def by_program(program: RegionProgram, region: RegionSpec, operands: list[np.ndarray]) -> list[np.ndarray]:
     """Maps and core as a kernel would run them; results of which nothing is written stay NaN or -1."""
     results = []
     for desc in region.results:
         results.append(
             np.full(desc.shape, np.nan if desc.dtype.kind == "float" else -1).astype(desc.dtype.numpy)
         )
-    parts = [program] if isinstance(program, Program) else [Program(None, None, part) for part in program]
+    parts = (
+        [program]
+        if isinstance(program, RegionProgram)
+        else [RegionProgram(None, None, part) for part in program]
+    )
     for part in parts:
         core_input = _run(part.before, operands, results) if part.before else None
         core_input = _run(part.after, operands, results, _core(part.core, operands, core_input))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.ops.schema import schema_of
-from aicf.rows.program import Program, Reduction
+from aicf.rows.program import Reduction, RegionProgram
 from aicf.rows.read import read
 
 from .chains import planned
@@ -51,7 +51,7 @@ def evaluated(map, operands, results, core_result=None):
 def run(spec, operands):
     results = [np.full(t.shape, np.nan) for t in spec.results]
     program = read(spec)
-    if isinstance(program, Program) and (program.core is None or isinstance(program.core, Reduction)):
+    if isinstance(program, RegionProgram) and (program.core is None or isinstance(program.core, Reduction)):
         core_result = None
         if program.core is not None:
             core_input, axes = evaluated(program.before, operands, results), program.core.axes

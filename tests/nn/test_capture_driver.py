@@ -14,7 +14,7 @@ from aicf.device.tensor import Memory
 from aicf.errors import CaptureError, DeviceError
 from aicf.graph.run import capture as capturing
 from aicf.graph.run import slots
-from aicf.graph.run.capture import Copy, Work, capture, segments_of
+from aicf.graph.run.capture import CapturedCall, DenseCopy, capture, segments_of
 from aicf.graph.run.edges import Feeds
 from aicf.types import DType, TensorDesc, TensorSpec
 
@@ -172,8 +172,8 @@ def test_copies_of_a_graph_go_where_they_are_told_before_each_launch(monkeypatch
     """The driver is asked only for those whose ends have changed; copies that the plan makes itself are not touched."""
     monkeypatch.setattr(capturing, "current_context", lambda: "context")
     runtime = Runtime()
-    feed, result = Copy(runtime, 10, 1, 64), Copy(runtime, 2, 20, 64)
-    graph = capture(runtime, [feed, call(runtime, "a"), Copy(runtime, 3, 4, 64), result])
+    feed, result = DenseCopy(runtime, 10, 1, 64), DenseCopy(runtime, 2, 20, 64)
+    graph = capture(runtime, [feed, call(runtime, "a"), DenseCopy(runtime, 3, 4, 64), result])
     driver = runtime.driver
 
     def launched() -> list[str]:
@@ -194,7 +194,7 @@ def test_copies_of_a_graph_go_where_they_are_told_before_each_launch(monkeypatch
 def test_a_feed_in_memory_that_a_node_does_not_take_is_copied_before(monkeypatch):
     monkeypatch.setattr(capturing, "current_context", lambda: "context")
     runtime = Runtime()
-    feed = Copy(runtime, 10, 1, 64)
+    feed = DenseCopy(runtime, 10, 1, 64)
     graph = capture(runtime, [feed, call(runtime, "a")])
     for source in (MANAGED, MANAGED, 11):
         feed.source = source
@@ -208,7 +208,7 @@ def test_a_graph_whose_node_takes_no_other_memory_at_all_is_walked(monkeypatch):
     """Until the node is told of memory that it takes: ends that it refused are not taken for those that it has."""
     monkeypatch.setattr(capturing, "current_context", lambda: "context")
     runtime = Runtime()
-    feed, result = Copy(runtime, 10, 1, 64), Copy(runtime, 2, 20, 64)
+    feed, result = DenseCopy(runtime, 10, 1, 64), DenseCopy(runtime, 2, 20, 64)
     graph, driver = capture(runtime, [feed, call(runtime, "a"), result]), runtime.driver
     staged = "11 to 500 on own"
     with monkeypatch.context() as patch:
@@ -228,7 +228,7 @@ def test_ctrl_c_while_the_driver_is_told_leaves_no_copy_aimed_elsewhere(monkeypa
     """It is raised when the driver has already answered: the graph reads where it was told to last, the node must know."""
     monkeypatch.setattr(capturing, "current_context", lambda: "context")
     runtime = Runtime()
-    feed, driver = Copy(runtime, 10, 1, 64), runtime.driver
+    feed, driver = DenseCopy(runtime, 10, 1, 64), runtime.driver
     graph = capture(runtime, [feed, call(runtime, "a")])
 
     def interrupted(*args):
@@ -249,8 +249,8 @@ def test_a_copy_that_became_no_node_is_replayed_one_by_one(monkeypatch):
     monkeypatch.setattr(capturing, "current_context", lambda: "context")
     runtime = Runtime()
     copied: list = []
-    unseen = Copy(SimpleNamespace(copy=lambda *where: copied.append(where)), 10, 1, 64)
-    (segment,) = segments_of(runtime, [Work("feed", unseen), Work("a", call(runtime, "a"))])
+    unseen = DenseCopy(SimpleNamespace(copy=lambda *where: copied.append(where)), 10, 1, 64)
+    (segment,) = segments_of(runtime, [CapturedCall("feed", unseen), CapturedCall("a", call(runtime, "a"))])
     assert (segment.nodes, "became no node of its own" in segment.reason) == (0, True)
     assert clean(runtime) and runtime.driver.executables == 0
     copied.clear()
@@ -282,8 +282,10 @@ def test_a_strided_feed_on_the_device_is_gathered_and_the_gathered_is_copied(mon
 @pytest.mark.spec("F3", "C9")
 def test_copies_that_are_not_captured_go_where_they_are_told_too():
     runtime = Runtime()
-    feed = Copy(runtime, 10, 1, 64)
-    (segment,) = segments_of(runtime, [Work("feed", feed), Work("a", call(runtime, "a"))], "off")
+    feed = DenseCopy(runtime, 10, 1, 64)
+    (segment,) = segments_of(
+        runtime, [CapturedCall("feed", feed), CapturedCall("a", call(runtime, "a"))], "off"
+    )
     feed.source = 11
     segment.launch()
     assert runtime.driver.launched == ["11 to 1 on own", "a on own"]
@@ -320,7 +322,8 @@ def test_an_invalidated_capture_is_ended_and_named():
 def test_what_can_t_be_captured_runs_between_graphs_or_is_refused_when_strict():
     runtime = Runtime()
     work = [
-        Work(n, call(runtime, n), "the variant is not capture-safe" if n in "bc" else None) for n in "abcde"
+        CapturedCall(n, call(runtime, n), "the variant is not capture-safe" if n in "bc" else None)
+        for n in "abcde"
     ]
     segments = segments_of(runtime, work)
     assert [(s.first, s.last, s.nodes) for s in segments] == [(0, 0, 1), (1, 2, 0), (3, 4, 2)]
@@ -341,7 +344,7 @@ def test_a_call_that_fails_while_captured_is_replayed_one_by_one():
             raise RuntimeError("not while capturing")
         runtime.driver.launched.append("b on own")
 
-    segments = segments_of(runtime, [Work("a", call(runtime, "a")), Work("b", only_outside)])
+    segments = segments_of(runtime, [CapturedCall("a", call(runtime, "a")), CapturedCall("b", only_outside)])
     assert [s.nodes for s in segments] == [0]
     assert "not while capturing" in segments[0].reason
     segments[0].launch()

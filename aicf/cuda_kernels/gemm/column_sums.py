@@ -11,7 +11,7 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import BARRIER_US, CACHE_TRIP_US, Cost, early_us, roofline
 from ...registry.variant import Launch, Num, Out, Work, cdiv
 from ...rows import RegionSpec
-from ...rows.program import Expression, Gemm, Program
+from ...rows.program import Expression, Gemm, RegionProgram
 from ...rows.read import read
 from ...types import DType, f32
 from ..maps.elementwise import THREADS, grid_for
@@ -20,10 +20,10 @@ from ..rows.reduce import EFFICIENCY, RESIDENT, TREE_US, chain_us, lanes_for, pa
 TAKES = "gemm+reduce", "gemm+map+reduce"
 
 
-def _lines(region: RegionSpec, tile_m: int, each: int) -> tuple[Program, int, int] | None:
+def _lines(region: RegionSpec, tile_m: int, each: int) -> tuple[RegionProgram, int, int] | None:
     """(the region, lines, columns), if there are sums. `each`: lines that tiles of tile_m rows leave."""
     program = read(region)
-    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
     if program.epilogue_reduction is None:
         return None
     return program, max(1, cdiv(program.core.m, tile_m)) * each, program.core.n

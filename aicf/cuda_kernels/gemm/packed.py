@@ -26,7 +26,7 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionOp, RegionSpec
-from ...rows.program import Gemm, Map, Program
+from ...rows.program import Gemm, Map, RegionProgram
 from ...rows.read import read
 from ...types import Precision, TensorDesc, f32
 from . import fma as gemm_fma
@@ -55,7 +55,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
     program = read(region)
     if isinstance(program, Reject):
         return program
-    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
     p, after = program.core, program.after
     if not p.m * p.n * p.k * p.count:
         return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")

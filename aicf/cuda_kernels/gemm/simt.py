@@ -14,7 +14,7 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, one_launch, roofline
 from ...registry.variant import Checks, In, KernelVariant, Launch, Num, Out, Reject, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...rows.program import Gemm, Map, Program
+from ...rows.program import Gemm, Map, RegionProgram
 from ...rows.read import read
 from ...types import DType, TensorDesc, f32, i32
 from ..maps.elementwise import THREADS
@@ -76,14 +76,14 @@ def lean(region: RegionSpec) -> Checks:
 def parts(region: RegionSpec) -> tuple[Gemm, Map]:
     """A region that is taken, as the product and what follows it."""
     program = read(region)
-    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
     return program.core, program.after
 
 
 def depth(region: RegionSpec) -> int:
     """k; of a region that can't be taken, 0."""
     program = read(region)
-    return program.core.k if isinstance(program, Program) and isinstance(program.core, Gemm) else 0
+    return program.core.k if isinstance(program, RegionProgram) and isinstance(program.core, Gemm) else 0
 
 
 # --- the epilogue -----------------------------------------------------------------------------------------------------

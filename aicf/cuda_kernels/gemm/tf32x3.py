@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ...registry.variant import KernelVariant, Reject
 from ...rows import RegionSpec
-from ...rows.program import Gemm, Program
+from ...rows.program import Gemm, RegionProgram
 from ...rows.read import read
 from ...types import AttrPack, Precision
 from . import mma as gemm_mma
@@ -29,7 +29,7 @@ TILINGS = "256x128_cluster2", "128x128_cluster2"
 def split(region: RegionSpec) -> Packed | Reject:
     """The product of the parts, of a region that is one of f32 numbers."""
     program = read(region)
-    assert isinstance(program, Program) and isinstance(program.core, Gemm)
+    assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
     p, after = program.core, program.after
     if p.a == p.b:
         return Reject("read again", "a and b are the same, and are split in two ways")

@@ -14,7 +14,7 @@ from ...ops.schema import MAP
 from ...registry.cost import Cost, memory_us, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
-from ...rows.program import Load, Map, Program, collapse
+from ...rows.program import Load, Map, RegionProgram, collapse
 from ...rows.read import read
 from ...types import DType, i32, i64, row_major
 
@@ -138,7 +138,7 @@ def strided_launch(m: Map, width: int = 1) -> Launch:
 def _map(region: RegionSpec) -> Map:
     """Of a region that was accepted."""
     program = read(region)
-    assert isinstance(program, Program)
+    assert isinstance(program, RegionProgram)
     return program.after
 
 

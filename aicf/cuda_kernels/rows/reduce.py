@@ -14,7 +14,7 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import TRIP_US, Cost, one_launch, roofline
 from ...registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...rows.program import Expression, Load, Map, Program, Reduction, Shape, collapse
+from ...rows.program import Expression, Load, Map, Reduction, RegionProgram, Shape, collapse
 from ...rows.read import read
 from ...types import DType, f32, numel, row_major
 from ..maps.elementwise import (
@@ -82,7 +82,7 @@ class Reduced(NamedTuple):
 def reduced(region: RegionSpec) -> Reduced:
     """Of a region that was accepted, or at least read."""
     program = read(region)
-    assert isinstance(program, Program) and isinstance(program.core, Reduction) and program.before
+    assert isinstance(program, RegionProgram) and isinstance(program.core, Reduction) and program.before
     before, after, axes = program.before, program.after, program.core.axes
     kept = [axis for axis in range(len(before.shape)) if axis not in axes]
     keepdims = len(after.shape) == len(before.shape)

@@ -23,13 +23,13 @@ from ...rows.rows import EMPTY, OVER_ROWS, Domain, Effect, join, join_unsized
 from ...rows.structure import parts_of
 from ...types import numel
 from .nodes import Extension, Node, Open, Shared, Stop
-from .steps import Schedule
+from .steps import OpSchedule
 
 
 class Composer:
     """Starts regions and extends them, for one selector."""
 
-    def __init__(self, selector: Selector, schedule: Schedule) -> None:
+    def __init__(self, selector: Selector, schedule: OpSchedule) -> None:
         self.selector, self.schedule = selector, schedule
         memo = selector.compositions
         self._nodes: dict[Any, Node | Stop] = memo.setdefault("nodes", {})

@@ -21,7 +21,7 @@ from ...rows import AttributeState, RegionSpec
 from ...rows.rows import OVER_ROWS
 from .compose import Composer, structure_of
 from .nodes import Node, Open, Stop
-from .steps import Schedule
+from .steps import OpSchedule
 
 AHEAD = 6  # steps that are looked at behind one that loses: as many as a row less its mean is divided by the root of its variance
 NEAR = 0.05  # of the split time: noise that is greater says that the machine was busy, not that the two are alike
@@ -88,7 +88,7 @@ def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector, bea
           Between them the loop's own partition counts as a hypothesis, so that a beam never does worse
     """
     with collector_paused():
-        return _formed(Composer(selector, Schedule.of(ops, graph)), len(ops), beam)
+        return _formed(Composer(selector, OpSchedule.of(ops, graph)), len(ops), beam)
 
 
 @contextmanager

@@ -39,8 +39,10 @@ def schedule(ops: Sequence[LoweredOp], graph: Graph) -> list[LoweredOp]:
 
 def _improved(facts: list[_Fact]) -> list[_Fact]:
     """The greedy order of the greedy order, and so on, while each has more neighbours than the last."""
-    problem = _Problem(facts)
-    while (better := _Problem([problem.facts[i] for i in _Greedy(problem)])).neighbours > problem.neighbours:
+    problem = _ScheduleProblem(facts)
+    while (
+        better := _ScheduleProblem([problem.facts[i] for i in _Greedy(problem)])
+    ).neighbours > problem.neighbours:
         problem = better
     return problem.facts
 
@@ -106,7 +108,7 @@ def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact
     return facts
 
 
-class _Problem:
+class _ScheduleProblem:
     """Ops between two fences, by position: which must come before which, and how many neighbours can fuse."""
 
     def __init__(self, facts: list[_Fact]) -> None:
@@ -160,7 +162,7 @@ class _Run:
             reductions; seen: all that its ops read or made; whole: elements of what its first reduction reads
     """
 
-    def __init__(self, problem: _Problem) -> None:
+    def __init__(self, problem: _ScheduleProblem) -> None:
         self.problem = problem
         self.core, self.escapes = "", False
         self.shape: tuple[int, ...] = ()
@@ -247,7 +249,7 @@ class _Run:
 class _Greedy:
     """Iterates over positions, in the new order."""
 
-    def __init__(self, problem: _Problem) -> None:
+    def __init__(self, problem: _ScheduleProblem) -> None:
         self.problem, self.run = problem, _Run(problem)
         self.missing = [len(needs) for needs in problem.before]
         self.after: list[list[int]] = [[] for _ in problem.facts]

@@ -18,7 +18,7 @@ from ...types import AttrPack, OpKind, TensorDesc, TensorSpec
 
 
 @dataclass
-class Schedule:
+class OpSchedule:
     """The lowered ops as small numbers, with who reads what last."""
 
     ops: Sequence[LoweredOp]
@@ -34,7 +34,7 @@ class Schedule:
     )  # of each op: the end of those from it on that stand side by side
 
     @classmethod
-    def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> Schedule:
+    def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> OpSchedule:
         schedule = cls(ops)
         packs: dict[tuple[int, bytes], tuple[OpKind, AttrPack]] = {}
         for i, op in enumerate(ops):
@@ -70,7 +70,7 @@ class Schedule:
         )  # fmt: skip
 
 
-def _ends_beside(schedule: Schedule) -> list[int]:
+def _ends_beside(schedule: OpSchedule) -> list[int]:
     """Of each op: where those end that stand side by side from it on."""
     ends = list(range(1, len(schedule.ops) + 1))
     first, family = 0, None
@@ -97,7 +97,7 @@ def _close(ends: list[int], first: int, end: int) -> None:
     ends[first:end] = [end] * (end - first)
 
 
-def _family(schedule: Schedule, i: int) -> Any:
+def _family(schedule: OpSchedule, i: int) -> Any:
     """What ops side by side have in common; None of one that stands alone."""
     op, descs = schedule.ops[i], schedule.descs
     schema = schema_of(schedule.kinds[i])
@@ -112,7 +112,7 @@ def _family(schedule: Schedule, i: int) -> Any:
     return schedule.kinds[i], schedule.attrs[i], tuple(ways), tuple([descs[v].dtype for v in op.out_vids])
 
 
-def _storage(schedule: Schedule, i: int) -> tuple[set[int], set[int]]:
+def _storage(schedule: OpSchedule, i: int) -> tuple[set[int], set[int]]:
     """What an op reads, and what it writes in place: of each storage the first value that lives there."""
     op, storage = schedule.ops[i], schedule.storage
     must = [op.in_vids[operand] for operand, how in op.constraints.get("alias", {}).values() if how == "must"]

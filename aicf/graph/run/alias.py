@@ -19,7 +19,7 @@ from ...ops.schema import VIEW, schema_of
 from ...registry.variant import Reject
 from ...rows import RegionSpec
 from ...rows.parts import read_parts
-from ...rows.program import CoreOp, Gemm, Map, Program
+from ...rows.program import CoreOp, Gemm, Map, RegionProgram
 from ...rows.read import read
 from ...types import row_major
 from ..fuse import Region
@@ -183,7 +183,7 @@ def why_not_in_place(spec: RegionSpec, result: int, operands: frozenset[int]) ->
     in one launch are in no order at all.
     """
     program, parts = read(spec), read_parts(spec)
-    if isinstance(program, Program):
+    if isinstance(program, RegionProgram):
         core = program.core
         if isinstance(core, Gemm) and {core.a, core.b, core.c}.intersection(operands):
             return "the product reads it"
@@ -221,7 +221,11 @@ def _by_place(spec: RegionSpec) -> tuple[dict[int, int], dict[int, set[int]]]:
 
 def _elementwise(spec: RegionSpec) -> bool:
     program = read(spec)
-    return program.core is None if isinstance(program, Program) else not isinstance(read_parts(spec), Reject)
+    return (
+        program.core is None
+        if isinstance(program, RegionProgram)
+        else not isinstance(read_parts(spec), Reject)
+    )
 
 
 def _scattered(map: Map, operands: frozenset[int]) -> bool:

@@ -28,7 +28,7 @@ MODES = ("auto", "strict", "off")
 
 
 @dataclass(frozen=True)
-class Work:
+class CapturedCall:
     """One call of a bound plan. `refused` says why it can't be part of a graph."""
 
     name: str
@@ -37,7 +37,7 @@ class Work:
 
 
 @dataclass(slots=True, eq=False)
-class Copy:
+class DenseCopy:
     """A call: dense memory into dense memory of one device. Either may be elsewhere whenever it is launched, in a graph too."""
 
     runtime: Runtime
@@ -90,7 +90,7 @@ class CaptureReport(Immovable):
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
-def segments_of(runtime: Runtime, work: Sequence[Work], mode: str = "auto") -> tuple[Segment, ...]:
+def segments_of(runtime: Runtime, work: Sequence[CapturedCall], mode: str = "auto") -> tuple[Segment, ...]:
     """Capture as much as can be. "strict" raises CaptureError for a call that can't be, "off" captures nothing."""
     refusal = (
         None
@@ -112,7 +112,9 @@ def segments_of(runtime: Runtime, work: Sequence[Work], mode: str = "auto") -> t
     return tuple(segments)
 
 
-def _segment(runtime: Runtime, first: int, work: list[Work], reason: str | None, mode: str) -> Segment:
+def _segment(
+    runtime: Runtime, first: int, work: list[CapturedCall], reason: str | None, mode: str
+) -> Segment:
     last, calls = first + len(work) - 1, [w.call for w in work]
     if reason is None:
         try:
@@ -139,7 +141,7 @@ class CapturedGraph:
     ) -> None:
         driver, check = runtime.driver, runtime.check
         self._graph, self._ran = graph, ran  # what the calls said when they were captured
-        self._calls, copies = calls, [c for c in calls if isinstance(c, Copy)]
+        self._calls, copies = calls, [c for c in calls if isinstance(c, DenseCopy)]
         weakref.finalize(self, driver.cuGraphDestroy, graph)
         self.nodes = int(check(driver.cuGraphGetNodes(graph))[1])
         (self._exec,) = check(driver.cuGraphInstantiate(graph, 0))
@@ -189,7 +191,7 @@ class CapturedGraph:
 class _CopyNode:
     """The node of a copy, and where the graph has it read and write."""
 
-    copy: Copy
+    copy: DenseCopy
     handle: Any
     params: Any
     context: Any
@@ -205,7 +207,7 @@ class _CopyNode:
         self.source, self.target = source, self.copy.target
 
 
-def _nodes_of(runtime: CudaRuntime, graph: Any, count: int, copies: Sequence[Copy]) -> list[_CopyNode]:
+def _nodes_of(runtime: CudaRuntime, graph: Any, count: int, copies: Sequence[DenseCopy]) -> list[_CopyNode]:
     """The nodes of copies that were captured, known by their ends."""
     driver, check, context = runtime.driver, runtime.check, current_context()
     memcpy = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY

@@ -12,7 +12,7 @@ from typing import Any
 from ...device.foreign import Foreign
 from ...device.tensor import Runtime, Tensor
 from ...types import TensorSpec
-from .capture import Copy
+from .capture import DenseCopy
 from .slots import fill_slot
 
 
@@ -25,12 +25,12 @@ class Feeds:
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self._from_host: list[tuple[str, Tensor]] = []
-        self._on_device: list[tuple[str, Tensor, Copy]] = []
+        self._on_device: list[tuple[str, Tensor, DenseCopy]] = []
         for name, slot in slots:
             if _fed(name, found, variables).array is not None:
                 self._from_host.append((name, slot))
             elif slot.spec.nbytes:
-                self._on_device.append((name, slot, Copy(runtime, 0, slot.ptr, slot.spec.nbytes)))
+                self._on_device.append((name, slot, DenseCopy(runtime, 0, slot.ptr, slot.spec.nbytes)))
         self.copies = [copy for _, _, copy in self._on_device]
 
     def fill(self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor]) -> None:
@@ -67,12 +67,12 @@ class Results:
         shared: dict[int, list[tuple[str, Tensor]]] = {}
         for name, tensor in outputs:
             shared.setdefault(id(tensor.owner), []).append((name, tensor))
-        self._spans: list[tuple[Copy, list[tuple[str, int, TensorSpec]]]] = []
+        self._spans: list[tuple[DenseCopy, list[tuple[str, int, TensorSpec]]]] = []
         for held in shared.values():  # from the first to the last of them
             start = min(t.ptr for _, t in held)
             nbytes = max(t.ptr + t.spec.nbytes for _, t in held) - start
             self._spans.append(
-                (Copy(runtime, start, 0, nbytes), [(n, t.ptr - start, t.spec) for n, t in held])
+                (DenseCopy(runtime, start, 0, nbytes), [(n, t.ptr - start, t.spec) for n, t in held])
             )
         self.copies = [copy for copy, _ in self._spans if copy.nbytes]
 

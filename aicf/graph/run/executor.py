@@ -18,13 +18,13 @@ from ...ir import Role
 from ...ops.schema import schema_of
 from ...rows import RegionOp
 from ...types import TensorSpec
-from .capture import Work
+from .capture import CapturedCall
 from .plan import ExecPlan, Step
 from .slots import bind_and_alloc_slots
 
 
 @dataclass
-class Bound:
+class BoundPlan:
     """A plan with a tensor for every slot and a call for every step. Calls know pointers: who may make them holds this."""
 
     plan: ExecPlan
@@ -46,10 +46,12 @@ class Bound:
             copy()
         return ran
 
-    def work(self) -> list[Work]:
+    def work(self) -> list[CapturedCall]:
         """The steps and copies, with those that can't be captured marked."""
-        steps = [Work(step.kernel_id, call, self.refused.get(step.kernel_id)) for step, call in self.calls]
-        return [*steps, *(Work("update", copy) for copy in self.copies)]
+        steps = [
+            CapturedCall(step.kernel_id, call, self.refused.get(step.kernel_id)) for step, call in self.calls
+        ]
+        return [*steps, *(CapturedCall("update", copy) for copy in self.copies)]
 
     def _run_checked(self) -> list[str | None]:
         """Every float tensor is looked at: those that come from outside before the first step, results after theirs."""
@@ -156,7 +158,7 @@ class Executor:
 
     def bind(
         self, plan: ExecPlan, feed: Mapping[str, Any], variables: Mapping[str, Tensor] | None, **policy: Any
-    ) -> Bound:
+    ) -> BoundPlan:
         """Slots, aliases and calls of a plan. Every error of the feed comes from here, before anything runs."""
         if (kind := "cpu" if plan.device == "cpu" else "cuda") != self.runtime.kind:
             raise VerifyError(
@@ -182,7 +184,7 @@ class Executor:
                 copies.append(_copier(self.runtime, tensors[old], tensors[new]))
         ids = {id for id in plan.kernel_ids if not self.loader.registry.by_id(id).capture_safe}
         refused = dict.fromkeys(ids, "the variant is not capture-safe")
-        return Bound(plan, tensors, calls, copies, notes, refused, scratch, tuple(faults.values()))
+        return BoundPlan(plan, tensors, calls, copies, notes, refused, scratch, tuple(faults.values()))
 
     def _scratch(self, plan: ExecPlan, steps: Sequence[Step]) -> Tensor | None:
         """The workspace, which the steps use one after the other."""

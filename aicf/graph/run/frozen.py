@@ -12,7 +12,7 @@ from ...device.tensor import Tensor
 from ...errors import VerifyError
 from ...ir import FED, Role
 from . import capture
-from .capture import Work
+from .capture import CapturedCall
 from .edges import Feeds, Results
 from .executor import Executor
 from .plan import ExecPlan
@@ -98,9 +98,13 @@ class FrozenPlan:
             self.runtime.kind, segments, sum(pinned.values()), tuple(self.bound.notes)
         )
 
-    def _work(self) -> list[Work]:
+    def _work(self) -> list[CapturedCall]:
         feeds, results = self._feeds.copies, self._results.copies
-        return [*(Work("feed", c) for c in feeds), *self.bound.work(), *(Work("result", c) for c in results)]
+        return [
+            *(CapturedCall("feed", c) for c in feeds),
+            *self.bound.work(),
+            *(CapturedCall("result", c) for c in results),
+        ]
 
     def stale(self, found: Mapping[str, Any]) -> str | None:
         """Which static input is another tensor than the one that was captured; None if all are the same."""
