@@ -11,7 +11,7 @@ import aicf
 from aicf import nn
 from aicf.device.spec import preset
 from aicf.graph.emit.passes import lower
-from aicf.graph.fuse.compose import Schedule
+from aicf.graph.fuse.compose import OpSchedule
 from aicf.registry.select import Selector
 from aicf.registry.variant import In, Out
 
@@ -149,4 +149,4 @@ def test_those_that_touch_what_others_write_stand_apart():
 
     graph = graph_of(emit, "cpu")
     ops = [op for op in lower(graph) if op.kind.name == "sgd_step"]
-    assert Schedule.of(ops, graph).beside == [3, 3, 3, 4]
+    assert OpSchedule.of(ops, graph).beside == [3, 3, 3, 4]

@@ -23,7 +23,7 @@ from aicf.errors import TypeInferenceError
 from aicf.graph.emit.passes import lower, optimize
 from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
-from aicf.graph.fuse.compose import Composer, Schedule
+from aicf.graph.fuse.compose import Composer, OpSchedule
 from aicf.graph.fuse.nodes import Open
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run import alias
@@ -48,7 +48,7 @@ CPU = preset("cpu")
 
 def interval_costs(ops, graph, selector) -> dict[tuple[int, int], float]:
     """Of every interval that some kernel takes: the time of the best."""
-    composer, costs = Composer(selector, Schedule.of(ops, graph)), {}
+    composer, costs = Composer(selector, OpSchedule.of(ops, graph)), {}
     for i in range(len(ops)):
         for region in (composer.start(i), composer.beside(i)):
             while isinstance(region, Open):
@@ -174,7 +174,7 @@ def regions_in(dag: Dag, strict: bool) -> Iterator[RegionSpec]:
     graph = dag.graph()
     ops = schedule(lower(graph), graph)
     selector = Selector(registry_of(structured("cpu.any.v1"), kernel("cpu.one.v1")), CPU, strict=strict)
-    composer = Composer(selector, Schedule.of(ops, graph))
+    composer = Composer(selector, OpSchedule.of(ops, graph))
     for i in range(len(ops)):
         for region in (composer.start(i), composer.beside(i)):
             while isinstance(region, Open):

@@ -18,7 +18,7 @@ from aicf.device.spec import preset
 from aicf.errors import NoKernelError
 from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
-from aicf.graph.fuse.compose import Composer, Schedule
+from aicf.graph.fuse.compose import Composer, OpSchedule
 from aicf.graph.fuse.nodes import Open
 from aicf.ops.schema import schema_of, schemas
 from aicf.registry.index import KernelIndex
@@ -65,7 +65,7 @@ def walks(dag, selector: Selector, device: str):
     """From every op of the graph: the region grown until it stops."""
     graph = dag.graph(device)
     ops = lower(graph)
-    composer = Composer(selector, Schedule.of(ops, graph))
+    composer = Composer(selector, OpSchedule.of(ops, graph))
     for i in range(len(ops)):
         opened = composer.start(i)
         while opened.last + 1 < len(ops) and isinstance(following := composer.compose(opened), Open):

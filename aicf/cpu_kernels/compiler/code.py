@@ -50,6 +50,11 @@ else:
     Numbers = array
 
 
+def pointer(tensor: Any) -> int:
+    """Of an array's first element."""
+    return tensor.__array_interface__["data"][0]
+
+
 class _Scratch(threading.local):
     """Memory of each thread that loops may use; the first 64 bytes are for what numba's calling convention returns."""
 
@@ -62,11 +67,6 @@ _SCRATCH = _Scratch()
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
-
-
-def pointer(tensor: Any) -> int:
-    """Of an array's first element."""
-    return tensor.__array_interface__["data"][0]
 
 
 class Code:

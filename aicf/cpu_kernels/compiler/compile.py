@@ -65,7 +65,7 @@ def _walk(spec: MapSpec) -> Callable[..., None]:
 
     Position p is stored at p in the targets, and at p - first in `blocks`.
     """
-    run = run_of(spec.expression, spec.sources, spec.maps, spec.bounds)
+    run = run_of(spec.expression, spec.sources, spec.walks, spec.bounds)
     arguments = np.int64(spec.expression.arguments)  # no literal: `_seek` is compiled once for all
     numbers = local(max(spec.expression.arguments, 1))
 
