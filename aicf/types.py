@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import hashlib
 import struct
@@ -75,6 +76,10 @@ class DType(enum.Enum):
     def from_id(cls, id: int) -> DType:
         return _BY_ID[id]
 
+    @property
+    def is_fp8(self) -> builtins.bool:
+        return self in FINITE_MAX
+
     def __repr__(self) -> str:
         return self.name
 
@@ -106,22 +111,22 @@ f32, f16, bf16, i32, i64, bool_ = DType.f32, DType.f16, DType.bf16, DType.i32, D
 f8e4m3, f8e5m2 = DType.f8e4m3, DType.f8e5m2
 i8, u8, i16, u16, u32, u64, f64 = DType.i8, DType.u8, DType.i16, DType.u16, DType.u32, DType.u64, DType.f64
 BASIC = frozenset({f32, f16, bf16, i32, i64, bool_, f8e4m3, f8e5m2})  # a kernel for others says that it is
-GREATEST = {f8e4m3: 448.0, f8e5m2: 57344.0}  # what saturates: a greater finite number becomes this
+FINITE_MAX = {f8e4m3: 448.0, f8e5m2: 57344.0}  # what saturates: a greater finite number becomes this
 
 
 def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
     """x in an element type, as it is stored: nearest even, once; fp8 saturates, where ml_dtypes makes a NaN or an infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype is bf16 or dtype in GREATEST:  # ml_dtypes goes by way of f32
+        if dtype is bf16 or dtype.is_fp8:  # ml_dtypes goes by way of f32
             x = (
                 odd_f32(x) if x.dtype == np.float64
                 else fewer_bits_unsigned(x) if x.dtype.kind == "u"
                 else fewer_bits(x) if x.dtype.kind == "i"
                 else x
             )  # fmt: skip
-        if dtype in GREATEST:
+        if dtype.is_fp8:
             wide = x.astype(np.float32)
-            bounded = np.clip(wide, -GREATEST[dtype], GREATEST[dtype])
+            bounded = np.clip(wide, -FINITE_MAX[dtype], FINITE_MAX[dtype])
             x = np.where(np.isinf(wide), wide, bounded) if dtype is f8e5m2 else bounded
         return x.astype(dtype.numpy)
 

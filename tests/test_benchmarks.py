@@ -613,7 +613,7 @@ NVIDIA H200, TFLOP/s:
 | gemm_wgmma_128x128 | twice the tiles | – | | – | not measured | – | – |
 | gemm_wgmma_128x64 | and again | – | | – | not measured | – | – |
 | gemm_wgmma_64x64 | and again | – | | – | not measured | – | – |
-| gemm_wgmma_128x64_parts2 | cluster split-K: two blocks share a tile | – | | – | not measured | – | – |
+| gemm_wgmma_128x64_cluster_split2 | cluster split-K: two blocks share a tile | – | | – | not measured | – | – |
 | gemm_later | | 480 | memory | 400 | 330 | 69% | 110% |
 | cuBLAS | | | | | 300 | | |
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TypeInferenceError
-from ..types import GREATEST, DType
+from ..types import FINITE_MAX, DType
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ _INTEGERS = frozenset(t for t in DType if t.kind == "int")
 Float = TypeConstraint("float", _FLOATS)
 Int = TypeConstraint("int", _INTS)
 # a factor of a product, whose other operands follow its result
-Factor = TypeConstraint("float", _FLOATS | frozenset(GREATEST), shared=False)
+Factor = TypeConstraint("float", _FLOATS | frozenset(FINITE_MAX), shared=False)
 Number = TypeConstraint("number", _FLOATS | _INTEGERS | {DType.f64})
 Real = TypeConstraint("float", _FLOATS | {DType.f64})  # f64 too: of ops that compute in nothing narrower
 Any_ = TypeConstraint("any", frozenset(DType))
@@ -93,7 +93,7 @@ def require(condition: bool, constraint: str, message: str) -> None:
 def refuse_gradient(op: str, **operands: DType) -> None:
     """Inside a gradient rule: fp8 holds too little to be differentiated through."""
     for name, dtype in operands.items():
-        if dtype in GREATEST:
+        if dtype.is_fp8:
             raise TypeInferenceError(
                 f"{op} has no gradient where {name} is {dtype}, and the loss depends on it",
                 expected="f32, f16 or bf16",

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from ..types import GREATEST, ActKind, DType, Precision, TensorSpec, bf16, f16, f32, numel
+from ..types import ActKind, DType, Precision, TensorSpec, bf16, f16, f32, numel
 from .activations import FROM_RESULT, activation_gradient
 from .schema import LINEAR, Access, Factor, Float, FloatOwn, op, refuse_gradient, require, schema_of
 
@@ -83,9 +83,9 @@ def gemm(
     if bias is not None:
         _check_bias(bias, m, n, "C4")
     require(c is not None or beta == 1.0, "C6", f"beta is {beta} but there is no c")
-    fp8 = a.dtype in GREATEST
+    fp8 = a.dtype.is_fp8
     require(
-        a.dtype is b.dtype or (fp8 and b.dtype in GREATEST),
+        a.dtype is b.dtype or (fp8 and b.dtype.is_fp8),
         "C8",
         f"b is {b.dtype} but a is {a.dtype}; operands never promote, convert one of them",
     )

@@ -16,7 +16,7 @@ import numpy as np
 from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..lazy import lazy
-from ..types import GREATEST, AttrPack, DType, OpKind, TensorSpec
+from ..types import AttrPack, DType, OpKind, TensorSpec
 from . import numbers
 from .attributes import AttrDecl, coerced
 from .constraints import (
@@ -374,7 +374,7 @@ class OpSchema:
                 spec.dtype in decl.type.dtypes,
                 "types",
                 f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})"
-                + ("; fp8 is for storage and products, convert it" if spec.dtype in GREATEST else ""),
+                + ("; fp8 is for storage and products, convert it" if spec.dtype.is_fp8 else ""),
             )
             if decl.type.shared:
                 shared = shared or (decl.name, spec.dtype)

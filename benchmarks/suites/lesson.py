@@ -104,7 +104,7 @@ WORDS = (
     Step(
         "gemm_fma_128x128", "K-tiles by TMA, 16 x 8 accumulators, only FFMA in the loop", (128, 128), (16, 8)
     ),
-    Step("gemm_fma_64x128_parts4", "sliced-K: warps share a tile and divide k", (64, 128), (16, 8)),
+    Step("gemm_fma_64x128_sliced4", "sliced-K: warps share a tile and divide k", (64, 128), (16, 8)),
 )
 FLAT = (
     Step("gemm_wgmma_128x256", "the best tile of large products", (128, 256), (64, 256)),
@@ -112,7 +112,11 @@ FLAT = (
     Step("gemm_wgmma_128x64", "and again", (128, 64), (64, 64)),
     Step("gemm_wgmma_64x64", "and again", (64, 64), (64, 64)),
     Step(
-        "gemm_wgmma_128x64_parts2", "cluster split-K: two blocks share a tile", (128, 64), (64, 64), parts=2
+        "gemm_wgmma_128x64_cluster_split2",
+        "cluster split-K: two blocks share a tile",
+        (128, 64),
+        (64, 64),
+        parts=2,
     ),
 )
 ROWS = (

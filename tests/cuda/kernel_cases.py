@@ -140,7 +140,7 @@ SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, 
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED)]
 
 HELD, CLUSTER, STREAMED, SERIAL = (
-    f"cuda.rows_{name}" for name in ("held.v2", "cluster.v1", "streamed.v2", "serial.v2")
+    f"cuda.rows_{name}" for name in ("resident.v2", "cluster.v1", "streamed.v2", "serial.v2")
 )
 ROWS = HELD, CLUSTER, STREAMED, SERIAL
 STRIDED = "cuda.elementwise_strided.v1"

@@ -20,7 +20,7 @@ def launch(kernel, *args, blocks: int = 1, threads: int = 128, cluster: int = 1,
 def copied(words: int, hint: str) -> Launch:
     """Operand 0 to result 0, so many words by each thread."""
     at, load, store, wait, go = (
-        ptx.global_address(), ptx.load_words(words, hint), ptx.store_words(words, hint), ptx.wait_kernel(), ptx.launch_next()
+        ptx.global_address(), ptx.load_words(words, hint), ptx.store_words(words, hint), ptx.wait_kernel(), ptx.launch_dependents()
     )  # fmt: skip
     first, last = ptx.cache_policy("first"), ptx.cache_policy("last")
 
@@ -123,7 +123,7 @@ def signalled(blocks: int, token: int) -> Launch:
 
 def handed(threads: int) -> Launch:
     """Result 0 is operand 0, and backwards again: half of the threads copy it, and the others, once told, copy the copies."""
-    tell, meet, same = ptx.arrive_threads(2, threads), ptx.sync_threads(2, threads), ptx.forget()
+    tell, meet, same = ptx.arrive_threads(2, threads), ptx.sync_threads(2, threads), ptx.opaque()
 
     def kernel(x, y):
         thread = int32(cuda.threadIdx.x)
@@ -138,7 +138,7 @@ def handed(threads: int) -> Launch:
 
 
 def reduced(op: str) -> Launch:
-    reduce, elected, first = ptx.reduce_warp(op), ptx.elect(), ptx.of_warp()
+    reduce, elected, first = ptx.reduce_warp(op), ptx.elect(), ptx.warp_uniform()
 
     def kernel(x, y):
         thread = int32(cuda.threadIdx.x)
@@ -338,7 +338,7 @@ def applied(function, operands: int, words: bool = False) -> Launch:
 
 def late() -> Launch:
     """Adds one to each of result 0, some time after the next kernel may begin."""
-    wait, go, fence = ptx.wait_kernel(), ptx.launch_next(), ptx.fence_memory("gpu")
+    wait, go, fence = ptx.wait_kernel(), ptx.launch_dependents(), ptx.fence_memory("gpu")
 
     def kernel(y):
         go()

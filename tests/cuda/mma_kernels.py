@@ -10,7 +10,7 @@ from ptx_kernels import aligned
 
 import aicf.cuda_kernels.ptx as ptx
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
-from aicf.cuda_kernels.gemm.mma_stages import Brought, Fragments, Stored
+from aicf.cuda_kernels.gemm.mma_stages import Fragments, StageLoad, Stored
 from aicf.cuda_kernels.tiles.layout import Layout
 from aicf.cuda_kernels.tiles.register_tile import store_tile
 from aicf.cuda_kernels.tiles.tile import zeros
@@ -21,7 +21,7 @@ UNIT = 16  # bytes, that each lane brings
 LINES = 32  # of an operand of `multiplied`
 
 
-def brought(width: int, transposed: bool, nbytes: int) -> Launch:
+def staged(width: int, transposed: bool, nbytes: int) -> Launch:
     """Four 8 x 8 matrices of halves, of which operand 0 has the first so many bytes, to shared memory, `width` bytes at a time, and
     zeros behind them; in result 0 each lane's words of these."""
     count = UNIT // width
@@ -38,9 +38,9 @@ def brought(width: int, transposed: bool, nbytes: int) -> Launch:
     places = tuple((0, i * width) for i in range(count))
     address, commit, wait = ptx.shared_address(), ptx.commit_copies(), ptx.wait_copies(0)
     load = ptx.load_matrices(transposed)
-    held = width == 2  # narrower than cp.async copies: by way of registers
-    fetch = ptx.load_units(count, 1, span) if held else ptx.copy_async(places, 1, span, width, 2)
-    keep: Any = ptx.store_units(places) if held else device(lambda to, held: None)
+    through_registers = width == 2  # narrower than cp.async copies: by way of registers
+    fetch = ptx.load_units(count, 1, span) if through_registers else ptx.copy_async(places, 1, span, width, 2)
+    keep: Any = ptx.store_units(places) if through_registers else device(lambda to, units: None)
 
     def kernel(x, out, nbytes):
         lane = int32(cuda.threadIdx.x)
@@ -56,15 +56,15 @@ def brought(width: int, transposed: bool, nbytes: int) -> Launch:
     return launch(kernel, In(0), Out(0), Num(nbytes, i32), threads=32, shared=2048)
 
 
-def multiplied(kind: str, lines_fast: bool, steps: int) -> Launch:
-    """Result 0, 32 x 32 of f32: a bᵀ of 32 lines each, over so many steps of 32 bytes of k, of which the last one's fragments are held.
+def multiplied(kind: str, mn_major: bool, steps: int) -> Launch:
+    """Result 0, 32 x 32 of f32: a bᵀ of 32 lines each, over so many steps of 32 bytes of k, of which the last one's fragments are read before.
     Operands have k contiguous, or lines."""
     itemsize = 4 if kind.startswith("tf32") else 2
-    stored = Stored(LINES, steps * 32 // itemsize, itemsize, lines_fast)
-    bring, sums = Brought(stored, 16, 32), Layout(LINES, LINES)
+    stored = Stored(LINES, steps * 32 // itemsize, itemsize, mn_major)
+    bring, sums = StageLoad(stored, 16, 32), Layout(LINES, LINES)
     a, b = (Fragments(stored, LINES // 16, first) for first in (True, False))
     nbytes, length, extent = stored.nbytes, stored.row // itemsize, stored.depth
-    line_step, k_step = (1, length) if lines_fast else (length, 1)
+    line_step, k_step = (1, length) if mn_major else (length, 1)
 
     address, commit, wait = ptx.shared_address(), ptx.commit_copies(), ptx.wait_copies(0)
     first_of, fetch, offset, a_lane, b_lane = (
@@ -76,7 +76,7 @@ def multiplied(kind: str, lines_fast: bool, steps: int) -> Launch:
     )
     read = ptx.read_fragments(a.places, b.places, *turned(stored))
     multiply = ptx.multiply_steps(kind, a.places, b.places, *turned(stored))
-    finish, start = ptx.multiply_held(kind, LINES // 16), zeros(sums.count)
+    finish, start = ptx.multiply_fragments(kind, LINES // 16), zeros(sums.count)
     put, place = store_tile(sums, f32), sums.place()
 
     def kernel(a, b, out):
@@ -94,12 +94,12 @@ def multiplied(kind: str, lines_fast: bool, steps: int) -> Launch:
         b_line, b_k = b_lane(lane)
         a_at = uint32(base + uint32(offset(a_line, a_k)))
         b_at = uint32(base + uint32(nbytes + offset(b_line, b_k)))
-        acc, held = multiply(start, read(a_at, b_at), a_at, b_at)
-        put(finish(acc, held), (out, (place(0, 0, lane), (LINES, LINES), LINES)))
+        acc, fragments = multiply(start, read(a_at, b_at), a_at, b_at)
+        put(finish(acc, fragments), (out, (place(0, 0, lane), (LINES, LINES), LINES)))
 
     return launch(kernel, In(0), In(1), Out(0), threads=32, shared=1024 + 2 * nbytes)
 
 
 def turned(stored: Stored) -> tuple[bool, bool]:
     """Whether ldmatrix transposes a and b."""
-    return (stored.lines_fast and not stored.by_numbers,) * 2
+    return (stored.mn_major and not stored.by_numbers,) * 2

@@ -11,31 +11,34 @@ from ptx_kernels import BARRIERS, SHARED, aligned
 from aicf.cuda_kernels import ptx
 from aicf.cuda_kernels.dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
 from aicf.cuda_kernels.llvm import const
-from aicf.cuda_kernels.ptx.wgmma import LINE_BYTES, NBYTES, ROWS, Elements, kinds_of, slab_bytes
+from aicf.cuda_kernels.ptx.wgmma import LINE_BYTES, NBYTES, ROWS, Elements, k_tile_bytes, kinds_of
 from aicf.cuda_kernels.tiles.layout import Layout
 from aicf.cuda_kernels.tiles.tile import each
 from aicf.registry.variant import In, Launch, Out, TensorMap
 from aicf.types import DType
 
-BOX = slab_bytes(64)
+BOX = k_tile_bytes(64)
 
 
 def products(
-    elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool, twice: bool
+    elements: Elements, n: int, blocks: int, a_k_major: bool | None, b_k_major: bool, twice: bool
 ) -> Launch:
     """Result 0, 64 `blocks` x n of f32 or i32: a b over 128 bytes of k, or twice that. a and b are lines x k, or k x lines where
-    lines are contiguous; where a_k_fast is None, a is words, which go to registers."""
+    lines are contiguous; where a_k_major is None, a is words, which go to registers."""
     address, init, publish, fence_copies = (
         ptx.shared_address(), ptx.barrier_init(), ptx.publish_barriers(), ptx.fence_async()
     )  # fmt: skip
     expect, load, wait = ptx.expect(), ptx.load_box(), ptx.wait_phase()
     fence, commit, wait_one = ptx.fence_products(), ptx.commit_products(), ptx.wait_products(1)
     left, right = kinds_of(elements)
-    count, a_boxes = blocks * n // 2, blocks * (a_k_fast is not None)
-    b_boxes, b_bytes = (1, slab_bytes(n)) if b_k_fast else (-(-n // 64), slab_bytes(-(-n // 64) * 64))
-    multiply, finish = ptx.multiply_slabs(elements, n, blocks, a_k_fast, b_k_fast), ptx.finish_products(count)
-    bring, left_of = lefts(a_k_fast, blocks)
-    b_of = ptx.describe(b_k_fast)
+    count, a_boxes = blocks * n // 2, blocks * (a_k_major is not None)
+    b_boxes, b_bytes = (1, k_tile_bytes(n)) if b_k_major else (-(-n // 64), k_tile_bytes(-(-n // 64) * 64))
+    multiply, finish = (
+        ptx.multiply_k_tiles(elements, n, blocks, a_k_major, b_k_major),
+        ptx.finish_products(count),
+    )
+    bring, left_of = lefts(a_k_major, blocks)
+    b_of = ptx.describe(b_k_major)
     start = ((np.int32 if left in ("s8", "u8") else np.float32)(0),) * count
 
     place = Layout(ROWS * blocks, n, 4).place()
@@ -77,22 +80,22 @@ def products(
             put_all(acc, (out, member))
 
     kernel.blocks_per_sm = 1
-    a = In(0) if a_k_fast is None else slab_map(0, left, 64 * blocks, a_k_fast, 64)
-    return Launch(kernel, (1,), (256,), (a, slab_map(1, right, n, b_k_fast, n), Out(0)), SHARED)
+    a = In(0) if a_k_major is None else k_tile_map(0, left, 64 * blocks, a_k_major, 64)
+    return Launch(kernel, (1,), (256,), (a, k_tile_map(1, right, n, b_k_major, n), Out(0)), SHARED)
 
 
-def slab_map(index: int, kind: str, lines: int, k_fast: bool, box: int) -> TensorMap:
+def k_tile_map(index: int, kind: str, lines: int, k_major: bool, box: int) -> TensorMap:
     """Of an operand: `box` lines at a time as rows of k, or 64 as rows of lines, for each k."""
     dtype: Any = DType[kind] if kind in DType.__members__ else "tf32" if kind == "tf32" else DType.u8
-    if k_fast:
+    if k_major:
         extents, shape = (LINE_BYTES // NBYTES[kind], lines), (LINE_BYTES // NBYTES[kind], box)
         return TensorMap(In(index), dtype, extents, LINE_BYTES, shape)
     return TensorMap(In(index), dtype, (lines, 64), lines * NBYTES[kind], (64, 64))
 
 
-def lefts(a_k_fast: bool | None, blocks: int) -> tuple[Any, Any]:
+def lefts(a_k_major: bool | None, blocks: int) -> tuple[Any, Any]:
     """(`bring(base, a, barrier)`, `left(base, a, member)`: a's descriptor, or this thread's words of it)."""
-    if a_k_fast is None:
+    if a_k_major is None:
         layout = Layout(ROWS * blocks, LINE_BYTES // 4, 4, run=1)
         own, place, line_words = words(layout), layout.place(), layout.columns
 
@@ -101,7 +104,7 @@ def lefts(a_k_fast: bool | None, blocks: int) -> tuple[Any, Any]:
             return own(a, int32(row * line_words + column))
 
         return device(lambda base, a, barrier: None), device(left)
-    load, of, x, y = ptx.load_box(), ptx.describe(a_k_fast), 64 * (not a_k_fast), 64 * a_k_fast
+    load, of, x, y = ptx.load_box(), ptx.describe(a_k_major), 64 * (not a_k_major), 64 * a_k_major
 
     def bring(base, a, barrier):
         for i in range(blocks):
@@ -129,23 +132,25 @@ def words(layout: Layout) -> Any:
 
 
 def operands(
-    elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool
+    elements: Elements, n: int, blocks: int, a_k_major: bool | None, b_k_major: bool
 ) -> list[np.ndarray]:
     """Halves of a normal distribution; small whole numbers of the others, whose sums are exact."""
     rng, made = np.random.default_rng(), []
-    for kind, lines, k_fast in zip(kinds_of(elements), (64 * blocks, n), (a_k_fast is not False, b_k_fast)):
+    for kind, lines, k_major in zip(
+        kinds_of(elements), (64 * blocks, n), (a_k_major is not False, b_k_major)
+    ):
         k = LINE_BYTES // NBYTES[kind]
         values = (
             rng.normal(size=(lines, k))
             if NBYTES[kind] == 2
             else rng.integers(0 if kind == "u8" else -4, 5, (lines, k))
         )
-        made.append(np.ascontiguousarray(values if k_fast else values.T).astype(NUMPY[kind]))
+        made.append(np.ascontiguousarray(values if k_major else values.T).astype(NUMPY[kind]))
     return made
 
 
 def expected_products(
-    arrays: list[np.ndarray], a_k_fast: bool | None, b_k_fast: bool, twice: bool
+    arrays: list[np.ndarray], a_k_major: bool | None, b_k_major: bool, twice: bool
 ) -> np.ndarray:
     a, b = (x.astype(np.float64) for x in arrays)
-    return ((a if a_k_fast is not False else a.T) @ (b.T if b_k_fast else b)) * (1 + twice)
+    return ((a if a_k_major is not False else a.T) @ (b.T if b_k_major else b)) * (1 + twice)

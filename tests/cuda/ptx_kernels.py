@@ -143,7 +143,7 @@ def shared_boxes(dtype: DType, shape: tuple[int, int]) -> Launch:
 
 def set_aside() -> Launch:
     """Registers from the first warpgroup to the second; result 0 has each thread's own number."""
-    keep, take = ptx.keep_registers(24), ptx.take_registers(240)
+    keep, take = ptx.setmaxnreg_dec(24), ptx.setmaxnreg_inc(240)
 
     def kernel(out):
         thread = int32(cuda.threadIdx.x)

@@ -19,7 +19,7 @@ from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtu
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import PRESETS, from_properties, preset
-from aicf.types import GREATEST, DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i32, rounded
+from aicf.types import FINITE_MAX, DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i32, rounded
 
 FLAT, VECTOR, STRIDED, ROWS = (
     f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided", "rows")
@@ -27,8 +27,8 @@ FLAT, VECTOR, STRIDED, ROWS = (
 NAIVE, TILED, SPLIT, GEMV = (
     f"cuda.gem{name}.v1" for name in ("m_naive", "m_tiled_32x32", "m_tiled_32x32_split", "v_simt")
 )
-FP8 = pytest.mark.parametrize("dtype", GREATEST, ids=str)
-PAIRS = list(itertools.product(GREATEST, repeat=2))
+FP8 = pytest.mark.parametrize("dtype", FINITE_MAX, ids=str)
+PAIRS = list(itertools.product(FINITE_MAX, repeat=2))
 TARGETS = [d for d in DEVICES if d.target in ("sm_75", "sm_80", "sm_90a")]
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample
 
@@ -212,7 +212,7 @@ def operand(dtype: DType) -> TensorDesc:
 
 
 COMPILED = [
-    *(Case(VECTOR, region("convert", operand(a), dtype=b.id)) for t in GREATEST for a, b in ((f32, t), (t, bf16))),
+    *(Case(VECTOR, region("convert", operand(a), dtype=b.id)) for t in FINITE_MAX for a, b in ((f32, t), (t, bf16))),
     Case(ROWS, region("select", desc((64, 1), DType.bool), *2 * [desc((64, 64), f8e4m3)])),
     *(case_of(v, own(Product(132, 136, 72, f8e4m3, out=f16, b_dtype=f8e5m2))) for v in (NAIVE, "cuda.gemm_tiled_64x64.v1")),
     case_of("cuda.gemm_tiled_128x128.v1", residual(Product(132, 136, 72, f8e5m2, out=f32, b_dtype=f8e4m3))),

@@ -50,7 +50,7 @@ from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels.gemm.simt import parts
+from aicf.cuda_kernels.gemm.simt import problem
 from aicf.cuda_kernels.gemm.wgmma_tiling import ATOM, TILINGS
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
@@ -305,7 +305,7 @@ def test_batches_run_on_the_host_agree_with_numpy():
     ("alone", 1, 5), ("c, z", 1, 5), ("shared b", 0, 30), ("shared b, rows", 1, 5), ("shared a", 1, 5), ("heads", 2, 5),
 ])  # fmt: skip
 def test_a_batch_that_all_walk_as_rows_is_rows(name, axes, rows):
-    gemm, after = parts(batched(5, 6, 4)[name])
+    gemm, after = problem(batched(5, 6, 4)[name])
     assert (len(gemm.batch), gemm.m, len(after.shape)) == (axes, rows, axes + 2)
 
 

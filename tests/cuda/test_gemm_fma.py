@@ -39,7 +39,7 @@ from aicf.types import Precision, f32
 VARIANTS = {v.name: v for v in vars(gemm_fma).values() if isinstance(v, KernelVariant)}
 WHOLE = {name: v for name, v in VARIANTS.items() if not name.endswith("_split")}
 
-PAIR, SINGLE = Tiling(64, 64, 16, 1.0, 1, raws=2, parts=2), Tiling(64, 64, 32, 1.0, 1)
+PAIR, SINGLE = Tiling(64, 64, 16, 1.0, 1, raws=2, warp_groups=2), Tiling(64, 64, 32, 1.0, 1)
 
 
 def padded(m: int, n: int, k: int, make=product, ta=False, tb=False, **more) -> RegionSpec:
@@ -74,37 +74,37 @@ def test_takes_every_transpose_and_any_size():
 def test_strict_takes_sums_in_one_piece():
     r = replace(product(1024, 1024, 1024, dtype=f32), strict=True)
     taken = {name for name, v in VARIANTS.items() if v.supported(r, H200) is None}
-    assert taken == {name for name in WHOLE if "_parts" not in name}
+    assert taken == {name for name in WHOLE if "_sliced" not in name}
 
 
 # --- where things lie -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k_fast", [False, True])
+@pytest.mark.parametrize("k_major", [False, True])
 @pytest.mark.parametrize("lanes", [body.LANES_M, body.LANES_N])
-def test_halves_of_a_warp_read_all_banks_once(k_fast, lanes):
+def test_halves_of_a_warp_read_all_banks_once(k_major, lanes):
     """Of 16 lanes, the runs that differ lie in different 16 bytes of 128: whichever run of whichever k."""
-    place = slices.places(Order(k_fast, ()), 128, lanes)
+    place = slices.places(Order(k_major, ()), 128, lanes)
     of, own = bodies(Machine(0)).of(slices.lanes_of(gemm_fma.SQUARE)), 2 if lanes == body.LANES_M else 3
     for k in range(4):
         for line in range(0, 64 // lanes, 4):
-            turned, added = place(line, k)
+            flipped, added = place(line, k)
             for half in (0, 16):
                 picked = [of(lane)[own] for lane in range(half, half + 16)]
-                runs = {(256 + 16 * x ^ turned) + added for x in picked}
+                runs = {(256 + 16 * x ^ flipped) + added for x in picked}
                 assert len(runs) == len(set(picked)) == len({run % 128 // 16 for run in runs}), (k, line)
 
 
 class Watched(Machine):
-    """Where threads read rows of matrices and store runs when they turn slices."""
+    """Where threads read rows of matrices and store runs when they transpose slices."""
 
-    def turn_runs(self, sources, targets):
-        def turn(source, target):
+    def transpose_runs(self, sources, targets):
+        def transpose(source, target):
             for kind, at, places in ("read", source, sources), ("write", target, targets):
-                for i, (turned, added) in enumerate(places):
-                    self.seen.setdefault((kind, i), []).append((at ^ turned) + added)
+                for i, (flipped, added) in enumerate(places):
+                    self.seen.setdefault((kind, i), []).append((at ^ flipped) + added)
 
-        return turn
+        return transpose
 
 
 @pytest.mark.parametrize("t", gemm_fma.TILINGS, ids=str)
@@ -113,9 +113,9 @@ def test_eight_lanes_that_turn_slices_find_all_banks(t, is_a):
     """But for rows of 64 bytes, which lie in half of them; and all lanes together read everything once."""
     machine, lines = Watched(0), t.m if is_a else t.n
     machine.seen = seen = {}
-    turn = bodies(machine).of(slices.turn_of(t, Order(True, ()), is_a))
-    for member in range(t.members):
-        turn(0x8000, 0, member, 3)
+    transpose = bodies(machine).of(slices.transpose_of(t, Order(True, ()), is_a))
+    for member in range(t.warps_threads):
+        transpose(0x8000, 0, member, 3)
     for kind in ("read", "write"):
         each = [at for (k, _), at in seen.items() if k == kind]
         for at in each:
@@ -137,7 +137,7 @@ BATCHES = batches(20, 36, 40, f32)
 @pytest.mark.parametrize("n", [68, 66])
 def test_every_number_goes_where_it_belongs(t, n, ta, tb):
     """More slices than stages, edges in every direction, results in runs of four and one by one."""
-    k = t.step * t.parts * (t.stages + 2 if ALL else 2) + 20
+    k = t.step * t.warp_groups * (t.stages + 2 if ALL else 2) + 20
     r = padded(70 if ALL else 30, n, k, ta=ta, tb=tb)
     run_launch(gemm_fma._launch(t, r), r, random.randrange(2**32))
 
@@ -165,7 +165,7 @@ def test_a_split_reads_its_part_of_k():
     rng = np.random.default_rng()
     a, b = (rng.integers(-2, 3, d.shape).astype(np.float32) for d in r.operands)
     work = np.full(4 * 2 * 20 * 24, 0xFF, np.uint8)
-    launch = gemm_fma._launch(SINGLE, r, gemm_split.Parts(2, 64))
+    launch = gemm_fma._launch(SINGLE, r, gemm_split.KSplit(2, 64))
     Machine(0).launch(launch, [a.reshape(-1), b.reshape(-1)], [], workspace=work)
     got = work.view(np.float32).reshape(2, 20, 24)
     np.testing.assert_array_equal(got, [a[:, :64] @ b[:, :64].T, a[:, 64:] @ b[:, 64:].T])

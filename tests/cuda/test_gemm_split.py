@@ -21,19 +21,19 @@ from simulated import outcomes_of
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels.gemm.split_k import Parts, divide
+from aicf.cuda_kernels.gemm.split_k import KSplit, divide
 from aicf.device.spec import preset
 from aicf.types import f32
 
 H200, SMALL = preset("h200"), "cuda.gemm_tiled_32x32_split.v1"
 
 
-@pytest.mark.parametrize("k, wanted, step, parts", [
+@pytest.mark.parametrize("k, wanted, step, split", [
     (4096, 8, 32, (8, 512)), (4096, 7, 32, (7, 608)), (65, 2, 32, (2, 64)), (100, 64, 16, (4, 32)), (33, 64, 16, (2, 32)),
 ])  # fmt: skip
-def test_parts_are_of_whole_steps_and_none_is_empty(k, wanted, step, parts):
+def test_parts_are_of_whole_steps_and_none_is_empty(k, wanted, step, split):
     made = divide(k, wanted, step)
-    assert made == Parts(*parts) and made.depth % step == 0
+    assert made == KSplit(*split) and made.depth % step == 0
     assert (made.number - 1) * made.depth < k <= made.number * made.depth
 
 
@@ -51,9 +51,9 @@ def test_chosen_for_few_results_of_long_sums_only():
 def test_the_workspace_holds_every_part():
     r = residual(Product(130, 70, 4096))
     first, second = VARIANTS[SMALL].build(r, H200)
-    parts = second.args[1].value
-    assert parts > 1 and VARIANTS[SMALL].query_workspace(r, H200) == 4 * parts * 130 * 70
-    assert first.grid == (5 * 3 * parts,)
+    splits = second.args[1].value
+    assert splits > 1 and VARIANTS[SMALL].query_workspace(r, H200) == 4 * splits * 130 * 70
+    assert first.grid == (5 * 3 * splits,)
 
 
 @pytest.mark.parametrize("r, condition, reason", [

@@ -70,19 +70,19 @@ def test_takes_what_may_be_rounded_as_far_or_farther():
 ], ids=["rows", "across", "along"])  # fmt: skip
 def test_parts_add_up(t, row):
     """To 22 bits and more; each is one that TF32 holds, and zeros follow it to whole units. What is not finite leaves NaN."""
-    parts = (1, 0, 0)
-    copy = pack.copy_of(0, t, row, parts)
+    hi_lo = (1, 0, 0)
+    copy = pack.copy_of(0, t, row, hi_lo)
     ((got,), (want,)) = copied([copy], [1], random.randrange(2**32))  # any bits, as integers
     each = -(-t.shape[row] // 4) * 4
     assert copy.target.shape[row] == 3 * each
-    rest, held, again = (x.view(np.float32) for x in np.split(got, 3, axis=row))
-    np.testing.assert_array_equal(held.view(np.uint32), again.view(np.uint32))
-    assert not any(x[..., t.shape[row] :].any() for x in (rest, held)) and row == len(t.shape) - 1
-    rest, held, x = (y[..., : t.shape[row]] for y in (rest, held, want.view(np.float32)))
+    lo, hi, again = (x.view(np.float32) for x in np.split(got, 3, axis=row))
+    np.testing.assert_array_equal(hi.view(np.uint32), again.view(np.uint32))
+    assert not any(x[..., t.shape[row] :].any() for x in (lo, hi)) and row == len(t.shape) - 1
+    lo, hi, x = (y[..., : t.shape[row]] for y in (lo, hi, want.view(np.float32)))
     finite = np.isfinite(x) & (np.abs(x) < 2.0**127)
-    assert (held[finite].view(np.uint32) == [rounded(int(w)) for w in want[finite]]).all()
-    assert not (rest[finite].view(np.uint32) & 0x1FFF).any() and np.isnan(rest[~np.isfinite(x)]).all()
-    off = np.abs(held[finite].astype(float) + rest[finite] - x[finite])
+    assert (hi[finite].view(np.uint32) == [rounded(int(w)) for w in want[finite]]).all()
+    assert not (lo[finite].view(np.uint32) & 0x1FFF).any() and np.isnan(lo[~np.isfinite(x)]).all()
+    off = np.abs(hi[finite].astype(float) + lo[finite] - x[finite])
     assert (off <= np.maximum(2.0**-22 * np.abs(x[finite]), 2.0**-136)).all()
 
 

@@ -29,7 +29,7 @@ from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtu
 from aicf.cuda_kernels.gemm.small_m import OWN, Share, Staging, share, simt_plan
 from aicf.cuda_kernels.gemm.small_m_body import Slice, products, wide_step
 from aicf.cuda_kernels.gemm.small_m_mma import CHUNK, STEP, Warps
-from aicf.cuda_kernels.gemm.small_m_mma_body import holder, thin_step, thin_words, wide_loads, wide_words
+from aicf.cuda_kernels.gemm.small_m_mma_body import holder, small_step, small_words, wide_loads, wide_words
 from aicf.cuda_kernels.gemm.small_m_mma_body import wide_step as mma_step
 from aicf.device.spec import preset
 from aicf.types import DType, bf16, f16, f32
@@ -61,7 +61,7 @@ def test_chosen_where_rows_or_columns_are_few(device, dtype):
 
 @pytest.mark.spec("B8")
 def test_predicted_near_the_bandwidth_where_cores_keep_up():
-    """One thin line costs what reading costs, and a start; sixteen of halves cost arithmetic."""
+    """One line costs what reading costs, and a start; sixteen of halves cost arithmetic."""
     reading = 2 * 4096 * 4096 / H200.bandwidth * 1e-3
     one, sixteen = (simt_plan(gemm(m, 4096, 4096, dtype=f16, trans_b=True), H200).cost for m in (1, 16))
     assert one.terms["memory"] < 1.3 * reading and one.us < 2 * reading and "compute" not in one.terms
@@ -112,8 +112,8 @@ def test_k_is_split_where_lines_are_few():
 # --- where numbers go -------------------------------------------------------------------------------------------------
 
 SHARES = [
-    Share(few, k_fast, width, itemsize)
-    for few, k_fast, width, itemsize in itertools.product((1, 2, 4, 8, 16), (False, True), (1, 2, 4, 8), (2, 4))
+    Share(few, k_major, width, itemsize)
+    for few, k_major, width, itemsize in itertools.product((1, 2, 4, 8, 16), (False, True), (1, 2, 4, 8), (2, 4))
     if width * itemsize <= 16 and (width < 8 or few <= 4)
 ]  # fmt: skip
 
@@ -127,19 +127,19 @@ def stagings(part: Share) -> list[Staging]:
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("part", SHARES, ids=str)
 def test_every_product_meets_its_own_numbers(part):
-    """Of a slice: each thin number is brought once, and is read beside the wide one of the same k; all are multiplied."""
+    """Of a slice: each number of the small operand is loaded once, and is read beside the wide one of the same k; all are multiplied."""
     for staging in stagings(part):
-        thin = Slice(part, staging)
-        first, step, to = (f.args[0] for f in (thin.first(), thin.step(), thin.to()))
+        small = Slice(part, staging)
+        first, step, to = (f.args[0] for f in (small.first(), small.step(), small.to()))
         shared = {}
         for thread in range(part.threads):
             line, along = first(thread)
             if not (line < part.few and along < part.depth):
                 continue
-            for i in range(thin.loads):
+            for i in range(small.loads):
                 more = step(i)
                 for e in range(staging.width):
-                    at = to(line, along) + to(*more) + e * (1 if part.k_fast else part.few)
+                    at = to(line, along) + to(*more) + e * (1 if part.k_major else part.few)
                     assert shared.setdefault(at, (line + more[0], along + more[1] + e)) == (
                         line + more[0],
                         along + more[1] + e,
@@ -150,7 +150,7 @@ def test_every_product_meets_its_own_numbers(part):
         further, met = wide_step(part).args[0], set()
         for thread in range(part.threads):
             lane, group = thread % part.lanes, thread // part.lanes
-            if part.k_fast:
+            if part.k_major:
                 line, along, get = group * OWN, lane * part.width, lane * min(part.width, 4)
             else:
                 line, along, get = lane * part.width, group, group * part.few
@@ -160,11 +160,11 @@ def test_every_product_meets_its_own_numbers(part):
                     (down, deeper), v = further(j // part.width), j % part.width
                     x = (
                         (line + down, along + deeper + v)
-                        if part.k_fast
+                        if part.k_major
                         else (line + down + v, along + deeper)
                     )
                     s, k = shared[get + begin + e]
-                    assert k == x[1] and i % part.few == s and i // part.few == (down if part.k_fast else v)
+                    assert k == x[1] and i % part.few == s and i // part.few == (down if part.k_major else v)
                     met.add((*x, s))
         assert len(met) == part.lines * part.depth * part.few
 
@@ -186,34 +186,34 @@ def word(words: np.ndarray, which) -> np.ndarray:
 
 
 @pytest.mark.spec("D10", "F2")
-@pytest.mark.parametrize("k_fast", [False, True])
+@pytest.mark.parametrize("k_major", [False, True])
 @pytest.mark.parametrize("few", [8, 16, 32, 64])
-def test_fragments_meet_their_own_numbers(few, k_fast):
+def test_fragments_meet_their_own_numbers(few, k_major):
     """A block's step, thread by thread, with mma done as the PTX manual says it is."""
-    warps, rng = Warps(few, k_fast), np.random.default_rng()
-    wide, thin = rng.normal(size=(warps.lines, warps.depth)), rng.normal(size=(few, warps.depth))
+    warps, rng = Warps(few, k_major), np.random.default_rng()
+    wide, small = rng.normal(size=(warps.lines, warps.depth)), rng.normal(size=(few, warps.depth))
     result = np.zeros((warps.lines, few))
-    further, thin_further, of = (f.args[0] for f in (mma_step(warps), thin_step(warps), holder(warps)))
+    further, small_further, of = (f.args[0] for f in (mma_step(warps), small_step(warps), holder(warps)))
     for warp in range(warps.warps):
         loaded: list[list[np.ndarray]] = [[], []]
         line0 = warp // warps.along * 16 * warps.tiles
         for lane in range(32):
             row, along = lane // 4, warp % warps.along * STEP * warps.unroll + lane % 4 * CHUNK
-            line, runs = line0 + (row if k_fast else row * warps.width), []
+            line, runs = line0 + (row if k_major else row * warps.width), []
             for i in range(wide_loads(warps)):
                 down, deeper = further(i)
                 at = (
                     slice(line + down, line + down + warps.width),
                     slice(along + deeper, along + deeper + CHUNK),
                 )
-                runs.append(wide[line + down, at[1]] if k_fast else wide[at[0], along + deeper])
+                runs.append(wide[line + down, at[1]] if k_major else wide[at[0], along + deeper])
             loaded[0].append(np.concatenate(runs).reshape(-1, 2))
-            steps = [thin_further(i) for i in range(warps.columns * warps.unroll)]
-            runs = [thin[row + down, along + deeper : along + deeper + CHUNK] for down, deeper in steps]
+            steps = [small_further(i) for i in range(warps.columns * warps.unroll)]
+            runs = [small[row + down, along + deeper : along + deeper + CHUNK] for down, deeper in steps]
             loaded[1].append(np.concatenate(runs).reshape(-1, 2))
         a, b = map(np.stack, loaded)
         acc = np.zeros((32, warps.sums))
-        for a_tiles, b_tiles in zip(wide_words(warps), thin_words(warps)):
+        for a_tiles, b_tiles in zip(wide_words(warps), small_words(warps)):
             for i, j in itertools.product(range(warps.tiles), range(warps.columns)):
                 left, right = (
                     np.stack([word(x, w) for w in t], 1) for x, t in ((a, a_tiles[i]), (b, b_tiles[j]))
@@ -223,7 +223,7 @@ def test_fragments_meet_their_own_numbers(few, k_fast):
         for line, s in itertools.product(range(16 * warps.tiles), range(few)):
             i, lane = of(line, s)
             result[line0 + line, s] += acc[lane, i]
-    np.testing.assert_allclose(result, wide @ thin.T, atol=1e-9)
+    np.testing.assert_allclose(result, wide @ small.T, atol=1e-9)
 
 
 # --- what they compute ------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_code_run_on_the_host_agrees_with_numpy(variant, dtype, one):
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", [f16, f32], ids=str)
 def test_compiles_without_spills(dtype: DType, target: str):
-    """Every layout of both operands, whole runs and single numbers, for each count of thin lines."""
+    """Every layout of both operands, whole runs and single numbers, for each count of lines of the small operand."""
     (device,) = (d for d in DEVICES if d.target == target)
     every = [
         gemm(few, 4096, 4096, trans_a=ta, trans_b=tb, dtype=dtype, alignment=alignment)
@@ -266,7 +266,7 @@ def test_compiles_without_spills(dtype: DType, target: str):
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_tensor_core_kernels_compile_without_spills(target: str):
-    """Both layouts of the wide operand for each count of thin lines."""
+    """Both layouts of the wide operand for each count of lines of the small operand."""
     (device,) = (d for d in DEVICES if d.target == target)
     every = [gemm(few, 4096, 512, trans_b=tb, dtype=f16) for few in (64, 32, 16, 8) for tb in (False, True)]
     for r in every if EVERYTHING else every[target == "sm_80" :: 4]:

@@ -19,7 +19,7 @@ from ptx_support import ALL, regions_of
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.dsl import cuda, int32
-from aicf.cuda_kernels.ptx import fence_memory, launch_next
+from aicf.cuda_kernels.ptx import fence_memory, launch_dependents
 from aicf.device.runtime import runtime
 from aicf.graph.run.capture import capture
 from aicf.registry.variant import In, Launch, Out
@@ -66,8 +66,8 @@ OTHERS = [
     ("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
     ("cuda.reduce_columns.v1", region("reduce_mean", (20000, 30), axes=(0,))),
     ("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
-    ("cuda.rows_held.v2", region("cross_entropy", (30, 10), desc((30,), i64))),
-    ("cuda.rows_held.v2", region("softmax", (30, 1000))),
+    ("cuda.rows_resident.v2", region("cross_entropy", (30, 10), desc((30,), i64))),
+    ("cuda.rows_resident.v2", region("softmax", (30, 1000))),
     ("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
     ("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     ("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
@@ -206,12 +206,12 @@ def test_a_chain_of_kernels_of_all_kinds_replayed_is_as_eager_bit_for_bit(device
 def step(slow: str, factor: int) -> Launch:
     """y = factor x + 1; after a while, before it reads ("read") or before it writes ("write"), or at once (""). The next kernel may
     begin long before."""
-    fence, let_go = fence_memory("gpu"), launch_next()
+    fence, early = fence_memory("gpu"), launch_dependents()
     reads, writes = (64 if slow == what else 0 for what in ("read", "write"))
 
     def kernel(x, y):
         i = cuda.grid(1)
-        let_go()
+        early()
         for _ in range(reads):
             fence()
         value = x[i]

@@ -75,7 +75,7 @@ def test_epilogues(gpu, variant, make):  # noqa: F811
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("name", sorted(batches(8, 8, 8, f32)))
 def test_batches(gpu, name):  # noqa: F811
-    for variant in ("cuda.gemm_fma_128x128.v1", "cuda.gemm_fma_64x128_parts4.v1"):
+    for variant in ("cuda.gemm_fma_128x128.v1", "cuda.gemm_fma_64x128_sliced4.v1"):
         check(gpu, variant, batches(132, 136, 72, f32)[name])
 
 
@@ -97,7 +97,7 @@ def test_rows_that_begin_anywhere_are_copied(gpu, ta, tb):  # noqa: F811
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_row(gpu, bad):  # noqa: F811
     """What lies beyond an edge is zero, not what follows in memory."""
-    case = Case("cuda.gemm_fma_64x128_parts4.v1", padded(70, 68, 36, tb=True))
+    case = Case("cuda.gemm_fma_64x128_sliced4.v1", padded(70, 68, 36, tb=True))
     operands = operands_for(case, 1)
     operands.arrays[0][3, 5] = bad
     (got,) = launch_case(gpu, case, operands.memory)

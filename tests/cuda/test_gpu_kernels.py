@@ -330,7 +330,7 @@ def test_labels_out_of_range_and_extreme_logits(gpu, classes):
     rng = np.random.default_rng()
     x, dloss = (rng.normal(size=(n, classes)) * 1e4).astype(np.float32), rng.normal(size=n).astype(np.float32)
     bad = np.array([False, True, True, False, True, False])
-    for variant in ("cuda.rows_held.v2", "cuda.rows_streamed.v2", "cuda.rows_serial.v2"):
+    for variant in ("cuda.rows_resident.v2", "cuda.rows_streamed.v2", "cuda.rows_serial.v2"):
         forward = Case(variant, region("cross_entropy", x.shape, desc((n,), i64)))
         (loss, peak, rsum) = got = launch_case(gpu, forward, [x, labels])
         assert_close(forward, got, reference(forward, [x, labels]))
@@ -406,7 +406,7 @@ def test_a_tensor_taken_twice(gpu):
     Case("cuda.dropout_philox.v1", region("dropout", (100_001,), desc((2,), i64), rate=0.5, layer=1)),
     Case("cuda.reduce_rows.v1", region("reduce_sum", (300001,), axes=(0,))),
     Case("cuda.reduce_columns.v1", region("reduce_sum", (50000, 10), axes=(0,))),
-    Case("cuda.rows_held.v2", region("cross_entropy", (100, 1000), desc((100,), i64))),
+    Case("cuda.rows_resident.v2", region("cross_entropy", (100, 1000), desc((100,), i64))),
 ], ids=str)  # fmt: skip
 def test_repeats_bit_for_bit(gpu, case):
     memory = operands_for(case).memory

@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 FAMILIES = [
     "gemm_naive", "gemm_tiled_128x128", "gemm_tiled_64x64_split", "gemm_mma_32x32", "gemm_mma_128x256", "gemv_simt", "gemv_mma",
-    "gemm_wgmma_128x256", "gemm_wgmma_128x128_pingpong", "gemm_wgmma_256x128_cluster2", "gemm_wgmma_64x64", "gemm_wgmma_64x64_parts2",
+    "gemm_wgmma_128x256", "gemm_wgmma_128x128_pingpong", "gemm_wgmma_256x128_cluster2", "gemm_wgmma_64x64", "gemm_wgmma_64x64_cluster_split2",
     "gemm_wgmma_64x64_split", "gemm_wgmma_64x64_packed", "gemm_wgmma_128x256_stream", "gemm_wgmma_128x128_120_pingpong",
-    "gemm_fma_128x128", "gemm_fma_64x128_parts4",
+    "gemm_fma_128x128", "gemm_fma_64x128_sliced4",
 ]  # fmt: skip
 EVERY = [name for name in (v.split(".")[1] for v in VARIANTS) if "gem" in name]
 # m, n, k, the type, and how many families there are at least that take it

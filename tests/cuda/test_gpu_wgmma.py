@@ -15,8 +15,8 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import (
     ALL,
     BY_NAME,
+    CLUSTER_SPLIT,
     OTHERS,
-    PARTS,
     SPLITS,
     TILINGS,
     TRANSPOSES,
@@ -41,9 +41,9 @@ from aicf.types import DType, Precision, TensorSpec, bf16, f8e4m3, f16, f32, i64
 
 pytestmark = pytest.mark.gpu
 
-IDS = sorted(v.id for v in VARIANTS.values() if v not in PARTS.values())
+IDS = sorted(v.id for v in VARIANTS.values() if v not in CLUSTER_SPLIT.values())
 DIVIDED = sorted(v.id for v in SPLITS.values())
-SHARED_TILES = sorted(v.id for v in PARTS.values())
+SHARED_TILES = sorted(v.id for v in CLUSTER_SPLIT.values())
 BOTH = (f16, bf16)
 NAMES = sorted(batches(8, 8, 8))
 EPILOGUES = [residual, stashed, activated, backward]
@@ -223,7 +223,7 @@ def test_long_sums_of_bytes(gpu, variant):  # noqa: F811
 @pytest.mark.parametrize("variant", SHARED_TILES)
 @pytest.mark.parametrize("more", [0, 2])
 def test_blocks_that_share_a_tile(gpu, variant, more):  # noqa: F811
-    """Parts of no slice, of one, of more than the ring has; edges both ways; more clusters than run at once; what follows. Twice is
+    """KSplit of no slice, of one, of more than the ring has; edges both ways; more clusters than run at once; what follows. Twice is
     the same bit for bit. Types and transposes take turns."""
     i = SHARED_TILES.index(variant) + more
     how = BOTH[i // 2 % 2], *TRANSPOSES[i % 4]

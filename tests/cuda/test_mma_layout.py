@@ -29,8 +29,8 @@ from machines.mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
 from aicf.cuda_kernels.gemm.mma import Tiling
-from aicf.cuda_kernels.gemm.mma_body import held_of, layout_of, sums_of
-from aicf.cuda_kernels.gemm.mma_stages import Brought, Fragments, Stored
+from aicf.cuda_kernels.gemm.mma_body import layout_of, sums_of, thread_tile_of
+from aicf.cuda_kernels.gemm.mma_stages import Fragments, StageLoad, Stored
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import DType, Precision, bf16, f16, f32
@@ -52,9 +52,9 @@ SLICES = [
 
 def offsets(stored: Stored) -> np.ndarray:
     """Of each element, (lines, depth). What `Stored.offset` computes, where it calls a plain function."""
-    turn, line, k = stored.turn().args[0], *np.indices((stored.lines, stored.depth))
-    row, along = (k, line) if stored.lines_fast else (line, k)
-    return row * stored.row + (along * stored.itemsize ^ turn(row))
+    swizzle, line, k = stored.swizzle().args[0], *np.indices((stored.lines, stored.depth))
+    row, along = (k, line) if stored.mn_major else (line, k)
+    return row * stored.row + (along * stored.itemsize ^ swizzle(row))
 
 
 @pytest.mark.parametrize("stored", SLICES, ids=str)
@@ -67,16 +67,16 @@ def test_each_element_has_a_place_of_its_own(stored):
 @pytest.mark.parametrize("stored", SLICES, ids=str)
 @pytest.mark.parametrize("width", [2, 4, 8, 16])
 @pytest.mark.parametrize("threads", [128, 256])
-def test_every_byte_is_brought_once(stored, width, threads):
+def test_every_byte_is_loaded_once(stored, width, threads):
     if width < stored.itemsize or threads * width < stored.row:
         pytest.skip("no such units")
-    brought, at, seen = Brought(stored, width, threads), offsets(stored), []
+    load, at, seen = StageLoad(stored, width, threads), offsets(stored), []
     for thread in range(threads):
-        line, k = brought.first().args[0](thread)
-        for i, (turned, added) in enumerate(brought.to):
-            place = (int(at[line, k]) ^ turned) + added
-            down = i * brought.apart
-            assert place == at[(line, k + down) if stored.lines_fast else (line + down, k)]
+        line, k = load.first().args[0](thread)
+        for i, (flipped, added) in enumerate(load.to):
+            place = (int(at[line, k]) ^ flipped) + added
+            down = i * load.apart
+            assert place == at[(line, k + down) if stored.mn_major else (line + down, k)]
             assert place % width == 0
             seen += range(place, place + width)
     assert sorted(seen) == list(range(stored.nbytes))
@@ -96,8 +96,8 @@ def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
         base = [int(at[corner + line, k]) for line, k in start]
         for step, fragments in enumerate(part.places):
             for i, places in enumerate(fragments):
-                for number, (turned, added) in enumerate(places):
-                    found = [(b ^ turned) + added for b in base]
+                for number, (flipped, added) in enumerate(places):
+                    found = [(b ^ flipped) + added for b in base]
                     if stored.by_numbers:
                         assert len({x % 128 // 4 for x in found}) == 32
                         low, high = (number % 2, number // 2) if first else (number // 2, number % 2)
@@ -120,25 +120,25 @@ def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
 def test_sums_of_columns_meet_those_of_the_other_rows(tiling):
     """Every element of a tile once, in the sum of its column; every sum in a place of its own."""
     across, m, n = tiling.warps_n, tiling.m, tiling.n
-    held, warp_m, warp_n = held_of(tiling), m // tiling.warps_m, n // across
+    thread_tile, warp_m, warp_n = thread_tile_of(tiling), m // tiling.warps_m, n // across
     place, at = layout_of(tiling).element(), in_python(sums_of(tiling))
     tile = np.random.default_rng().normal(size=(m, n))
-    shared, met = np.full(held.lines * n, np.nan), np.zeros((m, n), int)
+    shared, met = np.full(thread_tile.lines * n, np.nan), np.zeros((m, n), int)
     for thread in range(tiling.threads):
         lane, warp = thread % 32, thread // 32
-        sums = np.zeros(max(held.columns) + 1)
-        for i, column_held in enumerate(held.columns):
+        sums = np.zeros(max(thread_tile.columns) + 1)
+        for i, mine in enumerate(thread_tile.columns):
             row, column = place(i, 0, lane)
             row, column = row + warp // across * warp_m, column + warp % across * warp_n
-            sums[column_held] += tile[row, column]
+            sums[mine] += tile[row, column]
             met[row, column] += 1
         for i, total in enumerate(sums):
-            to = at(thread) + i // held.width * held.apart + i % held.width
+            to = at(thread) + i // thread_tile.width * thread_tile.apart + i % thread_tile.width
             assert np.isnan(shared[to])
             shared[to] = total
     assert (met == 1).all()
     np.testing.assert_allclose(
-        shared.reshape(held.lines, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
+        shared.reshape(thread_tile.lines, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
     )
     assert 4 * shared.size <= tiling.shared(2)
 

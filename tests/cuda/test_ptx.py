@@ -67,12 +67,12 @@ INSTRUCTIONS: Instructions = {
     "wgmma.fence.sync.aligned": (ptx.fence_products(), lambda f: lambda a, m, x: f()),
     "wgmma.commit_group.sync.aligned": (ptx.commit_products(), lambda f: lambda a, m, x: f()),
     "wgmma.wait_group.sync.aligned 1": (ptx.wait_products(1), lambda f: lambda a, m, x: f()),
-    "setmaxnreg.dec.sync.aligned.u32 40": (ptx.keep_registers(40), lambda f: lambda a, m, x: f()),
-    "setmaxnreg.inc.sync.aligned.u32 232": (ptx.take_registers(232), lambda f: lambda a, m, x: f()),
+    "setmaxnreg.dec.sync.aligned.u32 40": (ptx.setmaxnreg_dec(40), lambda f: lambda a, m, x: f()),
+    "setmaxnreg.inc.sync.aligned.u32 232": (ptx.setmaxnreg_inc(232), lambda f: lambda a, m, x: f()),
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.load_matrices(), lambda f: lambda a, m, x: int32(f(a)[0])),
     "stmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.store_matrices(), lambda f: lambda a, m, x: f(a, a, a, a, a)),
     "ex2.approx.ftz.f32": (ptx.tanh_for_halves(), lambda f: lambda a, m, x: int32(f(x))),
-    "mov.b32": (ptx.forget(), lambda f: lambda a, m, x: f(x)),
+    "mov.b32": (ptx.opaque(), lambda f: lambda a, m, x: f(x)),
     "cvt.rn.f16x2.f32": (ptx.pack_halves(f16), lambda f: lambda a, m, x: int32(f(x, x))),
     "cvt.rn.bf16x2.f32": (ptx.pack_halves(bf16), lambda f: lambda a, m, x: int32(f(x, x))),
 }  # fmt: skip
@@ -105,8 +105,8 @@ def test_assembles_to_its_instruction(group):
 def test_every_intrinsic_is_assembled_somewhere():
     """Those that are in no table are in kernels of their own, in the files of tests beside this one."""
     elsewhere = {"add_half2", "approximate", "larger", "copy_async", "load_units", "store_units", "commit_copies", "wait_copies",
-                 "shared_address", "read_fragments", "multiply_steps", "multiply_held", "multiply_words", "describe", "multiply_slabs",
-                 "finish_products", "global_address", "scatter_sums", "settle", "load_front", "multiply_quad", "turn_runs", "load_held"}  # fmt: skip
+                 "shared_address", "read_fragments", "multiply_steps", "multiply_fragments", "multiply_words", "describe", "multiply_k_tiles",
+                 "finish_products", "global_address", "scatter_sums", "optimization_barrier", "load_front", "multiply_quad", "transpose_runs", "load_register_operand"}  # fmt: skip
     here = {intrinsic.factory.__name__ for intrinsic, _ in [*INSTRUCTIONS.values(), *OTHERS.values()]}
     assert here | elsewhere == set(ptx.__all__) - {"Place", "Places", "Words", "assemble", "instruction"}
 

@@ -64,7 +64,9 @@ def test_the_larger_of_two(compute):
 
 def test_numbers_settle(compute):
     x = numbers(-1, 1, np.nan, INF)
-    np.testing.assert_array_equal(compute(applied(ptx.settle(), 1), regions_of([REAL], REAL), [x]), x)
+    np.testing.assert_array_equal(
+        compute(applied(ptx.optimization_barrier(), 1), regions_of([REAL], REAL), [x]), x
+    )
 
 
 def test_pairs_of_halves_are_added(compute):

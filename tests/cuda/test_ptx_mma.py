@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kernel_cases import desc
 from machines.mma_machine import Machine
-from mma_kernels import LINES, brought, multiplied
+from mma_kernels import LINES, multiplied, staged
 from ptx_support import PLACES, OnGpu, code, regions_of
 from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 
@@ -44,12 +44,12 @@ COPIES = [
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("width, transposed, nbytes", COPIES)
-def test_matrices_are_brought_and_read(compute, width, transposed, nbytes):
+def test_matrices_are_staged_and_read(compute, width, transposed, nbytes):
     """Lane 4 r + c gets two neighbours of row r, or of column r, of each; what there is none of is 0."""
     x = np.random.default_rng().integers(1, 2**15, 256).astype(np.uint16).view(np.float16)
     nbytes -= nbytes % width
     r = regions_of([desc((256,), f16)], desc((32, 4), i32))
-    got = compute(brought(width, transposed, nbytes), r, [x])
+    got = compute(staged(width, transposed, nbytes), r, [x])
     there = np.where(np.arange(256) * 2 < nbytes, x.view(np.uint16), 0).reshape(4, 8, 8)
     words = np.ascontiguousarray(there.transpose(0, 2, 1) if transposed else there).view(np.uint32)
     np.testing.assert_array_equal(got.view(np.uint32), words.reshape(4, 32).T)
@@ -65,14 +65,14 @@ PRODUCTS = [(kind, fast, 4 - 3 * fast) for kind, fast in itertools.product(KINDS
 
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("kind, lines_fast, steps", PRODUCTS)
-def test_products(compute, kind, lines_fast, steps):
+@pytest.mark.parametrize("kind, mn_major, steps", PRODUCTS)
+def test_products(compute, kind, mn_major, steps):
     dtype: Any = KINDS[kind]
     k, rng = steps * 32 // dtype.itemsize, np.random.default_rng()
     a, b = (rng.normal(size=(LINES, k)).astype(dtype.numpy) for _ in range(2))
-    given = [np.ascontiguousarray(x.T) if lines_fast else x for x in (a, b)]
+    given = [np.ascontiguousarray(x.T) if mn_major else x for x in (a, b)]
     r = regions_of([desc(x.shape, dtype) for x in given], desc((LINES, LINES), f32))
-    got = compute(multiplied(kind, lines_fast, steps), r, given)
+    got = compute(multiplied(kind, mn_major, steps), r, given)
     a, b = a.astype(np.float64), b.astype(np.float64)
     assert (abs(got - a @ b.T) <= 2 * ERRORS[kind] * (abs(a) @ abs(b).T)).all()
     if kind == "tf32":
@@ -89,7 +89,7 @@ def test_kernels_compile():
         (2, "st.shared.b16"),
     ):
         made = code(
-            brought(width, width == 4, 512), regions_of([desc((256,), f16)], desc((32, 4), i32)), "sm_80"
+            staged(width, width == 4, 512), regions_of([desc((256,), f16)], desc((32, 4), i32)), "sm_80"
         )
         assert text in made and made.count("ldmatrix") == 1 and (".trans" in made) == (width == 4)
     for kind, count in (("bf16", 4), ("tf32x3", 12)):

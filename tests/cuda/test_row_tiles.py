@@ -61,7 +61,7 @@ def test_tiles_cover_rows_within_registers():
             shape = tuple(int(2 ** rng.uniform(0, k)) for k in (16, 18))
             r = make(shape, dtype)
             streamed = tiles.streamed(r, True)
-            for tile in (tiles.held(r), tiles.clustered(r), streamed):
+            for tile in (tiles.resident_tile(r), tiles.clustered(r), streamed):
                 if tile is None:
                     continue
                 assert (

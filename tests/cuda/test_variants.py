@@ -138,7 +138,7 @@ def test_tensor_cores_take_any_rows_and_the_widest_tiles_those_of_whole_words(r,
 
 
 def widths(r: RegionSpec) -> list[tuple[bool, int]]:
-    return [(o.lines_fast, o.width) for o in gemm_mma.operands(r)]
+    return [(o.mn_major, o.width) for o in gemm_mma.operands(r)]
 
 
 @pytest.mark.spec("D9", "D10")
@@ -193,7 +193,7 @@ def test_tensor_cores_where_there_are_some():
     assert best(gemm(8192, 8191, 8192, dtype=f16)).endswith("_packed")
     assert best(gemm(4096, 4096, 4096)) == "gemm_fma_128x128"
     assert best(gemm(4096, 4096, 4096, precision=Precision.tf32x3)).endswith("_tf32x3")
-    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).endswith("_held")
+    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).endswith("_rs")
     reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))
     assert str(reject) == "needs sm_80 or newer; t4 is sm_75"
 

@@ -38,8 +38,8 @@ import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
-from aicf.cuda_kernels.gemm.wgmma_scheduler import within_bands
-from aicf.cuda_kernels.gemm.wgmma_tiling import CHUNK_BYTES, SHARED, Tiling
+from aicf.cuda_kernels.gemm.wgmma_scheduler import grouped_raster
+from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, SUBTILE_BYTES, Tiling
 from aicf.cuda_kernels.tiles.pairs import functions
 from aicf.device.spec import preset
 from aicf.registry.select import select
@@ -86,14 +86,14 @@ def test_takes_words_and_bytes(types):
         assert reject is None if takes(t, types) else "fp8 sums take turns" in str(reject), reject
     assert {str(t) for t in TILINGS if t.sums_by_slices} == {
         "256x128", "256x128_cluster2", "128x192", "128x128", "128x128_cluster2", "128x64", "64x128", "64x64",
-        "128x128_parts2", "128x64_parts2",
+        "128x128_cluster_split2", "128x64_cluster_split2",
     }  # fmt: skip
 
 
 def test_sums_of_parts_are_no_strict_ones():
     for name, variant in VARIANTS.items():
         reject = variant.supported(replace(product(64, 64, 64), strict=True), H200)
-        assert (str(reject) if reject else "").endswith("strict takes one sum") == ("_parts" in name)
+        assert (str(reject) if reject else "").endswith("strict takes one sum") == ("_cluster_split" in name)
 
 
 def test_needs_hopper_itself():
@@ -111,7 +111,7 @@ def test_needs_hopper_itself():
 ])  # fmt: skip
 def test_takes_either_order(r, fast):
     assert all(v.supported(r, H200) is None for v in VARIANTS.values())
-    assert tuple(o.k_fast for o in gemm_wgmma.operands(r)) == fast
+    assert tuple(o.k_major for o in gemm_wgmma.operands(r)) == fast
 
 
 @pytest.mark.spec("D9")
@@ -158,14 +158,16 @@ def test_shared_memory_and_registers_suffice(t, staged):
     assert t.stages(staged) >= 3
     assert t.shared(staged) <= SHARED and t.blocks * (t.shared(staged) + 1024) <= SHARED + 1024
     assert t.n % t.cluster == 0 == t.n // t.cluster % 64, "a block brings whole boxes of 64 lines"
-    assert t.m == 64 * t.row_blocks * t.members and t.consumers == t.teams * t.members
-    assert t.parts == 1 or (t.cluster == t.teams == 1 and t.finished % 4 == 0 and t.together <= 8)
-    assert t.slots_at(staged) % 16 == 0 == t.met_at(staged) % 8
+    assert t.m == 64 * t.row_blocks * t.cooperative and t.consumers == t.turn_groups * t.cooperative
+    assert t.cluster_split == 1 or (
+        t.cluster == t.turn_groups == 1 and t.finished % 4 == 0 and t.together <= 8
+    )
+    assert t.slots_at(staged) % 16 == 0 == t.split_barriers_at(staged) % 8
     assert (
         t.barriers_at(staged)
-        >= t.stages(staged) * t.stage_bytes + t.buffers(staged) * t.consumers * CHUNK_BYTES
+        >= t.stages(staged) * t.stage_bytes + t.buffers(staged) * t.consumers * SUBTILE_BYTES
     )
-    assert t.buffers(staged) in (2 * staged, max(2, staged) * (staged > 0)), "two chunks at least"
+    assert t.buffers(staged) in (2 * staged, max(2, staged) * (staged > 0)), "two subtiles at least"
     per_thread = 65536 // (t.threads * t.blocks) // 8 * 8
     if t.registers is None:
         assert min(per_thread, 255) >= t.sums + 90
@@ -178,21 +180,21 @@ def test_shared_memory_and_registers_suffice(t, staged):
 @pytest.mark.parametrize(
     "rows, columns, layers", [(1, 1, 1), (3, 5, 1), (8, 2, 3), (19, 7, 2), (1, 20, 1), (40, 1, 4)]
 )
-@pytest.mark.parametrize("band", [1, 5, 8])
-def test_every_tile_is_visited_once_and_neighbours_in_time_are_near(rows, columns, layers, band):
-    where = bodies(Machine(0)).of(within_bands(band, layers > 1))
+@pytest.mark.parametrize("group_m", [1, 5, 8])
+def test_every_tile_is_visited_once_and_neighbours_in_time_are_near(rows, columns, layers, group_m):
+    where = bodies(Machine(0)).of(grouped_raster(group_m, layers > 1))
     visited = [where(tile, rows, columns) for tile in range(rows * columns * layers)]
     assert sorted(visited) == list(itertools.product(range(rows), range(columns), range(layers)))
     assert [v[2] for v in visited] == sorted(v[2] for v in visited)
-    assert all(abs(a[0] - b[0]) <= band for a, b in itertools.pairwise(visited) if a[1:] == b[1:])
+    assert all(abs(a[0] - b[0]) <= group_m for a, b in itertools.pairwise(visited) if a[1:] == b[1:])
 
 
 def test_bands_are_about_as_high_as_what_runs_at_once_is_wide():
     """With that, the fewest bytes come from memory: docs/kernels/gemm.md has the count."""
-    bands = {str(t): t.band for t in TILINGS}
-    assert (bands["128x256"], bands["128x256_cluster2"], bands["256x128_cluster2"]) == (16, 8, 4)
+    groups = {str(t): t.group_m for t in TILINGS}
+    assert (groups["128x256"], groups["128x256_cluster2"], groups["256x128_cluster2"]) == (16, 8, 4)
     for t in TILINGS:
-        high = t.band * t.m * t.cluster
+        high = t.group_m * t.m * t.cluster
         assert 0.7 < high / (132 * t.blocks * t.m * t.columns / high) < 1.4
 
 
@@ -308,7 +310,7 @@ def test_compiles_what_takes_the_most_registers(t):
 def test_strict_epilogues_call_the_functions_that_ops_call_alone():
     """Those that are as exact as halves need them give other last bits."""
     assert {name for name, _ in functions()} == wgmma_cost.SHORTENED
-    t = Tiling(128, 128, 2, teams=2)
+    t = Tiling(128, 128, 2, ping_pong=True)
     for strict in (False, True):
         r = replace(activated(1000, 1000, 1000, keep=("d",)), strict=strict)
         compiled(t, r)
@@ -325,7 +327,7 @@ COOPERATIVE = {
     "setmaxnreg.dec": 1,
     "setmaxnreg.inc": 1,
     "barrier.cluster.arrive": 1,
-    "bar.sync": 4 * 2 * 2,  # for each chunk, before and after, of either consumer
+    "bar.sync": 4 * 2 * 2,  # for each subtile, before and after, of either consumer
     "bar.arrive": 0,
     "stmatrix": 16,
     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group": 4,
@@ -334,14 +336,14 @@ PINGPONG = {
     **COOPERATIVE,
     "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16": 0,
     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16": 2 * 4,
-    "bar.sync": 4 * 2 * 2 + 2,  # and one at which each team waits for its turn
+    "bar.sync": 4 * 2 * 2 + 2,  # and one at which each turn group waits for its turn
     "bar.arrive": 2,
 }
 
 
 @pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("t, expected", [
-    (Tiling(128, 256, 2, cluster=2), COOPERATIVE), (Tiling(128, 128, 2, teams=2, cluster=2), PINGPONG),
+    (Tiling(128, 256, 2, cluster=2), COOPERATIVE), (Tiling(128, 128, 2, ping_pong=True, cluster=2), PINGPONG),
 ], ids=str)  # fmt: skip
 def test_the_code_has_the_instructions_that_it_should(t, expected):
     r = product(1000, 1000, 1000, ta=True)
@@ -383,7 +385,7 @@ def test_costs_tell_large_from_small():
     assert best(256, 256, 256) == "64x64"
     assert best(512, 512, 512).startswith("64x64")
     for sizes in ((16, 4096, 4096), (128, 4096, 4096)):
-        assert "_parts" in best(*sizes), "tiles for half of the multiprocessors, or fewer"
+        assert "_cluster_split" in best(*sizes), "tiles for half of the multiprocessors, or fewer"
     assert "pingpong" in best(8192, 8192, 512), "where tiles end often"
     for n in (256, 1024):
         found = costs(n, n, n)

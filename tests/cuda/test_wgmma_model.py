@@ -45,11 +45,13 @@ def run(
     tolerance: float = 0.0,
 ) -> None:
     launch = gemm_wgmma._launch(t, r, H200)
-    run_launch(launch, r, seed, grid or (launch.grid[0] if t.parts > 1 else t.cluster), machine, tolerance)
+    run_launch(
+        launch, r, seed, grid or (launch.grid[0] if t.cluster_split > 1 else t.cluster), machine, tolerance
+    )
 
 
 WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, registers=(40, 216))
-PINGPONG, PAIR = Tiling(64, 128, 2, teams=2), Tiling(64, 128, 1, cluster=2, registers=None)
+PINGPONG, PAIR = Tiling(64, 128, 2, ping_pong=True), Tiling(64, 128, 1, cluster=2, registers=None)
 
 
 @pytest.mark.sample(2, pool="on the model")
@@ -189,7 +191,7 @@ SAMPLE = {str(t): TRANSPOSES[i % 4] for i, t in enumerate(TILINGS)}
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, ta, tb", [
     pytest.param(t, *order, id=f"{t} {order}") for t in TILINGS for order in TRANSPOSES
-    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.sums <= 128 and t.cluster == t.parts == 1)
+    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.sums <= 128 and t.cluster == t.cluster_split == 1)
 ])  # fmt: skip
 def test_every_tiling_computes(t, ta, tb):
     run(t, product(*tiles_of(t), ta=ta, tb=tb), seed=random.randrange(2**32))
@@ -213,8 +215,8 @@ def test_blocks_of_a_cluster_wait_for_each_other(seed):
     run(t, stashed(*tiles_of(t)), seed=random.randrange(2**32))
 
 
-HALVED = Tiling(64, 128, 1, parts=2, registers=None)
-QUARTERED = Tiling(64, 64, 1, parts=4, registers=None)
+HALVED = Tiling(64, 128, 1, cluster_split=2, registers=None)
+QUARTERED = Tiling(64, 64, 1, cluster_split=4, registers=None)
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -222,7 +224,7 @@ QUARTERED = Tiling(64, 64, 1, parts=4, registers=None)
 @pytest.mark.parametrize("t, make, sizes", [
     (HALVED, residual, (72, 136, 136)), (HALVED, stashed, (40, 136, 1000)), (HALVED, product, (61, 40, 72)),
     (QUARTERED, stashed, (72, 72, 264)), (QUARTERED, product, (8, 64, 40)), (QUARTERED, residual, (64, 40, 136)),
-    (Tiling(128, 64, 1, parts=2, registers=None), residual, (136, 72, 200)), (Tiling(128, 128, 2, parts=2), product, (136, 128, 136)),
+    (Tiling(128, 64, 1, cluster_split=2, registers=None), residual, (136, 72, 200)), (Tiling(128, 128, 2, cluster_split=2), product, (136, 128, 136)),
 ], ids=lambda v: getattr(v, "__name__", str(v)))  # fmt: skip
 def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
     """In boxes and in runs; parts of as many slices, of more than the ring has, and of none."""
@@ -270,7 +272,7 @@ class Forgiving:
 
 
 class NoWaitForTheLastTile(Machine):
-    """Its third chunk is still being read when the next tile's first one takes its place."""
+    """Its third subtile is still being read when the next tile's first one takes its place."""
 
     def wait_stores_read(self, pending):
         return super().wait_stores_read(max(1, pending))
@@ -292,7 +294,7 @@ class NoPassingOn(Machine):
 
 
 class NoMeeting(Machine):
-    """Threads of a consumer do not wait for each other around a chunk of results."""
+    """Threads of a consumer do not wait for each other around a subtile of results."""
 
     def sync_threads(self, barrier, threads):
         return (lambda: None) if threads == 128 else super().sync_threads(barrier, threads)
@@ -360,7 +362,7 @@ class NoWaitForSums(Machine):
     """A consumer adds what is in its slots before all of it has come."""
 
     def wait_phase(self):
-        wait, met = super().wait_phase(), -(-START // 1024) * 1024 + HALVED.met_at(True)
+        wait, met = super().wait_phase(), -(-START // 1024) * 1024 + HALVED.split_barriers_at(True)
         return lambda at, parity: None if offset(at) == met else wait(at, parity)
 
 
@@ -376,7 +378,7 @@ class EarlyRelease(Machine):
 @pytest.mark.parametrize("t, machine", [
     *((SMALL, m) for m in (NoFence, NoWaitForStores, NoMeeting, NoWaitForProducts, NoWaitForSlices, NoRelease, EarlyRelease)),
     *((PINGPONG, m) for m in (NoTurns, NoPassingOn, NoRelease, EarlyRelease)),
-    (Tiling(64, 192, 2, teams=2), NoWaitForTheLastTile),
+    (Tiling(64, 192, 2, ping_pong=True), NoWaitForTheLastTile),
 ], ids=lambda v: getattr(v, "__name__", str(v)))  # fmt: skip
 def test_the_model_notices(t, machine):
     """Without any one of these, some order gives wrong numbers, or none comes to an end."""
@@ -403,8 +405,8 @@ def test_the_model_notices_who_leaves_too_early():
 def test_the_model_notices_descriptors_with_a_rank(monkeypatch):
     """Above what is within a block, an address has the block's rank, which would lengthen the step to the next 64 columns."""
 
-    def whole(k_fast):
-        bits = layout_bits(k_fast)
+    def whole(k_major):
+        bits = layout_bits(k_major)
         return device(lambda address: address >> 4 | bits)
 
     monkeypatch.setattr(body, "describe", whole)

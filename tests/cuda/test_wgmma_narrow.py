@@ -14,7 +14,7 @@ from test_wgmma import EPILOGUES, assert_clean
 from wgmma_cases import (
     ALL,
     H200,
-    NARROWED,
+    MIXED_WIDTHS,
     OTHERS,
     TRANSPOSES,
     activated,
@@ -33,7 +33,7 @@ from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16, f32
 
-TEAMS, SHARED = Tiling(64, 64, 2, teams=2, narrow=56), Tiling(128, 64, 2, narrow=56)
+PINGPONG, SHARED = Tiling(64, 64, 2, ping_pong=True, narrow=56), Tiling(128, 64, 2, narrow=56)
 
 
 def launch(t: Tiling, r: RegionSpec, strips: int, monkeypatch: pytest.MonkeyPatch):
@@ -49,12 +49,12 @@ def launch(t: Tiling, r: RegionSpec, strips: int, monkeypatch: pytest.MonkeyPatc
 def test_every_number_goes_where_it_belongs(ta, tb, strips, monkeypatch):
     """Narrow tiles on the left, others on the right, edges beyond both."""
     r = product(72, 520, 136, ta=ta, tb=tb)
-    run_launch(launch(TEAMS, r, strips, monkeypatch), r, 0, 1)
+    run_launch(launch(PINGPONG, r, strips, monkeypatch), r, 0, 1)
 
 
 @pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
-@pytest.mark.parametrize("t", [TEAMS, SHARED], ids=str)
+@pytest.mark.parametrize("t", [PINGPONG, SHARED], ids=str)
 @pytest.mark.parametrize("r", [
     activated(136, 456, 8, act="relu", tb=True),
     residual(136, 456, 8),
@@ -67,7 +67,7 @@ def test_epilogues_read_and_write_what_they_should(t, r, monkeypatch):
 
 @pytest.mark.parametrize("rows, columns, strips", [(3, 9, 0), (3, 9, 8), (2, 20, 16), (5, 8, 8)])
 def test_tiles_cover_the_results_once(rows, columns, strips):
-    t = replace(TEAMS, m=128)
+    t = replace(PINGPONG, m=128)
     python, sizes = bodies(Machine(0)), (rows * 128, columns * 64, 64, strips)
     where, count = python.of(placer(t, False)), python.of(counter(t))(sizes)
     seen = [where(tile, rows, count, sizes) for tile in range(rows * count)]
@@ -80,7 +80,7 @@ def test_tiles_cover_the_results_once(rows, columns, strips):
 
 
 MAPS = [then for then in EPILOGUES if then != "backward"]
-CODE = list(itertools.product(gemm_wgmma.NARROWED, TRANSPOSES, HALVES, MAPS))
+CODE = list(itertools.product(gemm_wgmma.MIXED_WIDTHS, TRANSPOSES, HALVES, MAPS))
 
 
 @pytest.mark.sample(1, pool="machine code")
@@ -96,7 +96,7 @@ def test_compiles_without_spills_or_serialized_products(t, order, dtype: DType, 
 def test_they_fill_the_last_wave():
     """4096 x 4096 is 1,024 tiles of 128 x 128: eight waves, of which one is three quarters full; with 16 narrow tiles in the place of 15
     it is 1,056, and each of 132 multiprocessors has eight, of which at most five are wide."""
-    (t,) = gemm_wgmma.NARROWED
+    (t,) = gemm_wgmma.MIXED_WIDTHS
     for size, strips, wide, narrow in ((4096, 16, 5, 3), (8192, 32, 17, 15), (2048, 0, 2, 0)):
         r = product(size, size, size, tb=True)
         assert wgmma_cost.strips(t, r, H200) == strips
@@ -104,7 +104,7 @@ def test_they_fill_the_last_wave():
 
 
 def test_refuses_with_the_value_seen():
-    (v,) = NARROWED.values()
+    (v,) = MIXED_WIDTHS.values()
     assert "n 1912 is under 1920" in str(v.supported(product(64, 1912, 64, tb=True), H200))
     assert "axes of the batch 1 is over 0" in str(v.supported(batches(64, 2048, 64)["alone"], H200))
     assert "fp8 sums take turns" in str(v.supported(other(64, 2048, 64, OTHERS[1]), H200))

@@ -30,7 +30,7 @@ from wgmma_cases import (
 
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
-from aicf.cuda_kernels.gemm.wgmma_columns import dealt, held_reads
+from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed, preloaded_reads
 from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WARPS, Tiling
 from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
@@ -71,7 +71,7 @@ def run_with_sums(t: Tiling, r: RegionSpec, seed: int = 0, machine: type[Machine
 @pytest.mark.parametrize("t", [SMALL, PINGPONG, PAIR, TALL], ids=str)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_several_results_leave_in_boxes(t, dtype):
-    """More chunks than buffers, tiles that hang over both ways."""
+    """More subtiles than buffers, tiles that hang over both ways."""
     r = activated(t.m * t.cluster + 8, t.n + 72, 72, dtype, act="relu")
     assert wgmma_cost.staged(t, r) == 2
     run(t, r, random.randrange(2**32))
@@ -109,10 +109,10 @@ def test_columns_are_added_up_beside_the_product(t, n, boxes, dtype):
     (batches(64, 64, 64)["alone"], ()),
 ])  # fmt: skip
 def test_which_operands_come_in_boxes(r, positions):
-    assert wgmma_cost.brought(r) == positions
+    assert wgmma_cost.tma_sources(r) == positions
 
 
-WIDE = Tiling(64, 192, 2, teams=2)  # three chunks of a tile, in two places
+WIDE = Tiling(64, 192, 2, ping_pong=True)  # three subtiles of a tile, in two places
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -125,7 +125,7 @@ def test_operands_come_in_boxes(t, make):
     run(t, make(p), random.randrange(2**32), tolerance=HALVES[f16])
 
 
-# Tilings of so many sums that words of a row are dealt out among lanes: of one read and of two, by slices, of two axes of a batch.
+# Tilings of so many sums that words of a row are distributed among lanes: of one read and of two, by slices, of two axes of a batch.
 FULL, FULL_TALL = Tiling(64, 128, 1, blocks=2, registers=(40, 112)), Tiling(128, 64, 1, registers=(40, 104))
 FULL_PAIR, FULL_WIDE = Tiling(128, 128, 2, registers=(40, 168)), Tiling(64, 256, 1, registers=(40, 224))
 
@@ -156,34 +156,34 @@ DEALT = {
 }
 
 
-def are_dealt(t: Tiling, r: RegionSpec) -> bool:
-    epilogue = gemm_wgmma.follows(t, r, None)[0]
-    return wgmma_cost.staged(t, r) > 0 and dealt(t, epilogue, held_reads(t, epilogue))
+def are_distributed(t: Tiling, r: RegionSpec) -> bool:
+    epilogue = gemm_wgmma.epilogue_arguments(t, r, None)[0]
+    return wgmma_cost.staged(t, r) > 0 and lane_distributed(t, epilogue, preloaded_reads(t, epilogue))
 
 
 @pytest.mark.sample(2, pool="on the model")
 @pytest.mark.spec("D7", "D10")
 @pytest.mark.parametrize("t, make", DEALT.values(), ids=DEALT.keys())
-def test_words_of_a_row_are_dealt_out(t, make):
+def test_words_of_a_row_are_distributed(t, make):
     r = make(t.m + 8, t.n + 72, 72)
-    assert are_dealt(t, r)
+    assert are_distributed(t, r)
     run(t, r, random.randrange(2**32), tolerance=HALVES[f16])
 
 
 @pytest.mark.sample(1, pool="on the model")
-def test_words_of_a_row_are_dealt_out_beside_sums_of_columns():
+def test_words_of_a_row_are_distributed_beside_sums_of_columns():
     t, r = dataclasses.replace(FULL_PAIR, slices=True), backward_of_a_row(136, 200, 72)
-    assert are_dealt(t, r)
+    assert are_distributed(t, r)
     run_with_sums(t, r, random.randrange(2**32))
 
 
-def test_words_are_dealt_out_where_registers_are_short():
+def test_words_are_distributed_where_registers_are_short():
     """Of fp8, beside sums of a slice; of heads, beside steps of two axes."""
     fp8, heads = other(64, 64, 64, OTHERS[1], activated), batches(64, 64, 64)["heads"]
-    found = [str(t) for t in TILINGS if t.sums_by_slices and are_dealt(t, fp8)]
+    found = [str(t) for t in TILINGS if t.sums_by_slices and are_distributed(t, fp8)]
     assert found == ["256x128", "256x128_cluster2", "128x192"]
-    assert [str(t) for t in TILINGS if are_dealt(t, heads)] == ["128x256", "128x256_cluster2"]
-    assert not any(are_dealt(t, activated(64, 64, 64)) for t in TILINGS)
+    assert [str(t) for t in TILINGS if are_distributed(t, heads)] == ["128x256", "128x256_cluster2"]
+    assert not any(are_distributed(t, activated(64, 64, 64)) for t in TILINGS)
 
 
 class OwnWords(Machine):
@@ -207,7 +207,7 @@ class NoWaitForOperands(Machine):
         return lambda at, parity: None if self._of_chunks(at) else wait(at, parity)
 
     def _of_chunks(self, at):
-        return offset(at) > max(self.current.block.barriers) - 8 * SMALL.chunks
+        return offset(at) > max(self.current.block.barriers) - 8 * SMALL.subtiles
 
 
 class EarlyOperands(Machine):

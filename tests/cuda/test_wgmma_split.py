@@ -18,7 +18,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import split_k as gemm_split
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
-from aicf.cuda_kernels.gemm.split_k import Parts
+from aicf.cuda_kernels.gemm.split_k import KSplit
 from aicf.cuda_kernels.gemm.wgmma_tiling import SPLIT, Tiling
 from aicf.registry.variant import Out, Work
 from aicf.types import bf16
@@ -36,10 +36,10 @@ def test_refuses_with_the_value_seen(r, reason):
 def test_the_workspace_holds_every_part_and_the_grid_their_tiles():
     r = residual(200, 304, 8192)
     for t in SPLIT:
-        variant, (_, parts) = SPLITS[f"gemm_wgmma_{t}_split"], wgmma_cost.best_parts(t, r, H200)
+        variant, (_, split) = SPLITS[f"gemm_wgmma_{t}_split"], wgmma_cost.best_split(t, r, H200)
         first, second = variant.build(r, H200)
-        assert parts.number > 1 and variant.query_workspace(r, H200) == 4 * parts.number * 200 * 304
-        assert second.args[1].value == parts.number
+        assert split.number > 1 and variant.query_workspace(r, H200) == 4 * split.number * 200 * 304
+        assert second.args[1].value == split.number
         assert t.cluster <= first.grid[0] <= 132 * t.blocks and first.grid[0] % t.cluster == 0
 
 
@@ -58,16 +58,16 @@ def test_chosen_for_few_results_of_long_sums(sizes, split):
         assert best.cost(r, H200).us < min(v.cost(r, H200).us for v in VARIANTS.values())
 
 
-TEAMS = Tiling(64, 128, 2, teams=2)
+PINGPONG = Tiling(64, 128, 2, ping_pong=True)
 
 
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("t, sizes, depth", [
-    (Tiling(64, 128, 1, blocks=2, registers=(40, 216)), (72, 136, 712), 128), (TEAMS, (72, 136, 712), 256),
-    (TEAMS, (64, 128, 1400), 640), (Tiling(64, 64, 1, registers=None), (70, 57, 200), 128),
+    (Tiling(64, 128, 1, blocks=2, registers=(40, 216)), (72, 136, 712), 128), (PINGPONG, (72, 136, 712), 256),
+    (PINGPONG, (64, 128, 1400), 640), (Tiling(64, 64, 1, registers=None), (70, 57, 200), 128),
 ])  # fmt: skip
 def test_every_part_goes_where_it_belongs(t, sizes, depth):
-    """Parts of whole slices, the last one shorter; of teams, each steps over as many slices as the other's tile has."""
+    """KSplit of whole slices, the last one shorter; of turn groups, each steps over as many slices as the other's tile has."""
     m, n, k = sizes
     r, rng, seed = (
         product(m, n, k, pitch=(None, -(-n // 8) * 8)),
@@ -77,12 +77,12 @@ def test_every_part_goes_where_it_belongs(t, sizes, depth):
     a, b = rng.integers(-2, 3, (m, k)), rng.integers(-2, 3, (k, n))
     rows = np.full((k, -(-n // 8) * 8), np.nan, np.float16)
     rows[:, :n] = b
-    parts = Parts(-(-k // depth), depth)
-    launch = gemm_wgmma._launch(t, r, H200, parts)
+    split = KSplit(-(-k // depth), depth)
+    launch = gemm_wgmma._launch(t, r, H200, split)
     launch = dataclasses.replace(launch, args=in_place_of_the_workspace(launch.args, Out(0)))
-    out = np.full(parts.number * m * n, np.nan, np.float32)
+    out = np.full(split.number * m * n, np.nan, np.float32)
     Machine(seed).launch(launch, [a.astype(np.float16).ravel(), rows.ravel()], [out], t.cluster)
-    for i, part in enumerate(out.reshape(parts.number, m, n)):
+    for i, part in enumerate(out.reshape(split.number, m, n)):
         of_k = slice(i * depth, (i + 1) * depth)
         np.testing.assert_array_equal(part, a[:, of_k] @ b[of_k], f"part {i}, seed {seed}")
 

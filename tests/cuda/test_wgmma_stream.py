@@ -16,7 +16,7 @@ from kernel_cases import HALVES
 from machines.hopper_bodies import bodies
 from machines.hopper_model import Machine, Stuck
 from test_wgmma import EPILOGUES, compiled
-from test_wgmma_results import FULL, are_dealt
+from test_wgmma_results import FULL, are_distributed
 from wgmma_cases import (
     ALL,
     BY_NAME,
@@ -38,28 +38,28 @@ from wgmma_cases import (
 from aicf.cuda_kernels.gemm import simt as gemm
 from aicf.cuda_kernels.gemm import stream_k as wgmma_stream
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm.stream_k_body import TOKEN, shares
+from aicf.cuda_kernels.gemm.stream_k_body import TOKEN, work_units
 from aicf.cuda_kernels.gemm.wgmma_tiling import STREAM, Tiling
 from aicf.types import bf16, f16
 
 # --- who has what -----------------------------------------------------------------------------------------------------
 
 
-def items_of(block, blocks, tiles, steps):
+def work_tiles_of(block, blocks, tiles, steps):
     """(of each item of a block, in order, its tile and its slices; whether the first is a head; which is a tail)"""
     machine = Machine(0)
     machine.grid = blocks
-    made = (bodies(machine).of(f) for f in shares(gemm.epilogue(product(8, 8, 8), 2)))
+    made = (bodies(machine).of(f) for f in work_units(gemm.epilogue(product(8, 8, 8), 2)))
     plan_of, tile_of, slices_of, place_of = made
     walk = block, blocks, tiles, 1, steps, steps, 0, 0
     plan = plan_of(walk, (8, 8, 8))
     first, one, end, at = *plan[:3], plan[7]
-    items = []
+    work_tiles = []
     for i in range(first, end):
         begin, count = slices_of(i, 0, walk, plan)
-        items.append((tile_of(i, plan), [place_of(step, walk) for step in range(begin, begin + count)]))
+        work_tiles.append((tile_of(i, plan), [place_of(step, walk) for step in range(begin, begin + count)]))
     assert first in (0, 1) and one == 1 and at < end
-    return items, first == 0, at - first if at else None
+    return work_tiles, first == 0, at - first if at else None
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_every_slice_is_summed_once_and_all_blocks_have_as_many(blocks, steps):
     for tiles in {blocks * w + r for w in (1, 2, 5) for r in (0, 1, blocks // 2, blocks - 1)}:
         found, counts = defaultdict(list), []
         for block in range(blocks):
-            items, has_head, tail = items_of(block, blocks, tiles, steps)
-            counts.append(sum(len(slices) for _, slices in items))
-            for i, (tile, slices) in enumerate(items):
+            work_tiles, has_head, tail = work_tiles_of(block, blocks, tiles, steps)
+            counts.append(sum(len(slices) for _, slices in work_tiles))
+            for i, (tile, slices) in enumerate(work_tiles):
                 found[tile].append((block, i == 0 and has_head, i == tail, slices))
         assert max(counts) - min(counts) <= 1 and sorted(found) == list(range(tiles))
         for parts in found.values():
@@ -90,8 +90,8 @@ def test_blocks_are_at_the_same_slices_at_a_time(tiles):
     """But for tails, which are some later."""
     blocks, steps = 132, 64
     for block in range(blocks):
-        (items, _, tail), time = items_of(block, blocks, tiles, steps), 0
-        for i, (_, slices) in enumerate(items):
+        (work_tiles, _, tail), time = work_tiles_of(block, blocks, tiles, steps), 0
+        for i, (_, slices) in enumerate(work_tiles):
             late = tiles % blocks * steps / blocks if i == tail else 0
             for step in slices:
                 assert abs((time - step - late + 1) % steps - 1) <= (i == tail)
@@ -102,7 +102,7 @@ def test_blocks_are_at_the_same_slices_at_a_time(tiles):
 
 ALONE = Tiling(64, 64, 1, registers=None, stream=True)
 PAIR = Tiling(128, 64, 2, stream=True)
-TEAMS = Tiling(64, 64, 2, teams=2, stream=True)
+PINGPONG = Tiling(64, 64, 2, ping_pong=True, stream=True)
 
 
 def junk(nbytes, seed=0):
@@ -123,7 +123,7 @@ def run(t, r, blocks, machine=Machine, at_once=0, workspace=None, tolerance=0.0)
 
 # tiles and blocks: one round, two, three; one tile is left over, or all but one
 ROUNDS = [(3, 2), (5, 4), (7, 4), (5, 2), (7, 3), (8, 3), (9, 4), (7, 2)]
-SHARED = [(t, *each, k) for t in (ALONE, TEAMS) for each in ROUNDS for k in (1, 200, 300)]
+SHARED = [(t, *each, k) for t in (ALONE, PINGPONG) for each in ROUNDS for k in (1, 200, 300)]
 SHARED = [*(SHARED if ALL else random.Random(0).sample(SHARED, 2)), (PAIR, 5, 3, 136)]
 
 
@@ -136,7 +136,7 @@ def test_shares(t, tiles, blocks, k):
     run(t, r, blocks, at_once=blocks)
 
 
-MAKES = [(t, make) for t in (ALONE, TEAMS) for make in (residual, stashed, activated)]
+MAKES = [(t, make) for t in (ALONE, PINGPONG) for make in (residual, stashed, activated)]
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -151,25 +151,25 @@ def test_epilogues(t, make):
 
 
 @pytest.mark.sample(1, pool="on the model")
-def test_words_of_a_row_that_are_dealt_out():
+def test_words_of_a_row_that_are_distributed():
     t = replace(FULL, blocks=1, stream=True)
     r = activated(2 * t.m + 8, t.n + 72, 264, tb=True)
-    assert are_dealt(t, r)
+    assert are_distributed(t, r)
     run(t, r, 4, at_once=4, tolerance=HALVES[f16])
 
 
 @pytest.mark.sample(1, pool="on the model")
 @pytest.mark.parametrize("name", ["alone", "heads"])
 def test_batches(name):
-    run(TEAMS, batches(72, 64, 136)[name], 5, at_once=5, tolerance=HALVES[f16])
+    run(PINGPONG, batches(72, 64, 136)[name], 5, at_once=5, tolerance=HALVES[f16])
 
 
 @pytest.mark.sample(1, pool="on the model")
 def test_launch_after_launch_on_the_same_workspace():
     r, device = product(64 * 5, 64, 200), replace(H200, sms=3)
-    workspace = junk(wgmma_stream.workspace(TEAMS, r, device))
+    workspace = junk(wgmma_stream.workspace(PINGPONG, r, device))
     for _ in range(3):
-        run(TEAMS, r, 3, at_once=3, workspace=workspace)
+        run(PINGPONG, r, 3, at_once=3, workspace=workspace)
 
 
 # --- that the model would notice --------------------------------------------------------------------------------------
@@ -194,18 +194,18 @@ class NoFlag(Machine):
 def test_the_model_notices(machine, at_once):
     with pytest.raises((AssertionError, Stuck)):
         for _ in range(10):
-            run(TEAMS, product(64 * 5, 64, 200), 3, machine=machine, at_once=at_once)
+            run(PINGPONG, product(64 * 5, 64, 200), 3, machine=machine, at_once=at_once)
 
 
 def test_the_model_notices_flags_that_stay():
     """As of a launch that was not the last one there."""
     r, device = product(64 * 5, 64, 200), replace(H200, sms=3)
-    workspace = junk(wgmma_stream.workspace(TEAMS, r, device))
-    _, flags = wgmma_stream.pointers(TEAMS, r, device)
+    workspace = junk(wgmma_stream.workspace(PINGPONG, r, device))
+    _, flags = wgmma_stream.pointers(PINGPONG, r, device)
     workspace[flags.offset :].view(np.int64)[:] = TOKEN
     with pytest.raises(AssertionError):
         for _ in range(10):
-            run(TEAMS, r, 3, at_once=3, workspace=workspace.copy())
+            run(PINGPONG, r, 3, at_once=3, workspace=workspace.copy())
 
 
 # --- what is taken ----------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def attention(dtype: DType, queries: int, keys: int, d: int, shift: int, in_regi
     )
     fence, commit, values_of = ptx.fence_products(), ptx.commit_products(), ptx.describe(False)
     score, first_of = scorer(dtype, chunks, in_registers), queries_of(d, in_registers)
-    weigh_values = ptx.multiply_slabs(dtype, d, 1, None, False)
+    weigh_values = ptx.multiply_k_tiles(dtype, d, 1, None, False)
     end_first, end_scores, end_sums = (
         ptx.finish_products(scores.count), ptx.finish_products(scores.count, 1), ptx.finish_products(sums.count)
     )  # fmt: skip
@@ -174,7 +174,7 @@ def queries_of(d: int, in_registers: bool) -> Any:
 
 def scorer(dtype: DType, chunks: int, in_registers: bool, chunk: int = 0) -> Any:
     """`score(acc, q, k)`: the products of 64 columns of q and of k, at shared address k, from this chunk on."""
-    multiply = ptx.multiply_slabs(dtype, KEYS, 1, None if in_registers else True, True)
+    multiply = ptx.multiply_k_tiles(dtype, KEYS, 1, None if in_registers else True, True)
     rows_of, at, more = ptx.describe(True), chunk * BOX, int(chunk > 0)
     words = permute(tuple(range(chunk * WORDS, (chunk + 1) * WORDS)))
     own = words if in_registers else device(lambda q: rows_of(uint32(q + uint32(at))))

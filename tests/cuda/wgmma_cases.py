@@ -17,11 +17,15 @@ from aicf.types import ActKind, DType, Precision, TensorDesc, bf16, f8e4m3, f8e5
 H200 = preset("h200")
 BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
-NARROWED = {f"gemm_wgmma_{t}": BY_NAME[f"gemm_wgmma_{t}"] for t in gemm_wgmma.NARROWED}  # for many columns
+MIXED_WIDTHS = {
+    f"gemm_wgmma_{t}": BY_NAME[f"gemm_wgmma_{t}"] for t in gemm_wgmma.MIXED_WIDTHS
+}  # for many columns
 STREAMS = {name: v for name, v in BY_NAME.items() if name.endswith("_stream")}
-VARIANTS = {name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *NARROWED, *STREAMS}}
+VARIANTS = {name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *MIXED_WIDTHS, *STREAMS}}
 PACKED = {f"gemm_wgmma_{t}_packed": vars(gemm_packed)[f"gemm_wgmma_{t}_packed"] for t in gemm_packed.TILINGS}
-PARTS = {name: v for name, v in VARIANTS.items() if "_parts" in name}  # whose blocks share tiles
+CLUSTER_SPLIT = {
+    name: v for name, v in VARIANTS.items() if "_cluster_split" in name
+}  # whose blocks share tiles
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 

@@ -150,7 +150,7 @@ def test_a_softmax_is_one_region_on_a_gpu_however_it_is_written(shape):
     for emit in (spelled_out, FORWARD["softmax"]):
         graph = graph_of(emit, "cuda", shape)
         (only,) = form_regions(lower(graph), graph, Selector(aicf.default_registry(), preset("h200")))
-        assert only.kernel_id in ("cuda.rows_held.v2", "cuda.rows_cluster.v1")
+        assert only.kernel_id in ("cuda.rows_resident.v2", "cuda.rows_cluster.v1")
 
 
 @pytest.mark.spec("E2")

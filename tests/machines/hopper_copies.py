@@ -95,18 +95,18 @@ class Copies:
 
         return store
 
-    def turn_runs(self, sources: tuple, targets: tuple) -> Any:
+    def transpose_runs(self, sources: tuple, targets: tuple) -> Any:
         """As `load_matrices`, of words."""
         store = self.store_shared()
 
-        def turn(source: int, target: int) -> None:
+        def transpose(source: int, target: int) -> None:
             thread, lane = self.current, self.current.index % 32
             for i, place in enumerate(sources):
                 rows = self._warp("ldmatrix", moved(source, place))
                 at = np.array([rows[8 * j + lane // 4] + lane % 4 * 4 for j in range(4)])
                 store(moved(target, targets[i]), *thread.block.shared[thread.block.at(at)])
 
-        return turn
+        return transpose
 
     def load_front(self, quad: Any) -> Any:
         load = self.load_shared()
@@ -120,15 +120,15 @@ class Copies:
 
     def multiply_quad(self, quad: Any) -> Any:
         load, front_of = self.load_shared(), self.load_front(quad)
-        held, ahead = 4 * len(quad.columns), quad.front // 4 - len(quad.columns)
+        columns, ahead = 4 * len(quad.columns), quad.front // 4 - len(quad.columns)
         into, row, column = (np.array(x) for x in zip(*(
             (i, 4 * run + e, h) for run, products in enumerate(quad.products) for i, e, h in products)))  # fmt: skip
         # of a sum, products come one after the other
         rounds = np.array([np.flatnonzero(into == i) for i in range(quad.sums)]).T
 
         def multiply(acc: tuple, front: tuple, a: int, next_a: int, next_b: int) -> tuple:
-            rows = [*front[held:], *(x for place in quad.rows[ahead:] for x in load(moved(a, place)))]
-            x, y = np.array(rows, np.float64), np.array(front[:held], np.float64)
+            rows = [*front[columns:], *(x for place in quad.rows[ahead:] for x in load(moved(a, place)))]
+            x, y = np.array(rows, np.float64), np.array(front[:columns], np.float64)
             sums = np.array(acc, np.float32)
             for at in rounds:
                 sums[into[at]] = x[row[at]] * y[column[at]] + sums[into[at]]
@@ -192,10 +192,10 @@ class Copies:
 
     fence_async_all = fence_async
 
-    def forget(self) -> Any:
+    def opaque(self) -> Any:
         return lambda x: x
 
-    settle = forget
+    optimization_barrier = opaque
 
     def pack_halves(self, dtype: Any) -> Any:
         return lambda low, high: tuple(np.array([low, high], np.float32).astype(dtype.numpy))

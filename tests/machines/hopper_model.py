@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from aicf.cuda_kernels.ptx.held import PLACES
-from aicf.cuda_kernels.ptx.wgmma import slab_text
+from aicf.cuda_kernels.ptx.register_operand import PLACES
+from aicf.cuda_kernels.ptx.wgmma import k_tile_text
 from aicf.registry.variant import Launch
 from machines.fibers import Fiber, Stuck
 from machines.hopper_bodies import Cuda, argument, bodies
 from machines.hopper_copies import RANK_AT, START, Copies, moved, offset
-from machines.wgmma_model import slab
+from machines.wgmma_model import k_tile
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -200,7 +200,7 @@ class Machine(Copies):
         if a is None:
             a = np.array([asked.words[member] for member in range(128)])
         sums = asked.sums
-        sums.registers = slab(text, sums.registers, a, b, more, lambda at: block.shared[block.at(at)])
+        sums.registers = k_tile(text, sums.registers, a, b, more, lambda at: block.shared[block.at(at)])
         group.done += 1
         return True
 
@@ -348,7 +348,7 @@ class Machine(Copies):
 
         return add
 
-    def of_warp(self) -> Any:
+    def warp_uniform(self) -> Any:
         """Also of the one thread that there is of a producer's."""
 
         def of(x: Any) -> Any:
@@ -362,11 +362,11 @@ class Machine(Copies):
 
     # --- products -----------------------------------------------------------------------------------------------------
 
-    def multiply_slabs(self, elements: Any, n: int, blocks: int, *config: Any) -> Any:
-        text, apart = slab_text(elements, n, blocks, *config), config[2:]
+    def multiply_k_tiles(self, elements: Any, n: int, blocks: int, *config: Any) -> Any:
+        text, apart = k_tile_text(elements, n, blocks, *config), config[2:]
         count = blocks * (apart[0] if apart else n // 2)
 
-        def multiply_slab(acc: Any, a: int, b: int, more: int) -> Sums:
+        def multiply_k_tile(acc: Any, a: int, b: int, more: int) -> Sums:
             """acc: numbers, or sums that are under way."""
             group, thread = self._group(), self.current
             own = a if isinstance(a, tuple | Words) else ()
@@ -381,9 +381,9 @@ class Machine(Copies):
             thread.asked += 1
             return asked.sums
 
-        return multiply_slab
+        return multiply_k_tile
 
-    def load_held(self) -> Any:
+    def load_register_operand(self) -> Any:
         """Into the same registers, which a product that is under way may read now or then."""
 
         def load(words: Any, address: int) -> Words:
@@ -418,7 +418,7 @@ class Machine(Copies):
 
         return finish
 
-    def keep_registers(self, count: int) -> Any:
+    def setmaxnreg_dec(self, count: int) -> Any:
         return lambda: None
 
-    take_registers = keep_registers
+    setmaxnreg_inc = setmaxnreg_dec

@@ -81,7 +81,7 @@ _PRODUCT = re.compile(
 )
 
 
-def slab(text: str, registers: np.ndarray, a: Any, b: int, more: int, read: Callable) -> np.ndarray:
+def k_tile(text: str, registers: np.ndarray, a: Any, b: int, more: int, read: Callable) -> np.ndarray:
     """What a piece of assembly with products makes of the sums (thread, number); `read` gets numbers at addresses. a: a
     descriptor, or (thread, word), each word 32 bits or a tuple of numbers."""
     registers, count = registers.copy(), registers.shape[1]

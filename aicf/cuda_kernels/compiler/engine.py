@@ -296,7 +296,7 @@ def bind(
     for at, memory in tables:
         args[at] = int(memory.handle)
 
-    def go(on: Any = stream, held: Any = tables) -> None:
+    def go(on: Any = stream, alive: Any = tables) -> None:
         if isinstance(on, Captured):
             on.launch(start.config, start.early, kernel, args)
         else:

@@ -1,4 +1,4 @@
-"""How blocks of a cluster that share a tile divide k, and how their sums meet: each block gets the others' sums of its own part
+"""How blocks of a cluster that share a tile divide k, and how they exchange sums: each block gets the others' sums of its own part
 of the columns, by way of its shared memory, and finishes these.
 
 Nobody waits before sending: a consumer's sums have slots in shared memory that nothing else uses, and a barrier there counts
@@ -20,47 +20,51 @@ RUN_BYTES = (
 )  # from one run of a thread's to its next: those of all threads lie side by side
 
 
-def divider(parts: int) -> Any:
-    """`divide(slices, part)`: of (the first slice, how many) those of a part: none, where there are fewer than parts."""
-    if parts == 1:
-        return device(lambda slices, part: slices)
+def divider(cluster_split: int) -> Any:
+    """`divide(slices, split)`: of (the first slice, how many) those of a split: none, where there are fewer than splits."""
+    if cluster_split == 1:
+        return device(lambda slices, split: slices)
 
-    def divide(slices, part):
+    def divide(slices, split):
         begin, count = slices
-        first = uint32(uint32(count) * uint32(part) // uint32(parts))
-        last = uint32(uint32(count) * uint32(part + uint32(1)) // uint32(parts))
+        first = uint32(uint32(count) * uint32(split) // uint32(cluster_split))
+        last = uint32(uint32(count) * uint32(split + uint32(1)) // uint32(cluster_split))
         return uint32(begin + first), uint32(last - first)
 
     return device(divide)
 
 
-def barriers_of_parts(tiling: Tiling, staged: bool) -> Any:
-    """`prepare(base)`: each consumer's barrier, and how many bytes it gets. By one thread, before blocks of the cluster meet."""
-    if tiling.parts == 1:
+def barriers_of_cluster_split(tiling: Tiling, staged: bool) -> Any:
+    """`prepare(base)`: each consumer's barrier, and how many bytes it gets. By one thread, before the cluster synchronizes."""
+    if tiling.cluster_split == 1:
         return device(lambda base: None)
     init, announce, consumers, sent = barrier_init(), expect(), tiling.consumers, tiling.sent_bytes
-    at = tiling.met_at(staged)
+    at = tiling.split_barriers_at(staged)
 
     def prepare(base):
         for consumer in range(consumers):
-            met = uint32(base + uint32(at + 8 * consumer))
-            init(met, uint32(1))
-            announce(met, uint32(sent))
+            barrier = uint32(base + uint32(at + 8 * consumer))
+            init(barrier, uint32(1))
+            announce(barrier, uint32(sent))
 
     return device(prepare)
 
 
 def gatherer(tiling: Tiling, staged: bool) -> Any:
-    """`gather(acc, base, group, member, part)`: of sums over a part of k, as `multiply_slabs` says, all of those of this
-    block's columns: its own, and the others' in the order of their parts from its own on. Blocks have met before."""
-    if tiling.parts == 1:
-        return device(lambda acc, base, group, member, part: acc)
-    parts, slots_at, met_at = tiling.parts, tiling.slots_at(staged), tiling.met_at(staged)
+    """`gather(acc, base, group, member, split)`: of sums over a split of k, as `multiply_k_tiles` says, all of those of this
+    block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before."""
+    if tiling.cluster_split == 1:
+        return device(lambda acc, base, group, member, split: acc)
+    cluster_split, slots_at, split_barriers_at = (
+        tiling.cluster_split,
+        tiling.slots_at(staged),
+        tiling.split_barriers_at(staged),
+    )
     sent, slot_bytes, count = tiling.sent_bytes, tiling.slot_bytes, tiling.finished
     half, own_columns = tiling.n // 2, tiling.columns // 2
     columns = tuple(
         tuple(block * half + p * own_columns + i for block in range(tiling.row_blocks) for i in range(own_columns))
-        for p in range(parts)
+        for p in range(cluster_split)
     )  # fmt: skip
     send, own = sender(columns, slot_bytes), chooser(columns)
     load, wait = load_shared(), wait_phase()
@@ -71,13 +75,13 @@ def gatherer(tiling: Tiling, staged: bool) -> Any:
 
     add = mapped(count, RUN, add_run)
 
-    def gather(acc, base, group, member, part):
+    def gather(acc, base, group, member, split):
         slots = uint32(base + uint32(slots_at) + uint32(group * sent) + uint32(member * 4 * RUN))
-        met = uint32(base + uint32(met_at) + uint32(8 * group))
-        send(acc, slots, met, part)
-        total = own(acc, part)
-        wait(met, uint32(0))
-        for slot in range(parts - 1):
+        barrier = uint32(base + uint32(split_barriers_at) + uint32(8 * group))
+        send(acc, slots, barrier, split)
+        total = own(acc, split)
+        wait(barrier, uint32(0))
+        for slot in range(cluster_split - 1):
             total = add(total, uint32(slots + uint32(slot * slot_bytes)))
         return total
 
@@ -85,11 +89,11 @@ def gatherer(tiling: Tiling, staged: bool) -> Any:
 
 
 def sender(columns: tuple[tuple[int, ...], ...], slot_bytes: int, to: int = 0) -> Any:
-    """`send(acc, slots, met, part)`: to block `to` and those after it, but not to itself: sums of their columns. The slot says
-    how many parts after the receiver's the sender's is."""
-    parts = len(columns)
-    if to == parts:
-        return device(lambda acc, slots, met, part: None)
+    """`send(acc, slots, barrier, split)`: to block `to` and those after it, but not to itself: sums of their columns. The slot says
+    how many splits after the receiver's the sender's is."""
+    cluster_split = len(columns)
+    if to == cluster_split:
+        return device(lambda acc, slots, barrier, split: None)
     take, there, send_run, others = (
         permute(columns[to]),
         in_block(),
@@ -98,32 +102,32 @@ def sender(columns: tuple[tuple[int, ...], ...], slot_bytes: int, to: int = 0) -
     )
 
     def put_run(i, run, env):
-        at, met = env
-        send_run(uint32(at + uint32(i // RUN * RUN_BYTES)), run[0], run[1], run[2], run[3], met)
+        at, barrier = env
+        send_run(uint32(at + uint32(i // RUN * RUN_BYTES)), run[0], run[1], run[2], run[3], barrier)
 
     put = each(len(columns[to]), RUN, put_run)
 
-    def send(acc, slots, met, part):
-        if part != to:
-            slot = uint32(part + uint32(parts - 1 - to)) % uint32(parts)
+    def send(acc, slots, barrier, split):
+        if split != to:
+            slot = uint32(split + uint32(cluster_split - 1 - to)) % uint32(cluster_split)
             at = uint32(slots + uint32(slot * uint32(slot_bytes)))
-            put(take(acc), (there(at, uint32(to)), there(met, uint32(to))))
-        others(acc, slots, met, part)
+            put(take(acc), (there(at, uint32(to)), there(barrier, uint32(to))))
+        others(acc, slots, barrier, split)
 
     return device(send)
 
 
 def chooser(columns: tuple[tuple[int, ...], ...]) -> Any:
-    """`own(acc, part)`: a part's own columns."""
+    """`own(acc, split)`: a split's own columns."""
     first, *rest = columns
     take = permute(first)
     if not rest:
-        return device(lambda acc, part: take(acc))
+        return device(lambda acc, split: take(acc))
     others = chooser(tuple(rest))
 
-    def own(acc, part):
-        if part == 0:
+    def own(acc, split):
+        if split == 0:
             return take(acc)
-        return others(acc, uint32(part - uint32(1)))
+        return others(acc, uint32(split - uint32(1)))
 
     return device(own)

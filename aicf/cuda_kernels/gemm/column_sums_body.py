@@ -16,7 +16,7 @@ from .epilogue import Epilogue
 
 
 @dataclass(frozen=True)
-class Held:
+class ThreadTile:
     """What the threads of a block hold of its m x n tile.
 
     columns  of each element that a thread holds: which of its own columns that is
@@ -33,28 +33,28 @@ class Held:
     threads: int
 
 
-def writer(epilogue: Epilogue, held: Held, write_run: Callable[..., Any]) -> Any:
-    """`write(acc, env, shared, thread, place, corner, n, operands)`: `write_run(i, products, env)` for all that a thread
+def writer(epilogue: Epilogue, thread_tile: ThreadTile, write_run: Callable[..., Any]) -> Any:
+    """`write(acc, env, shared, thread, place, tile_coord, n, operands)`: `write_run(i, products, env)` for all that a thread
     holds, and sums of columns of what that returns.
 
     shared    32-bit words that nobody reads any more once all threads are here, `lines * n` or more, aligned to 16 bytes
     place     line * n + this thread's first column, in the tile; a line is one of those that hold the same columns
-    corner    the tile's first row and column
+    tile_coord    the tile's first row and column
     operands  of the epilogue
 
     Row i of tiles writes to line i of the workspace, or, the only one, to the result.
     A column is added up by its threads' rows, then by lines: always in the same order.
     """
     if epilogue.sums is None:
-        write_each = each(len(held.columns), epilogue.width, write_run)
-        return device(lambda acc, env, shared, thread, place, corner, n, operands: write_each(acc, env))
-    own = max(held.columns) + 1
-    add = column_sums(len(held.columns), epilogue.width, held.columns, own, write_run)
-    put = put_runs(own // held.width, held.width, held.apart, 1)
+        write_each = each(len(thread_tile.columns), epilogue.width, write_run)
+        return device(lambda acc, env, shared, thread, place, tile_coord, n, operands: write_each(acc, env))
+    own = max(thread_tile.columns) + 1
+    add = column_sums(len(thread_tile.columns), epilogue.width, thread_tile.columns, own, write_run)
+    put = put_runs(own // thread_tile.width, thread_tile.width, thread_tile.apart, 1)
     get, keep = fragment(1, 1, 1), putter(epilogue.sums)
-    tile_m, tile_n, lines, threads = held.m, held.n, held.lines, held.threads
+    tile_m, tile_n, lines, threads = thread_tile.m, thread_tile.n, thread_tile.lines, thread_tile.threads
 
-    def write(acc, env, shared, thread, place, corner, n, operands):
+    def write(acc, env, shared, thread, place, tile_coord, n, operands):
         sums = add(acc, env)
         cuda.syncthreads()  # nobody reads operands there any more
         put(shared, place, sums)
@@ -64,8 +64,8 @@ def writer(epilogue: Epilogue, held: Held, write_run: Callable[..., Any]) -> Any
             total = float32(0)
             for line in range(lines):
                 total += get(shared, np.int32(line * tile_n + column))[0]
-            if corner[1] + column < n:
-                keep(operands[4][0], corner[0] // tile_m * n + corner[1] + column, total)
+            if tile_coord[1] + column < n:
+                keep(operands[4][0], tile_coord[0] // tile_m * n + tile_coord[1] + column, total)
             column += threads
 
     return device(write)

@@ -48,7 +48,7 @@ class Epilogue:
     c      its element type, if there is one
     width  over 1: runs are whole, what walks along them is aligned, and no column stride is GIVEN
     batch  axes of the batch, at most 2
-    split  the batch is of parts of k
+    split  the batch is of splits of k
     sums   where the expression has one result more than there are stores: columns of that are added up, and written so
     scaled alpha is not 1
     """
@@ -71,7 +71,7 @@ class Epilogue:
         return None if self.sums is None else (np.float32(0),) * self.width
 
     def __str__(self) -> str:
-        parts = (
+        suffixes = (
             ("split" if self.split else f"batch{self.batch}", self.batch > 0),
             (self.dtype.name, self.dtype is not f32),
             (self.b_dtype.name, self.b_dtype is not self.dtype),
@@ -80,7 +80,7 @@ class Epilogue:
             (str(len(self.stores)), len(self.stores) > 1),
             (f"sums_{self.sums}", self.sums is not None),
         )
-        return "".join(f"_{name}" for name, on in parts if on)
+        return "".join(f"_{name}" for name, on in suffixes if on)
 
 
 @functools.cache
@@ -89,8 +89,8 @@ def finisher(epilogue: Epilogue) -> Any:
 
     products  `width` f32
     scales    (alpha, beta)
-    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results, (where sums go,) or (), corner)
-    corner    of a batch: the row that this product begins at in the results, and its index along each axis; else ()
+    operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results, (where sums go,) or (), origin)
+    origin    of a batch: the row that this product begins at in the results, and its index along each axis; else ()
 
     Returns what is to be added up, if anything.
     """
@@ -102,25 +102,25 @@ def finisher(epilogue: Epilogue) -> Any:
     apply = vector_applier(epilogue.expression, dtypes, epilogue.stores, moves, epilogue.width)
 
     def finish(r, q, products, n, scales, operands):
-        c, ins, strides, outs, _, corner = operands
-        to = (first(corner) + r) * n + q
+        c, ins, strides, outs, _, origin = operands
+        to = (first(origin) + r) * n + q
         values = start(products, scales, c, to)
-        return apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides, corner), to)
+        return apply(values, ins, outs, at(np.int64(r), np.int64(q), np.int64(n), strides, origin), to)
 
     return device(finish)
 
 
 @functools.cache
 def first_row(batch: int) -> Any:
-    """`first(corner)`: the row that a product begins at in the results, as 64 bits."""
-    return device((lambda corner: corner[0]) if batch else (lambda corner: np.int64(0)))
+    """`first(origin)`: the row that a product begins at in the results, as 64 bits."""
+    return device((lambda origin: origin[0]) if batch else (lambda origin: np.int64(0)))
 
 
 @functools.cache
 def places(reads: tuple[Read, ...]) -> Any:
-    """`at(r, q, n, strides, corner)`: for each read, its element."""
+    """`at(r, q, n, strides, origin)`: for each read, its element."""
     if not reads:
-        return device(lambda r, q, n, strides, corner: ())
+        return device(lambda r, q, n, strides, origin: ())
     others, read = places(reads[:-1]), reads[-1]
     before = sum(other.steps.count(GIVEN) for other in reads[:-1])
     *batch, row, column = (
@@ -129,20 +129,20 @@ def places(reads: tuple[Read, ...]) -> Any:
     start = batch_start(tuple(batch))
     offset = np.int64(read.offset)
 
-    def at(r, q, n, strides, corner):
-        from_ = offset + start(n, strides, corner)
-        return others(r, q, n, strides, corner) + (from_ + r * row(n, strides) + q * column(n, strides),)
+    def at(r, q, n, strides, origin):
+        from_ = offset + start(n, strides, origin)
+        return others(r, q, n, strides, origin) + (from_ + r * row(n, strides) + q * column(n, strides),)
 
     return device(at)
 
 
 @functools.cache
 def batch_start(steps: tuple[Any, ...]) -> Any:
-    """`start(n, strides, corner)`: where a read of this point of the batch begins."""
+    """`start(n, strides, origin)`: where a read of this point of the batch begins."""
     if not steps:
-        return device(lambda n, strides, corner: np.int64(0))
+        return device(lambda n, strides, origin: np.int64(0))
     others, step, axis = batch_start(steps[:-1]), steps[-1], len(steps)
-    return device(lambda n, strides, corner: others(n, strides, corner) + corner[axis] * step(n, strides))
+    return device(lambda n, strides, origin: others(n, strides, origin) + origin[axis] * step(n, strides))
 
 
 @functools.cache
@@ -157,13 +157,13 @@ def stride(known: int | str, position: int) -> Any:
 
 
 @deferred
-def starter(dtype: DType | None, width: int, by_alpha: bool, brought: bool = False) -> Any:
+def starter(dtype: DType | None, width: int, by_alpha: bool, preloaded: bool = False) -> Any:
     """`start(products, scales, c, i)`: alpha * product + beta * c for `width` neighbours, in f32 and with one fused
     multiply-add for c whether or not contraction is allowed elsewhere: fused or not, a product is the same number.
 
     dtype    of c; None: there is none
     by_alpha otherwise alpha is 1
-    brought  in the place of c's pointer there is a word of 32 bits with its neighbours
+    preloaded  in the place of c's pointer there is a word of 32 bits with its neighbours
     """
     if SIMULATED:
 
@@ -171,7 +171,7 @@ def starter(dtype: DType | None, width: int, by_alpha: bool, brought: bool = Fal
             scaled = [np.float32(scales[0] * x) if by_alpha else np.float32(x) for x in products]
             if dtype is None:
                 return tuple(scaled)
-            at = 0 if brought else i
+            at = 0 if preloaded else i
             return tuple(np.float32(scales[1] * np.float32(c[0][at + j]) + x) for j, x in enumerate(scaled))
 
         return start_each
@@ -184,7 +184,7 @@ def starter(dtype: DType | None, width: int, by_alpha: bool, brought: bool = Fal
             values = [b.fmul(alpha, x) for x in values] if by_alpha else values
             if dtype is not None:
                 given = b.extract_value(args[2], 0)
-                if brought:
+                if preloaded:
                     added = unpack(ctx, b, dtype, [given])
                 elif width > 1:
                     added = emit_load_vector(ctx, b, dtype, b.gep(given, [args[3]]), width)

@@ -43,26 +43,26 @@ START_US = 1.5  # until the first slice is there
 ALONE = (
     0.1  # of a block's arithmetic, that it waits where no other block of its multiprocessor goes on meanwhile
 )
-MEET_US = 1.0  # for sums of parts to meet in shared memory
+GROUP_SUM_US = 1.0  # for sums of warp groups to be added up in shared memory
 
 
 @dataclass(frozen=True)
 class Tiling(gemm.Tile):
     """A tile for a block, 64 x 64 of it for each of its warps, in slices `step` deep.
 
-    raws    slices of rows of k, that a part has in shared memory beside two of rows of lines
-    parts   of the warps, that each have the whole tile and every so many slices of k
+    raws    slices of rows of k, that a warp group has in shared memory beside two of rows of lines
+    warp_groups  that each have the whole tile and every so many slices of k (sliced-K)
     """
 
     raws: int = 1
-    parts: int = 1
+    warp_groups: int = 1
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}" + f"_parts{self.parts}" * (self.parts > 1)
+        return f"{self.m}x{self.n}" + f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
 
     def least(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Of `cost`: a launch, and the arithmetic of whole tiles."""
-        even = self.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
+        even = self.even_us(gemm.problem(region)[0], device) if gemm.depth(region) else 0.0
         return one_launch(region, device) + max(START_US, even)
 
     def product_cost(
@@ -76,8 +76,8 @@ class Tiling(gemm.Tile):
         return roofline(
             device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm_.k, useful=useful, efficiency=self.efficiency,
             memory_efficiency=gemm.MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
-            cached=float(reads * gemm_.k * f32.itemsize), finish=finish + MEET_US * (self.parts > 1), in_step=True,
-            chain=START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.parts == 1),
+            cached=float(reads * gemm_.k * f32.itemsize), finish=finish + GROUP_SUM_US * (self.warp_groups > 1), in_step=True,
+            chain=START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1),
         )  # fmt: skip
 
     @property
@@ -89,13 +89,13 @@ class Tiling(gemm.Tile):
         return self.n // WARP_TILE
 
     @property
-    def members(self) -> int:
-        """Threads of a part."""
+    def warps_threads(self) -> int:
+        """Threads of a warp group."""
         return 32 * self.warps_m * self.warps_n
 
     @property
     def threads(self) -> int:
-        return self.members * self.parts
+        return self.warps_threads * self.warp_groups
 
     @property
     def stages(self) -> int:
@@ -111,28 +111,28 @@ class Tiling(gemm.Tile):
         """That come for a slice."""
         return (self.m + self.n) * self.step * f32.itemsize
 
-    def turned_bytes(self, lines: int) -> int:
-        """Of a slice of so many lines that was turned: each k has its lines, and PAD bytes, so that four k lie in banks of their own."""
+    def transposed_bytes(self, lines: int) -> int:
+        """Of a slice of so many lines that was transposed: each k has its lines, and PAD bytes, so that four k lie in banks of their own."""
         return cdiv(self.step * (lines * f32.itemsize + PAD), 1024) * 1024
 
     def ring_bytes(self, lines: int) -> int:
-        """Of the stages of an operand: two for turned slices, and others."""
-        return 2 * self.turned_bytes(lines) + self.raws * self.step * lines * f32.itemsize
+        """Of the stages of an operand: two for transposed slices, and others."""
+        return 2 * self.transposed_bytes(lines) + self.raws * self.step * lines * f32.itemsize
 
     @property
-    def part_bytes(self) -> int:
+    def warp_group_bytes(self) -> int:
         return self.ring_bytes(self.m) + self.ring_bytes(self.n)
 
-    # shared memory: for each part stages of a, then of b, from the first multiple of 1024 on; barriers: full, empty, turned; notes at the end
+    # shared memory: for each warp group stages of a, then of b, from the first multiple of 1024 on; barriers: full, empty, transposed; notes at the end
 
     @property
     def barriers_at(self) -> int:
-        return self.parts * self.part_bytes
+        return self.warp_groups * self.warp_group_bytes
 
     @property
     def notes_at(self) -> int:
         """In words, from where shared memory begins."""
-        return (SLACK + self.barriers_at + 24 * self.parts * self.stages) // 4
+        return (SLACK + self.barriers_at + 24 * self.warp_groups * self.stages) // 4
 
     @property
     def shared(self) -> int:
@@ -143,23 +143,23 @@ class Tiling(gemm.Tile):
 class Order:
     """How an operand lies.
 
-    k_fast  rows of k; otherwise of lines
+    k_major  rows of k; otherwise of lines
     axes    of the batch, that it has a matrix for each index of
     """
 
-    k_fast: bool
+    k_major: bool
     axes: tuple[int, ...]
 
     def __str__(self) -> str:
-        return ("k" if self.k_fast else "l") + "".join(map(str, self.axes))
+        return ("k" if self.k_major else "l") + "".join(map(str, self.axes))
 
 
 def slices_of(operand: Operand, lines: int, step: int) -> TensorMap:
     """Of `lines`, `step` of k deep."""
-    box = (step, lines) if operand.k_fast else (lines, step)
+    box = (step, lines) if operand.k_major else (lines, step)
     extents = operand.extents + tuple(extent for extent, _ in operand.batch)
     pitches = operand.pitch, *(pitch for _, pitch in operand.batch)
-    swizzle, ones = step * f32.itemsize if operand.k_fast else 0, (1,) * len(operand.batch)
+    swizzle, ones = step * f32.itemsize if operand.k_major else 0, (1,) * len(operand.batch)
     return TensorMap(In(operand.index), f32, extents, pitches, box + ones, swizzle)
 
 
@@ -181,7 +181,7 @@ def _unfit(region: RegionSpec) -> Reject | None:
 def _checks(region: RegionSpec) -> Checks:
     yield gemm.refusal(region)
     yield from gemm.lean(region)
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     yield at_least("least extent", min(p.m, p.n, p.k), 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, WARP_TILE) * cdiv(p.n, WARP_TILE), EXTENT)
@@ -191,7 +191,7 @@ def _checks(region: RegionSpec) -> Checks:
 
 def _fma(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
-    m, parts = tiling.m, tiling.parts
+    m, warp_groups = tiling.m, tiling.warp_groups
 
     @variant(
         "gemm", id=f"cuda.gemm_fma_{tiling}.v1", takes=gemm.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
@@ -199,12 +199,12 @@ def _fma(tiling: Tiling) -> KernelVariant:
     class Fma:
         __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep slices brought by TMA.
 
-        Parallel over tiles{" and, within a block, parts of k" * (parts > 1)}; a thread has 16 x 8 sums in registers. 2MNK flops, edges padded to whole tiles.
+        Parallel over tiles{" and, within a block, slices of k" * (warp_groups > 1)}; a thread has 16 x 8 sums in registers. 2MNK flops, edges padded to whole tiles.
         Bytes: both operands once per tile they meet. Limit: the f32 rate.
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            if region.strict and parts > 1:
+            if region.strict and warp_groups > 1:
                 yield Reject("strict", gemm_split.STRICT)
 
         def least(region: RegionSpec, device: DeviceSpec) -> float:
@@ -225,37 +225,37 @@ def _fma(tiling: Tiling) -> KernelVariant:
 def _split(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant that splits k: split_k.py has the other half."""
 
-    def first(region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts) -> Launch:
-        return _launch(tiling, region, parts)
+    def first(region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit) -> Launch:
+        return _launch(tiling, region, split)
 
     return gemm_split.split_tile(
         f"gemm_fma_{tiling}", tiling, first, needs=("sm_90a",), shared=tiling.shared, family=family
     )
 
 
-def _launch(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None = None) -> Launch:
-    """Of the whole product, or of parts of k."""
+def _launch(tiling: Tiling, region: RegionSpec, split: gemm_split.KSplit | None = None) -> Launch:
+    """Of the whole product, or of splits of k."""
     from .fma_body import fma
 
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     both = gemm_wgmma.operands(region, either=True)
     assert not isinstance(both, Reject)
     a, b = both
     _, _, operands, sizes, *_, scales = gemm.arguments(region, tiling.m)
     (tiles,) = gemm.grid(p, tiling.m, tiling.n)
-    if parts is None:
+    if split is None:
         finish = gemm.epilogue(region, RUN, tiling.m)
     else:
-        finish, tiles = gemm_split.raw(region, RUN), tiles * parts.number
-        operands, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
+        finish, tiles = gemm_split.raw(region, RUN), tiles * split.number
+        operands, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.depth, i32)), gemm_split.UNSCALED
     maps = slices_of(a, tiling.m, tiling.step), slices_of(b, tiling.n, tiling.step)
-    body = fma(tiling, Order(a.k_fast, a.axes), Order(b.k_fast, b.axes), finish)
+    body = fma(tiling, Order(a.k_major, a.axes), Order(b.k_major, b.axes), finish)
     return Launch(body, (tiles,), (tiling.threads,), (maps, operands, sizes, scales), tiling.shared)
 
 
 SQUARE = Tiling(128, 128, 32, 0.77, 2)
-SHARED_K = Tiling(64, 128, 16, 0.72, 1, raws=2, parts=4)
-SMALL = Tiling(64, 64, 16, 0.58, 2, parts=4)
+SHARED_K = Tiling(64, 128, 16, 0.72, 1, raws=2, warp_groups=4)
+SMALL = Tiling(64, 64, 16, 0.58, 2, warp_groups=4)
 TILINGS = SQUARE, SHARED_K, SMALL
 gemm_fma_128x128, gemm_fma_128x128_split = _fma(SQUARE), _split(SQUARE)
-gemm_fma_64x128_parts4, gemm_fma_64x64_parts4 = _fma(SHARED_K), _fma(SMALL)
+gemm_fma_64x128_sliced4, gemm_fma_64x64_sliced4 = _fma(SHARED_K), _fma(SMALL)

@@ -1,16 +1,16 @@
 """Matrix products in exact f32 for Hopper: the tensor memory accelerator brings slices of the operands, threads multiply them out
 of shared memory by fused multiply-adds, 128 sums each.
 
-    shared memory   for each part of the warps a ring of stages, slices of a with those of b behind them; three barriers a stage
-    full[stage]     a slice has arrived: one arrival by the part's first thread, and as many bytes as it asked for
-    turned[stage]   rows of k of a slice have become rows of lines: an arrival by each thread of the part
-    empty[stage]    a slice has been multiplied: an arrival by each thread of the part
-    parts           of warps take slices in turns; in the end their sums meet, in the order of the parts
+    shared memory   for each warp group a ring of stages, slices of a with those of b behind them; three barriers a stage
+    full[stage]     a slice has arrived: one arrival by the warp group's first thread, and as many bytes as it asked for
+    transposed[stage]   rows of k of a slice have become rows of lines: an arrival by each thread of the warp group
+    empty[stage]    a slice has been multiplied: an arrival by each thread of the warp group
+    warp groups     take slices in turns (sliced-K); in the end their sums are added up, in the order of the groups
 
-There is no producer: its registers would be missed. The first thread of a part asks for a slice when the part has read what lies there.
+There is no producer: its registers would be missed. The first thread of a warp group asks for a slice when the warp group has read what lies there.
 
 Slices are multiplied as rows of lines. An operand that lies so in memory comes so, into any stage. Of one that has rows of k these come
-into stages behind the first two, and halfway through a slice the part's threads turn the next one, 4 x 4 numbers at a time, into one of
+into stages behind the first two, and halfway through a slice the warp group's threads transpose the next one, 4 x 4 numbers at a time, into one of
 the first two: of 16 loads and stores for 4096 multiply-adds. On both sides 16 bytes change places, so that eight lanes find all banks.
 Lanes of a product are numbered so that pairs of them read the same run: two pairs of quarters of a warp then go together.
 """
@@ -29,10 +29,10 @@ from ..ptx import (
     arrive,
     barrier_init,
     fence_async,
-    forget,
     load_front,
     load_shared,
     multiply_quad,
+    opaque,
     prefetch_map,
     publish_barriers,
     shared_address,
@@ -42,10 +42,19 @@ from ..ptx import (
 from ..ptx.quads import RUN, quad_of
 from ..tiles.tile import each, mapped, zeros
 from .blocks import block_place
-from .column_sums_body import Held, writer
+from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
 from .fma import WARP_TILE, Order, Tiling
-from .fma_stages import barriers_of, bringer, lanes_of, layers_of, locator, pitch_of, places, turner
+from .fma_stages import (
+    barriers_of,
+    batch_origins_of,
+    bringer,
+    lanes_of,
+    locator,
+    pitch_of,
+    places,
+    transposer,
+)
 
 LANES_M, LANES_N = 4, 8  # of a warp
 ROWS, COLUMNS = WARP_TILE // LANES_M, WARP_TILE // LANES_N  # of a thread
@@ -55,9 +64,15 @@ NO_STEPS = np.int64(0), np.int64(0), np.int64(0), np.int64(0)  # of a batch: des
 @functools.cache
 def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: a block per tile of the result; maps of a and b."""
-    tile_m, tile_n, stages, parts, members = tiling.m, tiling.n, tiling.stages, tiling.parts, tiling.members
+    tile_m, tile_n, stages, warp_groups, warps_threads = (
+        tiling.m,
+        tiling.n,
+        tiling.stages,
+        tiling.warp_groups,
+        tiling.warps_threads,
+    )
     barriers_at, notes_at, warps_m = tiling.barriers_at, tiling.notes_at, tiling.warps_m
-    slots, depth, eights, ahead = parts * stages, tiling.step, tiling.step // 8, tiling.ahead
+    slots, depth, eights, ahead = warp_groups * stages, tiling.step, tiling.step // 8, tiling.ahead
     empty = 8 * slots
     a_eight, b_eight = 8 * pitch_of(a_order, tile_m), 8 * pitch_of(b_order, tile_n)
     reads = quad_of(ROWS, COLUMNS, places(a_order, tile_m, LANES_M), places(b_order, tile_n, LANES_N))
@@ -65,17 +80,23 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
     address, init, publish, fence, prefetch = (
         shared_address(), barrier_init(), publish_barriers(), fence_async(), prefetch_map(),
     )  # fmt: skip
-    follow, wait, tell, apart, lane_of = begin(), wait_phase(), arrive(), forget(), lanes_of(tiling)
+    griddepcontrol_wait, wait, tell, apart, lane_of = (
+        begin(),
+        wait_phase(),
+        arrive(),
+        opaque(),
+        lanes_of(tiling),
+    )
     place = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
-    keep_layer, _, layer_of = layers_of(tiling, epilogue)
+    keep_origin, _, origin_of = batch_origins_of(tiling, epilogue)
     locate, bring = locator(tiling, a_order, b_order), bringer(tiling, a_order, b_order, epilogue)
-    barrier_of, (turn, ready, room) = barriers_of(tiling), turner(tiling, a_order, b_order)
-    meet, rows_each = _meeting(tiling), ROWS // parts
+    barrier_of, (transpose, ready, room) = barriers_of(tiling), transposer(tiling, a_order, b_order)
+    reduce_groups, rows_each = _group_reduction(tiling), ROWS // warp_groups
     finish, outside, no_steps = finisher(epilogue), epilogue.outside, NO_STEPS
 
     def write_run(i, products, env):
-        row, column, part, m, n, scales, operands = env
-        x, y = part * rows_each + i // COLUMNS, i % COLUMNS
+        row, column, warp_group, m, n, scales, operands = env
+        x, y = warp_group * rows_each + i // COLUMNS, i % COLUMNS
         r = row + x // RUN * (RUN * LANES_M) + x % RUN
         q = column + y // RUN * (RUN * LANES_N) + y % RUN
         if r < m and q < n:
@@ -83,9 +104,9 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
         return outside
 
     own = tuple(range(COLUMNS)) * rows_each
-    lines = warps_m * LANES_M * parts
-    held = Held(tile_m, tile_n, own, RUN, RUN * LANES_N, lines, tiling.threads)
-    write = writer(epilogue, held, write_run)
+    lines = warps_m * LANES_M * warp_groups
+    thread_tile = ThreadTile(tile_m, tile_n, own, RUN, RUN * LANES_N, lines, tiling.threads)
+    write = writer(epilogue, thread_tile, write_run)
 
     def kernel(maps, operands, sizes, scales):
         m, n = sizes[0], sizes[1]
@@ -97,31 +118,31 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
             for slot in range(slots):
                 full = uint32(base + uint32(barriers_at + 8 * slot))
                 init(full, uint32(1))
-                init(uint32(full + uint32(empty)), uint32(members))
-                init(uint32(full + uint32(2 * empty)), uint32(members))
+                init(uint32(full + uint32(empty)), uint32(warps_threads))
+                init(uint32(full + uint32(2 * empty)), uint32(warps_threads))
             publish()
             fence()
             for map in maps:
                 prefetch(map)
-            row, column, _, _, k, layer = place(np.int64(cuda.blockIdx.x), sizes, no_steps, no_steps)
+            row, column, _, _, k, origin = place(np.int64(cuda.blockIdx.x), sizes, no_steps, no_steps)
             notes[notes_at], notes[notes_at + 1], notes[notes_at + 2] = int32(row), int32(column), int32(k)
-            keep_layer(notes, layer)
+            keep_origin(notes, origin)
         cuda.syncthreads()
-        follow()
-        # slices that this part takes, every `parts`th from its own number on; and eights of k in them
-        part, k = uint32(thread // uint32(members)), uint32(notes[notes_at + 2])
+        griddepcontrol_wait()
+        # slices that this warp group takes, every `warp_groups`th from its own number on; and eights of k in them
+        warp_group, k = uint32(thread // uint32(warps_threads)), uint32(notes[notes_at + 2])
         slices = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
-        count = uint32(uint32(slices + uint32(parts - 1) - part) // uint32(parts))
+        count = uint32(uint32(slices + uint32(warp_groups - 1) - warp_group) // uint32(warp_groups))
         total = uint32(count * uint32(eights))
-        if uint32(part + count * uint32(parts)) == uint32(slices + uint32(parts - 1)):
+        if uint32(warp_group + count * uint32(warp_groups)) == uint32(slices + uint32(warp_groups - 1)):
             total = uint32(total - (slices * uint32(eights) - uint32(k + uint32(7)) // uint32(8)))
         acc = start
         if count > 0:
-            if thread % uint32(members) == 0:
+            if thread % uint32(warps_threads) == 0:
                 for number in range(min(uint32(ahead), count)):
-                    bring(base, part, uint32(number), maps, sizes, notes)
-            turn(base, thread, uint32(0))
-            full, phase = barrier_of(base, part, uint32(0))
+                    bring(base, warp_group, uint32(number), maps, sizes, notes)
+            transpose(base, thread, uint32(0))
+            full, phase = barrier_of(base, warp_group, uint32(0))
             wait(uint32(full + uint32(ready)), phase)
             a_here, b_here = locate(base, thread, uint32(0))
             front, eighth = load(a_here, b_here), uint32(0)
@@ -133,34 +154,36 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
                 over, number = eighth % uint32(eights) == 0, uint32(eighth // uint32(eights))
                 if over:
                     own = uint32(apart(thread))
-                    part = uint32(own // uint32(members))
+                    warp_group = uint32(own // uint32(warps_threads))
                     if eighth < total:
-                        full, phase = barrier_of(base, part, number)
+                        full, phase = barrier_of(base, warp_group, number)
                         wait(uint32(full + uint32(ready)), phase)
                     a_here, b_here = locate(base, own, number)
                     following = uint32(number + uint32(ahead - 1))
-                    if own % uint32(members) == 0 and uint32(following * uint32(eights)) < total:
-                        room(base, part, number)
-                        bring(base, part, following, maps, sizes, notes)
+                    if own % uint32(warps_threads) == 0 and uint32(following * uint32(eights)) < total:
+                        room(base, warp_group, number)
+                        bring(base, warp_group, following, maps, sizes, notes)
                 elif (
                     eighth % uint32(eights) == eights // 2
                     and uint32((number + uint32(1)) * uint32(eights)) < total
                 ):
-                    turn(base, uint32(apart(thread)), uint32(number + uint32(1)))
+                    transpose(base, uint32(apart(thread)), uint32(number + uint32(1)))
                 acc, front = multiply(acc, front, a_odd, a_here, b_here)
                 if over:
                     own = uint32(apart(thread))
-                    full, phase = barrier_of(base, uint32(own // uint32(members)), uint32(number - uint32(1)))
+                    full, phase = barrier_of(
+                        base, uint32(own // uint32(warps_threads)), uint32(number - uint32(1))
+                    )
                     tell(uint32(full + uint32(empty)))
         thread = uint32(apart(thread))
-        part, member = uint32(thread // uint32(members)), uint32(thread % uint32(members))
-        sums = meet(acc, base, part, member)
+        warp_group, member = uint32(thread // uint32(warps_threads)), uint32(thread % uint32(warps_threads))
+        sums = reduce_groups(acc, base, warp_group, member)
         row0, column0 = np.int64(notes[notes_at]), np.int64(notes[notes_at + 1])
         warp_row, warp_column, lane_row, lane_column = lane_of(member)
         row = row0 + int32(warp_row * uint32(WARP_TILE) + lane_row * uint32(RUN))
         first = int32(warp_column * uint32(WARP_TILE) + lane_column * uint32(RUN))
-        env = (row, column0 + first, int32(part), m, n, scales, operands + (layer_of(notes, sizes),))
-        line = int32(uint32(part * uint32(warps_m) + warp_row) * uint32(LANES_M) + lane_row)
+        env = (row, column0 + first, int32(warp_group), m, n, scales, operands + (origin_of(notes, sizes),))
+        line = int32(uint32(warp_group * uint32(warps_m) + warp_row) * uint32(LANES_M) + lane_row)
         words = cuda.shared.array(0, float32)  # the same memory
         write(sums, env, words, thread, line * tile_n + first, (row0, column0), n, operands)
 
@@ -173,16 +196,16 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
 # --- the end of a tile ------------------------------------------------------------------------------------------------
 
 
-def _meeting(tiling: Tiling) -> Any:
-    """`meet(acc, base, part, member)`: of the sums of all parts, added up in order, those that this one finishes: rows of its threads
-    that follow those of the part before.
+def _group_reduction(tiling: Tiling) -> Any:
+    """`reduce_groups(acc, base, warp_group, member)`: of the sums of all warp groups, added up in order, those that this one finishes: rows of its threads
+    that follow those of the one before.
 
-    Of a single part as well: sums that leave as runs of four would be given neighbouring registers, in the banks that their
+    Of a single warp group as well: sums that leave as runs of four would be given neighbouring registers, in the banks that their
     columns are in. As runs whose neighbours have changed places, they are given the others.
     """
-    parts, members = tiling.parts, tiling.members
-    apart, part_bytes = 16 * members, 4 * ROWS * COLUMNS * members
-    count = ROWS * COLUMNS // parts
+    warp_groups, warps_threads = tiling.warp_groups, tiling.warps_threads
+    apart, warp_group_bytes = 16 * warps_threads, 4 * ROWS * COLUMNS * warps_threads
+    count = ROWS * COLUMNS // warp_groups
     load, store = load_shared(), store_shared()
 
     def put_run(i, run, at):
@@ -199,15 +222,15 @@ def _meeting(tiling: Tiling) -> Any:
     put, nothing = each(ROWS * COLUMNS, RUN, put_run), zeros(count)
     get, add = mapped(count, RUN, get_run), mapped(count, RUN, add_run)
 
-    def meet(acc, base, part, member):
+    def reduce_groups(acc, base, warp_group, member):
         here = uint32(base + uint32(16) * member)
         cuda.syncthreads()  # nobody reads slices any more
-        put(acc, uint32(here + part * uint32(part_bytes)))
+        put(acc, uint32(here + warp_group * uint32(warp_group_bytes)))
         cuda.syncthreads()
-        own = uint32(here + part * uint32(count // RUN * apart))
+        own = uint32(here + warp_group * uint32(count // RUN * apart))
         sums = get(nothing, own)
-        for other in range(1, parts):
-            sums = add(sums, uint32(own + uint32(other * part_bytes)))
+        for other in range(1, warp_groups):
+            sums = add(sums, uint32(own + uint32(other * warp_group_bytes)))
         return sums
 
-    return device(meet)
+    return device(reduce_groups)

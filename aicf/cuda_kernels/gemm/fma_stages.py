@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dsl import device, int32, uint32
-from ..ptx import Place, arrive, expect, load_box, turn_runs, wait_phase
+from ..ptx import Place, arrive, expect, load_box, transpose_runs, wait_phase
 from ..ptx.quads import RUN
 from .epilogue import Epilogue
 from .fma import PAD, WARP_TILE, Order, Tiling
@@ -18,7 +18,7 @@ from .fma import PAD, WARP_TILE, Order, Tiling
 
 def pitch_of(order: Order, lines: int) -> int:
     """Bytes from a k to the next one, of a slice that is multiplied."""
-    return 4 * lines + PAD * order.k_fast
+    return 4 * lines + PAD * order.k_major
 
 
 def places(order: Order, lines: int, lanes: int) -> Callable[[int, int], Place]:
@@ -41,69 +41,73 @@ def lanes_of(tiling: Tiling) -> Any:
 
 
 def locator(tiling: Tiling, a_order: Order, b_order: Order) -> Any:
-    """`locate(base, thread, number)`: where the lines of a thread begin in the number-th slice of its part, of a and of b."""
-    lane_of, members = lanes_of(tiling), tiling.members
+    """`locate(base, thread, number)`: where the lines of a thread begin in the number-th slice of its warp group, of a and of b."""
+    lane_of, warps_threads = lanes_of(tiling), tiling.warps_threads
     _, a_lies = stages_of(tiling, a_order, True)
     _, b_lies = stages_of(tiling, b_order, False)
 
     def locate(base, thread, number):
-        warp_row, warp_column, row, column = lane_of(uint32(thread % uint32(members)))
-        part = uint32(thread // uint32(members))
-        a = uint32(a_lies(base, part, number) + warp_row * uint32(WARP_TILE * 4) + row * uint32(16))
-        b = uint32(b_lies(base, part, number) + warp_column * uint32(WARP_TILE * 4) + column * uint32(16))
+        warp_row, warp_column, row, column = lane_of(uint32(thread % uint32(warps_threads)))
+        warp_group = uint32(thread // uint32(warps_threads))
+        a = uint32(a_lies(base, warp_group, number) + warp_row * uint32(WARP_TILE * 4) + row * uint32(16))
+        b = uint32(
+            b_lies(base, warp_group, number) + warp_column * uint32(WARP_TILE * 4) + column * uint32(16)
+        )
         return a, b
 
     return device(locate)
 
 
 def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
-    """(`arrives(base, part, number)`, `lies(base, part, number)`): where the number-th slice of a part is brought to, and where it is
-    multiplied from. Rows of k come behind the two stages for turned slices; but those of the first slice to the first, which is free."""
-    lines, stages, raws, part_bytes = (
+    """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th slice of a warp group is brought to, and where it is
+    multiplied from. Rows of k come behind the two stages for transposed slices; but those of the first slice to the first, which is free."""
+    lines, stages, raws, warp_group_bytes = (
         tiling.m if is_a else tiling.n,
         tiling.stages,
         tiling.raws,
-        tiling.part_bytes,
+        tiling.warp_group_bytes,
     )
-    start, turned, nbytes = (
+    start, transposed, nbytes = (
         0 if is_a else tiling.ring_bytes(tiling.m),
-        tiling.turned_bytes(lines),
+        tiling.transposed_bytes(lines),
         4 * lines * tiling.step,
     )
 
-    def at(base, part, offset):
-        return uint32(base + part * uint32(part_bytes) + uint32(start) + offset)
+    def at(base, warp_group, offset):
+        return uint32(base + warp_group * uint32(warp_group_bytes) + uint32(start) + offset)
 
     at = device(at)
-    if not order.k_fast:
+    if not order.k_major:
         lies = device(
-            lambda base, part, number: at(base, part, uint32(number % uint32(stages) * uint32(nbytes)))
+            lambda base, warp_group, number: at(
+                base, warp_group, uint32(number % uint32(stages) * uint32(nbytes))
+            )
         )
         return lies, lies
 
-    def arrives(base, part, number):
+    def arrives(base, warp_group, number):
         if number == 0:
-            return at(base, part, uint32(0))
+            return at(base, warp_group, uint32(0))
         return at(
             base,
-            part,
-            uint32(uint32(2 * turned) + uint32(number - uint32(1)) % uint32(raws) * uint32(nbytes)),
+            warp_group,
+            uint32(uint32(2 * transposed) + uint32(number - uint32(1)) % uint32(raws) * uint32(nbytes)),
         )
 
-    def lies(base, part, number):
-        return at(base, part, uint32(uint32(number + uint32(1)) % uint32(2) * uint32(turned)))
+    def lies(base, warp_group, number):
+        return at(base, warp_group, uint32(uint32(number + uint32(1)) % uint32(2) * uint32(transposed)))
 
     return device(arrives), device(lies)
 
 
 def barriers_of(tiling: Tiling) -> Any:
-    """`of(base, part, number)`: the barrier that the number-th slice of a part arrives at, and the parity of its phase; those where it is
-    empty, and turned, lie behind."""
+    """`of(base, warp_group, number)`: the barrier that the number-th slice of a warp group arrives at, and the parity of its phase; those where it is
+    empty, and transposed, lie behind."""
     stages, barriers_at = tiling.stages, tiling.barriers_at
 
-    def of(base, part, number):
+    def of(base, warp_group, number):
         times = uint32(number // uint32(stages))
-        slot = uint32(uint32(part * uint32(stages) + number) - times * uint32(stages))
+        slot = uint32(uint32(warp_group * uint32(stages) + number) - times * uint32(stages))
         return uint32(base + uint32(barriers_at) + uint32(8) * slot), uint32(times & uint32(1))
 
     return device(of)
@@ -113,21 +117,30 @@ def barriers_of(tiling: Tiling) -> Any:
 
 
 def bringer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Any:
-    """`bring(base, part, number, maps, sizes, notes)`: asks for the number-th slice of a part."""
-    announce, barrier_of, nbytes, parts = expect(), barriers_of(tiling), tiling.stage_bytes, tiling.parts
+    """`bring(base, warp_group, number, maps, sizes, notes)`: asks for the number-th slice of a warp group."""
+    announce, barrier_of, nbytes, warp_groups = (
+        expect(),
+        barriers_of(tiling),
+        tiling.stage_bytes,
+        tiling.warp_groups,
+    )
     notes_at, depth, split = tiling.notes_at, tiling.step, epilogue.split
-    bring_a, bring_b, (_, point_of, _) = _loader(a_order), _loader(b_order), layers_of(tiling, epilogue)
+    bring_a, bring_b, (_, point_of, _) = (
+        _loader(a_order),
+        _loader(b_order),
+        batch_origins_of(tiling, epilogue),
+    )
     (a_arrives, _), (b_arrives, _) = stages_of(tiling, a_order, True), stages_of(tiling, b_order, False)
 
-    def bring(base, part, number, maps, sizes, notes):
-        full, _ = barrier_of(base, part, number)
+    def bring(base, warp_group, number, maps, sizes, notes):
+        full, _ = barrier_of(base, warp_group, number)
         announce(full, uint32(nbytes))
         point = point_of(notes)
-        k = int32((part + number * uint32(parts)) * uint32(depth))
+        k = int32((warp_group + number * uint32(warp_groups)) * uint32(depth))
         if split:
             k = int32(k + point[0] * sizes[3])
-        bring_a(a_arrives(base, part, number), maps[0], full, int32(notes[notes_at]), k, point)
-        bring_b(b_arrives(base, part, number), maps[1], full, int32(notes[notes_at + 1]), k, point)
+        bring_a(a_arrives(base, warp_group, number), maps[0], full, int32(notes[notes_at]), k, point)
+        bring_b(b_arrives(base, warp_group, number), maps[1], full, int32(notes[notes_at + 1]), k, point)
 
     return device(bring)
 
@@ -135,97 +148,99 @@ def bringer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) 
 def _loader(order: Order) -> Any:
     """`bring(to, map, ready, line, k, point)`: a slice of an operand."""
     load, axes = load_box(2 + len(order.axes)), order.axes
-    corner = device((lambda line, k: (k, line)) if order.k_fast else (lambda line, k: (line, k)))
+    coordinates = device((lambda line, k: (k, line)) if order.k_major else (lambda line, k: (line, k)))
     if not axes:
-        return device(lambda to, map, ready, line, k, point: load(to, map, ready, *corner(line, k)))
+        return device(lambda to, map, ready, line, k, point: load(to, map, ready, *coordinates(line, k)))
     x, y = axes[0], axes[-1]
     if len(axes) == 1:
-        return device(lambda to, map, ready, line, k, point: load(to, map, ready, *corner(line, k), point[x]))
+        return device(
+            lambda to, map, ready, line, k, point: load(to, map, ready, *coordinates(line, k), point[x])
+        )
     return device(
-        lambda to, map, ready, line, k, point: load(to, map, ready, *corner(line, k), point[x], point[y])
+        lambda to, map, ready, line, k, point: load(to, map, ready, *coordinates(line, k), point[x], point[y])
     )
 
 
-def turner(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
-    """(`turn(base, thread, number)`: a part's threads turn what comes as rows of k of its number-th slice, when it has come and the one
-    before the last is multiplied; where, behind full, the barrier is that tells that a slice may be multiplied; `room(base, part,
+def transposer(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
+    """(`transpose(base, thread, number)`: a warp group's threads transpose what comes as rows of k of its number-th slice, when it has come and the one
+    before the last is multiplied; where, behind full, the barrier is that tells that a slice may be multiplied; `room(base, warp_group,
     number)`: until there is room for the slice that is brought when the number-th is the next).
     """
-    wait, tell, barrier_of, members = wait_phase(), arrive(), barriers_of(tiling), tiling.members
-    empty = 8 * tiling.parts * tiling.stages
-    if not (a_order.k_fast or b_order.k_fast):
+    wait, tell, barrier_of, warps_threads = wait_phase(), arrive(), barriers_of(tiling), tiling.warps_threads
+    empty = 8 * tiling.warp_groups * tiling.stages
+    if not (a_order.k_major or b_order.k_major):
 
-        def room(base, part, number):
+        def room(base, warp_group, number):
             if number > 1:
-                full, phase = barrier_of(base, part, uint32(number - uint32(2)))
+                full, phase = barrier_of(base, warp_group, uint32(number - uint32(2)))
                 wait(uint32(full + uint32(empty)), phase)
 
         return device(lambda base, thread, number: None), 0, device(room)
-    turn_a, turn_b = turn_of(tiling, a_order, True), turn_of(tiling, b_order, False)
+    transpose_a, transpose_b = transpose_of(tiling, a_order, True), transpose_of(tiling, b_order, False)
 
-    def turn(base, thread, number):
-        part, member = uint32(thread // uint32(members)), uint32(thread % uint32(members))
+    def transpose(base, thread, number):
+        warp_group, member = uint32(thread // uint32(warps_threads)), uint32(thread % uint32(warps_threads))
         if number > 1:
-            before, phase = barrier_of(base, part, uint32(number - uint32(2)))
+            before, phase = barrier_of(base, warp_group, uint32(number - uint32(2)))
             wait(uint32(before + uint32(empty)), phase)
-        full, phase = barrier_of(base, part, number)
+        full, phase = barrier_of(base, warp_group, number)
         wait(full, phase)
         # `ldmatrix` waits for lanes that leave these loops apart: a syncwarp here took 0.2 to 1.7 % of a product
-        turn_a(base, part, member, number)
-        turn_b(base, part, member, number)
+        transpose_a(base, warp_group, member, number)
+        transpose_b(base, warp_group, member, number)
         # each lane, for what it wrote: a tool that follows machine code sees no order between a warp's writes and one lane's arrival
         tell(uint32(full + uint32(2 * empty)))
 
-    return device(turn), 2 * empty, device(lambda base, part, number: None)
+    return device(transpose), 2 * empty, device(lambda base, warp_group, number: None)
 
 
-def turn_of(tiling: Tiling, order: Order, is_a: bool) -> Any:
-    """`turn(base, part, member, number)`: of one operand, by whole warps. A lane gets a k of four lines: the same word of each of the four
+def transpose_of(tiling: Tiling, order: Order, is_a: bool) -> Any:
+    """`transpose(base, warp_group, member, number)`: of one operand, by whole warps. A lane gets a k of four lines: the same word of each of the four
     matrices that `ldmatrix` reads, whose rows are four k of a line. Rows of a matrix are of two fours of lines and four quads: they
     lie in different banks, and so do runs that eight lanes store."""
-    if not order.k_fast:
-        return device(lambda base, part, member, number: None)
+    if not order.k_major:
+        return device(lambda base, warp_group, member, number: None)
     lines = tiling.m if is_a else tiling.n
-    pitch, to_pitch, warps = 4 * tiling.step, pitch_of(order, lines), tiling.members // 32
+    pitch, to_pitch, warps = 4 * tiling.step, pitch_of(order, lines), tiling.warps_threads // 32
     swizzle = (lambda row: row % 8) if pitch == 128 else (lambda row: row // 2 % 4)
     # a warp has eight lines at a time, then those that lie behind all warps'; and 16 of k, or twice as many
     steps = [(i, j) for i in range(lines // (8 * warps)) for j in range(tiling.step // 16)]
     sources = tuple((j * 64, i * 8 * warps * pitch) for i, j in steps)
     targets = tuple((0, i * 32 * warps + j * 16 * to_pitch) for i, j in steps)
     move, (arrives, lies), four_apart = (
-        turn_runs(sources, targets),
+        transpose_runs(sources, targets),
         stages_of(tiling, order, is_a),
         swizzle(4),
     )
     narrow = pitch != 128
 
-    def turn(base, part, member, number):
+    def transpose(base, warp_group, member, number):
         lane, warp = uint32(member % uint32(32)), uint32(member // uint32(32))
         line, four, quad = (
             uint32(lane >> uint32(3)),
             uint32(lane & uint32(1)),
             uint32(lane >> uint32(1) & uint32(3)),
         )
-        turned = uint32(line >> uint32(1)) if narrow else line
-        chunk = uint32(quad ^ turned ^ four * uint32(four_apart))
+        swizzled = uint32(line >> uint32(1)) if narrow else line
+        chunk = uint32(quad ^ swizzled ^ four * uint32(four_apart))
         at = uint32((line + four * uint32(4) + warp * uint32(8)) * uint32(pitch) + chunk * uint32(16))
         k, to_four = uint32(line * uint32(4) + (lane & uint32(3))), uint32(lane >> uint32(2) & uint32(1))
         to = uint32(k * uint32(to_pitch) + (warp * uint32(2) + to_four) * uint32(16))
-        move(uint32(arrives(base, part, number) + at), uint32(lies(base, part, number) + to))
+        move(uint32(arrives(base, warp_group, number) + at), uint32(lies(base, warp_group, number) + to))
 
-    return device(turn)
+    return device(transpose)
 
 
-def layers_of(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
-    """(`keep(notes, layer)`, `point(notes)`, `of(notes, sizes)`): what `block_place` returns of a place in a batch, or of a part of
+def batch_origins_of(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
+    """(`keep(notes, origin)`, `point(notes)`, `of(notes, sizes)`): what `block_place` returns of a place in a batch, or of a split of
     k; its index along each axis."""
     at = tiling.notes_at + 3
     if not epilogue.batch:
-        return device(lambda notes, layer: None), device(lambda notes: ()), device(lambda notes, sizes: ())
+        return device(lambda notes, origin: None), device(lambda notes: ()), device(lambda notes, sizes: ())
     if epilogue.batch == 1:
 
-        def keep_one(notes, layer):
-            notes[at] = int32(layer[1])
+        def keep_one(notes, origin):
+            notes[at] = int32(origin[1])
 
         def one(notes, sizes):
             x = np.int64(notes[at])
@@ -233,8 +248,8 @@ def layers_of(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
 
         return device(keep_one), device(lambda notes: (int32(notes[at]),)), device(one)
 
-    def keep_two(notes, layer):
-        notes[at], notes[at + 1] = int32(layer[1]), int32(layer[2])
+    def keep_two(notes, origin):
+        notes[at], notes[at + 1] = int32(origin[1]), int32(origin[2])
 
     def two(notes, sizes):
         x, y = np.int64(notes[at]), np.int64(notes[at + 1])

@@ -30,11 +30,13 @@ CEILING_LATER = 0.3  # guess
 START_US = 0.8  # until the first slices are asked for, and from the last one to the results
 STEP_US = 0.1  # between slices: a barrier, and fragments on their way from shared memory
 COPIED_TRIP_US = 0.06  # of a slice's trip, what is not hidden, for each of those in flight
-HELD_US = 0.55  # a slice, of numbers that go through registers: nobody else's arithmetic hides their trip
+REGISTER_STAGED_US = (
+    0.55  # a slice, of numbers that go through registers: nobody else's arithmetic hides their trip
+)
 COPY_US = (
     0.0016  # of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
 )
-HELD_COPIES = 2  # a load and a store for each number that goes through registers
+REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes through registers
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,17 @@ class Tiling:
 class Operand:
     """How a or b comes in.
 
-    lines_fast  whether lines are contiguous, not k
+    mn_major  whether lines are contiguous, not k
     width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16
     """
 
     name: str
-    lines_fast: bool
+    mn_major: bool
     width: int
 
 
 def operands(region: RegionSpec) -> tuple[Operand, Operand]:
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     return (
         _operand("a", region.operands[p.a], a_batch, (p.m, a_m), (p.k, a_k)),
@@ -102,10 +104,10 @@ def _operand(
     """`lines` and `depth` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
     compute addresses with it."""
     made, size = [], matrix.dtype.itemsize
-    for lines_fast, (inner, step), (_, pitch) in ((False, depth, lines), (True, lines, depth)):
+    for mn_major, (inner, step), (_, pitch) in ((False, depth, lines), (True, lines, depth)):
         runs = step == 1 or inner == 1
         width = gcd(WIDEST, matrix.alignment, size * gcd(*batch, pitch))
-        made.append((runs, width, Operand(name, lines_fast, width if runs else size)))
+        made.append((runs, width, Operand(name, mn_major, width if runs else size)))
     return max(made, key=lambda option: option[:2])[-1]
 
 
@@ -148,7 +150,7 @@ def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, devi
     `stages` - 1 slices are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
     What is narrower than 16 bytes takes more copies, which warps issue in the place of products.
     """
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     itemsize = p.dtype.itemsize
     (blocks,) = gemm.grid(p, tiling.m, tiling.n)
     slices = max(1, cdiv(p.k, tiling.depth))
@@ -157,9 +159,12 @@ def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, devi
     multiply = 2.0 * tiling.m * tiling.n * tiling.depth / speed if speed else 0.0
     resident = tiling.resident(itemsize, device)
     copies = 0.0
-    held = HELD_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
+    staged_us = REGISTER_STAGED_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
     for operand, lines in zip(operands(region), (tiling.m, tiling.n)):
-        nbytes, each = lines * tiling.depth * itemsize / 32, HELD_COPIES if operand.width < NARROWEST else 1
+        nbytes, each = (
+            lines * tiling.depth * itemsize / 32,
+            REGISTER_STAGED_COPIES if operand.width < NARROWEST else 1,
+        )
         copies += nbytes * (each / operand.width - 1 / WIDEST)
     if copies and multiply:
         efficiency *= multiply / (multiply + copies * COPY_US)
@@ -171,7 +176,7 @@ def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, devi
     cost = roofline(
         device, bytes=region.nbytes, memory_efficiency=gemm.MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
         efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(lines * p.k * itemsize),
-        chain=START_US + slices * (held + STEP_US + max(0.0, arrive - multiply)), finish=finish,
+        chain=START_US + slices * (staged_us + STEP_US + max(0.0, arrive - multiply)), finish=finish,
     )  # fmt: skip
     return column_sums.with_sums(cost, region, tiling.m, device)
 
@@ -193,7 +198,7 @@ def _mma(
     how = {
         Precision.exact: "mma.sync m16n8k16; f16 or bf16, f32 sums",
         Precision.tf32: "mma.sync m16n8k8; f32 rounded to tf32, f32 sums",
-        Precision.tf32x3: "mma.sync m16n8k8; f32 as two tf32 parts each, three products; infinities become NaN",
+        Precision.tf32x3: "mma.sync m16n8k8; f32 as two tf32 terms each, three products; infinities become NaN",
     }[precision]
     shared = tiling.shared(2 if halves else 4)
 
@@ -216,7 +221,7 @@ def _mma(
             yield from _checks(region, tiling)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            rate = gemm.parts(region)[0].dtype.name if halves else "tf32"
+            rate = gemm.problem(region)[0].dtype.name if halves else "tf32"
             return _cost(tiling, efficiency, rate, region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -231,11 +236,11 @@ def _mma(
 def _launch(tiling: Tiling, precision: Precision, region: RegionSpec) -> Launch:
     from .mma_body import PAIR, mma
 
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     a, b = operands(region)
     kind = p.dtype.name if precision is Precision.exact else precision.name
     body = mma(
-        tiling, kind, (a.lines_fast, b.lines_fast), (a.width, b.width), gemm.epilogue(region, PAIR, tiling.m)
+        tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), gemm.epilogue(region, PAIR, tiling.m)
     )
     grid, shared = gemm.grid(p, tiling.m, tiling.n), tiling.shared(p.dtype.itemsize)
     return Launch(body, grid, (tiling.threads,), gemm.arguments(region, tiling.m), shared)

@@ -15,9 +15,9 @@ import numpy as np
 from ..dsl import cuda, device, int32, types, uint32
 from ..ptx import (
     commit_copies,
-    forget,
-    multiply_held,
+    multiply_fragments,
     multiply_steps,
+    opaque,
     read_fragments,
     shared_address,
     wait_copies,
@@ -25,10 +25,10 @@ from ..ptx import (
 from ..tiles.layout import Layout
 from ..tiles.tile import add_tiles, zeros
 from .blocks import block_place
-from .column_sums_body import Held, writer
+from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
 from .mma import ALIGNED, Tiling
-from .mma_stages import Brought, Fragments, Stored
+from .mma_stages import Fragments, StageLoad, Stored
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 LINES = 8  # lanes of a warp, that hold the same columns
@@ -39,11 +39,11 @@ def layout_of(tiling: Tiling) -> Layout:
     return Layout(tiling.m // tiling.warps_m, tiling.n // tiling.warps_n, run=PAIR)
 
 
-def held_of(tiling: Tiling) -> Held:
+def thread_tile_of(tiling: Tiling) -> ThreadTile:
     """What the threads of a block hold of its tile: pairs of columns, eight apart."""
     layout = layout_of(tiling)
     lines = LINES * tiling.warps_m
-    return Held(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, lines, tiling.threads)
+    return ThreadTile(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, lines, tiling.threads)
 
 
 def sums_of(tiling: Tiling) -> Any:
@@ -72,12 +72,12 @@ def summed(kind: str, count: int) -> tuple[Any, Any]:
 
 @functools.cache
 def mma(
-    tiling: Tiling, kind: str, lines_fast: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
+    tiling: Tiling, kind: str, mn_major: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
 ) -> Callable[..., None]:
     """A block per tile of the result.
 
     kind        of product: see `ptx.multiply_steps`
-    lines_fast  for a and b: whether lines are contiguous, not k
+    mn_major  for a and b: whether lines are contiguous, not k
     widths      bytes that are copied at a time, to which pointers and rows are aligned
 
     Each slice is waited for before the last products of the one before it: its first fragments are read while they run. A
@@ -86,26 +86,29 @@ def mma(
     m_warps, n_warps, threads = tiling.warps_m, tiling.warps_n, tiling.threads
     tile_m, tile_n, depth, itemsize = tiling.m, tiling.n, tiling.depth, epilogue.dtype.itemsize
     warp_m, warp_n = tile_m // m_warps, tile_n // n_warps
-    a_stored = Stored(tile_m, depth, itemsize, lines_fast[0])
-    b_stored = Stored(tile_n, depth, itemsize, lines_fast[1])
+    a_stored = Stored(tile_m, depth, itemsize, mn_major[0])
+    b_stored = Stored(tile_n, depth, itemsize, mn_major[1])
     a_part, b_part = Fragments(a_stored, warp_m // 16, True), Fragments(b_stored, warp_n // 16, False)
-    a_brought, b_brought = Brought(a_stored, widths[0], threads), Brought(b_stored, widths[1], threads)
+    a_stage_load, b_stage_load = (
+        StageLoad(a_stored, widths[0], threads),
+        StageLoad(b_stored, widths[1], threads),
+    )
     a_bytes, stage = a_stored.nbytes, a_stored.nbytes + b_stored.nbytes
     ahead_stages, ring = tiling.stages - 1, tiling.stages * stage
     accumulators = layout_of(tiling).count
 
     a_lane, b_lane, place = a_part.lane(), b_part.lane(), layout_of(tiling).place()
-    a_first, a_fetch, a_store = a_brought.first(), a_brought.fetch(), a_brought.store()
-    b_first, b_fetch, b_store = b_brought.first(), b_brought.fetch(), b_brought.store()
+    a_first, a_fetch, a_store = a_stage_load.first(), a_stage_load.fetch(), a_stage_load.store()
+    b_first, b_fetch, b_store = b_stage_load.first(), b_stage_load.fetch(), b_stage_load.store()
     a_offset, b_offset = a_stored.offset(), b_stored.offset()
-    reads = a_part.places, b_part.places, *lines_fast
+    reads = a_part.places, b_part.places, *mn_major
     first, multiply, finish_slice = (
-        read_fragments(*reads), multiply_steps(kind, *reads), multiply_held(kind, warp_m // 16)
+        read_fragments(*reads), multiply_steps(kind, *reads), multiply_fragments(kind, warp_m // 16)
     )  # fmt: skip
     address, commit, wait, wait_all = (
         shared_address(), commit_copies(), wait_copies(tiling.stages - 2), wait_copies(0)
     )  # fmt: skip
-    start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, forget()
+    start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, opaque()
     begin, end = summed(kind, accumulators)
     place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
     aligned = ALIGNED
@@ -118,7 +121,7 @@ def mma(
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    sums_at, write = sums_of(tiling), writer(epilogue, held_of(tiling), write_run)
+    sums_at, write = sums_of(tiling), writer(epilogue, thread_tile_of(tiling), write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -126,7 +129,7 @@ def mma(
         base = uint32((base + uint32(aligned - 1)) // uint32(aligned) * uint32(aligned))
         thread = int32(cuda.threadIdx.x)
         lane, warp = thread % 32, thread // 32
-        row0, column0, a_from, b_from, k, corner = place_block(
+        row0, column0, a_from, b_from, k, origin = place_block(
             np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps
         )
 
@@ -149,11 +152,11 @@ def mma(
         ahead = k  # of k, from the next slice to bring on
         for s in range(ahead_stages):
             a_to, b_to = uint32(a_put + uint32(s * stage)), uint32(b_put + uint32(s * stage))
-            a_held = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
-            b_held = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            a_staged = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
+            b_staged = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
             commit()
-            a_store(a_to, a_held)
-            b_store(b_to, b_held)
+            a_store(a_to, a_staged)
+            b_store(b_to, b_staged)
             ahead -= depth
             a_at += depth * a_steps[-1]
             b_at += depth * b_steps[-2]
@@ -161,18 +164,18 @@ def mma(
         acc = start
         wait()
         cuda.syncthreads()
-        held = first(a_get, b_get)
+        fragments = first(a_get, b_get)
         read, free, left = 0, ahead_stages * stage, k
         while left > 0:
             a_to, b_to = uint32(a_put + uint32(free)), uint32(b_put + uint32(free))
-            a_held = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
-            b_held = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            a_staged = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
+            b_staged = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
             commit()
-            part, held = multiply(
-                begin(acc), held, uint32(a_get + uint32(read)), uint32(b_get + uint32(read))
+            part, fragments = multiply(
+                begin(acc), fragments, uint32(a_get + uint32(read)), uint32(b_get + uint32(read))
             )
-            a_store(a_to, a_held)
-            b_store(b_to, b_held)
+            a_store(a_to, a_staged)
+            b_store(b_to, b_staged)
             ahead -= depth
             left -= depth
             a_at += depth * a_steps[-1]
@@ -183,14 +186,14 @@ def mma(
             wait()
             cuda.syncthreads()
             following = first(uint32(a_get + uint32(read)), uint32(b_get + uint32(read)))
-            acc = end(acc, finish_slice(part, held))
-            held = following
+            acc = end(acc, finish_slice(part, fragments))
+            fragments = following
         wait_all()
-        env = (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (corner,))
+        env = (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (origin,))
         words = cuda.shared.array(0, uint32)  # the same memory
         write(acc, env, words, thread, sums_at(thread), (row0, column0), n, operands)
 
-    order = "".join(f"_{('mn'[i]) if f else 'k'}{w}" for i, (f, w) in enumerate(zip(lines_fast, widths)))
+    order = "".join(f"_{('mn'[i]) if f else 'k'}{w}" for i, (f, w) in enumerate(zip(mn_major, widths)))
     kernel.__name__ = f"gemm_mma_{tiling}_{kind}{order}{epilogue}"
     kernel.blocks_per_sm = tiling.blocks
     return kernel

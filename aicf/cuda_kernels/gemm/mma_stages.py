@@ -1,8 +1,8 @@
 """Slices of operands in shared memory, for mma.sync: how they lie there, how they come, and where a warp's fragments are.
 
-Operands lie as they do in memory, k or lines contiguous, in rows without padding. The 16-byte chunks of a row are turned:
+Operands lie as they do in memory, k or lines contiguous, in rows without padding. The 16-byte chunks of a row are swizzled:
 which one comes where depends on the row, so that neither the eight rows of an ldmatrix nor what a warp reads of rows of
-numbers fall on the same banks. A place is then another one with some bits turned and some bytes added (`ptx.Place`).
+numbers fall on the same banks. A place is then another one with some bits flipped and some bytes added (`ptx.Place`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..dsl import device
 from ..ptx import Place, Places, copy_async, load_units, store_units
 from ..tiles.layout import Layout
 
-CHUNK = 16  # bytes, that banks are turned by
+CHUNK = 16  # bytes, that rows are swizzled by
 STEP = 32  # bytes of k, that a product takes: 16 halves, or 8 of f32
 NARROWEST = 4  # bytes, that cp.async copies; a word
 
@@ -29,16 +29,16 @@ class Stored:
     lines: int
     depth: int
     itemsize: int
-    lines_fast: bool
+    mn_major: bool
 
     @property
     def row(self) -> int:
         """Bytes of a row."""
-        return (self.lines if self.lines_fast else self.depth) * self.itemsize
+        return (self.lines if self.mn_major else self.depth) * self.itemsize
 
     @property
     def rows(self) -> int:
-        return self.depth if self.lines_fast else self.lines
+        return self.depth if self.mn_major else self.lines
 
     @property
     def nbytes(self) -> int:
@@ -47,10 +47,10 @@ class Stored:
     @property
     def by_numbers(self) -> bool:
         """Whether fragments are read a number at a time: ldmatrix transposes halves only."""
-        return self.lines_fast and self.itemsize == 4
+        return self.mn_major and self.itemsize == 4
 
-    def turn(self) -> Any:
-        """`of(row)`: which bits of the places of a row's chunks are turned."""
+    def swizzle(self) -> Any:
+        """`of(row)`: which bits of the places of a row's chunks are flipped."""
         if self.by_numbers:  # four rows are read together, two chunks of each
             return device(lambda row: row % 4 * (2 * CHUNK))
         together, chunks = max(1, 128 // self.row), min(8, self.row // CHUNK)
@@ -58,21 +58,21 @@ class Stored:
 
     def offset(self) -> Any:
         """`of(line, k)`: bytes from the slice's start to an element. Starts are multiples of 128."""
-        turn, lines_fast, length, size = self.turn(), self.lines_fast, self.row, self.itemsize
+        swizzle, mn_major, length, size = self.swizzle(), self.mn_major, self.row, self.itemsize
 
         def of(line, k):
-            row, along = (k, line) if lines_fast else (line, k)
-            return row * length + (along * size ^ turn(row))
+            row, along = (k, line) if mn_major else (line, k)
+            return row * length + (along * size ^ swizzle(row))
 
         return device(of)
 
     def place(self, line: int, k: int) -> Place:
         """From an element to the one so many lines and so much of k further, where no bits carry: distances are multiples of
         all that the first one's coordinates may be."""
-        row, along = (k, line) if self.lines_fast else (line, k)
+        row, along = (k, line) if self.mn_major else (line, k)
         high = along * self.itemsize // 128 * 128
-        turned = along * self.itemsize - high ^ self.turn().args[0](row)
-        return turned, row * self.row + high
+        swizzled = along * self.itemsize - high ^ self.swizzle().args[0](row)
+        return swizzled, row * self.row + high
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class Fragments:
     def places(self) -> Places:
         stored, half = self.stored, CHUNK // self.stored.itemsize
         words = [(8, 0), (0, half)] if self.first else [(0, half), (8, 0)]
-        parts = [(0, 0), words[0], words[1], (8, half)] if stored.by_numbers else [(0, 0)]
+        matrices = [(0, 0), words[0], words[1], (8, half)] if stored.by_numbers else [(0, 0)]
         return tuple(
             tuple(
-                tuple(stored.place(16 * i + line, k + depth) for line, depth in parts)
+                tuple(stored.place(16 * i + line, k + depth) for line, depth in matrices)
                 for i in range(self.count)
             )
             for k in range(0, stored.depth, 2 * half)
@@ -105,19 +105,19 @@ class Fragments:
         of its numbers."""
         run = NARROWEST // self.stored.itemsize
         layout = Layout(16, 8 * run, height=16 if self.first else 8, run=run)
-        word, matrix, lines_fast = layout.place(), layout.matrix(), self.stored.lines_fast
+        word, matrix, mn_major = layout.place(), layout.matrix(), self.stored.mn_major
         if self.stored.by_numbers:
             return device(lambda lane: word(0, 0, lane))
 
         def of(lane):
             line, k = matrix(lane)
-            return (line, k + lane % 8) if lines_fast else (line + lane % 8, k)
+            return (line, k + lane % 8) if mn_major else (line + lane % 8, k)
 
         return device(of)
 
 
 @dataclass(frozen=True)
-class Brought:
+class StageLoad:
     """How the threads of a block bring a slice: `width` bytes at a time by cp.async; a number at a time, through registers,
     where they are narrower than it takes. Each thread walks down the rows, along one column of such units."""
 
@@ -131,7 +131,7 @@ class Brought:
         return self.width // self.stored.itemsize
 
     @property
-    def held(self) -> bool:
+    def staged(self) -> bool:
         """Whether units come through registers."""
         return self.width < NARROWEST
 
@@ -147,17 +147,17 @@ class Brought:
 
     @property
     def to(self) -> tuple[Place, ...]:
-        fast = self.stored.lines_fast
+        fast = self.stored.mn_major
         rows = range(0, self.count * self.apart, self.apart)
         return tuple(self.stored.place(0, row) if fast else self.stored.place(row, 0) for row in rows)
 
     def first(self) -> Any:
         """`of(thread)`: line and k of its first unit."""
-        lines_fast, across, elements = self.stored.lines_fast, self.stored.row // self.width, self.elements
+        mn_major, across, elements = self.stored.mn_major, self.stored.row // self.width, self.elements
 
         def of(thread):
             along, row = thread % across * elements, thread // across
-            return (along, row) if lines_fast else (row, along)
+            return (along, row) if mn_major else (row, along)
 
         return device(of)
 
@@ -168,17 +168,17 @@ class Brought:
         at            element where its first unit begins
         lines, depth  how many there are from there on
         """
-        lines_fast, elements, size = self.stored.lines_fast, self.elements, self.stored.itemsize
+        mn_major, elements, size = self.stored.mn_major, self.elements, self.stored.itemsize
 
         def span(env):
             at, lines, depth, line_step, k_step = env
-            along, rows, step = (lines, depth, k_step) if lines_fast else (depth, lines, line_step)
+            along, rows, step = (lines, depth, k_step) if mn_major else (depth, lines, line_step)
             return at, step, min(max(along, 0), elements) * size, rows
 
-        if self.held:
+        if self.staged:
             return load_units(self.count, self.apart, span)
         return copy_async(self.to, self.apart, span, self.width, size)
 
     def store(self) -> Any:
-        """`store(to, held)`: what `fetch` holds, to its places."""
-        return store_units(self.to) if self.held else device(lambda to, held: None)
+        """`store(to, staged)`: what `fetch` loaded, to its places."""
+        return store_units(self.to) if self.staged else device(lambda to, staged: None)

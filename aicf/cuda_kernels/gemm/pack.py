@@ -29,14 +29,14 @@ ROWS, ELEMENTS = (
 
 @dataclass(frozen=True)
 class Copy:
-    """Of operand `index`: `source` as it lies, `target` as it will, `row` its axis of neighbours there; `parts`, see
+    """Of operand `index`: `source` as it lies, `target` as it will, `row` its axis of neighbours there; `hi_lo`, see
     gemm/pack_body.py: what is there one after the other in the place of each row."""
 
     index: int
     source: TensorDesc
     target: TensorDesc
     row: int
-    parts: tuple[int, ...] = ()
+    hi_lo: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -102,12 +102,12 @@ def padded(t: TensorDesc, row: int) -> TensorDesc:
     return replace(t, stride=tuple(steps), alignment=256)
 
 
-def copy_of(index: int, t: TensorDesc, row: int, parts: tuple[int, ...] = ()) -> Copy:
-    if not parts:
+def copy_of(index: int, t: TensorDesc, row: int, hi_lo: tuple[int, ...] = ()) -> Copy:
+    if not hi_lo:
         return Copy(index, t, padded(t, row), row)
     unit, shape = ROW_BYTES // t.dtype.itemsize, list(t.shape)
-    shape[row] = len(parts) * cdiv(shape[row], unit) * unit
-    return Copy(index, t, padded(replace(t, shape=tuple(shape)), row), row, parts)
+    shape[row] = len(hi_lo) * cdiv(shape[row], unit) * unit
+    return Copy(index, t, padded(replace(t, shape=tuple(shape)), row), row, hi_lo)
 
 
 def checks(copy: Copy) -> Checks:
@@ -136,7 +136,7 @@ def launch(copies: Sequence[Copy], places: Sequence[int]) -> Launch:
     from .pack_body import THREADS, Way, pack
 
     jobs = [_job(c, at) for c, at in zip(copies, places, strict=True)]
-    ways = tuple(Way(c.source.dtype, c.how, walk, c.parts) for c, (walk, _, _) in zip(copies, jobs))
+    ways = tuple(Way(c.source.dtype, c.how, walk, c.hi_lo) for c, (walk, _, _) in zip(copies, jobs))
     blocks = [count for _, count, _ in jobs]
     args = tuple(job for _, _, job in jobs), Num(blocks[0], i32)
     return Launch(pack(ways), (sum(blocks),), (THREADS,), args)

@@ -2,7 +2,7 @@
 
 Rows that are contiguous where they come from lie anywhere there: a thread reads the two aligned 16-byte units that what it writes
 is in, and shifts them. Any other elements come one by one, along whichever axis is the faster one where they are, and change
-places in shared memory. f32 may be split as it is copied: then a row has parts one after the other.
+places in shared memory. f32 may be split as it is copied: then a row has both terms one after the other.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Way:
     how    rows: neighbours in a row are neighbours where they come from. Else elements come one by one, of which neighbours along
            a row ("along") or from row to row ("across") lie closer together
     outer  how the axes before a row's are walked; before the last two's, if elements come one by one
-    parts  what a row of the target has one after the other, if it is not the row itself: of f32 what TF32 holds (0), or what
+    hi_lo  what a row of the target has one after the other, if it is not the row itself: of f32 what TF32 holds (0), or what
            that leaves (1), each filled up with zeros to whole units
     """
 
     dtype: DType
     how: str
     outer: Walk
-    parts: tuple[int, ...] = ()
+    hi_lo: tuple[int, ...] = ()
 
     @property
     def columns(self) -> int:
@@ -53,7 +53,7 @@ class Way:
         return 4 * ROW_WORDS // self.dtype.itemsize
 
     def __str__(self) -> str:
-        return f"_{self.how}{len(self.outer[0])}_{self.dtype}" + "".join(map(str, self.parts))
+        return f"_{self.how}{len(self.outer[0])}_{self.dtype}" + "".join(map(str, self.hi_lo))
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def pack(ways: tuple[Way, ...]) -> Callable[..., None]:
 def _rows(way: Way) -> Any:
     """`copy(block, job)`: four units of 16 bytes by each thread, of rows one after the other.
 
-    sizes   units of a row or of each of its parts, units from row to row of the target, units in all but for parts, bytes from
+    sizes   units of a row or of each of its terms, units from row to row of the target, units in all but for terms, bytes from
             the source's first to its last element, elements of a row
     """
     at, of, itemsize = coordinates(len(way.outer[0]), True), offsets((way.outer,)), way.dtype.itemsize
@@ -104,7 +104,7 @@ def _rows(way: Way) -> Any:
         to = np.int64(row) * apart + along
         return start * itemsize + along * UNIT, to, columns - along * elements
 
-    move = copy_units(UNITS, itemsize, place, way.parts)
+    move = copy_units(UNITS, itemsize, place, way.hi_lo)
 
     def copy(block, job):
         source, target, shape, strides, sizes = job
@@ -117,9 +117,9 @@ def _rows(way: Way) -> Any:
 
 
 @deferred
-def copy_units(count: int, itemsize: int, place: Callable[..., Any], parts: tuple[int, ...]) -> Any:
+def copy_units(count: int, itemsize: int, place: Callable[..., Any], hi_lo: tuple[int, ...]) -> Any:
     """`copy(source, nbytes, target, beside, env)`: `count` units of 16 bytes, all of them on their way before the first one is
-    written; or `parts` of them, `beside` units from each other.
+    written; or `hi_lo` of them, `beside` units from each other.
 
     place(i, env)  (byte of the source that unit i begins at, unit of the target; -1: none; elements from there to the row's
                    end), a tuple of i64
@@ -155,10 +155,10 @@ def copy_units(count: int, itemsize: int, place: Callable[..., Any], parts: tupl
                         merged.append(b.phi(ir.IntType(32)))
                         merged[-1].add_incoming(x, near)
                         merged[-1].add_incoming(y, far)
-                    if parts:  # what lies behind a row is another one's
+                    if hi_lo:  # what lies behind a row is another one's
                         ends = [b.icmp_signed("<", const(word, 64), left) for word in range(4)]
                         merged = [b.select(there, x, const(0)) for there, x in zip(ends, merged)]
-                    _store_parts(b, parts, merged, args[2], to, args[3])
+                    _store_hi_lo(b, hi_lo, merged, args[2], to, args[3])
             return ctx.get_dummy_value()
 
         return types.void(source, types.int64, target, types.int64, env), codegen
@@ -177,13 +177,13 @@ def _load_unit(b: Any, address: Any) -> list[Any]:
     return [b.extract_element(raw, const(i)) for i in range(4)]
 
 
-def _store_parts(
-    b: Any, parts: tuple[int, ...], words: list[Any], target: Any, unit: Any, beside: Any
+def _store_hi_lo(
+    b: Any, hi_lo: tuple[int, ...], words: list[Any], target: Any, unit: Any, beside: Any
 ) -> None:
-    """The unit itself, or parts of its numbers."""
-    split_words = list(zip(*(split(b, word) for word in words))) if parts else [words]
-    for part in parts or (0,):
-        _store_unit(b, split_words[part], target, unit)
+    """The unit itself, or terms of its numbers."""
+    split_words = list(zip(*(split(b, word) for word in words))) if hi_lo else [words]
+    for which in hi_lo or (0,):
+        _store_unit(b, split_words[which], target, unit)
         unit = b.add(unit, beside)
 
 
@@ -250,7 +250,7 @@ def _tiles(way: Way) -> Any:
 
     load = load_units(count, lines, span)
     keep = keep_elements(count, lines if across else lines * PITCH * elements)
-    send = send_unit(way.parts)
+    send = send_unit(way.hi_lo)
 
     def copy(block, job):
         tile = cuda.shared.array(TILE_WORDS, uint32)
@@ -264,10 +264,10 @@ def _tiles(way: Way) -> Any:
         lane, of_lines = thread % lanes, thread // lanes
         row, column = (lane, of_lines) if across else (of_lines, lane)
         start = of(at(matrix, shape), strides)[0]
-        held = load(
+        staged = load(
             source, uint32(0), (start, row0 + row, column0 + column, rows, wide, row_step, column_step)
         )
-        keep(tile, np.int32(row * (PITCH * elements) + column), held)
+        keep(tile, np.int32(row * (PITCH * elements) + column), staged)
         cuda.syncthreads()
         for part in range(ROW_WORDS * TILE_ROWS // 4 // THREADS):
             at_unit = np.int32(thread + part * THREADS)
@@ -301,16 +301,16 @@ def keep_elements(count: int, apart: int) -> Any:
 
 
 @deferred
-def send_unit(parts: tuple[int, ...]) -> Any:
+def send_unit(hi_lo: tuple[int, ...]) -> Any:
     """`send(words, at, target, unit, beside)`: four neighbours of a shared array of words, as one store to a unit of the target;
-    or `parts` of them, `beside` units from each other."""
+    or `hi_lo` of them, `beside` units from each other."""
 
     @intrinsic
     def send(typing, words, at, target, unit, beside):
         def codegen(ctx, b, sig, args):
             data = ctx.make_array(words)(ctx, b, args[0]).data
             values = [b.load(b.gep(data, [b.add(args[1], const(i))])) for i in range(4)]
-            _store_parts(b, parts, values, args[2], args[3], args[4])
+            _store_hi_lo(b, hi_lo, values, args[2], args[3], args[4])
             return ctx.get_dummy_value()
 
         return types.void(words, types.int32, target, types.int64, types.int64), codegen

@@ -62,7 +62,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
     indices = p.a, p.b
     both = gemm_wgmma.each_operand(region, _either(p))
     made = with_copies(region, p, {i for i, o in zip(indices, both) if isinstance(o, Reject)})
-    if len(gemm.parts(made.region)[0].batch) > gemm.BATCH_AXES:
+    if len(gemm.problem(made.region)[0].batch) > gemm.BATCH_AXES:
         made = with_copies(region, p, set(indices))
     return refusal_of(made, p, after) or made
 

@@ -21,28 +21,28 @@ from .wgmma import Operand
 from .wgmma_tiling import TILINGS, Tiling, depth
 
 BOTH = "k of both"  # a condition
-# Of which a thread has two lines of the operand that it holds, and no block shares anything with another.
+# Of which a thread has two lines of the operand in registers, and no block shares anything with another.
 NAMES = "128x256", "128x128", "64x128_pingpong", "64x64"
-HELD = tuple(t for t in TILINGS if str(t) in NAMES)
+RS_TILINGS = tuple(t for t in TILINGS if str(t) in NAMES)
 SPLIT = ("128x128",)  # those that split k as well
 # and those of which one operand is copied first, where k is contiguous in neither
-PACKED = "128x256_held", "128x128_held", "64x64_held", "128x128_held_split"
+PACKED = "128x256_rs", "128x128_rs", "64x64_rs", "128x128_rs_split"
 
 
 @lru_cache(maxsize=256)
-def held(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
+def rs_operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
     """(the operand that goes through registers, the other one), of a region that is a product."""
     both = gemm_wgmma.operands(region, either=True)
     if isinstance(both, Reject):
         return both
     a, b = both
-    if a.k_fast and b.k_fast:
+    if a.k_major and b.k_major:
         return Reject(NEEDLESS, "k is contiguous in a and b, which wgmma reads where they are")
-    if not (a.k_fast or b.k_fast):
+    if not (a.k_major or b.k_major):
         return Reject(
             BOTH, "k is contiguous neither in a nor in b, and only one of them goes through registers"
         )
-    return (b, a) if a.k_fast else (a, b)
+    return (b, a) if a.k_major else (a, b)
 
 
 @lru_cache(maxsize=256)
@@ -53,20 +53,18 @@ def family(region: RegionSpec) -> Reject | None:
 
 def _checks(region: RegionSpec) -> Checks:
     yield from gemm_wgmma.checks(region)
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     if p.dtype is not f32:
         yield Reject("dtype", f"a is {p.dtype}, this one is for f32")
-    made = held(region)
+    made = rs_operands(region)
     yield made if isinstance(made, Reject) else None
 
 
-def _held(tiling: Tiling) -> KernelVariant:
+def _rs(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
 
-    @variant(
-        "gemm", id=f"cuda.gemm_wgmma_{tiling}_held.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family
-    )
-    class Held:
+    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}_rs.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family)
+    class Rs:
         __doc__ = f"""As gemm_wgmma_{tiling}, of TF32 whose k is not contiguous in one operand: threads load it into registers.
 
         Parallel over tiles of {tiling.m} of that operand's lines and {tiling.n} of the other one's; if it is b, the transposed product is
@@ -78,43 +76,43 @@ def _held(tiling: Tiling) -> KernelVariant:
             yield at_most("blocks", wgmma_cost.clusters(tiling, region, _both(region)[0].name), 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return wgmma_cost.cost(tiling, region, device, held=_both(region)[0].name)
+            return wgmma_cost.cost(tiling, region, device, register_operand=_both(region)[0].name)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             return [_launch(tiling, region, device)]
 
-    return Held  # type: ignore[return-value]  # `variant` has made a record of the class
+    return Rs  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
 def _split(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant that splits k."""
 
-    def best(region: RegionSpec, device: DeviceSpec) -> tuple[Cost, gemm_split.Parts]:
-        return wgmma_cost.best_parts(tiling, region, device, _both(region)[0].name)
+    def best(region: RegionSpec, device: DeviceSpec) -> tuple[Cost, gemm_split.KSplit]:
+        return wgmma_cost.best_split(tiling, region, device, _both(region)[0].name)
 
     return gemm_split.split(
-        f"gemm_wgmma_{tiling}_held", (tiling.m, tiling.n), lambda region: depth(f32), best, partial(_launch, tiling),
+        f"gemm_wgmma_{tiling}_rs", (tiling.m, tiling.n), lambda region: depth(f32), best, partial(_launch, tiling),
         needs=("sm_90a",), family=family,
     )  # fmt: skip
 
 
 def _both(region: RegionSpec) -> tuple[Operand, Operand]:
     """Of a region that is taken."""
-    both = held(region)
+    both = rs_operands(region)
     assert not isinstance(both, Reject)
     return both
 
 
 def _launch(
-    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts | None = None
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
 ) -> Launch:
-    """Of the whole product, or of parts of k."""
+    """Of the whole product, or of splits of k."""
     from .wgmma_body import wgmma
 
     first, second = _both(region)
     maps = first.map(region, tiling.m), second.map(region, tiling.n), second.map(region, tiling.n, last=True)
-    finish, *arguments = gemm_wgmma.follows(tiling, region, parts)
-    tiles = wgmma_cost.clusters(tiling, region, first.name) * (1 if parts is None else parts.number)
+    finish, *arguments = gemm_wgmma.epilogue_arguments(tiling, region, split)
+    tiles = wgmma_cost.clusters(tiling, region, first.name) * (1 if split is None else split.number)
     body = wgmma(tiling, False, True, finish, 0, first.axes, second.axes, (), first.name)
     return Launch(
         body,
@@ -136,7 +134,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
         return Reject(NEEDLESS, "a and b are read where they are")
     if refused.condition != BOTH:
         return refused
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     made = gemm_packed.with_copies(region, p, {p.a if p.m < p.n else p.b})
     return gemm_packed.refusal_of(made, p, after) or made
 
@@ -155,8 +153,8 @@ def _packed(plain: KernelVariant) -> KernelVariant:
 
 
 # Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}_held": _held(tiling) for tiling in HELD})
+globals().update({f"gemm_wgmma_{tiling}_rs": _rs(tiling) for tiling in RS_TILINGS})
 globals().update(
-    {f"gemm_wgmma_{tiling}_held_split": _split(tiling) for tiling in HELD if str(tiling) in SPLIT}
+    {f"gemm_wgmma_{tiling}_rs_split": _split(tiling) for tiling in RS_TILINGS if str(tiling) in SPLIT}
 )
 globals().update({f"gemm_wgmma_{name}_packed": _packed(globals()[f"gemm_wgmma_{name}"]) for name in PACKED})

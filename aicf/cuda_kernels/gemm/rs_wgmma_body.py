@@ -1,7 +1,7 @@
 """Consumers of a Hopper product of tf32 of which one operand has lines side by side in memory, and not k.
 
 wgmma takes words from shared memory by rows of k only. But 64 rows of its first operand may come from registers, and threads load these
-from wherever they lie (ptx/held.py). So the operand whose k is not contiguous is the one that is held, whichever it is: if it is b, the
+from wherever they lie (ptx/register_operand.py). So the operand whose k is not contiguous is the one in registers, whichever it is: if it is b, the
 product is that of the transposed ones, b' a', and rows of sums are columns of results.
 
 Products read registers while their threads go on. So there are two sets of words, and a set is loaded when the products that read
@@ -20,38 +20,46 @@ from ..ptx import (
     commit_products,
     describe,
     finish_products,
-    forget,
-    load_held,
-    multiply_slabs,
+    load_register_operand,
+    multiply_k_tiles,
+    opaque,
     wait_phase,
     wait_products,
 )
-from ..ptx.held import held_line, held_place
+from ..ptx.register_operand import register_operand_line, register_operand_place
 from ..ptx.wgmma import WORDS
 from ..tiles.tile import each, permute, zeros
 from .epilogue import Epilogue, finisher
-from .wgmma_scheduler import layers, lengths, skipper, tiles_in_turn, turner, turns, within_bands
+from .wgmma_scheduler import (
+    advancer,
+    batch_coords,
+    grouped_raster,
+    lengths,
+    ordered_barrier,
+    skipper,
+    tiles_in_turn,
+)
 from .wgmma_tiling import WARPGROUP, Tiling
 
 NO_WORDS = (np.uint32(0),) * WORDS
 
 
-def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
-    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma.py's. turned: b is the operand that is held."""
+def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
+    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma.py's. swap_ab: b is the operand in registers."""
     assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread holds two lines"
-    teams, members, stages = tiling.teams, tiling.members, tiling.stages(0)
+    turn_groups, cooperative, stages = tiling.turn_groups, tiling.cooperative, tiling.stages(0)
     stage_bytes, a_bytes, own_bytes, empty = tiling.stage_bytes, tiling.a_bytes, tiling.own_bytes, 8 * stages
     commit, wait_but_one = commit_products(), wait_products(1)
-    ask, finish = multiply_slabs(("tf32", "tf32"), tiling.n, 1, None, True), finish_products(tiling.sums)
-    load, own_place, b_of = load_held(), held_place(), describe(True)
-    wait, tell, turn, skip = wait_phase(), arrive(), turner(stages), skipper(stages)
-    place = within_bands(tiling.band, epilogue.batch > 0)
-    wait_turn, pass_turn = turns(tiling)
-    _, number, slices, _, corner_of = layers(epilogue)
+    ask, finish = multiply_k_tiles(("tf32", "tf32"), tiling.n, 1, None, True), finish_products(tiling.sums)
+    load, own_place, b_of = load_register_operand(), register_operand_place(), describe(True)
+    wait, tell, advance, skip = wait_phase(), arrive(), advancer(stages), skipper(stages)
+    place = grouped_raster(tiling.group_m, epilogue.batch > 0)
+    wait_turn, pass_turn = ordered_barrier(tiling)
+    _, number, slices, _, batch_origin_of = batch_coords(epilogue)
     length, start, write = (
         lengths(tiles_in_turn(epilogue)),
         zeros(tiling.sums),
-        held_results(tiling, epilogue, turned),
+        rs_results(tiling, epilogue, swap_ab),
     )
     tile_m, tile_n = tiling.m, tiling.n
 
@@ -66,7 +74,7 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
         if member % 32 == 0:
             tell(uint32(places[0] + uint32(empty) + uint32(8) * before))
 
-    let_go = device(release_before)
+    release = device(release_before)
 
     def multiply(acc, words, stage, phase, step, places, member):
         """Asks for the products of a slice; those of the one before are done then. The next one's stage and phase."""
@@ -74,8 +82,8 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
         commit()
         wait_but_one()
         if step > 0:
-            let_go(stage, places, member)
-        following, phase = turn(stage, phase)
+            release(stage, places, member)
+        following, phase = advance(stage, phase)
         return acc, following, phase
 
     fetch_words, ask_for = device(fetch), device(multiply)
@@ -83,20 +91,20 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
     def consume(group, base, full, maps, walk, sizes, scales, operands):
         first, apart, rows, columns, steps, each, _, _ = walk
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
-        team, part = int32(group // members), int32(group % members)
+        turn_group, part = int32(group // cooperative), int32(group % cooperative)
         own = uint32(base + uint32(part * own_bytes) + own_place(member >> 5, member & 31))
         places = full, own, b_of(uint32(base + uint32(a_bytes)))
         acc, words, others = start, NO_WORDS, NO_WORDS
-        tile = uint32(first + uint32(team) * apart)
+        tile = uint32(first + uint32(turn_group) * apart)
         tiles = uint32(rows * columns * number(sizes, steps, each))
         stage, phase = uint32(0), uint32(0)
-        if team != 0:
+        if turn_group != 0:
             stage, phase = skip(stage, phase, length(first, walk, ()))
         while tile < tiles:
-            row, column, layer = place(tile, rows, columns)
-            _, count = slices(layer, steps, each)
+            row, column, batch_coord = place(tile, rows, columns)
+            _, count = slices(batch_coord, steps, each)
             if tile != first:
-                wait_turn(team)
+                wait_turn(turn_group)
             words = fetch_words(words, stage, phase, places)
             step = uint32(0)
             while step + uint32(2) < count:
@@ -113,30 +121,30 @@ def held_consumer(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
                 acc, stage, phase = ask_for(acc, others, stage, phase, step, places, member)
             following = uint32(tile + apart)
             if following < tiles:
-                pass_turn(team)
+                pass_turn(turn_group)
             acc = finish(acc)
-            let_go(stage, places, member)
+            release(stage, places, member)
             line, across = int32(row * tile_m + part * 64), int32(column * tile_n)
-            write(acc, member, line, across, sizes, scales, (*operands, corner_of(layer, sizes)))
-            if teams > 1 and following < tiles:
+            write(acc, member, line, across, sizes, scales, (*operands, batch_origin_of(batch_coord, sizes)))
+            if turn_groups > 1 and following < tiles:
                 stage, phase = skip(stage, phase, length(following, walk, ()))
-            tile = uint32(tile + uint32(teams) * apart)
+            tile = uint32(tile + uint32(turn_groups) * apart)
 
     return device(consume)
 
 
-def held_results(tiling: Tiling, epilogue: Epilogue, turned: bool) -> Any:
+def rs_results(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     """`write(acc, member, line, across, sizes, scales, operands)`: each thread stores two neighbouring columns, or one; of a tile whose
     rows of sums begin at this line, and columns at `across`."""
-    finish, apart, line_of = finisher(epilogue), forget(), held_line()
+    finish, apart, line_of = finisher(epilogue), opaque(), register_operand_line()
     # of sums 4 i to 4 i + 3 the upper two are of one line and the lower two of the next
-    order = tuple(4 * i + e for i in range(tiling.sums // 4) for e in ((0, 2, 1, 3) if turned else range(4)))
+    order = tuple(4 * i + e for i in range(tiling.sums // 4) for e in ((0, 2, 1, 3) if swap_ab else range(4)))
     sort = permute(order)
 
     def write_run(i, products, given):
         line, across, m, n, scales, operands = given
         upper, lower = i // 2 % 2, i % 2
-        if turned:
+        if swap_ab:
             r, q = apart(across) + i // 4 * 8 + upper, apart(line) + lower
         else:
             r, q = apart(line) + upper, apart(across) + i // 4 * 8 + lower

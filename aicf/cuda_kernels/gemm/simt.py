@@ -53,7 +53,7 @@ def _shared_checks(region: RegionSpec) -> Checks:
     if isinstance(program, Reject):
         yield program
         return
-    gemm, after = parts(region)
+    gemm, after = problem(region)
     yield at_most("greatest extent", max(gemm.m, gemm.n, gemm.k), 2**31 - 1)
     if gemm.c is not None and not region.operands[gemm.c].contiguous:
         yield Reject("contiguous", f"c is {region.operands[gemm.c]}, needs row-major")
@@ -67,13 +67,13 @@ def _shared_checks(region: RegionSpec) -> Checks:
 
 def lean(region: RegionSpec) -> Checks:
     """For tiles with so many sums in a thread that it can't hold the places of columns: they are neighbours, or repeat."""
-    for load in parts(region)[1].loads:
+    for load in problem(region)[1].loads:
         if load.strides[-1] not in (0, 1):
             what = "the index" if load.operand is None else f"operand {load.operand}"
             yield Reject("columns", f"{what} walks columns {load.strides[-1]} elements apart, needs 1 or 0")
 
 
-def parts(region: RegionSpec) -> tuple[Gemm, Map]:
+def problem(region: RegionSpec) -> tuple[Gemm, Map]:
     """A region that is taken, as the product and what follows it."""
     program = read(region)
     assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
@@ -94,7 +94,7 @@ def epilogue(region: RegionSpec, run: int, tile_m: int = 1, each: int = 1):
     lines of sums of columns for `each` of these."""
     from .epilogue import Epilogue, Read
 
-    gemm, after = parts(region)
+    gemm, after = problem(region)
     reads = []
     for load in after.loads:
         *batch, row, column = (_known(s, gemm.n) for s in load.strides)
@@ -123,7 +123,7 @@ def _known(stride: int, n: int) -> int | str:
 
 def in_runs(region: RegionSpec, width: int) -> bool:
     """Whether runs of `width` columns are whole, and every tensor that walks along them is aligned to them."""
-    gemm, after = parts(region)
+    gemm, after = problem(region)
     if gemm.n % width:
         return False
     walking = [region.results[p] for _, p in after.stores] + (
@@ -175,7 +175,7 @@ class Tile:
     rate: str = "f32"
 
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
-        gemm, _ = parts(region)
+        gemm, _ = problem(region)
         finish = finish_us(region, self.m * self.n)
         cost = self.product_cost(sizes_of(gemm), region.nbytes, device, gemm.flops, finish)
         return column_sums.with_sums(cost, region, self.m, device)
@@ -185,7 +185,7 @@ class Tile:
         if not (k := depth(region)):
             return one_launch(region, device)
         waited = cdiv(k, self.step) * STEP_US + finish_us(region, self.m * self.n)
-        return one_launch(region, device) + max(waited, self.even_us(parts(region)[0], device))
+        return one_launch(region, device) + max(waited, self.even_us(problem(region)[0], device))
 
     def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
         """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""
@@ -217,11 +217,11 @@ class Tile:
 
 def finish_us(region: RegionSpec, elements: int) -> float:
     """Of a multiprocessor, for so many results of its, one at a time or in pairs."""
-    f = follows(region)
+    f = epilogue_statistics(region)
     return elements * (STORE_US * f.stores + LOADED_US * f.matrices + FLOP_US * f.flops)
 
 
-class Follows(NamedTuple):
+class EpilogueStatistics(NamedTuple):
     """What follows a product, for each element of the result.
 
     matrices, rows  operands with an element for each of them, or for each column, such as a bias
@@ -234,12 +234,12 @@ class Follows(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def follows(region: RegionSpec) -> Follows:
-    p, after = parts(region)
+def epilogue_statistics(region: RegionSpec) -> EpilogueStatistics:
+    p, after = problem(region)
     walks = [load.strides[-2] != 0 for load in after.loads if load.operand is not None]
     matrices = sum(walks)
     flops = after.flops / max(1, after.numel)
-    return Follows(len(after.stores), matrices + (p.c is not None), len(walks) - matrices, flops)
+    return EpilogueStatistics(len(after.stores), matrices + (p.c is not None), len(walks) - matrices, flops)
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
@@ -254,15 +254,15 @@ def _slices(region: RegionSpec):
     """How each operand comes in: along its contiguous index, in vector loads if every run of it is whole and aligned."""
     from .simt_body import Slices
 
-    gemm, _ = parts(region)
+    gemm, _ = problem(region)
 
     def of(
-        matrix: TensorDesc, batch: list[int], line_step: int, k_step: int, lines: int, lines_fast: bool
+        matrix: TensorDesc, batch: list[int], line_step: int, k_step: int, lines: int, mn_major: bool
     ) -> Slices:
-        fast, slow, extent = (line_step, k_step, lines) if lines_fast else (k_step, line_step, gemm.k)
+        fast, slow, extent = (line_step, k_step, lines) if mn_major else (k_step, line_step, gemm.k)
         whole = fast == 1 and not any(size % RUN for size in (slow, extent, *batch))
         aligned = matrix.alignment >= RUN * matrix.dtype.itemsize
-        return Slices(lines_fast, RUN if whole and aligned else 1)
+        return Slices(mn_major, RUN if whole and aligned else 1)
 
     a, b = region.operands[gemm.a], region.operands[gemm.b]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = gemm.a_steps, gemm.b_steps
@@ -270,7 +270,7 @@ def _slices(region: RegionSpec):
 
 
 def arguments(region: RegionSpec, tile_m: int = 1, each: int = 1) -> tuple:
-    gemm, after = parts(region)
+    gemm, after = problem(region)
     c = () if gemm.c is None else (In(gemm.c),)
     ins = tuple(In(load.operand) for load in after.loads if load.operand is not None)
     given = tuple(map(Num, _given(gemm, after)))
@@ -296,7 +296,7 @@ class GemmNaive:
         return one_launch(region, device) + depth(region) * NAIVE_LOAD_US
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        gemm, _ = parts(region)
+        gemm, _ = problem(region)
         return roofline(
             device, bytes=region.nbytes, flops=gemm.flops, efficiency=0.032, memory_efficiency=0.7,
             blocks=grid(gemm, 16, 16)[0], blocks_per_sm=8, chain=gemm.k * NAIVE_LOAD_US,
@@ -306,7 +306,7 @@ class GemmNaive:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .simt_body import naive
 
-        blocks = grid(parts(region)[0], NAIVE, NAIVE)
+        blocks = grid(problem(region)[0], NAIVE, NAIVE)
         return [Launch(naive(epilogue(region, 1)), blocks, (NAIVE, NAIVE), arguments(region))]
 
 
@@ -345,7 +345,7 @@ def _tiled(tile: Tile) -> KernelVariant:
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             body = tiled_body(tile, region, epilogue(region, min(n // 16, 4), m))
-            product = Launch(body, grid(parts(region)[0], m, n), (THREADS,), arguments(region, m))
+            product = Launch(body, grid(problem(region)[0], m, n), (THREADS,), arguments(region, m))
             return [product, *column_sums.launches(region, m, device)]
 
     return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class

@@ -22,7 +22,7 @@ from ..tiles.element import getter
 from ..tiles.fragment import Fragment, outer
 from ..tiles.tile import put_runs, runs, zeros
 from .blocks import block_place
-from .column_sums_body import Held, writer
+from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
 
 UNROLLED = 128  # multiply-adds of a thread between two branches
@@ -38,7 +38,7 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
-        row, column, a_at, b_at, k, corner = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
+        row, column, a_at, b_at, k, origin = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
         r, q = row + cuda.threadIdx.y, column + cuda.threadIdx.x
         if r < m and q < n:
             total = float32(0)
@@ -48,7 +48,7 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
                     get_b(b, b_at + i * b_steps[-2] + q * b_steps[-1]),
                 )
                 total = cuda.fma(x, y, total)
-            finish(r, q, (total,), n, scales, operands + (corner,))
+            finish(r, q, (total,), n, scales, operands + (origin,))
 
     kernel.__name__ = f"gemm_naive{epilogue}"
     return kernel
@@ -76,7 +76,7 @@ class Slices:
     """How slices of an operand come in: which index neighbouring threads walk, the lines' or k's: the contiguous one; and
     how many neighbours one load takes."""
 
-    lines_fast: bool
+    mn_major: bool
     width: int = 1
 
 
@@ -109,7 +109,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     start = zeros(rows * columns)
     finish, outside = finisher(epilogue), epilogue.outside
     own = tuple(range(columns)) * rows
-    held = Held(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
+    thread_tile = ThreadTile(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
 
     a_walk, b_walk = Walk(tiling.m, step, block, a_slices), Walk(tiling.n, step, block, b_slices)
     load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
@@ -129,7 +129,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    write, line_length = writer(epilogue, held, write_run), tiling.n
+    write, line_length = writer(epilogue, thread_tile, write_run), tiling.n
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -137,7 +137,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
         b_shared = cuda.shared.array(b_buffers, float32, ALIGNMENT)
         thread = cuda.threadIdx.x
         tx, ty = thread % threads, thread // threads
-        row0, column0, a_from, b_from, k, corner = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
+        row0, column0, a_from, b_from, k, origin = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
 
         # this thread's first element of a slice: its line within the tile, its depth along k, its offset in memory
         a_line0, a_depth = a_across(thread), a_along(thread)
@@ -165,12 +165,12 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
             for i in range(0, step, together):
                 acc = multiply(acc, a_shared, b_shared, a_get + i * a_line, b_get + i * b_line)
             buffer = 1 - buffer
-        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (corner,))
+        env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (origin,))
         at = ty * line_length + tx * column_width
         write(acc, env, a_shared, thread, at, (row0, column0), n, operands)
 
     order = "_".join(
-        f"{'k' if not s.lines_fast else line}{s.width}" for s, line in ((a_slices, "m"), (b_slices, "n"))
+        f"{'k' if not s.mn_major else line}{s.width}" for s, line in ((a_slices, "m"), (b_slices, "n"))
     )
     kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
     kernel.blocks_per_sm = tiling.blocks
@@ -183,13 +183,13 @@ class Walk:
 
     def __init__(self, lines: int, step: int, block: int, slices: Slices) -> None:
         self.width, self.count = slices.width, lines * step // (block * slices.width)
-        self.lines_fast, width = slices.lines_fast, slices.width
-        fast = (lines if slices.lines_fast else step) // width
+        self.mn_major, width = slices.mn_major, slices.width
+        fast = (lines if slices.mn_major else step) // width
         apart = block // fast
-        self.line_stride, self.depth_stride = (0, apart) if slices.lines_fast else (apart, 0)
+        self.line_stride, self.depth_stride = (0, apart) if slices.mn_major else (apart, 0)
         fast_index = device(lambda thread: thread % fast * width)
         slow_index = device(lambda thread: thread // fast)
-        self.across, self.along = (fast_index, slow_index) if slices.lines_fast else (slow_index, fast_index)
+        self.across, self.along = (fast_index, slow_index) if slices.mn_major else (slow_index, fast_index)
 
 
 def _loader(walk: Walk, dtype: DType) -> Any:
@@ -211,4 +211,4 @@ def _loader(walk: Walk, dtype: DType) -> Any:
 def _storer(walk: Walk, line_length: int) -> Any:
     """`store(shared, base, tile)`: those elements into shared memory, k-major."""
     apart = walk.depth_stride * line_length + walk.line_stride
-    return put_runs(walk.count, walk.width, apart, 1 if walk.lines_fast else line_length)
+    return put_runs(walk.count, walk.width, apart, 1 if walk.mn_major else line_length)

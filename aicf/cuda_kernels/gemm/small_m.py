@@ -1,10 +1,10 @@
 """Variants for matrix products with few rows or few columns, as one token at a time makes them (decode): reading the other
 operand is all that takes time. Operands, epilogues and results are those of simt.py.
 
-The operand with few lines (rows of a, columns of b) is called thin, the other one wide. A byte of wide meets `few` flops for
+The operand with few lines (rows of a, columns of b) is called small, the other one wide. A byte of the wide one meets `few` flops for
 halves, half as many for f32. Of 4.8 TB/s and 66.9 TFLOP/s, an H200's, 14 flops a byte are the balance, and half of that after
-what widening, addressing and reading thin from shared memory take. So the prediction is: ordinary cores keep up with memory
-to 4 thin lines of halves, and to 16 of f32; beyond that halves need tensor cores.
+what widening, addressing and reading the small one from shared memory take. So the prediction is: ordinary cores keep up with memory
+to 4 lines of halves, and to 16 of f32; beyond that halves need tensor cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..maps.elementwise import THREADS
 from . import simt as gemm
 from . import split_k as gemm_split
 
-FEW = 16  # thin lines that a thread has sums for
+FEW = 16  # lines of the small operand that a thread has sums for
 WARP = 32
 PLACES = (
     8,
@@ -34,7 +34,7 @@ LOADED = 16  # bytes that a thread loads at once
 SEGMENT = 64  # bytes of a row that a block reads, where lanes walk lines: what memory gives at once
 SPLITS = 64
 # What follows was measured on an H200.
-START_US = 2.6  # until loads are on their way and when they are there: places, thin to shared memory, threads' sums to one
+START_US = 2.6  # until loads are on their way and when they are there: places, the small operand to shared memory, threads' sums to one
 STEP_US = 2.2  # along k: a trip to memory, and what comes with it, that no block beside hides
 # For each result of a thread, one after the other: to add it up, to load an element for it, and for each flop of the map
 RESULT_US, RESULT_LOAD_US, RESULT_FLOP_US = 0.025, 0.28, 0.01
@@ -50,24 +50,24 @@ class Lines(NamedTuple):
     k_step: int
 
 
-class Skinny(NamedTuple):
-    """rows: thin's lines are rows of the result, wide's its columns; else the other way round."""
+class SmallM(NamedTuple):
+    """rows: the small operand's lines are rows of the result, the wide one's its columns; else the other way round."""
 
     wide: Lines
-    thin: Lines
+    small: Lines
     k: int
     rows: bool
 
 
-def skinny(region: RegionSpec) -> Skinny:
-    """A product whose smaller side is called thin."""
-    p, _ = gemm.parts(region)
+def small_m(region: RegionSpec) -> SmallM:
+    """A product as its wide and its small operand."""
+    p, _ = gemm.problem(region)
     (*_, a_m, a_k), (*_, b_k, b_n) = p.a_steps, p.b_steps
     a, b = Lines(p.a, p.m, a_m, a_k), Lines(p.b, p.n, b_n, b_k)
-    return Skinny(b, a, p.k, True) if p.m <= p.n else Skinny(a, b, p.k, False)
+    return SmallM(b, a, p.k, True) if p.m <= p.n else SmallM(a, b, p.k, False)
 
 
-def k_fast(lines: Lines, k: int) -> bool:
+def k_major(lines: Lines, k: int) -> bool:
     """Whether neighbours in memory are neighbours along k."""
     return lines.lines == 1 or (k > 1 and lines.k_step <= lines.line_step)
 
@@ -75,7 +75,7 @@ def k_fast(lines: Lines, k: int) -> bool:
 def run(lines: Lines, k: int, matrix: TensorDesc, longest: int) -> int:
     """How many neighbours one load may take: every run of them is whole and aligned."""
     fast, slow = (k, lines.k_step), (lines.lines, lines.line_step)
-    if not k_fast(lines, k):
+    if not k_major(lines, k):
         fast, slow = slow, fast
     width = longest
     while width > 1 and (
@@ -90,35 +90,35 @@ def run(lines: Lines, k: int, matrix: TensorDesc, longest: int) -> int:
 
 @dataclass(frozen=True)
 class Staging:
-    """How thin comes to shared memory: along k or along its lines, in loads of `width` elements."""
+    """How the small operand comes to shared memory: along k or along its lines, in loads of `width` elements."""
 
-    k_fast: bool
+    k_major: bool
     width: int
 
     def __str__(self) -> str:
-        return f"{'k' if self.k_fast else 'l'}{self.width}"
+        return f"{'k' if self.k_major else 'l'}{self.width}"
 
 
 @dataclass(frozen=True)
 class Share:
     """What each thread of a block has of the wide operand, which it loads in runs of `width` elements.
 
-    few     thin lines, rounded up to a power of two
-    k_fast  lanes of a warp walk k, and each has OWN lines; else a few lanes walk lines, and the others are further along k
+    few     lines of the small operand, rounded up to a power of two
+    k_major  lanes of a warp walk k, and each has OWN lines; else a few lanes walk lines, and the others are further along k
     """
 
     few: int
-    k_fast: bool
+    k_major: bool
     width: int
     itemsize: int
 
     def __str__(self) -> str:
-        return f"{self.few}_{'k' if self.k_fast else 'l'}{self.width}"
+        return f"{self.few}_{'k' if self.k_major else 'l'}{self.width}"
 
     @cached_property
     def sums(self) -> int:
         """Of a thread."""
-        return self.few * (OWN if self.k_fast else self.width)
+        return self.few * (OWN if self.k_major else self.width)
 
     @cached_property
     def threads(self) -> int:
@@ -127,7 +127,7 @@ class Share:
     @cached_property
     def lanes(self) -> int:
         """Threads side by side along what is contiguous."""
-        return WARP if self.k_fast else SEGMENT // (self.width * self.itemsize)
+        return WARP if self.k_major else SEGMENT // (self.width * self.itemsize)
 
     @cached_property
     def groups(self) -> int:
@@ -138,47 +138,47 @@ class Share:
         """Steps along k at once: up to 128 bytes are on their way for each thread, fewer where sums take the registers, and 64 of
         fp8: what is widened takes registers too."""
         words = 32 if self.few <= 2 else 16 if self.few < FEW else 8
-        each = max(1, self.width * max(2, self.itemsize) // 4) * (OWN if self.k_fast else 1)
-        return min(PLACES[self.k_fast], max(1, words // each))
+        each = max(1, self.width * max(2, self.itemsize) // 4) * (OWN if self.k_major else 1)
+        return min(PLACES[self.k_major], max(1, words // each))
 
     @cached_property
     def loads(self) -> int:
         """Of a thread, in flight together."""
-        return self.unroll * (OWN if self.k_fast else 1)
+        return self.unroll * (OWN if self.k_major else 1)
 
     @cached_property
     def depth(self) -> int:
         """Of k, that a block takes in one step."""
-        return self.unroll * (WARP * self.width if self.k_fast else self.groups)
+        return self.unroll * (WARP * self.width if self.k_major else self.groups)
 
     @cached_property
     def lines(self) -> int:
         """Of a block."""
-        return self.groups * OWN if self.k_fast else self.lanes * self.width
+        return self.groups * OWN if self.k_major else self.lanes * self.width
 
     @cached_property
     def partials(self) -> int:
         """Threads that have a part of the same sum."""
-        return WARP if self.k_fast else self.groups
+        return WARP if self.k_major else self.groups
 
     @cached_property
     def resident(self) -> int:
         """Blocks on a multiprocessor, that registers are limited for."""
         return 2 if self.few <= 4 else 3
 
-    def thin_loads(self, staging: Staging) -> int:
+    def small_loads(self, staging: Staging) -> int:
         """Of a thread, for each step."""
         return cdiv(self.few * self.depth, self.threads * staging.width)
 
 
 def share(region: RegionSpec) -> tuple[Share, Staging]:
-    s, dtype = skinny(region), gemm.parts(region)[0].dtype
-    few, fast = 1 << max(0, s.thin.lines - 1).bit_length(), k_fast(s.wide, s.k)
+    s, dtype = small_m(region), gemm.problem(region)[0].dtype
+    few, fast = 1 << max(0, s.small.lines - 1).bit_length(), k_major(s.wide, s.k)
     longest = min(LOADED // dtype.itemsize, 8 if few <= 4 else 4)
     made = Share(few, fast, run(s.wide, s.k, region.operands[s.wide.operand], longest), dtype.itemsize)
-    along = k_fast(s.thin, s.k)
+    along = k_major(s.small, s.k)
     most = min(4, max(1, few * made.depth // made.threads))
-    return made, Staging(along, run(s.thin, s.k, region.operands[s.thin.operand], most) if along else 1)
+    return made, Staging(along, run(s.small, s.k, region.operands[s.small.operand], most) if along else 1)
 
 
 # --- how k is split ---------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=256)
 def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
     """The fastest, as predicted: another launch is worth it where there would be few blocks with long ways to go."""
-    (p, _), s = gemm.parts(region), skinny(region)
+    (p, _), s = gemm.problem(region), small_m(region)
     steps, tiles = cdiv(s.k, block.depth), max(1, cdiv(s.wide.lines, block.lines))
     most = min(SPLITS, steps // 2) if p.m * p.n < 2**31 else 1
     best = None
@@ -231,28 +231,28 @@ def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
 
 
 def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
-    """Of `_cost`, with several parts: two launches, and the steps of both."""
+    """Of `_cost`, with several splits: two launches, and the steps of both."""
     steps = (cdiv(chunk, block.depth) - 1) * STEP_US + block.results * RESULT_US
     return 2 * one_launch(None, device) + START_US + steps + gemm_split.SUM_STEP_US * splits
 
 
 def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
-    """The wide operand once, the thin one from the cache for each block; no step in less than a trip to memory."""
-    (p, _), s = gemm.parts(region), skinny(region)
+    """The wide operand once, the small one from the cache for each block; no step in less than a trip to memory."""
+    (p, _), s = gemm.problem(region), small_m(region)
     tiles, depth = max(1, cdiv(s.wide.lines, block.lines)), min(chunk, max(1, s.k))
     size = p.dtype.itemsize
     through, total = gemm_split.sum_cost(region, p, splits, device)
-    # of what follows the product, a part has nothing
+    # of what follows the product, a split has nothing
     each = RESULT_US
     if splits == 1:
-        f = gemm.follows(region)
+        f = gemm.epilogue_statistics(region)
         each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
     cost = roofline(
         device, bytes=gemm_split.operand_bytes(p) + through if splits > 1 else region.nbytes,
         flops=block.flops * s.wide.lines * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
         chain=START_US + (cdiv(depth, block.depth) - 1) * STEP_US + block.results * each, memory_efficiency=gemm.MEMORY_EFFICIENCY,
-        cached=float(tiles * s.thin.lines + s.wide.lines) * s.k * size,
+        cached=float(tiles * s.small.lines + s.wide.lines) * s.k * size,
     )  # fmt: skip
     if splits > 1:
         cost = cost.plus(**{"sum of parts": total.us})
@@ -260,9 +260,9 @@ def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chu
 
 
 def checks(region: RegionSpec, few: int) -> Checks:
-    """What every kernel for few lines takes: one product, whose sums may be added up from parts."""
+    """What every kernel for few lines takes: one product, whose sums may be added up from splits."""
     yield from gemm.checks(region)
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     if region.strict:
         yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
     yield at_most("axes of the batch", len(p.batch), 0)
@@ -270,21 +270,21 @@ def checks(region: RegionSpec, few: int) -> Checks:
 
 
 def workspace(region: RegionSpec, plan: Plan) -> int:
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     return p.m * p.n * plan.splits * f32.itemsize if plan.splits > 1 else 0
 
 
 def launches(
     region: RegionSpec, plan: Plan, threads: int, make: Callable[[Any], Callable[..., None]]
 ) -> list[Launch]:
-    """`make(epilogue)`: the body. It takes (wide, thin, operands, sizes, wide_steps, thin_steps, scales): see gemm/small_m_body.py."""
-    s = skinny(region)
+    """`make(epilogue)`: the body. It takes (wide, small, operands, sizes, wide_steps, small_steps, scales): see gemm/small_m_body.py."""
+    s = small_m(region)
     _, _, operands, *_, scales = gemm.arguments(region)
-    sizes = tuple(Num(x, i32) for x in (s.wide.lines, s.thin.lines, s.k, plan.chunk))
-    walks = tuple((Num(x.line_step), Num(x.k_step)) for x in (s.wide, s.thin))
+    sizes = tuple(Num(x, i32) for x in (s.wide.lines, s.small.lines, s.k, plan.chunk))
+    walks = tuple((Num(x.line_step), Num(x.k_step)) for x in (s.wide, s.small))
 
     def products(epilogue: Any, operands: Any, scales: Any) -> Launch:
-        args = (In(s.wide.operand), In(s.thin.operand), operands, sizes, *walks, scales)
+        args = (In(s.wide.operand), In(s.small.operand), operands, sizes, *walks, scales)
         return Launch(make(epilogue), (plan.blocks,), (threads,), args)
 
     if plan.splits == 1:
@@ -309,7 +309,7 @@ class GemvSimt:
 
     Parallel over lines of the wide operand and along k, which is split among blocks where lines are few; what those have is
     added up by a second kernel, in a fixed order. Bytes: the wide operand once, in 16-byte loads where the layout allows;
-    the thin one once per block, from the cache. Limit: memory; from 8 thin lines on, for halves, the f32 rate.
+    the small one once per block, from the cache. Limit: memory; from 8 lines of the small one on, for halves, the f32 rate.
     """
 
     def accepts(region: RegionSpec) -> Checks:
@@ -327,11 +327,11 @@ class GemvSimt:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .small_m_body import gemv
 
-        s, (part, staging) = skinny(region), share(region)
-        wide, thin = (region.operands[x.operand].dtype for x in (s.wide, s.thin))
+        s, (part, staging) = small_m(region), share(region)
+        wide, small = (region.operands[x.operand].dtype for x in (s.wide, s.small))
         return launches(
             region,
             simt_plan(region, device),
             part.threads,
-            lambda e: gemv(wide, thin, part, staging, s.rows, e),
+            lambda e: gemv(wide, small, part, staging, s.rows, e),
         )

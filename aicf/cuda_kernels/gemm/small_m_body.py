@@ -1,7 +1,7 @@
-"""Matrix products with few rows or few columns: every line of the wide operand times the few lines of the thin one, in f32.
+"""Matrix products with few rows or few columns: every line of the wide operand times the few lines of the small one, in f32.
 
 A line runs along k: a row of a, or a column of b. The wide operand goes from memory straight to registers, each byte of it
-once; the next loads are on their way while these are multiplied. The thin one comes through shared memory, widened, for all
+once; the next loads are on their way while these are multiplied. The small one comes through shared memory, widened, for all
 threads of a block. Each thread sums along its own part of k; then the block adds up, in an order that never changes. Sums are of
 explicit fused multiply-adds, and end in the epilogue that all products share.
 """
@@ -26,31 +26,34 @@ ALIGNMENT = None if SIMULATED else 16
 
 @functools.cache
 def gemv(
-    wide_dtype: DType, thin_dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epilogue
+    wide_dtype: DType, small_dtype: DType, share: Share, staging: Staging, rows: bool, epilogue: Epilogue
 ) -> Callable[..., None]:  # fmt: skip
     """A block per share of lines, and of k if that is split among blocks.
 
-    wide, thin    element (line, k) is wide[line * wide_steps[0] + k * wide_steps[1]]
-    sizes         lines of the wide operand, of the thin one, k, and how much of k a block has, a multiple of its depth
-    rows          the thin operand's lines are rows of the result, not columns
-    Where k is split, `epilogue` is that of the workspace, in which each part has its own results.
+    wide, small    element (line, k) is wide[line * wide_steps[0] + k * wide_steps[1]]
+    sizes         lines of the wide operand, of the small one, k, and how much of k a block has, a multiple of its depth
+    rows          the small operand's lines are rows of the result, not columns
+    Where k is split, `epilogue` is that of the workspace, in which each split has its own results.
     """
     threads, lanes, few = share.threads, share.lanes, share.few
-    depth, per_block, k_fast, width = share.depth, share.lines, share.k_fast, share.width
-    thin_size, sums = few * depth, share.sums
-    shared_size = max(2 * thin_size, sums * threads)
+    depth, per_block, k_major, width = share.depth, share.lines, share.k_major, share.width
+    small_size, sums = few * depth, share.sums
+    shared_size = max(2 * small_size, sums * threads)
     start = zeros(sums)
 
     load_wide = raw_runs(wide_dtype, share.loads, width, place(wide_step(share)))
-    thin_slice = Slice(share, staging)
-    thin_first, thin_to, store_thin = thin_slice.first(), thin_slice.to(), thin_slice.store()
-    load_thin = runs(thin_dtype, thin_slice.loads, staging.width, place(thin_slice.step()))
-    wide_neighbours, thin_neighbours = k_fast and width > 1, staging.width > 1  # their steps along k are one
+    small_slice = Slice(share, staging)
+    small_first, small_to, store_small = small_slice.first(), small_slice.to(), small_slice.store()
+    load_small = runs(small_dtype, small_slice.loads, staging.width, place(small_slice.step()))
+    wide_neighbours, small_neighbours = (
+        k_major and width > 1,
+        staging.width > 1,
+    )  # their steps along k are one
     multiply = multiply_runs(wide_dtype, share.loads, width, sums, *products(share))
     keep = put_runs(sums, 1, threads, 1)
     write = writer(per_block, few, threads, rows, _adder(share), epilogue)
 
-    def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
+    def kernel(wide, small, operands, sizes, wide_steps, small_steps, scales):
         lines, count, k, chunk = sizes
         shared = cuda.shared.array(shared_size, float32, ALIGNMENT)
         thread = np.int32(cuda.threadIdx.x)
@@ -60,35 +63,39 @@ def gemv(
         split = np.int64(block // tiles)
         line0 = np.int64(block % tiles) * per_block
         k0 = split * chunk
-        if k_fast:
+        if k_major:
             line, along, get = line0 + group * OWN, lane * width, lane * min(width, 4)
         else:
             line, along, get = line0 + lane * width, group * 1, group * few
-        wide_line, thin_line = wide_steps[0], thin_steps[0]
+        wide_line, small_line = wide_steps[0], small_steps[0]
         wide_k = np.int64(1) if wide_neighbours else wide_steps[1]
-        thin_k = np.int64(1) if thin_neighbours else thin_steps[1]
+        small_k = np.int64(1) if small_neighbours else small_steps[1]
         at = line * wide_line + (k0 + along) * wide_k
-        of, thin_along = thin_first(thread)
-        thin_at = of * thin_line + (k0 + thin_along) * thin_k
-        put, brings = thin_to(of, thin_along), of < few and thin_along < depth
-        lines_left, thin_left = np.int32(lines - line), np.int32(count - of)
+        of, small_along = small_first(thread)
+        small_at = of * small_line + (k0 + small_along) * small_k
+        put, brings = small_to(of, small_along), of < few and small_along < depth
+        lines_left, small_left = np.int32(lines - line), np.int32(count - of)
         left = np.int32(min(np.int64(k) - k0, np.int64(chunk)))
 
         acc = start
         wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
-        thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - thin_along), thin_line, thin_k))
+        small_next = load_small(
+            small, (small_at, small_left, np.int32(left - small_along), small_line, small_k)
+        )
         buffer = np.int32(0)
         while left > 0:
             now = wide_next
             if brings:
-                store_thin(thin_next, (shared, np.int32(buffer * thin_size + put)))
+                store_small(small_next, (shared, np.int32(buffer * small_size + put)))
             cuda.syncthreads()  # the slice is here, and nobody reads the other buffer any more
             left = np.int32(left - depth)
             at += depth * wide_k
-            thin_at += depth * thin_k
+            small_at += depth * small_k
             wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
-            thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - thin_along), thin_line, thin_k))
-            acc = multiply(acc, now, shared, np.int32(buffer * thin_size + get))
+            small_next = load_small(
+                small, (small_at, small_left, np.int32(left - small_along), small_line, small_k)
+            )
+            acc = multiply(acc, now, shared, np.int32(buffer * small_size + get))
             buffer = np.int32(1 - buffer)
 
         cuda.syncthreads()
@@ -116,13 +123,13 @@ def place(step: Any) -> Any:
 
 def wide_step(share: Share) -> Any:
     """OWN lines and then further along k, or further along k only."""
-    own, deep = (OWN, WARP * share.width) if share.k_fast else (1, share.groups)
+    own, deep = (OWN, WARP * share.width) if share.k_major else (1, share.groups)
     return device(lambda i: (i % own, i // own * deep))
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice of the thin operand on its way to shared memory: neighbouring threads bring neighbours.
+    """A slice of the small operand on its way to shared memory: neighbouring threads bring neighbours.
 
     It lies there as it is read: where lanes walk k, line by line in quads, those of a warp side by side; else along k.
     """
@@ -132,12 +139,12 @@ class Slice:
 
     @property
     def loads(self) -> int:
-        return self.share.thin_loads(self.staging)
+        return self.share.small_loads(self.staging)
 
     def first(self) -> Any:
         """`first(thread)`: line, and place along k, of its first run."""
         width, few, per = self.staging.width, self.share.few, self.share.depth // self.staging.width
-        if self.staging.k_fast:
+        if self.staging.k_major:
             return device(lambda thread: (thread // per, thread % per * width))
         return device(lambda thread: (thread % few, thread // few))
 
@@ -149,7 +156,7 @@ class Slice:
             self.share.few,
             self.share.depth // self.staging.width,
         )
-        if not self.staging.k_fast:
+        if not self.staging.k_major:
             return device(lambda i: (0, i * (threads // few)))
         if per <= threads:
             return device(lambda i: (i * (threads // per), 0))
@@ -166,13 +173,13 @@ class Slice:
                 along += within % 8 // 4 * quads + within // 8 * 4 + within % 4 - within
             return line * depth + along
 
-        return device(in_quads if self.share.k_fast else lambda line, along: along * few + line)
+        return device(in_quads if self.share.k_major else lambda line, along: along * few + line)
 
     def store(self) -> Any:
         """`store(tile, (shared, base))`: a thread's runs, the first of them to base. Steps between runs are whole eights, or
         within eights as they lie, so that places add up."""
         width, step, to = self.staging.width, self.step(), self.to()
-        put = put_runs(1, width, 0, 1 if self.share.k_fast else self.share.few)
+        put = put_runs(1, width, 0, 1 if self.share.k_major else self.share.few)
 
         def store(i, run, env):
             shared, base = env
@@ -185,7 +192,7 @@ class Slice:
 def products(share: Share) -> tuple[int, Any]:
     """How wide reads of the slice are, and what each is multiplied with (see multiply_runs)."""
     few, width = share.few, share.width
-    if not share.k_fast:
+    if not share.k_major:
         quad, reads = min(few, 4), []
         for u in range(share.unroll):
             for part in range(0, few, quad):
@@ -205,13 +212,13 @@ def products(share: Share) -> tuple[int, Any]:
 
 
 def writer(per_block: int, few: int, threads: int, rows: bool, add: Any, epilogue: Epilogue) -> Any:
-    """`write(shared, thread, line0, split, lines, count, operands, scales)`: the block's results of `per_block` lines and `few` thin
+    """`write(shared, thread, line0, split, lines, count, operands, scales)`: the block's results of `per_block` lines and `few` small
     ones, of which `lines` and `count` there are. Each is `add(shared, line, of, i)` of what the threads keep, finished."""
-    where, corner, finish = output(per_block, few, rows), corner_of(epilogue.split), finisher(epilogue)
+    where, origin, finish = output(per_block, few, rows), origin_of(epilogue.split), finisher(epilogue)
 
     def write(shared, thread, line0, split, lines, count, operands, scales):
         m, n = (count, lines) if rows else (lines, count)
-        where_to = operands + (corner(split, m),)
+        where_to = operands + (origin(split, m),)
         result = thread
         while result < per_block * few:
             line, of = where(result)
@@ -228,29 +235,29 @@ def writer(per_block: int, few: int, threads: int, rows: bool, add: Any, epilogu
 
 
 def output(lines: int, few: int, rows: bool) -> Any:
-    """`where(i)`: line, and thin line, of a block's result i, so that neighbouring threads write neighbours."""
+    """`where(i)`: line, and line of the small operand, of a block's result i, so that neighbouring threads write neighbours."""
     return device(lambda i: (i % lines, i // lines)) if rows else device(lambda i: (i // few, i % few))
 
 
-def corner_of(split: bool) -> Any:
-    """`corner(part, m)`: where a part's results begin."""
-    return device((lambda part, m: (part * m, part)) if split else (lambda part, m: ()))
+def origin_of(split: bool) -> Any:
+    """`origin(k_split, m)`: where a split's results begin."""
+    return device((lambda k_split, m: (k_split * m, k_split)) if split else (lambda k_split, m: ()))
 
 
 def _adder(share: Share) -> Any:
-    """`add(shared, line, of, turn)`: a result's partial sums, one after another from number `turn` on, so that threads side by
+    """`add(shared, line, of, rotation)`: a result's partial sums, one after another from number `rotation` on, so that threads side by
     side read different banks."""
     few, threads, partials, lanes, width = share.few, share.threads, share.partials, share.lanes, share.width
-    k_fast = share.k_fast
+    k_major = share.k_major
 
-    def add(shared, line, of, turn):
-        if k_fast:
+    def add(shared, line, of, rotation):
+        if k_major:
             first, apart = (line % OWN * few + of) * threads + line // OWN * WARP, 1
         else:
             first, apart = (line % width * few + of) * threads + line // width, lanes
         total = float32(0)
         for i in range(partials):
-            total += shared[first + (i + turn) % partials * apart]
+            total += shared[first + (i + rotation) % partials * apart]
         return total
 
     return device(add)

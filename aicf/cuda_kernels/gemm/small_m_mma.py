@@ -1,7 +1,7 @@
 """Variants for products of half types with up to 64 rows or columns on tensor cores; the rest is that of small_m.py.
 
-The wide operand is mma's 16 lines, the thin one its 8: nothing is padded but thin lines, to 8, 16, 32 or 64. At 64 lines a byte
-of halves meets 64 flops, where an H200's tensor cores balance at 206: memory is the limit throughout, and beside it thin's
+The wide operand is mma's 16 lines, the small one its 8: nothing is padded but these 8, to 8, 16, 32 or 64. At 64 lines a byte
+of halves meets 64 flops, where an H200's tensor cores balance at 206: memory is the limit throughout, and beside it the small one's
 way through L2, once for each block.
 """
 
@@ -28,24 +28,24 @@ EFFICIENCY = 0.4  # of the tensor cores' rate; it is never the limit
 class Warps:
     """How a block's warps share the wide operand.
 
-    few     thin lines, rounded up to 8, 16, 32 or 64
-    k_fast  threads load 8 neighbours along k of each line; else neighbouring lines, of 8 k one after another
+    few     lines of the small operand, rounded up to 8, 16, 32 or 64
+    k_major  threads load 8 neighbours along k of each line; else neighbouring lines, of 8 k one after another
     """
 
     few: int
-    k_fast: bool
+    k_major: bool
 
     def __str__(self) -> str:
-        return f"{self.few}_{'k' if self.k_fast else 'l'}"
+        return f"{self.few}_{'k' if self.k_major else 'l'}"
 
     @cached_property
     def tiles(self) -> int:
         """Of 16 lines, that a warp has."""
-        return 4 if not self.k_fast and self.few <= 32 else 2
+        return 4 if not self.k_major and self.few <= 32 else 2
 
     @cached_property
     def columns(self) -> int:
-        """Of 8 thin lines."""
+        """Of 8 lines of the small operand."""
         return self.few // 8
 
     @cached_property
@@ -60,7 +60,7 @@ class Warps:
     @cached_property
     def across(self) -> int:
         """Warps with lines of their own; the others share those and are further along k."""
-        return 2 if self.k_fast and self.few >= 32 else 1
+        return 2 if self.k_major and self.few >= 32 else 1
 
     @cached_property
     def along(self) -> int:
@@ -69,12 +69,12 @@ class Warps:
     @cached_property
     def unroll(self) -> int:
         """Steps of a warp whose loads are in flight together."""
-        return 2 if self.k_fast and self.few <= 16 else 1
+        return 2 if self.k_major and self.few <= 16 else 1
 
     @cached_property
     def width(self) -> int:
         """Neighbours in a load of the wide operand."""
-        return CHUNK if self.k_fast else 2 * self.tiles
+        return CHUNK if self.k_major else 2 * self.tiles
 
     @cached_property
     def lines(self) -> int:
@@ -97,13 +97,13 @@ class Warps:
 
 
 def warps(region: RegionSpec) -> Warps:
-    s = gemv.skinny(region)
-    few = next(n for n in (8, 16, 32, FEW) if s.thin.lines <= n)
-    return Warps(few, gemv.k_fast(s.wide, s.k))
+    s = gemv.small_m(region)
+    few = next(n for n in (8, 16, 32, FEW) if s.small.lines <= n)
+    return Warps(few, gemv.k_major(s.wide, s.k))
 
 
 def _plan(region: RegionSpec, device: DeviceSpec) -> gemv.Plan:
-    w, rate = warps(region), gemm.parts(region)[0].dtype.name
+    w, rate = warps(region), gemm.problem(region)[0].dtype.name
     results = cdiv(w.lines * w.few, w.threads)
     return gemv.plan(
         region, gemv.Block(w.lines, w.depth, w.resident, 2.0 * w.few, rate, EFFICIENCY, results), device
@@ -116,20 +116,20 @@ class GemvMma:
 
     Parallel over lines of the wide operand and along k: warps of a block have parts of it, and blocks where lines are few; what
     those have is added up in a fixed order. Loads are of 16 bytes, so contiguous extents and leading dimensions are
-    multiples of 8; k is the thin operand's contiguous one. Bytes: the wide operand once, the thin one once per block.
+    multiples of 8; k is the small operand's contiguous one. Bytes: the wide operand once, the small one once per block.
     Limit: memory.
     """
 
     def accepts(region: RegionSpec) -> Checks:
         yield from gemm.checks(region)
-        s, p = gemv.skinny(region), gemm.parts(region)[0]
+        s, p = gemv.small_m(region), gemm.problem(region)[0]
         if p.dtype not in (f16, bf16):
             yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
         yield from gemv.checks(region, FEW)
-        thin, wide = (region.operands[x.operand] for x in (s.thin, s.wide))
-        if not gemv.k_fast(s.thin, s.k) or gemv.run(s.thin, s.k, thin, CHUNK) < CHUNK:
+        small, wide = (region.operands[x.operand] for x in (s.small, s.wide))
+        if not gemv.k_major(s.small, s.k) or gemv.run(s.small, s.k, small, CHUNK) < CHUNK:
             yield Reject(
-                "thin", f"the smaller operand is {thin}, needs whole aligned runs of {CHUNK} along k"
+                "small", f"the smaller operand is {small}, needs whole aligned runs of {CHUNK} along k"
             )
         width = warps(region).width
         if gemv.run(s.wide, s.k, wide, width) < width:
@@ -144,7 +144,7 @@ class GemvMma:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .small_m_mma_body import gemv_mma
 
-        (p, _), s, w = gemm.parts(region), gemv.skinny(region), warps(region)
+        (p, _), s, w = gemm.problem(region), gemv.small_m(region), warps(region)
         return gemv.launches(
             region, _plan(region, device), w.threads, lambda e: gemv_mma(p.dtype, w, s.rows, e)
         )

@@ -30,16 +30,21 @@ def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Call
     The next loads are on their way while a warp multiplies; warps meet only when their sums are added up.
     """
     threads, few, depth, per_block, sums = warps.threads, warps.few, warps.depth, warps.lines, warps.sums
-    along_warps, lines_warp, k_fast, own_k = warps.along, 16 * warps.tiles, warps.k_fast, STEP * warps.unroll
+    along_warps, lines_warp, k_major, own_k = (
+        warps.along,
+        16 * warps.tiles,
+        warps.k_major,
+        STEP * warps.unroll,
+    )
     shared_size, width, chunk_k = sums * threads, warps.width, CHUNK
     start = zeros(sums)
     load_wide = raw_runs(dtype, wide_loads(warps), width, place(wide_step(warps)))
-    load_thin = raw_runs(dtype, warps.columns * warps.unroll, CHUNK, place(thin_step(warps)))
-    multiply = multiply_words(dtype, wide_words(warps), thin_words(warps))
+    load_small = raw_runs(dtype, warps.columns * warps.unroll, CHUNK, place(small_step(warps)))
+    multiply = multiply_words(dtype, wide_words(warps), small_words(warps))
     keep = put_runs(sums, 1, threads, 1)
     write = writer(per_block, few, threads, rows, adder(warps), epilogue)
 
-    def kernel(wide, thin, operands, sizes, wide_steps, thin_steps, scales):
+    def kernel(wide, small, operands, sizes, wide_steps, small_steps, scales):
         lines, count, k, chunk = sizes
         shared = cuda.shared.array(shared_size, float32)
         thread = np.int32(cuda.threadIdx.x)
@@ -51,25 +56,29 @@ def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Call
         line0 = np.int64(block % tiles) * per_block
         k0 = split * chunk
         along = warp % along_warps * own_k + place_k
-        line = line0 + warp // along_warps * lines_warp + (row if k_fast else row * width)
-        wide_line, thin_line = wide_steps[0], thin_steps[0]
-        wide_k = np.int64(1) if k_fast else wide_steps[1]
+        line = line0 + warp // along_warps * lines_warp + (row if k_major else row * width)
+        wide_line, small_line = wide_steps[0], small_steps[0]
+        wide_k = np.int64(1) if k_major else wide_steps[1]
         at = line * wide_line + (k0 + along) * wide_k
-        thin_at = row * thin_line + k0 + along
-        lines_left, thin_left = np.int32(lines - line), np.int32(count - row)
+        small_at = row * small_line + k0 + along
+        lines_left, small_left = np.int32(lines - line), np.int32(count - row)
         left = np.int32(min(np.int64(k) - k0, np.int64(chunk)))
 
         acc = start
         wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
-        thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - along), thin_line, np.int64(1)))
+        small_next = load_small(
+            small, (small_at, small_left, np.int32(left - along), small_line, np.int64(1))
+        )
         while left > 0:
-            wide_now, thin_now = wide_next, thin_next
+            wide_now, small_now = wide_next, small_next
             left = np.int32(left - depth)
             at += depth * wide_k
-            thin_at += depth
+            small_at += depth
             wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
-            thin_next = load_thin(thin, (thin_at, thin_left, np.int32(left - along), thin_line, np.int64(1)))
-            acc = multiply(acc, wide_now, thin_now)
+            small_next = load_small(
+                small, (small_at, small_left, np.int32(left - along), small_line, np.int64(1))
+            )
+            acc = multiply(acc, wide_now, small_now)
 
         keep(shared, thread, acc)
         cuda.syncthreads()
@@ -82,16 +91,16 @@ def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Call
 
 def wide_loads(warps: Warps) -> int:
     """Of a thread, for each step: two lines of each tile, or eight k of all tiles."""
-    return (2 * warps.tiles if warps.k_fast else CHUNK) * warps.unroll
+    return (2 * warps.tiles if warps.k_major else CHUNK) * warps.unroll
 
 
 def wide_step(warps: Warps) -> Any:
     """`step(i)`: how many lines, and of k, load i is from the first."""
     rows = 2 * warps.tiles
-    return device((lambda i: (i % rows * 8, i // rows * STEP)) if warps.k_fast else (lambda i: (0, i)))
+    return device((lambda i: (i % rows * 8, i // rows * STEP)) if warps.k_major else (lambda i: (0, i)))
 
 
-def thin_step(warps: Warps) -> Any:
+def small_step(warps: Warps) -> Any:
     columns = warps.columns
     return device(lambda i: (i % columns * 8, i // columns * STEP))
 
@@ -105,7 +114,7 @@ def wide_words(warps: Warps) -> Words:
     tiles = range(warps.tiles)
     for u in range(warps.unroll):
         for t in range(2):
-            if warps.k_fast:
+            if warps.k_major:
                 first = [4 * 2 * (u * warps.tiles + i) + 2 * t for i in tiles]
                 made.append(tuple((w, w + 4, w + 1, w + 5) for w in first))
             else:
@@ -116,7 +125,7 @@ def wide_words(warps: Warps) -> Words:
     return tuple(made)
 
 
-def thin_words(warps: Warps) -> Words:
+def small_words(warps: Warps) -> Words:
     """Registers of mma's b."""
     return tuple(
         tuple((4 * (u * warps.columns + j) + 2 * t, 4 * (u * warps.columns + j) + 2 * t + 1) for j in range(warps.columns))
@@ -126,15 +135,15 @@ def thin_words(warps: Warps) -> Words:
 
 
 def holder(warps: Warps) -> Any:
-    """`of(line, of)`: which sum, and which lane of a warp, has a line of the warp's and a thin line."""
-    columns, k_fast, each = warps.columns, warps.k_fast, warps.width
+    """`of(line, of)`: which sum, and which lane of a warp, has a line of the warp's and one of the small operand."""
+    columns, k_major, each = warps.columns, warps.k_major, warps.width
 
-    def of(line, thin):
-        if k_fast:
+    def of(line, small):
+        if k_major:
             tile, upper, row = line // 16, line % 16 // 8, line % 8
         else:
             tile, upper, row = line % each // 2, line % 2, line // each
-        return (tile * columns + thin // 8) * 4 + upper * 2 + thin % 2, row * 4 + thin % 8 // 2
+        return (tile * columns + small // 8) * 4 + upper * 2 + small % 2, row * 4 + small % 8 // 2
 
     return device(of)
 
@@ -143,8 +152,8 @@ def adder(warps: Warps) -> Any:
     """`add(shared, line, of, _)`: the sums of warps that share lines, in their order."""
     threads, along, lines, of = warps.threads, warps.along, 16 * warps.tiles, holder(warps)
 
-    def add(shared, line, thin, _):
-        i, lane = of(line % lines, thin)
+    def add(shared, line, small, _):
+        i, lane = of(line % lines, small)
         first = i * threads + line // lines * along * 32 + lane
         total = float32(0)
         for warp in range(along):

@@ -1,6 +1,6 @@
-"""Products whose k is split: parts of it side by side on multiprocessors that one part would leave idle, and then their sum.
+"""Split-K GEMM: splits of k side by side on multiprocessors that one of them would leave idle, and then their sum.
 
-For few results of long sums, where there are fewer tiles than multiprocessors. Parts are written to the workspace as f32 and
+For few results of long sums, where there are fewer tiles than multiprocessors. Sums are written to the workspace as f32 and
 summed in order by a second launch, which does what follows the product: the same numbers in every run.
 """
 
@@ -33,35 +33,35 @@ from ..maps.elementwise import THREADS
 from . import simt as gemm
 from .simt import Sizes
 
-LEAST_STEPS = 2  # of a tile's depth, in each part
-SUM_STEP_US = 0.07  # of the second launch, for each part: measured on an H200
+LEAST_STEPS = 2  # of a tile's depth, in each split
+SUM_STEP_US = 0.07  # of the second launch, for each split: measured on an H200
 SUM_RUN = 4  # columns of a thread of the second launch, at most
-MOST_PARTS = 64
+MOST_SPLITS = 64
 STRICT = "sums of parts are rounded where one sum is not; strict takes one sum"
 MOST_TILES = 512  # more than that fill any device, three blocks to a multiprocessor, without being split
 COPY = Expression("copy", (), (f32,), frozenset(), 1, (0,))
-# operands of a part's epilogue, which writes its sums to the workspace
+# operands of a split's epilogue, which writes its sums to the workspace
 PARTIAL = (), (), (), (Work(0, f32),), ()
 UNSCALED = Num(1.0, f32), Num(0.0, f32)
 
 
-class Parts(NamedTuple):
-    """k as so many parts of `depth`, the last one maybe shorter."""
+class KSplit(NamedTuple):
+    """k as so many splits of `depth`, the last one maybe shorter."""
 
     number: int
     depth: int
 
 
-def divide(k: int, wanted: int, step: int) -> Parts:
-    """About so many parts, of whole steps each."""
+def divide(k: int, wanted: int, step: int) -> KSplit:
+    """About so many splits, of whole steps each."""
     depth = max(LEAST_STEPS, cdiv(cdiv(k, step), wanted)) * step
-    return Parts(cdiv(k, depth), depth)
+    return KSplit(cdiv(k, depth), depth)
 
 
 def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
     """Beside what the tile takes: one product of few tiles, long enough to be split, and not the order of sums that strictness
     asks for."""
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     if region.strict:
         yield Reject("strict", STRICT)
     yield at_most("axes of the batch", len(p.batch), 0)
@@ -70,37 +70,39 @@ def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
     yield at_most("elements of the product", p.m * p.n, 2**31 - 1)
 
 
-def choices(k: int, most: int, step: int) -> list[Parts]:
-    """Parts to choose among: powers of two, and as many as `most`, which fill the device once."""
-    most = min(MOST_PARTS, max(2, most))
+def choices(k: int, most: int, step: int) -> list[KSplit]:
+    """Splits to choose among: powers of two, and as many as `most`, which fill the device once."""
+    most = min(MOST_SPLITS, max(2, most))
     return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
 
 
-def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, Parts]:
-    """The number of parts that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
-    p, _ = gemm.parts(region)
+def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, KSplit]:
+    """The number of splits that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
+    p, _ = gemm.problem(region)
     sizes = gemm.sizes_of(p)
-    parts = _fastest(sizes, tile, device)
-    through, total = sum_cost(region, p, parts.number, device)
-    return _cost(sizes, tile, parts, device, through, total), parts
+    split = _fastest(sizes, tile, device)
+    through, total = sum_cost(region, p, split.number, device)
+    return _cost(sizes, tile, split, device, through, total), split
 
 
 @lru_cache(maxsize=4096)
-def _fastest(sizes: Sizes, tile: gemm.Tile, device: DeviceSpec) -> Parts:
+def _fastest(sizes: Sizes, tile: gemm.Tile, device: DeviceSpec) -> KSplit:
     (tiles,) = gemm.grid(sizes, tile.m, tile.n)
     result, finish = sizes.m * sizes.n * f32.itemsize, gemm.STORE_US * SUM_RUN * THREADS
 
-    def us(parts: Parts) -> float:
-        through, total = _sum(sizes, parts.number, result, finish, device)
-        return _cost(sizes, tile, parts, device, through, total).us
+    def us(split: KSplit) -> float:
+        through, total = _sum(sizes, split.number, result, finish, device)
+        return _cost(sizes, tile, split, device, through, total).us
 
     return min(choices(sizes.k, device.sms * tile.blocks_per_sm // tiles, tile.step), key=us)
 
 
-def _cost(sizes: Sizes, tile: gemm.Tile, parts: Parts, device: DeviceSpec, through: int, total: Cost) -> Cost:
-    """The parts as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
+def _cost(
+    sizes: Sizes, tile: gemm.Tile, split: KSplit, device: DeviceSpec, through: int, total: Cost
+) -> Cost:
+    """The splits as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
     they fit."""
-    slices = Sizes(sizes.m, sizes.n, parts.depth, parts.number, sizes.dtype)
+    slices = Sizes(sizes.m, sizes.n, split.depth, split.number, sizes.dtype)
     first = tile.product_cost(
         slices, operand_bytes(sizes) + through, device, sizes.flops, gemm.STORE_US * tile.m * tile.n
     )
@@ -112,13 +114,13 @@ def operand_bytes(p: Gemm | Sizes) -> int:
 
 
 def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tuple[int, Cost]:
-    """(bytes of so many parts that go through memory when they are written, the second launch)."""
+    """(bytes of so many splits that go through memory when they are written, the second launch)."""
     rest = max(0, region.nbytes - operand_bytes(p))
     return _sum(gemm.sizes_of(p), number, rest, gemm.finish_us(region, SUM_RUN * THREADS), device)
 
 
 def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec) -> tuple[int, Cost]:
-    """`rest`: bytes beside the parts; `finish`: of a block's results."""
+    """`rest`: bytes beside the splits' sums; `finish`: of a block's results."""
     partial = f32.itemsize * number * sizes.m * sizes.n
     kept = partial if partial <= device.l2_bytes // 2 else 0
     total = roofline(
@@ -132,45 +134,45 @@ def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec
 
 
 def raw(region: RegionSpec, run: int) -> Any:
-    """The epilogue of a part: sums as they are, into the workspace, by runs of at most so many columns."""
+    """The epilogue of a split: sums as they are, into the workspace, by runs of at most so many columns."""
     from .epilogue import Epilogue
 
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     width = next(w for w in (4, 2, 1) if w <= run and p.n % w == 0)
     return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True)
 
 
 def total(region: RegionSpec, number: int) -> Launch:
-    """The second launch: so many parts are summed, and what follows the product is done."""
-    from .split_k_body import sum_parts
+    """The second launch: so many splits are summed, and what follows the product is done."""
+    from .split_k_body import sum_splits
 
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     _, _, operands, sizes, *_, scales = gemm.arguments(region)
     finish = gemm.epilogue(region, SUM_RUN)
     blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
     args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
-    return Launch(sum_parts(finish), (blocks,), (THREADS,), args)
+    return Launch(sum_splits(finish), (blocks,), (THREADS,), args)
 
 
 def split(
     name: str,
     tile: tuple[int, int],
     step: Callable[[RegionSpec], int],
-    best: Callable[[RegionSpec, DeviceSpec], tuple[Cost, Parts]],
-    first: Callable[[RegionSpec, DeviceSpec, Parts], Launch],
+    best: Callable[[RegionSpec, DeviceSpec], tuple[Cost, KSplit]],
+    first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch],
     accepts: Callable[[RegionSpec], Checks] = lambda region: (),
     least: Floor | None = None,
     **more: Any,
 ) -> KernelVariant:
-    """A tile of any family as a variant that splits k. `step(region)`: of k, that parts are whole numbers of; `best`: the number of parts and
-    its cost; `first`: the launch of the parts, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
+    """A tile of any family as a variant that splits k. `step(region)`: of k, that splits are whole numbers of; `best`: the number of splits and
+    its cost; `first`: the launch of the splits, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
     m, n = tile
 
     @variant("gemm", id=f"cuda.{name}_split.v1", takes=gemm.TAKES, **more)
     class Split:
-        __doc__ = f"""As {name}, on parts of k side by side, and a second launch for their sum and what follows the product.
+        __doc__ = f"""As {name}, on splits of k side by side, and a second launch for their sum and what follows the product.
 
-        Parallel over {m} x {n} tiles and parts. Bytes: operands as without, 4 MN for each part, written and read,
+        Parallel over {m} x {n} tiles and splits. Bytes: operands as without, 4 MN for each split, written and read,
         out of the L2 cache if they fit. Limit: that, and a launch more.
         """
 
@@ -182,19 +184,19 @@ def split(
             return best(region, device)[0]
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            p, _ = gemm.parts(region)
+            p, _ = gemm.problem(region)
             return 4 * best(region, device)[1].number * p.m * p.n
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            parts = best(region, device)[1]
-            return [first(region, device, parts), total(region, parts.number)]
+            chosen = best(region, device)[1]
+            return [first(region, device, chosen), total(region, chosen.number)]
 
     made: Any = Split  # `variant` has made a record of the class
     return replace(made, least=least)
 
 
 def split_tile(
-    name: str, tile: gemm.Tile, first: Callable[[RegionSpec, DeviceSpec, Parts], Launch], **more: Any
+    name: str, tile: gemm.Tile, first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch], **more: Any
 ) -> KernelVariant:
     """`split`, of a tile whose cost is a Tile's."""
     return split(
@@ -203,17 +205,17 @@ def split_tile(
 
 
 def _tiled(tile: gemm.Tile) -> KernelVariant:
-    def first(region: RegionSpec, device: DeviceSpec, parts: Parts) -> Launch:
-        p, _ = gemm.parts(region)
+    def first(region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
+        p, _ = gemm.problem(region)
         a, b, _, _, *walks, _ = gemm.arguments(region)
-        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, parts.depth))
+        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, split.depth))
         (tiles,) = gemm.grid(p, tile.m, tile.n)
         body = gemm.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
-        return Launch(body, (tiles * parts.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
+        return Launch(body, (tiles * split.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
         waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
-        even = tile.even_us(gemm.parts(region)[0], device) if gemm.depth(region) else 0.0
+        even = tile.even_us(gemm.problem(region)[0], device) if gemm.depth(region) else 0.0
         return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
 
     return split_tile(f"gemm_tiled_{tile.m}x{tile.n}", tile, first, accepts=gemm.checks, least=least)

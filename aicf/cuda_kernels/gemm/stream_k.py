@@ -16,11 +16,11 @@ def checks(tiling: Tiling, region: RegionSpec) -> Checks:
     """More tiles than multiprocessors; and numbers of slices, times blocks, that are u32."""
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     if len(p.batch) > 1 and len(after.loads) > 1 and wgmma_cost.staged(tiling, region):
         yield Reject(
             "registers",
-            "two axes of a batch and two operands of the map leave none for results in boxes beside shares",
+            "two axes of a batch and two operands of the map leave none for results in boxes beside work units",
         )
     yield at_least("tiles", wgmma_cost.clusters(tiling, region), SMS + 1)
     yield at_most("k", p.k, 2**31 // SMS**2 * depth(p.dtype))
@@ -36,7 +36,7 @@ def _slots(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
 
 
 def workspace(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
-    flags = blocks(tiling, region, device) * tiling.members * WARPS * i64.itemsize
+    flags = blocks(tiling, region, device) * tiling.cooperative * WARPS * i64.itemsize
     return _slots(tiling, region, device) + flags
 
 

@@ -13,8 +13,8 @@ So blocks read the same slices of k at a time, out of the L2 cache, which answer
 which are behind by what blocks have beyond one tile. With the tail first and the head last, each was somewhere else in k from beginning to end: 20 % slower at
 4096^3 and 8192^3, by tiles of 128 x 128.
 
-Nobody waits for good: the head that a block waits for is the first item of the block before it. That has begun, as blocks begin in
-order, and does its first item without waiting for anybody.
+Nobody waits for good: the head that a block waits for is the first work tile of the block before it. That has begun, as blocks begin in
+order, and does its first work tile without waiting for anybody.
 
 The workspace is not zeroed. A flag is `TOKEN` when the sums are there, and the one who waits for it makes it 0 again: after a launch no
 flag is, and whatever else may have been there meanwhile is none but by a chance of 1 in 2^64.
@@ -31,21 +31,21 @@ from ..dsl import cuda, device, int32, uint32
 from ..ptx import global_address, load_acquire, store_release
 from ..tiles.tile import each, get_run, mapped, put_run
 from .epilogue import Epilogue
-from .wgmma_scheduler import Items, layers, tiles_in_turn
+from .wgmma_scheduler import WorkTiles, batch_coords, tiles_in_turn
 from .wgmma_tiling import WARPGROUP, WARPS, Tiling
 
 RUN = 4  # sums that are stored together; those of all threads of a warpgroup lie side by side
 TOKEN = 0x5B1D_93F7_6E2A_C48D
 
 
-def items_of(tiling: Tiling, epilogue: Epilogue) -> Items:
-    return shares(epilogue) if tiling.stream else tiles_in_turn(epilogue)
+def work_tiles_of(tiling: Tiling, epilogue: Epilogue) -> WorkTiles:
+    return work_units(epilogue) if tiling.stream else tiles_in_turn(epilogue)
 
 
-def shares(epilogue: Epilogue) -> Items:
-    """The plan: (first item, 1, end, the head's tile, its slices, the first whole tile, slices before the tail, which item the tail is,
-    which is the first of the other tiles, that tile, and the slice that these begin with). Item 0 is the head; without one, items begin at 1."""
-    number = layers(epilogue).number
+def work_units(epilogue: Epilogue) -> WorkTiles:
+    """The plan: (first work tile, 1, end, the head's tile, its slices, the first whole tile, slices before the tail, which work tile the tail is,
+    which is the first of the other tiles, that tile, and the slice that these begin with). Work tile 0 is the head; without one, they begin at 1."""
+    number = batch_coords(epilogue).number
 
     def plan(walk, sizes):
         block, blocks, rows, columns, steps, each, _, _ = walk
@@ -65,47 +65,47 @@ def shares(epilogue: Epilogue) -> Items:
         first = uint32(1) if count == 0 else uint32(0)
         last = uint32(others + rounds - uint32(1))
         at = uint32(0) if before == 0 else at
-        # so that all are at the same slice after shares that may differ by one
+        # so that all are at the same slice after work units that may differ by one
         late = uint32(end - begin - steps)
         return first, uint32(1), last, head, count, whole, before, at, others, uint32(divided + block), late
 
-    def tile(item, plan):
+    def tile(work_tile, plan):
         head, whole, at, others = plan[3], plan[5], plan[7], plan[8]
-        if item == 0:
+        if work_tile == 0:
             return head
-        if item == at:
+        if work_tile == at:
             return uint32(whole - uint32(1))
-        if item < others:
-            return uint32(whole + item - uint32(1))
-        return uint32(plan[9] + uint32(item - others) * uint32(cuda.gridDim.x))
+        if work_tile < others:
+            return uint32(whole + work_tile - uint32(1))
+        return uint32(plan[9] + uint32(work_tile - others) * uint32(cuda.gridDim.x))
 
-    def slices(item, layer, walk, plan):
+    def slices(work_tile, batch_coord, walk, plan):
         steps, count, before, at, others = walk[4], plan[4], plan[6], plan[7], plan[8]
-        if item == 0:
+        if work_tile == 0:
             return uint32(0), count
-        if item == at:
+        if work_tile == at:
             return before, uint32(steps - before)
-        return count if item < others else plan[10], steps
+        return count if work_tile < others else plan[10], steps
 
     def place(step, walk):
         steps = int32(walk[4])
         return step if step < steps else int32(step - steps)
 
-    return Items(device(plan), device(tile), device(slices), device(place))
+    return WorkTiles(device(plan), device(tile), device(slices), device(place))
 
 
-def contributor(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
-    """(`asks(item, member)`: the thread, or none that asks for boxes, of what will not be finished here; `gives(item)`: whether it
-    is that; `give(sums, part, member, operands)`: to who finishes it; `take(sums, part, member, item, plan, operands)`: sums of a
+def fixup(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
+    """(`asks(work_tile, member)`: the thread, or none that asks for boxes, of what will not be finished here; `gives(work_tile)`: whether it
+    is that; `give(sums, part, member, operands)`: to who finishes it; `take(sums, part, member, work_tile, plan, operands)`: sums of a
     whole tile)"""
     if not tiling.stream:
         return (
-            device(lambda item, member: member),
-            device(lambda item: False),
+            device(lambda work_tile, member: member),
+            device(lambda work_tile: False),
             device(lambda sums, part, member, operands: None),
-            device(lambda acc, sums, part, member, item, plan, operands: (acc, sums)),
+            device(lambda acc, sums, part, member, work_tile, plan, operands: (acc, sums)),
         )
-    count, members = tiling.sums, tiling.members
+    count, cooperative = tiling.sums, tiling.cooperative
     place, load, release = global_address(), load_acquire(i64), store_release(i64)
     put, get = put_run(f32, RUN), get_run(f32, RUN)
 
@@ -120,7 +120,7 @@ def contributor(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
 
     def slot_of(block, part, member):
         """(Where a thread's sums begin, and its warp's flag.)"""
-        slot = np.int64(block * members + part)
+        slot = np.int64(block * cooperative + part)
         return slot * (count * WARPGROUP) + member * RUN, slot * WARPS + (member >> 5)
 
     slot = device(slot_of)
@@ -132,8 +132,8 @@ def contributor(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
         if member & 31 == 0:
             release(place(operands[4][1], flag), TOKEN)
 
-    def take(acc, sums, part, member, item, plan, operands):
-        if item == plan[7]:
+    def take(acc, sums, part, member, work_tile, plan, operands):
+        if work_tile == plan[7]:
             first, flag = slot(np.int64(cuda.blockIdx.x) - 1, part, member)
             if member & 31 == 0:
                 signal = place(operands[4][1], flag)
@@ -144,7 +144,7 @@ def contributor(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
             sums = add_all(sums, (operands[4][0], first))
         return sums, sums  # there are no registers for both
 
-    def asks(item, member):
-        return member + WARPGROUP if item == 0 else member
+    def asks(work_tile, member):
+        return member + WARPGROUP if work_tile == 0 else member
 
-    return device(asks), device(lambda item: item == 0), device(give), device(take)
+    return device(asks), device(lambda work_tile: work_tile == 0), device(give), device(take)

@@ -1,7 +1,7 @@
 """Variants for products of f32 as three products of TF32 each (3xTF32), on Hopper's engines.
 
 An f32 number is what TF32 holds of it and what that leaves, of which TF32 holds enough. A kernel writes a as rows of
-[rest | held | held] and b as [held | rest | held]: their product, of thrice the k, is the one that was asked for, but for that of the
+[lo | hi | hi] and b as [hi | lo | hi]: their product, of thrice the k, is the one that was asked for, but for that of the
 rests. Its sums begin with the small ones, and are added up in f32 every 32 of k.
 """
 
@@ -20,14 +20,14 @@ from . import packed as gemm_packed
 from . import wgmma as gemm_wgmma
 from .packed import Packed
 
-HELD, REST = 0, 1
-A_PARTS, B_PARTS = (REST, HELD, HELD), (HELD, REST, HELD)
+HI, LO = 0, 1
+A_HI_LO, B_HI_LO = (LO, HI, HI), (HI, LO, HI)
 TILINGS = "256x128_cluster2", "128x128_cluster2"
 
 
 @lru_cache(maxsize=256)
 def split(region: RegionSpec) -> Packed | Reject:
-    """The product of the parts, of a region that is one of f32 numbers."""
+    """The product of both terms, of a region that is one of f32 numbers."""
     program = read(region)
     assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
     p, after = program.core, program.after
@@ -36,9 +36,9 @@ def split(region: RegionSpec) -> Packed | Reject:
     if not p.m * p.n * p.k * p.count:
         return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")
     copies = []
-    for index, parts in ((p.a, A_PARTS), (p.b, B_PARTS)):
+    for index, hi_lo in ((p.a, A_HI_LO), (p.b, B_HI_LO)):
         t = region.operands[index]
-        copies.append(pack.copy_of(index, t, gemm_packed.k_axis(p, index, t), parts))
+        copies.append(pack.copy_of(index, t, gemm_packed.k_axis(p, index, t), hi_lo))
     product = region.ops[0]._replace(attrs=AttrPack(region.attrs, precision=Precision.tf32))
     made = gemm_packed.replaced(region, copies, (product, *region.ops[1:]))
     return gemm_packed.refusal_of(made, p, after) or made

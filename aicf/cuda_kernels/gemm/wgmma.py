@@ -35,7 +35,7 @@ from . import split_k as gemm_split
 from . import stream_k as wgmma_stream
 from .wgmma_tiling import (
     ATOM,
-    NARROWED,
+    MIXED_WIDTHS,
     OF_C,
     ROW_BYTES,
     SPLIT,
@@ -67,7 +67,7 @@ class Operand:
 
     name: str
     index: int
-    k_fast: bool
+    k_major: bool
     extents: tuple[int, int]
     pitch: int  # bytes from row to row
     axes: tuple[int, ...]
@@ -77,7 +77,7 @@ class Operand:
         """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 128 bytes of lines at a time."""
         dtype = region.operands[self.index].dtype
         count = left if last else boxed
-        box = depth(dtype), count(lines, self.extents[1]) if self.k_fast else depth(dtype)
+        box = depth(dtype), count(lines, self.extents[1]) if self.k_major else depth(dtype)
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
@@ -93,7 +93,7 @@ def operands(region: RegionSpec, either: bool = False) -> tuple[Operand, Operand
 @lru_cache(maxsize=256)
 def each_operand(region: RegionSpec, either: bool = False) -> tuple[Operand | Reject, Operand | Reject]:
     """a and b, each of them or why it has no 16-byte aligned rows."""
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     a, b = region.operands[p.a], region.operands[p.b]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     return (
@@ -116,11 +116,11 @@ def _operand(
         )
     orders = (True, depth, lines), (False, lines, depth)
     either = either or matrix.dtype.itemsize == 2
-    for k_fast, (inner, step), (outer, pitch) in orders if either else orders[:1]:
+    for k_major, (inner, step), (outer, pitch) in orders if either else orders[:1]:
         row = inner * matrix.dtype.itemsize
         apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, ROW_BYTES) * ROW_BYTES
         if (step == 1 or inner == 1) and apart >= row and apart % ROW_BYTES == 0:
-            return Operand(name, index, k_fast, (inner, outer), apart, axes, walks)
+            return Operand(name, index, k_major, (inner, outer), apart, axes, walks)
     of_k = "" if either else f" of k, as tensor cores read {matrix.dtype},"
     return Reject(
         "rows",
@@ -143,7 +143,7 @@ def _checks(region: RegionSpec) -> Checks:
 def checks(region: RegionSpec) -> Checks:
     """Of all that follows, but for how operands lie."""
     yield from gemm.checks(region)
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     if p.dtype is f32 and p.precision is not Precision.tf32:
         yield Reject("precision", f"the product is to be {p.precision.name}, this one is tf32")
     if by_slices(p.dtype) and region.strict:
@@ -157,10 +157,10 @@ def checks(region: RegionSpec) -> Checks:
 
 
 def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
-    if by_slices(gemm.parts(region)[0].dtype) and not tiling.sums_by_slices:
+    if by_slices(gemm.problem(region)[0].dtype) and not tiling.sums_by_slices:
         return Reject(
             "sums",
-            "fp8 sums take turns with tensor cores: needs two teams that multiply at once, and registers for both",
+            "fp8 sums take turns with tensor cores: needs two consumers that multiply at once, and registers for both",
         )
     return None
 
@@ -171,11 +171,11 @@ def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
 def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
     """A group of narrow tiles has to find room, in one product."""
     if tiling.narrow:
-        p, _ = gemm.parts(region)
+        p, _ = gemm.problem(region)
         yield at_least("n", p.n, tiling.narrow * tiling.group)
         yield at_most("axes of the batch", len(p.batch), 0)
         made = operands(region)
-        if not isinstance(made, Reject) and not made[1].k_fast:  # 510 TFLOP/s of 8192^3, and 660 where it is
+        if not isinstance(made, Reject) and not made[1].k_major:  # 510 TFLOP/s of 8192^3, and 660 where it is
             yield Reject(
                 "rows",
                 f"rows of b are of n, {tiling.narrow} of which tensor cores read slowly: needs rows of k",
@@ -192,7 +192,7 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
-        Parallel over tiles{" and parts of k" * (tiling.parts > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
+        Parallel over tiles{" and splits of k" * (tiling.cluster_split > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
         out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
         are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile they
         meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
@@ -201,7 +201,7 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
         def accepts(region: RegionSpec) -> Checks:
             yield _summed(tiling, region)
             yield from _narrow(tiling, region)
-            if region.strict and tiling.parts > 1:
+            if region.strict and tiling.cluster_split > 1:
                 yield Reject("strict", gemm_split.STRICT)
             if tiling.stream:
                 yield from wgmma_stream.checks(tiling, region)
@@ -233,15 +233,15 @@ def _split(tiling: Tiling) -> KernelVariant:
         yield _summed(tiling, region)
 
     return gemm_split.split(
-        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: depth(gemm.parts(region)[0].dtype),
-        partial(wgmma_cost.best_parts, tiling), partial(_launch, tiling), accepts, needs=("sm_90a",), family=family,
+        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: depth(gemm.problem(region)[0].dtype),
+        partial(wgmma_cost.best_split, tiling), partial(_launch, tiling), accepts, needs=("sm_90a",), family=family,
     )  # fmt: skip
 
 
 def _launch(
-    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: gemm_split.Parts | None = None
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
 ) -> Launch:
-    """Of the whole product, or of parts of k."""
+    """Of the whole product, or of splits of k."""
     from .wgmma_body import wgmma
 
     both = operands(region)
@@ -249,57 +249,59 @@ def _launch(
     a, b = both
     share = tiling.n // tiling.cluster
     maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
-    boxes = wgmma_cost.staged(tiling, region) if parts is None else 0
-    finish, others, sizes, scales = follows(tiling, region, parts)
+    boxes = wgmma_cost.staged(tiling, region) if split is None else 0
+    finish, others, sizes, scales = epilogue_arguments(tiling, region, split)
     if tiling.stream:
         others = (*others[:4], wgmma_stream.pointers(tiling, region, device))
-    come = wgmma_cost.brought(region) if boxes else ()
+    sources = wgmma_cost.tma_sources(region) if boxes else ()
     if boxes:
-        maps += _boxes(region, come)
-    tiles = wgmma_cost.clusters(tiling, region) * (1 if parts is None else parts.number)
+        maps += _boxes(region, sources)
+    tiles = wgmma_cost.clusters(tiling, region) * (1 if split is None else split.number)
     if tiling.narrow:
         strips = wgmma_cost.strips(tiling, region, device)
         sizes = (*sizes, Num(strips, i32))
-        tiles += strips // tiling.group * cdiv(gemm.parts(region)[0].m, tiling.m)
+        tiles += strips // tiling.group * cdiv(gemm.problem(region)[0].m, tiling.m)
         if boxes:
             maps += _strips(region, tiling.narrow, strips)
-        if b.k_fast:
+        if b.k_major:
             maps.append(b.map(region, tiling.narrow))
-    if a.k_fast:
+    if a.k_major:
         maps.append(a.map(region, tiling.m, last=True))
-    if b.k_fast:
+    if b.k_major:
         maps.append(b.map(region, share, last=tiling.cluster == 1))
-    if tiling.parts == 1:  # whose slots are for one tile
+    if tiling.cluster_split == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))
     grid = (tiles * tiling.together,)
-    body = wgmma(tiling, a.k_fast, b.k_fast, finish, boxes, a.axes, b.axes, come)
+    body = wgmma(tiling, a.k_major, b.k_major, finish, boxes, a.axes, b.axes, sources)
     arguments = tuple(maps), others, sizes, scales
     return Launch(body, grid, (tiling.threads,), arguments, tiling.shared(boxes), tiling.together)
 
 
-def follows(tiling: Tiling, region: RegionSpec, parts: gemm_split.Parts | None) -> tuple[Any, ...]:
-    """(The epilogue, and a kernel's arguments behind its maps), of a whole product or of parts of k."""
+def epilogue_arguments(
+    tiling: Tiling, region: RegionSpec, split: gemm_split.KSplit | None
+) -> tuple[Any, ...]:
+    """(The epilogue, and a kernel's arguments behind its maps), of a whole product or of splits of k."""
     _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
-    if parts is None:
+    if split is None:
         finish = gemm.epilogue(region, 2, tiling.rows, WARPS)
     else:
         finish = gemm_split.raw(region, 2)
-        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(parts.depth, i32)), gemm_split.UNSCALED
+        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.depth, i32)), gemm_split.UNSCALED
     if scales[0] == Num(1.0, f32):
         finish = replace(finish, scaled=False)
     return finish, others, sizes, scales
 
 
-def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:
+def _boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[TensorMap]:
     """Of results, 64 x 64 at a time, and of operands that come like that."""
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     maps = []
     for _, result in after.stores:
         dtype = region.results[result].dtype
         row, count = p.n * dtype.itemsize, (p.count,) * bool(p.batch)
         pitches, box = (row, *(p.m * row for _ in count)), (ATOM, 64, *(1 for _ in count))
         maps.append(TensorMap(Out(result), dtype, (p.n, p.m, *count), pitches, box))
-    for position in brought:
+    for position in tma_sources:
         of_c = position == OF_C
         index, steps = (
             (p.c, p.c_steps) if of_c else (after.loads[position].operand, after.loads[position].strides)
@@ -312,7 +314,7 @@ def _boxes(region: RegionSpec, brought: tuple[int, ...]) -> list[TensorMap]:
 
 def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
     """Of the results' left part: of each row so many strips of so many columns."""
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     maps = []
     for _, result in after.stores:
         dtype = region.results[result].dtype
@@ -322,7 +324,9 @@ def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
 
 
 # Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *NARROWED, *STREAM)})
+globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *MIXED_WIDTHS, *STREAM)})
 globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
 # Of operands that are split first, by tf32x3.py: whose sums are to be as exact as those of f32.
-BY_SLICES = {str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.parts == 1}
+BY_SLICES = {
+    str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.cluster_split == 1
+}

@@ -3,11 +3,11 @@ of the operands, consumer warpgroups multiply them by wgmma out of shared memory
 
 What there is in a block (docs/kernels/gemm.md tells it slowly):
 
-    shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; chunks of results for each consumer, if results
+    shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; subtiles of results for each consumer, if results
                     leave that way; two barriers a stage
     full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
     empty[stage]    the slice has been read: an arrival by each consumer of its tile, of each block that shares it
-    teams           of consumers take tiles in turns; the producer knows nothing of them
+    ping-pong       two groups of consumers take tiles in turns; the producer knows nothing of them
     clusters        two blocks with tiles one below the other need the same slice of b: each brings half of it, for both; or
                     blocks share a tile and divide k: cluster_split_k.py
 """
@@ -31,23 +31,33 @@ from ..ptx import (
     expect,
     fence_async,
     in_block,
-    keep_registers,
-    launch_next,
+    launch_dependents,
     load_box,
     multicast_box,
-    of_warp,
     prefetch_map,
     publish_barriers,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
     shared_address,
-    take_registers,
     wait_phase,
+    warp_uniform,
 )
-from .cluster_split_k import barriers_of_parts, divider, gatherer
+from .cluster_split_k import barriers_of_cluster_split, divider, gatherer
 from .epilogue import Epilogue
-from .rs_wgmma_body import held_consumer
-from .stream_k_body import contributor, items_of
+from .rs_wgmma_body import rs_consumer
+from .stream_k_body import fixup, work_tiles_of
 from .wgmma_mainloop import sums_of
-from .wgmma_scheduler import counter, layers, lengths, over, placer, places_of_stages, skipper, turner, turns
+from .wgmma_scheduler import (
+    advancer,
+    batch_coords,
+    counter,
+    lengths,
+    ordered_barrier,
+    over,
+    placer,
+    places_of_stages,
+    skipper,
+)
 from .wgmma_store import boxes_of_results, runs_of_results
 from .wgmma_tiling import LINE_BYTES, WARPGROUP, WARPS, Tiling, boxed, depth, left
 
@@ -55,100 +65,101 @@ from .wgmma_tiling import LINE_BYTES, WARPGROUP, WARPS, Tiling, boxed, depth, le
 @functools.cache
 def wgmma(
     tiling: Tiling,
-    a_k_fast: bool,
-    b_k_fast: bool,
+    a_k_major: bool,
+    b_k_major: bool,
     epilogue: Epilogue,
     staged: int,
     a_axes: tuple[int, ...] = (),
     b_axes: tuple[int, ...] = (),
-    brought: tuple[int, ...] = (),
-    held: str = "",
+    tma_sources: tuple[int, ...] = (),
+    register_operand: str = "",
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
-    a_k_fast, b_k_fast  k is contiguous in memory; otherwise m or n is
-    held                "a" or "b", the operand that goes through registers, which is then the first of two, and m and n are its lines and
+    a_k_major, b_k_major  k is contiguous in memory; otherwise m or n is
+    register_operand    "a" or "b", the one that goes through registers, which is then the first of two, and m and n are its lines and
                         those of the other one; see rs_wgmma_body.py
     staged              results that leave by way of shared memory, a box at a time: all or none; or operands that come that
                         way, if they are more; see wgmma_store.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
-    maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of what is
-                        brought, likewise; of the results of narrow tiles, and of their b if its k is fast; then of a's last tile,
-                        if its k is fast, and of b's
+    maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of the
+                        sources, likewise; of the results of narrow tiles, and of their b if it is K-major; then of a's last tile,
+                        if it is K-major, and of b's
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results; or how many tiles of a row are narrow, if the tiling has such
     """
     tile_m, cluster, together = tiling.m, tiling.cluster, tiling.together
-    parts, slice_of_k = tiling.parts, depth(epilogue.dtype)
-    stages, arrivals = tiling.stages(staged), tiling.members * cluster * (WARPS if held else 1)
+    cluster_split, slice_of_k = tiling.cluster_split, depth(epilogue.dtype)
+    stages = tiling.stages(staged)
+    arrivals = tiling.cooperative * cluster * (WARPS if register_operand else 1)
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
-    arrived, chunks = (
+    arrived, subtiles = (
         tiling.arrived_at(staged) - barriers_at,
-        tiling.consumers * tiling.chunks * bool(brought),
+        tiling.consumers * tiling.subtiles * bool(tma_sources),
     )
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
     prefetch, fence = prefetch_map(), fence_async()
-    meet, met, rank_of = _together(tiling)
-    prepare = barriers_of_parts(tiling, staged)
-    keep, take = _registers(tiling)
-    follow, let_go, of_all = begin(), launch_next(), of_warp()
-    each, columns_of = layers(epilogue).each, counter(tiling)
-    produce = producer(tiling, (a_k_fast, a_axes), (b_k_fast, b_axes), epilogue, stages)
-    if held:
-        consume = held_consumer(tiling, epilogue, held == "b")
+    cluster_sync, cluster_join, rank_of = _together(tiling)
+    prepare = barriers_of_cluster_split(tiling, staged)
+    dec_registers, inc_registers = _registers(tiling)
+    griddepcontrol_wait, griddepcontrol_launch, uniform = begin(), launch_dependents(), warp_uniform()
+    each, columns_of = batch_coords(epilogue).each, counter(tiling)
+    produce = producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
+    if register_operand:
+        consume = rs_consumer(tiling, epilogue, register_operand == "b")
     else:
-        consume = consumer(tiling, a_k_fast, b_k_fast, epilogue, staged, brought)
-    turned = device(
-        (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if held == "b" else (lambda sizes: sizes)
+        consume = consumer(tiling, a_k_major, b_k_major, epilogue, staged, tma_sources)
+    swap_ab = device(
+        (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if register_operand == "b" else (lambda sizes: sizes)
     )
 
     def kernel(maps, operands, sizes, scales):
-        lines = turned(sizes)
-        m, k = lines[0], lines[2]
+        extents = swap_ab(sizes)
+        m, k = extents[0], extents[2]
         # swizzles repeat every 1024 bytes, and shared memory begins where it likes
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
         thread = uint32(cuda.threadIdx.x)
         # once the compiler knows that a warp is of one warpgroup, main loops are in registers of the warp, and half as long
-        warpgroup = uint32(of_all(uint32(thread // uint32(WARPGROUP))))
+        warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
         if thread == WARPGROUP:  # while the producer asks for descriptors
             for stage in range(stages):
                 init(uint32(full + uint32(8 * stage)), uint32(1))
                 init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
             prepare(base)
-            for chunk in range(chunks):
-                init(uint32(full + uint32(8 * chunk + arrived)), uint32(1))
+            for subtile in range(subtiles):
+                init(uint32(full + uint32(8 * subtile + arrived)), uint32(1))
             publish()
             fence()
         if thread == 0:
             for map in maps:
                 prefetch(map)
-        meet()
-        follow()
-        rows, columns, steps = over(m, cluster * tile_m), columns_of(lines), over(k, slice_of_k)
+        cluster_sync()
+        griddepcontrol_wait()
+        rows, columns, steps = over(m, cluster * tile_m), columns_of(extents), over(k, slice_of_k)
         first, apart = uint32(cuda.blockIdx.x) // uint32(together), uint32(cuda.gridDim.x) // uint32(together)
         rank = uint32(rank_of())
-        place = uint32(rank // uint32(parts)), uint32(rank % uint32(parts))
+        place = uint32(rank // uint32(cluster_split)), uint32(rank % uint32(cluster_split))
         walk = uint32(first), uint32(apart), rows, columns, steps, each(sizes, steps), *place
         if warpgroup == 0:
-            keep()
+            dec_registers()
             if thread == 0:
-                produce(base, full, maps, walk, lines)
-                let_go()
-            met()
+                produce(base, full, maps, walk, extents)
+                griddepcontrol_launch()
+            cluster_join()
         else:
-            take()
+            inc_registers()
             consume(int32(warpgroup - 1), base, full, maps, walk, sizes, scales, operands)
 
-    order = ("k" if a_k_fast else "m") + ("k" if b_k_fast else "n")
+    order = ("k" if a_k_major else "m") + ("k" if b_k_major else "n")
     walks = "".join(
         f"_{name}{''.join(map(str, axes))}" for name, axes in (("a", a_axes), ("b", b_axes)) if axes
     )
     kernel.__name__ = (
         f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}"
         + "_staged" * (staged > 0)
-        + "_brought" * (len(brought) > 0)
-        + f"_held_{held}" * bool(held)
+        + "_tma_sources" * (len(tma_sources) > 0)
+        + f"_rs_{register_operand}" * bool(register_operand)
     )
     kernel.blocks_per_sm = tiling.blocks
     kernel.waits = True
@@ -156,7 +167,7 @@ def wgmma(
 
 
 def _together(tiling: Tiling) -> tuple[Any, Any, Any]:
-    """(`meet()`: barriers are made, and all who use them know; `met()`: other blocks too, of those that share a tile, who need
+    """(`cluster_sync()`: barriers are made, and all who use them know; `cluster_join()`: other blocks too, of those that share a tile, who need
     each other at the end only; `rank()`): alone, or in a cluster.
 
     Arriving releases nothing: barriers are published already, and a release waits for all that the chip has under way.
@@ -164,27 +175,27 @@ def _together(tiling: Tiling) -> tuple[Any, Any, Any]:
     nothing, arrive, wait = device(lambda: None), cluster_arrive_only(), cluster_wait()
     if tiling.together == 1:
         return device(lambda: cuda.syncthreads()), nothing, device(lambda: uint32(0))
-    if tiling.parts > 1:
+    if tiling.cluster_split > 1:
 
-        def meet_here():
+        def sync_block():
             arrive()
             cuda.syncthreads()
 
-        return device(meet_here), wait, cluster_rank()
+        return device(sync_block), wait, cluster_rank()
 
-    def meet():
+    def sync_cluster():
         arrive()
         wait()
 
-    return device(meet), nothing, cluster_rank()
+    return device(sync_cluster), nothing, cluster_rank()
 
 
 def _registers(tiling: Tiling) -> tuple[Any, Any]:
-    """(`keep()` for the producer, `take()` for consumers)."""
+    """(`dec_registers()` for the producer, `inc_registers()` for consumers)."""
     if tiling.registers is None:
         nothing = device(lambda: None)
         return nothing, nothing
-    return keep_registers(tiling.registers[0]), take_registers(tiling.registers[1])
+    return setmaxnreg_dec(tiling.registers[0]), setmaxnreg_inc(tiling.registers[1])
 
 
 # --- the producer -----------------------------------------------------------------------------------------------------
@@ -202,33 +213,29 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     """
     tile_m, cluster = tiling.m, tiling.cluster
     share, slice_of_k = tiling.n // cluster, depth(epilogue.dtype)
-    stage_bytes, a_bytes, share_bytes, empty = (
-        tiling.stage_bytes,
-        tiling.a_bytes,
-        tiling.b_bytes // cluster,
-        8 * stages,
-    )
+    stage_bytes, a_bytes = tiling.stage_bytes, tiling.a_bytes
+    share_bytes, empty = tiling.b_bytes // cluster, 8 * stages
     bring_a = bringer(tile_m, a_order, slice_of_k, load_box)
     bring_b = bringer(
         share, b_order, slice_of_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
     )
-    (make_plan, tile_of, slices_of, in_k), point_of = items_of(tiling, epilogue), layers(epilogue).point
-    wait, announce, turn, place = (wait_phase(), expect(), turner(stages), placer(tiling, epilogue.batch > 0))
-    divide = divider(tiling.parts)
+    make_plan, tile_of, slices_of, in_k = work_tiles_of(tiling, epilogue)
+    point_of, place = batch_coords(epilogue).point, placer(tiling, epilogue.batch > 0)
+    wait, announce, advance, divide = wait_phase(), expect(), advancer(stages), divider(tiling.cluster_split)
     a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
     b_box = narrow_box(
         tiling, b_order[0], chosen_box(share, b_order[0], 1, -1, cluster == 1), -2 - a_order[0]
     )
 
     def produce(base, full, maps, walk, sizes):
-        _, _, rows, columns, _, _, rank, part = walk
+        _, _, rows, columns, _, _, rank, split = walk
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         plan = make_plan(walk, sizes)
-        item, apart, end = plan[0], plan[1], plan[2]
-        while item < end:
-            row, column, layer, strip = place(tile_of(item, plan), rows, columns, sizes)
-            begin, count = divide(slices_of(item, layer, walk, plan), part)
-            point = point_of(layer, sizes)
+        work_tile, apart, end = plan[0], plan[1], plan[2]
+        while work_tile < end:
+            row, column, batch_coord, strip = place(tile_of(work_tile, plan), rows, columns, sizes)
+            begin, count = divide(slices_of(work_tile, batch_coord, walk, plan), split)
+            point = point_of(batch_coord, sizes)
             a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column + rank * share)
             a_map, a_lines = a_box(maps, a_line, sizes[0])
             b_map, b_lines = b_box(maps, b_line, sizes[1], strip)
@@ -242,20 +249,20 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
                 k = int32(in_k(step, walk) * slice_of_k)
                 bring_a(a_at, a_map, ready, a_line, k, point)
                 bring_b(b_at, b_map, ready, b_line, k, point)
-                stage, phase = turn(stage, phase)
-            item = uint32(item + apart)
+                stage, phase = advance(stage, phase)
+            work_tile = uint32(work_tile + apart)
         if cluster > 1:
             for _ in range(stages):
                 wait(uint32(full + uint32(8) * stage + uint32(empty)), phase)
-                stage, phase = turn(stage, phase)
+                stage, phase = advance(stage, phase)
 
     return device(produce)
 
 
-def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: bool = True) -> Any:
+def chosen_box(lines: int, k_major: bool, map: int, last_map: int, may_be_last: bool = True) -> Any:
     """`choose(maps, line, extent)`: the map that a tile from this line on is brought by, and how many lines that brings. A share of
     a tile in a cluster brings as many lines as the others."""
-    if not k_fast:
+    if not k_major:
         return device(lambda maps, line, extent: (maps[map], uint32(lines)))
     count, count_left = device(boxed), device(left)
 
@@ -267,9 +274,9 @@ def chosen_box(lines: int, k_fast: bool, map: int, last_map: int, may_be_last: b
     return device(choose)
 
 
-def narrow_box(tiling: Tiling, k_fast: bool, choose: Any, map: int) -> Any:
+def narrow_box(tiling: Tiling, k_major: bool, choose: Any, map: int) -> Any:
     """`choose(maps, line, extent, strip)`: the same of b, of which narrow tiles may take fewer lines."""
-    if not (tiling.narrow and k_fast):
+    if not (tiling.narrow and k_major):
         return device(lambda maps, line, extent, strip: choose(maps, line, extent))
     lines = tiling.narrow
 
@@ -284,8 +291,8 @@ def narrow_box(tiling: Tiling, k_fast: bool, choose: Any, map: int) -> Any:
 def bringer(lines: int, order: Order, wide: int, load_box: Callable[..., Any]) -> Any:
     """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or 128 bytes
     of lines at a time, `wide` of them, as as many rows of lines."""
-    (k_fast, axes), boxes = order, lines // wide
-    assert k_fast or lines % wide == 0, f"{lines} lines are no boxes of {wide}"
+    (k_major, axes), boxes = order, lines // wide
+    assert k_major or lines % wide == 0, f"{lines} lines are no boxes of {wide}"
     load = loader(load_box, axes)
 
     def rows_of_k(to, map, ready, line, k, point):
@@ -295,7 +302,7 @@ def bringer(lines: int, order: Order, wide: int, load_box: Callable[..., Any]) -
         for i in range(boxes):
             load(uint32(to + uint32(i * wide * LINE_BYTES)), map, ready, int32(line + i * wide), k, point)
 
-    return device(rows_of_k if k_fast else rows_of_lines)
+    return device(rows_of_k if k_major else rows_of_lines)
 
 
 def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
@@ -313,60 +320,63 @@ def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
 
 
 def consumer(
-    tiling: Tiling, a_k_fast: bool, b_k_fast: bool, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+    tiling: Tiling,
+    a_k_major: bool,
+    b_k_major: bool,
+    epilogue: Epilogue,
+    staged: int,
+    tma_sources: tuple[int, ...],
 ) -> Any:
-    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its team's tiles.
+    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its turn group's tiles.
 
     While it asks for the products of one slice, those of the one before are done: then that one's stage is let go, or the
-    slice's own if they do not go on (`late`). Of two teams the other one goes on where this one has asked for its tile's last
+    slice's own if they do not go on (`late`). Of two turn groups the other one goes on where this one has asked for its tile's last
     products.
     """
     tile_m, cluster, blocks = tiling.m, tiling.cluster, tiling.row_blocks
-    teams, members = tiling.teams, tiling.members
+    turn_groups, cooperative = tiling.turn_groups, tiling.cooperative
     stages = tiling.stages(staged)
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
-    start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_fast, b_k_fast)
-    a_of, b_of, wait, release = describe(a_k_fast), describe(b_k_fast), wait_phase(), releaser(cluster)
+    start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_major, b_k_major)
+    a_of, b_of, wait, release = describe(a_k_major), describe(b_k_major), wait_phase(), releaser(cluster)
     skip, place = skipper(stages), placer(tiling, epilogue.batch > 0)
-    wait_turn, pass_turn = turns(tiling)
-    items, corner_of = items_of(tiling, epilogue), layers(epilogue).corner
-    make_plan, tile_of, slices_of, _ = items
-    length = lengths(items)
+    wait_turn, pass_turn = ordered_barrier(tiling)
+    work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), batch_coords(epilogue).origin
+    make_plan, tile_of, slices_of, _ = work_tiles
+    length = lengths(work_tiles)
     ask, write, done = (
-        boxes_of_results(tiling, epilogue, staged, brought) if staged else runs_of_results(tiling, epilogue)
+        boxes_of_results(tiling, epilogue, staged, tma_sources)
+        if staged
+        else runs_of_results(tiling, epilogue)
     )
-    parts, divide, gather, own_columns = (
-        tiling.parts,
-        divider(tiling.parts),
-        gatherer(tiling, staged),
-        tiling.columns,
-    )
-    asks, gives, give, take = contributor(tiling)
-    _, met, _ = _together(tiling)
+    cluster_split, own_columns = tiling.cluster_split, tiling.columns
+    divide, gather = divider(cluster_split), gatherer(tiling, staged)
+    asks, gives, give, take = fixup(tiling)
+    _, cluster_join, _ = _together(tiling)
     here, go_on = places_of_stages(stages, stage_bytes)
 
     def consume(group, base, full, maps, walk, sizes, scales, operands):
-        _, _, rows, columns, _, _, rank, part_of_k = walk
+        _, _, rows, columns, _, _, rank, split = walk
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
-        team, part = int32(group // members), int32(group % members)
+        turn_group, part = int32(group // cooperative), int32(group % cooperative)
         places = full, a_of(uint32(base + uint32(part * own_bytes))), b_of(uint32(base + uint32(a_bytes)))
         acc = start
         plan = make_plan(walk, sizes)
         first, apart, end = plan[0], plan[1], plan[2]
-        item = uint32(first + uint32(team) * apart)
+        work_tile = uint32(first + uint32(turn_group) * apart)
         stage, phase, parity = uint32(0), uint32(0), uint32(0)
-        if team != 0:
+        if turn_group != 0:
             stage, phase = skip(stage, phase, length(first, walk, plan))
-        while item < end:
-            row, column, layer, strip = place(tile_of(item, plan), rows, columns, sizes)
-            _, count = divide(slices_of(item, layer, walk, plan), part_of_k)
+        while work_tile < end:
+            row, column, batch_coord, strip = place(tile_of(work_tile, plan), rows, columns, sizes)
+            _, count = divide(slices_of(work_tile, batch_coord, walk, plan), split)
             before, acc = uint32(0), begin(acc)
             line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            corner = line, int32(column + part_of_k * own_columns), int32(layer), strip
-            given = *operands, corner_of(layer, sizes)
-            words = ask(base, maps, group, asks(item, member), corner, sizes, given)
-            if item != first:
-                wait_turn(team)
+            tile_coord = line, int32(column + split * own_columns), int32(batch_coord), strip
+            given = *operands, batch_origin_of(batch_coord, sizes)
+            words = ask(base, maps, group, asks(work_tile, member), tile_coord, sizes, given)
+            if work_tile != first:
+                wait_turn(turn_group)
             ready, a, b = here(stage, places)
             step = uint32(0)
             while step < count:
@@ -378,23 +388,23 @@ def consumer(
                 before = read
                 stage, phase, ready, a, b = go_on(stage, phase, ready, a, b)
                 step = uint32(step + uint32(1))
-            following = uint32(item + apart)
+            following = uint32(work_tile + apart)
             if following < end:
-                pass_turn(team)
+                pass_turn(turn_group)
             acc, sums = finish(acc)
-            if late and (parts == 1 or count > 0):
+            if late and (cluster_split == 1 or count > 0):
                 release(before, member)
-            met()
-            sums = gather(sums, base, group, member, part_of_k)
-            if gives(item):
+            cluster_join()
+            sums = gather(sums, base, group, member, split)
+            if gives(work_tile):
                 give(sums, part, member, operands)
             else:
-                acc, sums = take(acc, sums, part, member, item, plan, operands)
-                write(sums, words, base, maps, group, member, corner, sizes, scales, given, parity)
+                acc, sums = take(acc, sums, part, member, work_tile, plan, operands)
+                write(sums, words, base, maps, group, member, tile_coord, sizes, scales, given, parity)
                 parity = uint32(parity ^ uint32(1))
-            if teams > 1 and following < end:
+            if turn_groups > 1 and following < end:
                 stage, phase = skip(stage, phase, length(following, walk, plan))
-            item = uint32(item + uint32(teams) * apart)
+            work_tile = uint32(work_tile + uint32(turn_groups) * apart)
         done(member)
 
     return device(consume)

@@ -2,7 +2,7 @@
 
 Such an operand, a bias, is asked for before a tile's main loop, and waits in registers: 32 bits of two neighbours for each
 eight columns of the tile. What it holds for 16 columns goes along with the sums of these. Eight lanes hold the same: where there
-are no registers for that, each has an eighth, and they ask each other; see `dealt`.
+are no registers for that, each has an eighth, and they ask each other; see `lane_distributed`.
 
 Sums are by each warp of its rows: a line of the workspace for each.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from ...types import DType, bf16, f16
 from ..dsl import SIMULATED, cuda, deferred, device, intrinsic, ir, types
 from ..llvm import const
-from ..ptx import forget, scatter_sums, settle
+from ..ptx import opaque, optimization_barrier, scatter_sums
 from ..tiles.element import putter
 from ..tiles.pairs import PAIR
 from ..tiles.register_tile import EVERYONE
@@ -25,14 +25,14 @@ from .epilogue import Epilogue, places
 from .wgmma_tiling import ADDRESSES, ATOM, WARPS, Tiling, by_slices
 
 EIGHT = 8  # columns that four threads hold together; and a thread's sums of 16 columns and 16 rows
-OWN = ATOM // 4  # columns that a thread has of a chunk
+OWN = ATOM // 4  # columns that a thread has of a subtile
 MOST_WORDS = 32  # that wait in registers
 STEPS = 20  # registers that an axis of a batch takes: indices and steps of 64 bits, and what is made of them
 
 # --- what is read by column -------------------------------------------------------------------------------------------
 
 
-def held_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
+def preloaded_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
     """Reads of halves by column, as many as there are registers for."""
     found = tuple(
         k for k, read in enumerate(epilogue.reads)
@@ -41,40 +41,40 @@ def held_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
     return found[: MOST_WORDS * EIGHT // tiling.columns]
 
 
-def dealt(tiling: Tiling, epilogue: Epilogue, held: tuple[int, ...]) -> bool:
-    """Whether there are no registers for all words that are held, beside sums of a tile and of a slice, and steps of a batch."""
+def lane_distributed(tiling: Tiling, epilogue: Epilogue, preloaded: tuple[int, ...]) -> bool:
+    """Whether there are no registers for all words that are preloaded, beside sums of a tile and of a slice, and steps of a batch."""
     of_slice = tiling.n // 2 if tiling.slices or by_slices(epilogue.dtype) else 0
-    left = tiling.spare - of_slice - len(held) * tiling.columns // EIGHT
-    return len(held) > 0 and left < ADDRESSES + STEPS * epilogue.batch
+    left = tiling.spare - of_slice - len(preloaded) * tiling.columns // EIGHT
+    return len(preloaded) > 0 and left < ADDRESSES + STEPS * epilogue.batch
 
 
-def row_loader(tiling: Tiling, epilogue: Epilogue, held: tuple[int, ...], deal: bool) -> Any:
-    """`load(corner, member, n, operands)`: all words of the reads that are held, one read's after the other's; or if they are dealt,
+def row_loader(tiling: Tiling, epilogue: Epilogue, preloaded: tuple[int, ...], distributed: bool) -> Any:
+    """`load(tile_coord, member, n, operands)`: all words of the reads that are preloaded, one read's after the other's; or if they are lane-distributed,
     of each 64 columns the lane's pair."""
-    if not deal:
-        return reads_loader(epilogue, held, words_of_row(tiling.columns // EIGHT))
-    load = reads_loader(epilogue, held, words_of_chunks(tiling.columns // ATOM))
+    if not distributed:
+        return reads_loader(epilogue, preloaded, row_pairs(tiling.columns // EIGHT))
+    load = reads_loader(epilogue, preloaded, subtile_pairs(tiling.columns // ATOM))
 
-    def load_dealt(corner, member, n, operands):
-        column = np.int32(corner[1] + (member >> 2 & 7) * EIGHT)
-        return load((corner[0], column), member, n, operands)
+    def load_distributed(tile_coord, member, n, operands):
+        column = np.int32(tile_coord[1] + (member >> 2 & 7) * EIGHT)
+        return load((tile_coord[0], column), member, n, operands)
 
-    return device(load_dealt)
+    return device(load_distributed)
 
 
-def reads_loader(epilogue: Epilogue, held: tuple[int, ...], load_words: Any) -> Any:
-    """`load(corner, member, n, operands)`: of each read the words from the lane's columns on, as `load_words` has them."""
-    if not held:
-        return device(lambda corner, member, n, operands: ())
-    k, others = held[-1], reads_loader(epilogue, held[:-1], load_words)
+def reads_loader(epilogue: Epilogue, preloaded: tuple[int, ...], load_words: Any) -> Any:
+    """`load(tile_coord, member, n, operands)`: of each read the words from the lane's columns on, as `load_words` has them."""
+    if not preloaded:
+        return device(lambda tile_coord, member, n, operands: ())
+    k, others = preloaded[-1], reads_loader(epilogue, preloaded[:-1], load_words)
     at = places(epilogue.reads)
     pointer = sum(read.dtype is not None for read in epilogue.reads[:k])
 
-    def load(corner, member, n, operands):
-        _, ins, strides, _, _, layer = operands
-        start = at(np.int64(0), np.int64(0), np.int64(n), strides, layer)[k]
-        column = np.int32(corner[1] + (member & 3) * PAIR)
-        return others(corner, member, n, operands) + load_words(
+    def load(tile_coord, member, n, operands):
+        _, ins, strides, _, _, origin = operands
+        start = at(np.int64(0), np.int64(0), np.int64(n), strides, origin)[k]
+        column = np.int32(tile_coord[1] + (member & 3) * PAIR)
+        return others(tile_coord, member, n, operands) + load_words(
             ins[pointer], start, column, np.int32(n - PAIR)
         )
 
@@ -82,7 +82,7 @@ def reads_loader(epilogue: Epilogue, held: tuple[int, ...], load_words: Any) -> 
 
 
 @deferred
-def words_of_row(count: int) -> Any:
+def row_pairs(count: int) -> Any:
     """`load(pointer, start, column, last)`: of halves, pairs from start + column on, eight apart, none behind `last`; each as the
     bits of an f32."""
     if SIMULATED:
@@ -110,12 +110,12 @@ def words_of_row(count: int) -> Any:
     return load
 
 
-def words_of_chunks(count: int) -> Any:
+def subtile_pairs(count: int) -> Any:
     """The same, of so many pairs 64 apart."""
-    load_last, further = words_of_row(1), (count - 1) * ATOM
+    load_last, further = row_pairs(1), (count - 1) * ATOM
     if count == 1:
         return load_last
-    load_others = words_of_chunks(count - 1)
+    load_others = subtile_pairs(count - 1)
 
     def load(pointer, start, column, last):
         words = load_others(pointer, start, column, last)
@@ -125,13 +125,13 @@ def words_of_chunks(count: int) -> Any:
 
 
 @deferred
-def weave(order: tuple[int, ...]) -> Any:
-    """`turn(tile, words)`: of both together, in this order."""
+def interleaver(order: tuple[int, ...]) -> Any:
+    """`interleave(tile, words)`: of both together, in this order."""
     if SIMULATED:
         return lambda tile, words: tuple((*tile, *words)[i] for i in order)
 
     @intrinsic
-    def turn(typing, tile, words):
+    def interleave(typing, tile, words):
         def codegen(ctx, b, sig, args):
             count = len(tile)
             values = [
@@ -142,28 +142,30 @@ def weave(order: tuple[int, ...]) -> Any:
 
         return types.UniTuple(types.float32, len(order))(tile, words), codegen
 
-    return turn
+    return interleave
 
 
-def with_words(held: int) -> int:
+def with_words(preloaded: int) -> int:
     """What a thread has of 16 rows and columns: its sums, and words for the left and the right eight columns."""
-    return EIGHT + 2 * held
+    return EIGHT + 2 * preloaded
 
 
-def words_for(held: int) -> tuple[Any, Any]:
+def words_for(preloaded: int) -> tuple[Any, Any]:
     """(`left(run)`, `right(run)`): these words."""
-    if held == 0:
+    if preloaded == 0:
         nothing = device(lambda run: ())
         return nothing, nothing
-    return permute(tuple(range(EIGHT, EIGHT + held))), permute(tuple(range(EIGHT + held, with_words(held))))
+    return permute(tuple(range(EIGHT, EIGHT + preloaded))), permute(
+        tuple(range(EIGHT + preloaded, with_words(preloaded)))
+    )
 
 
-def asked(put: Any, held: int, deal: bool) -> Any:
-    """`put(i, run, env)`, whose words were dealt: each lane gets those that it would hold. In env, `member` is second."""
-    if not deal:
+def shuffled(put: Any, preloaded: int, distributed: bool) -> Any:
+    """`put(i, run, env)`, whose words were lane-distributed: each lane gets those that it would have, by shuffles. In env, `member` is second."""
+    if not distributed:
         return put
-    sums_of, words_of = permute(tuple(range(EIGHT))), asker(2 * held, held)
-    size, apart, put_run = with_words(held), forget(), device(put)
+    sums_of, words_of = permute(tuple(range(EIGHT))), shuffler(2 * preloaded, preloaded)
+    size, apart, put_run = with_words(preloaded), opaque(), device(put)
 
     def ask_and_put(i, run, env):
         who = np.int32(i // size * 8 + (apart(env[1]) & 3))
@@ -172,12 +174,16 @@ def asked(put: Any, held: int, deal: bool) -> Any:
     return ask_and_put
 
 
-def asker(count: int, held: int) -> Any:
+def shuffler(count: int, preloaded: int) -> Any:
     """`words(run, who)`: `count` words of a run: this lane has what it needs of the left eight columns, of the right ones the fourth
     after it."""
     if count == 0:
         return device(lambda run, who: ())
-    others, position, further = asker(count - 1, held), EIGHT + count - 1, 4 * ((count - 1) // held)
+    others, position, further = (
+        shuffler(count - 1, preloaded),
+        EIGHT + count - 1,
+        4 * ((count - 1) // preloaded),
+    )
 
     def words(run, who):
         return others(run, who) + (cuda.shfl_sync(EVERYONE, run[position], np.int32(who + further)),)
@@ -188,8 +194,8 @@ def asker(count: int, held: int) -> Any:
 # --- all that a thread holds ------------------------------------------------------------------------------------------
 
 
-def chunks(tiling: Tiling) -> tuple[int, int]:
-    """(Columns of a chunk of 64 rows, sums that a thread has of it)"""
+def subtiles(tiling: Tiling) -> tuple[int, int]:
+    """(Columns of a subtile of 64 rows, sums that a thread has of it)"""
     wide = min(ATOM, tiling.columns)
     return wide, wide // 2
 
@@ -200,28 +206,32 @@ def in_columns(
     width: int,
     columns: tuple[int, ...],
     fn: Any,
-    held: int = 0,
-    deal: bool = False,
+    preloaded: int = 0,
+    distributed: bool = False,
 ) -> Any:
-    """`write(acc, words, env, member, corner, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs:
+    """`write(acc, words, env, member, tile_coord, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs:
     64 columns after the other, and in each, 64 rows after the other. A run is the one from first + i on. If there are sums, fn
     returns numbers to be added up, and each warp writes a line of their sums over its rows.
 
-    columns  which of a chunk's own columns the numbers are of: column i is i % 2 of each 8
-    held     reads whose words go along, behind each eight sums
-    deal     whether they were dealt
+    columns  which of a subtile's own columns the numbers are of: column i is i % 2 of each 8
+    preloaded  reads whose words go along, behind each eight sums
+    distributed  whether they were lane-distributed
     """
-    blocks, rows, (wide, sums) = tiling.row_blocks, tiling.rows, chunks(tiling)
-    across, words = tiling.columns // wide, tiling.columns // (wide if deal else EIGHT)
+    blocks, rows, (wide, sums) = tiling.row_blocks, tiling.rows, subtiles(tiling)
+    across, words = tiling.columns // wide, tiling.columns // (wide if distributed else EIGHT)
     order: list[int] = []
-    for chunk in range(across):
+    for subtile in range(across):
         for block in range(blocks):
-            first = (block * across + chunk) * sums
+            first = (block * across + subtile) * sums
             for i in range(0, sums, EIGHT):
                 order += range(first + i, first + i + EIGHT)
-                pair = [chunk] * 2 if deal else [chunk * wide // EIGHT + i // 4 + side for side in range(2)]
-                order += [tiling.finished + word + k * words for word in pair for k in range(held)]
-    turn, size = weave(tuple(order)), sums // EIGHT * with_words(held)
+                pair = (
+                    [subtile] * 2
+                    if distributed
+                    else [subtile * wide // EIGHT + i // 4 + side for side in range(2)]
+                )
+                order += [tiling.finished + word + k * words for word in pair for k in range(preloaded)]
+    interleave, size = interleaver(tuple(order)), sums // EIGHT * with_words(preloaded)
 
     write_column = each_or_sums(epilogue, blocks * size, width, columns * blocks, fn)
     if epilogue.sums is None:
@@ -229,26 +239,28 @@ def in_columns(
             across * blocks * size, blocks * size, lambda i, run, env: write_column(run, (i, env))
         )
         return device(
-            lambda acc, words, env, member, corner, sizes, operands: write_all(turn(acc, words), env)
+            lambda acc, words, env, member, tile_coord, sizes, operands: write_all(
+                interleave(acc, words), env
+            )
         )
     assert wide == ATOM
     add, keep = scatter_sums(OWN), putter(epilogue.sums)
 
     def write_and_add(i, run, given):
-        env, member, corner, sizes, operands = given
+        env, member, tile_coord, sizes, operands = given
         low, high = add(write_column(run, (i, env)))
         m, n, lane = sizes[0], sizes[1], member & 31
-        column = np.int32(corner[1] + i // (blocks * size) * ATOM + (lane >> 2) * 8 + (lane & 3) * PAIR)
-        at = np.int64(corner[0] // rows * WARPS + (member >> 5)) * n + column
-        if corner[0] < m and column < n:
+        column = np.int32(tile_coord[1] + i // (blocks * size) * ATOM + (lane >> 2) * 8 + (lane & 3) * PAIR)
+        at = np.int64(tile_coord[0] // rows * WARPS + (member >> 5)) * n + column
+        if tile_coord[0] < m and column < n:
             keep(operands[4][0], at, low)
             if column + 1 < n:
                 keep(operands[4][0], at + 1, high)
 
     write_each = each(across * blocks * size, blocks * size, write_and_add)
 
-    def write(acc, words, env, member, corner, sizes, operands):
-        write_each(turn(acc, words), (env, member, corner, sizes, operands))
+    def write(acc, words, env, member, tile_coord, sizes, operands):
+        write_each(interleave(acc, words), (env, member, tile_coord, sizes, operands))
 
     return device(write)
 
@@ -267,5 +279,5 @@ def row_adder(sums: DType | None) -> Any:
     """`add(a, b, c, d)`: of pairs of two rows, a above b, and of the same rows further right, sums over both."""
     if sums is None:
         return device(lambda a, b, c, d: None)
-    now = settle()
+    now = optimization_barrier()
     return device(lambda a, b, c, d: (now(a[0] + b[0]), now(a[1] + b[1]), now(c[0] + d[0]), now(c[1] + d[1])))

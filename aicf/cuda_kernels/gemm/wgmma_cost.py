@@ -1,7 +1,7 @@
 """What a Hopper matrix product is predicted to take: blocks that stay, with a ring of slices that never runs dry between tiles.
 
 A block's main loop goes at the rate of the tensor cores, of its way to the L2 cache, or of a trip there for each filling of the
-ring. Between main loops is the epilogue, unless another team or another block of the multiprocessor multiplies meanwhile.
+ring. Between main loops is the epilogue, unless another turn group or another block of the multiprocessor multiplies meanwhile.
 Constants were measured on an H200, with cold caches.
 """
 
@@ -18,7 +18,7 @@ from ...rows.program import Map
 from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import simt as gemm
 from . import split_k as gemm_split
-from .split_k import Parts
+from .split_k import KSplit
 from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, boxed, depth
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
@@ -42,22 +42,22 @@ BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their mem
 # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
 STRADDLE, WITHIN_SECTOR = 1.2, 1.9
 START_US = 0.05  # of barriers, descriptors on their way, registers divided anew: most of it while the kernel before ends
-CLUSTER_US = 0.25  # for blocks of a cluster to meet, and for the last to be done
-MEET_US = 0.2  # for each other block that shares a tile: they meet meanwhile, and then each waits for the others' sums
+CLUSTER_US = 0.25  # for blocks of a cluster to synchronize, and for the last to be done
+EXCHANGE_US = 0.2  # for each other block that shares a tile: they synchronize meanwhile, and then each waits for the others' sums
 REMOTE = 40.0  # GB/s of these from one multiprocessor to another
 # For each 64 x 64 results of such a block, before the next one is at work in its place: 47 times of several rounds, 512³ to 4096³, are
 # foreseen to 5 %, and without it to 10 %, most of them too short
-NEXT_CHUNK_US = 0.8
-# For a block's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their slices are not
+NEXT_SUBTILE_US = 0.8
+# For a work unit's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their slices are not
 # those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
 # 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
-HAND_ON_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
+FIXUP_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
 QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
 # For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, for one
 # that comes in boxes, and for one with an element for each column; to add up their columns
-CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, ROW_CHUNK_US, SUM_CHUNK_US = (
+SUBTILE_US, APART_US, LOAD_SUBTILE_US, SOURCE_SUBTILE_US, ROW_SUBTILE_US, SUM_SUBTILE_US = (
     0.055,
     0.4,
     0.75,
@@ -65,9 +65,9 @@ CHUNK_US, APART_US, LOAD_CHUNK_US, BROUGHT_CHUNK_US, ROW_CHUNK_US, SUM_CHUNK_US 
     0.05,
     0.13,
 )
-CHUNK_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
+SUBTILE_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
 MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hides: Z kept at 4096³ took 5.5 us for 33 MB
-SLOWED = 0.12  # of what a team takes to finish results, that the team which multiplies meanwhile loses
+SLOWED = 0.12  # of what a turn group takes to finish results, that the one which multiplies meanwhile loses
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
 SHORTENED = frozenset({"tanh", "logistic2"})  # functions that are others in boxes: tiles/pairs.py
@@ -75,21 +75,28 @@ SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that 
 
 
 def cost(
-    tiling: Tiling, region: RegionSpec, device: DeviceSpec, parts: Parts | None = None, held: str = ""
+    tiling: Tiling,
+    region: RegionSpec,
+    device: DeviceSpec,
+    split: KSplit | None = None,
+    register_operand: str = "",
 ) -> Cost:
-    """Microseconds by their causes, as roofline's; of parts of k, which a second launch sums, if that is said. held: the operand that
+    """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the one that
     goes through registers, "a" or "b", see rs_wgmma.py."""
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     step = depth(p.dtype)
-    whole = cdiv(cdiv(p.k, step), tiling.parts) * step
-    length, count = (whole, 1) if parts is None else (parts.depth, parts.number)
-    tiles = clusters(tiling, region, held) * tiling.together * count
+    whole = cdiv(cdiv(p.k, step), tiling.cluster_split) * step
+    length, count = (whole, 1) if split is None else (split.depth, split.number)
+    tiles = clusters(tiling, region, register_operand) * tiling.together * count
     share = min(1.0, tiles / device.sms)
     rate = _rate(tiling, p.dtype, share)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     slices, size = length // step, length * p.dtype.itemsize
-    (m, n), boxes = lines(region, held), parts is None and not held and staged(tiling, region)
+    (m, n), boxes = (
+        lines(region, register_operand),
+        split is None and not register_operand and staged(tiling, region),
+    )
     a_lines, b_lines = boxed(tiling.m, m), boxed(tiling.n, n)
     fetch = max(
         (a_lines + b_lines) * size / PORT,
@@ -98,57 +105,59 @@ def cost(
     flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
     wait = flight * (slices - 1) / tiling.stages(boxes)
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
-    chunks = tiling.row_blocks * tiling.columns / ATOM
-    if parts is None:
-        each = _chunk_us(tiling, region, boxes)
+    subtiles = tiling.row_blocks * tiling.columns / ATOM
+    if split is None:
+        each = _subtile_us(tiling, region, boxes)
     else:
-        each = CHUNK_US + APART_US
-    finish = DRAIN_US + chunks * each
-    if tiling.parts > 1:
-        finish += MEET_US * (tiling.parts - 1) + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
+        each = SUBTILE_US + APART_US
+    finish = DRAIN_US + subtiles * each
+    if tiling.cluster_split > 1:
+        finish += (
+            EXCHANGE_US * (tiling.cluster_split - 1) + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
+        )
 
     # tiles of the busiest multiprocessor
     most = tiles / _usable(tiling, device) if tiling.stream else cdiv(tiles, _usable(tiling, device))
     if tiling.narrow:
         most = widest(tiling, region, device, strips(tiling, region, device)) / tiling.n
         alone, loop = alone + TWO_WIDTHS_US, loop + TWO_WIDTHS_US
-    at_once = tiling.teams * tiling.blocks
+    at_once = tiling.turn_groups * tiling.blocks
     loops = DIVIDED * most if tiling.stream else most
     in_turn = loops * (alone if tiling.blocks == 1 else loop)
-    if tiling.teams > 1 and parts is None:
+    if tiling.ping_pong and split is None:
         # stores one by one are all in its way, and so is what warps tell each other
         sums = _sums_us(region)
-        beside = SLOWED * (each - CHUNK_US - sums) + sums if boxes else APART_US
-        in_turn += most * chunks * beside
+        beside = SLOWED * (each - SUBTILE_US - sums) + sums if boxes else APART_US
+        in_turn += most * subtiles * beside
     # the last results of all multiprocessors leave at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
-    last_of_all = 0.0 if parts else at_end * _result_bytes(region) / device.bandwidth * 1e-3
+    last_of_all = 0.0 if split else at_end * _result_bytes(region) / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
     # one after the other, as long as there is a tile; of divided ones, a part of one
     rounds = math.ceil(most / at_once)
     multiplied = loops / at_once if tiling.stream else rounds
     together = max(in_turn + finish, multiplied * alone + rounds * finish) + late
     if tiling.stream:
-        together += HAND_ON_US + OUT_OF_STEP * (most % 1.0) * loop
+        together += FIXUP_US + OUT_OF_STEP * (most % 1.0) * loop
     useful = p.flops / speed / device.sms
     nbytes = region.nbytes
-    if parts is not None:
-        through, total = gemm_split.sum_cost(region, p, parts.number, device)
+    if split is not None:
+        through, total = gemm_split.sum_cost(region, p, split.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
     reached = MEMORY
     if tiling.n == ATOM and tiling.blocks > 1 and n >= m:
         reached *= LINES
-    if tiling.parts > 1 and m > tiling.m and n > tiling.n:
+    if tiling.cluster_split > 1 and m > tiling.m and n > tiling.n:
         reached /= AGAIN
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     again = tiles * fetch / device.sms
     limits = {"memory": memory + BESIDE * again, "L2": again, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
-    if tiling.parts > 1:
-        # one tile each: nothing is on its way while sums meet, or before the next block begins
-        begin = START_US + TRIP_US + NEXT_CHUNK_US * tiling.consumers * chunks
+    if tiling.cluster_split > 1:
+        # one tile each: nothing is on its way while sums are exchanged, or before the next block begins
+        begin = START_US + TRIP_US + NEXT_SUBTILE_US * tiling.consumers * subtiles
         together = max(limits[limit] + finish, most * (alone + finish + begin) - begin)
-    if parts is None and limit != "memory":  # which has no time to spare, or takes power
+    if split is None and limit != "memory":  # which has no time to spare, or takes power
         together += MOVED * _moved_bytes(region) / device.bandwidth * 1e-3
     first = tiling.stage_bytes / PORT * 1e-3
     latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
@@ -164,21 +173,21 @@ def cost(
         if until > reached * (1 + 1e-9):
             terms[name] = until - reached
             reached = until
-    if parts is None:
+    if split is None:
         return Cost(terms)
     return Cost({**terms, "sum of parts": total.us})
 
 
 def _result_bytes(region: RegionSpec) -> int:
     """Of results at one place."""
-    _, after = gemm.parts(region)
+    _, after = gemm.problem(region)
     return sum(region.results[position].dtype.itemsize for _, position in after.stores)
 
 
 @lru_cache(maxsize=256)
 def _moved_bytes(region: RegionSpec) -> int:
     """By an epilogue, but for a product's own results."""
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     own = max(region.results[position].dtype.itemsize for _, position in after.stores) if after.stores else 0
     factors = region.operands[p.a].nbytes + region.operands[p.b].nbytes
     return max(0, region.nbytes - factors - p.count * p.m * p.n * own)
@@ -198,34 +207,34 @@ def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
 
 
 def _straddling(region: RegionSpec) -> float:
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     pitches = max(p.a_steps[-2:]), max(p.b_steps[-2:])
     apart = math.gcd(128, *(pitch * p.dtype.itemsize for pitch in pitches))
     return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
 
 
-def _chunk_us(tiling: Tiling, region: RegionSpec, boxes: int) -> float:
+def _subtile_us(tiling: Tiling, region: RegionSpec, boxes: int) -> float:
     """For a consumer to finish 64 x 64 results."""
-    f = gemm.follows(region)
-    come = len(brought(region)) if boxes else 0
-    loads = LOAD_CHUNK_US * (f.matrices - come) + ROW_CHUNK_US * f.rows + BROUGHT_CHUNK_US * come
-    leave = CHUNK_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
-    return leave + loads + CHUNK_FLOP_US * f.flops * tiling.members + _sums_us(region)
+    f = gemm.epilogue_statistics(region)
+    come = len(tma_sources(region)) if boxes else 0
+    loads = LOAD_SUBTILE_US * (f.matrices - come) + ROW_SUBTILE_US * f.rows + SOURCE_SUBTILE_US * come
+    leave = SUBTILE_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
+    return leave + loads + SUBTILE_FLOP_US * f.flops * tiling.cooperative + _sums_us(region)
 
 
 def _sums_us(region: RegionSpec) -> float:
     """To add up columns of these."""
-    return SUM_CHUNK_US * (gemm.parts(region)[1].core_input is not None)
+    return SUM_SUBTILE_US * (gemm.problem(region)[1].core_input is not None)
 
 
 def staged(tiling: Tiling, region: RegionSpec) -> int:
     """How many results leave a box at a time, or operands come: all, if they can and there are registers for it, or none. What
     computes with indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
-    stores = gemm.follows(region).stores
+    stores = gemm.epilogue_statistics(region).stores
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
     if tiling.columns % ATOM or _loads(region) > (1 if tight else BOX_LOADS):
         return 0
-    return max(stores, len(brought(region)))
+    return max(stores, len(tma_sources(region)))
 
 
 def _shortened(after: Map) -> bool:
@@ -239,7 +248,7 @@ def _shortened(after: Map) -> bool:
 def _loads(region: RegionSpec) -> int:
     """By threads, of an epilogue whose results may leave in boxes, and what takes as many registers: sums of columns, and a third
     result; more than any may have, if they may not."""
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     results = [region.results[position] for _, position in after.stores]
     may = (
         1 <= len(results) <= MOST_BOXES
@@ -250,15 +259,15 @@ def _loads(region: RegionSpec) -> int:
         and not (region.strict and _shortened(after))
     )
     more = (after.core_input is not None) + (len(results) > 2)
-    taken = len(after.loads) + (p.c is not None) - len(brought(region)) + more
+    taken = len(after.loads) + (p.c is not None) - len(tma_sources(region)) + more
     return taken if may else BOX_LOADS + 1
 
 
 @lru_cache(maxsize=256)
-def brought(region: RegionSpec) -> tuple[int, ...]:
+def tma_sources(region: RegionSpec) -> tuple[int, ...]:
     """Loads that may come in boxes, where results leave so: of halves, as many as the results' elements, in 16-byte aligned rows
     one after the other. Their positions, or OF_C."""
-    p, after = gemm.parts(region)
+    p, after = gemm.problem(region)
     found = []
     if p.c is not None and _boxed(region.operands[p.c], p.n, p.c_steps):
         found.append(OF_C)
@@ -282,14 +291,14 @@ def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
 @lru_cache(maxsize=1024)
 def strips(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
     """Narrow tiles in a row of tiles: as many as leave least to the busiest multiprocessor, in whole groups."""
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     may = range(0, p.n // tiling.n * tiling.group // (tiling.group - 1) + 1, tiling.group)
     return min(may, key=lambda count: widest(tiling, region, device, count))
 
 
 def widest(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narrow: int) -> int:
     """Columns of all tiles together of the busiest multiprocessor, with so many narrow tiles in a row, which are the last."""
-    p, _ = gemm.parts(region)
+    p, _ = gemm.problem(region)
     rows, columns, at_once = cdiv(p.m, tiling.m), cdiv(p.n, tiling.n), resident(tiling, device)
     others = columns - narrow // tiling.group * (tiling.group - 1)
     wide, every = cdiv(rows * others, at_once), cdiv(rows * (others + narrow), at_once)
@@ -297,13 +306,15 @@ def widest(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narrow: int) 
 
 
 @lru_cache(maxsize=4096)
-def best_parts(tiling: Tiling, region: RegionSpec, device: DeviceSpec, held: str = "") -> tuple[Cost, Parts]:
-    """The number of parts of k that is predicted to be fastest."""
-    p, _ = gemm.parts(region)
-    most = resident(tiling, device) // clusters(tiling, region, held)
+def best_split(
+    tiling: Tiling, region: RegionSpec, device: DeviceSpec, register_operand: str = ""
+) -> tuple[Cost, KSplit]:
+    """The number of splits of k that is predicted to be fastest."""
+    p, _ = gemm.problem(region)
+    most = resident(tiling, device) // clusters(tiling, region, register_operand)
     costs = [
-        (cost(tiling, region, device, parts, held), parts)
-        for parts in gemm_split.choices(p.k, most, depth(p.dtype))
+        (cost(tiling, region, device, split, register_operand), split)
+        for split in gemm_split.choices(p.k, most, depth(p.dtype))
     ]
     return min(costs, key=lambda pair: pair[0].us)
 
@@ -318,13 +329,13 @@ def resident(tiling: Tiling, device: DeviceSpec) -> int:
     return _usable(tiling, device) * tiling.blocks // tiling.together
 
 
-def clusters(tiling: Tiling, region: RegionSpec, held: str = "") -> int:
+def clusters(tiling: Tiling, region: RegionSpec, register_operand: str = "") -> int:
     """Clusters' worth of tiles: one if there is nothing to do."""
-    m, n = lines(region, held)
-    return max(1, gemm.parts(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
+    m, n = lines(region, register_operand)
+    return max(1, gemm.problem(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
 
 
-def lines(region: RegionSpec, held: str = "") -> tuple[int, int]:
-    """Of the operands, the one that is held first: m and n."""
-    p, _ = gemm.parts(region)
-    return (p.n, p.m) if held == "b" else (p.m, p.n)
+def lines(region: RegionSpec, register_operand: str = "") -> tuple[int, int]:
+    """Of the operands, the one in registers first: m and n."""
+    p, _ = gemm.problem(region)
+    return (p.n, p.m) if register_operand == "b" else (p.m, p.n)

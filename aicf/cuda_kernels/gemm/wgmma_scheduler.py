@@ -23,16 +23,16 @@ def over(length, tile):
     return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
 
 
-def placer(tiling: Tiling, layered: bool) -> Any:
-    """`place(tile, rows, columns, sizes)`: a tile's row, the first of its columns, its layer, and its place in a row of narrow ones or
-    -1. All tiles of the first layer, if there may be more, then of the next. Narrow ones are the results' left part, and the last to
+def placer(tiling: Tiling, batched: bool) -> Any:
+    """`place(tile, rows, columns, sizes)`: a tile's row, the first of its columns, its batch coordinate, and its place in a row of narrow ones or
+    -1. All tiles of the first matrix, if there may be more, then of the next. Narrow ones are the results' left part, and the last to
     be taken, so that no block has more than one of either than another."""
-    place, tile_n, narrow = within_bands(tiling.band, layered), tiling.n, tiling.narrow
+    place, tile_n, narrow = grouped_raster(tiling.group_m, batched), tiling.n, tiling.narrow
     if not narrow:
 
         def place_one(tile, rows, columns, sizes):
-            row, column, layer = place(tile, rows, columns)
-            return row, int32(column * tile_n), layer, int32(-1)
+            row, column, batch_coord = place(tile, rows, columns)
+            return row, int32(column * tile_n), batch_coord, int32(-1)
 
         return device(place_one)
 
@@ -41,10 +41,10 @@ def placer(tiling: Tiling, layered: bool) -> Any:
         others = uint32(columns - strips)
         first = uint32(rows * others)
         if tile < first:
-            row, column, layer = place(tile, rows, others)
-            return row, int32(column * tile_n + strips * narrow), layer, int32(-1)
-        row, column, layer = place(uint32(tile - first), rows, strips)
-        return row, int32(column * narrow), layer, int32(column)
+            row, column, batch_coord = place(tile, rows, others)
+            return row, int32(column * tile_n + strips * narrow), batch_coord, int32(-1)
+        row, column, batch_coord = place(uint32(tile - first), rows, strips)
+        return row, int32(column * narrow), batch_coord, int32(column)
 
     return device(place_either)
 
@@ -59,104 +59,104 @@ def counter(tiling: Tiling) -> Any:
 
 
 def ender(tiling: Tiling) -> Any:
-    """`end(corner, n)`: where the columns of a tile end; its corner says whether it is a narrow one."""
+    """`end(tile_coord, n)`: where the columns of a tile end; its coordinate says whether it is a narrow one."""
     if not tiling.narrow:
-        return device(lambda corner, n: n)
+        return device(lambda tile_coord, n: n)
     narrow = tiling.narrow
 
-    def end(corner, n):
-        if corner[3] < 0:
+    def end(tile_coord, n):
+        if tile_coord[3] < 0:
             return int32(n)
-        return int32(corner[1] + narrow)
+        return int32(tile_coord[1] + narrow)
 
     return device(end)
 
 
-def within_bands(band: int, layered: bool) -> Any:
-    """`place(tile, rows, columns)`: a tile's row, column and layer. In bands of `band` rows, down each column of a band: what is near
+def grouped_raster(group_m: int, batched: bool) -> Any:
+    """`place(tile, rows, columns)`: a tile's row, column and batch coordinate. In groups of `group_m` rows, down each column of a group: what is near
     in time shares operands in the L2 cache."""
 
     def place(tile, rows, columns):
-        layer = uint32(tile // uint32(rows * columns)) if layered else uint32(0)
-        tile = uint32(tile - layer * rows * columns)
-        above = uint32(tile // uint32(band * columns) * uint32(band))
-        height = uint32(min(uint32(rows - above), uint32(band)))
+        batch_coord = uint32(tile // uint32(rows * columns)) if batched else uint32(0)
+        tile = uint32(tile - batch_coord * rows * columns)
+        above = uint32(tile // uint32(group_m * columns) * uint32(group_m))
+        height = uint32(min(uint32(rows - above), uint32(group_m)))
         within = uint32(tile - above * columns)
         column = uint32(within // height)
-        return uint32(above + within - column * height), column, layer
+        return uint32(above + within - column * height), column, batch_coord
 
     return device(place)
 
 
-class Layers(NamedTuple):
-    """What tiles at one row and column differ by: their part of k, or their place in a batch.
+class BatchCoords(NamedTuple):
+    """What tiles at one row and column differ by: their split of k, or their place in a batch.
 
-    each     `each(sizes, steps)`: how many slices of k a layer has, the last one maybe fewer
-    number   `number(sizes, steps, each)`: of layers
-    slices   `slices(layer, steps, each)`: the first slice of a layer, and how many it has
-    point    `point(layer, sizes)`: its index along each axis of the batch, i32
-    corner   `corner(layer, sizes)`: of its results, as `finisher` takes it
+    each     `each(sizes, steps)`: how many slices of k each has, the last one maybe fewer
+    number   `number(sizes, steps, each)`: how many there are
+    slices   `slices(batch_coord, steps, each)`: the first slice of one, and how many it has
+    point    `point(batch_coord, sizes)`: its index along each axis of the batch, i32
+    origin   `origin(batch_coord, sizes)`: of its results, as `finisher` takes it
     """
 
     each: Any
     number: Any
     slices: Any
     point: Any
-    corner: Any
+    origin: Any
 
 
-def layers(epilogue: Epilogue) -> Layers:
-    """One; or parts of k, each of whose results lie below those of the one before; or a batch's products."""
-    all_steps, no_point = device(lambda sizes, steps: steps), device(lambda layer, sizes: ())
-    parts = device(lambda sizes, steps, each: over(steps, each))
-    all_of_k = device(lambda layer, steps, each: (uint32(0), steps))
+def batch_coords(epilogue: Epilogue) -> BatchCoords:
+    """One; or splits of k, each of whose results lie below those of the one before; or a batch's products."""
+    all_steps, no_point = device(lambda sizes, steps: steps), device(lambda batch_coord, sizes: ())
+    splits = device(lambda sizes, steps, each: over(steps, each))
+    all_of_k = device(lambda batch_coord, steps, each: (uint32(0), steps))
     if not epilogue.batch:
         one = device(lambda sizes, steps, each: uint32(1))
-        return Layers(all_steps, one, all_of_k, no_point, no_point)
+        return BatchCoords(all_steps, one, all_of_k, no_point, no_point)
 
-    def below(layer, sizes):
-        return np.int64(layer) * sizes[0], np.int64(layer)
+    def below(batch_coord, sizes):
+        return np.int64(batch_coord) * sizes[0], np.int64(batch_coord)
 
     if epilogue.split:
         slice_of_k = depth(epilogue.dtype)
-        steps_of_part = device(lambda sizes, steps: over(sizes[3], slice_of_k))
-        return Layers(steps_of_part, parts, part_of_k, no_point, device(below))
+        steps_of_split = device(lambda sizes, steps: over(sizes[3], slice_of_k))
+        return BatchCoords(steps_of_split, splits, split_of_k, no_point, device(below))
     if epilogue.batch == 1:
         count, point = (
             device(lambda sizes, steps, each: uint32(sizes[3])),
-            device(lambda layer, sizes: (int32(layer),)),
+            device(lambda batch_coord, sizes: (int32(batch_coord),)),
         )
-        return Layers(all_steps, count, all_of_k, point, device(below))
+        return BatchCoords(all_steps, count, all_of_k, point, device(below))
 
-    def along_two(layer, sizes):
+    def along_two(batch_coord, sizes):
         # never 0, which the compiler can't know: what it would make of it stayed in two registers of each thread
         along = max(uint32(sizes[4]), uint32(1))
-        x = uint32(layer // along)
-        return int32(x), int32(layer - x * along)
+        x = uint32(batch_coord // along)
+        return int32(x), int32(batch_coord - x * along)
 
     point = device(along_two)
 
-    def below_two(layer, sizes):
-        x, y = point(layer, sizes)
-        return np.int64(layer) * sizes[0], np.int64(x), np.int64(y)
+    def below_two(batch_coord, sizes):
+        x, y = point(batch_coord, sizes)
+        return np.int64(batch_coord) * sizes[0], np.int64(x), np.int64(y)
 
     count = device(lambda sizes, steps, each: uint32(uint32(sizes[3]) * uint32(sizes[4])))
-    return Layers(all_steps, count, all_of_k, point, device(below_two))
+    return BatchCoords(all_steps, count, all_of_k, point, device(below_two))
 
 
 @device
-def part_of_k(part, steps, each):
-    """The first slice of a part of k, and how many it has: `each`, or in the last one what there is."""
-    first = uint32(part * each)
+def split_of_k(split, steps, each):
+    """The first slice of a split of k, and how many it has: `each`, or in the last one what there is."""
+    first = uint32(split * each)
     return first, uint32(min(each, uint32(steps - first)))
 
 
-class Items(NamedTuple):
-    """What a block does one after the other, numbered: tiles, or parts of k of them (see stream_k_body.py). Teams take turns.
+class WorkTiles(NamedTuple):
+    """What a block does one after the other, numbered: tiles, or slices of k of them (see stream_k_body.py). Turn groups take turns.
 
-    plan     `plan(walk, sizes)`: (the first item, from one to the next, where they end, whatever the others need)
-    tile     `tile(item, plan)`: that it is, or is a part of
-    slices   `slices(item, layer, walk, plan)`: the first slice of it, and how many it has
+    plan     `plan(walk, sizes)`: (the first work tile, from one to the next, where they end, whatever the others need)
+    tile     `tile(work_tile, plan)`: that it is, or is a part of
+    slices   `slices(work_tile, batch_coord, walk, plan)`: the first slice of it, and how many it has
     place    `place(step, walk)`: in k, of as many slices as there are, from the first on; they may go round
     """
 
@@ -166,42 +166,45 @@ class Items(NamedTuple):
     place: Any
 
 
-def tiles_in_turn(epilogue: Epilogue) -> Items:
+def tiles_in_turn(epilogue: Epilogue) -> WorkTiles:
     """Each block takes whole tiles, as far apart as there are blocks."""
-    _, number, slices_of, _, _ = layers(epilogue)
+    _, number, slices_of, _, _ = batch_coords(epilogue)
 
     def plan(walk, sizes):
         first, apart, rows, columns, steps, each, _, _ = walk
         return first, apart, uint32(rows * columns * number(sizes, steps, each))
 
-    def slices(item, layer, walk, plan):
-        return slices_of(layer, walk[4], walk[5])
+    def slices(work_tile, batch_coord, walk, plan):
+        return slices_of(batch_coord, walk[4], walk[5])
 
-    return Items(
-        device(plan), device(lambda item, plan: item), device(slices), device(lambda step, walk: step)
+    return WorkTiles(
+        device(plan),
+        device(lambda work_tile, plan: work_tile),
+        device(slices),
+        device(lambda step, walk: step),
     )
 
 
-def lengths(items: Items) -> Any:
-    """`length(item, walk, plan)`: how many slices it has."""
-    tile, slices = items.tile, items.slices
+def lengths(work_tiles: WorkTiles) -> Any:
+    """`length(work_tile, walk, plan)`: how many slices it has."""
+    tile, slices = work_tiles.tile, work_tiles.slices
 
-    def length(item, walk, plan):
-        layer = uint32(tile(item, plan) // uint32(walk[2] * walk[3]))
-        return slices(item, layer, walk, plan)[1]
+    def length(work_tile, walk, plan):
+        batch_coord = uint32(tile(work_tile, plan) // uint32(walk[2] * walk[3]))
+        return slices(work_tile, batch_coord, walk, plan)[1]
 
     return device(length)
 
 
-def turner(stages: int) -> Any:
-    """`turn(stage, phase)`: the next stage of the ring, and the parity of its phase."""
+def advancer(stages: int) -> Any:
+    """`advance(stage, phase)`: the next stage of the ring, and the parity of its phase."""
 
-    def turn(stage, phase):
+    def advance(stage, phase):
         if stage == stages - 1:
             return uint32(0), uint32(phase ^ uint32(1))
         return uint32(stage + uint32(1)), phase
 
-    return device(turn)
+    return device(advance)
 
 
 def places_of_stages(stages: int, stage_bytes: int) -> tuple[Any, Any]:
@@ -230,7 +233,7 @@ def places_of_stages(stages: int, stage_bytes: int) -> tuple[Any, Any]:
 
 
 def skipper(stages: int) -> Any:
-    """`skip(stage, phase, count)`: as `turn`, `count` times."""
+    """`skip(stage, phase, count)`: as `advance`, `count` times."""
 
     def skip(stage, phase, count):
         passed = uint32(stage + count)
@@ -239,14 +242,14 @@ def skipper(stages: int) -> Any:
     return device(skip)
 
 
-def turns(tiling: Tiling) -> tuple[Any, Any]:
-    """(`wait(team)`, `pass_on(team)`): of two teams, one after the other asks for the products of its tile.
+def ordered_barrier(tiling: Tiling) -> tuple[Any, Any]:
+    """(`wait(turn_group)`, `pass_on(turn_group)`): of two turn groups, one after the other asks for the products of its tile.
 
     It has to: who waits for a stage names the phase by its parity, which is that of the phase before the last as well. And it
-    should: the tensor cores are then one team's, and the other's results leave meanwhile. Barriers follow those of results.
+    should: the tensor cores are then one turn group's, and the other's results leave meanwhile. Barriers follow those of results.
     """
-    if tiling.teams == 1:
-        nothing = device(lambda team: None)
+    if not tiling.ping_pong:
+        nothing = device(lambda turn_group: None)
         return nothing, nothing
     barriers, both = (1 + tiling.consumers, 2 + tiling.consumers), WARPGROUP * tiling.consumers
     wait = chosen([sync_threads(barrier, both) for barrier in barriers])

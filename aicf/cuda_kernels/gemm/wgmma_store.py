@@ -8,7 +8,7 @@ boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by th
 
 What it reads by column only, and sums of columns, see wgmma_columns.py.
 
-Sums lie as `multiply_slabs` says. `corner`: first row and column of a tile, and its layer (see wgmma_scheduler.py).
+Sums lie as `multiply_k_tiles` says. `tile_coord`: first row and column of a tile, and its batch coordinate (see wgmma_scheduler.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..ptx import (
     commit_stores,
     expect,
     fence_async,
-    forget,
     load_box,
     load_matrices,
+    opaque,
     prefetch_box,
     store_box,
     store_matrices,
@@ -39,108 +39,113 @@ from .epilogue import Epilogue, finisher, first_row, places, starter
 from .wgmma_columns import (
     EIGHT,
     OWN,
-    asked,
-    chunks,
-    dealt,
     each_or_sums,
-    held_reads,
     in_columns,
+    lane_distributed,
+    preloaded_reads,
     row_adder,
     row_loader,
+    shuffled,
+    subtiles,
     with_words,
     words_for,
 )
 from .wgmma_scheduler import chosen, ender
-from .wgmma_tiling import ATOM, CHUNK_BYTES, OF_C, WARPGROUP, WARPS, Tiling
+from .wgmma_tiling import ATOM, OF_C, SUBTILE_BYTES, WARPGROUP, WARPS, Tiling
 
-CHUNK = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 chunk
+SUBTILE = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 subtile
 
 
 def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
-    """(`ask(base, maps, group, member, corner, sizes, operands)`: before a tile's main loop, for what its results are made from;
-    `write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity)`, of what `ask` returned and of how
+    """(`ask(base, maps, group, member, tile_coord, sizes, operands)`: before a tile's main loop, for what its results are made from;
+    `write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity)`, of what `ask` returned and of how
     many tiles were before; `done(member)`)"""
-    blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), forget(), epilogue.outside
-    wide, size = chunks(tiling)
+    blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), opaque(), epilogue.outside
+    wide, size = subtiles(tiling)
     layout = Layout(64, wide, warps=WARPS)
     place, end_of = layout.place(), ender(tiling)
 
     def write_run(i, products, given):
         first, (line, column, end, m, n, scales, operands) = given
-        chunk, (down, across) = (first + i) // size, place(i % size, 0, 0)
-        r = apart(line) + chunk % blocks * 64 + down
-        q = apart(column) + chunk // blocks * wide + across
+        subtile, (down, across) = (first + i) // size, place(i % size, 0, 0)
+        r = apart(line) + subtile % blocks * 64 + down
+        q = apart(column) + subtile // blocks * wide + across
         if r < m and q < end:
             return finish(r, q, products, n, scales, operands)
         return outside
 
     write_each = in_columns(tiling, epilogue, epilogue.width, layout.by_column, write_run)
 
-    def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
+    def write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity):
         m, n = sizes[0], sizes[1]
         row, column = place(0, member >> 5, member & 31)
         env = (
-            np.int32(corner[0] + row),
-            np.int32(corner[1] + column),
-            end_of(corner, n),
+            np.int32(tile_coord[0] + row),
+            np.int32(tile_coord[1] + column),
+            end_of(tile_coord, n),
             m,
             n,
             scales,
             operands,
         )
-        write_each(acc, words, env, member, corner, sizes, operands)
+        write_each(acc, words, env, member, tile_coord, sizes, operands)
 
-    nothing = device(lambda base, maps, group, member, corner, sizes, operands: ())
+    nothing = device(lambda base, maps, group, member, tile_coord, sizes, operands: ())
     return nothing, device(write), device(lambda member: None)
 
 
 def boxes_of_results(
-    tiling: Tiling, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+    tiling: Tiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
-    """The same: two chunks of each result for each warpgroup, so that one is filled while the other leaves; or one, where
-    the main loop needs the room. `brought`: reads of the epilogue whose numbers come in boxes; see `operand_bringer`."""
-    blocks, chunks_at, buffers = tiling.row_blocks, tiling.chunks_at(staged), tiling.buffers(staged)
-    turns, box, own = buffers // staged, staged * CHUNK_BYTES, buffers * CHUNK_BYTES
-    held = held_reads(tiling, epilogue)
-    each_put = with_words(len(held))
-    size = CHUNK // EIGHT * each_put
-    deal = dealt(tiling, epilogue, held)
-    put = asked(matrices(epilogue, brought, held), len(held), deal)
+    """The same: two subtiles of each result for each warpgroup, so that one is filled while the other leaves; or one, where
+    the main loop needs the room. `tma_sources`: reads of the epilogue whose numbers come in boxes; see `source_loader`."""
+    blocks, subtiles_at, buffers = tiling.row_blocks, tiling.subtiles_at(staged), tiling.buffers(staged)
+    slots, box, own = buffers // staged, staged * SUBTILE_BYTES, buffers * SUBTILE_BYTES
+    preloaded = preloaded_reads(tiling, epilogue)
+    each_put = with_words(len(preloaded))
+    size = SUBTILE // EIGHT * each_put
+    distributed = lane_distributed(tiling, epilogue, preloaded)
+    put = shuffled(matrices(epilogue, tma_sources, preloaded), len(preloaded), distributed)
     put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), put)
-    load_rows = row_loader(tiling, epilogue, held, deal)
+    load_rows = row_loader(tiling, epilogue, preloaded, distributed)
     wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
-    store = result_storer(tiling, epilogue, len(brought))
+    store = result_storer(tiling, epilogue, len(tma_sources))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
     ask_for, wait_for_room, go_on = (
-        operand_bringer(tiling, epilogue, staged, brought) if brought else empty_chunks(turns, sync)
+        source_loader(tiling, epilogue, staged, tma_sources) if tma_sources else empty_subtiles(slots, sync)
     )
 
-    def write_chunk(i, run, given):
-        first, (base, chunks, group, member, maps, corner, sizes, scales, operands, parity) = given
-        chunk = (first + i) // size
-        line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
-        at = uint32(chunks + uint32(chunk % turns * box))
-        wait_for_room(chunk, base, group, member, parity)
+    def write_subtile(i, run, given):
+        first, (base, subtiles, group, member, maps, tile_coord, sizes, scales, operands, parity) = given
+        subtile = (first + i) // size
+        line, column = (
+            np.int32(tile_coord[0] + subtile % blocks * 64),
+            np.int32(tile_coord[1] + subtile // blocks * ATOM),
+        )
+        at = uint32(subtiles + uint32(subtile % slots * box))
+        wait_for_room(subtile, base, group, member, parity)
         added = put_all(run, (at, member, line, column, sizes, scales, operands))
         fence()
         sync(group)
         if member == 0:
-            store(maps, at, column, line, corner)
+            store(maps, at, column, line, tile_coord)
             commit()
-            go_on(chunk, base, chunks, maps, group, corner)
+            go_on(subtile, base, subtiles, maps, group, tile_coord)
         return added
 
-    write_each = in_columns(tiling, epilogue, size, tuple(range(OWN)), write_chunk, len(held), deal)
+    write_each = in_columns(
+        tiling, epilogue, size, tuple(range(OWN)), write_subtile, len(preloaded), distributed
+    )
 
-    def write(acc, words, base, maps, group, member, corner, sizes, scales, operands, parity):
-        chunks = uint32(base + uint32(chunks_at + group * own))
-        env = base, chunks, group, member, maps, corner, sizes, scales, operands, parity
-        write_each(acc, words, env, member, corner, sizes, operands)
+    def write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity):
+        subtiles = uint32(base + uint32(subtiles_at + group * own))
+        env = base, subtiles, group, member, maps, tile_coord, sizes, scales, operands, parity
+        write_each(acc, words, env, member, tile_coord, sizes, operands)
 
-    def ask(base, maps, group, member, corner, sizes, operands):
+    def ask(base, maps, group, member, tile_coord, sizes, operands):
         if member == 0:
-            ask_for(base, uint32(base + uint32(chunks_at + group * own)), maps, group, corner)
-        return load_rows(corner, member, sizes[1], operands)
+            ask_for(base, uint32(base + uint32(subtiles_at + group * own)), maps, group, tile_coord)
+        return load_rows(tile_coord, member, sizes[1], operands)
 
     def done(member):
         if member == 0:
@@ -149,98 +154,105 @@ def boxes_of_results(
     return device(ask), device(write), device(done)
 
 
-def empty_chunks(turns: int, sync: Any) -> tuple[Any, Any, Any]:
-    """(`ask(base, chunks, maps, group, corner)`, `wait(chunk, base, group, member, parity)`, `go_on(chunk, base, chunks, maps,
-    group, corner)`): a chunk is free when what was there has been read, of this tile some chunks ago, or of the one before."""
-    wait_but_one, wait_read = wait_stores_read(turns - 1), wait_stores_read(0)
+def empty_subtiles(slots: int, sync: Any) -> tuple[Any, Any, Any]:
+    """(`ask(base, subtiles, maps, group, tile_coord)`, `wait(subtile, base, group, member, parity)`, `go_on(subtile, base, subtiles, maps,
+    group, tile_coord)`): a subtile is free when what was there has been read, of this tile some subtiles ago, or of the one before."""
+    wait_but_one, wait_read = wait_stores_read(slots - 1), wait_stores_read(0)
 
-    def wait(chunk, base, group, member, parity):
+    def wait(subtile, base, group, member, parity):
         if member == 0:
-            if chunk == 0:
+            if subtile == 0:
                 wait_read()
             else:
                 wait_but_one()
         sync(group)
 
-    nothing = device(lambda base, chunks, maps, group, corner: None)
-    return nothing, device(wait), device(lambda chunk, base, chunks, maps, group, corner: None)
+    nothing = device(lambda base, subtiles, maps, group, tile_coord: None)
+    return nothing, device(wait), device(lambda subtile, base, subtiles, maps, group, tile_coord: None)
 
 
-def operand_bringer(
-    tiling: Tiling, epilogue: Epilogue, staged: int, brought: tuple[int, ...]
+def source_loader(
+    tiling: Tiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
-    """The same, where chunks of operands are brought to where those of results will be: a chunk is free when they are there.
+    """The same, where subtiles of operands are loaded to where those of results will be: a subtile is free when they are there.
 
     As many as there is room for are asked for before the main loop, and the others prefetched into L2; each of these is when
-    what is in its place has been read. Each chunk of a tile has a barrier, of which each tile is a phase.
+    what is in its place has been read. Each subtile of a tile has a barrier, of which each tile is a phase.
     """
-    blocks, count, turns = tiling.row_blocks, tiling.chunks, tiling.buffers(staged) // staged
-    box, nbytes, arrived_at = staged * CHUNK_BYTES, len(brought) * CHUNK_BYTES, tiling.arrived_at(staged)
+    blocks, count, slots = tiling.row_blocks, tiling.subtiles, tiling.buffers(staged) // staged
+    box, nbytes, arrived_at = (
+        staged * SUBTILE_BYTES,
+        len(tma_sources) * SUBTILE_BYTES,
+        tiling.arrived_at(staged),
+    )
     announce, wait_read, wait_arrived = expect(), wait_stores_read(0), wait_phase()
     load_one, prefetch_one = box_loader(), box_prefetcher()
-    operands = 2 + len(epilogue.stores), len(brought)  # among maps
+    operands = 2 + len(epilogue.stores), len(tma_sources)  # among maps
     load, prefetch = of_maps(load_one, *operands), of_maps(prefetch_one, *operands)
-    at_once = min(turns, count)
+    at_once = min(slots, count)
 
-    def barrier(chunk, base, group):
-        return uint32(base + uint32(arrived_at + (group * count + chunk) * 8))
+    def barrier(subtile, base, group):
+        return uint32(base + uint32(arrived_at + (group * count + subtile) * 8))
 
     barrier_of = device(barrier)
 
-    def bring(chunk, base, chunks, maps, group, corner):
-        line, column = np.int32(corner[0] + chunk % blocks * 64), np.int32(corner[1] + chunk // blocks * ATOM)
-        ready = barrier_of(chunk, base, group)
+    def bring(subtile, base, subtiles, maps, group, tile_coord):
+        line, column = (
+            np.int32(tile_coord[0] + subtile % blocks * 64),
+            np.int32(tile_coord[1] + subtile // blocks * ATOM),
+        )
+        ready = barrier_of(subtile, base, group)
         announce(ready, uint32(nbytes))
-        load(maps, uint32(chunks + uint32(chunk % turns * box)), ready, column, line, corner[2])
+        load(maps, uint32(subtiles + uint32(subtile % slots * box)), ready, column, line, tile_coord[2])
 
     bring_one = device(bring)
 
-    def ask(base, chunks, maps, group, corner):
+    def ask(base, subtiles, maps, group, tile_coord):
         wait_read()
-        for chunk in range(at_once):
-            bring_one(chunk, base, chunks, maps, group, corner)
-        for chunk in range(at_once, count):
+        for subtile in range(at_once):
+            bring_one(subtile, base, subtiles, maps, group, tile_coord)
+        for subtile in range(at_once, count):
             line, column = (
-                np.int32(corner[0] + chunk % blocks * 64),
-                np.int32(corner[1] + chunk // blocks * ATOM),
+                np.int32(tile_coord[0] + subtile % blocks * 64),
+                np.int32(tile_coord[1] + subtile // blocks * ATOM),
             )
-            prefetch(maps, chunks, chunks, column, line, corner[2])
+            prefetch(maps, subtiles, subtiles, column, line, tile_coord[2])
 
-    def wait(chunk, base, group, member, parity):
-        wait_arrived(barrier_of(chunk, base, group), parity)
+    def wait(subtile, base, group, member, parity):
+        wait_arrived(barrier_of(subtile, base, group), parity)
 
-    def go_on(chunk, base, chunks, maps, group, corner):
-        if chunk + turns < count:
+    def go_on(subtile, base, subtiles, maps, group, tile_coord):
+        if subtile + slots < count:
             wait_read()
-            bring_one(chunk + turns, base, chunks, maps, group, corner)
+            bring_one(subtile + slots, base, subtiles, maps, group, tile_coord)
 
     return device(ask), device(wait), device(go_on)
 
 
-# Boxes, as `do(map, at, ready, column, line, layer)`: of one matrix; results also of many, so that none hangs over into the next.
+# Boxes, as `do(map, at, ready, column, line, batch_coord)`: of one matrix; results also of many, so that none hangs over into the next.
 
 
-def result_storer(tiling: Tiling, epilogue: Epilogue, brought: int) -> Any:
-    """`store(maps, at, column, line, corner)`: a chunk of each result. Narrow tiles leave by maps of their own, in which a row is cut into
+def result_storer(tiling: Tiling, epilogue: Epilogue, tma_sources: int) -> Any:
+    """`store(maps, at, column, line, tile_coord)`: a subtile of each result. Narrow tiles leave by maps of their own, in which a row is cut into
     theirs, so that what hangs over is outside and not written."""
     stores, narrow = len(epilogue.stores), tiling.narrow
     store_wide = of_maps(box_storer(epilogue.batch), 2, stores)
     if not narrow:
         return device(
-            lambda maps, at, column, line, corner: store_wide(maps, at, at, column, line, corner[2])
+            lambda maps, at, column, line, tile_coord: store_wide(maps, at, at, column, line, tile_coord[2])
         )
     of_strip = store_box(3)
 
     def store_one(map, at, ready, column, line, strip):
         of_strip(map, at, np.int32(column - strip * narrow), strip, line)
 
-    store_narrow = of_maps(device(store_one), 2 + stores + brought, stores)
+    store_narrow = of_maps(device(store_one), 2 + stores + tma_sources, stores)
 
-    def store(maps, at, column, line, corner):
-        if corner[3] < 0:
-            store_wide(maps, at, at, column, line, corner[2])
+    def store(maps, at, column, line, tile_coord):
+        if tile_coord[3] < 0:
+            store_wide(maps, at, at, column, line, tile_coord[2])
         else:
-            store_narrow(maps, at, at, column, line, corner[3])
+            store_narrow(maps, at, at, column, line, tile_coord[3])
 
     return device(store)
 
@@ -248,48 +260,54 @@ def result_storer(tiling: Tiling, epilogue: Epilogue, brought: int) -> Any:
 def box_storer(batch: int) -> Any:
     store = store_box(3 if batch else 2)
     if batch:
-        return device(lambda map, at, ready, column, line, layer: store(map, at, column, line, layer))
-    return device(lambda map, at, ready, column, line, layer: store(map, at, column, line))
+        return device(
+            lambda map, at, ready, column, line, batch_coord: store(map, at, column, line, batch_coord)
+        )
+    return device(lambda map, at, ready, column, line, batch_coord: store(map, at, column, line))
 
 
 def box_loader() -> Any:
     load = load_box()
-    return device(lambda map, at, ready, column, line, layer: load(at, map, ready, column, line))
+    return device(lambda map, at, ready, column, line, batch_coord: load(at, map, ready, column, line))
 
 
 def box_prefetcher() -> Any:
     prefetch = prefetch_box()
-    return device(lambda map, at, ready, column, line, layer: prefetch(map, column, line))
+    return device(lambda map, at, ready, column, line, batch_coord: prefetch(map, column, line))
 
 
 def of_maps(do: Any, first: int, count: int) -> Any:
-    """`do_each(maps, at, ready, column, line, layer)`: with so many maps from the first one on, their chunks side by side."""
-    map, behind = first + count - 1, (count - 1) * CHUNK_BYTES
+    """`do_each(maps, at, ready, column, line, batch_coord)`: with so many maps from the first one on, their subtiles side by side."""
+    map, behind = first + count - 1, (count - 1) * SUBTILE_BYTES
 
-    def do_last(maps, at, ready, column, line, layer):
-        do(maps[map], uint32(at + uint32(behind)), ready, column, line, layer)
+    def do_last(maps, at, ready, column, line, batch_coord):
+        do(maps[map], uint32(at + uint32(behind)), ready, column, line, batch_coord)
 
     if count == 1:
         return device(do_last)
     do_others, do_this = of_maps(do, first, count - 1), device(do_last)
 
-    def do_each(maps, at, ready, column, line, layer):
-        do_others(maps, at, ready, column, line, layer)
-        do_this(maps, at, ready, column, line, layer)
+    def do_each(maps, at, ready, column, line, batch_coord):
+        do_others(maps, at, ready, column, line, batch_coord)
+        do_this(maps, at, ready, column, line, batch_coord)
 
     return device(do_each)
 
 
-def matrices(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
-    """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a chunk, as four 8 x 8 matrices of each result.
-    Returns what is to be added up, if anything, as sums of its four columns. A run: eight sums, then words that are `held`.
+def matrices(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[int, ...]) -> Any:
+    """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a subtile, as four 8 x 8 matrices of each result.
+    Returns what is to be added up, if anything, as sums of its four columns. A run: eight sums, then words that are `preloaded`.
 
     Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
     rows of a matrix lie in the same banks. Threads outside of the results compute with the nearest numbers inside.
     """
-    finish, store, apart = packer(epilogue, brought, held), matrix_storer(len(epilogue.stores)), forget()
-    load, add = matrix_loader(len(brought)), row_adder(epilogue.sums)
-    each_put, (left_of, right_of) = with_words(len(held)), words_for(len(held))
+    finish, store, apart = (
+        packer(epilogue, tma_sources, preloaded),
+        matrix_storer(len(epilogue.stores)),
+        opaque(),
+    )
+    load, add = matrix_loader(len(tma_sources)), row_adder(epilogue.sums)
+    each_put, (left_of, right_of) = with_words(len(preloaded)), words_for(len(preloaded))
     place_of = Layout(64, ATOM, warps=WARPS).place()
 
     def put(i, run, env):
@@ -327,7 +345,7 @@ def matrix_loader(operands: int) -> Any:
     load_others, load_this, behind = (
         matrix_loader(operands - 1),
         load_matrices(),
-        (operands - 1) * CHUNK_BYTES,
+        (operands - 1) * SUBTILE_BYTES,
     )
 
     def load(at):
@@ -345,7 +363,7 @@ def matrix_loader(operands: int) -> Any:
 def matrix_storer(results: int) -> Any:
     """`store(at, a, b, c, d)`: of each result four matrices, the words of one behind those of the other."""
     store, last = store_matrices(), results - 1
-    behind = last * CHUNK_BYTES
+    behind = last * SUBTILE_BYTES
 
     def store_last(at, a, b, c, d):
         store(uint32(at + uint32(behind)), a[last], b[last], c[last], d[last])
@@ -362,26 +380,26 @@ def matrix_storer(results: int) -> Any:
 
 
 @functools.cache
-def packer(epilogue: Epilogue, brought: tuple[int, ...], held: tuple[int, ...]) -> Any:
+def packer(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[int, ...]) -> Any:
     """`finish(r, q, products, n, scales, operands, words, inside)`: as `finisher`'s, but results are returned, the two neighbours
-    of each in 32 bits; then what is to be added up, or (). `words`: of each that is `brought`, c's first, and of those `held`."""
+    of each in 32 bits; then what is to be added up, or (). `words`: of each of `tma_sources`, c's first, and of those `preloaded`."""
     reads = epilogue.reads
-    of_reads, brings_c = (*(k for k in brought if k != OF_C), *held), OF_C in brought
+    of_reads, c_by_tma = (*(k for k in tma_sources if k != OF_C), *preloaded), OF_C in tma_sources
     start, at, first = (
-        starter(epilogue.c, PAIR, epilogue.scaled, brings_c),
+        starter(epilogue.c, PAIR, epilogue.scaled, c_by_tma),
         places(reads),
         first_row(epilogue.batch),
     )
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
     make = pair_maker(epilogue.expression, dtypes, epilogue.stores, moves, of_reads, functions())
-    c_of = device((lambda c, words: words[:1]) if brings_c else (lambda c, words: c))
-    others = device((lambda words: words[1:]) if brings_c else (lambda words: words))
+    c_of = device((lambda c, words: words[:1]) if c_by_tma else (lambda c, words: c))
+    others = device((lambda words: words[1:]) if c_by_tma else (lambda words: words))
 
     def finish(r, q, products, n, scales, operands, words, inside):
-        c, ins, strides, _, _, corner = operands
-        to = (first(corner) + r) * n + q
+        c, ins, strides, _, _, origin = operands
+        to = (first(origin) + r) * n + q
         values = start(products, scales, c_of(c, words), to)
-        offsets = at(np.int64(r), np.int64(q), np.int64(n), strides, corner)
+        offsets = at(np.int64(r), np.int64(q), np.int64(n), strides, origin)
         return make(values, others(words), ins, offsets, inside)
 
     return device(finish)

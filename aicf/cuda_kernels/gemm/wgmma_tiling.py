@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ...types import GREATEST, DType
+from ...types import DType
 
 LINE_BYTES = 128  # of k in a slice, and of a row of a box
 ROW_BYTES = 16  # that rows and pointers are multiples of
 ATOM = 64  # halves in a row of a box
-CHUNK_BYTES = 64 * ATOM * 2  # of results on their way out
-ENOUGH = 4  # stages: a second chunk for each result is not worth one of them
+SUBTILE_BYTES = 64 * ATOM * 2  # of results on their way out
+ENOUGH = 4  # stages: a second subtile for each result is not worth one of them
 WARPGROUP = 128
 WARPS = 4  # of a warpgroup
 OF_C = -1  # c, where loads of an epilogue are counted
 ADDRESSES = 40  # registers that a main loop has beside sums, at least
-SMS = 132  # of an H100 or H200: what bands are as high as
+SMS = 132  # of an H100 or H200: what `group_m` is made for
 SHARED = (
     227 * 1024
 )  # bytes that a block may have; a multiprocessor has 1 KB more, and each block takes 1 KB of its own
@@ -42,17 +42,17 @@ def left(lines: int, extent: int) -> int:
 def by_slices(dtype: DType) -> bool:
     """Whether products of each slice are summed by themselves, and those sums in f32: tensor cores keep some 14 bits of a sum
     of fp8 products, of which a long one would lose all that its last products add."""
-    return dtype in GREATEST
+    return dtype.is_fp8
 
 
 @dataclass(frozen=True)
 class Tiling:
     """m x n tiles for blocks of a warpgroup that brings and of `consumers` that multiply.
 
-    teams      of consumers: 1, all share a tile (cooperative); 2, tiles in turns, so that one team multiplies while the
-               other writes results (ping-pong)
+    ping_pong  whether consumers are two groups that take tiles in turns, so that one multiplies while the other writes results;
+               else all of them share a tile (cooperative)
     cluster    blocks, one below the other, that share b
-    parts      of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
+    cluster_split  splits of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
     stream     whether tiles that are left over by whole rounds are cut along k, so that all blocks have as much to do; see
@@ -64,39 +64,48 @@ class Tiling:
     m: int
     n: int
     consumers: int
-    teams: int = 1
+    ping_pong: bool = False
     cluster: int = 1
     blocks: int = 1
-    parts: int = 1
+    cluster_split: int = 1
     registers: tuple[int, int] | None = (40, 232)
     stream: bool = False
     slices: bool = False
     narrow: int = 0
 
     def __str__(self) -> str:
-        turns, cluster = "_pingpong" * (self.teams > 1), f"_cluster{self.cluster}" * (self.cluster > 1)
-        parts = f"_parts{self.parts}" * (self.parts > 1) + "_stream" * self.stream + "_slices" * self.slices
+        ping_pong, cluster = "_pingpong" * self.ping_pong, f"_cluster{self.cluster}" * (self.cluster > 1)
+        split = (
+            f"_cluster_split{self.cluster_split}" * (self.cluster_split > 1)
+            + "_stream" * self.stream
+            + "_slices" * self.slices
+        )
         narrow = f"_{self.narrow}" * (self.narrow > 0)
-        return f"{self.m}x{self.n}{narrow}{turns}{cluster}{parts}"
+        return f"{self.m}x{self.n}{narrow}{ping_pong}{cluster}{split}"
 
     @property
     def together(self) -> int:
         """Blocks of a cluster."""
-        return self.cluster * self.parts
+        return self.cluster * self.cluster_split
 
     @property
     def threads(self) -> int:
         return WARPGROUP * (1 + self.consumers)
 
     @property
-    def members(self) -> int:
+    def turn_groups(self) -> int:
+        """Groups of consumers, each with tiles of its own."""
+        return 2 if self.ping_pong else 1
+
+    @property
+    def cooperative(self) -> int:
         """Consumers that share a tile."""
-        return self.consumers // self.teams
+        return self.consumers // self.turn_groups
 
     @property
     def row_blocks(self) -> int:
         """Of 64 rows, that each consumer has."""
-        return self.m // (64 * self.members)
+        return self.m // (64 * self.cooperative)
 
     @property
     def rows(self) -> int:
@@ -104,7 +113,7 @@ class Tiling:
         return 64 * self.row_blocks
 
     @property
-    def chunks(self) -> int:
+    def subtiles(self) -> int:
         """Of 64 x 64 results, that each consumer finishes."""
         return self.row_blocks * self.columns // 64
 
@@ -116,7 +125,7 @@ class Tiling:
     @property
     def columns(self) -> int:
         """Of its tile, that a block finishes."""
-        return self.n // self.parts
+        return self.n // self.cluster_split
 
     @property
     def finished(self) -> int:
@@ -132,7 +141,7 @@ class Tiling:
     @property
     def sums_by_slices(self) -> bool:
         """Whether it has registers for a slice's sums of 64 rows beside its own, and others to multiply while they are added up."""
-        return self.members * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
+        return self.cooperative * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
 
     @property
     def group(self) -> int:
@@ -148,7 +157,7 @@ class Tiling:
         return (read + arrive) / (self.m * self.n / 32)
 
     @property
-    def band(self) -> int:
+    def group_m(self) -> int:
         """Rows of clusters' tiles that are walked down together: what runs at once is then about square, and its operands few."""
         return max(1, round(math.sqrt(SMS * self.blocks * self.m * self.columns) / (self.m * self.cluster)))
 
@@ -163,7 +172,7 @@ class Tiling:
     @property
     def own_bytes(self) -> int:
         """From one consumer's part of a to the next one's."""
-        return self.a_bytes // self.members
+        return self.a_bytes // self.cooperative
 
     @property
     def stage_bytes(self) -> int:
@@ -174,14 +183,18 @@ class Tiling:
         return self._stages(self.buffers(staged))
 
     def buffers(self, staged: int) -> int:
-        """Chunks of results for each consumer: two of each result, or of several only one where that saves a stage of few."""
+        """Subtiles of results for each consumer: two of each result, or of several only one where that saves a stage of few."""
         two, one = (self._stages(count * staged) for count in (2, 1))
         return 2 * staged if staged < 2 or two >= min(one, ENOUGH) else staged
 
     def _stages(self, buffers: int) -> int:
-        meeting = self.consumers * (self.sent_bytes + 8 * (self.parts > 1) + 8 * self.chunks)
+        exchange = self.consumers * (self.sent_bytes + 8 * (self.cluster_split > 1) + 8 * self.subtiles)
         room = (
-            (SHARED + 1024) // self.blocks - 1024 - SLACK - buffers * self.consumers * CHUNK_BYTES - meeting
+            (SHARED + 1024) // self.blocks
+            - 1024
+            - SLACK
+            - buffers * self.consumers * SUBTILE_BYTES
+            - exchange
         )
         return room // (self.stage_bytes + 16)
 
@@ -193,28 +206,28 @@ class Tiling:
     @property
     def sent_bytes(self) -> int:
         """That a consumer gets from the other blocks that share its tile."""
-        return (self.parts - 1) * self.slot_bytes
+        return (self.cluster_split - 1) * self.slot_bytes
 
-    # shared memory: stages, from the first multiple of 1024 on; chunks of results; sums of other blocks; barriers, full and
-    # then empty, one for each consumer that gets sums, and of chunks
+    # shared memory: stages, from the first multiple of 1024 on; subtiles of results; sums of other blocks; barriers, full and
+    # then empty, one for each consumer that gets sums, and of subtiles
 
-    def chunks_at(self, staged: int) -> int:
+    def subtiles_at(self, staged: int) -> int:
         return self.stages(staged) * self.stage_bytes
 
     def slots_at(self, staged: int) -> int:
-        return self.chunks_at(staged) + self.buffers(staged) * self.consumers * CHUNK_BYTES
+        return self.subtiles_at(staged) + self.buffers(staged) * self.consumers * SUBTILE_BYTES
 
     def barriers_at(self, staged: int) -> int:
         return self.slots_at(staged) + self.consumers * self.sent_bytes
 
-    def met_at(self, staged: int) -> int:
+    def split_barriers_at(self, staged: int) -> int:
         return self.barriers_at(staged) + 16 * self.stages(staged)
 
     def arrived_at(self, staged: int) -> int:
-        return self.met_at(staged) + 8 * self.consumers * (self.parts > 1)
+        return self.split_barriers_at(staged) + 8 * self.consumers * (self.cluster_split > 1)
 
     def shared(self, staged: int) -> int:
-        return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.chunks
+        return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.subtiles
 
 
 # Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
@@ -230,25 +243,25 @@ TILINGS = (
     Tiling(128, 128, 2),
     Tiling(128, 128, 2, cluster=2),
     Tiling(128, 64, 2),
-    Tiling(128, 128, 2, teams=2),
-    Tiling(128, 128, 2, teams=2, cluster=2),
-    Tiling(64, 192, 2, teams=2),
-    Tiling(64, 128, 2, teams=2),
-    Tiling(64, 128, 2, teams=2, cluster=2),
+    Tiling(128, 128, 2, ping_pong=True),
+    Tiling(128, 128, 2, ping_pong=True, cluster=2),
+    Tiling(64, 192, 2, ping_pong=True),
+    Tiling(64, 128, 2, ping_pong=True),
+    Tiling(64, 128, 2, ping_pong=True, cluster=2),
     Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
     Tiling(64, 64, 1, blocks=2, registers=None),
-    Tiling(128, 128, 2, parts=2, registers=(56, 224)),
-    Tiling(128, 64, 2, parts=2, registers=(56, 224)),
-    Tiling(64, 128, 1, parts=2, registers=None),
-    Tiling(64, 64, 1, parts=2, registers=None),
-    Tiling(64, 64, 1, parts=4, registers=None),
+    Tiling(128, 128, 2, cluster_split=2, registers=(56, 224)),
+    Tiling(128, 64, 2, cluster_split=2, registers=(56, 224)),
+    Tiling(64, 128, 1, cluster_split=2, registers=None),
+    Tiling(64, 64, 1, cluster_split=2, registers=None),
+    Tiling(64, 64, 1, cluster_split=4, registers=None),
 )
 
 # Those that split k as well: few results of long sums.
 SPLIT = tuple(t for t in TILINGS if str(t) in {"64x64", "64x128", "128x128"})
 
 # Those that may have narrower tiles too: large products whose last wave is not full.
-NARROWED = (Tiling(128, 128, 2, teams=2, narrow=120),)
+MIXED_WIDTHS = (Tiling(128, 128, 2, ping_pong=True, narrow=120),)
 
 # Those that divide tiles evenly among blocks as well.
 STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})

@@ -40,15 +40,14 @@ from .copy import (
     store_units,
     wait_copies,
 )
-from .held import load_held
 from .math import (
     add_half2,
     approximate,
-    forget,
     larger,
+    opaque,
+    optimization_barrier,
     pack_fp8,
     pack_halves,
-    settle,
     tanh_for_halves,
     unpack_fp8,
     unpack_halves,
@@ -59,7 +58,7 @@ from .memory import (
     fence_memory,
     fetch_add,
     global_address,
-    launch_next,
+    launch_dependents,
     load_acquire,
     load_words,
     store_release,
@@ -70,13 +69,14 @@ from .mma import (
     Places,
     Words,
     load_matrices,
-    multiply_held,
+    multiply_fragments,
     multiply_steps,
     multiply_words,
     read_fragments,
     store_matrices,
 )
-from .quads import load_front, multiply_quad, turn_runs
+from .quads import load_front, multiply_quad, transpose_runs
+from .register_operand import load_register_operand
 from .tma import (
     add_box,
     commit_stores,
@@ -92,30 +92,32 @@ from .tma import (
     wait_stores,
     wait_stores_read,
 )
-from .warp import elect, of_warp, reduce_warp, scatter_sums
+from .warp import elect, reduce_warp, scatter_sums, warp_uniform
 from .wgmma import (
     commit_products,
     describe,
     fence_products,
     finish_products,
-    keep_registers,
-    multiply_slabs,
-    take_registers,
+    multiply_k_tiles,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
     wait_products,
 )
 
 __all__ = [
     "Place", "Places", "Words", "add_box", "add_half2", "add_words", "approximate", "arrive", "arrive_remote",
     "arrive_threads", "assemble", "barrier_end", "barrier_init", "cache_policy", "cluster_arrive",
-    "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies",
-    "commit_products", "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more",
-    "expect_remote", "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add",
-    "finish_products", "forget", "global_address", "in_block", "instruction", "keep_registers", "larger",
-    "launch_next", "load_acquire", "load_box", "load_bytes", "load_front", "load_held", "load_matrices", "load_remote", "load_shared", "load_units", "load_words",
-    "multicast_box", "multiply_held", "multiply_quad", "multiply_slabs", "multiply_steps", "multiply_words", "of_warp", "pack_fp8",
-    "pack_halves", "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments",
-    "reduce_warp", "scatter_sums", "send_remote", "settle", "shared_address", "store_box", "store_bytes", "store_matrices", "store_release",
-    "store_remote", "store_shared", "store_units", "store_words", "sync_threads", "take_registers", "tanh_for_halves", "turn_runs", "unpack_fp8",
-    "unpack_halves", "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores",
-    "wait_stores_read",
+    "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies", "commit_products",
+    "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more", "expect_remote",
+    "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add", "finish_products",
+    "global_address", "in_block", "instruction", "larger", "launch_dependents", "load_acquire", "load_box",
+    "load_bytes", "load_front", "load_matrices", "load_register_operand", "load_remote", "load_shared",
+    "load_units", "load_words", "multicast_box", "multiply_fragments", "multiply_k_tiles", "multiply_quad",
+    "multiply_steps", "multiply_words", "opaque", "optimization_barrier", "pack_fp8", "pack_halves",
+    "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments", "reduce_warp",
+    "scatter_sums", "send_remote", "setmaxnreg_dec", "setmaxnreg_inc", "shared_address", "store_box",
+    "store_bytes", "store_matrices", "store_release", "store_remote", "store_shared", "store_units",
+    "store_words", "sync_threads", "tanh_for_halves", "transpose_runs", "unpack_fp8", "unpack_halves",
+    "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores", "wait_stores_read",
+    "warp_uniform",
 ]  # fmt: skip

@@ -53,8 +53,8 @@ def instruction(
             value = assemble(b, text, constraints, kind, list(args), effects, together)
             if not isinstance(result, tuple):
                 return value if results else ctx.get_dummy_value()
-            parts = [b.extract_value(value, i) for i in range(len(kinds))] if len(kinds) > 1 else [value]
-            return ctx.make_tuple(b, made, parts)
+            extracted = [b.extract_value(value, i) for i in range(len(kinds))] if len(kinds) > 1 else [value]
+            return ctx.make_tuple(b, made, extracted)
 
         return made(*parameters), codegen
 

@@ -103,7 +103,7 @@ def phase_over() -> Any:
 
 @deferred
 def sync_threads(barrier: int, threads: int) -> Any:
-    """`sync()`: so many threads, whole warps, meet at one of the block's 16 barriers; 0 is syncthreads'. `bar.sync`, sm_70.
+    """`sync()`: so many threads, whole warps, synchronize at one of the block's 16 barriers; 0 is syncthreads'. `bar.sync`, sm_70.
 
     Its number is a constant, so that a block takes no more barriers than it uses.
     """
@@ -137,7 +137,7 @@ def load_remote() -> Any:
 
 @deferred
 def store_remote() -> Any:
-    """`store(address, x)`: the other way. What was stored is seen after the cluster has met. `st.shared::cluster`, sm_90."""
+    """`store(address, x)`: the other way. What was stored is seen after the cluster has synchronized. `st.shared::cluster`, sm_90."""
     return instruction("st.shared::cluster.f32 [$0], $1;", types.uint32, types.float32)
 
 

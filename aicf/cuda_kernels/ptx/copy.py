@@ -16,13 +16,13 @@ from .assemble import assemble, instruction
 
 Place = tuple[
     int, int
-]  # from one address to another: bits to turn, then bytes to add; swizzled rows need both
+]  # from one address to another: bits to flip, then bytes to add; swizzled rows need both
 
 
 def moved(b: Any, address: Any, place: Place) -> Any:
     """The LLVM of an address that is moved."""
-    turned = b.xor(address, const(place[0])) if place[0] else address
-    return b.add(turned, const(place[1])) if place[1] else turned
+    flipped = b.xor(address, const(place[0])) if place[0] else address
+    return b.add(flipped, const(place[1])) if place[1] else flipped
 
 
 @deferred

@@ -139,14 +139,14 @@ def tanh_for_halves() -> Any:
 
 
 @deferred
-def settle() -> Any:
-    """`settle(x)`: x, an f32, computed by now: the compiler would put it off until it is needed, and hold all that it is made of.
+def optimization_barrier() -> Any:
+    """`optimization_barrier(x)`: x, an f32, computed by now: the compiler would put it off until it is needed, and hold all that it is made of.
     `mov.b32`, sm_70."""
     return instruction("mov.b32 $0, $1;", types.float32, result=types.float32)
 
 
 @deferred
-def forget() -> Any:
-    """`forget(x)`: x, of which the compiler knows nothing: what is computed of it is computed here, and not kept in registers
+def opaque() -> Any:
+    """`opaque(x)`: x, of which the compiler knows nothing: what is computed of it is computed here, and not kept in registers
     from where the same was computed before. `mov.b32`, sm_70."""
     return instruction("mov.b32 $0, $1;", types.int32, result=types.int32)

@@ -147,7 +147,7 @@ def load_acquire(dtype: DType = i32) -> Any:
 
 @deferred
 def store_release(dtype: DType = i32) -> Any:
-    """`store(address, x)`: an i32 or i64, after all that this thread wrote; and others, if it met them. `st.release.gpu`, sm_70."""
+    """`store(address, x)`: an i32 or i64, after all that this thread wrote; and others, if it synchronized with them. `st.release.gpu`, sm_70."""
     kind = SIGNALS[dtype]
     if SIMULATED:
         return lambda address, x: address.__setitem__(0, x)
@@ -178,7 +178,7 @@ def wait_kernel() -> Any:
 
 
 @deferred
-def launch_next() -> Any:
+def launch_dependents() -> Any:
     """`launch()`: the kernel after this one may begin, as soon as all blocks have said so; it still waits for results by
     `wait_kernel`. `griddepcontrol.launch_dependents`, sm_90."""
     if SIMULATED:

@@ -46,20 +46,20 @@ def read_fragments(a: Places, b: Places, a_transposed: bool, b_transposed: bool)
 
 @deferred
 def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
-    """`multiply(acc, held, a_at, b_at)`: (acc + a b over all steps but the last one, whose fragments are the second part).
+    """`multiply(acc, fragments, a_at, b_at)`: (acc + a b over all steps but the last one, whose fragments are the second part).
 
     kind         "f16" or "bf16": m16n8k16. "tf32": m16n8k8, operands rounded to nearest as they are read, halves away from
                  zero. "tf32x3": three such products of what is rounded and of what that leaves, the smaller ones first
     a, b         where fragments of 16 lines lie; b's are two tiles of 8 columns each
     a_at, b_at   this thread's addresses, as `mma_slices.Fragments.lane` says
-    held         fragments of the first step
+    fragments    of the first step
     acc          four f32 per 16 x 8 tile; tiles row-major
 
     The next step's fragments are on their way while one's are multiplied. `mma.sync`, `cvt.rna.tf32.f32`; sm_80.
     """
 
     @intrinsic
-    def multiply(typing, acc, held, a_at, b_at):
+    def multiply(typing, acc, fragments, a_at, b_at):
         def codegen(ctx, builder, sig, args):
             values = [builder.extract_value(args[0], i) for i in range(len(sig.args[0]))]
             words = [builder.extract_value(args[1], i) for i in range(len(sig.args[1]))]
@@ -68,10 +68,10 @@ def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transp
                 coming += _load(builder, args[3], b_places, b_transposed)
                 values = _products(builder, kind, values, words, len(a[0]))
                 words = coming
-            pair = ctx.make_tuple(builder, acc, values), ctx.make_tuple(builder, held, words)
+            pair = ctx.make_tuple(builder, acc, values), ctx.make_tuple(builder, fragments, words)
             return ctx.make_tuple(builder, sig.return_type, pair)
 
-        return types.Tuple((acc, held))(acc, held, types.uint32, types.uint32), codegen
+        return types.Tuple((acc, fragments))(acc, fragments, types.uint32, types.uint32), codegen
 
     return multiply
 
@@ -82,12 +82,12 @@ Words = tuple[tuple[tuple[Any, ...], ...], ...]
 
 
 @deferred
-def multiply_held(kind: str, rows: int) -> Any:
-    """`multiply(acc, held)`: acc + a b of the fragments that are held, `rows` of a and the others of b. `mma.sync`,
+def multiply_fragments(kind: str, rows: int) -> Any:
+    """`multiply(acc, fragments)`: acc + a b of the fragments that were read, `rows` of a and the others of b. `mma.sync`,
     sm_80."""
 
     @intrinsic
-    def multiply(typing, acc, held):
+    def multiply(typing, acc, fragments):
         def codegen(ctx, builder, sig, args):
             values, words = (
                 [builder.extract_value(arg, i) for i in range(len(kinds))]
@@ -95,7 +95,7 @@ def multiply_held(kind: str, rows: int) -> Any:
             )
             return ctx.make_tuple(builder, acc, _products(builder, kind, values, words, rows))
 
-        return acc(acc, held), codegen
+        return acc(acc, fragments), codegen
 
     return multiply
 

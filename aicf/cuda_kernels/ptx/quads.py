@@ -61,8 +61,8 @@ def quad_of(rows: int, columns: int, a: Callable[[int, int], Place], b: Callable
         )
         for first, k in firsts
     )
-    held = tuple(b(first, k) for k in range(RUN) for first in range(0, columns, RUN))
-    return Quad(tuple(a(*run) for run in firsts), held, products, rows * columns)
+    column_runs = tuple(b(first, k) for k in range(RUN) for first in range(0, columns, RUN))
+    return Quad(tuple(a(*run) for run in firsts), column_runs, products, rows * columns)
 
 
 def _load(b: Any, address: Any, place: Place) -> list[Any]:
@@ -103,7 +103,7 @@ def multiply_quad(quad: Quad) -> Any:
         def codegen(ctx, b, sig, args):
             made = [b.extract_value(args[0], i) for i in range(quad.sums)]
             given = [b.extract_value(args[1], i) for i in range(quad.front)]
-            held, rows = given[: RUN * len(quad.columns)], given[RUN * len(quad.columns) :]
+            columns, rows = given[: RUN * len(quad.columns)], given[RUN * len(quad.columns) :]
             runs = [rows[i : i + RUN] for i in range(0, len(rows), RUN)]
             following: list[Any] = []
             for i, products in enumerate(quad.products):
@@ -112,11 +112,13 @@ def multiply_quad(quad: Quad) -> Any:
                 if i >= late:
                     following += _load(b, args[4], quad.columns[i - late])
                 for at, e, h in products:
-                    factors = [runs[i][e], held[h], made[at]]
+                    factors = [runs[i][e], columns[h], made[at]]
                     made[at] = assemble(b, FMA, "=f,f,f,f", ir.FloatType(), factors, True)
             following += [x for run in runs[count:] for x in run]
-            parts = [ctx.make_tuple(b, kind, x) for kind, x in zip(sig.return_type, (made, following))]
-            return ctx.make_tuple(b, sig.return_type, parts)
+            made_and_front = [
+                ctx.make_tuple(b, kind, x) for kind, x in zip(sig.return_type, (made, following))
+            ]
+            return ctx.make_tuple(b, sig.return_type, made_and_front)
 
         return types.Tuple((acc, front))(acc, front, types.uint32, types.uint32, types.uint32), codegen
 
@@ -124,13 +126,13 @@ def multiply_quad(quad: Quad) -> Any:
 
 
 @deferred
-def turn_runs(sources: tuple[Place, ...], targets: tuple[Place, ...]) -> Any:
-    """`turn(source, target)`: a lane of a warp reads a word of each of four matrices and stores them side by side; again and again for as
+def transpose_runs(sources: tuple[Place, ...], targets: tuple[Place, ...]) -> Any:
+    """`transpose(source, target)`: a lane of a warp reads a word of each of four matrices and stores them side by side; again and again for as
     many as there are places. Of addresses, lanes give those of rows, as `ldmatrix.x4` takes them, and their own to store to.
     `ldmatrix`, sm_75, `st.shared`."""
 
     @intrinsic
-    def turn(typing, source, target):
+    def transpose(typing, source, target):
         def codegen(ctx, b, sig, args):
             kind = ir.LiteralStructType([ir.IntType(32)] * RUN)
             for i in range(0, len(sources), TOGETHER):
@@ -147,4 +149,4 @@ def turn_runs(sources: tuple[Place, ...], targets: tuple[Place, ...]) -> Any:
 
         return types.void(types.uint32, types.uint32), codegen
 
-    return turn
+    return transpose

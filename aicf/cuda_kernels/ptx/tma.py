@@ -22,7 +22,7 @@ def prefetch_map() -> Any:
     return instruction("prefetch.tensormap [$0];", types.uint64)
 
 
-def _corner(first: int, rank: int) -> str:
+def _coordinates(first: int, rank: int) -> str:
     """Coordinates, from argument `first` on."""
     assert 1 <= rank <= 5
     return "{" + ", ".join(f"${first + i}" for i in range(rank)) + "}"
@@ -34,7 +34,7 @@ def load_box(rank: int = 2) -> Any:
     `cp.async.bulk.tensor.shared::cluster.global`."""
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {_corner(3, rank)}], [$2];"
+        f"[$0], [$1, {_coordinates(3, rank)}], [$2];"
     )
     return instruction(text, types.uint32, types.uint64, types.uint32, *[types.int32] * rank)
 
@@ -47,7 +47,7 @@ def multicast_box(blocks: int, rank: int = 2) -> Any:
     text = (
         f"{{\n.reg .b16 blocks;\nmov.b16 blocks, {2**blocks - 1};\n"
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-        f"[$0], [$1, {_corner(3, rank)}], [$2], blocks;\n}}"
+        f"[$0], [$1, {_coordinates(3, rank)}], [$2], blocks;\n}}"
     )
     return instruction(text, types.uint32, types.uint64, types.uint32, *[types.int32] * rank)
 
@@ -55,7 +55,7 @@ def multicast_box(blocks: int, rank: int = 2) -> Any:
 @deferred
 def prefetch_box(rank: int = 2) -> Any:
     """`prefetch(map, x, y, …)`: a box into L2. `cp.async.bulk.prefetch.tensor`."""
-    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [$0, {_corner(1, rank)}];"
+    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [$0, {_coordinates(1, rank)}];"
     return instruction(text, types.uint64, *[types.int32] * rank)
 
 
@@ -63,7 +63,7 @@ def prefetch_box(rank: int = 2) -> Any:
 def store_box(rank: int = 2) -> Any:
     """`store(map, source, x, y, …)`: a box from shared memory; no coordinate is negative. See `commit_stores`.
     `cp.async.bulk.tensor.global.shared::cta`."""
-    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [$0, {_corner(2, rank)}], [$1];"
+    text = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [$0, {_coordinates(2, rank)}], [$1];"
     return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
 
 
@@ -72,7 +72,7 @@ def add_box(rank: int = 2) -> Any:
     """`add(map, source, x, y, …)`: a box from shared memory, added to what is there, element by element, in any order of those
     who add; no coordinate is negative. The map says what an element is: f32, f16 and bf16 are rounded to nearest even. See
     `commit_stores`. `cp.reduce.async.bulk.tensor.add`."""
-    text = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group [$0, {_corner(2, rank)}], [$1];"
+    text = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group [$0, {_coordinates(2, rank)}], [$1];"
     return instruction(text, types.uint64, types.uint32, *[types.int32] * rank)
 
 

@@ -28,7 +28,7 @@ def elect() -> Any:
 
 
 @deferred
-def of_warp() -> Any:
+def warp_uniform() -> Any:
     """`of(x)`: the first lane's u32, in all of them: then the compiler may keep what is made of it in registers of the warp.
     `shfl.sync.idx`, sm_70."""
     text = "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;"

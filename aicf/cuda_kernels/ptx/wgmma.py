@@ -1,7 +1,7 @@
 """Matrix products by a warpgroup, four warps and 128 threads, from shared memory, or with one operand in registers. PTX ISA,
 chapter "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"; sm_90a, which later architectures do not run.
 
-Products run behind the threads that ask for them: `fence_products`, `multiply_slabs`, `commit_products`, and only after
+Products run behind the threads that ask for them: `fence_products`, `multiply_k_tiles`, `commit_products`, and only after
 `wait_products` may the sums be read, or the operands be overwritten. Sums stay in the registers that they are in: what
 reads or moves them meanwhile makes ptxas wait after every product, and say so (C7510 and its neighbours).
 """
@@ -15,7 +15,7 @@ from ..dsl import deferred, device, intrinsic, ir, types, uint32
 from .assemble import assemble, instruction, letter
 
 ROWS = 64  # of a, that one instruction multiplies
-LINE_BYTES = 128  # of k, in a swizzled row: a slab is so deep
+LINE_BYTES = 128  # of k, in a swizzled row: a K-tile is so deep
 STEP_BYTES = 32  # of k, that one instruction sums over
 GROUP_BYTES = (
     8 * LINE_BYTES
@@ -41,20 +41,20 @@ def depth(kind: str) -> int:
     return STEP_BYTES // NBYTES[kind]
 
 
-def slab_bytes(lines: int) -> int:
+def k_tile_bytes(lines: int) -> int:
     """Of `lines` x 128 bytes of k, however they lie: 64 lines take 8192 bytes."""
     return lines * LINE_BYTES
 
 
-def depth_bytes(k_fast: bool) -> int:
+def depth_bytes(k_major: bool) -> int:
     """From one instruction's slice of k to the next: within rows of k, or 16 rows of halves."""
-    return STEP_BYTES if k_fast else depth("f16") * LINE_BYTES
+    return STEP_BYTES if k_major else depth("f16") * LINE_BYTES
 
 
-def layout_bits(k_fast: bool) -> int:
+def layout_bits(k_major: bool) -> int:
     """A descriptor but for its address: an operand's part in shared memory, 128-byte swizzle, 128 bytes of k deep.
 
-    k_fast      rows of 128 bytes along k, one under the other
+    k_major      rows of 128 bytes along k, one under the other
     otherwise   of halves only: rows of 64 lines (of m or n), one for each k; the next 64 lines after 64 rows
 
     bits 0-13   address / 16, within the block
@@ -62,14 +62,14 @@ def layout_bits(k_fast: bool) -> int:
     bits 32-45  bytes / 16 to the next eight rows
     bits 62-63  1: 128-byte swizzle
     """
-    next_lines = 1 if k_fast else slab_bytes(64) // 16
+    next_lines = 1 if k_major else k_tile_bytes(64) // 16
     return next_lines << 16 | UPPER << 32
 
 
-def describe(k_fast: bool) -> Any:
+def describe(k_major: bool) -> Any:
     """`of(address)`: the lower 32 bits of the descriptor of what lies there; see `layout_bits`. The upper ones are always the
     same. What lies further on in the same block is described by as many more sixteenths of bytes."""
-    bits = layout_bits(k_fast) & 0xFFFFFFFF
+    bits = layout_bits(k_major) & 0xFFFFFFFF
 
     def of(address):
         # the upper bits of an address are the block's rank in its cluster, which are no part of a descriptor
@@ -117,10 +117,10 @@ def finish_products(count: int, pending: int = 0) -> Any:
     return finish
 
 
-def slab_text(
-    elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool, apart: int = 0
+def k_tile_text(
+    elements: Elements, n: int, blocks: int, a_k_major: bool | None, b_k_major: bool, apart: int = 0
 ) -> str:
-    """The products of `multiply_slabs`: $0 and on are the sums of block after block, then they again as what is added to; then
+    """The products of `multiply_k_tiles`: $0 and on are the sums of block after block, then they again as what is added to; then
     the descriptor of a, or its words, block after block; the descriptor of b; and whether to add at all."""
     (left, right), sums = kinds_of(elements), n // 2
     apart = apart or sums
@@ -128,15 +128,15 @@ def slab_text(
     assert 8 <= n <= 256 and n % (16 if whole and n > 32 else 8) == 0, (
         f"no product has {n} columns of {right}"
     )
-    assert halves or (a_k_fast is not False and b_k_fast), (
+    assert halves or (a_k_major is not False and b_k_major), (
         f"{left}: k is contiguous, only halves may lie the other way"
     )
     product = f"wgmma.mma_async.sync.aligned.m64n{n}k{depth(left)}.{'s32' if whole else 'f32'}.{left}.{right}"
-    majors = [int(not k_fast) for k_fast in (a_k_fast, b_k_fast) if k_fast is not None] if halves else []
+    majors = [int(not k_major) for k_major in (a_k_major, b_k_major) if k_major is not None] if halves else []
     end = ", ".join(map(str, [] if whole else [1, 1, *majors]))  # signs, and which operands are transposed
 
     a_at = 2 * blocks * apart
-    b_at = a_at + (blocks * WORDS if a_k_fast is None else 1)
+    b_at = a_at + (blocks * WORDS if a_k_major is None else 1)
     lines = [
         ".reg .pred p, on;",
         ".reg .b64 a, b;",
@@ -145,20 +145,20 @@ def slab_text(
         "setp.eq.b32 on, 0, 0;",
         f"mov.b32 upper, {UPPER};",
     ]
-    if a_k_fast is None:
+    if a_k_major is None:
         lines.append("wgmma.fence.sync.aligned;")  # LLVM may compute words, or move them, behind another
     for step in range(STEPS):
         for block in range(blocks):
             registers = ", ".join(f"${block * apart + i}" for i in range(sums))
-            if a_k_fast is None:
+            if a_k_major is None:
                 first = a_at + block * WORDS + 4 * step
                 a = f"{{{', '.join(f'${first + i}' for i in range(4))}}}"
             else:
                 a = "a"
-                offset = (step * depth_bytes(a_k_fast) + block * slab_bytes(ROWS)) // 16
+                offset = (step * depth_bytes(a_k_major) + block * k_tile_bytes(ROWS)) // 16
                 lines += [f"add.u32 lower, ${a_at}, {offset};", "mov.b64 a, {lower, upper};"]
             lines += [
-                f"add.u32 lower, ${b_at}, {step * depth_bytes(b_k_fast) // 16};",
+                f"add.u32 lower, ${b_at}, {step * depth_bytes(b_k_major) // 16};",
                 "mov.b64 b, {lower, upper};",
                 f"{product} {{{registers}}}, {a}, b, {'on' if step else 'p'}{', ' * bool(end)}{end};",
             ]
@@ -166,14 +166,14 @@ def slab_text(
 
 
 @deferred
-def multiply_slabs(
-    elements: Elements, n: int, blocks: int, a_k_fast: bool | None, b_k_fast: bool, apart: int = 0
+def multiply_k_tiles(
+    elements: Elements, n: int, blocks: int, a_k_major: bool | None, b_k_major: bool, apart: int = 0
 ) -> Any:
     """`multiply(acc, a, b, more)`: a b over 128 bytes of k, added to acc, or put in its place where more is 0.
 
     elements  of both, f16, bf16 or tf32; or of a and b, each e4m3 or e5m2, or each s8 or u8
     a, b      descriptors (see `describe`); a's blocks of 64 rows lie 8192 bytes apart
-    a         in registers, where a_k_fast is None: 16 words for each block, which may change after a wait only. Word 4 s + j of
+    a         in registers, where a_k_major is None: 16 words for each block, which may change after a wait only. Word 4 s + j of
               warp w and lane l is of row 16 w + l // 4 + 8 (j % 2), from byte 32 s + 16 (j // 2) + 4 (l % 4) of k on
     n         columns: 8 to 256, in steps of 8; of s8 and u8 above 32, in steps of 16
     acc       n / 2 f32, or i32 of s8 and u8, for each of the `blocks` blocks: of warp w and lane l, number i is of row
@@ -183,8 +183,8 @@ def multiply_slabs(
     `wgmma.mma_async`. Its transpose bits say that rows are of lines, not of k: only halves have them. Of tf32 it reads the upper
     19 bits; sums of e4m3 and e5m2 are kept to some 14 bits. One piece of assembly for all: LLVM finds no place to move a sum in.
     """
-    text, count = slab_text(elements, n, blocks, a_k_fast, b_k_fast, apart), blocks * (apart or n // 2)
-    words = blocks * WORDS if a_k_fast is None else 0
+    text, count = k_tile_text(elements, n, blocks, a_k_major, b_k_major, apart), blocks * (apart or n // 2)
+    words = blocks * WORDS if a_k_major is None else 0
 
     @intrinsic
     def multiply(typing, acc, a, b, more):
@@ -205,12 +205,12 @@ def multiply_slabs(
 
 
 @deferred
-def keep_registers(count: int) -> Any:
+def setmaxnreg_dec(count: int) -> Any:
     """`keep()`: this warpgroup gives back all but `count` registers a thread: a multiple of 8, 24 to 256. `setmaxnreg.dec`."""
     return instruction(f"setmaxnreg.dec.sync.aligned.u32 {count};", together=True)
 
 
 @deferred
-def take_registers(count: int) -> Any:
+def setmaxnreg_inc(count: int) -> Any:
     """`take()`: this warpgroup waits until it has `count` registers a thread. `setmaxnreg.inc`."""
     return instruction(f"setmaxnreg.inc.sync.aligned.u32 {count};", together=True)

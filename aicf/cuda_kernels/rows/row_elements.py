@@ -45,7 +45,7 @@ class Rows:
     anchor   of the loads and then the stores the one by which rows are cut: its runs of `width` begin at multiples of it in memory,
              and what is left of a row at its ends goes element by element; -1: rows begin at such multiples, all of them
     loose    of each load and then each store: its runs don't begin at multiples of the width
-    late     of each load: it is the same for all rows, and loaded where it is used, instead of being held
+    late     of each load: it is the same for all rows, and loaded where it is used, instead of staying in registers
     fast     results are halves: exp is as exact as these need it
     """
 
@@ -61,7 +61,7 @@ class Rows:
     cluster: int
     width: int
     chunks: int
-    held: bool
+    resident: bool
     whole: int
     steps: tuple[int, ...]
     anchor: int
@@ -77,7 +77,7 @@ class Rows:
     @property
     def ends(self) -> Rows:
         """Of what is left at the ends of a row: an element for each thread, at most, which stays at hand."""
-        return replace(self, width=1, chunks=1, whole=0, anchor=-1, held=True)
+        return replace(self, width=1, chunks=1, whole=0, anchor=-1, resident=True)
 
     def row_slots(self, p: int) -> tuple[int, ...]:
         """Slots of row values that are known before pass p, in the order that kernels have them."""
@@ -235,7 +235,7 @@ def _parts(r: Rows, dtype: DType) -> tuple[Any, int]:
 
 
 def _moving(r: Rows) -> list[tuple[int, DType]]:
-    """Loads that are held."""
+    """Loads that stay in registers."""
     return [(n, dtype) for n, dtype in enumerate(r.ins) if r.moves[n] and dtype is not None and not r.late[n]]
 
 
@@ -263,16 +263,16 @@ def bringer(r: Rows) -> Any:
     @intrinsic
     def bring(typing, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
-            held = []
+            resident = []
             for n, _ in moving:
                 for c in range(r.chunks):
                     column = b.add(args[2], const(c * step))
                     if c == 0 or c >= r.whole:
                         inside = b.icmp_signed("<", column, b.extract_value(args[3], 0))
-                    held += _load_run(
+                    resident += _load_run(
                         ctx, b, r, n, _run_at(b, r, n, args[0], args[1], args[3], args[2], c, inside)
                     )
-            return ctx.make_tuple(b, sig.return_type, held)
+            return ctx.make_tuple(b, sig.return_type, resident)
 
         return result(ins, offsets, types.int32, env), codegen
 
@@ -285,7 +285,7 @@ def _again(b: Any, word: Any, p: int) -> Any:
 
 
 def _elements(
-    ctx: Any, b: Any, r: Rows, p: int, ins: Any, offsets: Any, held: Any, first: Any, env: Any
+    ctx: Any, b: Any, r: Rows, p: int, ins: Any, offsets: Any, resident: Any, first: Any, env: Any
 ) -> Iterator[tuple[Any, Any, list]]:
     """Of each chunk: its column, whether it is inside, and for each of its elements the values of loads that move, as pass p unpacks
     them: what an earlier pass unpacked would take twice the registers, if it were kept. What is loaded late is so some chunks ahead."""
@@ -308,7 +308,7 @@ def _elements(
         at = 0
         for n, dtype in moving:
             _, count = _parts(r, dtype)
-            words = [b.extract_value(held, at + c * count + k) for k in range(count)]
+            words = [b.extract_value(resident, at + c * count + k) for k in range(count)]
             runs[n] = [_again(b, word, p) for word in words] if _parts(r, dtype)[0] is types.uint32 else words
             at += count * r.chunks
         numbers = {}
@@ -331,13 +331,13 @@ def _ahead(r: Rows) -> int:
 
 @deferred
 def folder(r: Rows, p: int, fast: Any) -> Any:
-    """`fold(totals, known, held, ins, offsets, first, env)`: what pass p reduces of the thread's elements, added to its totals: a
+    """`fold(totals, known, resident, ins, offsets, first, env)`: what pass p reduces of the thread's elements, added to its totals: a
     chunk is added up as a tree, chunks one after the other."""
     step, slots = r.passes[p], r.row_slots(p)
     count = len(step.reduces)
 
     @intrinsic
-    def fold(typing, totals, known, held, ins, offsets, first, env):
+    def fold(typing, totals, known, resident, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[1], i) for i, s in enumerate(slots)}
             made = [b.extract_value(args[0], n) for n in range(count)]
@@ -357,7 +357,7 @@ def folder(r: Rows, p: int, fast: Any) -> Any:
                     made[n] = join(made[n], values[0])
             return ctx.make_tuple(b, sig.return_type, made)
 
-        kinds = totals, known, held, ins, offsets, types.int32, env
+        kinds = totals, known, resident, ins, offsets, types.int32, env
         return types.UniTuple(types.float32, count)(*kinds), codegen
 
     return fold
@@ -365,11 +365,11 @@ def folder(r: Rows, p: int, fast: Any) -> Any:
 
 @deferred
 def settler(r: Rows, p: int, fast: Any) -> Any:
-    """`settle(known, totals, count)`: row values after pass p, of `count` columns as f32."""
+    """`finish_pass(known, totals, count)`: row values after pass p, of `count` columns as f32."""
     step, slots = r.passes[p], r.row_slots(p)
 
     @intrinsic
-    def settle(typing, known, totals, count):
+    def finish_pass(typing, known, totals, count):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[0], i) for i, s in enumerate(slots)}
             for n, reduce in enumerate(step.reduces):
@@ -380,16 +380,16 @@ def settler(r: Rows, p: int, fast: Any) -> Any:
 
         return _row_kind(r, p + 1)(known, totals, types.float32), codegen
 
-    return settle
+    return finish_pass
 
 
 @deferred
 def leaver(r: Rows, p: int, fast: Any) -> Any:
-    """`leave(outs, places, known, held, ins, offsets, first, env)`: results of pass p that move, as far as they are inside."""
+    """`leave(outs, places, known, resident, ins, offsets, first, env)`: results of pass p that move, as far as they are inside."""
     step, slots = r.passes[p], r.row_slots(p)
 
     @intrinsic
-    def leave(typing, outs, places, known, held, ins, offsets, first, env):
+    def leave(typing, outs, places, known, resident, ins, offsets, first, env):
         def codegen(ctx, b, sig, args):
             rows = {s: b.extract_value(args[2], i) for i, s in enumerate(slots)}
             for c, (column, inside, each) in enumerate(
@@ -409,7 +409,7 @@ def leaver(r: Rows, p: int, fast: Any) -> Any:
                         _store_run(ctx, b, dtype, values, target, r.loose[position])
             return ctx.get_dummy_value()
 
-        kinds = outs, places, known, held, ins, offsets, types.int32, env
+        kinds = outs, places, known, resident, ins, offsets, types.int32, env
         return types.void(*kinds), codegen
 
     return leave

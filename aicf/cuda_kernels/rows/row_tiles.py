@@ -135,7 +135,7 @@ class Tile(NamedTuple):
         return max(1, min(2048, 65536 // registers, MOST_CROWDED) // self.block)
 
     @property
-    def resident(self) -> int:
+    def blocks_per_sm(self) -> int:
         """Blocks that find room on a multiprocessor, as a thread mostly takes 44 registers besides."""
         return max(1, min(2048, 65536 // (-(-(self.words + 44) // 8) * 8)) // self.block)
 
@@ -147,7 +147,7 @@ class Pace(NamedTuple):
     """What a block takes, fitted to suite `rows` on an H200: times of 106 tiles of held rows to 14 %, of 77 of streamed ones to 19 %.
 
     begin     microseconds of each, beside all else
-    tree      and for each pass; met: if blocks of a cluster meet
+    tree      and for each pass; cluster_sync: if blocks of a cluster synchronize
     threads   for each thread; word: for each of the words that a thread has
     share     of the bandwidth, if nothing else takes time
     element   instructions of a thread for each element and pass
@@ -156,7 +156,7 @@ class Pace(NamedTuple):
 
     begin: float
     tree: float
-    met: float
+    cluster_sync: float
     threads: float
     word: float
     share: float
@@ -164,7 +164,7 @@ class Pace(NamedTuple):
     brings: float
 
 
-HELD = Pace(0.0, 0.05, 0.44, 0.002, 0.019, 0.732, 3.8, 139.0)
+RESIDENT_PACE = Pace(0.0, 0.05, 0.44, 0.002, 0.019, 0.732, 3.8, 139.0)
 STREAMED = Pace(1.6, 0.2, 0.54, 0.0, 0.015, 0.62, 2.9, 52.0)
 SINGLE = 2.0  # times as many for an element that is loaded alone
 LANES_RATE = 128 * 1.7e3  # elements' instructions of a multiprocessor in a microsecond
@@ -176,9 +176,9 @@ def times(
     """(of memory alone, of all blocks in turns, and of that, of meeting in clusters), in microseconds."""
     program = program_of(region)
     blocks, passes = max(1, tile.blocks(program.count)), len(program.passes)
-    waves = blocks / (sms * tile.resident)
+    waves = blocks / (sms * tile.blocks_per_sm)
     turns = math.ceil(waves) if waves < 3 else waves + 0.3
-    beside = min(tile.resident, max(1.0, blocks / sms))
+    beside = min(tile.blocks_per_sm, max(1.0, blocks / sms))
     work = (
         program.count
         * program.length
@@ -188,17 +188,17 @@ def times(
         * (SINGLE if tile.cut.width == 1 else 1.0)
         / LANES_RATE
     )
-    brought = region.nbytes / blocks / pace.brings * 1e-3
-    met = pace.met * passes if tile.cluster > 1 else 0.0
+    loaded = region.nbytes / blocks / pace.brings * 1e-3
+    cluster_sync = pace.cluster_sync * passes if tile.cluster > 1 else 0.0
     each = (
         pace.begin
         + pace.word * tile.words
         + pace.tree * passes
-        + met
+        + cluster_sync
         + pace.threads * tile.block * math.sqrt(beside)
-        + beside * (work + brought)
+        + beside * (work + loaded)
     )
-    return region.nbytes / (bandwidth * pace.share) * 1e-3, turns * each, turns * met
+    return region.nbytes / (bandwidth * pace.share) * 1e-3, turns * each, turns * cluster_sync
 
 
 def together(*us: float) -> float:
@@ -252,7 +252,7 @@ def _best(region: RegionSpec, tiles: list[Tile], pace: Pace) -> Tile | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def held(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> Tile | None:
+def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> Tile | None:
     """The best of those that hold a row in registers of a block or of part of it, or of a cluster; None if none can."""
     cut, found = cut_of(region), []
     for cluster in clusters:
@@ -264,11 +264,11 @@ def held(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> Tile | None:
                 found.append(tile)
                 if tile.chunks == 1:  # more would have nothing to do
                     break
-    return _best(region, found, HELD)
+    return _best(region, found, RESIDENT_PACE)
 
 
 def clustered(region: RegionSpec) -> Tile | None:
-    return held(region, CLUSTERS)
+    return resident_tile(region, CLUSTERS)
 
 
 @functools.lru_cache(maxsize=1024)

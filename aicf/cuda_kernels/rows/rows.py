@@ -15,15 +15,15 @@ from ...types import bf16, f16, f32, i32, i64
 from ..maps.elementwise import GRID, MAX_POINTERS, MAX_RANK
 from .row_tiles import (
     BLOCK,
-    HELD,
     MOST_BLOCKS,
     MOST_LANES,
+    RESIDENT_PACE,
     STREAMED,
     Pace,
     Tile,
     clustered,
-    held,
     program_of,
+    resident_tile,
     serial,
     shaped,
     shared_loads,
@@ -79,20 +79,20 @@ def _fast(region: RegionSpec) -> bool:
 def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, pace: Pace) -> Cost:
     """Memory's time, and what blocks take in turns beyond it: see row_tiles."""
     program = program_of(region)
-    memory, turns, met = times(region, tile, pace, device.sms, device.bandwidth)
+    memory, turns, cluster_sync = times(region, tile, pace, device.sms, device.bandwidth)
     rate = device.tflops.get("f32", 0.0) * (FAST_EFFICIENCY if _fast(region) else EFFICIENCY) * 1e6
     compute = program.flops * program.count * program.length / rate if rate else math.inf
     whole = together(memory, turns, compute)
     if compute > max(memory, turns):
         terms = {"compute": compute, "turns of blocks": whole - compute}
     else:
-        cluster = min(met, whole - memory)
+        cluster = min(cluster_sync, whole - memory)
         terms = {"memory": memory, "turns of blocks": whole - memory - cluster, "cluster": cluster}
     terms["latency"] = TRIP_US - whole  # nothing is done before the first trip to memory is over
     return Cost({"launch": device.launch_us, **{name: us for name, us in terms.items() if us > 0}})
 
 
-def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, held: bool) -> list[Launch]:
+def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, resident: bool) -> list[Launch]:
     from ..tiles.index import walk_of
     from .rows_body import Rows, rows
 
@@ -102,11 +102,11 @@ def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, held: bool) -> l
     ins = tuple(None if load.operand is None else load.dtype for load in program.loads)
     outs = tuple((s.slot, program.dtypes[s.slot], s.slot in program.moves) for s in program.stores)
     steps = walk_of(tuple(walk[-1] for walk in (*at.loads, *at.stores)))
-    late = shared_loads(region) if held else (False,) * len(ins)
+    late = shared_loads(region) if resident else (False,) * len(ins)
     r = Rows(
         ins, tuple(n in program.moves for n in range(len(ins))), outs, program.before,
         tuple(map(_rounded_by_store, program.passes)), program.kept, program.dtypes, tile.lanes, tile.block, tile.cluster, cut.width,
-        tile.chunks, held, tile.whole, steps, cut.anchor, cut.loose,
+        tile.chunks, resident, tile.whole, steps, cut.anchor, cut.loose,
         late, _fast(region),
     )  # fmt: skip
     walks = tuple((walk_of(walk[:-1]), load.offset) for walk, load in zip(at.loads, program.loads))
@@ -114,7 +114,7 @@ def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, held: bool) -> l
     narrow = program.count < 2**31
     how = "_".join(q.how for step in program.passes for q in step.reduces)
     lanes = f"{tile.cluster}x{tile.lanes}" if tile.cluster > 1 else f"{tile.lanes}"
-    name = f"rows{lanes}x{tile.chunks * cut.width}{'' if held else '_streamed'}_{how}"
+    name = f"rows{lanes}x{tile.chunks * cut.width}{'' if resident else '_streamed'}_{how}"
     alongs = tuple(Num(walk[-1]) for walk in (*at.loads, *at.stores) if walk[-1] not in (0, 1))
     args: tuple[Arg, ...] = (
         tuple(In(load.operand) for load in program.loads if load.operand is not None),
@@ -149,7 +149,7 @@ def _tiled(region: RegionSpec, tile: Tile | None, where: str) -> Checks:
         yield at_most("blocks", tile.blocks(program.count), GRID)
 
 
-@variant(*KINDS, id="cuda.rows_held.v2", takes=TAKES)
+@variant(*KINDS, id="cuda.rows_resident.v2", takes=TAKES)
 class RowsHeld:
     """8 to 512 threads of a block hold a row in registers and go over it once for each reduction, and once more for the results.
 
@@ -160,24 +160,24 @@ class RowsHeld:
     def accepts(region: RegionSpec) -> Checks:
         yield from _checks(region)
         yield from _neighbours(region)
-        yield from _tiled(region, held(region), f"{MOST_LANES} threads")
+        yield from _tiled(region, resident_tile(region), f"{MOST_LANES} threads")
 
     least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        tile = held(region)
+        tile = resident_tile(region)
         assert tile is not None
-        return _cost(region, device, tile, HELD)
+        return _cost(region, device, tile, RESIDENT_PACE)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        tile = held(region)
+        tile = resident_tile(region)
         assert tile is not None
         return _launch(region, device, tile, True)
 
 
 @variant(*KINDS, id="cuda.rows_cluster.v1", takes=TAKES, needs=(NEEDED,))
 class RowsCluster:
-    """As rows_held, but 2 to 8 blocks of a cluster share a row, and write their totals into each other's shared memory: for few long rows, which
+    """As rows_resident, but 2 to 8 blocks of a cluster share a row, and write their totals into each other's shared memory: for few long rows, which
     would be on few multiprocessors, and for those that registers of one can't hold."""
 
     def accepts(region: RegionSpec) -> Checks:
@@ -190,7 +190,7 @@ class RowsCluster:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = clustered(region)
         assert tile is not None
-        return _cost(region, device, tile, HELD)
+        return _cost(region, device, tile, RESIDENT_PACE)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         tile = clustered(region)

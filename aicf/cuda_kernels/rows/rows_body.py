@@ -2,7 +2,7 @@
 
 `lanes` threads have a row, and so have those of the other blocks of their cluster. Each holds `chunks` runs of `width` neighbours of every operand, as they
 lie in memory, and goes over them once for each pass; what a pass reduces goes through warp, block and cluster (row_totals.py). A row that
-is too long for registers is read again for each pass (`held` is false): the second time it is likely to come from a cache.
+is too long for registers is read again for each pass (`resident` is false): the second time it is likely to come from a cache.
 
 Where rows begin anywhere, as those of odd length do, each row's runs begin at its first multiple of the width in memory, and what
 is left before and behind them goes element by element, an element for each of the first threads.
@@ -29,7 +29,7 @@ __all__ = ["Rows", "rows"]
 def _passes(r: Rows, p: int, fast: Any) -> Any:
     """`run(ins, outs, offsets, places, known, mine, ends, count, shared, thread, rank, lead)`: pass p and those after it.
 
-    mine, ends  (the thread's first column, env, what is held there): of its runs, and of what is left at the ends of a row
+    mine, ends  (the thread's first column, env, what registers have of it): of its runs, and of what is left at the ends of a row
     rank        of the block in its cluster; `lead`: this thread stores row values
     """
     row_leave, own = row_leaver(r, p), any(after == p - 1 for _, after in r.kept)
@@ -41,7 +41,7 @@ def _passes(r: Rows, p: int, fast: Any) -> Any:
 
         return device(end)
     begin = tuple(np.float32(combine(q.how)[1]) for q in r.passes[p].reduces)
-    settle, join, once, rest = (
+    finish_pass, join, once, rest = (
         settler(r, p, fast),
         joiner(r, p),
         _over_row(r, p, fast),
@@ -52,7 +52,7 @@ def _passes(r: Rows, p: int, fast: Any) -> Any:
         if own and lead:
             row_leave(outs, places, known)
         totals = once(begin, ins, outs, offsets, places, known, mine, ends)
-        after = settle(known, join(totals, shared, thread, rank), count)
+        after = finish_pass(known, join(totals, shared, thread, rank), count)
         rest(ins, outs, offsets, places, after, mine, ends, count, shared, thread, rank, lead)
 
     return device(run)
@@ -80,19 +80,19 @@ def _over_runs(r: Rows, p: int, fast: Any) -> Any:
     step = r.passes[p]
     fold, leave = folder(r, p, fast), leaver(r, p, fast)
 
-    def folds(totals, ins, outs, offsets, places, known, held, first, env):
-        return fold(totals, known, held, ins, offsets, first, env)
+    def folds(totals, ins, outs, offsets, places, known, resident, first, env):
+        return fold(totals, known, resident, ins, offsets, first, env)
 
-    def leaves(totals, ins, outs, offsets, places, known, held, first, env):
-        leave(outs, places, known, held, ins, offsets, first, env)
+    def leaves(totals, ins, outs, offsets, places, known, resident, first, env):
+        leave(outs, places, known, resident, ins, offsets, first, env)
         return totals
 
-    def both(totals, ins, outs, offsets, places, known, held, first, env):
-        leave(outs, places, known, held, ins, offsets, first, env)
-        return fold(totals, known, held, ins, offsets, first, env)
+    def both(totals, ins, outs, offsets, places, known, resident, first, env):
+        leave(outs, places, known, resident, ins, offsets, first, env)
+        return fold(totals, known, resident, ins, offsets, first, env)
 
     part = device(both if step.stores and step.reduces else folds if step.reduces else leaves)
-    if r.held:
+    if r.resident:
         return device(
             lambda totals, ins, outs, offsets, places, known, mine: part(
                 totals, ins, outs, offsets, places, known, mine[2], mine[0], mine[1]
@@ -143,22 +143,28 @@ def rows(
     places: tuple[Walk, ...],
     rank: int,
     narrow: bool,
-    resident: int,
+    blocks_per_sm: int,
     name: str,
 ) -> Callable[..., None]:
     """The kernel. `walks` and `places`: of loads and of stores, over `rank` axes of the rows, and of the columns, which stand at 0.
-    `resident`: blocks that a multiprocessor has registers for."""
+    `blocks_per_sm`: blocks that a multiprocessor has registers for."""
     at, of, to = coordinates(rank, narrow), offsets(walks), offsets(places)
     fast = functions(r)
     begin, bring, bring_ends, run = beginner(r, fast), bringer(r), bringer(r.ends), _passes(r, 0, fast)
-    lanes, per_block, cluster, held, cut = r.lanes, r.block // r.lanes, r.cluster, r.held, r.anchor >= 0
-    many, meet, place = words(r), gather(r), _placer(r)
+    lanes, per_block, cluster, resident, cut = (
+        r.lanes,
+        r.block // r.lanes,
+        r.cluster,
+        r.resident,
+        r.anchor >= 0,
+    )
+    many, cluster_sync, place = words(r), gather(r), _placer(r)
 
     def kernel(ins, outs, shape, strides, out_strides, alongs, total, columns, count):
         shared = cuda.shared.array(many, types.float32)
         thread = int32(cuda.threadIdx.x)
         block = int32(cuda.blockIdx.x)
-        meet()
+        cluster_sync()
         row = np.int64(block // cluster) * per_block + thread // lanes
         part = int32(block % cluster)
         index = int32(part * lanes + thread % lanes)
@@ -174,11 +180,11 @@ def rows(
             left = int32(last)
         env, left_env = (end, start, alongs), (last, int32(0), alongs)
         known = begin(ins, offs)
-        have = bring(ins, offs, first, env) if held else ()
+        have = bring(ins, offs, first, env) if resident else ()
         more = bring_ends(ins, offs, left, left_env) if cut else ()
         mine, ends = (first, env, have), (left, left_env, more)
         run(ins, outs, offs, goes, known, mine, ends, count, shared, thread, part, lead)
 
     kernel.__name__ = name
-    kernel.blocks_per_sm = resident
+    kernel.blocks_per_sm = blocks_per_sm
     return kernel

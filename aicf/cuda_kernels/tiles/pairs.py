@@ -34,20 +34,20 @@ def pair_maker(
     ins: Loads,
     outs: tuple[DType, ...],
     moves: tuple[bool, ...],
-    brought: tuple[int, ...],
+    preloaded: tuple[int, ...],
     fast: Any,
 ) -> Any:
     """`make(carried, words, ins, offsets, inside)`: (words of results, then pair of what is to be added up, or ()); of two numbers
     that a core made, and loads as `vector_mapper` has them. What is to be added up is 0 outside, whatever it is.
 
     outs     halves: types of the results, of which there may be one more, to be added up
-    brought  loads of which the neighbours are given in a word, u32 or f32
+    preloaded  loads of which the neighbours are given in a word, u32 or f32
     """
     lanes, adds = Lanes(expr, ins, (), moves, PAIR), len(expr.results) > len(outs)
     if SIMULATED:
 
         def make_pairs(carried, words, sources, offsets, inside):
-            given = dict(zip(brought, words))
+            given = dict(zip(preloaded, words))
             pairs = list(zip(*run_made(lanes, [(c,) for c in carried], sources, offsets, given)))
             last = tuple(x if inside else np.float32(0) for x in pairs[-1]) if adds else ()
             return tuple(tuple(np.array(p, np.float32).astype(t.numpy)) for t, p in zip(outs, pairs)), last
@@ -62,7 +62,7 @@ def pair_maker(
 
         def codegen(ctx, b, sig, args):
             numbers = [(b.extract_value(args[0], j),) for j in range(PAIR)]
-            given = {k: b.extract_value(args[1], i) for i, k in enumerate(brought)}
+            given = {k: b.extract_value(args[1], i) for i, k in enumerate(preloaded)}
             arguments = emit_loads(ctx, b, lanes, numbers, args[2], args[3], given)
             slots, packed = _emit_steps(ctx, b, rounded, [list(pair) for pair in zip(*arguments)], dict(fast))
 

@@ -261,7 +261,7 @@ def reduce_columns(layout: Places, fn: Callable[..., Any]) -> Any:
 
 def pack(count: int, dtype: DType) -> Any:
     """`run(tile)`: `count` f32 as f16 or bf16, two neighbours in each word: what `put_words` stores, and, since sums of a product
-    lie as its first operand does, an operand for `multiply_slabs` or `multiply_held` of the next."""
+    lie as its first operand does, an operand for `multiply_k_tiles` or `multiply_fragments` of the next."""
     halves = pack_halves(dtype)
     evens, odds = tuple(range(0, count, 2)), tuple(range(1, count, 2))
     run = unrolled(lambda low, high, env: halves(low, high), (evens, odds), (), "uint32")
@@ -304,7 +304,7 @@ def put_words(layout: Layout) -> Any:
 
 
 def take_words(layout: Layout, first: int = 0) -> Any:
-    """`take(to, warp, lane)`: what `put_words` puts there, from word `first` on: an operand for `multiply_slabs` too. `ldmatrix`;
+    """`take(to, warp, lane)`: what `put_words` puts there, from word `first` on: an operand for `multiply_k_tiles` too. `ldmatrix`;
     whole warps; sm_75."""
     at, matrix, load, height = _rows_of_words(layout), layout.matrix(), load_matrices(), layout.height
 

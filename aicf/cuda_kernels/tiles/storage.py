@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import GREATEST, DType, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
+from ...types import FINITE_MAX, DType, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
 from ..dsl import ir, types
 from ..llvm import capability, const
 from ..ptx.fp8 import SINCE, narrow_pair, widen_pair
@@ -29,7 +29,7 @@ def decode(ctx: Any, b: Any, dtype: DType, raw: Any) -> Any:
         return b.fpext(b.bitcast(raw, ir.HalfType()), ir.FloatType())
     if dtype is bf16:  # the upper half of an f32
         return b.bitcast(b.shl(b.zext(raw, ir.IntType(32)), const(16)), ir.FloatType())
-    if dtype in GREATEST:
+    if dtype.is_fp8:
         return _decode_fp8(b, dtype, raw)
     return ctx.data_model_manager[numba_type(dtype)].from_data(b, raw)
 
@@ -46,7 +46,7 @@ def encode(ctx: Any, b: Any, dtype: DType, value: Any, exact: bool = False) -> A
         even = b.lshr(b.add(bits, b.add(odd, const(0x7FFF))), const(16))
         nan = b.fcmp_unordered("uno", value, value)  # it would round to infinity, so it becomes the quiet NaN
         return b.trunc(b.select(nan, const(0x7FC0), even), ir.IntType(16))
-    if dtype in GREATEST:
+    if dtype.is_fp8:
         return _encode_fp8(b, dtype, value)
     return ctx.data_model_manager[numba_type(dtype)].as_data(b, value)
 
@@ -77,7 +77,7 @@ def _encode_fp8(b: Any, dtype: DType, value: Any) -> Any:
         return b.trunc(_encode_pair(b, dtype, value, ir.Constant(ir.FloatType(), 0.0)), ir.IntType(8))
     real, shift, over = ir.FloatType(), 23 - MANTISSA[dtype], 127 - BIAS[dtype]
     bits = b.bitcast(value, ir.IntType(32))
-    rest, most = b.and_(bits, const(0x7FFFFFFF)), const(int(np.float32(GREATEST[dtype]).view(np.uint32)))
+    rest, most = b.and_(bits, const(0x7FFFFFFF)), const(int(np.float32(FINITE_MAX[dtype]).view(np.uint32)))
     bounded = b.select(b.icmp_unsigned("<", rest, most), rest, most)
     magic = const(
         (over + shift + 1) << 23
@@ -129,7 +129,7 @@ def unpack(ctx: Any, b: Any, dtype: DType, parts: list[Any]) -> list[Any]:
     """What `emit_load_parts` brought, as numbers."""
     bits = 8 * dtype.itemsize
     if bits < 32 and parts[0].type == ir.IntType(32):
-        pairs = dtype in GREATEST and capability() >= SINCE
+        pairs = dtype.is_fp8 and capability() >= SINCE
         shifts, kind = (range(0, 32, 16), ir.IntType(16)) if pairs else (range(0, 32, bits), ir.IntType(bits))
         parts = [b.trunc(b.lshr(p, const(shift)), kind) for p in parts for shift in shifts]
         if pairs:
@@ -142,7 +142,7 @@ def emit_store_vector(
 ) -> None:
     vector, align = _vector(pointer, len(values), dtype)
     count = per_word(dtype, len(values))
-    if count > 1 and dtype in GREATEST and capability() >= SINCE:
+    if count > 1 and dtype.is_fp8 and capability() >= SINCE:
         parts = [_encode_pair(b, dtype, low, high) for low, high in zip(values[::2], values[1::2])]
         count = 2
     else:

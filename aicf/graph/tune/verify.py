@@ -10,7 +10,7 @@ import numpy as np
 from ...ops.draw import draw, plain
 from ...ops.schema import OperandDecl, OpSchema, schema_of
 from ...rows import RegionOp, RegionSpec, read
-from ...types import GREATEST, DType
+from ...types import DType
 
 # Relative to an element and to its tensor's root mean square: some roundings of the type, and of a sum of few terms.
 TOLERANCE = {
@@ -67,7 +67,7 @@ class Trial:
         sums = [op for op in self.region.ops if not schema_of(op.kind).is_map]
         terms = max((_terms(self.region, op.inputs, op.outputs) for op in sums), default=0.0)
         tensors, cut_off = self.region.tensors, 0.0
-        if not self.region.strict and any(tensors[i].dtype in GREATEST for op in sums for i in op.inputs[:1]):
+        if not self.region.strict and any(tensors[i].dtype.is_fp8 for op in sums for i in op.inputs[:1]):
             cut_off = FP8_SUM
         return TOLERANCE[dtype] + PER_TERM * terms**0.5 + cut_off
 

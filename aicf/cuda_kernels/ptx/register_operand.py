@@ -4,7 +4,7 @@ which wgmma does not read from shared memory. PTX ISA, chapters "Asynchronous Wa
 
 A slice of 64 lines is two boxes of 32 lines, a row of 128 bytes for each of 32 k, swizzled. Which line is which row of a product does
 not matter to it, so that the two rows of a thread, eight apart, are neighbouring lines: one load of 8 bytes for each k. Lanes of half a
-warp then find all banks: four k turn two bits of a chunk's number, and two of their rows the third one and the half of the chunk.
+warp then find all banks: four k flip two bits of a chunk's number, and two of their rows the third one and the half of the chunk.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .wgmma import LINE_BYTES, WORDS
 
 LINES = 32  # of a box
 BOX_BYTES = LINES * LINE_BYTES
-# From a thread's first pair to each of its others, in the order of their words: k in steps of four, of which every other one turns a bit of
+# From a thread's first pair to each of its others, in the order of their words: k in steps of four, of which every other one flips a bit of
 # the chunk's number.
 PLACES = tuple(((i % 2) * 64, i * 4 * LINE_BYTES) for i in range(WORDS // 2))
 TEXT = "ld.shared.v2.b32 {$0, $1}, [$4];"
 
 
-def held_line() -> Any:
+def register_operand_line() -> Any:
     """`line(warp, lane)`: of 64, the first of the two that a thread has; the other one is its row eight below in the product."""
 
     def line(warp, lane):
@@ -35,9 +35,9 @@ def held_line() -> Any:
     return device(line)
 
 
-def held_place() -> Any:
-    """`place(warp, lane)`: in bytes, where a thread's first pair lies: `load_held` takes it from there."""
-    line_of = held_line()
+def register_operand_place() -> Any:
+    """`place(warp, lane)`: in bytes, where a thread's first pair lies: `load_register_operand` takes it from there."""
+    line_of = register_operand_line()
 
     def place(warp, lane):
         line, k = line_of(warp, lane), lane & 3
@@ -48,8 +48,8 @@ def held_place() -> Any:
 
 
 @deferred
-def load_held() -> Any:
-    """`load(words, address)`: a thread's 16 words of 64 lines and 32 k, as `multiply_slabs` takes them, into the registers that `words`
+def load_register_operand() -> Any:
+    """`load(words, address)`: a thread's 16 words of 64 lines and 32 k, as `multiply_k_tiles` takes them, into the registers that `words`
     have: no product that reads these may be under way. `ld.shared`."""
 
     @intrinsic

@@ -19,32 +19,36 @@ from wgmma_cases import ALL, H200, activated, assert_refused, product, residual,
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import rs_wgmma as gemm_held
-from aicf.cuda_kernels.gemm.rs_wgmma import HELD, SPLIT
-from aicf.cuda_kernels.gemm.split_k import Parts
+from aicf.cuda_kernels.gemm import rs_wgmma
+from aicf.cuda_kernels.gemm.rs_wgmma import RS_TILINGS, SPLIT
+from aicf.cuda_kernels.gemm.split_k import KSplit
 from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
-from aicf.cuda_kernels.ptx.held import PLACES, held_line, held_place
+from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_line, register_operand_place
 from aicf.registry.select import select
 from aicf.registry.variant import KernelVariant, Out
 from aicf.rows import RegionSpec
 from aicf.types import Precision, bf16, f32
 
-BY_NAME = {v.name: v for v in vars(gemm_held).values() if isinstance(v, KernelVariant)}
+BY_NAME = {v.name: v for v in vars(rs_wgmma).values() if isinstance(v, KernelVariant)}
 PACKED = {name: v for name, v in BY_NAME.items() if name.endswith("_packed")}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
-PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_held")}
-LITTLE, TWO, TEAMS = Tiling(64, 64, 1, registers=None), Tiling(128, 64, 2), Tiling(64, 64, 2, teams=2)
-ORDERS = [(False, False), (True, True)]  # b is held, a is
+PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_rs")}
+LITTLE, TWO, PINGPONG = (
+    Tiling(64, 64, 1, registers=None),
+    Tiling(128, 64, 2),
+    Tiling(64, 64, 2, ping_pong=True),
+)
+ORDERS = [(False, False), (True, True)]  # b in registers, a in registers
 
 
-def held(m: int, n: int, k: int, ta: bool, tb: bool, make=product, **more) -> RegionSpec:
+def rs_product(m: int, n: int, k: int, ta: bool, tb: bool, make=product, **more) -> RegionSpec:
     """Rows padded to 16 bytes."""
     pitch = tuple(-(-x // 4) * 4 for x in (m if ta else k, k if tb else n))
     return make(m, n, k, dtype=f32, ta=ta, tb=tb, pitch=pitch, precision=Precision.tf32, **more)
 
 
 def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Machine] = Machine) -> None:
-    run_launch(gemm_held._launch(t, r, H200), r, seed, grid, machine)
+    run_launch(rs_wgmma._launch(t, r, H200), r, seed, grid, machine)
 
 
 # --- what is taken ----------------------------------------------------------------------------------------------------
@@ -53,28 +57,28 @@ def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Ma
 @pytest.mark.parametrize("variants, r, reason", [
     (PLAIN, product(64, 64, 64, dtype=f32), "the product is to be exact, this one is tf32"),
     (PLAIN, product(64, 64, 64, dtype=bf16), "a is bf16, this one is for f32"),
-    (PLAIN, held(64, 64, 64, False, True), "k is contiguous in a and b"),
-    (PLAIN, held(64, 64, 64, True, False), "k is contiguous neither in a nor in b"),
+    (PLAIN, rs_product(64, 64, 64, False, True), "k is contiguous in a and b"),
+    (PLAIN, rs_product(64, 64, 64, True, False), "k is contiguous neither in a nor in b"),
     (PLAIN, product(64, 62, 64, dtype=f32, precision=Precision.tf32), "b is f32[64x62], needs rows that begin at multiples of 16 bytes"),
-    (PACKED, held(64, 64, 64, False, True), "k is contiguous in a and b"),
-    (PACKED, held(64, 64, 64, False, False), "a and b are read where they are"),
+    (PACKED, rs_product(64, 64, 64, False, True), "k is contiguous in a and b"),
+    (PACKED, rs_product(64, 64, 64, False, False), "a and b are read where they are"),
 ])  # fmt: skip
 def test_refuses_with_the_value_seen(variants, r, reason):
     assert_refused(variants, r, reason)
 
 
 @pytest.mark.parametrize("ta, tb", [*ORDERS, (True, False)])
-def test_large_products_are_held(ta, tb):
+def test_large_products_take_rs_kernels(ta, tb):
     """One operand of them, where both would have to be copied otherwise."""
-    r = held(4096, 4096, 4096, ta, tb)
+    r = rs_product(4096, 4096, 4096, ta, tb)
     chosen = select(r, H200, aicf.default_registry()).kernel_id
-    assert chosen == "cuda.gemm_wgmma_128x256_held" + "_packed" * (ta > tb) + ".v1"
+    assert chosen == "cuda.gemm_wgmma_128x256_rs" + "_packed" * (ta > tb) + ".v1"
 
 
-def test_tiles_are_of_the_lines_that_are_held():
+def test_tiles_are_of_the_lines_in_registers():
     """128 of n and 256 of m, if b is."""
     for order, tiles in zip(ORDERS, (5 * 2, 4 * 3)):
-        assert gemm_held._launch(Tiling(128, 256, 2), held(500, 600, 64, *order), H200).grid == (tiles,)
+        assert rs_wgmma._launch(Tiling(128, 256, 2), rs_product(500, 600, 64, *order), H200).grid == (tiles,)
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
@@ -82,7 +86,7 @@ def test_tiles_are_of_the_lines_that_are_held():
 
 def test_a_warp_reads_all_banks():
     """Half of it at a time, and every word of 64 lines and 32 k once."""
-    place, line = in_python(held_place()), in_python(held_line())
+    place, line = in_python(register_operand_place()), in_python(register_operand_line())
     seen = {}
     for warp in range(4):
         for k, at in enumerate(PLACES):
@@ -104,10 +108,10 @@ SIZES = [(product, (72, 136, 200)), (product, (61, 53, 29)), (product, (64, 64, 
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", ORDERS)
 @pytest.mark.parametrize("make, sizes", SIZES)
-@pytest.mark.parametrize("t", [LITTLE, TWO, TEAMS], ids=str)
+@pytest.mark.parametrize("t", [LITTLE, TWO, PINGPONG], ids=str)
 def test_every_number_goes_where_it_belongs(t, make, sizes, ta, tb):
     """More tiles than blocks, edges in every direction; more slices than stages, an odd number, an even one, one."""
-    run(t, held(*sizes, ta, tb, make), random.randrange(2**32))
+    run(t, rs_product(*sizes, ta, tb, make), random.randrange(2**32))
 
 
 def batch(m: int, n: int, k: int, ta: bool, tb: bool, shared: str = "", heads: bool = False) -> RegionSpec:
@@ -120,25 +124,25 @@ def batch(m: int, n: int, k: int, ta: bool, tb: bool, shared: str = "", heads: b
 @pytest.mark.parametrize("ta, tb", ORDERS)
 @pytest.mark.parametrize("shared, heads", [("", False), ("a", False), ("b", True)])
 def test_batches(ta, tb, shared, heads):
-    run(TEAMS, batch(72, 76, 40, ta, tb, shared, heads), random.randrange(2**32), grid=2)
+    run(PINGPONG, batch(72, 76, 40, ta, tb, shared, heads), random.randrange(2**32), grid=2)
 
 
 @pytest.mark.sample(1)
 @pytest.mark.spec("B10")
 @pytest.mark.parametrize("ta, tb", ORDERS)
-@pytest.mark.parametrize("t", [LITTLE, TEAMS], ids=str)
+@pytest.mark.parametrize("t", [LITTLE, PINGPONG], ids=str)
 def test_every_part_goes_where_it_belongs(t, ta, tb):
     """The last one shorter."""
-    m, n, k, parts = 72, 136, 200, Parts(3, 96)
-    r, seed = held(m, n, k, ta, tb), random.randrange(2**32)
-    launch = gemm_held._launch(t, r, H200, parts)
+    m, n, k, split = 72, 136, 200, KSplit(3, 96)
+    r, seed = rs_product(m, n, k, ta, tb), random.randrange(2**32)
+    launch = rs_wgmma._launch(t, r, H200, split)
     launch = replace(launch, args=in_place_of_the_workspace(launch.args, Out(0)))
     a, b = (np.random.default_rng(seed).integers(-2, 3, d.shape).astype(np.float32) for d in r.operands)
-    out = np.full(parts.number * m * n, np.nan, np.float32)
+    out = np.full(split.number * m * n, np.nan, np.float32)
     Machine(seed).launch(launch, [a.ravel(), b.ravel()], [out], 1)
     a, b = a.T if ta else a, b.T if tb else b
-    for i, part in enumerate(out.reshape(parts.number, m, n)):
-        of_k = slice(i * parts.depth, (i + 1) * parts.depth)
+    for i, part in enumerate(out.reshape(split.number, m, n)):
+        of_k = slice(i * split.depth, (i + 1) * split.depth)
         np.testing.assert_array_equal(part, a[:, of_k] @ b[of_k], f"part {i}, seed {seed}")
 
 
@@ -152,8 +156,8 @@ class NoWaitForProducts(Machine):
 class OneSet(Machine):
     """Words of a slice come to where those of the one before are."""
 
-    def load_held(self):
-        load, sets = super().load_held(), {}
+    def load_register_operand(self):
+        load, sets = super().load_register_operand(), {}
         return lambda words, address: load(sets.setdefault(self.current, Words()), address)
 
 
@@ -179,19 +183,19 @@ def test_the_model_notices(machine):
     """Without any one of these, some order gives wrong numbers, or none comes to an end."""
     with pytest.raises((AssertionError, Stuck)):
         for seed in range(20):
-            run(LITTLE, held(72, 72, 300, False, False), seed, machine=machine)
+            run(LITTLE, rs_product(72, 72, 300, False, False), seed, machine=machine)
 
 
 # --- machine code -----------------------------------------------------------------------------------------------------
 
 MAKES = {"plain": product, "residual": residual, "stashed": stashed, "activated": activated}
-CODE = [(t, *order, then) for t in HELD for order in ORDERS for then in MAKES]
-EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in HELD]
+CODE = [(t, *order, then) for t in RS_TILINGS for order in ORDERS for then in MAKES]
+EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in RS_TILINGS]
 
 
 def launch_of(t: Tiling, ta: bool, tb: bool, then: str):
-    r = held(1000, 1016, 1000, ta, tb, MAKES[then])
-    return gemm_held._launch(t, r, H200), r
+    r = rs_product(1000, 1016, 1000, ta, tb, MAKES[then])
+    return rs_wgmma._launch(t, r, H200), r
 
 
 def is_new(t: Tiling, ta: bool, tb: bool, then: str) -> bool:
@@ -215,6 +219,6 @@ def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
 @pytest.mark.parametrize("ta, tb", ORDERS)
 @pytest.mark.parametrize("n", [1000, 1001])
 def test_parts_compile_without_spills_or_serialized_products(name, ta, tb, n):
-    t, r = next(t for t in HELD if str(t) == name), held(1000, n, 4096, ta, tb)
-    made = engine.compile_launch(gemm_held._launch(t, r, H200, Parts(4, 1024)), r, H200.target)
+    t, r = next(t for t in RS_TILINGS if str(t) == name), rs_product(1000, n, 4096, ta, tb)
+    made = engine.compile_launch(rs_wgmma._launch(t, r, H200, KSplit(4, 1024)), r, H200.target)
     assert_clean(t, made)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_cases import Case, assert_close, operands_for, reference
-from test_gemm_held import ORDERS, PACKED, PLAIN, SPLITS, batch, held
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
+from test_rs_wgmma import ORDERS, PACKED, PLAIN, SPLITS, batch, rs_product
 from wgmma_cases import activated, residual, stashed
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +33,7 @@ def check(gpu: Any, variant: str, r: Any) -> list[np.ndarray]:  # noqa: F811
 def test_sizes(gpu, variant, ta, tb):  # noqa: F811
     """One tile, many of each block, odd, tiny, ragged; twice is the same."""
     for sizes in SIZES:
-        check(gpu, variant, held(*sizes, ta, tb))
+        check(gpu, variant, rs_product(*sizes, ta, tb))
 
 
 @pytest.mark.spec("D5", "D7", "D10")
@@ -42,7 +42,7 @@ def test_sizes(gpu, variant, ta, tb):  # noqa: F811
 def test_epilogues_and_batches(gpu, variant, ta, tb):  # noqa: F811
     for make in (residual, stashed, activated):
         for n in (136, 133):
-            check(gpu, variant, held(516, n, 72, ta, tb, make))
+            check(gpu, variant, rs_product(516, n, 72, ta, tb, make))
     for shared, heads in (("", False), ("a", False), ("b", True)):
         check(gpu, variant, batch(264, 300, 200, ta, tb, shared, heads))
 
@@ -55,13 +55,13 @@ LONG = [(130, 136, 520), (61, 133, 4000), (512, 512, 8192), (264, 1, 520)]
 @pytest.mark.parametrize("ta, tb", ORDERS)
 def test_parts_of_k(gpu, variant, ta, tb):  # noqa: F811
     for sizes in LONG:
-        check(gpu, variant, held(*sizes, ta, tb))
-    check(gpu, variant, held(130, 133, 4000, ta, tb, stashed))
+        check(gpu, variant, rs_product(*sizes, ta, tb))
+    check(gpu, variant, rs_product(130, 133, 4000, ta, tb, stashed))
 
 
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", PACKED_IDS)
-def test_one_is_copied_and_one_is_held(gpu, variant):  # noqa: F811
+def test_one_is_copied_and_one_in_registers(gpu, variant):  # noqa: F811
     for sizes in LONG if "_split" in variant else SIZES[2:]:
-        check(gpu, variant, held(*sizes, True, False))
-    check(gpu, variant, held(1000, 516, 200, True, False, stashed))
+        check(gpu, variant, rs_product(*sizes, True, False))
+    check(gpu, variant, rs_product(1000, 516, 200, True, False, stashed))
