@@ -115,7 +115,7 @@ def test_files_that_are_named_exist(path):
         assert any(ROOT.glob(name)), name
 
 
-@pytest.mark.parametrize("page, least", [("architecture.md", 20), ("kernels/gemm.md", 12)])
+@pytest.mark.parametrize("page, least", [("architecture.md", 20), ("kernels/gemm.md", 20)])
 def test_functions_that_are_named_with_their_files_are_there(page, least):
     """`module.py` is followed by the names it holds: `aicf/graph/compile.py` (`compile_graph`)."""
     text = (ROOT / "docs" / page).read_text()

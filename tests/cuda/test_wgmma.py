@@ -189,8 +189,8 @@ def test_every_tile_is_visited_once_and_neighbours_in_time_are_near(rows, column
     assert all(abs(a[0] - b[0]) <= group_m for a, b in itertools.pairwise(visited) if a[1:] == b[1:])
 
 
-def test_bands_are_about_as_high_as_what_runs_at_once_is_wide():
-    """With that, the fewest bytes come from memory: docs/kernels/gemm.md has the count."""
+def test_groups_of_rows_are_about_as_high_as_what_runs_at_once_is_wide():
+    """With that, the fewest bytes come from memory: docs/notes/2026-11-20-rasterization-order.md has the count."""
     groups = {str(t): t.group_m for t in TILINGS}
     assert (groups["128x256"], groups["128x256_cluster2"], groups["256x128_cluster2"]) == (16, 8, 4)
     for t in TILINGS:

@@ -1,7 +1,7 @@
 """Matrix products as Hopper does them fastest: a producer warpgroup asks the tensor memory accelerator for slices
 of the operands, consumer warpgroups multiply them by wgmma out of shared memory, and blocks stay for tile after tile.
 
-What there is in a block (docs/kernels/gemm.md tells it slowly):
+What there is in a block (docs/kernels/gemm.md is the lesson):
 
     shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; subtiles of results for each consumer, if results
                     leave that way; two barriers a stage
