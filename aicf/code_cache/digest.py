@@ -75,6 +75,8 @@ class Description:
             return pack(kind.__name__, repr(value).encode())
         if kind in (tuple, list):
             return pack(kind.__name__, *map(self.of, value))
+        if isinstance(value, tuple):  # with names
+            return pack("tuple", _qualified(kind), *map(self.of, value))
         if kind in (set, frozenset):
             return pack("set", *sorted(map(self.of, value)))
         if kind is dict:

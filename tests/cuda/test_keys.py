@@ -9,7 +9,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -183,6 +183,40 @@ def test_functions_that_call_themselves_or_each_other_have_keys():
     digests = {keys.body_digest(fn) for fn in (even, odd, other)}
     assert len(digests) == 3 and None not in digests
     assert keys.body_digest(make(1)[0]) == keys.body_digest(even)
+
+
+class Window(NamedTuple):
+    first: int
+    size: int
+
+
+def test_what_a_body_holds_in_a_named_tuple_is_in_its_key():
+    """As the bounds of a masked load are."""
+
+    def make(held):
+        def body(x):
+            return x + held[0]
+
+        return body
+
+    digests = {keys.body_digest(make(held)) for held in (Window(1, 2), Window(1, 3), (1, 2))}
+    assert len(digests) == 3 and None not in digests
+    assert keys.body_digest(make(Window(1, 2))) in digests
+
+
+@pytest.mark.parametrize("op, operands", [("gather", ((5, 7), (3,))), ("pad", ((5, 7),))])
+def test_kernels_of_masked_loads_have_keys(op, operands):
+    from kernel_cases import region
+
+    from aicf.types import TensorDesc, TensorSpec
+
+    attrs = {"low": (1, 0), "high": (0, 2), "interior": (0, 0), "value": 0.0} if op == "pad" else {}
+    descs = [
+        TensorDesc.dense(TensorSpec(shape, i32 if n else f32, "cuda")) for n, shape in enumerate(operands)
+    ]
+    spec, device = region(op, *descs, **attrs), preset("h200")
+    for launch in VARIANTS["cuda.elementwise_strided.v1"].build(spec, device):
+        assert keys.kernel_digest(launch, engine.signature_of(launch, spec), device.target) is not None
 
 
 SCALE = 2.0
