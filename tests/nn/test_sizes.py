@@ -21,6 +21,8 @@ from aicf.registry.select import Selector
 from aicf.registry.variant import HostCall
 from aicf.types import DType, TensorSpec, bf16, f16, f32
 
+from .decoder import decoder
+
 SIZES = (48, 33, 32, 57, 64, 80, 96, 1000)
 
 
@@ -44,7 +46,14 @@ MODELS = {
     "accumulated": lambda: recipe(
         perceptron(nn.Sigmoid()), nn.MeanSquaredError(), nn.AdamW(1e-3), accumulate=4
     ),
+    "lengths": lambda: recipe(decoder(batch=4, seq=32, mix=False), nn.SoftmaxCrossEntropy(), nn.AdamW(1e-3)),
+    "lengths of bf16": lambda: recipe(
+        decoder(batch=4, seq=32, dtype=bf16, mix=False), nn.SoftmaxCrossEntropy(), nn.AdamW(1e-3)
+    ),
 }
+
+MOST = 8  # forms of a kernel by size: lanes of a row (a power of 2), whole or ragged ends, split or not
+LENGTHS = [name for name in MODELS if name.startswith("lengths")]
 
 
 def kernels(
@@ -52,7 +61,8 @@ def kernels(
 ) -> Iterator[tuple[str, str, str]]:
     """(variant, ops, key) of all that is compiled for a train step."""
     registry = aicf.default_registry()
-    for step in compile_graph(what, {"batch": size}, Selector(registry, device)).plan.steps:
+    sizes = {**what.model.sizes, [*what.model.sizes][-1]: size}  # of a sequence, where there is one
+    for step in compile_graph(what, sizes, Selector(registry, device)).plan.steps:
         if not step.kernel_id:
             continue
         described.clear()
@@ -86,7 +96,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in LENGTHS])
 def test_on_the_cpu_nothing_is_compiled_after_the_second_size(name, described):
     what = MODELS[name]()
     first = {key for size in SIZES[:2] for *_, key in kernels(what, size, host(), described)}
@@ -96,7 +106,22 @@ def test_on_the_cpu_nothing_is_compiled_after_the_second_size(name, described):
         assert new == [], f"for a batch of {size}"
 
 
-MOST = 8  # forms of a kernel by size: lanes of a row (a power of 2), whole or ragged ends, split or not
+@pytest.mark.parametrize("name", LENGTHS)
+def test_on_the_cpu_a_kernel_is_compiled_for_all_lengths(name, described):
+    """Where regions end depends on sizes, by cost; what is compiled for a region does not."""
+    what = MODELS[name]()
+    compiled: dict[tuple[str, str], set[frozenset[str]]] = defaultdict(set)
+    for size in (1, *SIZES, *range(130, 1000, 97)):
+        of_size: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for variant, ops, key in kernels(what, size, host(), described):
+            of_size[variant, ops].add(key)
+        for kernel, keys in of_size.items():
+            compiled[kernel].add(frozenset(keys))
+    assert compiled
+    for kernel, sets in compiled.items():
+        assert len(sets) <= 3, (
+            f"{kernel} is compiled in {len(sets)} ways"
+        )  # by which regions of these ops there are
 
 
 @pytest.mark.parametrize("name", MODELS)
