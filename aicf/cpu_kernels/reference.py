@@ -40,6 +40,7 @@ class Reference:
         else:
             each = schema_of(region.kind).flops
             flops, calls, efficiency = each * max(t.numel for t in region.results), min(each, 20), 0.05
+            flops = _counted(region) or flops
         alone = schema_of(region.kind).core == REDUCE  # what expands to a reduction is not one to NumPy
         if (
             alone and isinstance(program, RegionProgram) and isinstance(program.core, Reduction)
@@ -70,6 +71,15 @@ class Reference:
                     np.copyto(target, value, casting="unsafe")
 
         return HostCall(run)
+
+
+def _counted(region):
+    """Flops of an op that counts them itself."""
+    schema = schema_of(region.kind)
+    if schema.count_fn is None:
+        return 0
+    operands = [None if p is None else region.operands[p] for p in op_operands(region)]
+    return schema.count_fn(*operands, **schema.values(region.attrs))
 
 
 def op_operands(region):

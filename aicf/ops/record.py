@@ -122,6 +122,7 @@ class OpSchema:
     )
     special_fn: Callable[[Sequence[DType], Mapping[str, Any]], Callable[..., Any] | None] | None = None
     guard_fn: Callable[..., None] | None = None
+    count_fn: Callable[..., int] | None = None  # (*operand specs, **attrs) -> flops of all results
     expand_fn: Callable[..., Any] | None = (
         None  # (emit, *operands, **attrs) -> results: the op as steps of a region
     )
@@ -219,6 +220,11 @@ class OpSchema:
 
     def nan_reason(self, function: Callable[..., str | None]) -> Callable[..., str | None]:
         self.nan_fn = function
+        return function
+
+    def counts(self, function: Callable[..., int]) -> Callable[..., int]:
+        """Decorates (*operand specs, **attrs) -> flops, of an op that does more for an element the larger its operands are."""
+        self.count_fn = function
         return function
 
     def guards(self, function: Callable[..., None]) -> Callable[..., None]:
