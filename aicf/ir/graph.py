@@ -55,6 +55,7 @@ class Value(Operators):
     init: Initializer | None = None  # params and states only
     constant: bool = False  # a state that nothing writes and no state dict carries
     meta: str = ""  # short name of a meta-parameter: a 0-D state that `program.set` changes
+    use: str = ""  # what a param is for: "weight", "bias", "norm", "embedding"; optimizers group by it
     check: Check | None = None  # what a meta-parameter may be set to, and a state dict may bring
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)

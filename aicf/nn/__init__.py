@@ -5,6 +5,7 @@ from typing import Any
 from .. import near
 from . import init, schedules
 from .blocks import MLP, Residual, Sequential, SwiGLU
+from .groups import ParamGroup
 from .layer import Layer
 from .layers import (
     GELU,
@@ -41,6 +42,7 @@ __all__ = [
     "MeanSquaredError",
     "Model",
     "Optimizer",
+    "ParamGroup",
     "RMSNorm",
     "ReLU",
     "Residual",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..ir import Value
+from ..ir import Initializer, Value
 from . import checks
 from .layer import Layer
 from .layers import GELU, Dropout, Linear
@@ -53,6 +53,7 @@ class MLP(Layer):
     hidden      4 * size unless it is given
     activation  a layer, by default GELU()
     dropout     the rate of it
+    weight_init, out_init   of up.weight and of down.weight, which is initialised as the former unless it is given; as Linear's
     """
 
     def __init__(
@@ -63,10 +64,13 @@ class MLP(Layer):
         *,
         bias: bool = True,
         dropout: float = 0.0,
+        weight_init: Initializer | None = None,
+        out_init: Initializer | None = None,
     ) -> None:
         size = checks.whole("MLP: size", size)
         hidden = 4 * size if hidden is None else checks.whole("MLP: hidden", hidden)
-        self.up, self.down = Linear(size, hidden, bias), Linear(hidden, size, bias)
+        self.up = Linear(size, hidden, bias, weight_init=weight_init)
+        self.down = Linear(hidden, size, bias, weight_init=out_init or weight_init)
         self.activation = GELU() if activation is None else checks.layer(activation)
         self.dropout = Dropout(dropout)
 
@@ -82,15 +86,24 @@ class SwiGLU(Layer):
 
     hidden   by default 8/3 * size, which makes as many weights as an MLP of 4 * size, up to the next multiple of 64
     dropout  the rate of it
+    weight_init, out_init   of gate.weight and up.weight, and of down.weight; as MLP's
     """
 
     def __init__(
-        self, size: int, hidden: int | None = None, *, bias: bool = False, dropout: float = 0.0
+        self,
+        size: int,
+        hidden: int | None = None,
+        *,
+        bias: bool = False,
+        dropout: float = 0.0,
+        weight_init: Initializer | None = None,
+        out_init: Initializer | None = None,
     ) -> None:
         size = checks.whole("SwiGLU: size", size)
         hidden = -(-8 * size // 192) * 64 if hidden is None else checks.whole("SwiGLU: hidden", hidden)
-        self.gate, self.up = Linear(size, hidden, bias), Linear(size, hidden, bias)
-        self.down = Linear(hidden, size, bias)
+        self.gate = Linear(size, hidden, bias, weight_init=weight_init)
+        self.up = Linear(size, hidden, bias, weight_init=weight_init)
+        self.down = Linear(hidden, size, bias, weight_init=out_init or weight_init)
         self.dropout = Dropout(dropout)
 
     def emit(self, ctx: Any, x: Value) -> Value:

@@ -57,7 +57,7 @@ class Linear(Layer):
         rows = x if x.rank == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         y = ctx.gemm(rows, weight, trans_b=True)
         if self.bias:
-            y = ctx.bias_add(y, ctx.param("bias", (self.outputs,), self.bias_init, x.dtype))
+            y = ctx.bias_add(y, ctx.param("bias", (self.outputs,), self.bias_init, x.dtype, "bias"))
         return y if x.rank == 2 else y.reshape(*x.shape[:-1], self.outputs)
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -85,7 +85,9 @@ class Embedding(Layer):
                 f"Embedding: the numbers of rows are {ids.dtype}", expected="i32 or i64", got=repr(ids), where=ctx.here(),
                 hint='declare them: nn.Model({"tokens": aicf.TensorSpec(("batch", "seq"), aicf.i32)}, ...)',
             )  # fmt: skip
-        return ctx.gather(ctx.param("weight", (self.entries, self.width), self.weight_init, self.dtype), ids)
+        return ctx.gather(
+            ctx.param("weight", (self.entries, self.width), self.weight_init, self.dtype, "embedding"), ids
+        )
 
 
 class LayerNorm(Layer):
@@ -104,8 +106,8 @@ class LayerNorm(Layer):
 
     def emit(self, ctx: Any, x: Value) -> Value:
         _check_last(ctx, "LayerNorm", x, self.size)
-        weight = ctx.param("weight", (self.size,), init.ones, x.dtype) if self.affine else None
-        bias = ctx.param("bias", (self.size,), init.zeros, x.dtype) if self.bias else None
+        weight = ctx.param("weight", (self.size,), init.ones, x.dtype, "norm") if self.affine else None
+        bias = ctx.param("bias", (self.size,), init.zeros, x.dtype, "norm") if self.bias else None
         return ctx.layer_norm(x, weight, bias, eps=self.eps)
 
 
@@ -124,7 +126,7 @@ class RMSNorm(Layer):
 
     def emit(self, ctx: Any, x: Value) -> Value:
         _check_last(ctx, "RMSNorm", x, self.size)
-        weight = ctx.param("weight", (self.size,), init.ones, x.dtype) if self.affine else None
+        weight = ctx.param("weight", (self.size,), init.ones, x.dtype, "norm") if self.affine else None
         return ctx.rms_norm(x, weight, eps=self.eps)
 
 
@@ -143,7 +145,7 @@ class BiasAdd(Layer):
         self.bias_init = checks.initializer("bias_init", bias_init)
 
     def emit(self, ctx: Any, x: Value) -> Value:
-        return ctx.bias_add(x, ctx.param("bias", (self.size,), self.bias_init, x.dtype))
+        return ctx.bias_add(x, ctx.param("bias", (self.size,), self.bias_init, x.dtype, "bias"))
 
 
 class ReLU(Layer):

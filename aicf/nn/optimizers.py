@@ -6,12 +6,14 @@ norms and sums of gradients, whatever the parameter's type.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import VerifyError
 from ..ir import Value
 from ..types import f32, i32
 from . import checks
+from .groups import DECAY, SCALE, ParamGroup, divided, named
 from .schedules import Schedule
 
 Rate = float | Schedule
@@ -32,13 +34,17 @@ class Optimizer:
 
     lr         a number, or a Schedule that computes the rate in the graph
     clip_norm  scale all gradients so that their joint L2 norm is at most this (torch.nn.utils.clip_grad_norm_)
+    groups     ParamGroups, whose parameters have another learning rate or weight decay
     """
 
     family = ""  # names the step counter: optimizers of one family share it
 
-    def __init__(self, lr: Rate, clip_norm: float | None = None) -> None:
+    groups: Sequence[tuple[str, ParamGroup]] = ()
+
+    def __init__(self, lr: Rate, clip_norm: float | None = None, groups: Iterable[ParamGroup] = ()) -> None:
         self.lr = lr if isinstance(lr, Schedule) else _checked("lr", lr)
         self.clip_norm = None if clip_norm is None else _checked("clip_norm", clip_norm)
+        self.groups = named(groups)
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
         with ctx.scope("optimizer"):
@@ -50,8 +56,10 @@ class Optimizer:
             ctx.update(step, now)
             meta = self.meta(ctx, now)
             grads = self._clip(ctx, grads)
-        for param, grad in zip(params, grads):
-            self.step(ctx, param, grad, lr, meta)
+            how: dict[str | None, tuple[Value, dict[str, Value]]] = {None: (lr, meta)}
+            how |= {name: _of_group(ctx, name, group, lr, meta) for name, group in self.groups}
+        for param, grad, group in zip(params, grads, divided(self.groups, params)):
+            self.step(ctx, param, grad, *how[group])
 
     def rate(self, step: int, base: float) -> float:
         """The learning rate behind `step` steps, on the host."""
@@ -91,8 +99,9 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         clip_norm: float | None = None,
+        groups: Iterable[ParamGroup] = (),
     ) -> None:
-        super().__init__(lr, clip_norm)
+        super().__init__(lr, clip_norm, groups)
         self.momentum, self.weight_decay = (
             _checked("momentum", momentum),
             _checked("weight_decay", weight_decay),
@@ -127,8 +136,9 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         clip_norm: float | None = None,
+        groups: Iterable[ParamGroup] = (),
     ) -> None:
-        super().__init__(lr, clip_norm)
+        super().__init__(lr, clip_norm, groups)
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise VerifyError(f"betas={betas!r}", expected="two numbers", hint="betas=(0.9, 0.999)")
         self.betas = _checked("beta1", betas[0]), _checked("beta2", betas[1])
@@ -178,8 +188,22 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         clip_norm: float | None = None,
+        groups: Iterable[ParamGroup] = (),
     ) -> None:
-        super().__init__(lr, betas, eps, weight_decay, clip_norm)
+        super().__init__(lr, betas, eps, weight_decay, clip_norm, groups)
+
+
+def _of_group(
+    ctx: Any, name: str, group: ParamGroup, lr: Value, meta: dict[str, Value]
+) -> tuple[Value, dict[str, Value]]:
+    """The learning rate and the meta-parameters of a group."""
+    if group.lr_scale is not None:
+        lr = lr * ctx.meta(f"{name}_{SCALE}", group.lr_scale, checks.not_negative)
+    if group.weight_decay is not None:
+        if DECAY not in meta:
+            raise VerifyError(f"the optimizer has no weight decay, and the group {name} one", got=repr(group))
+        meta = {**meta, DECAY: ctx.meta(f"{name}_{DECAY}", group.weight_decay, checks.not_negative)}
+    return lr, meta
 
 
 def _checked(name: str, value: Any) -> float:

@@ -232,6 +232,21 @@ def test_a_constructor_says_what_it_wants(what):
     assert said in str(raised.value), raised.value
 
 
+@pytest.mark.parametrize("layer", [nn.MLP, nn.SwiGLU])
+def test_weights_start_where_they_are_told(layer):
+    def starts(**inits: Any) -> dict[str, set[float]]:
+        model = nn.Model({"x": (2, 3)}, layer(3, 4, **inits))
+        state = aicf.compile(model, device="cpu").state_dict()
+        return {n: set(v.flat) for n, v in state.items() if n.endswith("weight") and len(set(v.flat)) == 1}
+
+    one, two = nn.init.constant(1.0), nn.init.constant(2.0)
+    into = {"up.weight", "gate.weight"} if layer is nn.SwiGLU else {"up.weight"}
+    assert starts() == {}
+    assert starts(weight_init=one) == {n: {1.0} for n in (*into, "down.weight")}
+    assert starts(weight_init=one, out_init=two) == {**{n: {1.0} for n in into}, "down.weight": {2.0}}
+    assert starts(out_init=two) == {"down.weight": {2.0}}
+
+
 def test_a_swiglu_has_as_many_weights_as_an_mlp():
     model = nn.Model({"x": (2, 768)}).add(nn.SwiGLU(768))
     assert model.summary().parameters == 3 * 768 * 2048

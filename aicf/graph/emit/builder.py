@@ -66,6 +66,7 @@ class Builder:
         constant: bool = False,
         meta: str = "",
         check: Check | None = None,
+        use: str = "",
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -83,6 +84,7 @@ class Builder:
             init,
             constant,
             meta,
+            use,
             check,
             where=self.here(),
             emitter=self.emitter,

@@ -89,12 +89,17 @@ class Declarations:
     def input(self, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
         return self.builder.value(name, TensorSpec(shape, DType.of(dtype), self.device), Role.input)
 
-    def param(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
-        """A trained tensor, called `<scope>.<name>`."""
+    def param(
+        self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32, use: str = "weight"
+    ) -> Value:
+        """A trained tensor, called `<scope>.<name>`.
+
+        use  what it is for: "weight", "bias", "norm", "embedding", or a word of one's own; groups of an optimizer may name it
+        """
         full, spec = self._name(name), TensorSpec(shape, DType.of(dtype), self.device)
         known = self.builder.find(full) if self._again else None
         if known is None:
-            return self.builder.value(full, spec, Role.param, init)
+            return self.builder.value(full, spec, Role.param, init, use=use)
         self._check_shared(known, spec, "a shared layer has one", "add a layer of its own there")
         return known
 
