@@ -29,6 +29,7 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("divide", "truediv", "true_divide"), "div(a, b)"),
     **dict.fromkeys(("negative", "negate"), "neg(x)"),
     **dict.fromkeys(("softmax_cross_entropy", "nll_loss", "softmax_cross_entropy_with_logits"), "cross_entropy(logits, labels)"),
+    **dict.fromkeys(("fused_linear_cross_entropy", "linear_softmax_cross_entropy"), "linear_cross_entropy(x, weight, labels)"),
     **dict.fromkeys(("scaled_dot_product_attention", "sdpa", "dot_product_attention", "flash_attention"), "attention(q, k, v, mask, causal=True)"),
     "pow": "power(a, b), or x ** 2",
     **dict.fromkeys(("mse", "mse_loss"), "squared_error(x, target), then reduce_mean"),

@@ -105,8 +105,8 @@ def _(labels, classes, ignore_index):
     return np.where(labels == ignore_index, IGNORED, np.where(valid, labels, NO_CLASS))
 
 
-def _target(logits, labels, label_smoothing):
-    """Targets, which rows have a label that is a class, and logits less the greatest of their row."""
+def targets(logits, labels, label_smoothing):
+    """What each class is expected to get, and which rows have a label that is a class."""
     classes = logits.shape[-1]
     hot = labels[..., None] == np.arange(classes)
     target = hot * (1 - label_smoothing) + label_smoothing / max(classes, 1)
@@ -115,7 +115,7 @@ def _target(logits, labels, label_smoothing):
 
 @cross_entropy.reference
 def _(logits, labels, ignore_index, label_smoothing):
-    target, valid = _target(logits, labels, label_smoothing)
+    target, valid = targets(logits, labels, label_smoothing)
     peak = np.max(logits, axis=-1, initial=-np.inf)
     shifted = logits - peak[..., None]
     sums = np.where(valid | (labels == ignore_index), np.exp(shifted).sum(-1), np.nan)
