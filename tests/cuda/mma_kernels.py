@@ -63,7 +63,7 @@ def multiplied(kind: str, mn_major: bool, steps: int) -> Launch:
     stored = Stored(LINES, steps * 32 // itemsize, itemsize, mn_major)
     bring, sums = StageLoad(stored, 16, 32), Layout(LINES, LINES)
     a, b = (Fragments(stored, LINES // 16, first) for first in (True, False))
-    nbytes, length, extent = stored.nbytes, stored.row // itemsize, stored.depth
+    nbytes, length, extent = stored.nbytes, stored.row // itemsize, stored.k
     line_step, k_step = (1, length) if mn_major else (length, 1)
 
     address, commit, wait = ptx.shared_address(), ptx.commit_copies(), ptx.wait_copies(0)

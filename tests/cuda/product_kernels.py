@@ -11,7 +11,7 @@ from ptx_kernels import BARRIERS, SHARED, aligned
 from aicf.cuda_kernels import ptx
 from aicf.cuda_kernels.dsl import SIMULATED, cuda, deferred, device, int32, intrinsic, types, uint32
 from aicf.cuda_kernels.llvm import const
-from aicf.cuda_kernels.ptx.wgmma import LINE_BYTES, NBYTES, ROWS, Elements, k_tile_bytes, kinds_of
+from aicf.cuda_kernels.ptx.wgmma import NBYTES, ROWS, SWIZZLE_BYTES, Elements, k_tile_bytes, kinds_of
 from aicf.cuda_kernels.tiles.layout import Layout
 from aicf.cuda_kernels.tiles.tile import each
 from aicf.registry.variant import In, Launch, Out, TensorMap
@@ -88,15 +88,15 @@ def k_tile_map(index: int, kind: str, lines: int, k_major: bool, box: int) -> Te
     """Of an operand: `box` lines at a time as rows of k, or 64 as rows of lines, for each k."""
     dtype: Any = DType[kind] if kind in DType.__members__ else "tf32" if kind == "tf32" else DType.u8
     if k_major:
-        extents, shape = (LINE_BYTES // NBYTES[kind], lines), (LINE_BYTES // NBYTES[kind], box)
-        return TensorMap(In(index), dtype, extents, LINE_BYTES, shape)
+        extents, shape = (SWIZZLE_BYTES // NBYTES[kind], lines), (SWIZZLE_BYTES // NBYTES[kind], box)
+        return TensorMap(In(index), dtype, extents, SWIZZLE_BYTES, shape)
     return TensorMap(In(index), dtype, (lines, 64), lines * NBYTES[kind], (64, 64))
 
 
 def lefts(a_k_major: bool | None, blocks: int) -> tuple[Any, Any]:
     """(`bring(base, a, barrier)`, `left(base, a, member)`: a's descriptor, or this thread's words of it)."""
     if a_k_major is None:
-        layout = Layout(ROWS * blocks, LINE_BYTES // 4, 4, run=1)
+        layout = Layout(ROWS * blocks, SWIZZLE_BYTES // 4, 4, run=1)
         own, place, line_words = words(layout), layout.place(), layout.columns
 
         def left(base, a, member):
@@ -139,7 +139,7 @@ def operands(
     for kind, lines, k_major in zip(
         kinds_of(elements), (64 * blocks, n), (a_k_major is not False, b_k_major)
     ):
-        k = LINE_BYTES // NBYTES[kind]
+        k = SWIZZLE_BYTES // NBYTES[kind]
         values = (
             rng.normal(size=(lines, k))
             if NBYTES[kind] == 2

@@ -33,8 +33,8 @@ H200, SMALL = preset("h200"), "cuda.gemm_tiled_32x32_split.v1"
 ])  # fmt: skip
 def test_parts_are_of_whole_steps_and_none_is_empty(k, wanted, step, split):
     made = divide(k, wanted, step)
-    assert made == KSplit(*split) and made.depth % step == 0
-    assert (made.number - 1) * made.depth < k <= made.number * made.depth
+    assert made == KSplit(*split) and made.k % step == 0
+    assert (made.number - 1) * made.k < k <= made.number * made.k
 
 
 @pytest.mark.spec("B8", "B10")

@@ -27,7 +27,7 @@ from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
 from aicf.cuda_kernels.gemm.small_m import OWN, Share, Staging, share, simt_plan
-from aicf.cuda_kernels.gemm.small_m_body import Slice, products, wide_step
+from aicf.cuda_kernels.gemm.small_m_body import SmallTile, products, wide_step
 from aicf.cuda_kernels.gemm.small_m_mma import CHUNK, STEP, Warps
 from aicf.cuda_kernels.gemm.small_m_mma_body import holder, small_step, small_words, wide_loads, wide_words
 from aicf.cuda_kernels.gemm.small_m_mma_body import wide_step as mma_step
@@ -119,7 +119,7 @@ SHARES = [
 
 
 def stagings(part: Share) -> list[Staging]:
-    most = min(4, max(1, part.few * part.depth // part.threads))
+    most = min(4, max(1, part.few * part.tile_k // part.threads))
     return [Staging(False, 1), *(Staging(True, w) for w in (1, 2, 4) if w <= most)]
 
 
@@ -129,12 +129,12 @@ def stagings(part: Share) -> list[Staging]:
 def test_every_product_meets_its_own_numbers(part):
     """Of a slice: each number of the small operand is loaded once, and is read beside the wide one of the same k; all are multiplied."""
     for staging in stagings(part):
-        small = Slice(part, staging)
+        small = SmallTile(part, staging)
         first, step, to = (f.args[0] for f in (small.first(), small.step(), small.to()))
         shared = {}
         for thread in range(part.threads):
             line, along = first(thread)
-            if not (line < part.few and along < part.depth):
+            if not (line < part.few and along < part.tile_k):
                 continue
             for i in range(small.loads):
                 more = step(i)
@@ -144,8 +144,8 @@ def test_every_product_meets_its_own_numbers(part):
                         line + more[0],
                         along + more[1] + e,
                     )
-        assert set(shared) == set(range(part.few * part.depth))
-        assert set(shared.values()) == {(s, k) for s in range(part.few) for k in range(part.depth)}
+        assert set(shared) == set(range(part.few * part.tile_k))
+        assert set(shared.values()) == {(s, k) for s in range(part.few) for k in range(part.tile_k)}
         quad, reads = products(part)
         further, met = wide_step(part).args[0], set()
         for thread in range(part.threads):
@@ -166,7 +166,7 @@ def test_every_product_meets_its_own_numbers(part):
                     s, k = shared[get + begin + e]
                     assert k == x[1] and i % part.few == s and i // part.few == (down if part.k_major else v)
                     met.add((*x, s))
-        assert len(met) == part.lines * part.depth * part.few
+        assert len(met) == part.mn_extent * part.tile_k * part.few
 
 
 def mma(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -191,8 +191,8 @@ def word(words: np.ndarray, which) -> np.ndarray:
 def test_fragments_meet_their_own_numbers(few, k_major):
     """A block's step, thread by thread, with mma done as the PTX manual says it is."""
     warps, rng = Warps(few, k_major), np.random.default_rng()
-    wide, small = rng.normal(size=(warps.lines, warps.depth)), rng.normal(size=(few, warps.depth))
-    result = np.zeros((warps.lines, few))
+    wide, small = rng.normal(size=(warps.mn_extent, warps.tile_k)), rng.normal(size=(few, warps.tile_k))
+    result = np.zeros((warps.mn_extent, few))
     further, small_further, of = (f.args[0] for f in (mma_step(warps), small_step(warps), holder(warps)))
     for warp in range(warps.warps):
         loaded: list[list[np.ndarray]] = [[], []]
@@ -212,7 +212,7 @@ def test_fragments_meet_their_own_numbers(few, k_major):
             runs = [small[row + down, along + deeper : along + deeper + CHUNK] for down, deeper in steps]
             loaded[1].append(np.concatenate(runs).reshape(-1, 2))
         a, b = map(np.stack, loaded)
-        acc = np.zeros((32, warps.sums))
+        acc = np.zeros((32, warps.accumulators))
         for a_tiles, b_tiles in zip(wide_words(warps), small_words(warps)):
             for i, j in itertools.product(range(warps.tiles), range(warps.columns)):
                 left, right = (

@@ -173,7 +173,7 @@ def off(types: tuple[DType, DType, DType]) -> float:
     return HALVES.get(out, 2e-4 if a is f32 else 2e-3)
 
 
-BYTES = [v for v in IDS if "split" not in v and next(t for t in TILINGS if f"_{t}." in v).sums_by_slices]
+BYTES = [v for v in IDS if "split" not in v and next(t for t in TILINGS if f"_{t}." in v).can_promote]
 
 
 @pytest.mark.spec("D10")

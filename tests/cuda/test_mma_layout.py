@@ -29,7 +29,7 @@ from machines.mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
 from aicf.cuda_kernels.gemm.mma import Tiling
-from aicf.cuda_kernels.gemm.mma_body import layout_of, sums_of, thread_tile_of
+from aicf.cuda_kernels.gemm.mma_body import column_places, layout_of, thread_tile_of
 from aicf.cuda_kernels.gemm.mma_stages import Fragments, StageLoad, Stored
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
@@ -52,7 +52,7 @@ SLICES = [
 
 def offsets(stored: Stored) -> np.ndarray:
     """Of each element, (lines, depth). What `Stored.offset` computes, where it calls a plain function."""
-    swizzle, line, k = stored.swizzle().args[0], *np.indices((stored.lines, stored.depth))
+    swizzle, line, k = stored.swizzle().args[0], *np.indices((stored.mn, stored.k))
     row, along = (k, line) if stored.mn_major else (line, k)
     return row * stored.row + (along * stored.itemsize ^ swizzle(row))
 
@@ -89,9 +89,9 @@ def test_every_byte_is_loaded_once(stored, width, threads):
 def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
     """And from where the elements are that the manual says a thread has."""
     part, at, half = Fragments(stored, count, first), offsets(stored), 16 // stored.itemsize
-    if 16 * count > stored.lines:
+    if 16 * count > stored.mn:
         pytest.skip("no such part")
-    for corner in range(0, stored.lines, 16 * count):
+    for corner in range(0, stored.mn, 16 * count):
         start = [in_python(part.lane())(lane) for lane in LANES]
         base = [int(at[corner + line, k]) for line, k in start]
         for step, fragments in enumerate(part.places):
@@ -121,9 +121,9 @@ def test_sums_of_columns_meet_those_of_the_other_rows(tiling):
     """Every element of a tile once, in the sum of its column; every sum in a place of its own."""
     across, m, n = tiling.warps_n, tiling.m, tiling.n
     thread_tile, warp_m, warp_n = thread_tile_of(tiling), m // tiling.warps_m, n // across
-    place, at = layout_of(tiling).element(), in_python(sums_of(tiling))
+    place, at = layout_of(tiling).element(), in_python(column_places(tiling))
     tile = np.random.default_rng().normal(size=(m, n))
-    shared, met = np.full(thread_tile.lines * n, np.nan), np.zeros((m, n), int)
+    shared, met = np.full(thread_tile.column_threads * n, np.nan), np.zeros((m, n), int)
     for thread in range(tiling.threads):
         lane, warp = thread % 32, thread // 32
         sums = np.zeros(max(thread_tile.columns) + 1)
@@ -138,7 +138,7 @@ def test_sums_of_columns_meet_those_of_the_other_rows(tiling):
             shared[to] = total
     assert (met == 1).all()
     np.testing.assert_allclose(
-        shared.reshape(thread_tile.lines, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
+        shared.reshape(thread_tile.column_threads, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
     )
     assert 4 * shared.size <= tiling.shared(2)
 

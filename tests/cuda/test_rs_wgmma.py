@@ -23,7 +23,7 @@ from aicf.cuda_kernels.gemm import rs_wgmma
 from aicf.cuda_kernels.gemm.rs_wgmma import RS_TILINGS, SPLIT
 from aicf.cuda_kernels.gemm.split_k import KSplit
 from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
-from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_line, register_operand_place
+from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_mn, register_operand_place
 from aicf.registry.select import select
 from aicf.registry.variant import KernelVariant, Out
 from aicf.rows import RegionSpec
@@ -86,7 +86,7 @@ def test_tiles_are_of_the_lines_in_registers():
 
 def test_a_warp_reads_all_banks():
     """Half of it at a time, and every word of 64 lines and 32 k once."""
-    place, line = in_python(register_operand_place()), in_python(register_operand_line())
+    place, line = in_python(register_operand_place()), in_python(register_operand_mn())
     seen = {}
     for warp in range(4):
         for k, at in enumerate(PLACES):
@@ -142,7 +142,7 @@ def test_every_part_goes_where_it_belongs(t, ta, tb):
     Machine(seed).launch(launch, [a.ravel(), b.ravel()], [out], 1)
     a, b = a.T if ta else a, b.T if tb else b
     for i, part in enumerate(out.reshape(split.number, m, n)):
-        of_k = slice(i * split.depth, (i + 1) * split.depth)
+        of_k = slice(i * split.k, (i + 1) * split.k)
         np.testing.assert_array_equal(part, a[:, of_k] @ b[of_k], f"part {i}, seed {seed}")
 
 

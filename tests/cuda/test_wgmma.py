@@ -83,8 +83,8 @@ def test_takes_words_and_bytes(types):
     r = other(37, 53, 29, types)
     for t in TILINGS:
         reject = VARIANTS[f"gemm_wgmma_{t}"].supported(r, H200)
-        assert reject is None if takes(t, types) else "fp8 sums take turns" in str(reject), reject
-    assert {str(t) for t in TILINGS if t.sums_by_slices} == {
+        assert reject is None if takes(t, types) else "fp8 accumulators are promoted" in str(reject), reject
+    assert {str(t) for t in TILINGS if t.can_promote} == {
         "256x128", "256x128_cluster2", "128x192", "128x128", "128x128_cluster2", "128x64", "64x128", "64x64",
         "128x128_cluster_split2", "128x64_cluster_split2",
     }  # fmt: skip
@@ -170,7 +170,7 @@ def test_shared_memory_and_registers_suffice(t, staged):
     assert t.buffers(staged) in (2 * staged, max(2, staged) * (staged > 0)), "two subtiles at least"
     per_thread = 65536 // (t.threads * t.blocks) // 8 * 8
     if t.registers is None:
-        assert min(per_thread, 255) >= t.sums + 90
+        assert min(per_thread, 255) >= t.accumulators + 90
     else:
         keep, take = t.registers
         assert keep % 8 == take % 8 == 0 and 24 <= keep <= per_thread <= take <= 256
@@ -264,7 +264,7 @@ def test_compiles_without_spills_or_serialized_products(t, order, dtype, then):
     compiled(t, region_of(order, dtype, then))
 
 
-NARROW = list(itertools.product([t for t in TILINGS if t.sums_by_slices], OTHERS[1:], EPILOGUES))
+NARROW = list(itertools.product([t for t in TILINGS if t.can_promote], OTHERS[1:], EPILOGUES))
 NARROW = [c for c in NARROW if c[0] in ADDING[c[2]]]
 WIDE = [c for c in itertools.product(TILINGS, OTHERS[:1], EPILOGUES) if c[0] in ADDING[c[2]]]
 LINES = [*WIDE, *NARROW] if ALL else [*random.Random(0).sample(WIDE, 4), *random.Random(0).sample(NARROW, 6)]

@@ -145,7 +145,7 @@ def test_long_sums_of_bytes_are_kept_in_f32(monkeypatch):
         return float(np.abs(out / want - 1).max())
 
     assert error() < 2**-13
-    monkeypatch.setattr(wgmma_sums, "by_slices", lambda dtype: False)
+    monkeypatch.setattr(wgmma_sums, "promotes", lambda dtype: False)
     assert error() > 2**-11
     body.wgmma.cache_clear()
 
@@ -191,7 +191,7 @@ SAMPLE = {str(t): TRANSPOSES[i % 4] for i, t in enumerate(TILINGS)}
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("t, ta, tb", [
     pytest.param(t, *order, id=f"{t} {order}") for t in TILINGS for order in TRANSPOSES
-    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.sums <= 128 and t.cluster == t.cluster_split == 1)
+    if ALL or (order == SAMPLE[str(t)] and t.consumers * t.accumulators <= 128 and t.cluster == t.cluster_split == 1)
 ])  # fmt: skip
 def test_every_tiling_computes(t, ta, tb):
     run(t, product(*tiles_of(t), ta=ta, tb=tb), seed=random.randrange(2**32))

@@ -180,7 +180,7 @@ def test_words_of_a_row_are_distributed_beside_sums_of_columns():
 def test_words_are_distributed_where_registers_are_short():
     """Of fp8, beside sums of a slice; of heads, beside steps of two axes."""
     fp8, heads = other(64, 64, 64, OTHERS[1], activated), batches(64, 64, 64)["heads"]
-    found = [str(t) for t in TILINGS if t.sums_by_slices and are_distributed(t, fp8)]
+    found = [str(t) for t in TILINGS if t.can_promote and are_distributed(t, fp8)]
     assert found == ["256x128", "256x128_cluster2", "128x192"]
     assert [str(t) for t in TILINGS if are_distributed(t, heads)] == ["128x256", "128x256_cluster2"]
     assert not any(are_distributed(t, activated(64, 64, 64)) for t in TILINGS)

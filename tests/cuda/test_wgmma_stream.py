@@ -50,13 +50,13 @@ def work_tiles_of(block, blocks, tiles, steps):
     machine = Machine(0)
     machine.grid = blocks
     made = (bodies(machine).of(f) for f in work_units(gemm.epilogue(product(8, 8, 8), 2)))
-    plan_of, tile_of, slices_of, place_of = made
+    plan_of, tile_of, k_tiles_of, place_of = made
     walk = block, blocks, tiles, 1, steps, steps, 0, 0
     plan = plan_of(walk, (8, 8, 8))
     first, one, end, at = *plan[:3], plan[7]
     work_tiles = []
     for i in range(first, end):
-        begin, count = slices_of(i, 0, walk, plan)
+        begin, count = k_tiles_of(i, 0, walk, plan)
         work_tiles.append((tile_of(i, plan), [place_of(step, walk) for step in range(begin, begin + count)]))
     assert first in (0, 1) and one == 1 and at < end
     return work_tiles, first == 0, at - first if at else None

@@ -97,7 +97,7 @@ def other(m, n, k, types, make=product, **more):
 
 def takes(t, types):
     """Whether a tiling is for products of these types."""
-    return types[0] is f32 or t.sums_by_slices
+    return types[0] is f32 or t.can_promote
 
 
 def activated(m, n, k, dtype=f16, out=None, act="gelu", keep=("d", "z"), **more):

@@ -124,7 +124,7 @@ class Copies:
         into, row, column = (np.array(x) for x in zip(*(
             (i, 4 * run + e, h) for run, products in enumerate(quad.products) for i, e, h in products)))  # fmt: skip
         # of a sum, products come one after the other
-        rounds = np.array([np.flatnonzero(into == i) for i in range(quad.sums)]).T
+        rounds = np.array([np.flatnonzero(into == i) for i in range(quad.accumulators)]).T
 
         def multiply(acc: tuple, front: tuple, a: int, next_a: int, next_b: int) -> tuple:
             rows = [*front[columns:], *(x for place in quad.rows[ahead:] for x in load(moved(a, place)))]

@@ -32,7 +32,7 @@ def block_place(tile_m: int, tile_n: int, batch: int, split: bool = False) -> An
     """`place(block, sizes, a_steps, b_steps)`: (first row, first column, first elements of a and of b, k, origin); `origin`: of the matrix in its batch,
     see `finisher`.
 
-    Blocks of one product follow each other. sizes is (m, n, k, *batch), or (m, n, k, depth) of split-K, whose last split
+    Blocks of one product follow each other. sizes is (m, n, k, *batch), or (m, n, k, k of a split) of split-K, whose last split
     may be shorter; steps are along (*batch, m, k) and (*batch, k, n). Elements and rows are 64 bits wide.
     """
     origin = tile_origin(tile_m, tile_n)

@@ -1,7 +1,7 @@
 """How blocks of a cluster that share a tile divide k, and how they exchange sums: each block gets the others' sums of its own part
 of the columns, by way of its shared memory, and finishes these.
 
-Nobody waits before sending: a consumer's sums have slots in shared memory that nothing else uses, and a barrier there counts
+Nobody waits before sending: a consumer's accumulators have slots in shared memory that nothing else uses, and a barrier there counts
 their bytes. So there is one tile for each cluster, and no more.
 """
 
@@ -14,19 +14,19 @@ from ..ptx import barrier_init, expect, in_block, load_shared, send_remote, wait
 from ..tiles.tile import each, mapped, permute
 from .wgmma_tiling import WARPGROUP, Tiling
 
-RUN = 4  # sums that are sent together
+RUN = 4  # accumulators that are sent together
 RUN_BYTES = (
     4 * RUN * WARPGROUP
 )  # from one run of a thread's to its next: those of all threads lie side by side
 
 
 def divider(cluster_split: int) -> Any:
-    """`divide(slices, split)`: of (the first slice, how many) those of a split: none, where there are fewer than splits."""
+    """`divide(k_tiles, split)`: of (the first K-tile, how many) those of a split: none, where there are fewer than splits."""
     if cluster_split == 1:
-        return device(lambda slices, split: slices)
+        return device(lambda k_tiles, split: k_tiles)
 
-    def divide(slices, split):
-        begin, count = slices
+    def divide(k_tiles, split):
+        begin, count = k_tiles
         first = uint32(uint32(count) * uint32(split) // uint32(cluster_split))
         last = uint32(uint32(count) * uint32(split + uint32(1)) // uint32(cluster_split))
         return uint32(begin + first), uint32(last - first)
@@ -51,7 +51,7 @@ def barriers_of_cluster_split(tiling: Tiling, staged: bool) -> Any:
 
 
 def gatherer(tiling: Tiling, staged: bool) -> Any:
-    """`gather(acc, base, group, member, split)`: of sums over a split of k, as `multiply_k_tiles` says, all of those of this
+    """`gather(acc, base, group, member, split)`: of accumulators over a split of k, as `multiply_k_tiles` says, all of those of this
     block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before."""
     if tiling.cluster_split == 1:
         return device(lambda acc, base, group, member, split: acc)

@@ -1,7 +1,7 @@
 """Sums of columns beside a product, such as a bias's gradient: what they add to its kernel, and the launch behind it.
 
 Each block adds up its tile's rows of what the map hands on, while they are in registers. Where there is one row of tiles that
-is the result; else each writes a line of f32 to the workspace, or a few, and a small launch adds up these lines. The order is
+is the result; else each writes a row of f32 to the workspace, or a few, and a small launch adds up these rows. The order is
 fixed, so results repeat exactly.
 """
 
@@ -20,8 +20,8 @@ from ..rows.reduce import EFFICIENCY, RESIDENT, TREE_US, chain_us, lanes_for, pa
 TAKES = "gemm+reduce", "gemm+map+reduce"
 
 
-def _lines(region: RegionSpec, tile_m: int, each: int) -> tuple[RegionProgram, int, int] | None:
-    """(the region, lines, columns), if there are sums. `each`: lines that tiles of tile_m rows leave."""
+def _partial_rows(region: RegionSpec, tile_m: int, each: int) -> tuple[RegionProgram, int, int] | None:
+    """(the region, rows, columns), if there are sums. `each`: rows that tiles of tile_m rows leave."""
     program = read(region)
     assert isinstance(program, RegionProgram) and isinstance(program.core, Gemm)
     if program.epilogue_reduction is None:
@@ -30,61 +30,61 @@ def _lines(region: RegionSpec, tile_m: int, each: int) -> tuple[RegionProgram, i
 
 
 def workspace(region: RegionSpec, tile_m: int, each: int = 1) -> int:
-    found = _lines(region, tile_m, each)
+    found = _partial_rows(region, tile_m, each)
     return 0 if found is None or found[1] == 1 else found[1] * found[2] * f32.itemsize
 
 
 def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> Cost:
-    """The cost of a product, and of sums beside it: two barriers of a block, and a launch over lines, if there are several, which
+    """The cost of a product, and of sums beside it: two barriers of a block, and a launch over rows, if there are several, which
     are in the L2 cache still."""
-    if (found := _lines(region, tile_m, each)) is None:
+    if (found := _partial_rows(region, tile_m, each)) is None:
         return cost
-    _, lines, columns = found
-    if lines == 1:
+    _, rows, columns = found
+    if rows == 1:
         return cost.plus(**{"column sums": 2 * BARRIER_US})
     width = _width(columns)
     again = roofline(
-        device, bytes=0, cached=lines * columns * f32.itemsize, flops=lines * columns, efficiency=EFFICIENCY,
+        device, bytes=0, cached=rows * columns * f32.itemsize, flops=rows * columns, efficiency=EFFICIENCY,
         blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, finish=TREE_US,
-        chain=chain_us(cdiv(lines, THREADS // width), CACHE_TRIP_US),
+        chain=chain_us(cdiv(rows, THREADS // width), CACHE_TRIP_US),
     )  # fmt: skip
     return cost.plus(**{"column sums": again.us - early_us(device) + 2 * BARRIER_US})
 
 
 def launches(region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> list[Launch]:
-    """What follows the product's: one that adds up the lines, if there are several."""
-    if (found := _lines(region, tile_m, each)) is None or found[1] == 1:
+    """What follows the product's: one that adds up the rows, if there are several."""
+    if (found := _partial_rows(region, tile_m, each)) is None or found[1] == 1:
         return []
     from ..rows.reduce_body import Side, columns
 
-    program, lines, count = found
+    program, rows, count = found
     assert program.epilogue_reduction is not None
     width = _width(count)
-    given, read_lines = partial_side(f32, (lines * count, count, 1))
+    given, read_rows = partial_side(f32, (rows * count, count, 1))
     sink = Side(_copy(program.epilogue_reduction.dtype), (), (program.epilogue_reduction.dtype,), ())
     kernel = columns("sum", f32, given, sink, width, False)
     tiles = cdiv(count, width)
-    numbers = Num(lines), Num(count), Num(1), Num(lines), Num(lines, f32)
+    numbers = Num(rows), Num(count), Num(1), Num(rows), Num(rows, f32)
     results = (), (Out(program.epilogue_reduction.result),), ()
-    return [Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*read_lines, *results, *numbers))]
+    return [Launch(kernel, grid_for(tiles * THREADS), (THREADS,), (*read_rows, *results, *numbers))]
 
 
 def pointers(region: RegionSpec, tile_m: int, each: int = 1) -> tuple[Out | Work, ...]:
     """Where a product's kernel writes its sums."""
-    if (found := _lines(region, tile_m, each)) is None:
+    if (found := _partial_rows(region, tile_m, each)) is None:
         return ()
-    program, lines, _ = found
+    program, rows, _ = found
     assert program.epilogue_reduction is not None
-    return (Out(program.epilogue_reduction.result) if lines == 1 else Work(),)
+    return (Out(program.epilogue_reduction.result) if rows == 1 else Work(),)
 
 
 def written(region: RegionSpec, tile_m: int, each: int = 1) -> DType | None:
     """And in which type."""
-    if (found := _lines(region, tile_m, each)) is None:
+    if (found := _partial_rows(region, tile_m, each)) is None:
         return None
-    program, lines, _ = found
+    program, rows, _ = found
     assert program.epilogue_reduction is not None
-    return program.epilogue_reduction.dtype if lines == 1 else f32
+    return program.epilogue_reduction.dtype if rows == 1 else f32
 
 
 def _width(columns: int) -> int:

@@ -49,7 +49,7 @@ class Epilogue:
     width  over 1: runs are whole, what walks along them is aligned, and no column stride is GIVEN
     batch  axes of the batch, at most 2
     split  the batch is of splits of k
-    sums   where the expression has one result more than there are stores: columns of that are added up, and written so
+    column_sums  where the expression has one result more than there are stores: columns of that are added up, and written so
     scaled alpha is not 1
     """
 
@@ -62,13 +62,13 @@ class Epilogue:
     width: int = 1
     batch: int = 0
     split: bool = False
-    sums: DType | None = None
+    column_sums: DType | None = None
     scaled: bool = True
 
     @property
     def outside(self) -> tuple[Any, ...] | None:
         """What a run outside of the results adds to sums."""
-        return None if self.sums is None else (np.float32(0),) * self.width
+        return None if self.column_sums is None else (np.float32(0),) * self.width
 
     def __str__(self) -> str:
         suffixes = (
@@ -78,14 +78,14 @@ class Epilogue:
             ("c", self.c),
             (self.expression.name, self.expression.steps),
             (str(len(self.stores)), len(self.stores) > 1),
-            (f"sums_{self.sums}", self.sums is not None),
+            (f"sums_{self.column_sums}", self.column_sums is not None),
         )
         return "".join(f"_{name}" for name, on in suffixes if on)
 
 
 @functools.cache
 def finisher(epilogue: Epilogue) -> Any:
-    """`finish(r, q, products, n, scales, operands)`: from sums of products of row r, columns q and on, to stored results.
+    """`finish(r, q, products, n, scales, operands)`: from accumulators of row r, columns q and on, to stored results.
 
     products  `width` f32
     scales    (alpha, beta)

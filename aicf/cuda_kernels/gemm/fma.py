@@ -1,6 +1,6 @@
-"""Variants for matrix products in exact f32 on Hopper's ordinary cores: TMA, a ring of slices, 128 sums to a thread.
+"""Variants for matrix products in exact f32 on Hopper's CUDA cores: TMA, a ring of K-tiles, 128 accumulators to a thread.
 
-Epilogues and results are those of simt.py, descriptors of operands those of wgmma.py: rows, of k or of lines, begin at multiples of
+Epilogues and results are those of simt.py, descriptors of operands those of wgmma.py: rows, K-major or MN-major, begin at multiples of
 16 bytes.
 """
 
@@ -39,7 +39,7 @@ PAD = 32
 NOTES = 8  # words: where a block works
 SLACK = 1024  # to begin at a multiple of 1024
 # What follows was measured on an H200, and so were tilings' efficiencies.
-START_US = 1.5  # until the first slice is there
+START_US = 1.5  # until the first K-tile is there
 ALONE = (
     0.1  # of a block's arithmetic, that it waits where no other block of its multiprocessor goes on meanwhile
 )
@@ -48,9 +48,9 @@ GROUP_SUM_US = 1.0  # for sums of warp groups to be added up in shared memory
 
 @dataclass(frozen=True)
 class Tiling(gemm.Tile):
-    """A tile for a block, 64 x 64 of it for each of its warps, in slices `step` deep.
+    """A tile for a block, 64 x 64 of it for each of its warps, in K-tiles `step` deep.
 
-    raws    slices of rows of k, that a warp group has in shared memory beside two of rows of lines
+    raws    K-major stages, that a warp group has in shared memory beside two MN-major ones
     warp_groups  that each have the whole tile and every so many slices of k (sliced-K)
     """
 
@@ -62,13 +62,13 @@ class Tiling(gemm.Tile):
 
     def least(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Of `cost`: a launch, and the arithmetic of whole tiles."""
-        even = self.even_us(gemm.problem(region)[0], device) if gemm.depth(region) else 0.0
+        even = self.even_us(gemm.problem(region)[0], device) if gemm.k_of(region) else 0.0
         return one_launch(region, device) + max(START_US, even)
 
     def product_cost(
         self, gemm_: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
     ) -> Cost:
-        """As a Tile's; but slices are there in time."""
+        """As a Tile's; but K-tiles are there in time."""
         (blocks,) = gemm.grid(gemm_, self.m, self.n)
         speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
         multiply = 2.0 * self.m * self.n * gemm_.k / speed if speed else 0.0
@@ -103,21 +103,21 @@ class Tiling(gemm.Tile):
 
     @property
     def ahead(self) -> int:
-        """Slices that are brought before the first is multiplied."""
+        """K-tiles that are brought before the first is multiplied."""
         return 1 + self.raws
 
     @property
     def stage_bytes(self) -> int:
-        """That come for a slice."""
+        """That come for a K-tile."""
         return (self.m + self.n) * self.step * f32.itemsize
 
-    def transposed_bytes(self, lines: int) -> int:
-        """Of a slice of so many lines that was transposed: each k has its lines, and PAD bytes, so that four k lie in banks of their own."""
-        return cdiv(self.step * (lines * f32.itemsize + PAD), 1024) * 1024
+    def transposed_bytes(self, tile_mn: int) -> int:
+        """Of a K-tile of such an extent that was transposed: each k has a row, and PAD bytes, so that four k lie in banks of their own."""
+        return cdiv(self.step * (tile_mn * f32.itemsize + PAD), 1024) * 1024
 
-    def ring_bytes(self, lines: int) -> int:
-        """Of the stages of an operand: two for transposed slices, and others."""
-        return 2 * self.transposed_bytes(lines) + self.raws * self.step * lines * f32.itemsize
+    def ring_bytes(self, tile_mn: int) -> int:
+        """Of the stages of an operand: two for transposed K-tiles, and others."""
+        return 2 * self.transposed_bytes(tile_mn) + self.raws * self.step * tile_mn * f32.itemsize
 
     @property
     def warp_group_bytes(self) -> int:
@@ -143,7 +143,7 @@ class Tiling(gemm.Tile):
 class Order:
     """How an operand lies.
 
-    k_major  rows of k; otherwise of lines
+    k_major  otherwise MN-major
     axes    of the batch, that it has a matrix for each index of
     """
 
@@ -154,9 +154,9 @@ class Order:
         return ("k" if self.k_major else "l") + "".join(map(str, self.axes))
 
 
-def slices_of(operand: Operand, lines: int, step: int) -> TensorMap:
-    """Of `lines`, `step` of k deep."""
-    box = (step, lines) if operand.k_major else (lines, step)
+def k_tile_map(operand: Operand, tile_mn: int, step: int) -> TensorMap:
+    """Of `tile_mn` x `step` of k."""
+    box = (step, tile_mn) if operand.k_major else (tile_mn, step)
     extents = operand.extents + tuple(extent for extent, _ in operand.batch)
     pitches = operand.pitch, *(pitch for _, pitch in operand.batch)
     swizzle, ones = step * f32.itemsize if operand.k_major else 0, (1,) * len(operand.batch)
@@ -197,9 +197,9 @@ def _fma(tiling: Tiling) -> KernelVariant:
         "gemm", id=f"cuda.gemm_fma_{tiling}.v1", takes=gemm.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
     )  # fmt: skip
     class Fma:
-        __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep slices brought by TMA.
+        __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep K-tiles brought by TMA.
 
-        Parallel over tiles{" and, within a block, slices of k" * (warp_groups > 1)}; a thread has 16 x 8 sums in registers. 2MNK flops, edges padded to whole tiles.
+        Parallel over tiles{" and, within a block, slices of k" * (warp_groups > 1)}; a thread has 16 x 8 accumulators in registers. 2MNK flops, edges padded to whole tiles.
         Bytes: both operands once per tile they meet. Limit: the f32 rate.
         """
 
@@ -247,8 +247,8 @@ def _launch(tiling: Tiling, region: RegionSpec, split: gemm_split.KSplit | None 
         finish = gemm.epilogue(region, RUN, tiling.m)
     else:
         finish, tiles = gemm_split.raw(region, RUN), tiles * split.number
-        operands, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.depth, i32)), gemm_split.UNSCALED
-    maps = slices_of(a, tiling.m, tiling.step), slices_of(b, tiling.n, tiling.step)
+        operands, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.k, i32)), gemm_split.UNSCALED
+    maps = k_tile_map(a, tiling.m, tiling.step), k_tile_map(b, tiling.n, tiling.step)
     body = fma(tiling, Order(a.k_major, a.axes), Order(b.k_major, b.axes), finish)
     return Launch(body, (tiles,), (tiling.threads,), (maps, operands, sizes, scales), tiling.shared)
 

@@ -1,16 +1,16 @@
-"""Matrix products in exact f32 for Hopper: the tensor memory accelerator brings slices of the operands, threads multiply them out
-of shared memory by fused multiply-adds, 128 sums each.
+"""GEMM in exact f32 for Hopper: the tensor memory accelerator brings K-tiles of the operands, threads multiply them out
+of shared memory by fused multiply-adds, 128 accumulators each.
 
-    shared memory   for each warp group a ring of stages, slices of a with those of b behind them; three barriers a stage
-    full[stage]     a slice has arrived: one arrival by the warp group's first thread, and as many bytes as it asked for
-    transposed[stage]   rows of k of a slice have become rows of lines: an arrival by each thread of the warp group
-    empty[stage]    a slice has been multiplied: an arrival by each thread of the warp group
-    warp groups     take slices in turns (sliced-K); in the end their sums are added up, in the order of the groups
+    shared memory   for each warp group a ring of stages, K-tiles of a with those of b behind them; three barriers a stage
+    full[stage]     a K-tile has arrived: one arrival by the warp group's first thread, and as many bytes as it asked for
+    transposed[stage]   K-major rows of a K-tile have become MN-major rows: an arrival by each thread of the warp group
+    empty[stage]    a K-tile has been multiplied: an arrival by each thread of the warp group
+    warp groups     take K-tiles in turns (sliced-K); in the end their accumulators are added up, in the order of the groups
 
-There is no producer: its registers would be missed. The first thread of a warp group asks for a slice when the warp group has read what lies there.
+There is no producer: its registers would be missed. The first thread of a warp group asks for a K-tile when the warp group has read what lies there.
 
-Slices are multiplied as rows of lines. An operand that lies so in memory comes so, into any stage. Of one that has rows of k these come
-into stages behind the first two, and halfway through a slice the warp group's threads transpose the next one, 4 x 4 numbers at a time, into one of
+K-tiles are multiplied as MN-major rows. An operand that lies so in memory comes so, into any stage. Of one that has K-major rows these come
+into stages behind the first two, and halfway through a K-tile the warp group's threads transpose the next one, 4 x 4 numbers at a time, into one of
 the first two: of 16 loads and stores for 4096 multiply-adds. On both sides 16 bytes change places, so that eight lanes find all banks.
 Lanes of a product are numbered so that pairs of them read the same run: two pairs of quarters of a warp then go together.
 """
@@ -72,7 +72,7 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
         tiling.warps_threads,
     )
     barriers_at, notes_at, warps_m = tiling.barriers_at, tiling.notes_at, tiling.warps_m
-    slots, depth, eights, ahead = warp_groups * stages, tiling.step, tiling.step // 8, tiling.ahead
+    slots, tile_k, eights, ahead = warp_groups * stages, tiling.step, tiling.step // 8, tiling.ahead
     empty = 8 * slots
     a_eight, b_eight = 8 * pitch_of(a_order, tile_m), 8 * pitch_of(b_order, tile_n)
     reads = quad_of(ROWS, COLUMNS, places(a_order, tile_m, LANES_M), places(b_order, tile_n, LANES_N))
@@ -104,8 +104,8 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
         return outside
 
     own = tuple(range(COLUMNS)) * rows_each
-    lines = warps_m * LANES_M * warp_groups
-    thread_tile = ThreadTile(tile_m, tile_n, own, RUN, RUN * LANES_N, lines, tiling.threads)
+    column_threads = warps_m * LANES_M * warp_groups
+    thread_tile = ThreadTile(tile_m, tile_n, own, RUN, RUN * LANES_N, column_threads, tiling.threads)
     write = writer(epilogue, thread_tile, write_run)
 
     def kernel(maps, operands, sizes, scales):
@@ -129,13 +129,13 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
             keep_origin(notes, origin)
         cuda.syncthreads()
         griddepcontrol_wait()
-        # slices that this warp group takes, every `warp_groups`th from its own number on; and eights of k in them
+        # K-tiles that this warp group takes, every `warp_groups`th from its own number on; and eights of k in them
         warp_group, k = uint32(thread // uint32(warps_threads)), uint32(notes[notes_at + 2])
-        slices = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
-        count = uint32(uint32(slices + uint32(warp_groups - 1) - warp_group) // uint32(warp_groups))
+        k_tiles = uint32(uint32(k + uint32(tile_k - 1)) // uint32(tile_k))
+        count = uint32(uint32(k_tiles + uint32(warp_groups - 1) - warp_group) // uint32(warp_groups))
         total = uint32(count * uint32(eights))
-        if uint32(warp_group + count * uint32(warp_groups)) == uint32(slices + uint32(warp_groups - 1)):
-            total = uint32(total - (slices * uint32(eights) - uint32(k + uint32(7)) // uint32(8)))
+        if uint32(warp_group + count * uint32(warp_groups)) == uint32(k_tiles + uint32(warp_groups - 1)):
+            total = uint32(total - (k_tiles * uint32(eights) - uint32(k + uint32(7)) // uint32(8)))
         acc = start
         if count > 0:
             if thread % uint32(warps_threads) == 0:
@@ -177,15 +177,15 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
                     tell(uint32(full + uint32(empty)))
         thread = uint32(apart(thread))
         warp_group, member = uint32(thread // uint32(warps_threads)), uint32(thread % uint32(warps_threads))
-        sums = reduce_groups(acc, base, warp_group, member)
+        reduced = reduce_groups(acc, base, warp_group, member)
         row0, column0 = np.int64(notes[notes_at]), np.int64(notes[notes_at + 1])
         warp_row, warp_column, lane_row, lane_column = lane_of(member)
         row = row0 + int32(warp_row * uint32(WARP_TILE) + lane_row * uint32(RUN))
         first = int32(warp_column * uint32(WARP_TILE) + lane_column * uint32(RUN))
         env = (row, column0 + first, int32(warp_group), m, n, scales, operands + (origin_of(notes, sizes),))
-        line = int32(uint32(warp_group * uint32(warps_m) + warp_row) * uint32(LANES_M) + lane_row)
+        which = int32(uint32(warp_group * uint32(warps_m) + warp_row) * uint32(LANES_M) + lane_row)
         words = cuda.shared.array(0, float32)  # the same memory
-        write(sums, env, words, thread, line * tile_n + first, (row0, column0), n, operands)
+        write(reduced, env, words, thread, which * tile_n + first, (row0, column0), n, operands)
 
     kernel.__name__ = f"gemm_fma_{tiling}_{a_order}{b_order}{epilogue}"
     kernel.blocks_per_sm = tiling.blocks_per_sm
@@ -197,10 +197,10 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
 
 
 def _group_reduction(tiling: Tiling) -> Any:
-    """`reduce_groups(acc, base, warp_group, member)`: of the sums of all warp groups, added up in order, those that this one finishes: rows of its threads
+    """`reduce_groups(acc, base, warp_group, member)`: of the accumulators of all warp groups, added up in order, those that this one finishes: rows of its threads
     that follow those of the one before.
 
-    Of a single warp group as well: sums that leave as runs of four would be given neighbouring registers, in the banks that their
+    Of a single warp group as well: accumulators that leave as runs of four would be given neighbouring registers, in the banks that their
     columns are in. As runs whose neighbours have changed places, they are given the others.
     """
     warp_groups, warps_threads = tiling.warp_groups, tiling.warps_threads
@@ -224,13 +224,13 @@ def _group_reduction(tiling: Tiling) -> Any:
 
     def reduce_groups(acc, base, warp_group, member):
         here = uint32(base + uint32(16) * member)
-        cuda.syncthreads()  # nobody reads slices any more
+        cuda.syncthreads()  # nobody reads K-tiles any more
         put(acc, uint32(here + warp_group * uint32(warp_group_bytes)))
         cuda.syncthreads()
         own = uint32(here + warp_group * uint32(count // RUN * apart))
-        sums = get(nothing, own)
+        total = get(nothing, own)
         for other in range(1, warp_groups):
-            sums = add(sums, uint32(own + uint32(other * warp_group_bytes)))
-        return sums
+            total = add(total, uint32(own + uint32(other * warp_group_bytes)))
+        return total
 
     return device(reduce_groups)

@@ -1,4 +1,4 @@
-"""Slices of the operands of fma.py: where they lie in shared memory, how they come there, and how rows of k become rows of lines."""
+"""K-tiles of the operands of fma.py: where they lie in shared memory, how they come there, and how K-major becomes MN-major."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .fma import PAD, WARP_TILE, Order, Tiling
 # --- where things lie -------------------------------------------------------------------------------------------------
 
 
-def pitch_of(order: Order, lines: int) -> int:
-    """Bytes from a k to the next one, of a slice that is multiplied."""
-    return 4 * lines + PAD * order.k_major
+def pitch_of(order: Order, tile_mn: int) -> int:
+    """Bytes from a k to the next one, of a K-tile that is multiplied."""
+    return 4 * tile_mn + PAD * order.k_major
 
 
-def places(order: Order, lines: int, lanes: int) -> Callable[[int, int], Place]:
-    """The Place of a thread's run of a quad, by its first line and k: its runs are `lanes` runs apart."""
-    pitch = pitch_of(order, lines)
-    return lambda line, k: (0, line // RUN * lanes * 16 + k * pitch)
+def places(order: Order, tile_mn: int, lanes: int) -> Callable[[int, int], Place]:
+    """The Place of a thread's run of a quad, by its first m or n and k: its runs are `lanes` runs apart."""
+    pitch = pitch_of(order, tile_mn)
+    return lambda mn, k: (0, mn // RUN * lanes * 16 + k * pitch)
 
 
 def lanes_of(tiling: Tiling) -> Any:
@@ -41,7 +41,7 @@ def lanes_of(tiling: Tiling) -> Any:
 
 
 def locator(tiling: Tiling, a_order: Order, b_order: Order) -> Any:
-    """`locate(base, thread, number)`: where the lines of a thread begin in the number-th slice of its warp group, of a and of b."""
+    """`locate(base, thread, number)`: where the rows of a thread begin in the number-th K-tile of its warp group, of a and of b."""
     lane_of, warps_threads = lanes_of(tiling), tiling.warps_threads
     _, a_lies = stages_of(tiling, a_order, True)
     _, b_lies = stages_of(tiling, b_order, False)
@@ -59,9 +59,9 @@ def locator(tiling: Tiling, a_order: Order, b_order: Order) -> Any:
 
 
 def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
-    """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th slice of a warp group is brought to, and where it is
-    multiplied from. Rows of k come behind the two stages for transposed slices; but those of the first slice to the first, which is free."""
-    lines, stages, raws, warp_group_bytes = (
+    """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th K-tile of a warp group is brought to, and where it is
+    multiplied from. K-major rows come behind the two stages for transposed K-tiles; but those of the first K-tile to the first, which is free."""
+    tile_mn, stages, raws, warp_group_bytes = (
         tiling.m if is_a else tiling.n,
         tiling.stages,
         tiling.raws,
@@ -69,8 +69,8 @@ def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
     )
     start, transposed, nbytes = (
         0 if is_a else tiling.ring_bytes(tiling.m),
-        tiling.transposed_bytes(lines),
-        4 * lines * tiling.step,
+        tiling.transposed_bytes(tile_mn),
+        4 * tile_mn * tiling.step,
     )
 
     def at(base, warp_group, offset):
@@ -101,7 +101,7 @@ def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
 
 
 def barriers_of(tiling: Tiling) -> Any:
-    """`of(base, warp_group, number)`: the barrier that the number-th slice of a warp group arrives at, and the parity of its phase; those where it is
+    """`of(base, warp_group, number)`: the barrier that the number-th K-tile of a warp group arrives at, and the parity of its phase; those where it is
     empty, and transposed, lie behind."""
     stages, barriers_at = tiling.stages, tiling.barriers_at
 
@@ -113,18 +113,18 @@ def barriers_of(tiling: Tiling) -> Any:
     return device(of)
 
 
-# --- slices -----------------------------------------------------------------------------------------------------------
+# --- K-tiles ----------------------------------------------------------------------------------------------------------
 
 
 def bringer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Any:
-    """`bring(base, warp_group, number, maps, sizes, notes)`: asks for the number-th slice of a warp group."""
+    """`bring(base, warp_group, number, maps, sizes, notes)`: asks for the number-th K-tile of a warp group."""
     announce, barrier_of, nbytes, warp_groups = (
         expect(),
         barriers_of(tiling),
         tiling.stage_bytes,
         tiling.warp_groups,
     )
-    notes_at, depth, split = tiling.notes_at, tiling.step, epilogue.split
+    notes_at, tile_k, split = tiling.notes_at, tiling.step, epilogue.split
     bring_a, bring_b, (_, point_of, _) = (
         _loader(a_order),
         _loader(b_order),
@@ -136,7 +136,7 @@ def bringer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) 
         full, _ = barrier_of(base, warp_group, number)
         announce(full, uint32(nbytes))
         point = point_of(notes)
-        k = int32((warp_group + number * uint32(warp_groups)) * uint32(depth))
+        k = int32((warp_group + number * uint32(warp_groups)) * uint32(tile_k))
         if split:
             k = int32(k + point[0] * sizes[3])
         bring_a(a_arrives(base, warp_group, number), maps[0], full, int32(notes[notes_at]), k, point)
@@ -146,25 +146,25 @@ def bringer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) 
 
 
 def _loader(order: Order) -> Any:
-    """`bring(to, map, ready, line, k, point)`: a slice of an operand."""
+    """`bring(to, map, ready, mn, k, point)`: a K-tile of an operand."""
     load, axes = load_box(2 + len(order.axes)), order.axes
-    coordinates = device((lambda line, k: (k, line)) if order.k_major else (lambda line, k: (line, k)))
+    coordinates = device((lambda mn, k: (k, mn)) if order.k_major else (lambda mn, k: (mn, k)))
     if not axes:
-        return device(lambda to, map, ready, line, k, point: load(to, map, ready, *coordinates(line, k)))
+        return device(lambda to, map, ready, mn, k, point: load(to, map, ready, *coordinates(mn, k)))
     x, y = axes[0], axes[-1]
     if len(axes) == 1:
         return device(
-            lambda to, map, ready, line, k, point: load(to, map, ready, *coordinates(line, k), point[x])
+            lambda to, map, ready, mn, k, point: load(to, map, ready, *coordinates(mn, k), point[x])
         )
     return device(
-        lambda to, map, ready, line, k, point: load(to, map, ready, *coordinates(line, k), point[x], point[y])
+        lambda to, map, ready, mn, k, point: load(to, map, ready, *coordinates(mn, k), point[x], point[y])
     )
 
 
 def transposer(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
-    """(`transpose(base, thread, number)`: a warp group's threads transpose what comes as rows of k of its number-th slice, when it has come and the one
-    before the last is multiplied; where, behind full, the barrier is that tells that a slice may be multiplied; `room(base, warp_group,
-    number)`: until there is room for the slice that is brought when the number-th is the next).
+    """(`transpose(base, thread, number)`: a warp group's threads transpose what comes as K-major rows of its number-th K-tile, when it has come and the one
+    before the last is multiplied; where, behind full, the barrier is that tells that a K-tile may be multiplied; `room(base, warp_group,
+    number)`: until there is room for the K-tile that is brought when the number-th is the next).
     """
     wait, tell, barrier_of, warps_threads = wait_phase(), arrive(), barriers_of(tiling), tiling.warps_threads
     empty = 8 * tiling.warp_groups * tiling.stages
@@ -195,16 +195,16 @@ def transposer(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int
 
 
 def transpose_of(tiling: Tiling, order: Order, is_a: bool) -> Any:
-    """`transpose(base, warp_group, member, number)`: of one operand, by whole warps. A lane gets a k of four lines: the same word of each of the four
-    matrices that `ldmatrix` reads, whose rows are four k of a line. Rows of a matrix are of two fours of lines and four quads: they
+    """`transpose(base, warp_group, member, number)`: of one operand, by whole warps. A lane gets a k of four rows: the same word of each of the four
+    matrices that `ldmatrix` reads, whose rows are four k of a row. Rows of a matrix are of two fours of rows and four quads: they
     lie in different banks, and so do runs that eight lanes store."""
     if not order.k_major:
         return device(lambda base, warp_group, member, number: None)
-    lines = tiling.m if is_a else tiling.n
-    pitch, to_pitch, warps = 4 * tiling.step, pitch_of(order, lines), tiling.warps_threads // 32
+    tile_mn = tiling.m if is_a else tiling.n
+    pitch, to_pitch, warps = 4 * tiling.step, pitch_of(order, tile_mn), tiling.warps_threads // 32
     swizzle = (lambda row: row % 8) if pitch == 128 else (lambda row: row // 2 % 4)
-    # a warp has eight lines at a time, then those that lie behind all warps'; and 16 of k, or twice as many
-    steps = [(i, j) for i in range(lines // (8 * warps)) for j in range(tiling.step // 16)]
+    # a warp has eight rows at a time, then those that lie behind all warps'; and 16 of k, or twice as many
+    steps = [(i, j) for i in range(tile_mn // (8 * warps)) for j in range(tiling.step // 16)]
     sources = tuple((j * 64, i * 8 * warps * pitch) for i, j in steps)
     targets = tuple((0, i * 32 * warps + j * 16 * to_pitch) for i, j in steps)
     move, (arrives, lies), four_apart = (
@@ -216,15 +216,15 @@ def transpose_of(tiling: Tiling, order: Order, is_a: bool) -> Any:
 
     def transpose(base, warp_group, member, number):
         lane, warp = uint32(member % uint32(32)), uint32(member // uint32(32))
-        line, four, quad = (
+        row, four, quad = (
             uint32(lane >> uint32(3)),
             uint32(lane & uint32(1)),
             uint32(lane >> uint32(1) & uint32(3)),
         )
-        swizzled = uint32(line >> uint32(1)) if narrow else line
+        swizzled = uint32(row >> uint32(1)) if narrow else row
         chunk = uint32(quad ^ swizzled ^ four * uint32(four_apart))
-        at = uint32((line + four * uint32(4) + warp * uint32(8)) * uint32(pitch) + chunk * uint32(16))
-        k, to_four = uint32(line * uint32(4) + (lane & uint32(3))), uint32(lane >> uint32(2) & uint32(1))
+        at = uint32((row + four * uint32(4) + warp * uint32(8)) * uint32(pitch) + chunk * uint32(16))
+        k, to_four = uint32(row * uint32(4) + (lane & uint32(3))), uint32(lane >> uint32(2) & uint32(1))
         to = uint32(k * uint32(to_pitch) + (warp * uint32(2) + to_four) * uint32(16))
         move(uint32(arrives(base, warp_group, number) + at), uint32(lies(base, warp_group, number) + to))
 

@@ -20,18 +20,18 @@ from . import split_k as gemm_split
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
 ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
-FEW = 32  # sums of a thread: with more, there are no registers for numbers on their way
+FEW = 32  # accumulators of a thread: with more, there are no registers for numbers on their way
 CEILING = {
     8: 0.9,
     9: 0.65,
 }  # of the tensor cores' rate, that mma.sync reaches, by architecture; published figures
 CEILING_LATER = 0.3  # guess
 # What follows was measured on an H200.
-START_US = 0.8  # until the first slices are asked for, and from the last one to the results
-STEP_US = 0.1  # between slices: a barrier, and fragments on their way from shared memory
-COPIED_TRIP_US = 0.06  # of a slice's trip, what is not hidden, for each of those in flight
+START_US = 0.8  # until the first K-tiles are asked for, and from the last one to the results
+STEP_US = 0.1  # between K-tiles: a barrier, and fragments on their way from shared memory
+COPIED_TRIP_US = 0.06  # of a K-tile's trip, what is not hidden, for each of those in flight
 REGISTER_STAGED_US = (
-    0.55  # a slice, of numbers that go through registers: nobody else's arithmetic hides their trip
+    0.55  # a K-tile, of numbers that go through registers: nobody else's arithmetic hides their trip
 )
 COPY_US = (
     0.0016  # of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
@@ -43,8 +43,8 @@ REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes throu
 class Tiling:
     """A block of warps_m x warps_n warps computes an m x n tile.
 
-    depth   of k in a slice
-    stages  slices in shared memory, all but one of them on their way
+    tile_k  extent of a K-tile
+    stages  K-tiles in shared memory, all but one of them on their way
     blocks  for each multiprocessor: registers are limited for them
     """
 
@@ -52,24 +52,24 @@ class Tiling:
     n: int
     warps_m: int
     warps_n: int
-    depth: int
+    tile_k: int
     stages: int
     blocks: int
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.depth}"
+        return f"{self.m}x{self.n}x{self.tile_k}"
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
     @property
-    def sums(self) -> int:
+    def accumulators(self) -> int:
         """Of a thread."""
         return self.m * self.n // self.threads
 
     def shared(self, itemsize: int) -> int:
-        return ALIGNED + self.stages * (self.m + self.n) * self.depth * itemsize
+        return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * itemsize
 
     def resident(self, itemsize: int, device: DeviceSpec) -> int:
         """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
@@ -80,7 +80,7 @@ class Tiling:
 class Operand:
     """How a or b comes in.
 
-    mn_major  whether lines are contiguous, not k
+    mn_major  whether it is MN-major
     width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16
     """
 
@@ -99,12 +99,12 @@ def operands(region: RegionSpec) -> tuple[Operand, Operand]:
 
 
 def _operand(
-    name: str, matrix: TensorDesc, batch: list[int], lines: tuple[int, int], depth: tuple[int, int]
+    name: str, matrix: TensorDesc, batch: list[int], mn: tuple[int, int], k: tuple[int, int]
 ) -> Operand:
-    """`lines` and `depth` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
+    """`mn` and `k` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
     compute addresses with it."""
     made, size = [], matrix.dtype.itemsize
-    for mn_major, (inner, step), (_, pitch) in ((False, depth, lines), (True, lines, depth)):
+    for mn_major, (inner, step), (_, pitch) in ((False, k, mn), (True, mn, k)):
         runs = step == 1 or inner == 1
         width = gcd(WIDEST, matrix.alignment, size * gcd(*batch, pitch))
         made.append((runs, width, Operand(name, mn_major, width if runs else size)))
@@ -126,7 +126,7 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
         return None
 
     def strict(region: RegionSpec) -> Reject | None:
-        """Slices are summed from zero, and then added up: in an order that exact products don't have."""
+        """K-tiles are summed from zero, and then added up: in an order that exact products don't have."""
         if region.strict and precision is Precision.tf32x3:
             return Reject("strict", gemm_split.STRICT)
         return None
@@ -139,7 +139,7 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
 
 def _checks(region: RegionSpec, tiling: Tiling) -> Checks:
     for operand in operands(region):
-        if operand.width < NARROWEST and tiling.sums > FEW:
+        if operand.width < NARROWEST and tiling.accumulators > FEW:
             found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
             yield Reject("aligned", f"{found}, needs {NARROWEST}")
 
@@ -147,36 +147,36 @@ def _checks(region: RegionSpec, tiling: Tiling) -> Checks:
 def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, device: DeviceSpec) -> Cost:
     """Whole tiles of flops; operands once from memory and once per tile from the cache.
 
-    `stages` - 1 slices are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
+    `stages` - 1 K-tiles are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
     What is narrower than 16 bytes takes more copies, which warps issue in the place of products.
     """
     p, _ = gemm.problem(region)
     itemsize = p.dtype.itemsize
     (blocks,) = gemm.grid(p, tiling.m, tiling.n)
-    slices = max(1, cdiv(p.k, tiling.depth))
+    k_tiles = max(1, cdiv(p.k, tiling.tile_k))
     efficiency *= CEILING.get(device.arch[0], CEILING_LATER)
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
-    multiply = 2.0 * tiling.m * tiling.n * tiling.depth / speed if speed else 0.0
+    multiply = 2.0 * tiling.m * tiling.n * tiling.tile_k / speed if speed else 0.0
     resident = tiling.resident(itemsize, device)
     copies = 0.0
     staged_us = REGISTER_STAGED_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
-    for operand, lines in zip(operands(region), (tiling.m, tiling.n)):
+    for operand, mn_extent in zip(operands(region), (tiling.m, tiling.n)):
         nbytes, each = (
-            lines * tiling.depth * itemsize / 32,
+            mn_extent * tiling.tile_k * itemsize / 32,
             REGISTER_STAGED_COPIES if operand.width < NARROWEST else 1,
         )
         copies += nbytes * (each / operand.width - 1 / WIDEST)
     if copies and multiply:
         efficiency *= multiply / (multiply + copies * COPY_US)
     finish = gemm.finish_us(region, tiling.m * tiling.n)
-    nbytes = (tiling.m + tiling.n) * tiling.depth * itemsize
+    nbytes = (tiling.m + tiling.n) * tiling.tile_k * itemsize
     crowd = min(resident, cdiv(blocks, device.sms))
     arrive = (COPIED_TRIP_US + crowd * nbytes / L2_PER_SM * 1e-3) / (tiling.stages - 1)
-    lines = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
+    mn_extent = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
     cost = roofline(
         device, bytes=region.nbytes, memory_efficiency=gemm.MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
-        efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(lines * p.k * itemsize),
-        chain=START_US + slices * (staged_us + STEP_US + max(0.0, arrive - multiply)), finish=finish,
+        efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(mn_extent * p.k * itemsize),
+        chain=START_US + k_tiles * (staged_us + STEP_US + max(0.0, arrive - multiply)), finish=finish,
     )  # fmt: skip
     return column_sums.with_sums(cost, region, tiling.m, device)
 
@@ -196,8 +196,8 @@ def _mma(
     if precision is Precision.tf32x3:
         efficiency /= 3  # as many products
     how = {
-        Precision.exact: "mma.sync m16n8k16; f16 or bf16, f32 sums",
-        Precision.tf32: "mma.sync m16n8k8; f32 rounded to tf32, f32 sums",
+        Precision.exact: "mma.sync m16n8k16; f16 or bf16, f32 accumulators",
+        Precision.tf32: "mma.sync m16n8k8; f32 rounded to tf32, f32 accumulators",
         Precision.tf32x3: "mma.sync m16n8k8; f32 as two tf32 terms each, three products; infinities become NaN",
     }[precision]
     shared = tiling.shared(2 if halves else 4)
@@ -213,7 +213,7 @@ def _mma(
     class Mma:
         __doc__ = f"""A block of {tiling.warps_m} x {tiling.warps_n} warps per {m} x {n} tile, by {how}.
 
-        Slices {tiling.depth} deep, {tiling.stages} in shared memory, brought by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
+        K-tiles {tiling.tile_k} deep, {tiling.stages} in shared memory, brought by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
         rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
         """
 

@@ -1,6 +1,6 @@
-"""Matrix products on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
+"""GEMM on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
 
-Strides, epilogue and what is computed are those of simt.py. Slices of operands lie in shared memory as mma_stages.py says,
+Strides, epilogue and what is computed are those of simt.py. K-tiles of operands lie in shared memory as mma_stages.py says,
 several of them, of which one is multiplied and the others are on their way.
 """
 
@@ -31,43 +31,43 @@ from .mma import ALIGNED, Tiling
 from .mma_stages import Fragments, StageLoad, Stored
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
-LINES = 8  # lanes of a warp, that hold the same columns
+COLUMN_LANES = 8  # lanes of a warp, that hold the same columns
 
 
 def layout_of(tiling: Tiling) -> Layout:
-    """Of a warp's sums."""
+    """Of a warp's accumulators."""
     return Layout(tiling.m // tiling.warps_m, tiling.n // tiling.warps_n, run=PAIR)
 
 
 def thread_tile_of(tiling: Tiling) -> ThreadTile:
     """What the threads of a block hold of its tile: pairs of columns, eight apart."""
     layout = layout_of(tiling)
-    lines = LINES * tiling.warps_m
-    return ThreadTile(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, lines, tiling.threads)
+    column_threads = COLUMN_LANES * tiling.warps_m
+    return ThreadTile(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, column_threads, tiling.threads)
 
 
-def sums_of(tiling: Tiling) -> Any:
-    """`at(thread)`: line * n + first column of a thread; those who hold the same columns have a line each."""
+def column_places(tiling: Tiling) -> Any:
+    """`at(thread)`: i * n + first column of a thread, the i-th of those that have the same columns."""
     across, n, warp_n, place = tiling.warps_n, tiling.n, tiling.n // tiling.warps_n, layout_of(tiling).place()
 
     def at(thread):
         warp = thread // 32
-        line, column = place(0, 0, thread % 32)
-        return (warp // across * LINES + line) * n + warp % across * warp_n + column
+        row, column = place(0, 0, thread % 32)
+        return (warp // across * COLUMN_LANES + row) * n + warp % across * warp_n + column
 
     return device(at)
 
 
-def summed(kind: str, count: int) -> tuple[Any, Any]:
-    """(`begin(sums)`: what the products of a slice are added to; `end(sums, part)`: the sums after it).
+def promoter(kind: str, count: int) -> tuple[Any, Any]:
+    """(`begin(acc)`: what the products of a K-tile are added to; `end(acc, part)`: the accumulators after it).
 
-    Tensor cores cut their sums off, always towards zero: after the 3 x 512 products of k = 4096, 3e-5 of a sum is gone. What is
-    to be as exact as f32 is therefore summed slice by slice, and their sums are added up by the ordinary cores, which round.
+    Tensor cores cut their accumulators off, always towards zero: after the 3 x 512 products of k = 4096, 3e-5 of a sum is gone. What is
+    to be as exact as f32 is therefore accumulated K-tile by K-tile, and promoted by CUDA cores, which round.
     """
     if kind != "tf32x3":
-        return device(lambda sums: sums), device(lambda sums, part: part)
+        return device(lambda acc: acc), device(lambda acc, part: part)
     nothing = zeros(count)
-    return device(lambda sums: nothing), add_tiles(count)
+    return device(lambda acc: nothing), add_tiles(count)
 
 
 @functools.cache
@@ -77,17 +77,17 @@ def mma(
     """A block per tile of the result.
 
     kind        of product: see `ptx.multiply_steps`
-    mn_major  for a and b: whether lines are contiguous, not k
+    mn_major  for a and b: whether it is MN-major
     widths      bytes that are copied at a time, to which pointers and rows are aligned
 
-    Each slice is waited for before the last products of the one before it: its first fragments are read while they run. A
+    Each K-tile is waited for before the last products of the one before it: its first fragments are read while they run. A
     barrier then tells that it is here for all, and that nobody reads the buffer that the next copies go to.
     """
     m_warps, n_warps, threads = tiling.warps_m, tiling.warps_n, tiling.threads
-    tile_m, tile_n, depth, itemsize = tiling.m, tiling.n, tiling.depth, epilogue.dtype.itemsize
+    tile_m, tile_n, tile_k, itemsize = tiling.m, tiling.n, tiling.tile_k, epilogue.dtype.itemsize
     warp_m, warp_n = tile_m // m_warps, tile_n // n_warps
-    a_stored = Stored(tile_m, depth, itemsize, mn_major[0])
-    b_stored = Stored(tile_n, depth, itemsize, mn_major[1])
+    a_stored = Stored(tile_m, tile_k, itemsize, mn_major[0])
+    b_stored = Stored(tile_n, tile_k, itemsize, mn_major[1])
     a_part, b_part = Fragments(a_stored, warp_m // 16, True), Fragments(b_stored, warp_n // 16, False)
     a_stage_load, b_stage_load = (
         StageLoad(a_stored, widths[0], threads),
@@ -102,14 +102,14 @@ def mma(
     b_first, b_fetch, b_store = b_stage_load.first(), b_stage_load.fetch(), b_stage_load.store()
     a_offset, b_offset = a_stored.offset(), b_stored.offset()
     reads = a_part.places, b_part.places, *mn_major
-    first, multiply, finish_slice = (
+    first, multiply, finish_k_tile = (
         read_fragments(*reads), multiply_steps(kind, *reads), multiply_fragments(kind, warp_m // 16)
     )  # fmt: skip
     address, commit, wait, wait_all = (
         shared_address(), commit_copies(), wait_copies(tiling.stages - 2), wait_copies(0)
     )  # fmt: skip
     start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, opaque()
-    begin, end = summed(kind, accumulators)
+    begin, end = promoter(kind, accumulators)
     place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
     aligned = ALIGNED
 
@@ -121,7 +121,7 @@ def mma(
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    sums_at, write = sums_of(tiling), writer(epilogue, thread_tile_of(tiling), write_run)
+    column_at, write = column_places(tiling), writer(epilogue, thread_tile_of(tiling), write_run)
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -133,14 +133,14 @@ def mma(
             np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps
         )
 
-        # what this thread brings of each slice: its first unit's line and depth
-        a_line, a_depth = a_first(thread)
-        b_line, b_depth = b_first(thread)
-        a_at = a_from + (row0 + a_line) * a_steps[-2] + a_depth * a_steps[-1]
-        b_at = b_from + (column0 + b_line) * b_steps[-1] + b_depth * b_steps[-2]
-        a_put = uint32(base + uint32(a_offset(a_line, a_depth)))
-        b_put = uint32(base + uint32(a_bytes + b_offset(b_line, b_depth)))
-        a_lines, b_lines = np.int32(m - row0 - a_line), np.int32(n - column0 - b_line)
+        # what this thread brings of each K-tile: its first unit's m or n, and k
+        a_mn, a_k0 = a_first(thread)
+        b_mn, b_k0 = b_first(thread)
+        a_at = a_from + (row0 + a_mn) * a_steps[-2] + a_k0 * a_steps[-1]
+        b_at = b_from + (column0 + b_mn) * b_steps[-1] + b_k0 * b_steps[-2]
+        a_put = uint32(base + uint32(a_offset(a_mn, a_k0)))
+        b_put = uint32(base + uint32(a_bytes + b_offset(b_mn, b_k0)))
+        a_left, b_left = np.int32(m - row0 - a_mn), np.int32(n - column0 - b_mn)
 
         # where its warp's part begins, and its part of the fragments there
         warp_row, warp_column = warp // n_warps * warp_m, warp % n_warps * warp_n
@@ -149,17 +149,17 @@ def mma(
         a_get = uint32(base + uint32(a_offset(warp_row + a_row, a_k)))
         b_get = uint32(base + uint32(a_bytes + b_offset(warp_column + b_row, b_k)))
 
-        ahead = k  # of k, from the next slice to bring on
+        ahead = k  # of k, from the next K-tile to bring on
         for s in range(ahead_stages):
             a_to, b_to = uint32(a_put + uint32(s * stage)), uint32(b_put + uint32(s * stage))
-            a_staged = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
-            b_staged = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            a_staged = a_fetch(a, a_to, (a_at, a_left, np.int32(ahead - a_k0), a_steps[-2], a_steps[-1]))
+            b_staged = b_fetch(b, b_to, (b_at, b_left, np.int32(ahead - b_k0), b_steps[-1], b_steps[-2]))
             commit()
             a_store(a_to, a_staged)
             b_store(b_to, b_staged)
-            ahead -= depth
-            a_at += depth * a_steps[-1]
-            b_at += depth * b_steps[-2]
+            ahead -= tile_k
+            a_at += tile_k * a_steps[-1]
+            b_at += tile_k * b_steps[-2]
 
         acc = start
         wait()
@@ -168,30 +168,30 @@ def mma(
         read, free, left = 0, ahead_stages * stage, k
         while left > 0:
             a_to, b_to = uint32(a_put + uint32(free)), uint32(b_put + uint32(free))
-            a_staged = a_fetch(a, a_to, (a_at, a_lines, np.int32(ahead - a_depth), a_steps[-2], a_steps[-1]))
-            b_staged = b_fetch(b, b_to, (b_at, b_lines, np.int32(ahead - b_depth), b_steps[-1], b_steps[-2]))
+            a_staged = a_fetch(a, a_to, (a_at, a_left, np.int32(ahead - a_k0), a_steps[-2], a_steps[-1]))
+            b_staged = b_fetch(b, b_to, (b_at, b_left, np.int32(ahead - b_k0), b_steps[-1], b_steps[-2]))
             commit()
             part, fragments = multiply(
                 begin(acc), fragments, uint32(a_get + uint32(read)), uint32(b_get + uint32(read))
             )
             a_store(a_to, a_staged)
             b_store(b_to, b_staged)
-            ahead -= depth
-            left -= depth
-            a_at += depth * a_steps[-1]
-            b_at += depth * b_steps[-2]
+            ahead -= tile_k
+            left -= tile_k
+            a_at += tile_k * a_steps[-1]
+            b_at += tile_k * b_steps[-2]
             free, read = read, read + stage
             if read == ring:
                 read = 0
             wait()
             cuda.syncthreads()
             following = first(uint32(a_get + uint32(read)), uint32(b_get + uint32(read)))
-            acc = end(acc, finish_slice(part, fragments))
+            acc = end(acc, finish_k_tile(part, fragments))
             fragments = following
         wait_all()
         env = (row0 + warp_row, column0 + warp_column, lane, m, n, scales, operands + (origin,))
         words = cuda.shared.array(0, uint32)  # the same memory
-        write(acc, env, words, thread, sums_at(thread), (row0, column0), n, operands)
+        write(acc, env, words, thread, column_at(thread), (row0, column0), n, operands)
 
     order = "".join(f"_{('mn'[i]) if f else 'k'}{w}" for i, (f, w) in enumerate(zip(mn_major, widths)))
     kernel.__name__ = f"gemm_mma_{tiling}_{kind}{order}{epilogue}"

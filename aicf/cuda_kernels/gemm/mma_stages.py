@@ -1,6 +1,6 @@
-"""Slices of operands in shared memory, for mma.sync: how they lie there, how they come, and where a warp's fragments are.
+"""K-tiles of operands in shared memory, for mma.sync: how they lie there, how they come, and where a warp's fragments are.
 
-Operands lie as they do in memory, k or lines contiguous, in rows without padding. The 16-byte chunks of a row are swizzled:
+Operands lie as they do in memory, K-major or MN-major, in rows without padding. The 16-byte chunks of a row are swizzled:
 which one comes where depends on the row, so that neither the eight rows of an ldmatrix nor what a warp reads of rows of
 numbers fall on the same banks. A place is then another one with some bits flipped and some bytes added (`ptx.Place`).
 """
@@ -21,24 +21,24 @@ NARROWEST = 4  # bytes, that cp.async copies; a word
 
 @dataclass(frozen=True)
 class Stored:
-    """A slice of an operand in shared memory: lines x depth, of `itemsize` bytes each; lines or k contiguous.
+    """A K-tile of an operand in shared memory: mn x k, of `itemsize` bytes each; MN-major or K-major.
 
-    Extents are powers of two, rows 32 bytes or more; numbers of 32 bits with lines contiguous have rows of 128 or more.
+    Extents are powers of two, rows 32 bytes or more; numbers of 32 bits that are MN-major have rows of 128 or more.
     """
 
-    lines: int
-    depth: int
+    mn: int
+    k: int
     itemsize: int
     mn_major: bool
 
     @property
     def row(self) -> int:
         """Bytes of a row."""
-        return (self.lines if self.mn_major else self.depth) * self.itemsize
+        return (self.mn if self.mn_major else self.k) * self.itemsize
 
     @property
     def rows(self) -> int:
-        return self.depth if self.mn_major else self.lines
+        return self.k if self.mn_major else self.mn
 
     @property
     def nbytes(self) -> int:
@@ -57,19 +57,19 @@ class Stored:
         return device(lambda row: row // together % chunks * CHUNK)
 
     def offset(self) -> Any:
-        """`of(line, k)`: bytes from the slice's start to an element. Starts are multiples of 128."""
+        """`of(mn, k)`: bytes from the K-tile's start to an element. Starts are multiples of 128."""
         swizzle, mn_major, length, size = self.swizzle(), self.mn_major, self.row, self.itemsize
 
-        def of(line, k):
-            row, along = (k, line) if mn_major else (line, k)
+        def of(mn, k):
+            row, along = (k, mn) if mn_major else (mn, k)
             return row * length + (along * size ^ swizzle(row))
 
         return device(of)
 
-    def place(self, line: int, k: int) -> Place:
-        """From an element to the one so many lines and so much of k further, where no bits carry: distances are multiples of
+    def place(self, mn: int, k: int) -> Place:
+        """From an element to the one so much of m or n and so much of k further, where no bits carry: distances are multiples of
         all that the first one's coordinates may be."""
-        row, along = (k, line) if self.mn_major else (line, k)
+        row, along = (k, mn) if self.mn_major else (mn, k)
         high = along * self.itemsize // 128 * 128
         swizzled = along * self.itemsize - high ^ self.swizzle().args[0](row)
         return swizzled, row * self.row + high
@@ -77,10 +77,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class Fragments:
-    """A warp's part of an operand: `count` fragments of 16 lines x 32 bytes of k each.
+    """A warp's part of an operand: `count` fragments of 16 rows x 32 bytes of k each.
 
-    The four 8 x 4 matrices of words of a fragment are those of an mma's operand: for a, lines 0-7 and 8-15 at the first
-    half of k, then at the second; for b (two column tiles), the halves of k for lines 0-7, then for lines 8-15.
+    The four 8 x 4 matrices of words of a fragment are those of an mma's operand: for a, rows 0-7 and 8-15 at the first
+    half of k, then at the second; for b (two column tiles), the halves of k for columns 0-7, then for columns 8-15.
     """
 
     stored: Stored
@@ -93,15 +93,12 @@ class Fragments:
         words = [(8, 0), (0, half)] if self.first else [(0, half), (8, 0)]
         matrices = [(0, 0), words[0], words[1], (8, half)] if stored.by_numbers else [(0, 0)]
         return tuple(
-            tuple(
-                tuple(stored.place(16 * i + line, k + depth) for line, depth in matrices)
-                for i in range(self.count)
-            )
-            for k in range(0, stored.depth, 2 * half)
+            tuple(tuple(stored.place(16 * i + mn, k + dk) for mn, dk in matrices) for i in range(self.count))
+            for k in range(0, stored.k, 2 * half)
         )
 
     def lane(self) -> Any:
-        """`of(lane)`: line and k of what a thread reads: the row of a matrix that it gives ldmatrix the address of, or the first
+        """`of(lane)`: m or n, and k, of what a thread reads: the row of a matrix that it gives ldmatrix the address of, or the first
         of its numbers."""
         run = NARROWEST // self.stored.itemsize
         layout = Layout(16, 8 * run, height=16 if self.first else 8, run=run)
@@ -110,15 +107,15 @@ class Fragments:
             return device(lambda lane: word(0, 0, lane))
 
         def of(lane):
-            line, k = matrix(lane)
-            return (line, k + lane % 8) if mn_major else (line + lane % 8, k)
+            mn, k = matrix(lane)
+            return (mn, k + lane % 8) if mn_major else (mn + lane % 8, k)
 
         return device(of)
 
 
 @dataclass(frozen=True)
 class StageLoad:
-    """How the threads of a block bring a slice: `width` bytes at a time by cp.async; a number at a time, through registers,
+    """How the threads of a block bring a K-tile: `width` bytes at a time by cp.async; a number at a time, through registers,
     where they are narrower than it takes. Each thread walks down the rows, along one column of such units."""
 
     stored: Stored
@@ -152,7 +149,7 @@ class StageLoad:
         return tuple(self.stored.place(0, row) if fast else self.stored.place(row, 0) for row in rows)
 
     def first(self) -> Any:
-        """`of(thread)`: line and k of its first unit."""
+        """`of(thread)`: m or n, and k, of its first unit."""
         mn_major, across, elements = self.stored.mn_major, self.stored.row // self.width, self.elements
 
         def of(thread):
@@ -162,17 +159,17 @@ class StageLoad:
         return device(of)
 
     def fetch(self) -> Any:
-        """`fetch(pointer, to, (at, lines, depth, line_step, k_step))`: a thread's units of a slice, the first to shared address
+        """`fetch(pointer, to, (at, mn_left, k_left, mn_step, k_step))`: a thread's units of a K-tile, the first to shared address
         `to`; what it has to hold meanwhile.
 
         at            element where its first unit begins
-        lines, depth  how many there are from there on
+        mn_left, k_left  how many there are from there on
         """
         mn_major, elements, size = self.stored.mn_major, self.elements, self.stored.itemsize
 
         def span(env):
-            at, lines, depth, line_step, k_step = env
-            along, rows, step = (lines, depth, k_step) if mn_major else (depth, lines, line_step)
+            at, mn_left, k_left, mn_step, k_step = env
+            along, rows, step = (mn_left, k_left, k_step) if mn_major else (k_left, mn_left, mn_step)
             return at, step, min(max(along, 0), elements) * size, rows
 
         if self.staged:

@@ -1,5 +1,5 @@
-"""Variants for products of TF32 on Hopper of which one operand has its lines side by side in memory, and not k: a plain b, or a transposed
-a. That operand goes through registers, so that nothing is copied first; see gemm/rs_wgmma_body.py.
+"""Variants for GEMM in TF32 on Hopper with one MN-major operand: a plain b, or a transposed a. That operand goes through registers (RS wgmma),
+so that nothing is copied first; see gemm/rs_wgmma_body.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from . import wgmma as gemm_wgmma
 from . import wgmma_cost
 from .packed import Packed
 from .wgmma import Operand
-from .wgmma_tiling import TILINGS, Tiling, depth
+from .wgmma_tiling import TILINGS, Tiling, k_tile
 
 BOTH = "k of both"  # a condition
-# Of which a thread has two lines of the operand in registers, and no block shares anything with another.
+# Of which a thread has two rows of the operand in registers, and no block shares anything with another.
 NAMES = "128x256", "128x128", "64x128_pingpong", "64x64"
 RS_TILINGS = tuple(t for t in TILINGS if str(t) in NAMES)
 SPLIT = ("128x128",)  # those that split k as well
@@ -67,7 +67,7 @@ def _rs(tiling: Tiling) -> KernelVariant:
     class Rs:
         __doc__ = f"""As gemm_wgmma_{tiling}, of TF32 whose k is not contiguous in one operand: threads load it into registers.
 
-        Parallel over tiles of {tiling.m} of that operand's lines and {tiling.n} of the other one's; if it is b, the transposed product is
+        Parallel over tiles of {tiling.m} along that operand's m or n and {tiling.n} along the other one's; if it is b, the transposed product is
         summed. 2MNK flops. Bytes: both operands once per tile they meet. Limit: tensor cores; shared memory, which is read as much
         as without.
         """
@@ -91,7 +91,7 @@ def _split(tiling: Tiling) -> KernelVariant:
         return wgmma_cost.best_split(tiling, region, device, _both(region)[0].name)
 
     return gemm_split.split(
-        f"gemm_wgmma_{tiling}_rs", (tiling.m, tiling.n), lambda region: depth(f32), best, partial(_launch, tiling),
+        f"gemm_wgmma_{tiling}_rs", (tiling.m, tiling.n), lambda region: k_tile(f32), best, partial(_launch, tiling),
         needs=("sm_90a",), family=family,
     )  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""Consumers of a Hopper product of tf32 of which one operand has lines side by side in memory, and not k.
+"""Consumers of a Hopper product of tf32 of which one operand is MN-major.
 
-wgmma takes words from shared memory by rows of k only. But 64 rows of its first operand may come from registers, and threads load these
+wgmma takes words from shared memory K-major only. But 64 rows of its first operand may come from registers, and threads load these
 from wherever they lie (ptx/register_operand.py). So the operand whose k is not contiguous is the one in registers, whichever it is: if it is b, the
-product is that of the transposed ones, b' a', and rows of sums are columns of results.
+product is that of the transposed ones, b' a', and rows of accumulators are columns of results.
 
 Products read registers while their threads go on. So there are two sets of words, and a set is loaded when the products that read
-it before are done: those of a slice are under way while words of the next one come.
+it before are done: those of a K-tile are under way while words of the next one come.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..ptx import (
     wait_phase,
     wait_products,
 )
-from ..ptx.register_operand import register_operand_line, register_operand_place
+from ..ptx.register_operand import register_operand_mn, register_operand_place
 from ..ptx.wgmma import WORDS
 from ..tiles.tile import each, permute, zeros
 from .epilogue import Epilogue, finisher
@@ -46,30 +46,33 @@ NO_WORDS = (np.uint32(0),) * WORDS
 
 def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma.py's. swap_ab: b is the operand in registers."""
-    assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread holds two lines"
+    assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread has two rows"
     turn_groups, cooperative, stages = tiling.turn_groups, tiling.cooperative, tiling.stages(0)
     stage_bytes, a_bytes, own_bytes, empty = tiling.stage_bytes, tiling.a_bytes, tiling.own_bytes, 8 * stages
     commit, wait_but_one = commit_products(), wait_products(1)
-    ask, finish = multiply_k_tiles(("tf32", "tf32"), tiling.n, 1, None, True), finish_products(tiling.sums)
+    ask, finish = (
+        multiply_k_tiles(("tf32", "tf32"), tiling.n, 1, None, True),
+        finish_products(tiling.accumulators),
+    )
     load, own_place, b_of = load_register_operand(), register_operand_place(), describe(True)
     wait, tell, advance, skip = wait_phase(), arrive(), advancer(stages), skipper(stages)
     place = grouped_raster(tiling.group_m, epilogue.batch > 0)
     wait_turn, pass_turn = ordered_barrier(tiling)
-    _, number, slices, _, batch_origin_of = batch_coords(epilogue)
+    _, number, k_tiles, _, batch_origin_of = batch_coords(epilogue)
     length, start, write = (
         lengths(tiles_in_turn(epilogue)),
-        zeros(tiling.sums),
+        zeros(tiling.accumulators),
         rs_results(tiling, epilogue, swap_ab),
     )
     tile_m, tile_n = tiling.m, tiling.n
 
     def fetch(words, stage, phase, places):
-        """Words of a slice, when it has come."""
+        """Words of a K-tile, when it has come."""
         wait(uint32(places[0] + uint32(8) * stage), phase)
         return load(words, uint32(places[1] + stage * uint32(stage_bytes)))
 
     def release_before(stage, places, member):
-        """Each warp has read its lines of it by itself."""
+        """Each warp has read its rows of it by itself."""
         before = uint32(stage - uint32(1)) if stage > 0 else uint32(stages - 1)
         if member % 32 == 0:
             tell(uint32(places[0] + uint32(empty) + uint32(8) * before))
@@ -77,7 +80,7 @@ def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     release = device(release_before)
 
     def multiply(acc, words, stage, phase, step, places, member):
-        """Asks for the products of a slice; those of the one before are done then. The next one's stage and phase."""
+        """Asks for the products of a K-tile; those of the one before are done then. The next one's stage and phase."""
         acc = ask(acc, words, uint32(places[2] + stage * uint32(stage_bytes // 16)), step)
         commit()
         wait_but_one()
@@ -102,7 +105,7 @@ def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
             stage, phase = skip(stage, phase, length(first, walk, ()))
         while tile < tiles:
             row, column, batch_coord = place(tile, rows, columns)
-            _, count = slices(batch_coord, steps, each)
+            _, count = k_tiles(batch_coord, steps, each)
             if tile != first:
                 wait_turn(turn_group)
             words = fetch_words(words, stage, phase, places)
@@ -124,8 +127,16 @@ def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
                 pass_turn(turn_group)
             acc = finish(acc)
             release(stage, places, member)
-            line, across = int32(row * tile_m + part * 64), int32(column * tile_n)
-            write(acc, member, line, across, sizes, scales, (*operands, batch_origin_of(batch_coord, sizes)))
+            first_row, across = int32(row * tile_m + part * 64), int32(column * tile_n)
+            write(
+                acc,
+                member,
+                first_row,
+                across,
+                sizes,
+                scales,
+                (*operands, batch_origin_of(batch_coord, sizes)),
+            )
             if turn_groups > 1 and following < tiles:
                 stage, phase = skip(stage, phase, length(following, walk, ()))
             tile = uint32(tile + uint32(turn_groups) * apart)
@@ -134,28 +145,30 @@ def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
 
 
 def rs_results(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
-    """`write(acc, member, line, across, sizes, scales, operands)`: each thread stores two neighbouring columns, or one; of a tile whose
-    rows of sums begin at this line, and columns at `across`."""
-    finish, apart, line_of = finisher(epilogue), opaque(), register_operand_line()
-    # of sums 4 i to 4 i + 3 the upper two are of one line and the lower two of the next
-    order = tuple(4 * i + e for i in range(tiling.sums // 4) for e in ((0, 2, 1, 3) if swap_ab else range(4)))
+    """`write(acc, member, mn, across, sizes, scales, operands)`: each thread stores two neighbouring columns, or one; of a tile whose
+    rows of accumulators begin at this one, and columns at `across`."""
+    finish, apart, mn_of = finisher(epilogue), opaque(), register_operand_mn()
+    # of accumulators 4 i to 4 i + 3 the upper two are of one row and the lower two of the next
+    order = tuple(
+        4 * i + e for i in range(tiling.accumulators // 4) for e in ((0, 2, 1, 3) if swap_ab else range(4))
+    )
     sort = permute(order)
 
     def write_run(i, products, given):
-        line, across, m, n, scales, operands = given
+        mn, across, m, n, scales, operands = given
         upper, lower = i // 2 % 2, i % 2
         if swap_ab:
-            r, q = apart(across) + i // 4 * 8 + upper, apart(line) + lower
+            r, q = apart(across) + i // 4 * 8 + upper, apart(mn) + lower
         else:
-            r, q = apart(line) + upper, apart(across) + i // 4 * 8 + lower
+            r, q = apart(mn) + upper, apart(across) + i // 4 * 8 + lower
         if r < m and q < n:
             finish(r, q, products, n, scales, operands)
 
-    write_each = each(tiling.sums, epilogue.width, write_run)
+    write_each = each(tiling.accumulators, epilogue.width, write_run)
 
-    def write(acc, member, line, across, sizes, scales, operands):
+    def write(acc, member, mn, across, sizes, scales, operands):
         lane = member & 31
-        own = int32(line + line_of(member >> 5, lane))
+        own = int32(mn + mn_of(member >> 5, lane))
         env = own, int32(across + (lane & 3) * 2), sizes[0], sizes[1], scales, operands
         write_each(sort(acc), env)
 

@@ -1,6 +1,6 @@
 """Variants for matrix products and any map that follows them: biases, activations and their gradients, residuals, dropout.
 
-Arithmetic is exact f32 on the ordinary cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by rows/program.py.
+Arithmetic is exact f32 on the CUDA cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by rows/program.py.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ TAKES = "gemm", "gemm+map"
 TAKES_SUMS = (*TAKES, *column_sums.TAKES)
 BATCH_AXES = 2  # after those that all tensors walk as one are merged
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
-TENSORS = 16  # that an epilogue loads and stores: their places take registers beside the sums
-LEAN = 64  # sums in a thread; from here on 128 registers hold little else
+TENSORS = 16  # that an epilogue loads and stores: their places take registers beside the accumulators
+LEAN = 64  # accumulators in a thread; from here on 128 registers hold little else
 STRIDES = 8  # of theirs that a kernel is told when it starts
 # What follows was measured on an H200, and so were tiles' efficiencies.
 MEMORY_EFFICIENCY = 0.8  # of the bandwidth, that operands come at
 # Of a multiprocessor, for an element of the result, one at a time or in pairs: to store it, to load one of another matrix, and
 # for each flop of the map. Two thirds of the stores' is where they go.
 STORE_US, LOADED_US, FLOP_US = 1.6e-4, 5e-4, 1.8e-5
-STEP_US = 0.2  # between slices: barriers, and the next one on its way to shared memory
+STEP_US = 0.2  # between K-tiles: barriers, and the next one on its way to shared memory
 NAIVE = 16  # rows and columns of a block of gemm_naive
 NAIVE_LOAD_US = 0.08  # of it, for an element of a and one of b: the loop is unrolled by four
 
@@ -66,7 +66,7 @@ def _shared_checks(region: RegionSpec) -> Checks:
 
 
 def lean(region: RegionSpec) -> Checks:
-    """For tiles with so many sums in a thread that it can't hold the places of columns: they are neighbours, or repeat."""
+    """For tiles with so many accumulators in a thread that it can't hold the places of columns: they are neighbours, or repeat."""
     for load in problem(region)[1].loads:
         if load.strides[-1] not in (0, 1):
             what = "the index" if load.operand is None else f"operand {load.operand}"
@@ -80,7 +80,7 @@ def problem(region: RegionSpec) -> tuple[Gemm, Map]:
     return program.core, program.after
 
 
-def depth(region: RegionSpec) -> int:
+def k_of(region: RegionSpec) -> int:
     """k; of a region that can't be taken, 0."""
     program = read(region)
     return program.core.k if isinstance(program, RegionProgram) and isinstance(program.core, Gemm) else 0
@@ -91,7 +91,7 @@ def depth(region: RegionSpec) -> int:
 
 def epilogue(region: RegionSpec, run: int, tile_m: int = 1, each: int = 1):
     """The epilogue for threads that hold runs of `run` neighbouring columns, of blocks that hold `tile_m` rows and leave so many
-    lines of sums of columns for `each` of these."""
+    rows of column sums for `each` of these."""
     from .epilogue import Epilogue, Read
 
     gemm, after = problem(region)
@@ -102,10 +102,10 @@ def epilogue(region: RegionSpec, run: int, tile_m: int = 1, each: int = 1):
         reads.append(Read(dtype, row, column, load.offset, tuple(batch)))
     stores = tuple(region.results[p].dtype for _, p in after.stores)
     width = next((w for w in (4, 2) if w <= run and in_runs(region, w)), 1)
-    sums, axes = column_sums.written(region, tile_m, each), len(gemm.batch)
+    partials, axes = column_sums.written(region, tile_m, each), len(gemm.batch)
     c = None if gemm.c is None else region.operands[gemm.c].dtype
     return Epilogue(
-        after.expression, gemm.dtype, gemm.b_dtype, c, tuple(reads), stores, width, axes, sums=sums
+        after.expression, gemm.dtype, gemm.b_dtype, c, tuple(reads), stores, width, axes, column_sums=partials
     )
 
 
@@ -162,7 +162,7 @@ def sizes_of(p: Gemm) -> Sizes:
 class Tile:
     """What a block computes, and how fast.
 
-    step           along k, for which a slice of both operands is in shared memory; the next one is on its way meanwhile
+    step           along k, for which a K-tile of both operands is in shared memory; the next one is on its way meanwhile
     efficiency     of the rate, that the inner loop reaches with the chip full
     blocks_per_sm  that registers and shared memory are limited for
     """
@@ -181,8 +181,8 @@ class Tile:
         return column_sums.with_sums(cost, region, self.m, device)
 
     def least(self, region: RegionSpec, device: DeviceSpec) -> float:
-        """Of `cost`: a launch, and the arithmetic of whole tiles, or one slice after the other and results."""
-        if not (k := depth(region)):
+        """Of `cost`: a launch, and the arithmetic of whole tiles, or one K-tile after the other and results."""
+        if not (k := k_of(region)):
             return one_launch(region, device)
         waited = cdiv(k, self.step) * STEP_US + finish_us(region, self.m * self.n)
         return one_launch(region, device) + max(waited, self.even_us(problem(region)[0], device))
@@ -197,21 +197,21 @@ class Tile:
     ) -> Cost:
         """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
 
-        A slice that arrives later than the arithmetic of the one before it is done is waited for, unless other blocks of
+        A K-tile that arrives later than the arithmetic of the one before it is done is waited for, unless other blocks of
         the multiprocessor have work. nbytes: through device memory; useful: flops that are no padding.
         """
         (blocks,) = grid(gemm, self.m, self.n)
-        padded, depth = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
-        slices = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
+        padded, k_extent = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
+        k_bytes = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
         speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
-        # lines of operands, once for each tile
+        # rows and columns of operands, once for each tile
         reads = gemm.count * (cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n)
         multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
-        arrive = CACHE_TRIP_US + slices * self.step / L2_PER_SM * 1e-3
+        arrive = CACHE_TRIP_US + k_bytes * self.step / L2_PER_SM * 1e-3
         return roofline(
             device, bytes=nbytes, flops=padded, useful=useful, rate=self.rate, efficiency=self.efficiency,
             memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm, cached=float(reads * gemm.k * gemm.dtype.itemsize),
-            chain=cdiv(depth, self.step) * (STEP_US + max(0.0, arrive - multiply)), finish=finish,
+            chain=cdiv(k_extent, self.step) * (STEP_US + max(0.0, arrive - multiply)), finish=finish,
         )  # fmt: skip
 
 
@@ -250,19 +250,19 @@ def grid(gemm: Gemm | Sizes, m: int, n: int) -> tuple[int]:
     return (max(1, gemm.count * cdiv(gemm.m, m) * cdiv(gemm.n, n)),)
 
 
-def _slices(region: RegionSpec):
+def _loads(region: RegionSpec):
     """How each operand comes in: along its contiguous index, in vector loads if every run of it is whole and aligned."""
-    from .simt_body import Slices
+    from .simt_body import OperandLoad
 
     gemm, _ = problem(region)
 
     def of(
-        matrix: TensorDesc, batch: list[int], line_step: int, k_step: int, lines: int, mn_major: bool
-    ) -> Slices:
-        fast, slow, extent = (line_step, k_step, lines) if mn_major else (k_step, line_step, gemm.k)
+        matrix: TensorDesc, batch: list[int], mn_step: int, k_step: int, mn_extent: int, mn_major: bool
+    ) -> OperandLoad:
+        fast, slow, extent = (mn_step, k_step, mn_extent) if mn_major else (k_step, mn_step, gemm.k)
         whole = fast == 1 and not any(size % RUN for size in (slow, extent, *batch))
         aligned = matrix.alignment >= RUN * matrix.dtype.itemsize
-        return Slices(mn_major, RUN if whole and aligned else 1)
+        return OperandLoad(mn_major, RUN if whole and aligned else 1)
 
     a, b = region.operands[gemm.a], region.operands[gemm.b]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = gemm.a_steps, gemm.b_steps
@@ -293,7 +293,7 @@ class GemmNaive:
         yield from checks(region)
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
-        return one_launch(region, device) + depth(region) * NAIVE_LOAD_US
+        return one_launch(region, device) + k_of(region) * NAIVE_LOAD_US
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = problem(region)
@@ -313,7 +313,7 @@ class GemmNaive:
 def tiled_body(tile: Tile, region: RegionSpec, finish: Any) -> Callable[..., None]:
     from .simt_body import Tiling, tiled
 
-    return tiled(Tiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_slices(region), finish)
+    return tiled(Tiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_loads(region), finish)
 
 
 def _tiled(tile: Tile) -> KernelVariant:
@@ -322,7 +322,7 @@ def _tiled(tile: Tile) -> KernelVariant:
 
     @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES_SUMS)
     class Tiled:
-        __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep slices of both operands in shared memory.
+        __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep K-tiles of both operands in shared memory.
 
         Parallel over tiles; a thread holds {m // 16} x {n // 16} of one in registers. 2MNK flops, edges padded to whole tiles.
         Bytes: both operands once per tile they meet, four neighbours per load where runs of four are whole and aligned.

@@ -1,4 +1,4 @@
-"""Matrix products with f32 arithmetic: naive first, then tiled through shared memory and registers.
+"""GEMM with f32 arithmetic: naive first, then tiled through shared memory and registers.
 
 Both compute alpha * op(a) @ op(b) + beta * c and end in the same epilogue (epilogue.py), which takes any map from there to
 the results. a, b and c may have any float types: they are widened to f32 when they are loaded. Sums are of
@@ -72,8 +72,8 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class Slices:
-    """How slices of an operand come in: which index neighbouring threads walk, the lines' or k's: the contiguous one; and
+class OperandLoad:
+    """How K-tiles of an operand come in: which index neighbouring threads walk, m or n, or k: the contiguous one; and
     how many neighbours one load takes."""
 
     mn_major: bool
@@ -86,24 +86,26 @@ ALIGNMENT = (
 
 
 @functools.cache
-def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue) -> Callable[..., None]:
+def tiled(
+    tiling: Tiling, a_load: OperandLoad, b_load: OperandLoad, epilogue: Epilogue
+) -> Callable[..., None]:
     """A block per tile of the result.
 
-    Each step along k brings a slice of both operands to shared memory, k-major, so that a thread reads its rows and
-    columns as 16-byte vectors; the next slice is on its way to registers meanwhile. There are two buffers, so one barrier
+    Each step along k brings a K-tile of both operands to shared memory, k-major, so that a thread reads its rows and
+    columns as 16-byte vectors; the next K-tile is on its way to registers meanwhile. There are two buffers, so one barrier
     per step is enough. A thread's tile is split into groups of four rows and columns, threads side by side, so that the
     vector reads of a warp hit all banks once. Edges: what is outside is read as 0 and not written.
 
-    a_slices, b_slices   how an operand is brought in: a by rows and k, b by columns and k
+    a_load, b_load   how an operand is brought in: a by rows and k, b by columns and k
     Per step and thread: (m/16 + n/16) k / 4 vector reads, m n k / 256 multiply-adds.
     """
     threads = tiling.threads
     block, step = threads * threads, tiling.k
     rows, columns = tiling.m // threads, tiling.n // threads
     row_width, column_width = min(rows, 4), min(columns, 4)
-    # 4 more floats per line: neighbouring k then lie 4 banks apart, and lines stay aligned to 16 bytes
-    a_line, b_line = tiling.m + 4, tiling.n + 4
-    a_size, b_size = step * a_line, step * b_line
+    # 4 more floats per k: neighbouring k then lie 4 banks apart, and stay aligned to 16 bytes
+    a_pitch, b_pitch = tiling.m + 4, tiling.n + 4
+    a_size, b_size = step * a_pitch, step * b_pitch
     a_buffers, b_buffers = 2 * a_size, 2 * b_size
     place = block_place(tiling.m, tiling.n, epilogue.batch, epilogue.split)
     start = zeros(rows * columns)
@@ -111,14 +113,14 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
     own = tuple(range(columns)) * rows
     thread_tile = ThreadTile(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
 
-    a_walk, b_walk = Walk(tiling.m, step, block, a_slices), Walk(tiling.n, step, block, b_slices)
-    load_a, load_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
-    store_a, store_b = _storer(a_walk, a_line), _storer(b_walk, b_line)
+    a_walk, b_walk = Walk(tiling.m, step, block, a_load), Walk(tiling.n, step, block, b_load)
+    fetch_a, fetch_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
+    store_a, store_b = _storer(a_walk, a_pitch), _storer(b_walk, b_pitch)
     a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
     read_a = Fragment(rows // row_width, row_width, row_width * threads)
     read_b = Fragment(columns // column_width, column_width, column_width * threads)
     together = min(step, UNROLLED // (rows * columns))
-    multiply = outer(read_a, read_b, together, a_line, b_line)
+    multiply = outer(read_a, read_b, together, a_pitch, b_pitch)
 
     def write_run(i, products, env):
         row, column, m, n, scales, operands = env
@@ -129,7 +131,7 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    write, line_length = writer(epilogue, thread_tile, write_run), tiling.n
+    write, tile_n = writer(epilogue, thread_tile, write_run), tiling.n
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -139,17 +141,17 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
         tx, ty = thread % threads, thread // threads
         row0, column0, a_from, b_from, k, origin = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
 
-        # this thread's first element of a slice: its line within the tile, its depth along k, its offset in memory
-        a_line0, a_depth = a_across(thread), a_along(thread)
-        b_line0, b_depth = b_across(thread), b_along(thread)
-        a_at = a_from + (row0 + a_line0) * a_steps[-2] + a_depth * a_steps[-1]
-        b_at = b_from + (column0 + b_line0) * b_steps[-1] + b_depth * b_steps[-2]
-        a_put, b_put = a_depth * a_line + a_line0, b_depth * b_line + b_line0
-        a_lines, b_lines = np.int32(m - row0 - a_line0), np.int32(n - column0 - b_line0)
+        # this thread's first element of a K-tile: its m or n within the tile, its k, its offset in memory
+        a_mn, a_k = a_across(thread), a_along(thread)
+        b_mn, b_k = b_across(thread), b_along(thread)
+        a_at = a_from + (row0 + a_mn) * a_steps[-2] + a_k * a_steps[-1]
+        b_at = b_from + (column0 + b_mn) * b_steps[-1] + b_k * b_steps[-2]
+        a_put, b_put = a_k * a_pitch + a_mn, b_k * b_pitch + b_mn
+        a_mn_left, b_mn_left = np.int32(m - row0 - a_mn), np.int32(n - column0 - b_mn)
 
         acc = start
-        a_next = load_a(a, (a_at, a_lines, np.int32(k - a_depth), a_steps[-2], a_steps[-1]))
-        b_next = load_b(b, (b_at, b_lines, np.int32(k - b_depth), b_steps[-1], b_steps[-2]))
+        a_next = fetch_a(a, (a_at, a_mn_left, np.int32(k - a_k), a_steps[-2], a_steps[-1]))
+        b_next = fetch_b(b, (b_at, b_mn_left, np.int32(k - b_k), b_steps[-1], b_steps[-2]))
         buffer = 0
         left = k
         while left > 0:
@@ -159,18 +161,18 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
             left -= step
             a_at += step * a_steps[-1]
             b_at += step * b_steps[-2]
-            a_next = load_a(a, (a_at, a_lines, np.int32(left - a_depth), a_steps[-2], a_steps[-1]))
-            b_next = load_b(b, (b_at, b_lines, np.int32(left - b_depth), b_steps[-1], b_steps[-2]))
+            a_next = fetch_a(a, (a_at, a_mn_left, np.int32(left - a_k), a_steps[-2], a_steps[-1]))
+            b_next = fetch_b(b, (b_at, b_mn_left, np.int32(left - b_k), b_steps[-1], b_steps[-2]))
             a_get, b_get = buffer * a_size + ty * row_width, buffer * b_size + tx * column_width
             for i in range(0, step, together):
-                acc = multiply(acc, a_shared, b_shared, a_get + i * a_line, b_get + i * b_line)
+                acc = multiply(acc, a_shared, b_shared, a_get + i * a_pitch, b_get + i * b_pitch)
             buffer = 1 - buffer
         env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (origin,))
-        at = ty * line_length + tx * column_width
+        at = ty * tile_n + tx * column_width
         write(acc, env, a_shared, thread, at, (row0, column0), n, operands)
 
     order = "_".join(
-        f"{'k' if not s.mn_major else line}{s.width}" for s, line in ((a_slices, "m"), (b_slices, "n"))
+        f"{'k' if not s.mn_major else name}{s.width}" for s, name in ((a_load, "m"), (b_load, "n"))
     )
     kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
     kernel.blocks_per_sm = tiling.blocks
@@ -178,37 +180,37 @@ def tiled(tiling: Tiling, a_slices: Slices, b_slices: Slices, epilogue: Epilogue
 
 
 class Walk:
-    """How a block brings a slice of `lines` x `step` elements, in runs of neighbours: run i of a thread lies i strides from
+    """How a block brings a K-tile of `mn_extent` x `step` elements, in runs of neighbours: run i of a thread lies i strides from
     its first."""
 
-    def __init__(self, lines: int, step: int, block: int, slices: Slices) -> None:
-        self.width, self.count = slices.width, lines * step // (block * slices.width)
-        self.mn_major, width = slices.mn_major, slices.width
-        fast = (lines if slices.mn_major else step) // width
+    def __init__(self, mn_extent: int, step: int, block: int, load: OperandLoad) -> None:
+        self.width, self.count = load.width, mn_extent * step // (block * load.width)
+        self.mn_major, width = load.mn_major, load.width
+        fast = (mn_extent if load.mn_major else step) // width
         apart = block // fast
-        self.line_stride, self.depth_stride = (0, apart) if slices.mn_major else (apart, 0)
+        self.mn_stride, self.k_stride = (0, apart) if load.mn_major else (apart, 0)
         fast_index = device(lambda thread: thread % fast * width)
         slow_index = device(lambda thread: thread // fast)
-        self.across, self.along = (fast_index, slow_index) if slices.mn_major else (slow_index, fast_index)
+        self.across, self.along = (fast_index, slow_index) if load.mn_major else (slow_index, fast_index)
 
 
 def _loader(walk: Walk, dtype: DType) -> Any:
-    """`load(pointer, env)`: a thread's elements of the next slice; 0 for those outside the operand.
+    """`load(pointer, env)`: a thread's elements of the next K-tile; 0 for those outside the operand.
 
     A run is inside or outside as a whole: extents that are walked in runs are multiples of them.
     """
-    lines, depth = walk.line_stride, walk.depth_stride
+    mn_extent, k_stride = walk.mn_stride, walk.k_stride
 
     def place(i, env):
-        at, lines_left, depth_left, line_step, k_step = env
-        if i * lines < lines_left and i * depth < depth_left:
-            return at + i * lines * line_step + i * depth * k_step
+        at, mn_left, k_left, mn_step, k_step = env
+        if i * mn_extent < mn_left and i * k_stride < k_left:
+            return at + i * mn_extent * mn_step + i * k_stride * k_step
         return np.int64(-1)
 
     return runs(dtype, walk.count, walk.width, place)
 
 
-def _storer(walk: Walk, line_length: int) -> Any:
+def _storer(walk: Walk, tile_n: int) -> Any:
     """`store(shared, base, tile)`: those elements into shared memory, k-major."""
-    apart = walk.depth_stride * line_length + walk.line_stride
-    return put_runs(walk.count, walk.width, apart, 1 if walk.mn_major else line_length)
+    apart = walk.k_stride * tile_n + walk.mn_stride
+    return put_runs(walk.count, walk.width, apart, 1 if walk.mn_major else tile_n)

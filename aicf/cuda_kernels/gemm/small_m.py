@@ -3,7 +3,7 @@ operand is all that takes time. Operands, epilogues and results are those of sim
 
 The operand with few lines (rows of a, columns of b) is called small, the other one wide. A byte of the wide one meets `few` flops for
 halves, half as many for f32. Of 4.8 TB/s and 66.9 TFLOP/s, an H200's, 14 flops a byte are the balance, and half of that after
-what widening, addressing and reading the small one from shared memory take. So the prediction is: ordinary cores keep up with memory
+what widening, addressing and reading the small one from shared memory take. So the prediction is: CUDA cores keep up with memory
 to 4 lines of halves, and to 16 of f32; beyond that halves need tensor cores.
 """
 
@@ -41,20 +41,20 @@ RESULT_US, RESULT_LOAD_US, RESULT_FLOP_US = 0.025, 0.28, 0.01
 EFFICIENCY = 0.45  # of the f32 rate: reads of shared memory and places are beside the multiply-adds
 
 
-class Lines(NamedTuple):
-    """An operand of an m x n product as so many lines along k."""
+class MnOperand(NamedTuple):
+    """An operand of an m x n product: its extent along m or n, and its steps."""
 
     operand: int
-    lines: int
-    line_step: int
+    mn_extent: int
+    mn_step: int
     k_step: int
 
 
 class SmallM(NamedTuple):
     """rows: the small operand's lines are rows of the result, the wide one's its columns; else the other way round."""
 
-    wide: Lines
-    small: Lines
+    wide: MnOperand
+    small: MnOperand
     k: int
     rows: bool
 
@@ -63,19 +63,19 @@ def small_m(region: RegionSpec) -> SmallM:
     """A product as its wide and its small operand."""
     p, _ = gemm.problem(region)
     (*_, a_m, a_k), (*_, b_k, b_n) = p.a_steps, p.b_steps
-    a, b = Lines(p.a, p.m, a_m, a_k), Lines(p.b, p.n, b_n, b_k)
+    a, b = MnOperand(p.a, p.m, a_m, a_k), MnOperand(p.b, p.n, b_n, b_k)
     return SmallM(b, a, p.k, True) if p.m <= p.n else SmallM(a, b, p.k, False)
 
 
-def k_major(lines: Lines, k: int) -> bool:
+def k_major(x: MnOperand, k: int) -> bool:
     """Whether neighbours in memory are neighbours along k."""
-    return lines.lines == 1 or (k > 1 and lines.k_step <= lines.line_step)
+    return x.mn_extent == 1 or (k > 1 and x.k_step <= x.mn_step)
 
 
-def run(lines: Lines, k: int, matrix: TensorDesc, longest: int) -> int:
+def run(x: MnOperand, k: int, matrix: TensorDesc, longest: int) -> int:
     """How many neighbours one load may take: every run of them is whole and aligned."""
-    fast, slow = (k, lines.k_step), (lines.lines, lines.line_step)
-    if not k_major(lines, k):
+    fast, slow = (k, x.k_step), (x.mn_extent, x.mn_step)
+    if not k_major(x, k):
         fast, slow = slow, fast
     width = longest
     while width > 1 and (
@@ -116,7 +116,7 @@ class Share:
         return f"{self.few}_{'k' if self.k_major else 'l'}{self.width}"
 
     @cached_property
-    def sums(self) -> int:
+    def accumulators(self) -> int:
         """Of a thread."""
         return self.few * (OWN if self.k_major else self.width)
 
@@ -135,7 +135,7 @@ class Share:
 
     @cached_property
     def unroll(self) -> int:
-        """Steps along k at once: up to 128 bytes are on their way for each thread, fewer where sums take the registers, and 64 of
+        """Steps along k at once: up to 128 bytes are on their way for each thread, fewer where accumulators take the registers, and 64 of
         fp8: what is widened takes registers too."""
         words = 32 if self.few <= 2 else 16 if self.few < FEW else 8
         each = max(1, self.width * max(2, self.itemsize) // 4) * (OWN if self.k_major else 1)
@@ -147,12 +147,12 @@ class Share:
         return self.unroll * (OWN if self.k_major else 1)
 
     @cached_property
-    def depth(self) -> int:
+    def tile_k(self) -> int:
         """Of k, that a block takes in one step."""
         return self.unroll * (WARP * self.width if self.k_major else self.groups)
 
     @cached_property
-    def lines(self) -> int:
+    def mn_extent(self) -> int:
         """Of a block."""
         return self.groups * OWN if self.k_major else self.lanes * self.width
 
@@ -168,16 +168,16 @@ class Share:
 
     def small_loads(self, staging: Staging) -> int:
         """Of a thread, for each step."""
-        return cdiv(self.few * self.depth, self.threads * staging.width)
+        return cdiv(self.few * self.tile_k, self.threads * staging.width)
 
 
 def share(region: RegionSpec) -> tuple[Share, Staging]:
     s, dtype = small_m(region), gemm.problem(region)[0].dtype
-    few, fast = 1 << max(0, s.small.lines - 1).bit_length(), k_major(s.wide, s.k)
+    few, fast = 1 << max(0, s.small.mn_extent - 1).bit_length(), k_major(s.wide, s.k)
     longest = min(LOADED // dtype.itemsize, 8 if few <= 4 else 4)
     made = Share(few, fast, run(s.wide, s.k, region.operands[s.wide.operand], longest), dtype.itemsize)
     along = k_major(s.small, s.k)
-    most = min(4, max(1, few * made.depth // made.threads))
+    most = min(4, max(1, few * made.tile_k // made.threads))
     return made, Staging(along, run(s.small, s.k, region.operands[s.small.operand], most) if along else 1)
 
 
@@ -193,8 +193,8 @@ class Block(NamedTuple):
     results   that each thread adds up, one after the other, of what threads along k have
     """
 
-    lines: int
-    depth: int
+    mn_extent: int
+    tile_k: int
     resident: int
     flops: float
     rate: str
@@ -215,11 +215,11 @@ class Plan(NamedTuple):
 def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
     """The fastest, as predicted: another launch is worth it where there would be few blocks with long ways to go."""
     (p, _), s = gemm.problem(region), small_m(region)
-    steps, tiles = cdiv(s.k, block.depth), max(1, cdiv(s.wide.lines, block.lines))
+    steps, tiles = cdiv(s.k, block.tile_k), max(1, cdiv(s.wide.mn_extent, block.mn_extent))
     most = min(SPLITS, steps // 2) if p.m * p.n < 2**31 else 1
     best = None
     for wanted in (1 << i for i in range(max(1, most).bit_length())):
-        chunk = max(1, cdiv(steps, wanted)) * block.depth
+        chunk = max(1, cdiv(steps, wanted)) * block.tile_k
         splits = max(1, cdiv(s.k, chunk))
         if best is not None and _least(block, device, splits, chunk) > best.cost.us:
             continue
@@ -232,14 +232,14 @@ def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
 
 def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
     """Of `_cost`, with several splits: two launches, and the steps of both."""
-    steps = (cdiv(chunk, block.depth) - 1) * STEP_US + block.results * RESULT_US
+    steps = (cdiv(chunk, block.tile_k) - 1) * STEP_US + block.results * RESULT_US
     return 2 * one_launch(None, device) + START_US + steps + gemm_split.SUM_STEP_US * splits
 
 
 def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
     """The wide operand once, the small one from the cache for each block; no step in less than a trip to memory."""
     (p, _), s = gemm.problem(region), small_m(region)
-    tiles, depth = max(1, cdiv(s.wide.lines, block.lines)), min(chunk, max(1, s.k))
+    tiles, k_extent = max(1, cdiv(s.wide.mn_extent, block.mn_extent)), min(chunk, max(1, s.k))
     size = p.dtype.itemsize
     through, total = gemm_split.sum_cost(region, p, splits, device)
     # of what follows the product, a split has nothing
@@ -249,10 +249,10 @@ def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chu
         each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
     cost = roofline(
         device, bytes=gemm_split.operand_bytes(p) + through if splits > 1 else region.nbytes,
-        flops=block.flops * s.wide.lines * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
+        flops=block.flops * s.wide.mn_extent * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
-        chain=START_US + (cdiv(depth, block.depth) - 1) * STEP_US + block.results * each, memory_efficiency=gemm.MEMORY_EFFICIENCY,
-        cached=float(tiles * s.small.lines + s.wide.lines) * s.k * size,
+        chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + block.results * each, memory_efficiency=gemm.MEMORY_EFFICIENCY,
+        cached=float(tiles * s.small.mn_extent + s.wide.mn_extent) * s.k * size,
     )  # fmt: skip
     if splits > 1:
         cost = cost.plus(**{"sum of parts": total.us})
@@ -280,8 +280,8 @@ def launches(
     """`make(epilogue)`: the body. It takes (wide, small, operands, sizes, wide_steps, small_steps, scales): see gemm/small_m_body.py."""
     s = small_m(region)
     _, _, operands, *_, scales = gemm.arguments(region)
-    sizes = tuple(Num(x, i32) for x in (s.wide.lines, s.small.lines, s.k, plan.chunk))
-    walks = tuple((Num(x.line_step), Num(x.k_step)) for x in (s.wide, s.small))
+    sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k, plan.chunk))
+    walks = tuple((Num(x.mn_step), Num(x.k_step)) for x in (s.wide, s.small))
 
     def products(epilogue: Any, operands: Any, scales: Any) -> Launch:
         args = (In(s.wide.operand), In(s.small.operand), operands, sizes, *walks, scales)
@@ -297,15 +297,15 @@ def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     """Widening a half is as much as a multiply-add."""
     part, _ = share(region)
     flops = 2.0 * (part.few + (part.itemsize < f32.itemsize))
-    results = cdiv(part.lines * part.few, part.threads)
+    results = cdiv(part.mn_extent * part.few, part.threads)
     return plan(
-        region, Block(part.lines, part.depth, part.resident, flops, "f32", EFFICIENCY, results), device
+        region, Block(part.mn_extent, part.tile_k, part.resident, flops, "f32", EFFICIENCY, results), device
     )
 
 
 @variant("gemm", id="cuda.gemv_simt.v1", takes=gemm.TAKES)
 class GemvSimt:
-    """Few rows or columns, up to 16, on the ordinary cores: f32, f16 or bf16, f32 sums, any strides.
+    """Few rows or columns, up to 16, on the CUDA cores: f32, f16 or bf16, f32 accumulators, any strides.
 
     Parallel over lines of the wide operand and along k, which is split among blocks where lines are few; what those have is
     added up by a second kernel, in a fixed order. Bytes: the wide operand once, in 16-byte loads where the layout allows;

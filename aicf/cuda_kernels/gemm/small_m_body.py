@@ -36,64 +36,64 @@ def gemv(
     Where k is split, `epilogue` is that of the workspace, in which each split has its own results.
     """
     threads, lanes, few = share.threads, share.lanes, share.few
-    depth, per_block, k_major, width = share.depth, share.lines, share.k_major, share.width
-    small_size, sums = few * depth, share.sums
-    shared_size = max(2 * small_size, sums * threads)
-    start = zeros(sums)
+    tile_k, per_block, k_major, width = share.tile_k, share.mn_extent, share.k_major, share.width
+    small_size, accumulators = few * tile_k, share.accumulators
+    shared_size = max(2 * small_size, accumulators * threads)
+    start = zeros(accumulators)
 
     load_wide = raw_runs(wide_dtype, share.loads, width, place(wide_step(share)))
-    small_slice = Slice(share, staging)
-    small_first, small_to, store_small = small_slice.first(), small_slice.to(), small_slice.store()
-    load_small = runs(small_dtype, small_slice.loads, staging.width, place(small_slice.step()))
+    small_tile = SmallTile(share, staging)
+    small_first, small_to, store_small = small_tile.first(), small_tile.to(), small_tile.store()
+    load_small = runs(small_dtype, small_tile.loads, staging.width, place(small_tile.step()))
     wide_neighbours, small_neighbours = (
         k_major and width > 1,
         staging.width > 1,
     )  # their steps along k are one
-    multiply = multiply_runs(wide_dtype, share.loads, width, sums, *products(share))
-    keep = put_runs(sums, 1, threads, 1)
+    multiply = multiply_runs(wide_dtype, share.loads, width, accumulators, *products(share))
+    keep = put_runs(accumulators, 1, threads, 1)
     write = writer(per_block, few, threads, rows, _adder(share), epilogue)
 
     def kernel(wide, small, operands, sizes, wide_steps, small_steps, scales):
-        lines, count, k, chunk = sizes
+        mn_extent, count, k, chunk = sizes
         shared = cuda.shared.array(shared_size, float32, ALIGNMENT)
         thread = np.int32(cuda.threadIdx.x)
         lane, group = thread % lanes, thread // lanes
-        tiles = np.uint32(max(1, (lines + per_block - 1) // per_block))
+        tiles = np.uint32(max(1, (mn_extent + per_block - 1) // per_block))
         block = np.uint32(cuda.blockIdx.x)
         split = np.int64(block // tiles)
-        line0 = np.int64(block % tiles) * per_block
+        mn0 = np.int64(block % tiles) * per_block
         k0 = split * chunk
         if k_major:
-            line, along, get = line0 + group * OWN, lane * width, lane * min(width, 4)
+            mn, along, get = mn0 + group * OWN, lane * width, lane * min(width, 4)
         else:
-            line, along, get = line0 + lane * width, group * 1, group * few
-        wide_line, small_line = wide_steps[0], small_steps[0]
+            mn, along, get = mn0 + lane * width, group * 1, group * few
+        wide_mn, small_mn = wide_steps[0], small_steps[0]
         wide_k = np.int64(1) if wide_neighbours else wide_steps[1]
         small_k = np.int64(1) if small_neighbours else small_steps[1]
-        at = line * wide_line + (k0 + along) * wide_k
+        at = mn * wide_mn + (k0 + along) * wide_k
         of, small_along = small_first(thread)
-        small_at = of * small_line + (k0 + small_along) * small_k
-        put, brings = small_to(of, small_along), of < few and small_along < depth
-        lines_left, small_left = np.int32(lines - line), np.int32(count - of)
+        small_at = of * small_mn + (k0 + small_along) * small_k
+        put, brings = small_to(of, small_along), of < few and small_along < tile_k
+        mn_left, small_left = np.int32(mn_extent - mn), np.int32(count - of)
         left = np.int32(min(np.int64(k) - k0, np.int64(chunk)))
 
         acc = start
-        wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+        wide_next = load_wide(wide, (at, mn_left, np.int32(left - along), wide_mn, wide_k))
         small_next = load_small(
-            small, (small_at, small_left, np.int32(left - small_along), small_line, small_k)
+            small, (small_at, small_left, np.int32(left - small_along), small_mn, small_k)
         )
         buffer = np.int32(0)
         while left > 0:
             now = wide_next
             if brings:
                 store_small(small_next, (shared, np.int32(buffer * small_size + put)))
-            cuda.syncthreads()  # the slice is here, and nobody reads the other buffer any more
-            left = np.int32(left - depth)
-            at += depth * wide_k
-            small_at += depth * small_k
-            wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+            cuda.syncthreads()  # the K-tile is here, and nobody reads the other buffer any more
+            left = np.int32(left - tile_k)
+            at += tile_k * wide_k
+            small_at += tile_k * small_k
+            wide_next = load_wide(wide, (at, mn_left, np.int32(left - along), wide_mn, wide_k))
             small_next = load_small(
-                small, (small_at, small_left, np.int32(left - small_along), small_line, small_k)
+                small, (small_at, small_left, np.int32(left - small_along), small_mn, small_k)
             )
             acc = multiply(acc, now, shared, np.int32(buffer * small_size + get))
             buffer = np.int32(1 - buffer)
@@ -101,7 +101,7 @@ def gemv(
         cuda.syncthreads()
         keep(shared, thread, acc)
         cuda.syncthreads()
-        write(shared, thread, line0, split, lines, count, operands, scales)
+        write(shared, thread, mn0, split, mn_extent, count, operands, scales)
 
     kernel.__name__ = f"gemv_{share}_{staging}_{'rows' if rows else 'columns'}{epilogue}"
     kernel.blocks_per_sm = share.resident
@@ -112,10 +112,10 @@ def place(step: Any) -> Any:
     """`place(i, env)`: where run i of a thread begins, `step(i)` lines and elements of k from its first; -1 outside."""
 
     def begin(i, env):
-        at, lines_left, left, line_step, k_step = env
-        line, along = step(i)
-        if line < lines_left and along < left:
-            return at + line * line_step + along * k_step
+        at, mn_left, left, mn_step, k_step = env
+        mn, along = step(i)
+        if mn < mn_left and along < left:
+            return at + mn * mn_step + along * k_step
         return np.int64(-1)
 
     return begin
@@ -128,8 +128,8 @@ def wide_step(share: Share) -> Any:
 
 
 @dataclass(frozen=True)
-class Slice:
-    """A slice of the small operand on its way to shared memory: neighbouring threads bring neighbours.
+class SmallTile:
+    """A K-tile of the small operand on its way to shared memory: neighbouring threads bring neighbours.
 
     It lies there as it is read: where lanes walk k, line by line in quads, those of a warp side by side; else along k.
     """
@@ -143,7 +143,7 @@ class Slice:
 
     def first(self) -> Any:
         """`first(thread)`: line, and place along k, of its first run."""
-        width, few, per = self.staging.width, self.share.few, self.share.depth // self.staging.width
+        width, few, per = self.staging.width, self.share.few, self.share.tile_k // self.staging.width
         if self.staging.k_major:
             return device(lambda thread: (thread // per, thread % per * width))
         return device(lambda thread: (thread % few, thread // few))
@@ -154,7 +154,7 @@ class Slice:
             self.share.threads,
             self.staging.width,
             self.share.few,
-            self.share.depth // self.staging.width,
+            self.share.tile_k // self.staging.width,
         )
         if not self.staging.k_major:
             return device(lambda i: (0, i * (threads // few)))
@@ -164,16 +164,16 @@ class Slice:
         return device(lambda i: (i // rounds, i % rounds * (threads * width)))
 
     def to(self) -> Any:
-        """`to(line, along)`: its place in shared memory."""
-        few, depth, eights, quads = self.share.few, self.share.depth, self.share.width == 8, 4 * WARP
+        """`to(mn, along)`: its place in shared memory."""
+        few, tile_k, eights, quads = self.share.few, self.share.tile_k, self.share.width == 8, 4 * WARP
 
-        def in_quads(line, along):
+        def in_quads(mn, along):
             if eights:
                 within = along % (2 * quads)
                 along += within % 8 // 4 * quads + within // 8 * 4 + within % 4 - within
-            return line * depth + along
+            return mn * tile_k + along
 
-        return device(in_quads if self.share.k_major else lambda line, along: along * few + line)
+        return device(in_quads if self.share.k_major else lambda mn, along: along * few + mn)
 
     def store(self) -> Any:
         """`store(tile, (shared, base))`: a thread's runs, the first of them to base. Steps between runs are whole eights, or
@@ -183,14 +183,14 @@ class Slice:
 
         def store(i, run, env):
             shared, base = env
-            line, along = step(i // width)
-            put(shared, np.int32(base + to(line, along)), run)
+            mn, along = step(i // width)
+            put(shared, np.int32(base + to(mn, along)), run)
 
         return each(self.loads * width, width, store)
 
 
 def products(share: Share) -> tuple[int, Any]:
-    """How wide reads of the slice are, and what each is multiplied with (see multiply_runs)."""
+    """How wide reads of the K-tile are, and what each is multiplied with (see multiply_runs)."""
     few, width = share.few, share.width
     if not share.k_major:
         quad, reads = min(few, 4), []
@@ -203,7 +203,7 @@ def products(share: Share) -> tuple[int, Any]:
     for u in range(share.unroll):
         for h in range(0, width, quad):
             for s in range(few):
-                begin = s * share.depth + (u * width + h) * WARP
+                begin = s * share.tile_k + (u * width + h) * WARP
                 products = [
                     (r * few + s, (u * OWN + r) * width + h + e, e) for e in range(quad) for r in range(OWN)
                 ]
@@ -212,31 +212,33 @@ def products(share: Share) -> tuple[int, Any]:
 
 
 def writer(per_block: int, few: int, threads: int, rows: bool, add: Any, epilogue: Epilogue) -> Any:
-    """`write(shared, thread, line0, split, lines, count, operands, scales)`: the block's results of `per_block` lines and `few` small
-    ones, of which `lines` and `count` there are. Each is `add(shared, line, of, i)` of what the threads keep, finished."""
+    """`write(shared, thread, mn0, split, mn_extent, count, operands, scales)`: the block's results of `per_block` lines and `few` small
+    ones, of which `mn_extent` and `count` there are. Each is `add(shared, mn, of, i)` of what the threads keep, finished."""
     where, origin, finish = output(per_block, few, rows), origin_of(epilogue.split), finisher(epilogue)
 
-    def write(shared, thread, line0, split, lines, count, operands, scales):
-        m, n = (count, lines) if rows else (lines, count)
+    def write(shared, thread, mn0, split, mn_extent, count, operands, scales):
+        m, n = (count, mn_extent) if rows else (mn_extent, count)
         where_to = operands + (origin(split, m),)
         result = thread
         while result < per_block * few:
-            line, of = where(result)
-            total = add(shared, line, of, result)
-            line += line0
-            if line < lines and of < count:
+            mn, of = where(result)
+            total = add(shared, mn, of, result)
+            mn += mn0
+            if mn < mn_extent and of < count:
                 if rows:
-                    finish(of, line, (total,), n, scales, where_to)
+                    finish(of, mn, (total,), n, scales, where_to)
                 else:
-                    finish(line, of, (total,), n, scales, where_to)
+                    finish(mn, of, (total,), n, scales, where_to)
             result += threads
 
     return device(write)
 
 
-def output(lines: int, few: int, rows: bool) -> Any:
+def output(mn_extent: int, few: int, rows: bool) -> Any:
     """`where(i)`: line, and line of the small operand, of a block's result i, so that neighbouring threads write neighbours."""
-    return device(lambda i: (i % lines, i // lines)) if rows else device(lambda i: (i // few, i % few))
+    return (
+        device(lambda i: (i % mn_extent, i // mn_extent)) if rows else device(lambda i: (i // few, i % few))
+    )
 
 
 def origin_of(split: bool) -> Any:
@@ -245,16 +247,16 @@ def origin_of(split: bool) -> Any:
 
 
 def _adder(share: Share) -> Any:
-    """`add(shared, line, of, rotation)`: a result's partial sums, one after another from number `rotation` on, so that threads side by
+    """`add(shared, mn, of, rotation)`: a result's partial sums, one after another from number `rotation` on, so that threads side by
     side read different banks."""
     few, threads, partials, lanes, width = share.few, share.threads, share.partials, share.lanes, share.width
     k_major = share.k_major
 
-    def add(shared, line, of, rotation):
+    def add(shared, mn, of, rotation):
         if k_major:
-            first, apart = (line % OWN * few + of) * threads + line // OWN * WARP, 1
+            first, apart = (mn % OWN * few + of) * threads + mn // OWN * WARP, 1
         else:
-            first, apart = (line % width * few + of) * threads + line // width, lanes
+            first, apart = (mn % width * few + of) * threads + mn // width, lanes
         total = float32(0)
         for i in range(partials):
             total += shared[first + (i + rotation) % partials * apart]

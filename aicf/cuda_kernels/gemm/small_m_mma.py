@@ -49,13 +49,13 @@ class Warps:
         return self.few // 8
 
     @cached_property
-    def sums(self) -> int:
+    def accumulators(self) -> int:
         """Of a thread."""
         return 4 * self.tiles * self.columns
 
     @cached_property
     def warps(self) -> int:
-        return 8 if self.sums <= 32 else 4
+        return 8 if self.accumulators <= 32 else 4
 
     @cached_property
     def across(self) -> int:
@@ -77,12 +77,12 @@ class Warps:
         return CHUNK if self.k_major else 2 * self.tiles
 
     @cached_property
-    def lines(self) -> int:
+    def mn_extent(self) -> int:
         """Of a block."""
         return 16 * self.tiles * self.across
 
     @cached_property
-    def depth(self) -> int:
+    def tile_k(self) -> int:
         """Of k, that a block takes in one step."""
         return STEP * self.unroll * self.along
 
@@ -98,21 +98,21 @@ class Warps:
 
 def warps(region: RegionSpec) -> Warps:
     s = gemv.small_m(region)
-    few = next(n for n in (8, 16, 32, FEW) if s.small.lines <= n)
+    few = next(n for n in (8, 16, 32, FEW) if s.small.mn_extent <= n)
     return Warps(few, gemv.k_major(s.wide, s.k))
 
 
 def _plan(region: RegionSpec, device: DeviceSpec) -> gemv.Plan:
     w, rate = warps(region), gemm.problem(region)[0].dtype.name
-    results = cdiv(w.lines * w.few, w.threads)
+    results = cdiv(w.mn_extent * w.few, w.threads)
     return gemv.plan(
-        region, gemv.Block(w.lines, w.depth, w.resident, 2.0 * w.few, rate, EFFICIENCY, results), device
+        region, gemv.Block(w.mn_extent, w.tile_k, w.resident, 2.0 * w.few, rate, EFFICIENCY, results), device
     )
 
 
 @variant("gemm", id="cuda.gemv_mma.v1", takes=gemm.TAKES, needs=("sm_80",))
 class GemvMma:
-    """Few rows or columns, up to 64, by mma.sync m16n8k16 out of registers that loads fill: f16 or bf16, f32 sums.
+    """Few rows or columns, up to 64, by mma.sync m16n8k16 out of registers that loads fill: f16 or bf16, f32 accumulators.
 
     Parallel over lines of the wide operand and along k: warps of a block have parts of it, and blocks where lines are few; what
     those have is added up in a fixed order. Loads are of 16 bytes, so contiguous extents and leading dimensions are

@@ -2,7 +2,7 @@
 
 Which k is which does not matter to a sum, as long as both operands agree. So a thread loads 16 bytes where mma's fragments have
 pairs far apart: of 32 along k, the thread with place c among four takes 8c to 8c + 7, words 0 and 1 as the pairs of a first
-product of 16, words 2 and 3 of a second one. Where lines are contiguous, it takes neighbouring lines of each of those k, and
+product of 16, words 2 and 3 of a second one. Where it is MN-major, it takes neighbouring lines of each of those k, and
 puts pairs of k together from two words (PRMT). No number of the wide operand passes through shared memory.
 """
 
@@ -29,60 +29,64 @@ def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Call
 
     The next loads are on their way while a warp multiplies; warps meet only when their sums are added up.
     """
-    threads, few, depth, per_block, sums = warps.threads, warps.few, warps.depth, warps.lines, warps.sums
-    along_warps, lines_warp, k_major, own_k = (
+    threads, few, tile_k, per_block, accumulators = (
+        warps.threads,
+        warps.few,
+        warps.tile_k,
+        warps.mn_extent,
+        warps.accumulators,
+    )
+    along_warps, mn_per_warp, k_major, own_k = (
         warps.along,
         16 * warps.tiles,
         warps.k_major,
         STEP * warps.unroll,
     )
-    shared_size, width, chunk_k = sums * threads, warps.width, CHUNK
-    start = zeros(sums)
+    shared_size, width, chunk_k = accumulators * threads, warps.width, CHUNK
+    start = zeros(accumulators)
     load_wide = raw_runs(dtype, wide_loads(warps), width, place(wide_step(warps)))
     load_small = raw_runs(dtype, warps.columns * warps.unroll, CHUNK, place(small_step(warps)))
     multiply = multiply_words(dtype, wide_words(warps), small_words(warps))
-    keep = put_runs(sums, 1, threads, 1)
+    keep = put_runs(accumulators, 1, threads, 1)
     write = writer(per_block, few, threads, rows, adder(warps), epilogue)
 
     def kernel(wide, small, operands, sizes, wide_steps, small_steps, scales):
-        lines, count, k, chunk = sizes
+        mn_extent, count, k, chunk = sizes
         shared = cuda.shared.array(shared_size, float32)
         thread = np.int32(cuda.threadIdx.x)
         lane, warp = thread % 32, thread // 32
         row, place_k = lane // 4, lane % 4 * chunk_k
-        tiles = np.uint32(max(1, (lines + per_block - 1) // per_block))
+        tiles = np.uint32(max(1, (mn_extent + per_block - 1) // per_block))
         block = np.uint32(cuda.blockIdx.x)
         split = np.int64(block // tiles)
-        line0 = np.int64(block % tiles) * per_block
+        mn0 = np.int64(block % tiles) * per_block
         k0 = split * chunk
         along = warp % along_warps * own_k + place_k
-        line = line0 + warp // along_warps * lines_warp + (row if k_major else row * width)
-        wide_line, small_line = wide_steps[0], small_steps[0]
+        mn = mn0 + warp // along_warps * mn_per_warp + (row if k_major else row * width)
+        wide_mn, small_mn = wide_steps[0], small_steps[0]
         wide_k = np.int64(1) if k_major else wide_steps[1]
-        at = line * wide_line + (k0 + along) * wide_k
-        small_at = row * small_line + k0 + along
-        lines_left, small_left = np.int32(lines - line), np.int32(count - row)
+        at = mn * wide_mn + (k0 + along) * wide_k
+        small_at = row * small_mn + k0 + along
+        mn_left, small_left = np.int32(mn_extent - mn), np.int32(count - row)
         left = np.int32(min(np.int64(k) - k0, np.int64(chunk)))
 
         acc = start
-        wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
-        small_next = load_small(
-            small, (small_at, small_left, np.int32(left - along), small_line, np.int64(1))
-        )
+        wide_next = load_wide(wide, (at, mn_left, np.int32(left - along), wide_mn, wide_k))
+        small_next = load_small(small, (small_at, small_left, np.int32(left - along), small_mn, np.int64(1)))
         while left > 0:
             wide_now, small_now = wide_next, small_next
-            left = np.int32(left - depth)
-            at += depth * wide_k
-            small_at += depth
-            wide_next = load_wide(wide, (at, lines_left, np.int32(left - along), wide_line, wide_k))
+            left = np.int32(left - tile_k)
+            at += tile_k * wide_k
+            small_at += tile_k
+            wide_next = load_wide(wide, (at, mn_left, np.int32(left - along), wide_mn, wide_k))
             small_next = load_small(
-                small, (small_at, small_left, np.int32(left - along), small_line, np.int64(1))
+                small, (small_at, small_left, np.int32(left - along), small_mn, np.int64(1))
             )
             acc = multiply(acc, wide_now, small_now)
 
         keep(shared, thread, acc)
         cuda.syncthreads()
-        write(shared, thread, line0, split, lines, count, operands, scales)
+        write(shared, thread, mn0, split, mn_extent, count, operands, scales)
 
     kernel.__name__ = f"gemv_mma_{warps}_{'rows' if rows else 'columns'}{epilogue}"
     kernel.blocks_per_sm = warps.resident
@@ -108,7 +112,7 @@ def small_step(warps: Warps) -> Any:
 def wide_words(warps: Warps) -> Words:
     """Registers of mma's a, out of words of loads: line g and line g + 8 of a tile at one pair of k, then at the other.
 
-    Where lines are contiguous, those are lines 2i and 2i + 1 of the thread's, for tile i.
+    Where it is MN-major, those are lines 2i and 2i + 1 of the thread's, for tile i.
     """
     made: list[Any] = []
     tiles = range(warps.tiles)
@@ -135,26 +139,26 @@ def small_words(warps: Warps) -> Words:
 
 
 def holder(warps: Warps) -> Any:
-    """`of(line, of)`: which sum, and which lane of a warp, has a line of the warp's and one of the small operand."""
+    """`of(mn, of)`: which sum, and which lane of a warp, has a line of the warp's and one of the small operand."""
     columns, k_major, each = warps.columns, warps.k_major, warps.width
 
-    def of(line, small):
+    def of(mn, small):
         if k_major:
-            tile, upper, row = line // 16, line % 16 // 8, line % 8
+            tile, upper, row = mn // 16, mn % 16 // 8, mn % 8
         else:
-            tile, upper, row = line % each // 2, line % 2, line // each
+            tile, upper, row = mn % each // 2, mn % 2, mn // each
         return (tile * columns + small // 8) * 4 + upper * 2 + small % 2, row * 4 + small % 8 // 2
 
     return device(of)
 
 
 def adder(warps: Warps) -> Any:
-    """`add(shared, line, of, _)`: the sums of warps that share lines, in their order."""
-    threads, along, lines, of = warps.threads, warps.along, 16 * warps.tiles, holder(warps)
+    """`add(shared, mn, of, _)`: the sums of warps that share lines, in their order."""
+    threads, along, mn_extent, of = warps.threads, warps.along, 16 * warps.tiles, holder(warps)
 
-    def add(shared, line, small, _):
-        i, lane = of(line % lines, small)
-        first = i * threads + line // lines * along * 32 + lane
+    def add(shared, mn, small, _):
+        i, lane = of(mn % mn_extent, small)
+        first = i * threads + mn // mn_extent * along * 32 + lane
         total = float32(0)
         for warp in range(along):
             total += shared[first + warp * 32]

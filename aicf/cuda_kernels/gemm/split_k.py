@@ -33,7 +33,7 @@ from ..maps.elementwise import THREADS
 from . import simt as gemm
 from .simt import Sizes
 
-LEAST_STEPS = 2  # of a tile's depth, in each split
+LEAST_STEPS = 2  # of a tile's step along k, in each split
 SUM_STEP_US = 0.07  # of the second launch, for each split: measured on an H200
 SUM_RUN = 4  # columns of a thread of the second launch, at most
 MOST_SPLITS = 64
@@ -46,16 +46,16 @@ UNSCALED = Num(1.0, f32), Num(0.0, f32)
 
 
 class KSplit(NamedTuple):
-    """k as so many splits of `depth`, the last one maybe shorter."""
+    """k as so many splits of `k` each, the last one maybe shorter."""
 
     number: int
-    depth: int
+    k: int
 
 
 def divide(k: int, wanted: int, step: int) -> KSplit:
     """About so many splits, of whole steps each."""
-    depth = max(LEAST_STEPS, cdiv(cdiv(k, step), wanted)) * step
-    return KSplit(cdiv(k, depth), depth)
+    each = max(LEAST_STEPS, cdiv(cdiv(k, step), wanted)) * step
+    return KSplit(cdiv(k, each), each)
 
 
 def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
@@ -102,9 +102,9 @@ def _cost(
 ) -> Cost:
     """The splits as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
     they fit."""
-    slices = Sizes(sizes.m, sizes.n, split.depth, split.number, sizes.dtype)
+    partial = Sizes(sizes.m, sizes.n, split.k, split.number, sizes.dtype)
     first = tile.product_cost(
-        slices, operand_bytes(sizes) + through, device, sizes.flops, gemm.STORE_US * tile.m * tile.n
+        partial, operand_bytes(sizes) + through, device, sizes.flops, gemm.STORE_US * tile.m * tile.n
     )
     return first.plus(**{"sum of parts": total.us})
 
@@ -208,14 +208,14 @@ def _tiled(tile: gemm.Tile) -> KernelVariant:
     def first(region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
         p, _ = gemm.problem(region)
         a, b, _, _, *walks, _ = gemm.arguments(region)
-        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, split.depth))
+        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, split.k))
         (tiles,) = gemm.grid(p, tile.m, tile.n)
         body = gemm.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
         return Launch(body, (tiles * split.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
         waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
-        even = tile.even_us(gemm.problem(region)[0], device) if gemm.depth(region) else 0.0
+        even = tile.even_us(gemm.problem(region)[0], device) if gemm.k_of(region) else 0.0
         return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
 
     return split_tile(f"gemm_tiled_{tile.m}x{tile.n}", tile, first, accepts=gemm.checks, least=least)

@@ -9,11 +9,11 @@ from ...types import f32, i64
 from . import simt as gemm
 from . import split_k as gemm_split
 from . import wgmma_cost
-from .wgmma_tiling import SMS, WARPS, Tiling, depth
+from .wgmma_tiling import SMS, WARPS, Tiling, k_tile
 
 
 def checks(tiling: Tiling, region: RegionSpec) -> Checks:
-    """More tiles than multiprocessors; and numbers of slices, times blocks, that are u32."""
+    """More tiles than multiprocessors; and numbers of K-tiles, times blocks, that are u32."""
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
     p, after = gemm.problem(region)
@@ -23,7 +23,7 @@ def checks(tiling: Tiling, region: RegionSpec) -> Checks:
             "two axes of a batch and two operands of the map leave none for results in boxes beside work units",
         )
     yield at_least("tiles", wgmma_cost.clusters(tiling, region), SMS + 1)
-    yield at_most("k", p.k, 2**31 // SMS**2 * depth(p.dtype))
+    yield at_most("k", p.k, 2**31 // SMS**2 * k_tile(p.dtype))
 
 
 def blocks(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
@@ -31,7 +31,7 @@ def blocks(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
 
 
 def _slots(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
-    """Bytes of the workspace for each block's sums, with which it begins; their flags are behind them."""
+    """Bytes of the workspace for each block's accumulators, with which it begins; their flags are behind them."""
     return blocks(tiling, region, device) * tiling.m * tiling.n * f32.itemsize
 
 

@@ -1,13 +1,13 @@
 """Stream-K: where tiles are no multiple of blocks, the first of them are cut along k, so that every block has as much to do.
 
-Of T = w G + r tiles, for G blocks, the slices of the first G + r are divided evenly: each block has from one to two tiles' worth
-of them, in order, and then w - 1 whole tiles of the others. What is divided begins with the *tail* of a tile, its last slices, unless
+Of T = w G + r tiles, for G blocks, the K-tiles of the first G + r are divided evenly: each block has from one to two tiles' worth
+of them, in order, and then w - 1 whole tiles of the others. What is divided begins with the *tail* of a tile, its last K-tiles, unless
 it is whole, and ends with the *head* of one, its first. The block does it backwards:
 
-    first     the head: its sums to the workspace, then a flag for each warp
-    then      a whole tile, if there is one, from that slice on where the head ended, and round
-    then      the tail: to its sums are added those of the head, which is the block's before, and the tile is finished
-    at last   whole tiles of the others, from that slice on where the others are, and round
+    first     the head: its accumulators to the workspace, then a flag for each warp
+    then      a whole tile, if there is one, from that K-tile on where the head ended, and round
+    then      the tail: to its accumulators are added those of the head, which is the block's before, and the tile is finished
+    at last   whole tiles of the others, from that K-tile on where the others are, and round
 
 So blocks read the same slices of k at a time, out of the L2 cache, which answers requests that come together at once; but for tails,
 which are behind by what blocks have beyond one tile. With the tail first and the head last, each was somewhere else in k from beginning to end: 20 % slower at
@@ -16,7 +16,7 @@ which are behind by what blocks have beyond one tile. With the tail first and th
 Nobody waits for good: the head that a block waits for is the first work tile of the block before it. That has begun, as blocks begin in
 order, and does its first work tile without waiting for anybody.
 
-The workspace is not zeroed. A flag is `TOKEN` when the sums are there, and the one who waits for it makes it 0 again: after a launch no
+The workspace is not zeroed. A flag is `TOKEN` when these are there, and the one who waits for it makes it 0 again: after a launch no
 flag is, and whatever else may have been there meanwhile is none but by a chance of 1 in 2^64.
 """
 
@@ -34,7 +34,7 @@ from .epilogue import Epilogue
 from .wgmma_scheduler import WorkTiles, batch_coords, tiles_in_turn
 from .wgmma_tiling import WARPGROUP, WARPS, Tiling
 
-RUN = 4  # sums that are stored together; those of all threads of a warpgroup lie side by side
+RUN = 4  # accumulators that are stored together; those of all threads of a warpgroup lie side by side
 TOKEN = 0x5B1D_93F7_6E2A_C48D
 
 
@@ -43,8 +43,8 @@ def work_tiles_of(tiling: Tiling, epilogue: Epilogue) -> WorkTiles:
 
 
 def work_units(epilogue: Epilogue) -> WorkTiles:
-    """The plan: (first work tile, 1, end, the head's tile, its slices, the first whole tile, slices before the tail, which work tile the tail is,
-    which is the first of the other tiles, that tile, and the slice that these begin with). Work tile 0 is the head; without one, they begin at 1."""
+    """The plan: (first work tile, 1, end, the head's tile, its K-tiles, the first whole tile, K-tiles before the tail, which work tile the tail is,
+    which is the first of the other tiles, that tile, and the K-tile that these begin with). Work tile 0 is the head; without one, they begin at 1."""
     number = batch_coords(epilogue).number
 
     def plan(walk, sizes):
@@ -52,10 +52,10 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
         tiles = uint32(rows * columns * number(sizes, steps, each))
         rounds = uint32(tiles // blocks)
         divided = uint32(tiles - uint32(rounds - uint32(1)) * blocks)
-        slices = uint32(divided * steps)
+        k_tiles = uint32(divided * steps)
         begin, end = (
-            uint32(uint32(block * slices) // blocks),
-            uint32(uint32(block * slices + slices) // blocks),
+            uint32(uint32(block * k_tiles) // blocks),
+            uint32(uint32(block * k_tiles + k_tiles) // blocks),
         )
         tail, head = uint32(begin // steps), uint32(end // steps)
         before, count = uint32(begin - tail * steps), uint32(end - head * steps)
@@ -65,7 +65,7 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
         first = uint32(1) if count == 0 else uint32(0)
         last = uint32(others + rounds - uint32(1))
         at = uint32(0) if before == 0 else at
-        # so that all are at the same slice after work units that may differ by one
+        # so that all are at the same K-tile after work units that may differ by one
         late = uint32(end - begin - steps)
         return first, uint32(1), last, head, count, whole, before, at, others, uint32(divided + block), late
 
@@ -79,7 +79,7 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
             return uint32(whole + work_tile - uint32(1))
         return uint32(plan[9] + uint32(work_tile - others) * uint32(cuda.gridDim.x))
 
-    def slices(work_tile, batch_coord, walk, plan):
+    def k_tiles(work_tile, batch_coord, walk, plan):
         steps, count, before, at, others = walk[4], plan[4], plan[6], plan[7], plan[8]
         if work_tile == 0:
             return uint32(0), count
@@ -91,21 +91,21 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
         steps = int32(walk[4])
         return step if step < steps else int32(step - steps)
 
-    return WorkTiles(device(plan), device(tile), device(slices), device(place))
+    return WorkTiles(device(plan), device(tile), device(k_tiles), device(place))
 
 
 def fixup(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     """(`asks(work_tile, member)`: the thread, or none that asks for boxes, of what will not be finished here; `gives(work_tile)`: whether it
-    is that; `give(sums, part, member, operands)`: to who finishes it; `take(sums, part, member, work_tile, plan, operands)`: sums of a
+    is that; `give(accumulators, part, member, operands)`: to who finishes it; `take(accumulators, part, member, work_tile, plan, operands)`: accumulators of a
     whole tile)"""
     if not tiling.stream:
         return (
             device(lambda work_tile, member: member),
             device(lambda work_tile: False),
-            device(lambda sums, part, member, operands: None),
-            device(lambda acc, sums, part, member, work_tile, plan, operands: (acc, sums)),
+            device(lambda accumulators, part, member, operands: None),
+            device(lambda acc, accumulators, part, member, work_tile, plan, operands: (acc, accumulators)),
         )
-    count, cooperative = tiling.sums, tiling.cooperative
+    count, cooperative = tiling.accumulators, tiling.cooperative
     place, load, release = global_address(), load_acquire(i64), store_release(i64)
     put, get = put_run(f32, RUN), get_run(f32, RUN)
 
@@ -119,20 +119,20 @@ def fixup(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     put_all, add_all = each(count, RUN, put_sums), mapped(count, RUN, add_sums)
 
     def slot_of(block, part, member):
-        """(Where a thread's sums begin, and its warp's flag.)"""
+        """(Where a thread's accumulators begin, and its warp's flag.)"""
         slot = np.int64(block * cooperative + part)
         return slot * (count * WARPGROUP) + member * RUN, slot * WARPS + (member >> 5)
 
     slot = device(slot_of)
 
-    def give(sums, part, member, operands):
+    def give(accumulators, part, member, operands):
         first, flag = slot(np.int64(cuda.blockIdx.x), part, member)
-        put_all(sums, (operands[4][0], first))
+        put_all(accumulators, (operands[4][0], first))
         cuda.syncwarp()
         if member & 31 == 0:
             release(place(operands[4][1], flag), TOKEN)
 
-    def take(acc, sums, part, member, work_tile, plan, operands):
+    def take(acc, accumulators, part, member, work_tile, plan, operands):
         if work_tile == plan[7]:
             first, flag = slot(np.int64(cuda.blockIdx.x) - 1, part, member)
             if member & 31 == 0:
@@ -141,8 +141,8 @@ def fixup(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
                     pass
                 operands[4][1][flag] = 0
             cuda.syncwarp()
-            sums = add_all(sums, (operands[4][0], first))
-        return sums, sums  # there are no registers for both
+            accumulators = add_all(accumulators, (operands[4][0], first))
+        return accumulators, accumulators  # there are no registers for both
 
     def asks(work_tile, member):
         return member + WARPGROUP if work_tile == 0 else member

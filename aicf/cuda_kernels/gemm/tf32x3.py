@@ -61,4 +61,4 @@ def _variant(tiling: str, plain: KernelVariant) -> KernelVariant:
 
 
 # Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{t}_tf32x3": _variant(t, gemm_wgmma.BY_SLICES[t]) for t in TILINGS})
+globals().update({f"gemm_wgmma_{t}_tf32x3": _variant(t, gemm_wgmma.PROMOTED[t]) for t in TILINGS})

@@ -37,16 +37,16 @@ from .wgmma_tiling import (
     ATOM,
     MIXED_WIDTHS,
     OF_C,
-    ROW_BYTES,
     SPLIT,
     STREAM,
     TILINGS,
+    TMA_ALIGNMENT,
     WARPS,
     Tiling,
     boxed,
-    by_slices,
-    depth,
+    k_tile,
     left,
+    promotes,
 )
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
@@ -63,7 +63,7 @@ Axis = tuple[int, int]  # an extent and a step, in elements
 
 @dataclass(frozen=True)
 class Operand:
-    """a or b, as rows in memory: of k, or of lines (m or n); of a batch, along those `axes` of it that are not shared."""
+    """a or b, as rows in memory: K-major, or MN-major; of a batch, along those `axes` of it that are not shared."""
 
     name: str
     index: int
@@ -73,11 +73,11 @@ class Operand:
     axes: tuple[int, ...]
     batch: tuple[tuple[int, int], ...]  # of each of them the extent, and bytes from one index to the next
 
-    def map(self, region: RegionSpec, lines: int, last: bool = False) -> TensorMap:
-        """For slices of `lines` and 128 bytes of k, of the last tile or of the others; or for 128 bytes of lines at a time."""
+    def map(self, region: RegionSpec, tile_mn: int, last: bool = False) -> TensorMap:
+        """For K-tiles of `tile_mn` and 128 bytes of k, of the last tile or of the others; or, MN-major, 128 bytes of m or n at a time."""
         dtype = region.operands[self.index].dtype
         count = left if last else boxed
-        box = depth(dtype), count(lines, self.extents[1]) if self.k_major else depth(dtype)
+        box = k_tile(dtype), count(tile_mn, self.extents[1]) if self.k_major else k_tile(dtype)
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
@@ -85,7 +85,7 @@ class Operand:
 
 
 def operands(region: RegionSpec, either: bool = False) -> tuple[Operand, Operand] | Reject:
-    """a and b, or why one of them has no 16-byte aligned rows. `either`: of k or of lines, whatever the type."""
+    """a and b, or why one of them has no 16-byte aligned rows. `either`: K-major or MN-major, whatever the type."""
     made = each_operand(region, either)
     return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
 
@@ -103,28 +103,28 @@ def each_operand(region: RegionSpec, either: bool = False) -> tuple[Operand | Re
 
 
 def _operand(
-    name: str, index: int, matrix: TensorDesc, lines: Axis, depth: Axis, batch: tuple[Axis, ...], either: bool
+    name: str, index: int, matrix: TensorDesc, mn: Axis, k: Axis, batch: tuple[Axis, ...], either: bool
 ) -> Operand | Reject:
     """Steps of an extent of one mean nothing."""
-    if matrix.alignment < ROW_BYTES:
-        return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {ROW_BYTES}")
+    if matrix.alignment < TMA_ALIGNMENT:
+        return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {TMA_ALIGNMENT}")
     axes = tuple(i for i, (extent, step) in enumerate(batch) if extent > 1 and step)
     walks = tuple((batch[i][0], batch[i][1] * matrix.dtype.itemsize) for i in axes)
-    if any(pitch % ROW_BYTES for _, pitch in walks):
+    if any(pitch % TMA_ALIGNMENT for _, pitch in walks):
         return Reject(
-            "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {ROW_BYTES} bytes"
+            "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {TMA_ALIGNMENT} bytes"
         )
-    orders = (True, depth, lines), (False, lines, depth)
+    orders = (True, k, mn), (False, mn, k)
     either = either or matrix.dtype.itemsize == 2
     for k_major, (inner, step), (outer, pitch) in orders if either else orders[:1]:
         row = inner * matrix.dtype.itemsize
-        apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, ROW_BYTES) * ROW_BYTES
-        if (step == 1 or inner == 1) and apart >= row and apart % ROW_BYTES == 0:
+        apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, TMA_ALIGNMENT) * TMA_ALIGNMENT
+        if (step == 1 or inner == 1) and apart >= row and apart % TMA_ALIGNMENT == 0:
             return Operand(name, index, k_major, (inner, outer), apart, axes, walks)
     of_k = "" if either else f" of k, as tensor cores read {matrix.dtype},"
     return Reject(
         "rows",
-        f"{name} is {matrix}, needs rows{of_k} that begin at multiples of {ROW_BYTES} bytes, one after the other",
+        f"{name} is {matrix}, needs rows{of_k} that begin at multiples of {TMA_ALIGNMENT} bytes, one after the other",
     )
 
 
@@ -146,7 +146,7 @@ def checks(region: RegionSpec) -> Checks:
     p, _ = gemm.problem(region)
     if p.dtype is f32 and p.precision is not Precision.tf32:
         yield Reject("precision", f"the product is to be {p.precision.name}, this one is tf32")
-    if by_slices(p.dtype) and region.strict:
+    if promotes(p.dtype) and region.strict:
         yield Reject(
             "strict", "tensor cores keep some 14 bits of a sum of fp8 products; strict takes sums in f32"
         )
@@ -157,10 +157,10 @@ def checks(region: RegionSpec) -> Checks:
 
 
 def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
-    if by_slices(gemm.problem(region)[0].dtype) and not tiling.sums_by_slices:
+    if promotes(gemm.problem(region)[0].dtype) and not tiling.can_promote:
         return Reject(
-            "sums",
-            "fp8 sums take turns with tensor cores: needs two consumers that multiply at once, and registers for both",
+            "accumulators",
+            "fp8 accumulators are promoted while tensor cores go on: needs two consumers that multiply at once, and registers for both",
         )
     return None
 
@@ -170,29 +170,29 @@ def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
 
 def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
     """A group of narrow tiles has to find room, in one product."""
-    if tiling.narrow:
+    if tiling.narrow_n:
         p, _ = gemm.problem(region)
-        yield at_least("n", p.n, tiling.narrow * tiling.group)
+        yield at_least("n", p.n, tiling.narrow_n * tiling.narrow_group)
         yield at_most("axes of the batch", len(p.batch), 0)
         made = operands(region)
         if not isinstance(made, Reject) and not made[1].k_major:  # 510 TFLOP/s of 8192^3, and 660 where it is
             yield Reject(
                 "rows",
-                f"rows of b are of n, {tiling.narrow} of which tensor cores read slowly: needs rows of k",
+                f"b is N-major, of {tiling.narrow_n} columns, which tensor cores read slowly: needs K-major",
             )
 
 
 def _wgmma(tiling: Tiling) -> KernelVariant:
     """A tiling as a variant."""
-    # sums are of 64 columns at a time; and divided tiles with sums took up to 11 % longer than whole ones
-    plain = tiling.columns % ATOM or tiling.narrow or tiling.stream
+    # column sums are of 64 columns at a time; and divided tiles with these took up to 11 % longer than whole ones
+    plain = tiling.columns % ATOM or tiling.narrow_n or tiling.stream
     takes = gemm.TAKES if plain else gemm.TAKES_SUMS
 
     @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=takes, needs=("sm_90a",), family=family)
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
-        Parallel over tiles{" and splits of k" * (tiling.cluster_split > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings slices of 128 bytes of k, wgmma multiplies them
+        Parallel over tiles{" and splits of k" * (tiling.cluster_split > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings K-tiles of 128 bytes of k, wgmma multiplies them
         out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
         are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile they
         meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
@@ -233,7 +233,7 @@ def _split(tiling: Tiling) -> KernelVariant:
         yield _summed(tiling, region)
 
     return gemm_split.split(
-        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: depth(gemm.problem(region)[0].dtype),
+        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: k_tile(gemm.problem(region)[0].dtype),
         partial(wgmma_cost.best_split, tiling), partial(_launch, tiling), accepts, needs=("sm_90a",), family=family,
     )  # fmt: skip
 
@@ -257,14 +257,14 @@ def _launch(
     if boxes:
         maps += _boxes(region, sources)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if split is None else split.number)
-    if tiling.narrow:
-        strips = wgmma_cost.strips(tiling, region, device)
-        sizes = (*sizes, Num(strips, i32))
-        tiles += strips // tiling.group * cdiv(gemm.problem(region)[0].m, tiling.m)
+    if tiling.narrow_n:
+        narrow_tiles = wgmma_cost.narrow_tiles(tiling, region, device)
+        sizes = (*sizes, Num(narrow_tiles, i32))
+        tiles += narrow_tiles // tiling.narrow_group * cdiv(gemm.problem(region)[0].m, tiling.m)
         if boxes:
-            maps += _strips(region, tiling.narrow, strips)
+            maps += _narrow_maps(region, tiling.narrow_n, narrow_tiles)
         if b.k_major:
-            maps.append(b.map(region, tiling.narrow))
+            maps.append(b.map(region, tiling.narrow_n))
     if a.k_major:
         maps.append(a.map(region, tiling.m, last=True))
     if b.k_major:
@@ -286,7 +286,7 @@ def epilogue_arguments(
         finish = gemm.epilogue(region, 2, tiling.rows, WARPS)
     else:
         finish = gemm_split.raw(region, 2)
-        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.depth, i32)), gemm_split.UNSCALED
+        others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.k, i32)), gemm_split.UNSCALED
     if scales[0] == Num(1.0, f32):
         finish = replace(finish, scaled=False)
     return finish, others, sizes, scales
@@ -312,8 +312,8 @@ def _boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[TensorMap]:
     return maps
 
 
-def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
-    """Of the results' left part: of each row so many strips of so many columns."""
+def _narrow_maps(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
+    """Of the results' left part: of each row so many narrow tiles of so many columns."""
     p, after = gemm.problem(region)
     maps = []
     for _, result in after.stores:
@@ -327,6 +327,6 @@ def _strips(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
 globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *MIXED_WIDTHS, *STREAM)})
 globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
 # Of operands that are split first, by tf32x3.py: whose sums are to be as exact as those of f32.
-BY_SLICES = {
-    str(t): _wgmma(replace(t, slices=True)) for t in TILINGS if t.sums_by_slices and t.cluster_split == 1
+PROMOTED = {
+    str(t): _wgmma(replace(t, promoted=True)) for t in TILINGS if t.can_promote and t.cluster_split == 1
 }

@@ -1,14 +1,14 @@
-"""Matrix products as Hopper does them fastest: a producer warpgroup asks the tensor memory accelerator for slices
+"""GEMM as Hopper does it fastest: a producer warpgroup asks the tensor memory accelerator for K-tiles
 of the operands, consumer warpgroups multiply them by wgmma out of shared memory, and blocks stay for tile after tile.
 
 What there is in a block (docs/kernels/gemm.md is the lesson):
 
-    shared memory   `stages` slices of a and b, 128 bytes of k deep, b behind a; subtiles of results for each consumer, if results
+    shared memory   `stages` K-tiles of a and b, 128 bytes of k deep, b behind a; subtiles of results for each consumer, if results
                     leave that way; two barriers a stage
-    full[stage]     a slice has arrived: one arrival by the producer, and as many bytes as it asked for
-    empty[stage]    the slice has been read: an arrival by each consumer of its tile, of each block that shares it
+    full[stage]     a K-tile has arrived: one arrival by the producer, and as many bytes as it asked for
+    empty[stage]    the K-tile has been read: an arrival by each consumer of its tile, of each block that shares it
     ping-pong       two groups of consumers take tiles in turns; the producer knows nothing of them
-    clusters        two blocks with tiles one below the other need the same slice of b: each brings half of it, for both; or
+    clusters        two blocks with tiles one below the other need the same K-tile of b: each brings half of it, for both; or
                     blocks share a tile and divide k: cluster_split_k.py
 """
 
@@ -46,7 +46,7 @@ from .cluster_split_k import barriers_of_cluster_split, divider, gatherer
 from .epilogue import Epilogue
 from .rs_wgmma_body import rs_consumer
 from .stream_k_body import fixup, work_tiles_of
-from .wgmma_mainloop import sums_of
+from .wgmma_mainloop import mainloop_of
 from .wgmma_scheduler import (
     advancer,
     batch_coords,
@@ -59,7 +59,7 @@ from .wgmma_scheduler import (
     skipper,
 )
 from .wgmma_store import boxes_of_results, runs_of_results
-from .wgmma_tiling import LINE_BYTES, WARPGROUP, WARPS, Tiling, boxed, depth, left
+from .wgmma_tiling import SWIZZLE_BYTES, WARPGROUP, WARPS, Tiling, boxed, k_tile, left
 
 
 @functools.cache
@@ -77,7 +77,7 @@ def wgmma(
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
     a_k_major, b_k_major  k is contiguous in memory; otherwise m or n is
-    register_operand    "a" or "b", the one that goes through registers, which is then the first of two, and m and n are its lines and
+    register_operand    "a" or "b", the one that goes through registers, which is then the first of two, and m and n are its extent and
                         those of the other one; see rs_wgmma_body.py
     staged              results that leave by way of shared memory, a box at a time: all or none; or operands that come that
                         way, if they are more; see wgmma_store.py
@@ -89,7 +89,7 @@ def wgmma(
                         rows of results; or how many tiles of a row are narrow, if the tiling has such
     """
     tile_m, cluster, together = tiling.m, tiling.cluster, tiling.together
-    cluster_split, slice_of_k = tiling.cluster_split, depth(epilogue.dtype)
+    cluster_split, tile_k = tiling.cluster_split, k_tile(epilogue.dtype)
     stages = tiling.stages(staged)
     arrivals = tiling.cooperative * cluster * (WARPS if register_operand else 1)
     barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
@@ -136,7 +136,7 @@ def wgmma(
                 prefetch(map)
         cluster_sync()
         griddepcontrol_wait()
-        rows, columns, steps = over(m, cluster * tile_m), columns_of(extents), over(k, slice_of_k)
+        rows, columns, steps = over(m, cluster * tile_m), columns_of(extents), over(k, tile_k)
         first, apart = uint32(cuda.blockIdx.x) // uint32(together), uint32(cuda.gridDim.x) // uint32(together)
         rank = uint32(rank_of())
         place = uint32(rank // uint32(cluster_split)), uint32(rank % uint32(cluster_split))
@@ -206,20 +206,20 @@ Order = tuple[bool, tuple[int, ...]]
 
 
 def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
-    """`produce(base, full, maps, walk, sizes)`: one thread asks for slice after slice, as soon as there is room.
+    """`produce(base, full, maps, walk, sizes)`: one thread asks for K-tile after K-tile, as soon as there is room.
 
     Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it. When the
     last ones are, nobody arrives here any more, and the block's shared memory may go.
     """
     tile_m, cluster = tiling.m, tiling.cluster
-    share, slice_of_k = tiling.n // cluster, depth(epilogue.dtype)
+    share, tile_k = tiling.n // cluster, k_tile(epilogue.dtype)
     stage_bytes, a_bytes = tiling.stage_bytes, tiling.a_bytes
     share_bytes, empty = tiling.b_bytes // cluster, 8 * stages
-    bring_a = bringer(tile_m, a_order, slice_of_k, load_box)
+    bring_a = bringer(tile_m, a_order, tile_k, load_box)
     bring_b = bringer(
-        share, b_order, slice_of_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
+        share, b_order, tile_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
     )
-    make_plan, tile_of, slices_of, in_k = work_tiles_of(tiling, epilogue)
+    make_plan, tile_of, k_tiles_of, in_k = work_tiles_of(tiling, epilogue)
     point_of, place = batch_coords(epilogue).point, placer(tiling, epilogue.batch > 0)
     wait, announce, advance, divide = wait_phase(), expect(), advancer(stages), divider(tiling.cluster_split)
     a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
@@ -233,22 +233,22 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
         plan = make_plan(walk, sizes)
         work_tile, apart, end = plan[0], plan[1], plan[2]
         while work_tile < end:
-            row, column, batch_coord, strip = place(tile_of(work_tile, plan), rows, columns, sizes)
-            begin, count = divide(slices_of(work_tile, batch_coord, walk, plan), split)
+            row, column, batch_coord, narrow_tile = place(tile_of(work_tile, plan), rows, columns, sizes)
+            begin, count = divide(k_tiles_of(work_tile, batch_coord, walk, plan), split)
             point = point_of(batch_coord, sizes)
-            a_line, b_line = int32((row * cluster + rank) * tile_m), int32(column + rank * share)
-            a_map, a_lines = a_box(maps, a_line, sizes[0])
-            b_map, b_lines = b_box(maps, b_line, sizes[1], strip)
-            nbytes = uint32((a_lines + b_lines * uint32(cluster)) * uint32(LINE_BYTES))
+            a_mn, b_mn = int32((row * cluster + rank) * tile_m), int32(column + rank * share)
+            a_map, a_extent = a_box(maps, a_mn, sizes[0])
+            b_map, b_extent = b_box(maps, b_mn, sizes[1], narrow_tile)
+            nbytes = uint32((a_extent + b_extent * uint32(cluster)) * uint32(SWIZZLE_BYTES))
             for step in range(int32(begin), int32(begin + count)):
                 ready = uint32(full + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
                 announce(ready, nbytes)
                 a_at = uint32(base + stage * uint32(stage_bytes))
                 b_at = uint32(a_at + uint32(a_bytes) + uint32(rank * share_bytes))
-                k = int32(in_k(step, walk) * slice_of_k)
-                bring_a(a_at, a_map, ready, a_line, k, point)
-                bring_b(b_at, b_map, ready, b_line, k, point)
+                k = int32(in_k(step, walk) * tile_k)
+                bring_a(a_at, a_map, ready, a_mn, k, point)
+                bring_b(b_at, b_map, ready, b_mn, k, point)
                 stage, phase = advance(stage, phase)
             work_tile = uint32(work_tile + apart)
         if cluster > 1:
@@ -259,50 +259,50 @@ def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue,
     return device(produce)
 
 
-def chosen_box(lines: int, k_major: bool, map: int, last_map: int, may_be_last: bool = True) -> Any:
-    """`choose(maps, line, extent)`: the map that a tile from this line on is brought by, and how many lines that brings. A share of
-    a tile in a cluster brings as many lines as the others."""
+def chosen_box(tile_mn: int, k_major: bool, map: int, last_map: int, may_be_last: bool = True) -> Any:
+    """`choose(maps, mn, extent)`: the map that loads a tile from this m or n on, and how much of it that loads. A share of
+    a tile in a cluster loads as much as the others."""
     if not k_major:
-        return device(lambda maps, line, extent: (maps[map], uint32(lines)))
+        return device(lambda maps, mn, extent: (maps[map], uint32(tile_mn)))
     count, count_left = device(boxed), device(left)
 
-    def choose(maps, line, extent):
-        if may_be_last and int32(line + lines) > int32(extent):
-            return maps[last_map], uint32(count_left(lines, extent))
-        return maps[map], uint32(count(lines, extent))
+    def choose(maps, mn, extent):
+        if may_be_last and int32(mn + tile_mn) > int32(extent):
+            return maps[last_map], uint32(count_left(tile_mn, extent))
+        return maps[map], uint32(count(tile_mn, extent))
 
     return device(choose)
 
 
 def narrow_box(tiling: Tiling, k_major: bool, choose: Any, map: int) -> Any:
-    """`choose(maps, line, extent, strip)`: the same of b, of which narrow tiles may take fewer lines."""
-    if not (tiling.narrow and k_major):
-        return device(lambda maps, line, extent, strip: choose(maps, line, extent))
-    lines = tiling.narrow
+    """`choose(maps, mn, extent, narrow_tile)`: the same of b, of which narrow tiles may take less."""
+    if not (tiling.narrow_n and k_major):
+        return device(lambda maps, mn, extent, narrow_tile: choose(maps, mn, extent))
+    tile_mn = tiling.narrow_n
 
-    def choose_either(maps, line, extent, strip):
-        if strip < 0:
-            return choose(maps, line, extent)
-        return maps[map], uint32(lines)
+    def choose_either(maps, mn, extent, narrow_tile):
+        if narrow_tile < 0:
+            return choose(maps, mn, extent)
+        return maps[map], uint32(tile_mn)
 
     return device(choose_either)
 
 
-def bringer(lines: int, order: Order, wide: int, load_box: Callable[..., Any]) -> Any:
-    """`bring(to, map, ready, line, k, point)`: `lines` x 128 bytes of k, or as many lines as there are; as rows of k, or 128 bytes
-    of lines at a time, `wide` of them, as as many rows of lines."""
-    (k_major, axes), boxes = order, lines // wide
-    assert k_major or lines % wide == 0, f"{lines} lines are no boxes of {wide}"
+def bringer(tile_mn: int, order: Order, wide: int, load_box: Callable[..., Any]) -> Any:
+    """`bring(to, map, ready, mn, k, point)`: `tile_mn` x 128 bytes of k, or as much as there is; K-major, or MN-major, 128 bytes
+    of m or n at a time, `wide` of them."""
+    (k_major, axes), boxes = order, tile_mn // wide
+    assert k_major or tile_mn % wide == 0, f"{tile_mn} are no boxes of {wide}"
     load = loader(load_box, axes)
 
-    def rows_of_k(to, map, ready, line, k, point):
-        load(to, map, ready, k, line, point)
+    def k_major_rows(to, map, ready, mn, k, point):
+        load(to, map, ready, k, mn, point)
 
-    def rows_of_lines(to, map, ready, line, k, point):
+    def mn_major_rows(to, map, ready, mn, k, point):
         for i in range(boxes):
-            load(uint32(to + uint32(i * wide * LINE_BYTES)), map, ready, int32(line + i * wide), k, point)
+            load(uint32(to + uint32(i * wide * SWIZZLE_BYTES)), map, ready, int32(mn + i * wide), k, point)
 
-    return device(rows_of_k if k_major else rows_of_lines)
+    return device(k_major_rows if k_major else mn_major_rows)
 
 
 def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
@@ -329,20 +329,20 @@ def consumer(
 ) -> Any:
     """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its turn group's tiles.
 
-    While it asks for the products of one slice, those of the one before are done: then that one's stage is let go, or the
-    slice's own if they do not go on (`late`). Of two turn groups the other one goes on where this one has asked for its tile's last
+    While it asks for the products of one K-tile, those of the one before are done: then that one's stage is released, or the
+    K-tile's own if they do not go on (`late`). Of two turn groups the other one goes on where this one has asked for its tile's last
     products.
     """
     tile_m, cluster, blocks = tiling.m, tiling.cluster, tiling.row_blocks
     turn_groups, cooperative = tiling.turn_groups, tiling.cooperative
     stages = tiling.stages(staged)
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
-    start, begin, multiply, finish, late = sums_of(tiling, epilogue, a_k_major, b_k_major)
+    start, begin, multiply, finish, late = mainloop_of(tiling, epilogue, a_k_major, b_k_major)
     a_of, b_of, wait, release = describe(a_k_major), describe(b_k_major), wait_phase(), releaser(cluster)
     skip, place = skipper(stages), placer(tiling, epilogue.batch > 0)
     wait_turn, pass_turn = ordered_barrier(tiling)
     work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), batch_coords(epilogue).origin
-    make_plan, tile_of, slices_of, _ = work_tiles
+    make_plan, tile_of, k_tiles_of, _ = work_tiles
     length = lengths(work_tiles)
     ask, write, done = (
         boxes_of_results(tiling, epilogue, staged, tma_sources)
@@ -368,11 +368,11 @@ def consumer(
         if turn_group != 0:
             stage, phase = skip(stage, phase, length(first, walk, plan))
         while work_tile < end:
-            row, column, batch_coord, strip = place(tile_of(work_tile, plan), rows, columns, sizes)
-            _, count = divide(slices_of(work_tile, batch_coord, walk, plan), split)
+            row, column, batch_coord, narrow_tile = place(tile_of(work_tile, plan), rows, columns, sizes)
+            _, count = divide(k_tiles_of(work_tile, batch_coord, walk, plan), split)
             before, acc = uint32(0), begin(acc)
-            line = int32((row * cluster + rank) * tile_m + part * blocks * 64)
-            tile_coord = line, int32(column + split * own_columns), int32(batch_coord), strip
+            first_row = int32((row * cluster + rank) * tile_m + part * blocks * 64)
+            tile_coord = first_row, int32(column + split * own_columns), int32(batch_coord), narrow_tile
             given = *operands, batch_origin_of(batch_coord, sizes)
             words = ask(base, maps, group, asks(work_tile, member), tile_coord, sizes, given)
             if work_tile != first:
@@ -381,7 +381,7 @@ def consumer(
             step = uint32(0)
             while step < count:
                 wait(ready, phase)
-                acc = multiply(acc, a, b, step, strip)
+                acc = multiply(acc, a, b, step, narrow_tile)
                 read = uint32(ready + uint32(empty))
                 if step >= late:
                     release(before if late else read, member)
@@ -391,16 +391,18 @@ def consumer(
             following = uint32(work_tile + apart)
             if following < end:
                 pass_turn(turn_group)
-            acc, sums = finish(acc)
+            acc, accumulators = finish(acc)
             if late and (cluster_split == 1 or count > 0):
                 release(before, member)
             cluster_join()
-            sums = gather(sums, base, group, member, split)
+            accumulators = gather(accumulators, base, group, member, split)
             if gives(work_tile):
-                give(sums, part, member, operands)
+                give(accumulators, part, member, operands)
             else:
-                acc, sums = take(acc, sums, part, member, work_tile, plan, operands)
-                write(sums, words, base, maps, group, member, tile_coord, sizes, scales, given, parity)
+                acc, accumulators = take(acc, accumulators, part, member, work_tile, plan, operands)
+                write(
+                    accumulators, words, base, maps, group, member, tile_coord, sizes, scales, given, parity
+                )
                 parity = uint32(parity ^ uint32(1))
             if turn_groups > 1 and following < end:
                 stage, phase = skip(stage, phase, length(following, walk, plan))
@@ -411,7 +413,7 @@ def consumer(
 
 
 def releaser(cluster: int) -> Any:
-    """`release(empty, member)`: this warpgroup has read the slice; every block that brought a part of it is told."""
+    """`release(empty, member)`: this warpgroup has read the K-tile; every block that brought a part of it is told."""
     if cluster == 1:
         tell = arrive()
 

@@ -1,10 +1,10 @@
 """What the results of a warpgroup have by column: what their map reads by column only, and sums of what it makes.
 
 Such an operand, a bias, is asked for before a tile's main loop, and waits in registers: 32 bits of two neighbours for each
-eight columns of the tile. What it holds for 16 columns goes along with the sums of these. Eight lanes hold the same: where there
+eight columns of the tile. What it holds for 16 columns goes along with the accumulators of these. Eight lanes hold the same: where there
 are no registers for that, each has an eighth, and they ask each other; see `lane_distributed`.
 
-Sums are by each warp of its rows: a line of the workspace for each.
+Sums are by each warp of its rows: a row of the workspace for each.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..tiles.pairs import PAIR
 from ..tiles.register_tile import EVERYONE
 from ..tiles.tile import column_sums, each, permute
 from .epilogue import Epilogue, places
-from .wgmma_tiling import ADDRESSES, ATOM, WARPS, Tiling, by_slices
+from .wgmma_tiling import ADDRESSES, ATOM, WARPS, Tiling, promotes
 
-EIGHT = 8  # columns that four threads hold together; and a thread's sums of 16 columns and 16 rows
+EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
 OWN = ATOM // 4  # columns that a thread has of a subtile
 MOST_WORDS = 32  # that wait in registers
 STEPS = 20  # registers that an axis of a batch takes: indices and steps of 64 bits, and what is made of them
@@ -42,9 +42,9 @@ def preloaded_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
 
 
 def lane_distributed(tiling: Tiling, epilogue: Epilogue, preloaded: tuple[int, ...]) -> bool:
-    """Whether there are no registers for all words that are preloaded, beside sums of a tile and of a slice, and steps of a batch."""
-    of_slice = tiling.n // 2 if tiling.slices or by_slices(epilogue.dtype) else 0
-    left = tiling.spare - of_slice - len(preloaded) * tiling.columns // EIGHT
+    """Whether there are no registers for all words that are preloaded, beside accumulators of a tile and of a K-tile, and steps of a batch."""
+    promoted = tiling.n // 2 if tiling.promoted or promotes(epilogue.dtype) else 0
+    left = tiling.spare - promoted - len(preloaded) * tiling.columns // EIGHT
     return len(preloaded) > 0 and left < ADDRESSES + STEPS * epilogue.batch
 
 
@@ -146,7 +146,7 @@ def interleaver(order: tuple[int, ...]) -> Any:
 
 
 def with_words(preloaded: int) -> int:
-    """What a thread has of 16 rows and columns: its sums, and words for the left and the right eight columns."""
+    """What a thread has of 16 rows and columns: its accumulators, and words for the left and the right eight columns."""
     return EIGHT + 2 * preloaded
 
 
@@ -164,12 +164,12 @@ def shuffled(put: Any, preloaded: int, distributed: bool) -> Any:
     """`put(i, run, env)`, whose words were lane-distributed: each lane gets those that it would have, by shuffles. In env, `member` is second."""
     if not distributed:
         return put
-    sums_of, words_of = permute(tuple(range(EIGHT))), shuffler(2 * preloaded, preloaded)
+    accumulators_of, words_of = permute(tuple(range(EIGHT))), shuffler(2 * preloaded, preloaded)
     size, apart, put_run = with_words(preloaded), opaque(), device(put)
 
     def ask_and_put(i, run, env):
         who = np.int32(i // size * 8 + (apart(env[1]) & 3))
-        return put_run(i, sums_of(run) + words_of(run, who), env)
+        return put_run(i, accumulators_of(run) + words_of(run, who), env)
 
     return ask_and_put
 
@@ -195,7 +195,7 @@ def shuffler(count: int, preloaded: int) -> Any:
 
 
 def subtiles(tiling: Tiling) -> tuple[int, int]:
-    """(Columns of a subtile of 64 rows, sums that a thread has of it)"""
+    """(Columns of a subtile of 64 rows, accumulators that a thread has of it)"""
     wide = min(ATOM, tiling.columns)
     return wide, wide // 2
 
@@ -211,19 +211,19 @@ def in_columns(
 ) -> Any:
     """`write(acc, words, env, member, tile_coord, sizes, operands)`: `fn(i, run, (first, env))` for all that a thread holds, in runs:
     64 columns after the other, and in each, 64 rows after the other. A run is the one from first + i on. If there are sums, fn
-    returns numbers to be added up, and each warp writes a line of their sums over its rows.
+    returns numbers to be added up, and each warp writes a row of their sums over its rows.
 
     columns  which of a subtile's own columns the numbers are of: column i is i % 2 of each 8
-    preloaded  reads whose words go along, behind each eight sums
+    preloaded  reads whose words go along, behind each eight accumulators
     distributed  whether they were lane-distributed
     """
-    blocks, rows, (wide, sums) = tiling.row_blocks, tiling.rows, subtiles(tiling)
+    blocks, rows, (wide, accumulators) = tiling.row_blocks, tiling.rows, subtiles(tiling)
     across, words = tiling.columns // wide, tiling.columns // (wide if distributed else EIGHT)
     order: list[int] = []
     for subtile in range(across):
         for block in range(blocks):
-            first = (block * across + subtile) * sums
-            for i in range(0, sums, EIGHT):
+            first = (block * across + subtile) * accumulators
+            for i in range(0, accumulators, EIGHT):
                 order += range(first + i, first + i + EIGHT)
                 pair = (
                     [subtile] * 2
@@ -231,10 +231,10 @@ def in_columns(
                     else [subtile * wide // EIGHT + i // 4 + side for side in range(2)]
                 )
                 order += [tiling.finished + word + k * words for word in pair for k in range(preloaded)]
-    interleave, size = interleaver(tuple(order)), sums // EIGHT * with_words(preloaded)
+    interleave, size = interleaver(tuple(order)), accumulators // EIGHT * with_words(preloaded)
 
     write_column = each_or_sums(epilogue, blocks * size, width, columns * blocks, fn)
-    if epilogue.sums is None:
+    if epilogue.column_sums is None:
         write_all = each(
             across * blocks * size, blocks * size, lambda i, run, env: write_column(run, (i, env))
         )
@@ -244,7 +244,7 @@ def in_columns(
             )
         )
     assert wide == ATOM
-    add, keep = scatter_sums(OWN), putter(epilogue.sums)
+    add, keep = scatter_sums(OWN), putter(epilogue.column_sums)
 
     def write_and_add(i, run, given):
         env, member, tile_coord, sizes, operands = given
@@ -270,14 +270,14 @@ def in_columns(
 
 def each_or_sums(epilogue: Epilogue, n: int, width: int, columns: tuple[int, ...], fn: Any) -> Any:
     """`run(tile, env)`: `each`, or if there are sums `column_sums`, by these columns."""
-    if epilogue.sums is None:
+    if epilogue.column_sums is None:
         return each(n, width, fn)
     return column_sums(n, width, columns, max(columns) + 1, fn)
 
 
-def row_adder(sums: DType | None) -> Any:
+def row_adder(column_sums: DType | None) -> Any:
     """`add(a, b, c, d)`: of pairs of two rows, a above b, and of the same rows further right, sums over both."""
-    if sums is None:
+    if column_sums is None:
         return device(lambda a, b, c, d: None)
     now = optimization_barrier()
     return device(lambda a, b, c, d: (now(a[0] + b[0]), now(a[1] + b[1]), now(c[0] + d[0]), now(c[1] + d[1])))

@@ -1,4 +1,4 @@
-"""What a Hopper matrix product is predicted to take: blocks that stay, with a ring of slices that never runs dry between tiles.
+"""What a Hopper matrix product is predicted to take: blocks that stay, with a ring of K-tiles that never runs dry between tiles.
 
 A block's main loop goes at the rate of the tensor cores, of its way to the L2 cache, or of a trip there for each filling of the
 ring. Between main loops is the epilogue, unless another turn group or another block of the multiprocessor multiplies meanwhile.
@@ -19,25 +19,25 @@ from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import simt as gemm
 from . import split_k as gemm_split
 from .split_k import KSplit
-from .wgmma_tiling import ATOM, OF_C, ROW_BYTES, Tiling, boxed, depth
+from .wgmma_tiling import ATOM, OF_C, TMA_ALIGNMENT, Tiling, boxed, k_tile
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
-# Of the tensor cores' peak, that a main loop reaches for which slices are there in time: with few multiprocessors at work, and
+# Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and
 # with all of them, when clocks fall; less of it for halves.
-ALONE, ALL, ALL_TF32, ALL_F8, ALL_SLICES = 0.83, 0.79, 0.85, 0.78, 0.79
-NARROW = 0.86  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
+ALONE, ALL, ALL_TF32, ALL_F8, ALL_PROMOTED = 0.83, 0.79, 0.85, 0.78, 0.79
+SMALL_N = 0.86  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
 # Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores;
-# of TF32 whose slices are summed by themselves, they wait for it altogether. Halves, which power limits, only have a lower clock
+# of TF32 with promoted accumulators, they wait for it altogether. Halves, which power limits, only have a lower clock
 # the more is moved.
-CROWDED_HALVES, CROWDED_TF32, CROWDED_F8, CROWDED_SLICES = 0.11, 0.5, 0.3, 1.0
+CROWDED_HALVES, CROWDED_TF32, CROWDED_F8, CROWDED_PROMOTED = 0.11, 0.5, 0.3, 1.0
 PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
-FLIGHT_US = 1.1  # from a slice's request to its arrival; as many are in flight as the ring has stages
+FLIGHT_US = 1.1  # from a K-tile's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
 MEMORY = 0.86  # of its bandwidth, that operands come at and results leave
-LINES = 0.65  # of the bandwidth, where boxes have one line of 128 bytes of each row of b
-# For each tile of a product that has two widths of them: nothing at clocks that last, as much as 0.5 in one launch with cold caches.
+SHORT_ROWS = 0.65  # of the bandwidth, where boxes have 128 bytes of each row of b
+# For each tile of a product of mixed widths: nothing at clocks that last, as much as 0.5 in one launch with cold caches.
 # 4096³ is 4 % faster by it than by 128x256 at such clocks, and 0.5 % slower in one launch
-TWO_WIDTHS_US = 0.3
+MIXED_WIDTHS_US = 0.3
 BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
 # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
 STRADDLE, WITHIN_SECTOR = 1.2, 1.9
@@ -48,7 +48,7 @@ REMOTE = 40.0  # GB/s of these from one multiprocessor to another
 # For each 64 x 64 results of such a block, before the next one is at work in its place: 47 times of several rounds, 512³ to 4096³, are
 # foreseen to 5 %, and without it to 10 %, most of them too short
 NEXT_SUBTILE_US = 0.8
-# For a work unit's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their slices are not
+# For a work unit's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their K-tiles are not
 # those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
 # 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
 FIXUP_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
@@ -71,7 +71,7 @@ SLOWED = 0.12  # of what a turn group takes to finish results, that the one whic
 BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that leave in boxes, and operands that come
 SHORTENED = frozenset({"tanh", "logistic2"})  # functions that are others in boxes: tiles/pairs.py
-SPARE, THIRD = 96, 32  # registers beside sums that it takes to do so, and that a third result takes
+SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, and that a third result takes
 
 
 def cost(
@@ -84,26 +84,26 @@ def cost(
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the one that
     goes through registers, "a" or "b", see rs_wgmma.py."""
     p, _ = gemm.problem(region)
-    step = depth(p.dtype)
+    step = k_tile(p.dtype)
     whole = cdiv(cdiv(p.k, step), tiling.cluster_split) * step
-    length, count = (whole, 1) if split is None else (split.depth, split.number)
+    length, count = (whole, 1) if split is None else (split.k, split.number)
     tiles = clusters(tiling, region, register_operand) * tiling.together * count
     share = min(1.0, tiles / device.sms)
     rate = _rate(tiling, p.dtype, share)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
-    slices, size = length // step, length * p.dtype.itemsize
+    k_tiles, size = length // step, length * p.dtype.itemsize
     (m, n), boxes = (
-        lines(region, register_operand),
+        mn_extents(region, register_operand),
         split is None and not register_operand and staged(tiling, region),
     )
-    a_lines, b_lines = boxed(tiling.m, m), boxed(tiling.n, n)
+    a_extent, b_extent = boxed(tiling.m, m), boxed(tiling.n, n)
     fetch = max(
-        (a_lines + b_lines) * size / PORT,
-        (a_lines + b_lines / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
+        (a_extent + b_extent) * size / PORT,
+        (a_extent + b_extent / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
     ) * 1e-3  # fmt: skip
     flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
-    wait = flight * (slices - 1) / tiling.stages(boxes)
+    wait = flight * (k_tiles - 1) / tiling.stages(boxes)
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     subtiles = tiling.row_blocks * tiling.columns / ATOM
     if split is None:
@@ -118,16 +118,16 @@ def cost(
 
     # tiles of the busiest multiprocessor
     most = tiles / _usable(tiling, device) if tiling.stream else cdiv(tiles, _usable(tiling, device))
-    if tiling.narrow:
-        most = widest(tiling, region, device, strips(tiling, region, device)) / tiling.n
-        alone, loop = alone + TWO_WIDTHS_US, loop + TWO_WIDTHS_US
+    if tiling.narrow_n:
+        most = busiest_columns(tiling, region, device, narrow_tiles(tiling, region, device)) / tiling.n
+        alone, loop = alone + MIXED_WIDTHS_US, loop + MIXED_WIDTHS_US
     at_once = tiling.turn_groups * tiling.blocks
     loops = DIVIDED * most if tiling.stream else most
     in_turn = loops * (alone if tiling.blocks == 1 else loop)
     if tiling.ping_pong and split is None:
         # stores one by one are all in its way, and so is what warps tell each other
-        sums = _sums_us(region)
-        beside = SLOWED * (each - SUBTILE_US - sums) + sums if boxes else APART_US
+        column_sums = _column_sums_us(region)
+        beside = SLOWED * (each - SUBTILE_US - column_sums) + column_sums if boxes else APART_US
         in_turn += most * subtiles * beside
     # the last results of all multiprocessors leave at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
@@ -146,7 +146,7 @@ def cost(
         nbytes = gemm_split.operand_bytes(p) + through
     reached = MEMORY
     if tiling.n == ATOM and tiling.blocks > 1 and n >= m:
-        reached *= LINES
+        reached *= SHORT_ROWS
     if tiling.cluster_split > 1 and m > tiling.m and n > tiling.n:
         reached /= AGAIN
     memory = nbytes / (device.bandwidth * reached) * 1e-3
@@ -195,15 +195,15 @@ def _moved_bytes(region: RegionSpec) -> int:
 
 def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
-    halves = dtype in (f16, bf16) and not tiling.slices
-    if tiling.slices:
-        most, crowded = ALL_SLICES, CROWDED_SLICES
+    halves = dtype in (f16, bf16) and not tiling.promoted
+    if tiling.promoted:
+        most, crowded = ALL_PROMOTED, CROWDED_PROMOTED
     elif halves:
         most, crowded = ALL, CROWDED_HALVES
     else:
         most, crowded = (ALL_TF32, CROWDED_TF32) if dtype is f32 else (ALL_F8, CROWDED_F8)
     rate = (ALONE + (most - ALONE) * share) / tiling.crowding**crowded
-    return rate * NARROW if tiling.n == ATOM and halves else rate
+    return rate * SMALL_N if tiling.n == ATOM and halves else rate
 
 
 def _straddling(region: RegionSpec) -> float:
@@ -219,10 +219,10 @@ def _subtile_us(tiling: Tiling, region: RegionSpec, boxes: int) -> float:
     come = len(tma_sources(region)) if boxes else 0
     loads = LOAD_SUBTILE_US * (f.matrices - come) + ROW_SUBTILE_US * f.rows + SOURCE_SUBTILE_US * come
     leave = SUBTILE_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
-    return leave + loads + SUBTILE_FLOP_US * f.flops * tiling.cooperative + _sums_us(region)
+    return leave + loads + SUBTILE_FLOP_US * f.flops * tiling.cooperative + _column_sums_us(region)
 
 
-def _sums_us(region: RegionSpec) -> float:
+def _column_sums_us(region: RegionSpec) -> float:
     """To add up columns of these."""
     return SUM_SUBTILE_US * (gemm.problem(region)[1].core_input is not None)
 
@@ -252,8 +252,8 @@ def _loads(region: RegionSpec) -> int:
     results = [region.results[position] for _, position in after.stores]
     may = (
         1 <= len(results) <= MOST_BOXES
-        and all(r.dtype in (f16, bf16) and r.alignment >= ROW_BYTES for r in results)
-        and p.n * f16.itemsize % ROW_BYTES == 0
+        and all(r.dtype in (f16, bf16) and r.alignment >= TMA_ALIGNMENT for r in results)
+        and p.n * f16.itemsize % TMA_ALIGNMENT == 0
         and gemm.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
         and not (region.strict and _shortened(after))
@@ -283,26 +283,28 @@ def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
     *batch, row, column = strides
     apart = row * operand.dtype.itemsize
     return (
-        operand.dtype in (f16, bf16) and operand.alignment >= ROW_BYTES and not batch
-        and column == 1 and row >= n and apart % ROW_BYTES == 0
+        operand.dtype in (f16, bf16) and operand.alignment >= TMA_ALIGNMENT and not batch
+        and column == 1 and row >= n and apart % TMA_ALIGNMENT == 0
     )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
-def strips(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+def narrow_tiles(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
     """Narrow tiles in a row of tiles: as many as leave least to the busiest multiprocessor, in whole groups."""
     p, _ = gemm.problem(region)
-    may = range(0, p.n // tiling.n * tiling.group // (tiling.group - 1) + 1, tiling.group)
-    return min(may, key=lambda count: widest(tiling, region, device, count))
+    may = range(
+        0, p.n // tiling.n * tiling.narrow_group // (tiling.narrow_group - 1) + 1, tiling.narrow_group
+    )
+    return min(may, key=lambda count: busiest_columns(tiling, region, device, count))
 
 
-def widest(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narrow: int) -> int:
+def busiest_columns(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narrow_tiles: int) -> int:
     """Columns of all tiles together of the busiest multiprocessor, with so many narrow tiles in a row, which are the last."""
     p, _ = gemm.problem(region)
     rows, columns, at_once = cdiv(p.m, tiling.m), cdiv(p.n, tiling.n), resident(tiling, device)
-    others = columns - narrow // tiling.group * (tiling.group - 1)
-    wide, every = cdiv(rows * others, at_once), cdiv(rows * (others + narrow), at_once)
-    return wide * tiling.n + (every - wide) * tiling.narrow
+    others = columns - narrow_tiles // tiling.narrow_group * (tiling.narrow_group - 1)
+    wide, every = cdiv(rows * others, at_once), cdiv(rows * (others + narrow_tiles), at_once)
+    return wide * tiling.n + (every - wide) * tiling.narrow_n
 
 
 @lru_cache(maxsize=4096)
@@ -314,7 +316,7 @@ def best_split(
     most = resident(tiling, device) // clusters(tiling, region, register_operand)
     costs = [
         (cost(tiling, region, device, split, register_operand), split)
-        for split in gemm_split.choices(p.k, most, depth(p.dtype))
+        for split in gemm_split.choices(p.k, most, k_tile(p.dtype))
     ]
     return min(costs, key=lambda pair: pair[0].us)
 
@@ -331,11 +333,11 @@ def resident(tiling: Tiling, device: DeviceSpec) -> int:
 
 def clusters(tiling: Tiling, region: RegionSpec, register_operand: str = "") -> int:
     """Clusters' worth of tiles: one if there is nothing to do."""
-    m, n = lines(region, register_operand)
+    m, n = mn_extents(region, register_operand)
     return max(1, gemm.problem(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
 
 
-def lines(region: RegionSpec, register_operand: str = "") -> tuple[int, int]:
+def mn_extents(region: RegionSpec, register_operand: str = "") -> tuple[int, int]:
     """Of the operands, the one in registers first: m and n."""
     p, _ = gemm.problem(region)
     return (p.n, p.m) if register_operand == "b" else (p.m, p.n)

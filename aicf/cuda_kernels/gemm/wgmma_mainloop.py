@@ -1,5 +1,5 @@
-"""How a consumer of a Hopper product sums slice after slice of its tile: all of k in the tensor cores' registers, or each slice
-by itself and their sums in f32, where tensor cores keep less than that."""
+"""How a consumer of a Hopper GEMM accumulates K-tile after K-tile: all of k in the tensor cores' accumulators, or each K-tile in some of
+its own, which are promoted to f32, where tensor cores keep less than that."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..ptx import commit_products, fence_products, finish_products, multiply_k_t
 from ..ptx.wgmma import ROWS, k_tile_bytes
 from ..tiles.tile import add_tiles, zeros
 from .epilogue import Epilogue
-from .wgmma_tiling import Tiling, by_slices
+from .wgmma_tiling import Tiling, promotes
 
 KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2"}  # that wgmma multiplies elements as
 
 
-class Sums(NamedTuple):
+class Mainloop(NamedTuple):
     """start     before the first tile
-    begin     `begin(sums)`: of a tile
-    multiply  `multiply(sums, a, b, more, strip)`: the products of a slice, by its descriptors, are added if `more`
-    finish    `finish(sums)`: all are done: (sums for the next tile, those of this one, as `multiply_k_tiles` says)
-    late      slices whose products may still be under way after `multiply`
+    begin     `begin(acc)`: of a tile
+    multiply  `multiply(acc, a, b, more, narrow_tile)`: the products of a K-tile, by its descriptors, are added if `more`
+    finish    `finish(acc)`: all are done: (accumulators for the next tile, those of this one, as `multiply_k_tiles` says)
+    late      K-tiles whose products may still be under way after `multiply`
     """
 
     start: tuple[Any, ...]
@@ -31,9 +31,9 @@ class Sums(NamedTuple):
     late: int
 
 
-def sums_of(tiling: Tiling, epilogue: Epilogue, a_k_major: bool, b_k_major: bool) -> Sums:
+def mainloop_of(tiling: Tiling, epilogue: Epilogue, a_k_major: bool, b_k_major: bool) -> Mainloop:
     both = kind(epilogue.dtype), kind(epilogue.b_dtype)
-    how = _slice_by_slice if tiling.slices or by_slices(epilogue.dtype) else _together
+    how = _promoted if tiling.promoted or promotes(epilogue.dtype) else _together
     return how(tiling, both, a_k_major, b_k_major)
 
 
@@ -41,75 +41,75 @@ def kind(dtype: DType) -> str:
     return KINDS.get(dtype, dtype.name)
 
 
-def _together(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Sums:
-    """What sums hold before the first product of a tile is not read."""
-    wait = finish_products(tiling.sums)
+def _together(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
+    """What accumulators hold before the first product of a tile is not read."""
+    wait = finish_products(tiling.accumulators)
 
-    def finish(sums):  # nobody has the registers that products go to but who goes on
-        sums = wait(sums)
-        return sums, sums
+    def finish(acc):  # nobody has the registers that products go to but who goes on
+        acc = wait(acc)
+        return acc, acc
 
     def asker(n: int) -> Any:
         fence, commit, wait_but_one = fence_products(), commit_products(), wait_products(1)
         ask = multiply_k_tiles(kinds, n, tiling.row_blocks, a_k_major, b_k_major, tiling.n // 2)
 
-        def multiply(sums, a, b, more):
+        def multiply(acc, a, b, more):
             fence()
-            sums = ask(sums, a, b, more)
+            acc = ask(acc, a, b, more)
             commit()
             wait_but_one()
-            return sums
+            return acc
 
         return device(multiply)
 
     wide = asker(tiling.n)
-    multiply = device(lambda sums, a, b, more, strip: wide(sums, a, b, more))
-    if tiling.narrow:
-        narrow = asker(tiling.narrow)
+    multiply = device(lambda acc, a, b, more, narrow_tile: wide(acc, a, b, more))
+    if tiling.narrow_n:
+        narrow_n = asker(tiling.narrow_n)
 
-        def either(sums, a, b, more, strip):
+        def either(acc, a, b, more, narrow_tile):
             # Each commits its products: where both ways meet, ptxas would not know of which products a group is, commit none, and
             # wait for all of them.
-            if strip < 0:
-                return wide(sums, a, b, more)
-            return narrow(sums, a, b, more)
+            if narrow_tile < 0:
+                return wide(acc, a, b, more)
+            return narrow_n(acc, a, b, more)
 
         multiply = device(either)
-    return Sums(zeros(tiling.sums), device(lambda sums: sums), multiply, device(finish), 1)
+    return Mainloop(zeros(tiling.accumulators), device(lambda acc: acc), multiply, device(finish), 1)
 
 
-def _slice_by_slice(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Sums:
-    """64 rows at a time: (sums of the tile, room for those of a slice). Who shares the tensor cores multiplies while this
+def _promoted(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
+    """64 rows at a time: (accumulators of the tile, room for those of a K-tile). Who shares the tensor cores multiplies while this
     one adds."""
-    count, nothing = tiling.n // 2, zeros(tiling.sums)
+    count, nothing = tiling.n // 2, zeros(tiling.accumulators)
 
-    def begin(sums):
-        return nothing, sums[1]
+    def begin(acc):
+        return nothing, acc[1]
 
-    of_slice = _rows_of_slice(
+    promote = _promoted_rows(
         tiling.row_blocks, count, multiply_k_tiles(kinds, tiling.n, 1, a_k_major, b_k_major)
     )
-    multiply = device(lambda sums, a, b, more, strip: of_slice(sums, a, b, more))
-    return Sums((nothing, zeros(count)), device(begin), multiply, device(lambda sums: (sums, sums[0])), 0)
+    multiply = device(lambda acc, a, b, more, narrow_tile: promote(acc, a, b, more))
+    return Mainloop((nothing, zeros(count)), device(begin), multiply, device(lambda acc: (acc, acc[0])), 0)
 
 
-def _rows_of_slice(blocks: int, count: int, ask: Any, block: int = 0) -> Any:
-    """`multiply(sums, a, b, more)` of this block of 64 rows and those below it."""
+def _promoted_rows(blocks: int, count: int, ask: Any, block: int = 0) -> Any:
+    """`multiply(acc, a, b, more)` of this block of 64 rows and those below it."""
     fence, commit, finish = fence_products(), commit_products(), finish_products(count)
     add, below = add_tiles(count, block * count), k_tile_bytes(ROWS) // 16
 
-    def multiply(sums, a, b, more):
+    def multiply(acc, a, b, more):
         fence()
-        part = ask(sums[1], a, b, uint32(0))
+        part = ask(acc[1], a, b, uint32(0))
         commit()
         part = finish(part)
-        return add(sums[0], part), part
+        return add(acc[0], part), part
 
     if block == blocks - 1:
         return device(multiply)
-    first, others = device(multiply), _rows_of_slice(blocks, count, ask, block + 1)
+    first, others = device(multiply), _promoted_rows(blocks, count, ask, block + 1)
 
-    def multiply_all(sums, a, b, more):
-        return others(first(sums, a, b, more), uint32(a + uint32(below)), b, more)
+    def multiply_all(acc, a, b, more):
+        return others(first(acc, a, b, more), uint32(a + uint32(below)), b, more)
 
     return device(multiply_all)

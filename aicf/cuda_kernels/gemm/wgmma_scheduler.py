@@ -14,7 +14,7 @@ import numpy as np
 from ..dsl import device, int32, uint32
 from ..ptx import arrive_threads, sync_threads
 from .epilogue import Epilogue
-from .wgmma_tiling import WARPGROUP, Tiling, depth
+from .wgmma_tiling import WARPGROUP, Tiling, k_tile
 
 
 @device
@@ -27,8 +27,8 @@ def placer(tiling: Tiling, batched: bool) -> Any:
     """`place(tile, rows, columns, sizes)`: a tile's row, the first of its columns, its batch coordinate, and its place in a row of narrow ones or
     -1. All tiles of the first matrix, if there may be more, then of the next. Narrow ones are the results' left part, and the last to
     be taken, so that no block has more than one of either than another."""
-    place, tile_n, narrow = grouped_raster(tiling.group_m, batched), tiling.n, tiling.narrow
-    if not narrow:
+    place, tile_n, narrow_n = grouped_raster(tiling.group_m, batched), tiling.n, tiling.narrow_n
+    if not narrow_n:
 
         def place_one(tile, rows, columns, sizes):
             row, column, batch_coord = place(tile, rows, columns)
@@ -37,14 +37,14 @@ def placer(tiling: Tiling, batched: bool) -> Any:
         return device(place_one)
 
     def place_either(tile, rows, columns, sizes):
-        strips = uint32(sizes[3])
-        others = uint32(columns - strips)
+        narrow_tiles = uint32(sizes[3])
+        others = uint32(columns - narrow_tiles)
         first = uint32(rows * others)
         if tile < first:
             row, column, batch_coord = place(tile, rows, others)
-            return row, int32(column * tile_n + strips * narrow), batch_coord, int32(-1)
-        row, column, batch_coord = place(uint32(tile - first), rows, strips)
-        return row, int32(column * narrow), batch_coord, int32(column)
+            return row, int32(column * tile_n + narrow_tiles * narrow_n), batch_coord, int32(-1)
+        row, column, batch_coord = place(uint32(tile - first), rows, narrow_tiles)
+        return row, int32(column * narrow_n), batch_coord, int32(column)
 
     return device(place_either)
 
@@ -52,22 +52,22 @@ def placer(tiling: Tiling, batched: bool) -> Any:
 def counter(tiling: Tiling) -> Any:
     """`columns(sizes)`: of tiles; with as many narrow ones as `sizes` says, one more for each group of these."""
     tile_n = tiling.n
-    if not tiling.narrow:
+    if not tiling.narrow_n:
         return device(lambda sizes: over(sizes[1], tile_n))
-    group = tiling.group
-    return device(lambda sizes: uint32(over(sizes[1], tile_n) + uint32(sizes[3]) // uint32(group)))
+    narrow_group = tiling.narrow_group
+    return device(lambda sizes: uint32(over(sizes[1], tile_n) + uint32(sizes[3]) // uint32(narrow_group)))
 
 
 def ender(tiling: Tiling) -> Any:
     """`end(tile_coord, n)`: where the columns of a tile end; its coordinate says whether it is a narrow one."""
-    if not tiling.narrow:
+    if not tiling.narrow_n:
         return device(lambda tile_coord, n: n)
-    narrow = tiling.narrow
+    narrow_n = tiling.narrow_n
 
     def end(tile_coord, n):
         if tile_coord[3] < 0:
             return int32(n)
-        return int32(tile_coord[1] + narrow)
+        return int32(tile_coord[1] + narrow_n)
 
     return device(end)
 
@@ -93,14 +93,14 @@ class BatchCoords(NamedTuple):
 
     each     `each(sizes, steps)`: how many slices of k each has, the last one maybe fewer
     number   `number(sizes, steps, each)`: how many there are
-    slices   `slices(batch_coord, steps, each)`: the first slice of one, and how many it has
+    k_tiles  `k_tiles(batch_coord, steps, each)`: the first K-tile of one, and how many it has
     point    `point(batch_coord, sizes)`: its index along each axis of the batch, i32
     origin   `origin(batch_coord, sizes)`: of its results, as `finisher` takes it
     """
 
     each: Any
     number: Any
-    slices: Any
+    k_tiles: Any
     point: Any
     origin: Any
 
@@ -118,8 +118,8 @@ def batch_coords(epilogue: Epilogue) -> BatchCoords:
         return np.int64(batch_coord) * sizes[0], np.int64(batch_coord)
 
     if epilogue.split:
-        slice_of_k = depth(epilogue.dtype)
-        steps_of_split = device(lambda sizes, steps: over(sizes[3], slice_of_k))
+        tile_k = k_tile(epilogue.dtype)
+        steps_of_split = device(lambda sizes, steps: over(sizes[3], tile_k))
         return BatchCoords(steps_of_split, splits, split_of_k, no_point, device(below))
     if epilogue.batch == 1:
         count, point = (
@@ -146,7 +146,7 @@ def batch_coords(epilogue: Epilogue) -> BatchCoords:
 
 @device
 def split_of_k(split, steps, each):
-    """The first slice of a split of k, and how many it has: `each`, or in the last one what there is."""
+    """The first K-tile of a split of k, and how many it has: `each`, or in the last one what there is."""
     first = uint32(split * each)
     return first, uint32(min(each, uint32(steps - first)))
 
@@ -156,42 +156,42 @@ class WorkTiles(NamedTuple):
 
     plan     `plan(walk, sizes)`: (the first work tile, from one to the next, where they end, whatever the others need)
     tile     `tile(work_tile, plan)`: that it is, or is a part of
-    slices   `slices(work_tile, batch_coord, walk, plan)`: the first slice of it, and how many it has
-    place    `place(step, walk)`: in k, of as many slices as there are, from the first on; they may go round
+    k_tiles  `k_tiles(work_tile, batch_coord, walk, plan)`: the first K-tile of it, and how many it has
+    place    `place(step, walk)`: in k, of as many K-tiles as there are, from the first on; they may go round
     """
 
     plan: Any
     tile: Any
-    slices: Any
+    k_tiles: Any
     place: Any
 
 
 def tiles_in_turn(epilogue: Epilogue) -> WorkTiles:
     """Each block takes whole tiles, as far apart as there are blocks."""
-    _, number, slices_of, _, _ = batch_coords(epilogue)
+    _, number, k_tiles_of, _, _ = batch_coords(epilogue)
 
     def plan(walk, sizes):
         first, apart, rows, columns, steps, each, _, _ = walk
         return first, apart, uint32(rows * columns * number(sizes, steps, each))
 
-    def slices(work_tile, batch_coord, walk, plan):
-        return slices_of(batch_coord, walk[4], walk[5])
+    def k_tiles(work_tile, batch_coord, walk, plan):
+        return k_tiles_of(batch_coord, walk[4], walk[5])
 
     return WorkTiles(
         device(plan),
         device(lambda work_tile, plan: work_tile),
-        device(slices),
+        device(k_tiles),
         device(lambda step, walk: step),
     )
 
 
 def lengths(work_tiles: WorkTiles) -> Any:
-    """`length(work_tile, walk, plan)`: how many slices it has."""
-    tile, slices = work_tiles.tile, work_tiles.slices
+    """`length(work_tile, walk, plan)`: how many K-tiles it has."""
+    tile, k_tiles = work_tiles.tile, work_tiles.k_tiles
 
     def length(work_tile, walk, plan):
         batch_coord = uint32(tile(work_tile, plan) // uint32(walk[2] * walk[3]))
-        return slices(work_tile, batch_coord, walk, plan)[1]
+        return k_tiles(work_tile, batch_coord, walk, plan)[1]
 
     return device(length)
 

@@ -1,4 +1,4 @@
-"""How sums of a warpgroup become results: alpha, beta and the map that follows, then memory, in one of two ways.
+"""How accumulators of a warpgroup become results: alpha, beta and the map that follows, then memory, in one of two ways.
 
 runs    each thread stores the two neighbouring columns that it holds, or one: any results, anywhere
 boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by the tensor memory accelerator, which does not
@@ -8,7 +8,7 @@ boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by th
 
 What it reads by column only, and sums of columns, see wgmma_columns.py.
 
-Sums lie as `multiply_k_tiles` says. `tile_coord`: first row and column of a tile, and its batch coordinate (see wgmma_scheduler.py).
+Accumulators lie as `multiply_k_tiles` says. `tile_coord`: first row and column of a tile, and its batch coordinate (see wgmma_scheduler.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from .wgmma_columns import (
 from .wgmma_scheduler import chosen, ender
 from .wgmma_tiling import ATOM, OF_C, SUBTILE_BYTES, WARPGROUP, WARPS, Tiling
 
-SUBTILE = ATOM * 64 // 128  # sums that a thread has of a 64 x 64 subtile
+SUBTILE = ATOM * 64 // 128  # accumulators that a thread has of a 64 x 64 subtile
 
 
 def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
@@ -66,9 +66,9 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     place, end_of = layout.place(), ender(tiling)
 
     def write_run(i, products, given):
-        first, (line, column, end, m, n, scales, operands) = given
+        first, (first_row, column, end, m, n, scales, operands) = given
         subtile, (down, across) = (first + i) // size, place(i % size, 0, 0)
-        r = apart(line) + subtile % blocks * 64 + down
+        r = apart(first_row) + subtile % blocks * 64 + down
         q = apart(column) + subtile // blocks * wide + across
         if r < m and q < end:
             return finish(r, q, products, n, scales, operands)
@@ -118,17 +118,15 @@ def boxes_of_results(
     def write_subtile(i, run, given):
         first, (base, subtiles, group, member, maps, tile_coord, sizes, scales, operands, parity) = given
         subtile = (first + i) // size
-        line, column = (
-            np.int32(tile_coord[0] + subtile % blocks * 64),
-            np.int32(tile_coord[1] + subtile // blocks * ATOM),
-        )
+        row = np.int32(tile_coord[0] + subtile % blocks * 64)
+        column = np.int32(tile_coord[1] + subtile // blocks * ATOM)
         at = uint32(subtiles + uint32(subtile % slots * box))
         wait_for_room(subtile, base, group, member, parity)
-        added = put_all(run, (at, member, line, column, sizes, scales, operands))
+        added = put_all(run, (at, member, row, column, sizes, scales, operands))
         fence()
         sync(group)
         if member == 0:
-            store(maps, at, column, line, tile_coord)
+            store(maps, at, column, row, tile_coord)
             commit()
             go_on(subtile, base, subtiles, maps, group, tile_coord)
         return added
@@ -197,13 +195,11 @@ def source_loader(
     barrier_of = device(barrier)
 
     def bring(subtile, base, subtiles, maps, group, tile_coord):
-        line, column = (
-            np.int32(tile_coord[0] + subtile % blocks * 64),
-            np.int32(tile_coord[1] + subtile // blocks * ATOM),
-        )
+        row = np.int32(tile_coord[0] + subtile % blocks * 64)
+        column = np.int32(tile_coord[1] + subtile // blocks * ATOM)
         ready = barrier_of(subtile, base, group)
         announce(ready, uint32(nbytes))
-        load(maps, uint32(subtiles + uint32(subtile % slots * box)), ready, column, line, tile_coord[2])
+        load(maps, uint32(subtiles + uint32(subtile % slots * box)), ready, column, row, tile_coord[2])
 
     bring_one = device(bring)
 
@@ -212,11 +208,9 @@ def source_loader(
         for subtile in range(at_once):
             bring_one(subtile, base, subtiles, maps, group, tile_coord)
         for subtile in range(at_once, count):
-            line, column = (
-                np.int32(tile_coord[0] + subtile % blocks * 64),
-                np.int32(tile_coord[1] + subtile // blocks * ATOM),
-            )
-            prefetch(maps, subtiles, subtiles, column, line, tile_coord[2])
+            row = np.int32(tile_coord[0] + subtile % blocks * 64)
+            column = np.int32(tile_coord[1] + subtile // blocks * ATOM)
+            prefetch(maps, subtiles, subtiles, column, row, tile_coord[2])
 
     def wait(subtile, base, group, member, parity):
         wait_arrived(barrier_of(subtile, base, group), parity)
@@ -229,30 +223,30 @@ def source_loader(
     return device(ask), device(wait), device(go_on)
 
 
-# Boxes, as `do(map, at, ready, column, line, batch_coord)`: of one matrix; results also of many, so that none hangs over into the next.
+# Boxes, as `do(map, at, ready, column, row, batch_coord)`: of one matrix; results also of many, so that none hangs over into the next.
 
 
 def result_storer(tiling: Tiling, epilogue: Epilogue, tma_sources: int) -> Any:
-    """`store(maps, at, column, line, tile_coord)`: a subtile of each result. Narrow tiles leave by maps of their own, in which a row is cut into
+    """`store(maps, at, column, row, tile_coord)`: a subtile of each result. Narrow tiles leave by maps of their own, in which a row is cut into
     theirs, so that what hangs over is outside and not written."""
-    stores, narrow = len(epilogue.stores), tiling.narrow
+    stores, narrow_n = len(epilogue.stores), tiling.narrow_n
     store_wide = of_maps(box_storer(epilogue.batch), 2, stores)
-    if not narrow:
+    if not narrow_n:
         return device(
-            lambda maps, at, column, line, tile_coord: store_wide(maps, at, at, column, line, tile_coord[2])
+            lambda maps, at, column, row, tile_coord: store_wide(maps, at, at, column, row, tile_coord[2])
         )
-    of_strip = store_box(3)
+    store_one_narrow = store_box(3)
 
-    def store_one(map, at, ready, column, line, strip):
-        of_strip(map, at, np.int32(column - strip * narrow), strip, line)
+    def store_one(map, at, ready, column, row, narrow_tile):
+        store_one_narrow(map, at, np.int32(column - narrow_tile * narrow_n), narrow_tile, row)
 
     store_narrow = of_maps(device(store_one), 2 + stores + tma_sources, stores)
 
-    def store(maps, at, column, line, tile_coord):
+    def store(maps, at, column, row, tile_coord):
         if tile_coord[3] < 0:
-            store_wide(maps, at, at, column, line, tile_coord[2])
+            store_wide(maps, at, at, column, row, tile_coord[2])
         else:
-            store_narrow(maps, at, at, column, line, tile_coord[3])
+            store_narrow(maps, at, at, column, row, tile_coord[3])
 
     return device(store)
 
@@ -261,42 +255,42 @@ def box_storer(batch: int) -> Any:
     store = store_box(3 if batch else 2)
     if batch:
         return device(
-            lambda map, at, ready, column, line, batch_coord: store(map, at, column, line, batch_coord)
+            lambda map, at, ready, column, row, batch_coord: store(map, at, column, row, batch_coord)
         )
-    return device(lambda map, at, ready, column, line, batch_coord: store(map, at, column, line))
+    return device(lambda map, at, ready, column, row, batch_coord: store(map, at, column, row))
 
 
 def box_loader() -> Any:
     load = load_box()
-    return device(lambda map, at, ready, column, line, batch_coord: load(at, map, ready, column, line))
+    return device(lambda map, at, ready, column, row, batch_coord: load(at, map, ready, column, row))
 
 
 def box_prefetcher() -> Any:
     prefetch = prefetch_box()
-    return device(lambda map, at, ready, column, line, batch_coord: prefetch(map, column, line))
+    return device(lambda map, at, ready, column, row, batch_coord: prefetch(map, column, row))
 
 
 def of_maps(do: Any, first: int, count: int) -> Any:
-    """`do_each(maps, at, ready, column, line, batch_coord)`: with so many maps from the first one on, their subtiles side by side."""
+    """`do_each(maps, at, ready, column, row, batch_coord)`: with so many maps from the first one on, their subtiles side by side."""
     map, behind = first + count - 1, (count - 1) * SUBTILE_BYTES
 
-    def do_last(maps, at, ready, column, line, batch_coord):
-        do(maps[map], uint32(at + uint32(behind)), ready, column, line, batch_coord)
+    def do_last(maps, at, ready, column, row, batch_coord):
+        do(maps[map], uint32(at + uint32(behind)), ready, column, row, batch_coord)
 
     if count == 1:
         return device(do_last)
     do_others, do_this = of_maps(do, first, count - 1), device(do_last)
 
-    def do_each(maps, at, ready, column, line, batch_coord):
-        do_others(maps, at, ready, column, line, batch_coord)
-        do_this(maps, at, ready, column, line, batch_coord)
+    def do_each(maps, at, ready, column, row, batch_coord):
+        do_others(maps, at, ready, column, row, batch_coord)
+        do_this(maps, at, ready, column, row, batch_coord)
 
     return device(do_each)
 
 
 def matrices(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[int, ...]) -> Any:
     """`put(i, run, env)`: 16 neighbouring columns of each warp's 16 rows of a subtile, as four 8 x 8 matrices of each result.
-    Returns what is to be added up, if anything, as sums of its four columns. A run: eight sums, then words that are `preloaded`.
+    Returns what is to be added up, if anything, as sums of its four columns. A run: eight accumulators, then words that are `preloaded`.
 
     Rows of 128 bytes; in row x the 16 bytes that would be j-th are (j xor x % 8)-th, which the accelerator undoes: no two
     rows of a matrix lie in the same banks. Threads outside of the results compute with the nearest numbers inside.
@@ -306,17 +300,17 @@ def matrices(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[
         matrix_storer(len(epilogue.stores)),
         opaque(),
     )
-    load, add = matrix_loader(len(tma_sources)), row_adder(epilogue.sums)
+    load, add = matrix_loader(len(tma_sources)), row_adder(epilogue.column_sums)
     each_put, (left_of, right_of) = with_words(len(preloaded)), words_for(len(preloaded))
     place_of = Layout(64, ATOM, warps=WARPS).place()
 
     def put(i, run, env):
-        at, member, line, column, sizes, scales, operands = env
+        at, member, first_row, column, sizes, scales, operands = env
         m, n = sizes[0], sizes[1]
         member, j = apart(member), i // each_put
         lane, x = member & 31, (member >> 5) * 16 + (member & 15)
         row, across = place_of(j * 8, member >> 5, lane)
-        r, q = np.int32(line + row), np.int32(column + across)
+        r, q = np.int32(first_row + row), np.int32(column + across)
         last_r, last_q = np.int32(m - 1), np.int32(n - 2)
         upper, lower = min(r, last_r), min(np.int32(r + 8), last_r)
         left, right = min(q, last_q), min(np.int32(q + 8), last_q)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from ...types import DType
 
-LINE_BYTES = 128  # of k in a slice, and of a row of a box
-ROW_BYTES = 16  # that rows and pointers are multiples of
+SWIZZLE_BYTES = 128  # of k in a K-tile, and of a swizzled row of a box
+TMA_ALIGNMENT = 16  # that rows and pointers are multiples of
 ATOM = 64  # halves in a row of a box
 SUBTILE_BYTES = 64 * ATOM * 2  # of results on their way out
 ENOUGH = 4  # stages: a second subtile for each result is not worth one of them
 WARPGROUP = 128
 WARPS = 4  # of a warpgroup
 OF_C = -1  # c, where loads of an epilogue are counted
-ADDRESSES = 40  # registers that a main loop has beside sums, at least
+ADDRESSES = 40  # registers that a main loop has beside accumulators, at least
 SMS = 132  # of an H100 or H200: what `group_m` is made for
 SHARED = (
     227 * 1024
@@ -23,24 +23,24 @@ SHARED = (
 SLACK = 1024  # to begin at a multiple of 1024
 
 
-def depth(dtype: DType) -> int:
-    """Of k in a slice: 64 halves, 32 f32, 128 of fp8."""
-    return LINE_BYTES // dtype.itemsize
+def k_tile(dtype: DType) -> int:
+    """Of k in a K-tile: 64 halves, 32 f32, 128 of fp8."""
+    return SWIZZLE_BYTES // dtype.itemsize
 
 
-def boxed(lines: int, extent: int) -> int:
-    """Of so many lines to a tile, those that one box brings of an operand of rows of k: no more than it has, in whole eights.
-    Lines outside of it take the accelerator three times as long as those inside."""
-    return min(lines, (extent + 7) // 8 * 8)
+def boxed(tile_mn: int, extent: int) -> int:
+    """Of a tile's extent along m or n, what one box brings of a K-major operand: no more than it has, in whole eights.
+    Rows outside of it take the accelerator three times as long as those inside."""
+    return min(tile_mn, (extent + 7) // 8 * 8)
 
 
-def left(lines: int, extent: int) -> int:
+def left(tile_mn: int, extent: int) -> int:
     """The same of the last tile of an operand."""
-    return ((extent - 1) % lines + 8) // 8 * 8
+    return ((extent - 1) % tile_mn + 8) // 8 * 8
 
 
-def by_slices(dtype: DType) -> bool:
-    """Whether products of each slice are summed by themselves, and those sums in f32: tensor cores keep some 14 bits of a sum
+def promotes(dtype: DType) -> bool:
+    """Whether accumulators are promoted: those of each K-tile are added to f32 by CUDA cores. Tensor cores keep some 14 bits of a sum
     of fp8 products, of which a long one would lose all that its last products add."""
     return dtype.is_fp8
 
@@ -57,8 +57,8 @@ class Tiling:
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
     stream     whether tiles that are left over by whole rounds are cut along k, so that all blocks have as much to do; see
                gemm/stream_k_body.py
-    slices     whether each slice is summed by itself, and those sums in f32, whatever the type; see `by_slices`
-    narrow     columns of the narrower tiles that it may have beside the others; see `group`
+    promoted   whether each K-tile has accumulators of its own, which are added up in f32, whatever the type; see `promotes`
+    narrow_n   columns of the narrower tiles that it may have beside the others; see `narrow_group`
     """
 
     m: int
@@ -70,18 +70,18 @@ class Tiling:
     cluster_split: int = 1
     registers: tuple[int, int] | None = (40, 232)
     stream: bool = False
-    slices: bool = False
-    narrow: int = 0
+    promoted: bool = False
+    narrow_n: int = 0
 
     def __str__(self) -> str:
         ping_pong, cluster = "_pingpong" * self.ping_pong, f"_cluster{self.cluster}" * (self.cluster > 1)
         split = (
             f"_cluster_split{self.cluster_split}" * (self.cluster_split > 1)
             + "_stream" * self.stream
-            + "_slices" * self.slices
+            + "_promoted" * self.promoted
         )
-        narrow = f"_{self.narrow}" * (self.narrow > 0)
-        return f"{self.m}x{self.n}{narrow}{ping_pong}{cluster}{split}"
+        narrow_n = f"_{self.narrow_n}" * (self.narrow_n > 0)
+        return f"{self.m}x{self.n}{narrow_n}{ping_pong}{cluster}{split}"
 
     @property
     def together(self) -> int:
@@ -118,7 +118,7 @@ class Tiling:
         return self.row_blocks * self.columns // 64
 
     @property
-    def sums(self) -> int:
+    def accumulators(self) -> int:
         """That a consumer's thread has."""
         return self.row_blocks * self.n // 2
 
@@ -136,22 +136,22 @@ class Tiling:
     def spare(self) -> int:
         """Registers that it has beside them."""
         taken = 65536 // (self.threads * self.blocks) if self.registers is None else self.registers[1]
-        return min(taken, 255) - self.sums
+        return min(taken, 255) - self.accumulators
 
     @property
-    def sums_by_slices(self) -> bool:
-        """Whether it has registers for a slice's sums of 64 rows beside its own, and others to multiply while they are added up."""
+    def can_promote(self) -> bool:
+        """Whether it has registers for a K-tile's accumulators of 64 rows beside its own, and others to multiply while they are added up."""
         return self.cooperative * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
 
     @property
-    def group(self) -> int:
+    def narrow_group(self) -> int:
         """So many narrow tiles side by side are as wide as one less of the others: so there may be one more in a row, where that
         fills a wave of blocks that would else be half empty."""
-        return self.n // (self.n - self.narrow)
+        return self.n // (self.n - self.narrow_n)
 
     @property
     def crowding(self) -> float:
-        """Cycles that shared memory takes for a slice, over those of the tensor cores: 128 bytes at a time, for a and b of each
+        """Cycles that shared memory takes for a K-tile, over those of the tensor cores: 128 bytes at a time, for a and b of each
         64 rows that are multiplied and for those that arrive; 64 x 8 x 32 bytes of k take 4."""
         read, arrive = self.m // 64 * (64 + self.n), self.m + self.n
         return (read + arrive) / (self.m * self.n / 32)
@@ -163,11 +163,11 @@ class Tiling:
 
     @property
     def a_bytes(self) -> int:
-        return self.m * LINE_BYTES
+        return self.m * SWIZZLE_BYTES
 
     @property
     def b_bytes(self) -> int:
-        return self.n * LINE_BYTES
+        return self.n * SWIZZLE_BYTES
 
     @property
     def own_bytes(self) -> int:
@@ -200,7 +200,7 @@ class Tiling:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a consumer's sums for another block."""
+        """Of a consumer's accumulators for another block."""
         return 4 * WARPGROUP * self.finished
 
     @property
@@ -208,8 +208,8 @@ class Tiling:
         """That a consumer gets from the other blocks that share its tile."""
         return (self.cluster_split - 1) * self.slot_bytes
 
-    # shared memory: stages, from the first multiple of 1024 on; subtiles of results; sums of other blocks; barriers, full and
-    # then empty, one for each consumer that gets sums, and of subtiles
+    # shared memory: stages, from the first multiple of 1024 on; subtiles of results; accumulators of other blocks; barriers, full and
+    # then empty, one for each consumer that gets these, and of subtiles
 
     def subtiles_at(self, staged: int) -> int:
         return self.stages(staged) * self.stage_bytes
@@ -257,11 +257,11 @@ TILINGS = (
     Tiling(64, 64, 1, cluster_split=4, registers=None),
 )
 
-# Those that split k as well: few results of long sums.
+# Those that split k as well: few results, long k.
 SPLIT = tuple(t for t in TILINGS if str(t) in {"64x64", "64x128", "128x128"})
 
 # Those that may have narrower tiles too: large products whose last wave is not full.
-MIXED_WIDTHS = (Tiling(128, 128, 2, ping_pong=True, narrow=120),)
+MIXED_WIDTHS = (Tiling(128, 128, 2, ping_pong=True, narrow_n=120),)
 
 # Those that divide tiles evenly among blocks as well.
 STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})

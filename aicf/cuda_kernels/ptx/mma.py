@@ -11,7 +11,7 @@ from ..llvm import const
 from .assemble import assemble, instruction
 from .copy import Place, moved
 
-# Where a warp's fragments of 16 lines x 32 bytes of k lie: for each step along k, for each of them, one place of an
+# Where a warp's fragments of 16 rows x 32 bytes of k lie: for each step along k, for each of them, one place of an
 # ldmatrix.x4, or four of numbers.
 Places = tuple[tuple[tuple[Place, ...], ...], ...]
 
@@ -19,7 +19,7 @@ PRODUCTS = {"f16": (16, "f16"), "bf16": (16, "bf16"), "tf32": (8, "tf32"), "tf32
 
 
 def product_text(kind: str) -> str:
-    """16 x 8 sums, then four registers of a, two of b, and the sums that are added to."""
+    """16 x 8 accumulators, then four registers of a, two of b, and the accumulators again."""
     k, name = PRODUCTS[kind]
     return f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32 {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
 
@@ -31,7 +31,7 @@ def fragment_text(transposed: bool) -> str:
 @deferred
 def read_fragments(a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
     """`read(a_at, b_at)`: the fragments of the first step, four words each, a's and then b's; see `multiply_steps`.
-    `ldmatrix.x4`; of f32 with lines contiguous `ld.shared`. sm_75."""
+    `ldmatrix.x4`; of f32 that is MN-major `ld.shared`. sm_75."""
 
     @intrinsic
     def read(typing, a_at, b_at):
@@ -50,7 +50,7 @@ def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transp
 
     kind         "f16" or "bf16": m16n8k16. "tf32": m16n8k8, operands rounded to nearest as they are read, halves away from
                  zero. "tf32x3": three such products of what is rounded and of what that leaves, the smaller ones first
-    a, b         where fragments of 16 lines lie; b's are two tiles of 8 columns each
+    a, b         where fragments of 16 rows lie; b's are two tiles of 8 columns each
     a_at, b_at   this thread's addresses, as `mma_slices.Fragments.lane` says
     fragments    of the first step
     acc          four f32 per 16 x 8 tile; tiles row-major
@@ -121,15 +121,15 @@ def _load(builder: Any, base: Any, fragments: tuple[tuple[Place, ...], ...], tra
 
 
 def _products(builder: Any, kind: str, values: list[Any], words: list[Any], rows: int) -> list[Any]:
-    """All products of a step. Those of the same sums come one after another with all others between them."""
+    """All products of a step. Those of the same accumulators come one after another with all others between them."""
     text, values = product_text(kind), list(values)
-    columns, sums = (len(words) - 4 * rows) // 2, ir.LiteralStructType([ir.FloatType()] * 4)
+    columns, four = (len(words) - 4 * rows) // 2, ir.LiteralStructType([ir.FloatType()] * 4)
     for taken in _terms(builder, kind, words, rows):
         for row in range(rows):
             for column in range(columns):
                 first, right = 4 * (row * columns + column), 4 * rows + 2 * column
                 given = [*taken[4 * row : 4 * row + 4], *taken[right : right + 2], *values[first : first + 4]]
-                made = assemble(builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", sums, given, together=True)
+                made = assemble(builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", four, given, together=True)
                 values[first : first + 4] = [builder.extract_value(made, i) for i in range(4)]
     return values
 

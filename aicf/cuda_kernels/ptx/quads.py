@@ -1,12 +1,12 @@
 """Register tiles of f32 multiplied out of shared memory, four k at a time: a quad. PTX ISA, chapters "Data Movement and Conversion
 Instructions" and "Floating Point Instructions"; sm_70.
 
-Shared memory has lines side by side, k below k. A run is four neighbouring lines of a k, one load of 16 bytes. Of each quad a thread holds
+Shared memory is MN-major, k below k. A run is four neighbours of a k, one load of 16 bytes. Of each quad a thread holds
 all runs of its columns; those of its rows stream by, three of them ahead of their arithmetic.
 
 Registers are read from two banks, an even and an odd one, a number of each at a time, so of a multiply-add's three numbers one has to be
 there from the one before: rows are walked to and fro, so that either the row stays or the column does. Numbers of a column have the
-same place in each of their runs, and sums get registers of the other bank. Runs of four k of a line would alternate: that took a
+same place in each of their runs, and accumulators get registers of the other bank. Runs of four k of a row would alternate: that took a
 fifth of the speed on an H200.
 """
 
@@ -22,7 +22,7 @@ from .copy import Place, moved
 
 RUN = 4  # elements of a run
 AHEAD = 3  # runs of rows that are on their way, or there, before they are multiplied
-# With effects, so that they stay in order and where they are: LLVM would bring loads to the front and sink sums to their next use.
+# With effects, so that they stay in order and where they are: LLVM would bring loads to the front and sink accumulators to their next use.
 LOAD, FMA = "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "fma.rn.f32 $0, $1, $2, $3;"
 MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
 STORE = "st.shared.v4.b32 [$0], {$1, $2, $3, $4};"
@@ -35,13 +35,13 @@ class Quad:
 
     rows, columns   where their runs lie, from an address on
     products        of each run of rows: (sum, element of it, element of all of the columns' runs), in order
-    sums            that a thread has
+    accumulators    that a thread has
     """
 
     rows: tuple[Place, ...]
     columns: tuple[Place, ...]
     products: tuple[tuple[tuple[int, int, int], ...], ...]
-    sums: int
+    accumulators: int
 
     @property
     def front(self) -> int:
@@ -50,7 +50,7 @@ class Quad:
 
 
 def quad_of(rows: int, columns: int, a: Callable[[int, int], Place], b: Callable[[int, int], Place]) -> Quad:
-    """For so many rows and columns. a, b: the Place of a run, by its first line and k. Sums are row-major."""
+    """For so many rows and columns. a, b: the Place of a run, by its first row or column and k. Accumulators are row-major."""
     firsts = [(first, k) for k in range(RUN) for first in range(0, rows, RUN)]
     there, back = range(columns), range(columns)[::-1]
     products = tuple(
@@ -101,7 +101,7 @@ def multiply_quad(quad: Quad) -> Any:
     @intrinsic
     def multiply(typing, acc, front, a, next_a, next_b):
         def codegen(ctx, b, sig, args):
-            made = [b.extract_value(args[0], i) for i in range(quad.sums)]
+            made = [b.extract_value(args[0], i) for i in range(quad.accumulators)]
             given = [b.extract_value(args[1], i) for i in range(quad.front)]
             columns, rows = given[: RUN * len(quad.columns)], given[RUN * len(quad.columns) :]
             runs = [rows[i : i + RUN] for i in range(0, len(rows), RUN)]

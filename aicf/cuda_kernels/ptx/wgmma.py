@@ -2,7 +2,7 @@
 chapter "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"; sm_90a, which later architectures do not run.
 
 Products run behind the threads that ask for them: `fence_products`, `multiply_k_tiles`, `commit_products`, and only after
-`wait_products` may the sums be read, or the operands be overwritten. Sums stay in the registers that they are in: what
+`wait_products` may the accumulators be read, or the operands be overwritten. Accumulators stay in the registers that they are in: what
 reads or moves them meanwhile makes ptxas wait after every product, and say so (C7510 and its neighbours).
 """
 
@@ -15,13 +15,13 @@ from ..dsl import deferred, device, intrinsic, ir, types, uint32
 from .assemble import assemble, instruction, letter
 
 ROWS = 64  # of a, that one instruction multiplies
-LINE_BYTES = 128  # of k, in a swizzled row: a K-tile is so deep
+SWIZZLE_BYTES = 128  # of k, in a swizzled row: a K-tile is so deep
 STEP_BYTES = 32  # of k, that one instruction sums over
 GROUP_BYTES = (
-    8 * LINE_BYTES
+    8 * SWIZZLE_BYTES
 )  # eight rows, over which the swizzle repeats: where an operand begins is a multiple of it
 UPPER = GROUP_BYTES // 16 | 1 << 30  # bits of every descriptor here: see `layout_bits`
-STEPS = LINE_BYTES // STEP_BYTES
+STEPS = SWIZZLE_BYTES // STEP_BYTES
 WORDS = 4 * STEPS  # of 32 bits, that a thread has of a's 64 rows, if a lies in registers
 
 NBYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}  # of an element
@@ -41,29 +41,29 @@ def depth(kind: str) -> int:
     return STEP_BYTES // NBYTES[kind]
 
 
-def k_tile_bytes(lines: int) -> int:
-    """Of `lines` x 128 bytes of k, however they lie: 64 lines take 8192 bytes."""
-    return lines * LINE_BYTES
+def k_tile_bytes(mn: int) -> int:
+    """Of `mn` x 128 bytes of k, K-major or MN-major: 64 rows take 8192 bytes."""
+    return mn * SWIZZLE_BYTES
 
 
 def depth_bytes(k_major: bool) -> int:
     """From one instruction's slice of k to the next: within rows of k, or 16 rows of halves."""
-    return STEP_BYTES if k_major else depth("f16") * LINE_BYTES
+    return STEP_BYTES if k_major else depth("f16") * SWIZZLE_BYTES
 
 
 def layout_bits(k_major: bool) -> int:
     """A descriptor but for its address: an operand's part in shared memory, 128-byte swizzle, 128 bytes of k deep.
 
     k_major      rows of 128 bytes along k, one under the other
-    otherwise   of halves only: rows of 64 lines (of m or n), one for each k; the next 64 lines after 64 rows
+    otherwise   of halves only: MN-major, rows of 64 of m or n, one for each k; the next 64 after 64 rows
 
     bits 0-13   address / 16, within the block
-    bits 16-29  bytes / 16 to the next 64 lines; not read if k is contiguous
+    bits 16-29  bytes / 16 to the next 64 of m or n; not read if k is contiguous
     bits 32-45  bytes / 16 to the next eight rows
     bits 62-63  1: 128-byte swizzle
     """
-    next_lines = 1 if k_major else k_tile_bytes(64) // 16
-    return next_lines << 16 | UPPER << 32
+    next_mn = 1 if k_major else k_tile_bytes(64) // 16
+    return next_mn << 16 | UPPER << 32
 
 
 def describe(k_major: bool) -> Any:
@@ -92,14 +92,14 @@ def commit_products() -> Any:
 
 @deferred
 def wait_products(pending: int) -> Any:
-    """`wait()`: until at most `pending` groups are under way. Sums of those that are not may not be read before
+    """`wait()`: until at most `pending` groups are under way. Accumulators of those that are not may not be read before
     `finish_products` all the same: LLVM does not know that they were waited for. `wgmma.wait_group`."""
     return instruction(f"wgmma.wait_group.sync.aligned {pending};", together=True)
 
 
 @deferred
 def finish_products(count: int, pending: int = 0) -> Any:
-    """`finish(acc)`: `count` sums, when at most `pending` groups are under way, which are of other sums. They go through so that no
+    """`finish(acc)`: `count` accumulators, when at most `pending` groups are under way, which are of others. They go through so that no
     use of them moves above. `wgmma.wait_group`."""
 
     @intrinsic
@@ -120,10 +120,10 @@ def finish_products(count: int, pending: int = 0) -> Any:
 def k_tile_text(
     elements: Elements, n: int, blocks: int, a_k_major: bool | None, b_k_major: bool, apart: int = 0
 ) -> str:
-    """The products of `multiply_k_tiles`: $0 and on are the sums of block after block, then they again as what is added to; then
+    """The products of `multiply_k_tiles`: $0 and on are the accumulators of block after block, then they again as what is added to; then
     the descriptor of a, or its words, block after block; the descriptor of b; and whether to add at all."""
-    (left, right), sums = kinds_of(elements), n // 2
-    apart = apart or sums
+    (left, right), accumulators = kinds_of(elements), n // 2
+    apart = apart or accumulators
     whole, halves = left in ("s8", "u8"), NBYTES[left] == 2
     assert 8 <= n <= 256 and n % (16 if whole and n > 32 else 8) == 0, (
         f"no product has {n} columns of {right}"
@@ -149,7 +149,7 @@ def k_tile_text(
         lines.append("wgmma.fence.sync.aligned;")  # LLVM may compute words, or move them, behind another
     for step in range(STEPS):
         for block in range(blocks):
-            registers = ", ".join(f"${block * apart + i}" for i in range(sums))
+            registers = ", ".join(f"${block * apart + i}" for i in range(accumulators))
             if a_k_major is None:
                 first = a_at + block * WORDS + 4 * step
                 a = f"{{{', '.join(f'${first + i}' for i in range(4))}}}"
@@ -180,7 +180,7 @@ def multiply_k_tiles(
               16 w + l // 4 + 8 (i // 2 % 2), column 8 (i // 4) + 2 (l % 4) + i % 2
     apart     numbers of acc from one block to the next, if not n / 2; what is between is left as it is
 
-    `wgmma.mma_async`. Its transpose bits say that rows are of lines, not of k: only halves have them. Of tf32 it reads the upper
+    `wgmma.mma_async`. Its transpose bits say that an operand is MN-major: only halves have them. Of tf32 it reads the upper
     19 bits; sums of e4m3 and e5m2 are kept to some 14 bits. One piece of assembly for all: LLVM finds no place to move a sum in.
     """
     text, count = k_tile_text(elements, n, blocks, a_k_major, b_k_major, apart), blocks * (apart or n // 2)

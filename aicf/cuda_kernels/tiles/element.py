@@ -113,41 +113,41 @@ def feeder(expr: Expression, ins: Loads, outs: Stores) -> Any:
 
 @deferred
 def applier(expr: Expression, ins: Loads, outs: Stores) -> Any:
-    """`apply(carried, ins, outs, offsets, i)`: as mapper's; the first argument is a number that a core made."""
+    """`apply(core_result, ins, outs, offsets, i)`: as mapper's; the first argument is a number that a core made."""
     lanes = _single(expr, ins, outs)
     if SIMULATED:
-        return lambda carried, *args: _run(lanes, [(carried,)], *args)
+        return lambda core_result, *args: _run(lanes, [(core_result,)], *args)
 
     @intrinsic
-    def apply(typing, carried, ins_, outs_, offsets, i):
+    def apply(typing, core_result, ins_, outs_, offsets, i):
         def codegen(ctx, b, sig, args):
-            number = ctx.cast(b, args[0], carried, numba_type(expr.dtypes[0]))
+            number = ctx.cast(b, args[0], core_result, numba_type(expr.dtypes[0]))
             _emit(ctx, b, lanes, [(number,)], *args[1:])
             return ctx.get_dummy_value()
 
-        return types.void(carried, ins_, outs_, offsets, i), codegen
+        return types.void(core_result, ins_, outs_, offsets, i), codegen
 
     return apply
 
 
 @deferred
 def vector_applier(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int) -> Any:
-    """The same for `width` neighbours: see Lanes. `carried` is a tuple with a number for each, and so is what is returned if
+    """The same for `width` neighbours: see Lanes. `core_result` is a tuple with a number for each, and so is what is returned if
     there is one result more than stores."""
     lanes, returns = Lanes(expr, ins, outs, moves, width), len(expr.results) > len(outs)
     if SIMULATED:
-        return lambda carried, *args: tuple(_run(lanes, [(c,) for c in carried], *args))
+        return lambda core_result, *args: tuple(_run(lanes, [(c,) for c in core_result], *args))
 
     @intrinsic
-    def apply(typing, carried, ins_, outs_, offsets, i):
+    def apply(typing, core_result, ins_, outs_, offsets, i):
         def codegen(ctx, b, sig, args):
             each, kind = [b.extract_value(args[0], j) for j in range(width)], numba_type(expr.dtypes[0])
-            numbers = [(ctx.cast(b, number, carried.dtype, kind),) for number in each]
+            numbers = [(ctx.cast(b, number, core_result.dtype, kind),) for number in each]
             made = _emit(ctx, b, lanes, numbers, *args[1:])
             return ctx.make_tuple(b, sig.return_type, made) if returns else ctx.get_dummy_value()
 
         made = types.UniTuple(numba_type(expr.dtypes[expr.results[-1]]), width) if returns else types.void
-        return made(carried, ins_, outs_, offsets, i), codegen
+        return made(core_result, ins_, outs_, offsets, i), codegen
 
     return apply
 
@@ -172,11 +172,11 @@ def _map(lanes: Lanes) -> Any:
     return apply
 
 
-def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
+def _emit(ctx: Any, b: Any, lanes: Lanes, core_result: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
           to: Any) -> list[Any]:  # fmt: skip
     """Loads, steps and stores; returns of each lane the result that is not stored, if there is one."""
     expr, width, apart = lanes.emitted, lanes.width, lanes.apart
-    made = _emit_made(ctx, b, lanes, carried, sources, offsets)
+    made = _emit_made(ctx, b, lanes, core_result, sources, offsets)
     for k, dtype in enumerate(lanes.outs):
         target, values = b.gep(b.extract_value(targets, k), [to]), [results[k] for results in made]
         exact = expr.results[k] in expr.rounded
@@ -189,18 +189,18 @@ def _emit(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], source
 
 
 def _emit_made(
-    ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any
+    ctx: Any, b: Any, lanes: Lanes, core_result: list[tuple[Any, ...]], sources: Any, offsets: Any
 ) -> list[list[Any]]:
     """Loads and steps; all results of each lane."""
-    arguments = emit_loads(ctx, b, lanes, carried, sources, offsets)
+    arguments = emit_loads(ctx, b, lanes, core_result, sources, offsets)
     return [emit_expression(ctx, b, lanes.emitted, list(values)) for values in arguments]
 
 
-def emit_loads(ctx: Any, b: Any, lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
+def emit_loads(ctx: Any, b: Any, lanes: Lanes, core_result: list[tuple[Any, ...]], sources: Any, offsets: Any,
                words: dict[int, Any] | None = None) -> list[tuple[Any, ...]]:  # fmt: skip
     """All arguments of each lane. `words`: of loads that came by another way."""
     width, apart = lanes.width, lanes.apart
-    arguments, pointer = carried, 0
+    arguments, pointer = core_result, 0
     for k, (dtype, moves) in enumerate(zip(lanes.ins, lanes.moves)):
         at = b.extract_value(offsets, k)
         if isinstance(dtype, Masked):
@@ -312,20 +312,20 @@ def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> li
     return [slots[s] for s in expr.results]
 
 
-def _run(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
+def _run(lanes: Lanes, core_result: list[tuple[Any, ...]], sources: Any, targets: Any, offsets: Any,
          to: Any) -> list[Any]:  # fmt: skip
     """As _emit, in the simulator."""
-    made = run_made(lanes, carried, sources, offsets)
+    made = run_made(lanes, core_result, sources, offsets)
     for j, results in enumerate(made):
         for target, value in zip(targets, results):
             target[to + j * lanes.apart] = value
     return [results[-1] for results in made if len(results) > len(lanes.outs)]
 
 
-def run_made(lanes: Lanes, carried: list[tuple[Any, ...]], sources: Any, offsets: Any,
+def run_made(lanes: Lanes, core_result: list[tuple[Any, ...]], sources: Any, offsets: Any,
               words: dict[int, Any] | None = None) -> list[list[Any]]:  # fmt: skip
     """As _emit_made; `words`: of loads that came by another way."""
-    arguments, pointers = carried, iter(sources)
+    arguments, pointers = core_result, iter(sources)
     for k, (dtype, moves, at) in enumerate(zip(lanes.ins, lanes.moves, offsets)):
         if isinstance(dtype, Masked):
             source, width = next(pointers) if dtype.read else None, lanes.width if moves and dtype.read else 1

@@ -37,7 +37,7 @@ def pair_maker(
     preloaded: tuple[int, ...],
     fast: Any,
 ) -> Any:
-    """`make(carried, words, ins, offsets, inside)`: (words of results, then pair of what is to be added up, or ()); of two numbers
+    """`make(core_result, words, ins, offsets, inside)`: (words of results, then pair of what is to be added up, or ()); of two numbers
     that a core made, and loads as `vector_mapper` has them. What is to be added up is 0 outside, whatever it is.
 
     outs     halves: types of the results, of which there may be one more, to be added up
@@ -46,9 +46,9 @@ def pair_maker(
     lanes, adds = Lanes(expr, ins, (), moves, PAIR), len(expr.results) > len(outs)
     if SIMULATED:
 
-        def make_pairs(carried, words, sources, offsets, inside):
+        def make_pairs(core_result, words, sources, offsets, inside):
             given = dict(zip(preloaded, words))
-            pairs = list(zip(*run_made(lanes, [(c,) for c in carried], sources, offsets, given)))
+            pairs = list(zip(*run_made(lanes, [(c,) for c in core_result], sources, offsets, given)))
             last = tuple(x if inside else np.float32(0) for x in pairs[-1]) if adds else ()
             return tuple(tuple(np.array(p, np.float32).astype(t.numpy)) for t, p in zip(outs, pairs)), last
 
@@ -56,7 +56,7 @@ def pair_maker(
     rounded = rounded_by_store(expr, len(outs))
 
     @intrinsic
-    def make(typing, carried, words, ins_, offsets, inside):
+    def make(typing, core_result, words, ins_, offsets, inside):
         last = types.UniTuple(types.float32, PAIR) if adds else types.Tuple(())
         results = types.UniTuple(types.uint32, len(outs))
 
@@ -76,7 +76,7 @@ def pair_maker(
                 b, sig.return_type, [ctx.make_tuple(b, results, made), ctx.make_tuple(b, last, added)]
             )
 
-        return types.Tuple((results, last))(carried, words, ins_, offsets, types.boolean), codegen
+        return types.Tuple((results, last))(core_result, words, ins_, offsets, types.boolean), codegen
 
     return make
 

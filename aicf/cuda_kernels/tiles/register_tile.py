@@ -33,12 +33,12 @@ from ..ptx import (
     store_matrices,
     sync_threads,
 )
-from ..ptx.wgmma import LINE_BYTES
+from ..ptx.wgmma import SWIZZLE_BYTES
 from .fragment import fragment
 from .layout import Layout, Places, RowLayout
 from .tile import each, put_run, runs
 
-ATOM = LINE_BYTES // 2  # columns of halves, in a swizzled row
+ATOM = SWIZZLE_BYTES // 2  # columns of halves, in a swizzled row
 EVERYONE = 0xFFFFFFFF  # of a warp
 
 
@@ -275,12 +275,12 @@ def _rows_of_words(layout: Layout) -> Any:
     Chunks of 64 columns lie one behind the other. In row x the 16 bytes that would be j-th are (j xor x % 8)-th, so that no two
     rows of an 8 x 8 matrix lie in the same banks.
     """
-    block, down = layout.columns // 4, layout.height * layout.warps * LINE_BYTES
-    chunk, rows = ATOM // 4, layout.rows * LINE_BYTES
+    block, down = layout.columns // 4, layout.height * layout.warps * SWIZZLE_BYTES
+    chunk, rows = ATOM // 4, layout.rows * SWIZZLE_BYTES
 
     def at(i, to, x, j):
         within = i % block
-        place = i // block * down + within // chunk * rows + x * LINE_BYTES
+        place = i // block * down + within // chunk * rows + x * SWIZZLE_BYTES
         return uint32(to + uint32(place + (within % chunk // 2 + j ^ x & 7) * 16))
 
     return device(at)
@@ -327,7 +327,7 @@ def send_tile(layout: Layout, barrier: int) -> Any:
     A group of stores of the first thread's, that it commits. Whole columns of 64. sm_90
     """
     assert layout.columns % ATOM == 0, layout
-    boxes, chunk = layout.columns // ATOM, layout.rows * LINE_BYTES
+    boxes, chunk = layout.columns // ATOM, layout.rows * SWIZZLE_BYTES
     put, fence, sync = put_words(layout), fence_async(), sync_threads(barrier, 32 * layout.warps)
     store, commit = store_box(), commit_stores()
 

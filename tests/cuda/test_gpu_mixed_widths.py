@@ -26,7 +26,7 @@ ROWS, COLUMNS = (
 def test_transposes(gpu, ta, columns):  # noqa: F811
     """Results in boxes, and, of odd rows, one by one."""
     r = product(ROWS, columns, 200, dtype=bf16 if ta else f16, ta=ta, tb=True)
-    assert wgmma_cost.strips(TILING, r, H200) == 16
+    assert wgmma_cost.narrow_tiles(TILING, r, H200) == 16
     check(gpu, VARIANT.id, r)
 
 

@@ -33,23 +33,23 @@ from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16, f32
 
-PINGPONG, SHARED = Tiling(64, 64, 2, ping_pong=True, narrow=56), Tiling(128, 64, 2, narrow=56)
+PINGPONG, SHARED = Tiling(64, 64, 2, ping_pong=True, narrow_n=56), Tiling(128, 64, 2, narrow_n=56)
 
 
-def launch(t: Tiling, r: RegionSpec, strips: int, monkeypatch: pytest.MonkeyPatch):
+def launch(t: Tiling, r: RegionSpec, narrow_tiles: int, monkeypatch: pytest.MonkeyPatch):
     """With so many narrow tiles in a row, whatever they are good for."""
-    monkeypatch.setattr(wgmma_cost, "strips", lambda *asked: strips)
+    monkeypatch.setattr(wgmma_cost, "narrow_tiles", lambda *asked: narrow_tiles)
     return gemm_wgmma._launch(t, r, H200)
 
 
 @pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "F2")
-@pytest.mark.parametrize("strips", [0, 8])
+@pytest.mark.parametrize("narrow_tiles", [0, 8])
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
-def test_every_number_goes_where_it_belongs(ta, tb, strips, monkeypatch):
+def test_every_number_goes_where_it_belongs(ta, tb, narrow_tiles, monkeypatch):
     """Narrow tiles on the left, others on the right, edges beyond both."""
     r = product(72, 520, 136, ta=ta, tb=tb)
-    run_launch(launch(PINGPONG, r, strips, monkeypatch), r, 0, 1)
+    run_launch(launch(PINGPONG, r, narrow_tiles, monkeypatch), r, 0, 1)
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -65,10 +65,10 @@ def test_epilogues_read_and_write_what_they_should(t, r, monkeypatch):
     run_launch(launch(t, r, 8, monkeypatch), r, 0, 2)
 
 
-@pytest.mark.parametrize("rows, columns, strips", [(3, 9, 0), (3, 9, 8), (2, 20, 16), (5, 8, 8)])
-def test_tiles_cover_the_results_once(rows, columns, strips):
+@pytest.mark.parametrize("rows, columns, narrow_tiles", [(3, 9, 0), (3, 9, 8), (2, 20, 16), (5, 8, 8)])
+def test_tiles_cover_the_results_once(rows, columns, narrow_tiles):
     t = replace(PINGPONG, m=128)
-    python, sizes = bodies(Machine(0)), (rows * 128, columns * 64, 64, strips)
+    python, sizes = bodies(Machine(0)), (rows * 128, columns * 64, 64, narrow_tiles)
     where, count = python.of(placer(t, False)), python.of(counter(t))(sizes)
     seen = [where(tile, rows, count, sizes) for tile in range(rows * count)]
     covered = sorted((row, first, first + (64 if strip < 0 else 56)) for row, first, _, strip in seen)
@@ -97,19 +97,19 @@ def test_they_fill_the_last_wave():
     """4096 x 4096 is 1,024 tiles of 128 x 128: eight waves, of which one is three quarters full; with 16 narrow tiles in the place of 15
     it is 1,056, and each of 132 multiprocessors has eight, of which at most five are wide."""
     (t,) = gemm_wgmma.MIXED_WIDTHS
-    for size, strips, wide, narrow in ((4096, 16, 5, 3), (8192, 32, 17, 15), (2048, 0, 2, 0)):
+    for size, narrow_tiles, wide, narrow in ((4096, 16, 5, 3), (8192, 32, 17, 15), (2048, 0, 2, 0)):
         r = product(size, size, size, tb=True)
-        assert wgmma_cost.strips(t, r, H200) == strips
-        assert wgmma_cost.widest(t, r, H200, strips) == 128 * wide + 120 * narrow
+        assert wgmma_cost.narrow_tiles(t, r, H200) == narrow_tiles
+        assert wgmma_cost.busiest_columns(t, r, H200, narrow_tiles) == 128 * wide + 120 * narrow
 
 
 def test_refuses_with_the_value_seen():
     (v,) = MIXED_WIDTHS.values()
     assert "n 1912 is under 1920" in str(v.supported(product(64, 1912, 64, tb=True), H200))
     assert "axes of the batch 1 is over 0" in str(v.supported(batches(64, 2048, 64)["alone"], H200))
-    assert "fp8 sums take turns" in str(v.supported(other(64, 2048, 64, OTHERS[1]), H200))
+    assert "fp8 accumulators are promoted" in str(v.supported(other(64, 2048, 64, OTHERS[1]), H200))
     assert v.supported(product(64, 1920, 64, dtype=f16, tb=True), H200) is None
-    assert "rows of b are of n" in str(v.supported(product(64, 1920, 64), H200))
+    assert "b is N-major" in str(v.supported(product(64, 1920, 64), H200))
     assert v.supported(backward(64, 1920, 64), H200) is not None, (
         "sums of columns took as long as with one width"
     )
