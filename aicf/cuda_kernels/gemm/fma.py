@@ -103,7 +103,7 @@ class Tiling(gemm.Tile):
 
     @property
     def ahead(self) -> int:
-        """K-tiles that are brought before the first is multiplied."""
+        """K-tiles that are loaded before the first is multiplied."""
         return 1 + self.raws
 
     @property
@@ -197,10 +197,10 @@ def _fma(tiling: Tiling) -> KernelVariant:
         "gemm", id=f"cuda.gemm_fma_{tiling}.v1", takes=gemm.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
     )  # fmt: skip
     class Fma:
-        __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep K-tiles brought by TMA.
+        __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep K-tiles loaded by TMA.
 
         Parallel over tiles{" and, within a block, slices of k" * (warp_groups > 1)}; a thread has 16 x 8 accumulators in registers. 2MNK flops, edges padded to whole tiles.
-        Bytes: both operands once per tile they meet. Limit: the f32 rate.
+        Bytes: both operands once per tile that uses them. Limit: the f32 rate.
         """
 
         def accepts(region: RegionSpec) -> Checks:

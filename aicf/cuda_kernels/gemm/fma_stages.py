@@ -59,7 +59,7 @@ def locator(tiling: Tiling, a_order: Order, b_order: Order) -> Any:
 
 
 def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
-    """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th K-tile of a warp group is brought to, and where it is
+    """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th K-tile of a warp group is loaded to, and where it is
     multiplied from. K-major rows come behind the two stages for transposed K-tiles; but those of the first K-tile to the first, which is free."""
     tile_mn, stages, raws, warp_group_bytes = (
         tiling.m if is_a else tiling.n,
@@ -164,7 +164,7 @@ def _loader(order: Order) -> Any:
 def transposer(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
     """(`transpose(base, thread, number)`: a warp group's threads transpose what comes as K-major rows of its number-th K-tile, when it has come and the one
     before the last is multiplied; where, behind full, the barrier is that tells that a K-tile may be multiplied; `room(base, warp_group,
-    number)`: until there is room for the K-tile that is brought when the number-th is the next).
+    number)`: until there is room for the K-tile that is loaded when the number-th is the next).
     """
     wait, tell, barrier_of, warps_threads = wait_phase(), arrive(), barriers_of(tiling), tiling.warps_threads
     empty = 8 * tiling.warp_groups * tiling.stages

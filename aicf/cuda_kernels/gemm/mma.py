@@ -213,7 +213,7 @@ def _mma(
     class Mma:
         __doc__ = f"""A block of {tiling.warps_m} x {tiling.warps_n} warps per {m} x {n} tile, by {how}.
 
-        K-tiles {tiling.tile_k} deep, {tiling.stages} in shared memory, brought by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
+        K-tiles {tiling.tile_k} deep, {tiling.stages} in shared memory, loaded by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
         rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
         """
 

@@ -68,7 +68,7 @@ def _rs(tiling: Tiling) -> KernelVariant:
         __doc__ = f"""As gemm_wgmma_{tiling}, of TF32 whose k is not contiguous in one operand: threads load it into registers.
 
         Parallel over tiles of {tiling.m} along that operand's m or n and {tiling.n} along the other one's; if it is b, the transposed product is
-        summed. 2MNK flops. Bytes: both operands once per tile they meet. Limit: tensor cores; shared memory, which is read as much
+        summed. 2MNK flops. Bytes: both operands once per tile that uses them. Limit: tensor cores; shared memory, which is read as much
         as without.
         """
 

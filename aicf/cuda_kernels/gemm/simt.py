@@ -325,7 +325,7 @@ def _tiled(tile: Tile) -> KernelVariant:
         __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep K-tiles of both operands in shared memory.
 
         Parallel over tiles; a thread holds {m // 16} x {n // 16} of one in registers. 2MNK flops, edges padded to whole tiles.
-        Bytes: both operands once per tile they meet, four neighbours per load where runs of four are whole and aligned.
+        Bytes: both operands once per tile that uses them, four neighbours per load where runs of four are whole and aligned.
         Limit: the f32 rate, and reads of shared memory beside it.
         """
 

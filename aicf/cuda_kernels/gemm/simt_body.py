@@ -96,7 +96,7 @@ def tiled(
     per step is enough. A thread's tile is split into groups of four rows and columns, threads side by side, so that the
     vector reads of a warp hit all banks once. Edges: what is outside is read as 0 and not written.
 
-    a_load, b_load   how an operand is brought in: a by rows and k, b by columns and k
+    a_load, b_load   how an operand is loaded: a by rows and k, b by columns and k
     Per step and thread: (m/16 + n/16) k / 4 vector reads, m n k / 256 multiply-adds.
     """
     threads = tiling.threads

@@ -27,7 +27,7 @@ from .small_m_mma import CHUNK, STEP, Warps
 def gemv_mma(dtype: DType, warps: Warps, rows: bool, epilogue: Epilogue) -> Callable[..., None]:
     """A block per share of lines, and of k if that is split among blocks. Parameters are those of `gemv`.
 
-    The next loads are on their way while a warp multiplies; warps meet only when their sums are added up.
+    The next loads are on their way while a warp multiplies; warps synchronize only when their sums are added up.
     """
     threads, few, tile_k, per_block, accumulators = (
         warps.threads,

@@ -194,8 +194,8 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
 
         Parallel over tiles{" and splits of k" * (tiling.cluster_split > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings K-tiles of 128 bytes of k, wgmma multiplies them
         out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
-        are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile they
-        meet{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
+        are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile that
+        uses them{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
         """
 
         def accepts(region: RegionSpec) -> Checks:

@@ -413,7 +413,7 @@ def consumer(
 
 
 def releaser(cluster: int) -> Any:
-    """`release(empty, member)`: this warpgroup has read the K-tile; every block that brought a part of it is told."""
+    """`release(empty, member)`: this warpgroup has read the K-tile; every block that loaded a part of it is told."""
     if cluster == 1:
         tell = arrive()
 

@@ -1,4 +1,4 @@
-"""How rows are cut: threads, blocks of a cluster, neighbours in a load, and what is held of a row in registers (see rows.py)."""
+"""How rows are cut: threads, blocks of a cluster, neighbours in a load, and what of a row stays in registers (see rows.py)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Tile(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """What a block takes, fitted to suite `rows` on an H200: times of 106 tiles of held rows to 14 %, of 77 of streamed ones to 19 %.
+    """What a block takes, fitted to suite `rows` on an H200: times of 106 tiles of resident rows to 14 %, of 77 of streamed ones to 19 %.
 
     begin     microseconds of each, beside all else
     tree      and for each pass; cluster_sync: if blocks of a cluster synchronize
@@ -219,7 +219,7 @@ def shared_loads(region: RegionSpec) -> tuple[bool, ...]:
 
 
 def _run_words(region: RegionSpec, width: int, all: bool = False) -> int:
-    """Registers for a run of all operands that move; held ones are those that differ from row to row."""
+    """Registers for a run of all operands that move; resident ones are those that differ from row to row."""
     program, late = program_of(region), shared_loads(region)
     sizes = [
         load.dtype.itemsize

@@ -50,7 +50,7 @@ def joiner(r: Rows, p: int) -> Any:
 
 def _in_cluster(r: Rows, p: int, hows: tuple[str, ...], at: int) -> Any:
     """Each block writes its totals to all of its cluster, and then each adds up the same. Nobody's memory is written to any more when the last
-    pass has met, so that any block may leave then."""
+    pass has synchronized, so that any block may leave then."""
     if r.cluster == 1:
         return device(lambda totals, shared, thread, rank: totals)
     first = all(not step.reduces for step in r.passes[:p])

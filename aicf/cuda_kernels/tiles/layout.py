@@ -133,7 +133,7 @@ class Layout(Places):
 
 @dataclass(frozen=True)
 class RowLayout(Places):
-    """Rows of which each is held by `threads` threads, a power of two: part of a warp, or warps. A thread has runs of neighbours, and
+    """Rows of which each lies in `threads` threads, a power of two: part of a warp, or warps. A thread has runs of neighbours, and
     the threads' runs lie side by side, so that together they read whole lines of memory.
 
     columns  of a row; what there is no number for is masked

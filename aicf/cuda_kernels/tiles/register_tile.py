@@ -226,7 +226,7 @@ def join_warps(layout: RowLayout, fn: Callable[..., Any]) -> Any:
     """`run(vector, shared, warp, lane)`: of a row fn(x, y) over the warps that hold it, all of the block's; `vector` has what each of
     them has.
 
-    shared  an f32 for each warp, which no thread reads or writes meanwhile; the block's threads meet, if there are several warps
+    shared  an f32 for each warp, which no thread reads or writes meanwhile; the block's threads synchronize, if there are several warps
     """
     warps, fold = layout.warps, folded(fn, (tuple(range(layout.warps)),))
     read = fragment(warps, 1, 1)
@@ -323,7 +323,7 @@ def send_tile(layout: Layout, barrier: int) -> Any:
     memory at a multiple of 1024 bytes, whose last stores have been read (`wait_stores_read`).
 
     map      boxes of 64 columns and all rows, 128-byte swizzle; nothing is written outside of the matrix
-    member   of the 32 `warps` threads, which meet at this barrier
+    member   of the 32 `warps` threads, which synchronize at this barrier
     A group of stores of the first thread's, that it commits. Whole columns of 64. sm_90
     """
     assert layout.columns % ATOM == 0, layout

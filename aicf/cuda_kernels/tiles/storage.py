@@ -126,7 +126,7 @@ def emit_load_parts(b: Any, dtype: DType, pointer: Any, width: int) -> list[Any]
 
 
 def unpack(ctx: Any, b: Any, dtype: DType, parts: list[Any]) -> list[Any]:
-    """What `emit_load_parts` brought, as numbers."""
+    """What `emit_load_parts` loaded, as numbers."""
     bits = 8 * dtype.itemsize
     if bits < 32 and parts[0].type == ir.IntType(32):
         pairs = dtype.is_fp8 and capability() >= SINCE
