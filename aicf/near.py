@@ -43,6 +43,7 @@ OPS: Mapping[str, str] = {
 # What `aicf.nn.NAME` is called here.
 NN: Mapping[str, str] = {
     **dict.fromkeys(("CrossEntropyLoss", "CrossEntropy", "NLLLoss"), "nn.SoftmaxCrossEntropy(): logits in, labels as integers"),
+    **dict.fromkeys(("FusedLinearCrossEntropy", "LigerFusedLinearCrossEntropyLoss", "LinearCrossEntropyLoss"), "nn.LinearCrossEntropy(), of a model that ends with nn.Linear(..., bias=False)"),
     **dict.fromkeys(("MSELoss", "MSE", "L2Loss"), "nn.MeanSquaredError()"),
     "Module": "nn.Layer is the base of layers of your own, class Mine(nn.Layer): def emit(self, ctx, x): …, and nn.Model(inputs, Mine()) a model of one",
     **dict.fromkeys(("ModuleList", "ModuleDict"), "a plain list or dict in an attribute of an nn.Layer"),

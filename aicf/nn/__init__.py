@@ -21,7 +21,7 @@ from .layers import (
     SiLU,
     Tanh,
 )
-from .losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+from .losses import LinearCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from .model import Model
 from .optimizers import SGD, Adam, AdamW, Optimizer
 
@@ -38,6 +38,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LinearCrossEntropy",
     "Loss",
     "MeanSquaredError",
     "Model",

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import VerifyError
 from ..ir import Value
 from ..types import DType, TensorSpec, i32, i64
+from . import checks
 
 
 class Loss:
     """`targets` declares the fed tensors by name; `emit` computes a 0-D loss.
 
     A target may be an input of the model, as in an autoencoder, if it has the input's type.
+
+    returns_output  whether programs that train or give gradients return the model's output, too
     """
+
+    returns_output: ClassVar[bool] = True
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         raise NotImplementedError
@@ -44,18 +49,16 @@ class SoftmaxCrossEntropy(Loss):
     def __post_init__(self) -> None:
         _check_target(self.target)
         object.__setattr__(self, "dtype", DType.of(self.dtype))
+        own = type(self).__name__
         if self.dtype not in (i32, i64):
-            raise VerifyError(f"SoftmaxCrossEntropy: labels of {self.dtype}", expected="i64 or i32")
+            raise VerifyError(f"{own}: labels of {self.dtype}", expected="i64 or i32")
         if type(self.ignore_index) is not int or not -(2**63) <= self.ignore_index < 2**63:
             raise VerifyError(
-                f"SoftmaxCrossEntropy: ignore_index={self.ignore_index!r}",
-                expected="a whole number of 64 bits",
+                f"{own}: ignore_index={self.ignore_index!r}", expected="a whole number of 64 bits"
             )
         smoothing = self.label_smoothing
         if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
-            raise VerifyError(
-                f"SoftmaxCrossEntropy: label_smoothing={smoothing!r}", expected="a number from 0 to 1"
-            )
+            raise VerifyError(f"{own}: label_smoothing={smoothing!r}", expected="a number from 0 to 1")
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         return {self.target: TensorSpec(output.shape[:-1], self.dtype, output.device)}
@@ -67,6 +70,46 @@ class SoftmaxCrossEntropy(Loss):
         )
         count = ctx.check_labels(labels, classes=output.shape[-1], ignore_index=ignored)
         return losses.sum() / count
+
+
+@dataclass(frozen=True)
+class LinearCrossEntropy(SoftmaxCrossEntropy):
+    """SoftmaxCrossEntropy of a model whose output is an nn.Linear without a bias, tied or not, computed with that layer as one op: the
+    logits are never in memory as a whole.
+
+    Programs that train or give gradients return no output, which would be the logits; in mode "infer" they do.
+
+    z_loss  adds the mean of z_loss * log(sum(exp(logits)))^2, which keeps the logits from drifting; 1e-4 where it is used
+    """
+
+    z_loss: float = 0.0
+
+    returns_output: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.not_negative("LinearCrossEntropy: z_loss", self.z_loss)
+
+    def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value:
+        found = ctx.product_of(output)
+        if found is None:
+            made = output.producer
+            raise VerifyError(
+                "LinearCrossEntropy: the model's output is not an nn.Linear without a bias", where=output.where,
+                expected="nn.Linear(..., bias=False) as its last layer", got=f"the result of {made.kind}" if made else repr(output),
+                hint="loss=nn.SoftmaxCrossEntropy() takes any logits",
+            )  # fmt: skip
+        x, weight, precision = found
+        labels = targets[self.target]
+        if labels.rank != 1:
+            labels = labels.reshape(x.shape[0])
+        losses = ctx.linear_cross_entropy(
+            x, weight, labels, ignore_index=self.ignore_index, label_smoothing=float(self.label_smoothing),
+            z_loss=float(self.z_loss), precision=precision,
+        )  # fmt: skip
+        return losses.sum() / ctx.check_labels(
+            labels, classes=weight.shape[0], ignore_index=self.ignore_index
+        )
 
 
 @dataclass(frozen=True)

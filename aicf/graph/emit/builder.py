@@ -17,7 +17,7 @@ from ...errors import TypeInferenceError, VerifyError
 from ...ir import KEPT, Check, Graph, Initializer, Op, Role, Value
 from ...ops import agreement, numbers
 from ...ops.schema import OpSchema, Valid, schema_of
-from ...types import DType, TensorSpec, bool_, f32, i64
+from ...types import DType, Precision, TensorSpec, bool_, f32, i64
 from .declare import Constant, Declarations
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
@@ -209,6 +209,31 @@ class GraphEmitter(Declarations):
         ):
             return None
         return self.builder.graph.values[op.inputs[0]]
+
+    def product_of(self, y: Value) -> tuple[Value, Value, Precision] | None:
+        """(rows, weight, precision) where y is rows @ weight.T and nothing more, maybe reshaped: an nn.Linear without a bias."""
+        values, op = self.builder.graph.values, y.producer
+        if op is not None and op.kind == "reshape":
+            op = values[op.inputs[0]].producer
+        plain = {
+            "alpha": 1.0,
+            "trans_a": False,
+            "trans_b": True,
+            "act": 0,
+            "save_preact": False,
+            "out_dtype": None,
+        }
+        if op is None or op.kind != "gemm" or {name: op.attrs[name] for name in plain} != plain:
+            return None
+        (a, b), added = op.inputs[:2], op.inputs[2:]
+        if (
+            any(v >= 0 for v in added)
+            or values[a].rank != 2
+            or values[b].rank != 2
+            or y.shape[-1] != values[b].shape[0]
+        ):
+            return None
+        return values[a], values[b], op.attrs["precision"]
 
     def __getattr__(self, kind: str) -> Any:
         if kind.startswith("_"):

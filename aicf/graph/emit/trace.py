@@ -36,7 +36,10 @@ class ModelLike(Protocol):
 
 
 class LossLike(Protocol):
-    """A loss: the targets it is fed, given the model's output spec, and the 0-D value it computes."""
+    """A loss: the targets it is fed, given the model's output spec, and the 0-D value it computes.
+
+    With a `returns_output` that is false, programs that differentiate it don't return the model's output.
+    """
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]: ...
 
@@ -136,10 +139,9 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
         specs = recipe.loss.targets(replace(output.spec))
         targets = {name: _target(ctx, inputs, name, spec) for name, spec in specs.items()}
         loss = recipe.loss.emit(ctx, output, targets)
-        shown = {
-            "loss": _own(ctx, loss),
-            "output": _own(ctx, output),
-        }  # before any parameter is written in place
+        shown = {"loss": _own(ctx, loss)}  # before any parameter is written in place
+        if recipe.mode == "infer" or getattr(recipe.loss, "returns_output", True):
+            shown["output"] = _own(ctx, output)
         if recipe.mode != "infer":
             _backward(recipe, ctx, loss, params, phase)
     else:
