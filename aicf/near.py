@@ -48,6 +48,8 @@ NN: Mapping[str, str] = {
     "Module": "nn.Layer is the base of layers of your own, class Mine(nn.Layer): def emit(self, ctx, x): …, and nn.Model(inputs, Mine()) a model of one",
     **dict.fromkeys(("ModuleList", "ModuleDict"), "a plain list or dict in an attribute of an nn.Layer"),
     **dict.fromkeys(("Swish", "Hardswish"), "nn.SiLU()"),
+    **dict.fromkeys(("MultiheadAttention", "SelfAttention"), "nn.MultiHeadAttention(size, heads): causal unless causal=False"),
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "nn.TransformerBlock(size, nn.MultiHeadAttention(size, heads), nn.MLP(size))"),
     **dict.fromkeys(("Dense", "LazyLinear", "FullyConnected"), "nn.Linear(in_features, out_features)"),
     **dict.fromkeys(("Parameter", "functional", "F"), "a layer's `emit` makes parameters with ctx.param(…) and calls ops as ctx.relu(x)"),
     **dict.fromkeys(("Identity", "Flatten"), "a layer of your own: class Mine(nn.Layer): def emit(self, ctx, x): return ctx.reshape(x, shape=(…))"),

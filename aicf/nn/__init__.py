@@ -4,6 +4,7 @@ from typing import Any
 
 from .. import near
 from . import init, schedules
+from .attention import MultiHeadAttention, RoPE, TransformerBlock
 from .blocks import MLP, Residual, Sequential, SwiGLU
 from .groups import ParamGroup
 from .layer import Layer
@@ -42,17 +43,20 @@ __all__ = [
     "Loss",
     "MeanSquaredError",
     "Model",
+    "MultiHeadAttention",
     "Optimizer",
     "ParamGroup",
     "RMSNorm",
     "ReLU",
     "Residual",
+    "RoPE",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "SoftmaxCrossEntropy",
     "SwiGLU",
     "Tanh",
+    "TransformerBlock",
     "init",
     "schedules",
 ]

@@ -140,6 +140,15 @@ class Declarations:
         spec = TensorSpec(shape, dtype, self.device)
         return self.builder.value(full, spec, Role.state, start, check=check)
 
+    def table(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
+        """A constant array that `init` makes once. It is in no state dict, and the same in all layers that name it."""
+        full, spec = f"const.{name}", TensorSpec(shape, DType.of(dtype), self.device)
+        known = self.builder.find(full)
+        if known is None:
+            return self.builder.value(full, spec, Role.state, init, constant=True)
+        self._check_shared(known, spec, "there is a table", "a table of another type has another name")
+        return known
+
     def meta(self, name: str, value: float, check: Check | None = None) -> Value:
         """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan.
 

@@ -1,0 +1,183 @@
+"""Attention over sequences, rotary positions, and the block of a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import TypeInferenceError, VerifyError
+from ..ir import Initializer, Value
+from ..types import f32, f64
+from . import checks
+from .layer import Layer
+from .layers import Dropout, LayerNorm, Linear
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """cos, -sin and sin of position * theta^(-2 i / size) for each position and pair i, computed in double precision."""
+
+    theta: float
+    interleaved: bool
+
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        pairs = shape[1 if self.interleaved else 2]
+        angles = np.arange(shape[0])[:, None] * self.theta ** (-np.arange(pairs) / max(pairs, 1))
+        return np.stack([np.cos(angles), -np.sin(angles), np.sin(angles)], 2 if self.interleaved else 1)
+
+
+class RoPE(Layer):
+    """Rotary positions: pair i of row t is turned by the angle (offset + t) * theta^(-2 i / size) (Su et al. 2021).
+
+    Shapes: x and y (..., T, size), of a float; size is even. Angles are exact to f32 at any position.
+
+    theta        10,000 in GPT-NeoX and Llama, 500,000 in Llama 3
+    interleaved  whether pairs are neighbours, as in GPT-J; else elements i and i + size / 2, as in GPT-NeoX and Llama
+    """
+
+    def __init__(self, size: int, theta: float = 10_000.0, *, interleaved: bool = False) -> None:
+        self.size = checks.whole("RoPE: size", size)
+        if self.size % 2:
+            raise VerifyError(f"RoPE: size={size!r}", expected="an even number: elements are turned in pairs")
+        self.theta = checks.positive("RoPE: theta", theta)
+        self.interleaved = checks.yes_or_no("RoPE: interleaved", interleaved)
+
+    def emit(self, ctx: Any, x: Value, offset: int = 0) -> Value:
+        if x.rank < 2 or x.shape[-1] != self.size:
+            raise TypeInferenceError(
+                f"RoPE: x does not have rows of {self.size}", expected=f"shape (..., T, {self.size})", got=str(x.spec), where=ctx.here(),
+            )  # fmt: skip
+        first = checks.whole("RoPE: offset", offset)
+        rows, pairs, wide = x.shape[-2], self.size // 2, f64 if x.dtype is f64 else f32
+        table = self._table(ctx, first + rows, wide)[first : first + rows]
+        split, axis = ((pairs, 2), -1) if self.interleaved else ((2, pairs), -2)
+        cos, sin = (table[:, :, :1], table[:, :, 1:]) if self.interleaved else (table[:, :1], table[:, 1:])
+        pair = x.reshape(*x.shape[:-1], *split).astype(wide)
+        turned = pair * cos + ctx.reverse(pair, dims=(pair.rank + axis,)) * sin
+        return turned.astype(x.dtype).reshape(x.shape)
+
+    def _table(self, ctx: Any, rows: int, dtype: Any) -> Value:
+        """Its length is a power of two, so that a model of many lengths has few."""
+        places, pairs = max(64, 1 << max(rows - 1, 0).bit_length()), self.size // 2
+        shape = (places, pairs, 3) if self.interleaved else (places, 3, pairs)
+        name = f"rope.{self.theta!r}.{'x'.join(map(str, shape))}.{dtype}"
+        table: Value = ctx.table(name, shape, _Turns(self.theta, self.interleaved), dtype)
+        return table
+
+
+class MultiHeadAttention(Layer):
+    """out(attention(q, k, v)) with q, k, v = qkv(x): self-attention of the rows of a sequence, with dropout behind it.
+
+    Shapes: x and y (..., T, size), of a float; mask, a Value of bools, broadcasts to (..., heads, T, T) and is true where a row may
+    attend. Weights: qkv.weight ((heads + 2 kv_heads) * head_size, size), the queries' rows first, then the keys', then the values';
+    out.weight (size, heads * head_size); and their biases.
+
+    kv_heads     of keys and values; heads / kv_heads heads in a row share one (grouped queries). By default `heads`
+    head_size    size / heads unless it is given
+    causal       whether a row attends to none behind it
+    window       a row attends to none that is `window` or more before it; None is no limit
+    rope         a RoPE(head_size), or its theta: queries and keys are turned by their positions
+    scale        of scores; None is 1 / sqrt(head_size)
+    dropout      the rate of it
+    weight_init, out_init   of qkv.weight and of out.weight, which is initialised as the former unless it is given; as Linear's
+    """
+
+    def __init__(
+        self,
+        size: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_size: int | None = None,
+        *,
+        bias: bool = True,
+        causal: bool = True,
+        window: int | None = None,
+        rope: RoPE | float | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        weight_init: Initializer | None = None,
+        out_init: Initializer | None = None,
+    ) -> None:
+        name = "MultiHeadAttention"
+        self.size = checks.whole(f"{name}: size", size, 1)
+        self.heads = checks.whole(f"{name}: heads", heads, 1)
+        self.kv_heads = self.heads if kv_heads is None else checks.whole(f"{name}: kv_heads", kv_heads, 1)
+        if self.heads % self.kv_heads:
+            raise VerifyError(f"{name}: kv_heads={kv_heads!r}", expected=f"a divisor of heads={heads}")
+        if head_size is None and self.size % self.heads:
+            raise VerifyError(
+                f"{name}: heads={heads!r}", expected=f"a divisor of size={size}", hint="or give each head a size: head_size=64"
+            )  # fmt: skip
+        self.head_size = (
+            self.size // self.heads if head_size is None else checks.whole(f"{name}: head_size", head_size, 1)
+        )
+        self.causal = checks.yes_or_no(f"{name}: causal", causal)
+        self.window = None if window is None else checks.whole(f"{name}: window", window, 1)
+        self.scale = None if scale is None else checks.positive(f"{name}: scale", scale)
+        self.rope = rope if rope is None or isinstance(rope, RoPE) else RoPE(self.head_size, rope)
+        if self.rope is not None and self.rope.size != self.head_size:
+            raise VerifyError(f"{name}: rope={rope!r}", expected=f"RoPE({self.head_size}), as the heads are")
+        rows, inner = (self.heads + 2 * self.kv_heads) * self.head_size, self.heads * self.head_size
+        self.qkv = Linear(self.size, rows, bias, weight_init=weight_init)
+        self.out = Linear(inner, self.size, bias, weight_init=out_init or weight_init)
+        self.dropout = Dropout(dropout)
+
+    def emit(self, ctx: Any, x: Value, mask: Value | None = None) -> Value:
+        if x.rank < 2:
+            raise TypeInferenceError(
+                "MultiHeadAttention: x is no sequence", expected=f"shape (..., T, {self.size})", got=str(x.spec), where=ctx.here(),
+            )  # fmt: skip
+        joined = self.qkv(x)
+        q, k, v = (self._heads(joined, first, count) for first, count in self._parts())
+        if self.rope is not None:
+            q, k = self.rope(q), self.rope(k)
+        y = ctx.attention(q, k, v, mask, scale=self.scale, causal=self.causal, window=self.window or 0)
+        together = _exchanged(y).reshape(*x.shape[:-1], self.heads * self.head_size)
+        return self.dropout(self.out(together))
+
+    def _parts(self) -> tuple[tuple[int, int], ...]:
+        """(first head, number of heads) of q, k and v among the heads of qkv."""
+        return (0, self.heads), (self.heads, self.kv_heads), (self.heads + self.kv_heads, self.kv_heads)
+
+    def _heads(self, joined: Value, first: int, count: int) -> Value:
+        """(..., T, all heads * d) to (..., heads, T, d) of some of them."""
+        d = self.head_size
+        own = joined[..., first * d : (first + count) * d]
+        return _exchanged(own.reshape(*own.shape[:-1], count, d))
+
+
+def _exchanged(x: Value) -> Value:
+    """(..., a, b, d) to (..., b, a, d)."""
+    *batch, a, b, d = range(x.rank)
+    return x.transpose(*batch, b, a, d)
+
+
+class TransformerBlock(Layer):
+    """x = x + attn(norm1(x)), then x + mlp(norm2(x)): a pre-norm block of a transformer.
+
+    Shapes: x and y (..., T, size), of a float.
+
+    attn, mlp  layers from size to size
+    norm       makes a norm of a size: nn.LayerNorm, nn.RMSNorm
+
+        GPT-2:  TransformerBlock(768, MultiHeadAttention(768, 12), MLP(768))
+        Llama:  TransformerBlock(4096, MultiHeadAttention(4096, 32, 8, bias=False, rope=500_000.0), SwiGLU(4096, 14336), RMSNorm)
+
+    `block(x, mask=mask)`, with whatever else `attn` takes, hands that on to it.
+    """
+
+    def __init__(self, size: int, attn: Layer, mlp: Layer, norm: Callable[[int], Layer] = LayerNorm) -> None:
+        if not callable(norm) or isinstance(norm, Layer):
+            raise VerifyError(
+                f"TransformerBlock: norm={norm!r}", expected="what makes a norm of a size, such as nn.RMSNorm",
+                hint="norm=lambda size: nn.LayerNorm(size, eps=1e-6)",
+            )  # fmt: skip
+        self.norm1, self.attn = checks.layer(norm(size)), checks.layer(attn)
+        self.norm2, self.mlp = checks.layer(norm(size)), checks.layer(mlp)
+
+    def emit(self, ctx: Any, x: Value, **more: Any) -> Value:
+        x = x + ctx.layer(self.attn, "attn", ctx.layer(self.norm1, "norm1", x), **more)
+        return x + ctx.layer(self.mlp, "mlp", ctx.layer(self.norm2, "norm2", x))
