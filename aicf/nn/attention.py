@@ -18,15 +18,20 @@ from .layers import Dropout, LayerNorm, Linear
 
 @dataclass(frozen=True)
 class _Turns:
-    """cos, -sin and sin of position * theta^(-2 i / size) for each position and pair i, computed in double precision."""
+    """Of each position and pair i, with the angle position * theta^(-2 i / size): its cosine; or minus its sine, and its sine.
+
+    Computed in double precision. `axis` is that of the pair's two elements: 1, or 2 where they are neighbours.
+    """
 
     theta: float
-    interleaved: bool
+    axis: int
+    sine: bool
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        pairs = shape[1 if self.interleaved else 2]
+        pairs = shape[3 - self.axis]
         angles = np.arange(shape[0])[:, None] * self.theta ** (-np.arange(pairs) / max(pairs, 1))
-        return np.stack([np.cos(angles), -np.sin(angles), np.sin(angles)], 2 if self.interleaved else 1)
+        made = [-np.sin(angles), np.sin(angles)] if self.sine else [np.cos(angles)]
+        return np.stack(made, self.axis)
 
 
 class RoPE(Layer):
@@ -51,21 +56,26 @@ class RoPE(Layer):
                 f"RoPE: x does not have rows of {self.size}", expected=f"shape (..., T, {self.size})", got=str(x.spec), where=ctx.here(),
             )  # fmt: skip
         first = checks.whole("RoPE: offset", offset)
-        rows, pairs, wide = x.shape[-2], self.size // 2, f64 if x.dtype is f64 else f32
-        table = self._table(ctx, first + rows, wide)[first : first + rows]
-        split, axis = ((pairs, 2), -1) if self.interleaved else ((2, pairs), -2)
-        cos, sin = (table[:, :, :1], table[:, :, 1:]) if self.interleaved else (table[:, :1], table[:, 1:])
-        pair = x.reshape(*x.shape[:-1], *split).astype(wide)
-        turned = pair * cos + ctx.reverse(pair, dims=(pair.rank + axis,)) * sin
+        pairs, wide = self.size // 2, f64 if x.dtype is f64 else f32
+        pair = x.reshape(*x.shape[:-1], *((pairs, 2) if self.interleaved else (2, pairs))).astype(wide)
+        cos, sin = (self._turns(ctx, sine, first, x.shape[-2], wide) for sine in (False, True))
+        axis = pair.rank - (1 if self.interleaved else 2)
+        turned = pair * cos + ctx.reverse(pair, dims=(axis,)) * sin
         return turned.astype(x.dtype).reshape(x.shape)
 
-    def _table(self, ctx: Any, rows: int, dtype: Any) -> Value:
-        """Its length is a power of two, so that a model of many lengths has few."""
-        places, pairs = max(64, 1 << max(rows - 1, 0).bit_length()), self.size // 2
-        shape = (places, pairs, 3) if self.interleaved else (places, 3, pairs)
-        name = f"rope.{self.theta!r}.{'x'.join(map(str, shape))}.{dtype}"
-        table: Value = ctx.table(name, shape, _Turns(self.theta, self.interleaved), dtype)
-        return table
+    def _turns(self, ctx: Any, sine: bool, first: int, rows: int, dtype: Any) -> Value:
+        """What these rows are multiplied by. Tables have a power of two of rows, so that a model of many lengths has few."""
+        places, pairs, both = max(64, 1 << max(first + rows - 1, 0).bit_length()), self.size // 2, 1 + sine
+        shape = (places, pairs, both) if self.interleaved else (places, both, pairs)
+        init = _Turns(self.theta, 2 if self.interleaved else 1, sine)
+        name = f"rope.{'sin' if sine else 'cos'}.{self.theta!r}.{'x'.join(map(str, shape))}.{dtype}"
+
+        def read() -> Value:
+            rows_of: Value = ctx.table(name, shape, init, dtype)[first : first + rows]
+            return rows_of
+
+        made: Value = ctx.once((name, first, rows), read)
+        return made
 
 
 class MultiHeadAttention(Layer):

@@ -27,17 +27,61 @@ def gradients(emit: GraphEmitter, loss: Value, wrt: Sequence[Value]) -> list[Val
         if reached.intersection(op.inputs):
             reached.update(op.outputs)
     grads: dict[int, Value] = {}
+    parts: dict[int, list[Value]] = {}  # gradients of a value's slices, each within zeros
     if loss.vid in reached:
         grads[loss.vid] = emit.constant(1.0, loss.dtype)
     for op in reversed(ops):
+        for vid in parts.keys() & set(op.outputs):
+            _join(emit, grads, vid, parts.pop(vid))
         if not any(v in grads for v in op.outputs) or not reached.intersection(op.inputs):
             continue
         for vid, grad in zip(op.inputs, _rule(emit, op, grads)):
             if vid in reached and grad is not None:
-                grads[vid] = emit.add(grads[vid], grad) if vid in grads else grad
+                if op.kind == "slice" and grad.producer is not None and grad.producer.kind == "pad":
+                    parts.setdefault(vid, []).append(grad)
+                else:
+                    _add(emit, grads, vid, grad)
+    for vid, padded in parts.items():
+        _join(emit, grads, vid, padded)
     return [
         grads[w.vid] if w.vid in grads else emit.fill(shape=w.shape, value=0.0, dtype=w.dtype) for w in wrt
     ]
+
+
+def _add(emit: GraphEmitter, grads: dict[int, Value], vid: int, grad: Value) -> None:
+    grads[vid] = emit.add(grads[vid], grad) if vid in grads else grad
+
+
+def _join(emit: GraphEmitter, grads: dict[int, Value], vid: int, padded: list[Value]) -> None:
+    """Gradients of slices: side by side where they make the whole, such as those of queries, keys and values; else added up."""
+    whole = _side_by_side(emit, padded)
+    for grad in padded if whole is None else [whole]:
+        _add(emit, grads, vid, grad)
+
+
+def _side_by_side(emit: GraphEmitter, padded: list[Value]) -> Value | None:
+    """The sum of what is padded with zeros as one concatenation, if no element of it comes from two, or from none, of them."""
+    ops = [grad.producer for grad in padded if grad.producer is not None]
+    inner = [emit.builder.graph.values[op.inputs[0]] for op in ops]
+    axes = {
+        axis
+        for part, grad in zip(inner, padded)
+        for axis, n in enumerate(part.shape)
+        if n != grad.shape[axis]
+    }
+    if len(padded) < 2 or len(axes) != 1 or any(any(op.attrs["interior"]) for op in ops):
+        return None
+    (axis,) = axes
+    order = sorted(range(len(ops)), key=lambda n: ops[n].attrs["low"][axis])
+    end = 0
+    for n in order:
+        if ops[n].attrs["low"][axis] != end:
+            return None
+        end += inner[n].shape[axis]
+    if end != padded[0].shape[axis]:
+        return None
+    made: Value = emit.concatenate(*(inner[n] for n in order), axis=axis)
+    return made
 
 
 def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | None, ...]:

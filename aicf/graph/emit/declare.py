@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ class Declarations:
         self._draws = 0
         self._scope: tuple[str, ...] = ()
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
+        self._made: dict[Hashable, Value] = {}  # what is emitted once
         self.owner: Any = None  # the layer that is being emitted
 
     @contextmanager
@@ -147,6 +148,14 @@ class Declarations:
         if known is None:
             return self.builder.value(full, spec, Role.state, init, constant=True)
         self._check_shared(known, spec, "there is a table", "a table of another type has another name")
+        return known
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """What `make` emits, once for all layers that ask for the same key: positions, masks, what is read from tables."""
+        known = self._made.get(key)
+        if known is None or not self.builder.owns(known):  # a layer that was refused takes along what it made
+            known = self._made[key] = make()
+            self._check_owned(known, f"ctx.once: {key!r}")
         return known
 
     def meta(self, name: str, value: float, check: Check | None = None) -> Value:
