@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 from typing import Any
 
-from . import errors, near, nn
+from . import errors, near, nn, training
 from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
@@ -46,6 +46,7 @@ from .types import (
     u32,
     u64,
 )
+from .weights import load, save
 
 __all__ = [
     "ActKind",
@@ -81,12 +82,15 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "load",
     "nn",
     "op_call",
     "runtime",
+    "save",
     "schema_of",
     "schemas",
     "select",
+    "training",
     "u8",
     "u16",
     "u32",

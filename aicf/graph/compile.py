@@ -133,7 +133,14 @@ def compile(
         selector.trim()
         return compiled
 
-    program = Program(recipe, rt, selector.registry, own, specialise, policy)
+    def in_mode(mode: str) -> Program:
+        return compile(
+            recipe.model, mode, device=rt.place, loss=recipe.loss, optimizer=recipe.optimizer if mode == "train" else None,
+            capture=capture, deterministic=deterministic, numerics=numerics, precision=precision, beam=beam, variables=own,
+            registry=registry, tuning=tuning,
+        )  # fmt: skip
+
+    program = Program(recipe, rt, selector.registry, own, specialise, policy, in_mode)
     program.tuning = tuning
     for phase in _phases(recipe):
         program.compiled(phase=phase)  # both, so that every variable is there from the start

@@ -21,6 +21,7 @@ from ...errors import FeedError, Immovable, StateError, TypeInferenceError, Veri
 from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
+from ...training import History, fit
 from ...whole import Uninterrupted
 from ..emit.trace import ACCUMULATED, Recipe, declared_names, trace
 from ..fuse import Region
@@ -79,9 +80,13 @@ class Program(Immovable):
         variables: Variables,
         specialise: Callable[[Mapping[str, int], str], CompiledPlan],
         policy: ReplayPolicy,
+        in_mode: Callable[[str], Program],
     ) -> None:
         self.recipe, self.runtime, self.registry, self.variables = recipe, runtime, registry, variables
-        self._specialise = specialise
+        self._specialise, self.in_mode = (
+            specialise,
+            in_mode,
+        )  # in_mode: this model, loss and state, compiled for another mode
         self._executor = Executor(runtime, KernelLoader(registry, runtime))
         self._plans: OrderedDict[tuple, CompiledPlan] = OrderedDict()
         self._frozen: OrderedDict[ReplayKey, FrozenPlan] = OrderedDict()
@@ -98,6 +103,16 @@ class Program(Immovable):
     @property
     def mode(self) -> str:
         return self.recipe.mode
+
+    @property
+    def accumulate(self) -> int:
+        """Runs of an optimizer step."""
+        return self.recipe.accumulate
+
+    @property
+    def accumulated(self) -> int:
+        """Runs whose gradients are in the sums: 0 behind a step."""
+        return self.variables.accumulated if self.accumulate > 1 else 0
 
     @property
     def executed(self) -> list[str]:
@@ -135,6 +150,10 @@ class Program(Immovable):
         return Uninterrupted() if self.mode == "train" else nullcontext()
 
     __call__ = replay
+
+    def fit(self, batches: Any, **how: Any) -> History:
+        """Train: `aicf.training.fit(program, batches, steps=..., validation=..., checkpoints=..., log=...)`."""
+        return fit(self, batches, **how)
 
     def capture(self, feed: Mapping[str, Any]) -> CaptureReport:
         """Make the frozen plan for a feed like this one without running it, and say what was captured, what not and why.

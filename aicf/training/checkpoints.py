@@ -1,0 +1,98 @@
+"""Checkpoints of a training run: a folder of safetensors files, one for each step that was saved."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import weights
+from ..errors import StateError
+
+NAME = re.compile(r"step-(\d{8,})\.safetensors")
+KEY = "aicf.training"  # of what is kept in the file's metadata
+
+
+@dataclass
+class Progress:
+    """How far a training run has come.
+
+    step      optimizer steps done
+    epoch     the epoch it is in, from 0
+    batch     batches of that epoch that are done
+    best      the least validation loss so far; None before there is one
+    waited    validations since then
+    loss      the newest validation loss, else the mean of the newest training losses
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    best: float | None = None
+    waited: int = 0
+    loss: float | None = None
+
+
+class Checkpoints:
+    """A folder. `keep` files stay: those of the least loss; and beside them the newest, from which training goes on."""
+
+    def __init__(self, folder: str | Path, keep: int) -> None:
+        self.folder, self.keep = Path(folder), keep
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(
+                f"{folder} can't be made: {error.strerror}", hint="name a folder for checkpoints"
+            ) from None
+
+    def steps(self) -> dict[int, Path]:
+        """The files there are, by step, the newest last."""
+        found = {int(m[1]): path for path in self.folder.iterdir() if (m := NAME.fullmatch(path.name))}
+        return dict(sorted(found.items()))
+
+    def save(self, state: Mapping[str, np.ndarray], place: Progress) -> Path:
+        path = self.folder / f"step-{place.step:08d}.safetensors"
+        weights.save(path, state, {KEY: json.dumps(asdict(place))})
+        self._prune()
+        return path
+
+    def load(self, step: int | None = None) -> tuple[Path, dict[str, np.ndarray], Progress] | None:
+        """The newest, or that of a step; None if there is none."""
+        found = self.steps()
+        if not found or (step is not None and step not in found):
+            return None
+        path = found[max(found) if step is None else step]
+        return path, weights.load(path), place_of(path)
+
+    def _prune(self) -> None:
+        found = self.steps()
+        losses = {step: _loss(path) for step, path in found.items()}
+        best = sorted(found, key=lambda step: (losses[step], -step))[: self.keep]
+        for step in set(found) - {*best, max(found)}:
+            found[step].unlink(missing_ok=True)
+
+
+def _loss(path: Path) -> float:
+    loss = place_of(path).loss
+    return float("inf") if loss is None or loss != loss else loss
+
+
+def place_of(path: str | Path) -> Progress:
+    """How far the run was that wrote a checkpoint; StateError if another wrote the file."""
+    told: Any = weights.metadata(path).get(KEY)
+    try:
+        found = json.loads(told)
+        place = Progress(**found)
+    except (TypeError, ValueError):
+        raise StateError(
+            f"{path} is no checkpoint of a training run", expected=f"{', '.join(f.name for f in fields(Progress))} in its metadata",
+            hint="program.load_state_dict(aicf.load(path)) takes weights alone",
+        ) from None  # fmt: skip
+    if not all(isinstance(n, int) and n >= 0 for n in (place.step, place.epoch, place.batch, place.waited)):
+        raise StateError(f"{path} says of its training run what can't be", got=str(found))
+    return place

@@ -1,0 +1,364 @@
+"""`fit`: the training loop. Steps, validation, checkpoints, early stop, logs and a progress bar around a compiled program."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from ..errors import AicfError, FeedError, StateError
+from ..whole import Uninterrupted
+from .batches import Feed, check_batches, once, passes
+from .checkpoints import Checkpoints, Progress
+from .logs import Log, log_to
+
+RATE_OVER = 0.7  # of the rate that is shown, how much is the one before
+
+
+class Trained(Protocol):
+    """What `fit` needs of an aicf.Program."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def accumulate(self) -> int: ...
+    @property
+    def accumulated(self) -> int: ...
+    def __call__(self, feed: Feed, /) -> Mapping[str, Any]: ...
+    def in_mode(self, mode: str, /) -> Callable[[Feed], Mapping[str, Any]]: ...
+    def state_dict(self) -> Mapping[str, np.ndarray]: ...
+    def load_state_dict(self, state: Mapping[str, Any], /) -> Any: ...
+    def get_last_lr(self) -> float: ...
+
+
+@dataclass
+class History:
+    """What a training run was.
+
+    losses       of each step
+    validation   (step, mean loss) of each validation
+    rows         what was logged, a dict each
+    place        how far it came
+    stopped      why it ended: "steps", "epochs", "early", or "interrupted"
+    checkpoint   the newest file, if any was written or resumed from
+    """
+
+    losses: list[float] = field(default_factory=list)
+    validation: list[tuple[int, float]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    place: Progress = field(default_factory=Progress)
+    stopped: str = ""
+    checkpoint: Path | None = None
+
+
+def fit(
+    program: Trained,
+    batches: Any,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    validation: Any = None,
+    validate_every: int | None = None,
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    keep: int = 1,
+    resume: bool = False,
+    patience: int | None = None,
+    log: str | Path | Log | Iterable[str | Path | Log] = (),
+    log_every: int = 10,
+    progress: bool | None = None,
+    on_step: Callable[[Any, Progress], Any] | None = None,
+) -> History:
+    """Train a program of mode "train".
+
+    batches      feeds, inputs and targets together: `Batches`, `Tokens`, any iterable, or a function of the epoch that returns one
+    steps        optimizer steps to be done, of which each takes as many batches as `accumulate` says
+    epochs       passes over the batches; 1 if neither is given. With both, whatever ends first
+    validation   batches whose mean loss is taken, by the same weights, without dropout
+    validate_every    steps between validations; by default at each epoch's end
+    checkpoints  a folder: safetensors files, each written whole or not at all. Those of the `keep` least validation losses stay (without
+                 validation: training losses), and the newest
+    checkpoint_every  steps between them; by default after each validation, and at the end
+    resume       go on from the newest checkpoint of the folder, if there is one: parameters, optimizer, random state, place in the batches.
+                 What follows is bit for bit what it would have been. `steps` and `epochs` count from the start of all
+    patience     stop after so many validations without a new least loss
+    log          files (name.csv, name.jsonl), a folder for TensorBoard, or functions of a row
+    log_every    steps between rows. Losses are fetched then, so that a GPU is not waited for at each step
+    progress     a bar on stderr; by default where that is a terminal
+    on_step      called after each step with the program and its place, which it must not change; what it returns is ignored
+
+    Ctrl-C ends it behind a whole step, writes a checkpoint if there is a folder, and is raised again.
+    """
+    check_batches("batches", batches)
+    _check(
+        program,
+        steps,
+        epochs,
+        validate_every,
+        checkpoint_every,
+        keep,
+        patience,
+        log_every,
+        resume,
+        checkpoints,
+    )
+    if once(batches) and epochs is not None and epochs > 1:
+        raise FeedError(
+            f"an iterator can't be gone through {epochs} times", expected="an iterable that begins anew", got=type(batches).__name__,
+            hint="a list, aicf.training.Batches, or a function of the epoch that returns an iterator",
+        )  # fmt: skip
+    folder = None if checkpoints is None else Checkpoints(checkpoints, keep)
+    history = History()
+    if resume and folder is not None and (found := folder.load()):
+        history.checkpoint, state, history.place = found
+        program.load_state_dict(state)
+    judge = None if validation is None else _judge(program, validation)
+    logs = [
+        log_to(one, history.place.step)
+        for one in ([log] if isinstance(log, str | Path) or callable(log) else log)
+    ]
+    if once(batches) or (steps is None and epochs is None):
+        epochs = 1
+    run = _Training(
+        program, history, folder, judge, logs, validate_every, checkpoint_every, patience, log_every, on_step
+    )
+    with _bar(progress, steps if steps is not None else _steps_of(program, batches, epochs)) as run.show:
+        try:
+            run.whole(batches, steps, epochs)
+        except KeyboardInterrupt:
+            history.stopped = "interrupted"
+            run.end()
+            raise
+        run.end()
+    return history
+
+
+@dataclass
+class _Training:
+    program: Trained
+    history: History
+    folder: Checkpoints | None
+    judge: Callable[[], float] | None
+    logs: list[Log]
+    validate_every: int | None
+    checkpoint_every: int | None
+    patience: int | None
+    log_every: int
+    on_step: Callable[[Any, Progress], Any] | None
+    show: Callable[[Progress, str], None] = lambda place, text: None
+    group: list[Any] = field(default_factory=list)  # losses of the runs since the last step
+    pending: list[list[Any]] = field(default_factory=list)  # those of steps that are still on the device
+    items: int = 0  # since the last row
+    since: float = 0.0
+    rate: float | None = None
+    started: float = 0.0
+    saved: int = -1  # the step of the newest checkpoint
+
+    def lr(self) -> float | None:
+        """None where the optimizer has none."""
+        try:
+            return self.program.get_last_lr()
+        except StateError:
+            return None
+
+    def whole(self, batches: Any, steps: int | None, epochs: int | None) -> None:
+        place = self.history.place
+        self.started = self.since = time.perf_counter()
+        self.saved = place.step if self.history.checkpoint else -1
+        while epochs is None or place.epoch < epochs:
+            if steps is not None and place.step >= steps:
+                break
+            first = place.batch
+            for feed in passes(batches, place.epoch, place.batch):
+                if steps is not None and place.step >= steps:
+                    self.history.stopped = "steps"
+                    return
+                if self._stepped(feed) and self._after_step():
+                    self.history.stopped = "early"
+                    return
+            if place.batch == first and not first:
+                raise FeedError(f"there are no batches in epoch {place.epoch}", expected="feeds")
+            place.epoch, place.batch = place.epoch + 1, 0
+            if self.judge and self.validate_every is None and self._validate():
+                self.history.stopped = "early"
+                return
+        self.history.stopped = "steps" if steps is not None and place.step >= steps else "epochs"
+
+    def _stepped(self, feed: Feed) -> bool:
+        """One run, and where it leaves the place; Ctrl-C comes before or after both. Whether it was a step."""
+        with Uninterrupted():
+            self.group.append(self.program(feed)["loss"])
+            self.history.place.batch += 1
+            stepped = not self.program.accumulated
+            if stepped:
+                self.pending.append(self.group)
+                self.group = []
+                self.history.place.step += 1
+        self.items += _items(feed)
+        return stepped
+
+    def _after_step(self) -> bool:
+        """Whether to stop."""
+        place = self.history.place
+        if place.step % self.log_every == 0:
+            self._row()
+        stop = bool(
+            self.judge and self.validate_every and place.step % self.validate_every == 0 and self._validate()
+        )
+        if self.checkpoint_every and place.step % self.checkpoint_every == 0:
+            self._save()
+        if self.on_step is not None:
+            self.on_step(self.program, replace(place))
+        return stop
+
+    def _fetched(self) -> list[float]:
+        """The losses of steps since the last time. Waits for the device."""
+        found = [float(np.mean([float(loss) for loss in group])) for group in self.pending]
+        self.pending.clear()
+        self.history.losses += found
+        return found
+
+    def _row(self, validation_loss: float | None = None) -> None:
+        place, losses = self.history.place, self._fetched()
+        now = time.perf_counter()
+        if self.items and now > self.since:
+            new = self.items / (now - self.since)
+            self.rate = new if self.rate is None else RATE_OVER * self.rate + (1 - RATE_OVER) * new
+            self.items = 0
+        self.since = now
+        loss = float(np.mean(losses)) if losses else None
+        if self.judge is None and loss is not None:
+            place.loss = loss
+        row = {
+            "step": place.step, "epoch": place.epoch, "loss": loss, "validation_loss": validation_loss,
+            "lr": self.lr(), "rate": self.rate, "seconds": now - self.started,
+        }  # fmt: skip
+        self.history.rows.append(row)
+        for log in self.logs:
+            log(row)
+        shown = loss if loss is not None else (self.history.losses or [float("nan")])[-1]
+        valid = f" · validation {self.history.validation[-1][1]:.4f}" if self.history.validation else ""
+        self.show(place, f"loss {shown:.4f}{valid} · {_short(self.rate)}/s")
+
+    def _validate(self) -> bool:
+        """Whether patience is at its end."""
+        assert self.judge is not None
+        place = self.history.place
+        begun = time.perf_counter()
+        place.loss = loss = self.judge()
+        self.since += time.perf_counter() - begun  # no part of the rate
+        self.history.validation.append((place.step, loss))
+        better = loss == loss and (place.best is None or loss < place.best)
+        place.best, place.waited = (loss, 0) if better else (place.best, place.waited + 1)
+        self._row(loss)
+        if self.checkpoint_every is None:
+            self._save()
+        return self.patience is not None and place.waited >= self.patience
+
+    def _save(self) -> None:
+        if self.folder is not None:
+            self._fetched()  # a run that went wrong is said before anything is written
+            self.history.checkpoint = self.folder.save(self.program.state_dict(), self.history.place)
+            self.saved = self.history.place.step
+
+    def end(self) -> None:
+        if self.pending:
+            self._row()
+        if self.saved != self.history.place.step:
+            self._save()
+
+
+def _check(
+    program: Any, steps: Any, epochs: Any, validate_every: Any, checkpoint_every: Any, keep: Any, patience: Any, log_every: Any,
+    resume: bool, checkpoints: Any,
+) -> None:  # fmt: skip
+    mode = getattr(program, "mode", None)
+    if mode != "train" or not hasattr(program, "in_mode"):
+        raise AicfError(
+            "fit trains a program that was compiled to train", expected='aicf.compile(model, "train", loss=..., optimizer=...)',
+            got=f"{type(program).__name__}, of mode {mode!r}" if mode else type(program).__name__,
+        )  # fmt: skip
+    least = {
+        "steps": 0,
+        "epochs": 0,
+        "validate_every": 1,
+        "checkpoint_every": 1,
+        "keep": 0,
+        "patience": 1,
+        "log_every": 1,
+    }
+    for name, value in zip(
+        least, (steps, epochs, validate_every, checkpoint_every, keep, patience, log_every)
+    ):
+        if value is not None and (not isinstance(value, int | np.integer) or value < least[name]):
+            raise AicfError(f"{name} can't be {value!r}", expected=f"an integer, at least {least[name]}")
+    if resume and checkpoints is None:
+        raise StateError(
+            "there is nothing to resume from",
+            expected="a folder",
+            hint="fit(..., checkpoints='runs/first', resume=True)",
+        )
+
+
+def _judge(program: Trained, validation: Any) -> Callable[[], float]:
+    """The mean loss of the validation batches, by the weights of now."""
+    check_batches("validation", validation)
+    if once(validation):
+        raise FeedError(
+            "validation goes through its batches many times",
+            expected="an iterable that begins anew",
+            got=type(validation).__name__,
+        )
+    judge = program.in_mode("infer")
+
+    def mean() -> float:
+        losses = [judge(feed)["loss"] for feed in passes(validation, 0, 0)]
+        if not losses:
+            raise FeedError("there are no batches to validate by", expected="feeds")
+        return float(np.mean([float(loss) for loss in losses]))
+
+    return mean
+
+
+def _items(feed: Feed) -> int:
+    """What a rate counts: tokens where the first input is integers of two axes or more, else rows."""
+    first: Any = next(iter(feed.values()))
+    shape = tuple(getattr(first, "shape", ()))
+    whole = str(getattr(first, "dtype", "")).rpartition(".")[2].startswith(("int", "uint", "i", "u"))
+    return int(np.prod(shape)) if whole and len(shape) > 1 else int(shape[0]) if shape else 1
+
+
+def _short(rate: float | None) -> str:
+    if rate is None:
+        return "–"
+    return f"{rate:,.0f}" if rate < 1e5 else f"{rate / 1e3:,.0f} k"
+
+
+def _steps_of(program: Trained, batches: Any, epochs: int | None) -> int | None:
+    """All of them, where the batches know how many they are."""
+    try:
+        return len(batches) * (epochs or 1) // program.accumulate
+    except TypeError:
+        return None
+
+
+@contextmanager
+def _bar(wanted: bool | None, total: int | None) -> Iterator[Callable[[Progress, str], None]]:
+    console = Console(stderr=True)
+    off = not (console.is_terminal if wanted is None else wanted)
+    columns = (
+        TextColumn("step"), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"), TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Bar(*columns, console=console, disable=off, redirect_stdout=sys.stdout.isatty()) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda place, text: bar.update(task, completed=place.step, description=text)

@@ -1,0 +1,90 @@
+"""Where a training run is written down: CSV, JSON lines, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import AicfError, StateError
+
+COLUMNS = "step", "epoch", "loss", "validation_loss", "lr", "rate", "seconds"
+Row = Mapping[str, Any]  # by column; None for what is not known of a step
+Log = Callable[[Row], None]
+
+
+def log_to(target: str | Path | Log, resumed: int) -> Log:
+    """A function of a row for what `fit(log=...)` names. Rows behind the step that is resumed from are taken back."""
+    if callable(target):
+        return target
+    path = Path(target)
+    if path.suffix in (".csv", ".jsonl"):
+        _begin(path, resumed)
+        return lambda row: _append(path, _line(path, row))
+    if path.suffix:
+        raise AicfError(
+            f"nothing is known of logs like {path.name}", expected="a name.csv, a name.jsonl, a folder for TensorBoard, or a function",
+            got=path.suffix,
+        )  # fmt: skip
+    return _tensorboard(path, resumed)
+
+
+def _line(path: Path, row: Row) -> str:
+    if path.suffix == ".jsonl":
+        return json.dumps({name: row.get(name) for name in COLUMNS}) + "\n"
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([row.get(name) for name in COLUMNS])
+    return text.getvalue()
+
+
+def _begin(path: Path, resumed: int) -> None:
+    head = "" if path.suffix == ".jsonl" else ",".join(COLUMNS) + "\n"
+    try:
+        kept = (
+            [line for line in path.read_text().splitlines(True) if 0 < _step(line) <= resumed]
+            if resumed and path.exists()
+            else []
+        )
+        path.write_text(head + "".join(kept))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(
+            f"{path} can't be written: {error}", hint="name a file in a folder that is there"
+        ) from None
+
+
+def _step(line: str) -> int:
+    """Of a line; 0 of one that is no row, such as CSV's head or one that was cut off."""
+    try:
+        return int(json.loads(line)["step"] if line.startswith("{") else line.partition(",")[0])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _append(path: Path, line: str) -> None:
+    with open(path, "a") as file:
+        file.write(line)
+
+
+def _tensorboard(path: Path, resumed: int) -> Log:
+    for name in ("torch.utils.tensorboard", "tensorboardX"):
+        try:
+            made = importlib.import_module(name).SummaryWriter
+        except ImportError:
+            continue
+        writer = made(str(path), purge_step=resumed + 1 if resumed else None)
+        return lambda row: _written(writer, row)
+    raise AicfError(
+        f"logs in {path} are TensorBoard's, which is not installed",
+        expected="torch with tensorboard, or tensorboardX", hint=f"pip install tensorboardX, or log='{path}.csv'",
+    )  # fmt: skip
+
+
+def _written(writer: Any, row: Row) -> None:
+    for name in COLUMNS[2:]:
+        if row.get(name) is not None:
+            writer.add_scalar(name, row[name], row["step"])
+    writer.flush()
