@@ -58,7 +58,7 @@ class ElementwiseLoop:
 
 
 @variant("map", id="cpu.multi_map.v1", takes=("map", "maps"))
-class MultiMap:
+class MultiMapLoop:
     """Any number of independent maps that do the same, such as an optimizer's steps, each over its own domain: one loop, called
     for each."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -15,9 +15,6 @@ from ..graph.emit.builder import Builder, GraphEmitter
 from ..ir import Role, Value
 from ..registry.trace import render
 from ..types import DType, f32
-
-if TYPE_CHECKING:
-    from .model import Model
 
 PROBES = (
     7919,
@@ -31,7 +28,7 @@ COLUMNS = "name", "layer", "output", "dtype", "parameters"
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """One layer, or an input.
 
     name        of its weights' scope: `2.0` is the first layer inside the model's third
@@ -56,7 +53,7 @@ class Row:
 class Summary:
     """`print(s)` is plain text, `rich.print(s)` a table, and a notebook shows one; `rows` are data."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LayerRow, ...]
 
     @property
     def parameters(self) -> int:
@@ -96,7 +93,7 @@ class Summary:
         )
 
 
-def summary(model: Model) -> Summary:
+def summary(model: Any) -> Summary:
     own = _emit(model, model.sizes)
     probe = dict(zip(model.sizes, PROBES))
     try:
@@ -105,10 +102,12 @@ def summary(model: Model) -> Summary:
         other = own
     names = {(model.sizes[name], size): name for name, size in probe.items()}
     rows = [
-        Row(n, layer, tuple(names.get((a, b), a) for a, b in zip(y.shape, z.shape)), y.dtype, count, shared)
+        LayerRow(
+            n, layer, tuple(names.get((a, b), a) for a, b in zip(y.shape, z.shape)), y.dtype, count, shared
+        )
         for (n, layer, y, count, shared), (_, _, z, _, _) in zip(own, other)
     ]
-    inputs = [Row(name, "input", spec.shape, spec.dtype) for name, spec in model.inputs.items()]
+    inputs = [LayerRow(name, "input", spec.shape, spec.dtype) for name, spec in model.inputs.items()]
     return Summary((*inputs, *rows))
 
 
@@ -148,7 +147,7 @@ def _params(values: Iterable[Value]) -> list[Value]:
     return [v for v in values if v.role is Role.param]
 
 
-def _emit(model: Model, sizes: Mapping[str, int]) -> list[tuple[str, str, Any, int, bool]]:
+def _emit(model: Any, sizes: Mapping[str, int]) -> list[tuple[str, str, Any, int, bool]]:
     ctx = _Recorder(Builder())
     bound = {name: spec.bind(sizes) for name, spec in model.inputs.items()}
     model.emit(ctx, {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound.items()})

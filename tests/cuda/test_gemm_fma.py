@@ -31,7 +31,7 @@ from aicf.cuda_kernels.gemm import fma as gemm_fma
 from aicf.cuda_kernels.gemm import fma_body as body
 from aicf.cuda_kernels.gemm import fma_stages as slices
 from aicf.cuda_kernels.gemm import split_k as gemm_split
-from aicf.cuda_kernels.gemm.fma import Order, Tiling
+from aicf.cuda_kernels.gemm.fma_tiling import FmaTiling, Order
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
@@ -39,7 +39,7 @@ from aicf.types import Precision, f32
 VARIANTS = {v.name: v for v in vars(gemm_fma).values() if isinstance(v, KernelVariant)}
 WHOLE = {name: v for name, v in VARIANTS.items() if not name.endswith("_split")}
 
-PAIR, SINGLE = Tiling(64, 64, 16, 1.0, 1, raws=2, warp_groups=2), Tiling(64, 64, 32, 1.0, 1)
+PAIR, SINGLE = FmaTiling(64, 64, 16, 1.0, 1, raws=2, warp_groups=2), FmaTiling(64, 64, 32, 1.0, 1)
 
 
 def padded(m: int, n: int, k: int, make=product, ta=False, tb=False, **more) -> RegionSpec:

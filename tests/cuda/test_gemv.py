@@ -26,11 +26,12 @@ from test_compile import DEVICES, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels.gemm.small_m import OWN, Share, Staging, share, simt_plan
+from aicf.cuda_kernels.gemm.small_m import share, simt_plan
 from aicf.cuda_kernels.gemm.small_m_body import SmallTile, products, wide_step
-from aicf.cuda_kernels.gemm.small_m_mma import CHUNK, STEP, Warps
 from aicf.cuda_kernels.gemm.small_m_mma_body import holder, small_step, small_words, wide_loads, wide_words
 from aicf.cuda_kernels.gemm.small_m_mma_body import wide_step as mma_step
+from aicf.cuda_kernels.gemm.small_m_mma_tiling import CHUNK, STEP, Warps
+from aicf.cuda_kernels.gemm.small_m_tiling import OWN, Share, Staging
 from aicf.device.spec import preset
 from aicf.types import DType, bf16, f16, f32
 

@@ -28,9 +28,9 @@ from machines.hopper_bodies import in_python
 from machines.mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
-from aicf.cuda_kernels.gemm.mma import Tiling
 from aicf.cuda_kernels.gemm.mma_body import column_places, layout_of, thread_tile_of
 from aicf.cuda_kernels.gemm.mma_stages import Fragments, StageLoad, Stored
+from aicf.cuda_kernels.gemm.mma_tiling import MmaTiling
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import DType, Precision, bf16, f16, f32
@@ -114,7 +114,11 @@ def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize(
     "tiling",
-    [Tiling(32, 32, 2, 2, 64, 4, 4), Tiling(128, 128, 2, 2, 32, 3, 2), Tiling(256, 128, 4, 2, 32, 4, 1)],
+    [
+        MmaTiling(32, 32, 2, 2, 64, 4, 4),
+        MmaTiling(128, 128, 2, 2, 32, 3, 2),
+        MmaTiling(256, 128, 4, 2, 32, 4, 1),
+    ],
     ids=str,
 )
 def test_sums_of_columns_meet_those_of_the_other_rows(tiling):

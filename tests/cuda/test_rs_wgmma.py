@@ -22,7 +22,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import rs_wgmma
 from aicf.cuda_kernels.gemm.rs_wgmma import RS_TILINGS, SPLIT
 from aicf.cuda_kernels.gemm.split_k import KSplit
-from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_mn, register_operand_place
 from aicf.registry.select import select
 from aicf.registry.variant import KernelVariant, Out
@@ -34,9 +34,9 @@ PACKED = {name: v for name, v in BY_NAME.items() if name.endswith("_packed")}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
 PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_rs")}
 LITTLE, TWO, PINGPONG = (
-    Tiling(64, 64, 1, registers=None),
-    Tiling(128, 64, 2),
-    Tiling(64, 64, 2, ping_pong=True),
+    WgmmaTiling(64, 64, 1, registers=None),
+    WgmmaTiling(128, 64, 2),
+    WgmmaTiling(64, 64, 2, ping_pong=True),
 )
 ORDERS = [(False, False), (True, True)]  # b in registers, a in registers
 
@@ -47,7 +47,9 @@ def rs_product(m: int, n: int, k: int, ta: bool, tb: bool, make=product, **more)
     return make(m, n, k, dtype=f32, ta=ta, tb=tb, pitch=pitch, precision=Precision.tf32, **more)
 
 
-def run(t: Tiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Machine] = Machine) -> None:
+def run(
+    t: WgmmaTiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Machine] = Machine
+) -> None:
     run_launch(rs_wgmma._launch(t, r, H200), r, seed, grid, machine)
 
 
@@ -78,7 +80,9 @@ def test_large_products_take_rs_kernels(ta, tb):
 def test_tiles_are_of_the_lines_in_registers():
     """128 of n and 256 of m, if b is."""
     for order, tiles in zip(ORDERS, (5 * 2, 4 * 3)):
-        assert rs_wgmma._launch(Tiling(128, 256, 2), rs_product(500, 600, 64, *order), H200).grid == (tiles,)
+        assert rs_wgmma._launch(WgmmaTiling(128, 256, 2), rs_product(500, 600, 64, *order), H200).grid == (
+            tiles,
+        )
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
@@ -193,12 +197,12 @@ CODE = [(t, *order, then) for t in RS_TILINGS for order in ORDERS for then in MA
 EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in RS_TILINGS]
 
 
-def launch_of(t: Tiling, ta: bool, tb: bool, then: str):
+def launch_of(t: WgmmaTiling, ta: bool, tb: bool, then: str):
     r = rs_product(1000, 1016, 1000, ta, tb, MAKES[then])
     return rs_wgmma._launch(t, r, H200), r
 
 
-def is_new(t: Tiling, ta: bool, tb: bool, then: str) -> bool:
+def is_new(t: WgmmaTiling, ta: bool, tb: bool, then: str) -> bool:
     launch, r = launch_of(t, ta, tb, then)
     return are_new([launch], r, H200.target)
 

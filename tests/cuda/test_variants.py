@@ -9,7 +9,7 @@ import pytest
 from kernel_cases import VARIANTS, desc, gemm, region, step
 
 from aicf.cuda_kernels.gemm import mma as gemm_mma
-from aicf.cuda_kernels.rows.reduce import Split, reduced, split
+from aicf.cuda_kernels.rows.reduce import RowSplit, reduced, split
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionSpec
@@ -217,8 +217,8 @@ def test_axes_merge_into_runs():
 
 
 def test_a_long_reduction_with_few_results_is_split():
-    assert split(1000, 1, 256, H200) == Split(1, 1000)  # too short
-    assert split(10**6, 4 * H200.sms, 256, H200) == Split(1, 10**6)  # enough blocks as it is
+    assert split(1000, 1, 256, H200) == RowSplit(1, 1000)  # too short
+    assert split(10**6, 4 * H200.sms, 256, H200) == RowSplit(1, 10**6)  # enough blocks as it is
     parts, chunk = split(10**6, 1, 256, H200)
     assert parts > H200.sms and (parts - 1) * chunk < 10**6 <= parts * chunk
 

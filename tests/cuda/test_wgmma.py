@@ -39,7 +39,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.cuda_kernels.gemm.wgmma_scheduler import grouped_raster
-from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, SUBTILE_BYTES, Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, SUBTILE_BYTES, WgmmaTiling
 from aicf.cuda_kernels.tiles.pairs import functions
 from aicf.device.spec import preset
 from aicf.registry.select import select
@@ -146,7 +146,7 @@ def test_a_shared_operand_has_no_axis_of_the_batch(name, a_map, b_map):
     (product(64, 64, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), given={"rng": desc((2,), i64)}), 0),
 ])  # fmt: skip
 def test_how_results_leave(r, boxes):
-    assert wgmma_cost.staged(Tiling(64, 128, 1), r) == boxes
+    assert wgmma_cost.staged(WgmmaTiling(64, 128, 1), r) == boxes
 
 
 # --- what a block is made of ------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_groups_of_rows_are_about_as_high_as_what_runs_at_once_is_wide():
 # --- machine code -----------------------------------------------------------------------------------------------------
 
 
-def compiled(t: Tiling, r: RegionSpec):
+def compiled(t: WgmmaTiling, r: RegionSpec):
     launch = gemm_wgmma._launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
@@ -215,7 +215,7 @@ def compiled(t: Tiling, r: RegionSpec):
 NO_PRODUCT = bytes.fromhex("f079ff3f00000000")
 
 
-def assert_clean(t: Tiling, made: engine.CompiledKernel) -> None:
+def assert_clean(t: WgmmaTiling, made: engine.CompiledKernel) -> None:
     assert made.registers > 0, f"the log can't be read:\n{made.log}"
     assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
     assert not re.findall(r"C75\d\d", made.log), made.log  # serialized products, ignored setmaxnreg
@@ -252,7 +252,7 @@ def region_of(order: tuple[bool, bool], dtype: DType, then: str) -> RegionSpec:
     return EPILOGUES[then](1000, 1000, 1000, dtype=dtype, ta=order[0], tb=order[1])
 
 
-def is_new(t: Tiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool:
+def is_new(t: WgmmaTiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool:
     r = region_of(order, dtype, then)
     return are_new([gemm_wgmma._launch(t, r, H200)], r, H200.target)
 
@@ -310,7 +310,7 @@ def test_compiles_what_takes_the_most_registers(t):
 def test_strict_epilogues_call_the_functions_that_ops_call_alone():
     """Those that are as exact as halves need them give other last bits."""
     assert {name for name, _ in functions()} == wgmma_cost.SHORTENED
-    t = Tiling(128, 128, 2, ping_pong=True)
+    t = WgmmaTiling(128, 128, 2, ping_pong=True)
     for strict in (False, True):
         r = replace(activated(1000, 1000, 1000, keep=("d",)), strict=strict)
         compiled(t, r)
@@ -343,7 +343,7 @@ PINGPONG = {
 
 @pytest.mark.sample(1, pool="machine code")
 @pytest.mark.parametrize("t, expected", [
-    (Tiling(128, 256, 2, cluster=2), COOPERATIVE), (Tiling(128, 128, 2, ping_pong=True, cluster=2), PINGPONG),
+    (WgmmaTiling(128, 256, 2, cluster=2), COOPERATIVE), (WgmmaTiling(128, 128, 2, ping_pong=True, cluster=2), PINGPONG),
 ], ids=str)  # fmt: skip
 def test_the_code_has_the_instructions_that_it_should(t, expected):
     r = product(1000, 1000, 1000, ta=True)

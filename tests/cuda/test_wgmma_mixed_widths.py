@@ -29,14 +29,14 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.cuda_kernels.gemm.wgmma_scheduler import counter, placer
-from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16, f32
 
-PINGPONG, SHARED = Tiling(64, 64, 2, ping_pong=True, narrow_n=56), Tiling(128, 64, 2, narrow_n=56)
+PINGPONG, SHARED = WgmmaTiling(64, 64, 2, ping_pong=True, narrow_n=56), WgmmaTiling(128, 64, 2, narrow_n=56)
 
 
-def launch(t: Tiling, r: RegionSpec, narrow_tiles: int, monkeypatch: pytest.MonkeyPatch):
+def launch(t: WgmmaTiling, r: RegionSpec, narrow_tiles: int, monkeypatch: pytest.MonkeyPatch):
     """With so many narrow tiles in a row, whatever they are good for."""
     monkeypatch.setattr(wgmma_cost, "narrow_tiles", lambda *asked: narrow_tiles)
     return gemm_wgmma._launch(t, r, H200)

@@ -30,14 +30,14 @@ from aicf.cuda_kernels.dsl import device
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_body as body
 from aicf.cuda_kernels.gemm import wgmma_mainloop as wgmma_sums
-from aicf.cuda_kernels.gemm.wgmma_tiling import Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.cuda_kernels.ptx.wgmma import layout_bits
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f8e4m3, f16, f32
 
 
 def run(
-    t: Tiling,
+    t: WgmmaTiling,
     r: RegionSpec,
     seed: int = 0,
     grid: int = 0,
@@ -50,8 +50,8 @@ def run(
     )
 
 
-WIDE, SMALL = Tiling(64, 256, 1, registers=None), Tiling(64, 128, 1, blocks=2, registers=(40, 216))
-PINGPONG, PAIR = Tiling(64, 128, 2, ping_pong=True), Tiling(64, 128, 1, cluster=2, registers=None)
+WIDE, SMALL = WgmmaTiling(64, 256, 1, registers=None), WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216))
+PINGPONG, PAIR = WgmmaTiling(64, 128, 2, ping_pong=True), WgmmaTiling(64, 128, 1, cluster=2, registers=None)
 
 
 @pytest.mark.sample(2, pool="on the model")
@@ -78,7 +78,7 @@ def test_epilogues_read_and_write_what_they_should(make, sizes, pitch):
     run(SMALL, make(*sizes, pitch=pitch))
 
 
-LITTLE, LITTLE2 = Tiling(64, 64, 1, registers=None), Tiling(64, 64, 1, blocks=2, registers=None)
+LITTLE, LITTLE2 = WgmmaTiling(64, 64, 1, registers=None), WgmmaTiling(64, 64, 1, blocks=2, registers=None)
 BATCHED = [(t, name, 72) for t in (LITTLE, PAIR, PINGPONG) for name in batches(8, 8, 8)]
 BATCHED += [
     (t, name, 71) for t in (LITTLE, PINGPONG) for name in ("dropped", "heads, rows")
@@ -94,8 +94,8 @@ def test_batches(t, name, n):
     run(t, batches(72, n, 72)[name], seed, 2 * t.cluster, tolerance=HALVES[f16])
 
 
-TWO = Tiling(128, 64, 2)
-LOW = Tiling(
+TWO = WgmmaTiling(128, 64, 2)
+LOW = WgmmaTiling(
     128, 64, 1, blocks=2, registers=(40, 216)
 )  # two blocks of rows, whose sums of a slice take turns
 BY_TYPE = [(t, OTHERS[0]) for t in (SMALL, PAIR, PINGPONG)] + [
@@ -178,7 +178,7 @@ def test_tiny_problems(m, n, k):
         run(t, product(m, n, k, tb=True, pitch=(-(-k // 8) * 8, -(-k // 8) * 8)))
 
 
-def tiles_of(t: Tiling):
+def tiles_of(t: WgmmaTiling):
     """A problem that hangs over a tile both ways, in two clusters of blocks."""
     return t.m * t.cluster + 8, t.n + 8, 136
 
@@ -211,12 +211,12 @@ def test_teams_take_tiles_in_turns(m, n, k):
 @pytest.mark.parametrize("seed", range(8 if ALL else 1))
 def test_blocks_of_a_cluster_wait_for_each_other(seed):
     """Whatever the order in which the two get on."""
-    t = Tiling(128, 128, 2, cluster=2) if ALL else Tiling(64, 128, 1, cluster=2, registers=None)
+    t = WgmmaTiling(128, 128, 2, cluster=2) if ALL else WgmmaTiling(64, 128, 1, cluster=2, registers=None)
     run(t, stashed(*tiles_of(t)), seed=random.randrange(2**32))
 
 
-HALVED = Tiling(64, 128, 1, cluster_split=2, registers=None)
-QUARTERED = Tiling(64, 64, 1, cluster_split=4, registers=None)
+HALVED = WgmmaTiling(64, 128, 1, cluster_split=2, registers=None)
+QUARTERED = WgmmaTiling(64, 64, 1, cluster_split=4, registers=None)
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -224,7 +224,7 @@ QUARTERED = Tiling(64, 64, 1, cluster_split=4, registers=None)
 @pytest.mark.parametrize("t, make, sizes", [
     (HALVED, residual, (72, 136, 136)), (HALVED, stashed, (40, 136, 1000)), (HALVED, product, (61, 40, 72)),
     (QUARTERED, stashed, (72, 72, 264)), (QUARTERED, product, (8, 64, 40)), (QUARTERED, residual, (64, 40, 136)),
-    (Tiling(128, 64, 1, cluster_split=2, registers=None), residual, (136, 72, 200)), (Tiling(128, 128, 2, cluster_split=2), product, (136, 128, 136)),
+    (WgmmaTiling(128, 64, 1, cluster_split=2, registers=None), residual, (136, 72, 200)), (WgmmaTiling(128, 128, 2, cluster_split=2), product, (136, 128, 136)),
 ], ids=lambda v: getattr(v, "__name__", str(v)))  # fmt: skip
 def test_blocks_that_share_a_tile_divide_k(t, make, sizes):
     """In boxes and in runs; parts of as many slices, of more than the ring has, and of none."""
@@ -378,7 +378,7 @@ class EarlyRelease(Machine):
 @pytest.mark.parametrize("t, machine", [
     *((SMALL, m) for m in (NoFence, NoWaitForStores, NoMeeting, NoWaitForProducts, NoWaitForSlices, NoRelease, EarlyRelease)),
     *((PINGPONG, m) for m in (NoTurns, NoPassingOn, NoRelease, EarlyRelease)),
-    (Tiling(64, 192, 2, ping_pong=True), NoWaitForTheLastTile),
+    (WgmmaTiling(64, 192, 2, ping_pong=True), NoWaitForTheLastTile),
 ], ids=lambda v: getattr(v, "__name__", str(v)))  # fmt: skip
 def test_the_model_notices(t, machine):
     """Without any one of these, some order gives wrong numbers, or none comes to an end."""

@@ -31,12 +31,12 @@ from wgmma_cases import (
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed, preloaded_reads
-from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WARPS, Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WARPS, WgmmaTiling
 from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32
 
-TALL = Tiling(128, 64, 1, registers=None)  # two blocks of rows for a consumer
+TALL = WgmmaTiling(128, 64, 1, registers=None)  # two blocks of rows for a consumer
 
 
 def two_operands(p: Product) -> RegionSpec:
@@ -47,7 +47,7 @@ def backward_alone(p: Product) -> RegionSpec:
     return p.then({"x": p.matrix()}, ("d", "relu_grad", "y", "x"))
 
 
-def run_with_sums(t: Tiling, r: RegionSpec, seed: int = 0, machine: type[Machine] = Machine) -> None:
+def run_with_sums(t: WgmmaTiling, r: RegionSpec, seed: int = 0, machine: type[Machine] = Machine) -> None:
     """As `run`; the last result is sums of columns, whose lines are added up here."""
     rng, (m, n) = (
         np.random.default_rng(seed),
@@ -112,7 +112,7 @@ def test_which_operands_come_in_boxes(r, positions):
     assert wgmma_cost.tma_sources(r) == positions
 
 
-WIDE = Tiling(64, 192, 2, ping_pong=True)  # three subtiles of a tile, in two places
+WIDE = WgmmaTiling(64, 192, 2, ping_pong=True)  # three subtiles of a tile, in two places
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -126,8 +126,14 @@ def test_operands_come_in_boxes(t, make):
 
 
 # Tilings of so many sums that words of a row are distributed among lanes: of one read and of two, by slices, of two axes of a batch.
-FULL, FULL_TALL = Tiling(64, 128, 1, blocks=2, registers=(40, 112)), Tiling(128, 64, 1, registers=(40, 104))
-FULL_PAIR, FULL_WIDE = Tiling(128, 128, 2, registers=(40, 168)), Tiling(64, 256, 1, registers=(40, 224))
+FULL, FULL_TALL = (
+    WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 112)),
+    WgmmaTiling(128, 64, 1, registers=(40, 104)),
+)
+FULL_PAIR, FULL_WIDE = (
+    WgmmaTiling(128, 128, 2, registers=(40, 168)),
+    WgmmaTiling(64, 256, 1, registers=(40, 224)),
+)
 
 
 def two_rows(m, n, k, dtype=f16, out=None, **more):
@@ -156,7 +162,7 @@ DEALT = {
 }
 
 
-def are_distributed(t: Tiling, r: RegionSpec) -> bool:
+def are_distributed(t: WgmmaTiling, r: RegionSpec) -> bool:
     epilogue = gemm_wgmma.epilogue_arguments(t, r, None)[0]
     return wgmma_cost.staged(t, r) > 0 and lane_distributed(t, epilogue, preloaded_reads(t, epilogue))
 

@@ -19,7 +19,7 @@ from aicf.cuda_kernels.gemm import split_k as gemm_split
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.cuda_kernels.gemm.split_k import KSplit
-from aicf.cuda_kernels.gemm.wgmma_tiling import SPLIT, Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import SPLIT, WgmmaTiling
 from aicf.registry.variant import Out, Work
 from aicf.types import bf16
 
@@ -58,13 +58,13 @@ def test_chosen_for_few_results_of_long_sums(sizes, split):
         assert best.cost(r, H200).us < min(v.cost(r, H200).us for v in VARIANTS.values())
 
 
-PINGPONG = Tiling(64, 128, 2, ping_pong=True)
+PINGPONG = WgmmaTiling(64, 128, 2, ping_pong=True)
 
 
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("t, sizes, depth", [
-    (Tiling(64, 128, 1, blocks=2, registers=(40, 216)), (72, 136, 712), 128), (PINGPONG, (72, 136, 712), 256),
-    (PINGPONG, (64, 128, 1400), 640), (Tiling(64, 64, 1, registers=None), (70, 57, 200), 128),
+    (WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216)), (72, 136, 712), 128), (PINGPONG, (72, 136, 712), 256),
+    (PINGPONG, (64, 128, 1400), 640), (WgmmaTiling(64, 64, 1, registers=None), (70, 57, 200), 128),
 ])  # fmt: skip
 def test_every_part_goes_where_it_belongs(t, sizes, depth):
     """KSplit of whole slices, the last one shorter; of turn groups, each steps over as many slices as the other's tile has."""

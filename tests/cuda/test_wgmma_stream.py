@@ -39,7 +39,7 @@ from aicf.cuda_kernels.gemm import simt as gemm
 from aicf.cuda_kernels.gemm import stream_k as wgmma_stream
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.stream_k_body import TOKEN, work_units
-from aicf.cuda_kernels.gemm.wgmma_tiling import STREAM, Tiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import STREAM, WgmmaTiling
 from aicf.types import bf16, f16
 
 # --- who has what -----------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ def test_blocks_are_at_the_same_slices_at_a_time(tiles):
 
 # --- on the model -----------------------------------------------------------------------------------------------------
 
-ALONE = Tiling(64, 64, 1, registers=None, stream=True)
-PAIR = Tiling(128, 64, 2, stream=True)
-PINGPONG = Tiling(64, 64, 2, ping_pong=True, stream=True)
+ALONE = WgmmaTiling(64, 64, 1, registers=None, stream=True)
+PAIR = WgmmaTiling(128, 64, 2, stream=True)
+PINGPONG = WgmmaTiling(64, 64, 2, ping_pong=True, stream=True)
 
 
 def junk(nbytes, seed=0):

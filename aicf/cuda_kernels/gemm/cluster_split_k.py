@@ -12,7 +12,7 @@ from typing import Any
 from ..dsl import device, uint32
 from ..ptx import barrier_init, expect, in_block, load_shared, send_remote, wait_phase
 from ..tiles.tile import each, mapped, permute
-from .wgmma_tiling import WARPGROUP, Tiling
+from .wgmma_tiling import WARPGROUP, WgmmaTiling
 
 RUN = 4  # accumulators that are sent together
 RUN_BYTES = (
@@ -34,7 +34,7 @@ def divider(cluster_split: int) -> Any:
     return device(divide)
 
 
-def barriers_of_cluster_split(tiling: Tiling, staged: bool) -> Any:
+def barriers_of_cluster_split(tiling: WgmmaTiling, staged: bool) -> Any:
     """`prepare(base)`: each consumer's barrier, and how many bytes it gets. By one thread, before the cluster synchronizes."""
     if tiling.cluster_split == 1:
         return device(lambda base: None)
@@ -50,7 +50,7 @@ def barriers_of_cluster_split(tiling: Tiling, staged: bool) -> Any:
     return device(prepare)
 
 
-def gatherer(tiling: Tiling, staged: bool) -> Any:
+def gatherer(tiling: WgmmaTiling, staged: bool) -> Any:
     """`gather(acc, base, group, member, split)`: of accumulators over a split of k, as `multiply_k_tiles` says, all of those of this
     block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before."""
     if tiling.cluster_split == 1:

@@ -44,7 +44,6 @@ from ..tiles.tile import each, mapped, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .fma import WARP_TILE, Order, Tiling
 from .fma_stages import (
     barriers_of,
     batch_origins_of,
@@ -55,6 +54,7 @@ from .fma_stages import (
     places,
     transposer,
 )
+from .fma_tiling import WARP_TILE, FmaTiling, Order
 
 LANES_M, LANES_N = 4, 8  # of a warp
 ROWS, COLUMNS = WARP_TILE // LANES_M, WARP_TILE // LANES_N  # of a thread
@@ -62,7 +62,7 @@ NO_STEPS = np.int64(0), np.int64(0), np.int64(0), np.int64(0)  # of a batch: des
 
 
 @functools.cache
-def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Callable[..., None]:
+def fma(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: a block per tile of the result; maps of a and b."""
     tile_m, tile_n, stages, warp_groups, warps_threads = (
         tiling.m,
@@ -196,7 +196,7 @@ def fma(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> C
 # --- the end of a tile ------------------------------------------------------------------------------------------------
 
 
-def _group_reduction(tiling: Tiling) -> Any:
+def _group_reduction(tiling: FmaTiling) -> Any:
     """`reduce_groups(acc, base, warp_group, member)`: of the accumulators of all warp groups, added up in order, those that this one finishes: rows of its threads
     that follow those of the one before.
 

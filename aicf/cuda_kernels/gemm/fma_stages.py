@@ -11,7 +11,7 @@ from ..dsl import device, int32, uint32
 from ..ptx import Place, arrive, expect, load_box, transpose_runs, wait_phase
 from ..ptx.quads import RUN
 from .epilogue import Epilogue
-from .fma import PAD, WARP_TILE, Order, Tiling
+from .fma_tiling import PAD, WARP_TILE, FmaTiling, Order
 
 # --- where things lie -------------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ def places(order: Order, tile_mn: int, lanes: int) -> Callable[[int, int], Place
     return lambda mn, k: (0, mn // RUN * lanes * 16 + k * pitch)
 
 
-def lanes_of(tiling: Tiling) -> Any:
+def lanes_of(tiling: FmaTiling) -> Any:
     """`of(member)`: (row, column) of a thread's warp, and its own in it. Neighbours read the same row of a, or column of b."""
     warps_n = tiling.warps_n
 
@@ -40,7 +40,7 @@ def lanes_of(tiling: Tiling) -> Any:
     return device(of)
 
 
-def locator(tiling: Tiling, a_order: Order, b_order: Order) -> Any:
+def locator(tiling: FmaTiling, a_order: Order, b_order: Order) -> Any:
     """`locate(base, thread, number)`: where the rows of a thread begin in the number-th K-tile of its warp group, of a and of b."""
     lane_of, warps_threads = lanes_of(tiling), tiling.warps_threads
     _, a_lies = stages_of(tiling, a_order, True)
@@ -58,7 +58,7 @@ def locator(tiling: Tiling, a_order: Order, b_order: Order) -> Any:
     return device(locate)
 
 
-def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
+def stages_of(tiling: FmaTiling, order: Order, is_a: bool) -> tuple[Any, Any]:
     """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th K-tile of a warp group is loaded to, and where it is
     multiplied from. K-major rows come behind the two stages for transposed K-tiles; but those of the first K-tile to the first, which is free."""
     tile_mn, stages, raws, warp_group_bytes = (
@@ -100,7 +100,7 @@ def stages_of(tiling: Tiling, order: Order, is_a: bool) -> tuple[Any, Any]:
     return device(arrives), device(lies)
 
 
-def barriers_of(tiling: Tiling) -> Any:
+def barriers_of(tiling: FmaTiling) -> Any:
     """`of(base, warp_group, number)`: the barrier that the number-th K-tile of a warp group arrives at, and the parity of its phase; those where it is
     empty, and transposed, lie behind."""
     stages, barriers_at = tiling.stages, tiling.barriers_at
@@ -116,7 +116,7 @@ def barriers_of(tiling: Tiling) -> Any:
 # --- K-tiles ----------------------------------------------------------------------------------------------------------
 
 
-def bringer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Any:
+def bringer(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Any:
     """`bring(base, warp_group, number, maps, sizes, notes)`: asks for the number-th K-tile of a warp group."""
     announce, barrier_of, nbytes, warp_groups = (
         expect(),
@@ -161,7 +161,7 @@ def _loader(order: Order) -> Any:
     )
 
 
-def transposer(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
+def transposer(tiling: FmaTiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
     """(`transpose(base, thread, number)`: a warp group's threads transpose what comes as K-major rows of its number-th K-tile, when it has come and the one
     before the last is multiplied; where, behind full, the barrier is that tells that a K-tile may be multiplied; `room(base, warp_group,
     number)`: until there is room for the K-tile that is loaded when the number-th is the next).
@@ -194,7 +194,7 @@ def transposer(tiling: Tiling, a_order: Order, b_order: Order) -> tuple[Any, int
     return device(transpose), 2 * empty, device(lambda base, warp_group, number: None)
 
 
-def transpose_of(tiling: Tiling, order: Order, is_a: bool) -> Any:
+def transpose_of(tiling: FmaTiling, order: Order, is_a: bool) -> Any:
     """`transpose(base, warp_group, member, number)`: of one operand, by whole warps. A lane gets a k of four rows: the same word of each of the four
     matrices that `ldmatrix` reads, whose rows are four k of a row. Rows of a matrix are of two fours of rows and four quads: they
     lie in different banks, and so do runs that eight lanes store."""
@@ -231,7 +231,7 @@ def transpose_of(tiling: Tiling, order: Order, is_a: bool) -> Any:
     return device(transpose)
 
 
-def batch_origins_of(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
+def batch_origins_of(tiling: FmaTiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     """(`keep(notes, origin)`, `point(notes)`, `of(notes, sizes)`): what `block_place` returns of a place in a batch, or of a split of
     k; its index along each axis."""
     at = tiling.notes_at + 3

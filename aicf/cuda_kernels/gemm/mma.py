@@ -16,10 +16,10 @@ from ...types import Precision, TensorDesc, bf16, f16, f32
 from . import column_sums
 from . import simt as gemm
 from . import split_k as gemm_split
+from .mma_tiling import MmaTiling
 
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
-ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
 FEW = 32  # accumulators of a thread: with more, there are no registers for numbers on their way
 CEILING = {
     8: 0.9,
@@ -40,44 +40,7 @@ REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes throu
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """A block of warps_m x warps_n warps computes an m x n tile.
-
-    tile_k  extent of a K-tile
-    stages  K-tiles in shared memory, all but one of them on their way
-    blocks  for each multiprocessor: registers are limited for them
-    """
-
-    m: int
-    n: int
-    warps_m: int
-    warps_n: int
-    tile_k: int
-    stages: int
-    blocks: int
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.tile_k}"
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def accumulators(self) -> int:
-        """Of a thread."""
-        return self.m * self.n // self.threads
-
-    def shared(self, itemsize: int) -> int:
-        return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * itemsize
-
-    def resident(self, itemsize: int, device: DeviceSpec) -> int:
-        """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
-        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared(itemsize) + 1024)))
-
-
-@dataclass(frozen=True)
-class Operand:
+class MmaOperand:
     """How a or b comes in.
 
     mn_major  whether it is MN-major
@@ -89,7 +52,7 @@ class Operand:
     width: int
 
 
-def operands(region: RegionSpec) -> tuple[Operand, Operand]:
+def operands(region: RegionSpec) -> tuple[MmaOperand, MmaOperand]:
     p, _ = gemm.problem(region)
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     return (
@@ -100,14 +63,14 @@ def operands(region: RegionSpec) -> tuple[Operand, Operand]:
 
 def _operand(
     name: str, matrix: TensorDesc, batch: list[int], mn: tuple[int, int], k: tuple[int, int]
-) -> Operand:
+) -> MmaOperand:
     """`mn` and `k` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
     compute addresses with it."""
     made, size = [], matrix.dtype.itemsize
     for mn_major, (inner, step), (_, pitch) in ((False, k, mn), (True, mn, k)):
         runs = step == 1 or inner == 1
         width = gcd(WIDEST, matrix.alignment, size * gcd(*batch, pitch))
-        made.append((runs, width, Operand(name, mn_major, width if runs else size)))
+        made.append((runs, width, MmaOperand(name, mn_major, width if runs else size)))
     return max(made, key=lambda option: option[:2])[-1]
 
 
@@ -137,14 +100,14 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
     return refusal
 
 
-def _checks(region: RegionSpec, tiling: Tiling) -> Checks:
+def _checks(region: RegionSpec, tiling: MmaTiling) -> Checks:
     for operand in operands(region):
         if operand.width < NARROWEST and tiling.accumulators > FEW:
             found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
             yield Reject("aligned", f"{found}, needs {NARROWEST}")
 
 
-def _cost(tiling: Tiling, efficiency: float, rate: str, region: RegionSpec, device: DeviceSpec) -> Cost:
+def _cost(tiling: MmaTiling, efficiency: float, rate: str, region: RegionSpec, device: DeviceSpec) -> Cost:
     """Whole tiles of flops; operands once from memory and once per tile from the cache.
 
     `stages` - 1 K-tiles are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
@@ -187,7 +150,7 @@ FAMILIES = {
 
 
 def _mma(
-    tiling: Tiling, efficiency: float, precision: Precision = Precision.exact, suffix: str = ""
+    tiling: MmaTiling, efficiency: float, precision: Precision = Precision.exact, suffix: str = ""
 ) -> KernelVariant:
     """A tiling as a variant: of half types if it is exact, else of f32. `efficiency`: of what mma.sync reaches, with the chip
     full; of halves and 3xTF32 measured on an H200, of TF32 scaled like those."""
@@ -233,7 +196,7 @@ def _mma(
     return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _launch(tiling: Tiling, precision: Precision, region: RegionSpec) -> Launch:
+def _launch(tiling: MmaTiling, precision: Precision, region: RegionSpec) -> Launch:
     from .mma_body import PAIR, mma
 
     p, _ = gemm.problem(region)
@@ -246,18 +209,18 @@ def _launch(tiling: Tiling, precision: Precision, region: RegionSpec) -> Launch:
     return Launch(body, grid, (tiling.threads,), gemm.arguments(region, tiling.m), shared)
 
 
-gemm_mma_32x32 = _mma(Tiling(32, 32, 2, 2, 64, 4, 4), 0.2)
-gemm_mma_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 4, 4), 0.37)
-gemm_mma_64x128 = _mma(Tiling(64, 128, 2, 2, 32, 4, 3), 0.46)
-gemm_mma_128x64 = _mma(Tiling(128, 64, 2, 2, 32, 4, 3), 0.46)
-gemm_mma_128x128 = _mma(Tiling(128, 128, 2, 2, 32, 3, 2), 0.62)
-gemm_mma_128x256 = _mma(Tiling(128, 256, 2, 4, 32, 4, 1), 0.77)
-gemm_mma_256x128 = _mma(Tiling(256, 128, 4, 2, 32, 4, 1), 0.77)
-gemm_mma_128x256_deep = _mma(Tiling(128, 256, 2, 4, 64, 3, 1), 0.82, suffix="_deep")
+gemm_mma_32x32 = _mma(MmaTiling(32, 32, 2, 2, 64, 4, 4), 0.2)
+gemm_mma_64x64 = _mma(MmaTiling(64, 64, 2, 2, 32, 4, 4), 0.37)
+gemm_mma_64x128 = _mma(MmaTiling(64, 128, 2, 2, 32, 4, 3), 0.46)
+gemm_mma_128x64 = _mma(MmaTiling(128, 64, 2, 2, 32, 4, 3), 0.46)
+gemm_mma_128x128 = _mma(MmaTiling(128, 128, 2, 2, 32, 3, 2), 0.62)
+gemm_mma_128x256 = _mma(MmaTiling(128, 256, 2, 4, 32, 4, 1), 0.77)
+gemm_mma_256x128 = _mma(MmaTiling(256, 128, 4, 2, 32, 4, 1), 0.77)
+gemm_mma_128x256_deep = _mma(MmaTiling(128, 256, 2, 4, 64, 3, 1), 0.82, suffix="_deep")
 
-gemm_mma_tf32_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 3, 4), 0.37, Precision.tf32)
-gemm_mma_tf32_128x128 = _mma(Tiling(128, 128, 2, 2, 16, 3, 2), 0.62, Precision.tf32)
-gemm_mma_tf32_128x256 = _mma(Tiling(128, 256, 2, 4, 16, 4, 1), 0.77, Precision.tf32)
+gemm_mma_tf32_64x64 = _mma(MmaTiling(64, 64, 2, 2, 32, 3, 4), 0.37, Precision.tf32)
+gemm_mma_tf32_128x128 = _mma(MmaTiling(128, 128, 2, 2, 16, 3, 2), 0.62, Precision.tf32)
+gemm_mma_tf32_128x256 = _mma(MmaTiling(128, 256, 2, 4, 16, 4, 1), 0.77, Precision.tf32)
 
-gemm_mma_tf32x3_64x64 = _mma(Tiling(64, 64, 2, 2, 32, 3, 3), 0.61, Precision.tf32x3)
-gemm_mma_tf32x3_128x128 = _mma(Tiling(128, 128, 2, 4, 32, 3, 1), 0.715, Precision.tf32x3)
+gemm_mma_tf32x3_64x64 = _mma(MmaTiling(64, 64, 2, 2, 32, 3, 3), 0.61, Precision.tf32x3)
+gemm_mma_tf32x3_128x128 = _mma(MmaTiling(128, 128, 2, 4, 32, 3, 1), 0.715, Precision.tf32x3)

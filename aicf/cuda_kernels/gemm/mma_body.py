@@ -27,26 +27,26 @@ from ..tiles.tile import add_tiles, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .mma import ALIGNED, Tiling
 from .mma_stages import Fragments, StageLoad, Stored
+from .mma_tiling import ALIGNED, MmaTiling
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 COLUMN_LANES = 8  # lanes of a warp, that hold the same columns
 
 
-def layout_of(tiling: Tiling) -> Layout:
+def layout_of(tiling: MmaTiling) -> Layout:
     """Of a warp's accumulators."""
     return Layout(tiling.m // tiling.warps_m, tiling.n // tiling.warps_n, run=PAIR)
 
 
-def thread_tile_of(tiling: Tiling) -> ThreadTile:
+def thread_tile_of(tiling: MmaTiling) -> ThreadTile:
     """What the threads of a block hold of its tile: pairs of columns, eight apart."""
     layout = layout_of(tiling)
     column_threads = COLUMN_LANES * tiling.warps_m
     return ThreadTile(tiling.m, tiling.n, layout.by_column, PAIR, 4 * PAIR, column_threads, tiling.threads)
 
 
-def column_places(tiling: Tiling) -> Any:
+def column_places(tiling: MmaTiling) -> Any:
     """`at(thread)`: i * n + first column of a thread, the i-th of those that have the same columns."""
     across, n, warp_n, place = tiling.warps_n, tiling.n, tiling.n // tiling.warps_n, layout_of(tiling).place()
 
@@ -72,7 +72,7 @@ def promoter(kind: str, count: int) -> tuple[Any, Any]:
 
 @functools.cache
 def mma(
-    tiling: Tiling, kind: str, mn_major: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
+    tiling: MmaTiling, kind: str, mn_major: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
 ) -> Callable[..., None]:
     """A block per tile of the result.
 

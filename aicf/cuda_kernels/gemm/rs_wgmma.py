@@ -17,8 +17,8 @@ from . import split_k as gemm_split
 from . import wgmma as gemm_wgmma
 from . import wgmma_cost
 from .packed import Packed
-from .wgmma import Operand
-from .wgmma_tiling import TILINGS, Tiling, k_tile
+from .wgmma import TmaOperand
+from .wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 
 BOTH = "k of both"  # a condition
 # Of which a thread has two rows of the operand in registers, and no block shares anything with another.
@@ -30,7 +30,7 @@ PACKED = "128x256_rs", "128x128_rs", "64x64_rs", "128x128_rs_split"
 
 
 @lru_cache(maxsize=256)
-def rs_operands(region: RegionSpec) -> tuple[Operand, Operand] | Reject:
+def rs_operands(region: RegionSpec) -> tuple[TmaOperand, TmaOperand] | Reject:
     """(the operand that goes through registers, the other one), of a region that is a product."""
     both = gemm_wgmma.operands(region, either=True)
     if isinstance(both, Reject):
@@ -60,7 +60,7 @@ def _checks(region: RegionSpec) -> Checks:
     yield made if isinstance(made, Reject) else None
 
 
-def _rs(tiling: Tiling) -> KernelVariant:
+def _rs(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
 
     @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}_rs.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family)
@@ -84,7 +84,7 @@ def _rs(tiling: Tiling) -> KernelVariant:
     return Rs  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _split(tiling: Tiling) -> KernelVariant:
+def _split(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant that splits k."""
 
     def best(region: RegionSpec, device: DeviceSpec) -> tuple[Cost, gemm_split.KSplit]:
@@ -96,7 +96,7 @@ def _split(tiling: Tiling) -> KernelVariant:
     )  # fmt: skip
 
 
-def _both(region: RegionSpec) -> tuple[Operand, Operand]:
+def _both(region: RegionSpec) -> tuple[TmaOperand, TmaOperand]:
     """Of a region that is taken."""
     both = rs_operands(region)
     assert not isinstance(both, Reject)
@@ -104,7 +104,7 @@ def _both(region: RegionSpec) -> tuple[Operand, Operand]:
 
 
 def _launch(
-    tiling: Tiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
+    tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
 ) -> Launch:
     """Of the whole product, or of splits of k."""
     from .wgmma_body import wgmma

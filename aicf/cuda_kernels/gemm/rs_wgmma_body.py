@@ -39,12 +39,12 @@ from .wgmma_scheduler import (
     skipper,
     tiles_in_turn,
 )
-from .wgmma_tiling import WARPGROUP, Tiling
+from .wgmma_tiling import WARPGROUP, WgmmaTiling
 
 NO_WORDS = (np.uint32(0),) * WORDS
 
 
-def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
+def rs_consumer(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma.py's. swap_ab: b is the operand in registers."""
     assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread has two rows"
     turn_groups, cooperative, stages = tiling.turn_groups, tiling.cooperative, tiling.stages(0)
@@ -144,7 +144,7 @@ def rs_consumer(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     return device(consume)
 
 
-def rs_results(tiling: Tiling, epilogue: Epilogue, swap_ab: bool) -> Any:
+def rs_results(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     """`write(acc, member, mn, across, sizes, scales, operands)`: each thread stores two neighbouring columns, or one; of a tile whose
     rows of accumulators begin at this one, and columns at `across`."""
     finish, apart, mn_of = finisher(epilogue), opaque(), register_operand_mn()

@@ -159,7 +159,7 @@ def sizes_of(p: Gemm) -> Sizes:
 
 
 @dataclass(frozen=True)
-class Tile:
+class SimtTile:
     """What a block computes, and how fast.
 
     step           along k, for which a K-tile of both operands is in shared memory; the next one is on its way meanwhile
@@ -310,13 +310,13 @@ class GemmNaive:
         return [Launch(naive(epilogue(region, 1)), blocks, (NAIVE, NAIVE), arguments(region))]
 
 
-def tiled_body(tile: Tile, region: RegionSpec, finish: Any) -> Callable[..., None]:
-    from .simt_body import Tiling, tiled
+def tiled_body(tile: SimtTile, region: RegionSpec, finish: Any) -> Callable[..., None]:
+    from .simt_body import SimtTiling, tiled
 
-    return tiled(Tiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_loads(region), finish)
+    return tiled(SimtTiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_loads(region), finish)
 
 
-def _tiled(tile: Tile) -> KernelVariant:
+def _tiled(tile: SimtTile) -> KernelVariant:
     """A tile size as a variant."""
     m, n = tile.m, tile.n
 
@@ -352,7 +352,11 @@ def _tiled(tile: Tile) -> KernelVariant:
 
 
 # Efficiencies are what reads of shared memory leave: 2 of them for 4 multiply-adds, then for 16, then 4 for 64.
-SMALL, MIDDLE, LARGE = Tile(32, 32, 32, 0.235, 3), Tile(64, 64, 16, 0.48, 3), Tile(128, 128, 8, 0.645, 2)
+SMALL, MIDDLE, LARGE = (
+    SimtTile(32, 32, 32, 0.235, 3),
+    SimtTile(64, 64, 16, 0.48, 3),
+    SimtTile(128, 128, 8, 0.645, 2),
+)
 gemm_tiled_32x32 = _tiled(SMALL)
 gemm_tiled_64x64 = _tiled(MIDDLE)
 gemm_tiled_128x128 = _tiled(LARGE)

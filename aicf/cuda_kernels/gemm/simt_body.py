@@ -55,7 +55,7 @@ def naive(epilogue: Epilogue) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class Tiling:
+class SimtTiling:
     """A block of `threads` x `threads` computes an m x n tile in steps of k; a thread holds m/threads x n/threads.
 
     Registers are limited so that a multiprocessor holds `blocks` blocks.
@@ -87,7 +87,7 @@ ALIGNMENT = (
 
 @functools.cache
 def tiled(
-    tiling: Tiling, a_load: OperandLoad, b_load: OperandLoad, epilogue: Epilogue
+    tiling: SimtTiling, a_load: OperandLoad, b_load: OperandLoad, epilogue: Epilogue
 ) -> Callable[..., None]:
     """A block per tile of the result.
 

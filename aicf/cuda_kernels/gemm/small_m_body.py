@@ -19,7 +19,7 @@ from ...types import DType
 from ..dsl import SIMULATED, cuda, device, float32
 from ..tiles.tile import each, multiply_runs, put_runs, raw_runs, runs, zeros
 from .epilogue import Epilogue, finisher
-from .small_m import OWN, WARP, Share, Staging
+from .small_m_tiling import OWN, WARP, Share, Staging
 
 ALIGNMENT = None if SIMULATED else 16
 

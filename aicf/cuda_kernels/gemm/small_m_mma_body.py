@@ -20,7 +20,7 @@ from ..ptx import Words, multiply_words
 from ..tiles.tile import put_runs, raw_runs, zeros
 from .epilogue import Epilogue
 from .small_m_body import place, writer
-from .small_m_mma import CHUNK, STEP, Warps
+from .small_m_mma_tiling import CHUNK, STEP, Warps
 
 
 @functools.cache

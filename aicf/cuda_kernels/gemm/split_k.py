@@ -76,7 +76,7 @@ def choices(k: int, most: int, step: int) -> list[KSplit]:
     return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
 
 
-def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost, KSplit]:
+def best(region: RegionSpec, tile: gemm.SimtTile, device: DeviceSpec) -> tuple[Cost, KSplit]:
     """The number of splits that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
     p, _ = gemm.problem(region)
     sizes = gemm.sizes_of(p)
@@ -86,7 +86,7 @@ def best(region: RegionSpec, tile: gemm.Tile, device: DeviceSpec) -> tuple[Cost,
 
 
 @lru_cache(maxsize=4096)
-def _fastest(sizes: Sizes, tile: gemm.Tile, device: DeviceSpec) -> KSplit:
+def _fastest(sizes: Sizes, tile: gemm.SimtTile, device: DeviceSpec) -> KSplit:
     (tiles,) = gemm.grid(sizes, tile.m, tile.n)
     result, finish = sizes.m * sizes.n * f32.itemsize, gemm.STORE_US * SUM_RUN * THREADS
 
@@ -98,7 +98,7 @@ def _fastest(sizes: Sizes, tile: gemm.Tile, device: DeviceSpec) -> KSplit:
 
 
 def _cost(
-    sizes: Sizes, tile: gemm.Tile, split: KSplit, device: DeviceSpec, through: int, total: Cost
+    sizes: Sizes, tile: gemm.SimtTile, split: KSplit, device: DeviceSpec, through: int, total: Cost
 ) -> Cost:
     """The splits as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
     they fit."""
@@ -196,7 +196,7 @@ def split(
 
 
 def split_tile(
-    name: str, tile: gemm.Tile, first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch], **more: Any
+    name: str, tile: gemm.SimtTile, first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch], **more: Any
 ) -> KernelVariant:
     """`split`, of a tile whose cost is a Tile's."""
     return split(
@@ -204,7 +204,7 @@ def split_tile(
     )  # fmt: skip
 
 
-def _tiled(tile: gemm.Tile) -> KernelVariant:
+def _tiled(tile: gemm.SimtTile) -> KernelVariant:
     def first(region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
         p, _ = gemm.problem(region)
         a, b, _, _, *walks, _ = gemm.arguments(region)

@@ -9,10 +9,10 @@ from ...types import f32, i64
 from . import simt as gemm
 from . import split_k as gemm_split
 from . import wgmma_cost
-from .wgmma_tiling import SMS, WARPS, Tiling, k_tile
+from .wgmma_tiling import SMS, WARPS, WgmmaTiling, k_tile
 
 
-def checks(tiling: Tiling, region: RegionSpec) -> Checks:
+def checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
     """More tiles than multiprocessors; and numbers of K-tiles, times blocks, that are u32."""
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
@@ -26,19 +26,19 @@ def checks(tiling: Tiling, region: RegionSpec) -> Checks:
     yield at_most("k", p.k, 2**31 // SMS**2 * k_tile(p.dtype))
 
 
-def blocks(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+def blocks(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
     return min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
 
 
-def _slots(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+def _slots(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
     """Bytes of the workspace for each block's accumulators, with which it begins; their flags are behind them."""
     return blocks(tiling, region, device) * tiling.m * tiling.n * f32.itemsize
 
 
-def workspace(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+def workspace(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
     flags = blocks(tiling, region, device) * tiling.cooperative * WARPS * i64.itemsize
     return _slots(tiling, region, device) + flags
 
 
-def pointers(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> tuple[Work, Work]:
+def pointers(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> tuple[Work, Work]:
     return Work(0, f32), Work(_slots(tiling, region, device), i64)

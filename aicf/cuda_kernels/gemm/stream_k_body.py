@@ -32,13 +32,13 @@ from ..ptx import global_address, load_acquire, store_release
 from ..tiles.tile import each, get_run, mapped, put_run
 from .epilogue import Epilogue
 from .wgmma_scheduler import WorkTiles, batch_coords, tiles_in_turn
-from .wgmma_tiling import WARPGROUP, WARPS, Tiling
+from .wgmma_tiling import WARPGROUP, WARPS, WgmmaTiling
 
 RUN = 4  # accumulators that are stored together; those of all threads of a warpgroup lie side by side
 TOKEN = 0x5B1D_93F7_6E2A_C48D
 
 
-def work_tiles_of(tiling: Tiling, epilogue: Epilogue) -> WorkTiles:
+def work_tiles_of(tiling: WgmmaTiling, epilogue: Epilogue) -> WorkTiles:
     return work_units(epilogue) if tiling.stream else tiles_in_turn(epilogue)
 
 
@@ -94,7 +94,7 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
     return WorkTiles(device(plan), device(tile), device(k_tiles), device(place))
 
 
-def fixup(tiling: Tiling) -> tuple[Any, Any, Any, Any]:
+def fixup(tiling: WgmmaTiling) -> tuple[Any, Any, Any, Any]:
     """(`asks(work_tile, member)`: the thread, or none that asks for boxes, of what will not be finished here; `gives(work_tile)`: whether it
     is that; `give(accumulators, part, member, operands)`: to who finishes it; `take(accumulators, part, member, work_tile, plan, operands)`: accumulators of a
     whole tile)"""

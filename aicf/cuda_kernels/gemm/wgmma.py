@@ -42,7 +42,7 @@ from .wgmma_tiling import (
     TILINGS,
     TMA_ALIGNMENT,
     WARPS,
-    Tiling,
+    WgmmaTiling,
     boxed,
     k_tile,
     left,
@@ -62,7 +62,7 @@ Axis = tuple[int, int]  # an extent and a step, in elements
 
 
 @dataclass(frozen=True)
-class Operand:
+class TmaOperand:
     """a or b, as rows in memory: K-major, or MN-major; of a batch, along those `axes` of it that are not shared."""
 
     name: str
@@ -84,14 +84,14 @@ class Operand:
         return TensorMap(In(self.index), ELEMENTS.get(dtype, dtype), extents, pitches, box + ones)
 
 
-def operands(region: RegionSpec, either: bool = False) -> tuple[Operand, Operand] | Reject:
+def operands(region: RegionSpec, either: bool = False) -> tuple[TmaOperand, TmaOperand] | Reject:
     """a and b, or why one of them has no 16-byte aligned rows. `either`: K-major or MN-major, whatever the type."""
     made = each_operand(region, either)
     return next((m for m in made if isinstance(m, Reject)), made)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=256)
-def each_operand(region: RegionSpec, either: bool = False) -> tuple[Operand | Reject, Operand | Reject]:
+def each_operand(region: RegionSpec, either: bool = False) -> tuple[TmaOperand | Reject, TmaOperand | Reject]:
     """a and b, each of them or why it has no 16-byte aligned rows."""
     p, _ = gemm.problem(region)
     a, b = region.operands[p.a], region.operands[p.b]
@@ -104,7 +104,7 @@ def each_operand(region: RegionSpec, either: bool = False) -> tuple[Operand | Re
 
 def _operand(
     name: str, index: int, matrix: TensorDesc, mn: Axis, k: Axis, batch: tuple[Axis, ...], either: bool
-) -> Operand | Reject:
+) -> TmaOperand | Reject:
     """Steps of an extent of one mean nothing."""
     if matrix.alignment < TMA_ALIGNMENT:
         return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {TMA_ALIGNMENT}")
@@ -120,7 +120,7 @@ def _operand(
         row = inner * matrix.dtype.itemsize
         apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, TMA_ALIGNMENT) * TMA_ALIGNMENT
         if (step == 1 or inner == 1) and apart >= row and apart % TMA_ALIGNMENT == 0:
-            return Operand(name, index, k_major, (inner, outer), apart, axes, walks)
+            return TmaOperand(name, index, k_major, (inner, outer), apart, axes, walks)
     of_k = "" if either else f" of k, as tensor cores read {matrix.dtype},"
     return Reject(
         "rows",
@@ -156,7 +156,7 @@ def checks(region: RegionSpec) -> Checks:
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
 
 
-def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
+def _summed(tiling: WgmmaTiling, region: RegionSpec) -> Reject | None:
     if promotes(gemm.problem(region)[0].dtype) and not tiling.can_promote:
         return Reject(
             "accumulators",
@@ -168,7 +168,7 @@ def _summed(tiling: Tiling, region: RegionSpec) -> Reject | None:
 # --- variants ---------------------------------------------------------------------------------------------------------
 
 
-def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
+def _narrow(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
     """A group of narrow tiles has to find room, in one product."""
     if tiling.narrow_n:
         p, _ = gemm.problem(region)
@@ -182,7 +182,7 @@ def _narrow(tiling: Tiling, region: RegionSpec) -> Checks:
             )
 
 
-def _wgmma(tiling: Tiling) -> KernelVariant:
+def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
     # column sums are of 64 columns at a time; and divided tiles with these took up to 11 % longer than whole ones
     plain = tiling.columns % ATOM or tiling.narrow_n or tiling.stream
@@ -226,7 +226,7 @@ def _wgmma(tiling: Tiling) -> KernelVariant:
     return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _split(tiling: Tiling) -> KernelVariant:
+def _split(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant that splits k: split_k.py has the other half."""
 
     def accepts(region: RegionSpec) -> Checks:
@@ -239,7 +239,7 @@ def _split(tiling: Tiling) -> KernelVariant:
 
 
 def _launch(
-    tiling: Tiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
+    tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
 ) -> Launch:
     """Of the whole product, or of splits of k."""
     from .wgmma_body import wgmma
@@ -278,7 +278,7 @@ def _launch(
 
 
 def epilogue_arguments(
-    tiling: Tiling, region: RegionSpec, split: gemm_split.KSplit | None
+    tiling: WgmmaTiling, region: RegionSpec, split: gemm_split.KSplit | None
 ) -> tuple[Any, ...]:
     """(The epilogue, and a kernel's arguments behind its maps), of a whole product or of splits of k."""
     _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)

@@ -59,12 +59,12 @@ from .wgmma_scheduler import (
     skipper,
 )
 from .wgmma_store import boxes_of_results, runs_of_results
-from .wgmma_tiling import SWIZZLE_BYTES, WARPGROUP, WARPS, Tiling, boxed, k_tile, left
+from .wgmma_tiling import SWIZZLE_BYTES, WARPGROUP, WARPS, WgmmaTiling, boxed, k_tile, left
 
 
 @functools.cache
 def wgmma(
-    tiling: Tiling,
+    tiling: WgmmaTiling,
     a_k_major: bool,
     b_k_major: bool,
     epilogue: Epilogue,
@@ -166,7 +166,7 @@ def wgmma(
     return kernel
 
 
-def _together(tiling: Tiling) -> tuple[Any, Any, Any]:
+def _together(tiling: WgmmaTiling) -> tuple[Any, Any, Any]:
     """(`cluster_sync()`: barriers are made, and all who use them know; `cluster_join()`: other blocks too, of those that share a tile, who need
     each other at the end only; `rank()`): alone, or in a cluster.
 
@@ -190,7 +190,7 @@ def _together(tiling: Tiling) -> tuple[Any, Any, Any]:
     return device(sync_cluster), nothing, cluster_rank()
 
 
-def _registers(tiling: Tiling) -> tuple[Any, Any]:
+def _registers(tiling: WgmmaTiling) -> tuple[Any, Any]:
     """(`dec_registers()` for the producer, `inc_registers()` for consumers)."""
     if tiling.registers is None:
         nothing = device(lambda: None)
@@ -205,7 +205,7 @@ def _registers(tiling: Tiling) -> tuple[Any, Any]:
 Order = tuple[bool, tuple[int, ...]]
 
 
-def producer(tiling: Tiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
+def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
     """`produce(base, full, maps, walk, sizes)`: one thread asks for K-tile after K-tile, as soon as there is room.
 
     Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it. When the
@@ -274,7 +274,7 @@ def chosen_box(tile_mn: int, k_major: bool, map: int, last_map: int, may_be_last
     return device(choose)
 
 
-def narrow_box(tiling: Tiling, k_major: bool, choose: Any, map: int) -> Any:
+def narrow_box(tiling: WgmmaTiling, k_major: bool, choose: Any, map: int) -> Any:
     """`choose(maps, mn, extent, narrow_tile)`: the same of b, of which narrow tiles may take less."""
     if not (tiling.narrow_n and k_major):
         return device(lambda maps, mn, extent, narrow_tile: choose(maps, mn, extent))
@@ -320,7 +320,7 @@ def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
 
 
 def consumer(
-    tiling: Tiling,
+    tiling: WgmmaTiling,
     a_k_major: bool,
     b_k_major: bool,
     epilogue: Epilogue,

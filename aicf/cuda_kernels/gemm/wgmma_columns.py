@@ -22,7 +22,7 @@ from ..tiles.pairs import PAIR
 from ..tiles.register_tile import EVERYONE
 from ..tiles.tile import column_sums, each, permute
 from .epilogue import Epilogue, places
-from .wgmma_tiling import ADDRESSES, ATOM, WARPS, Tiling, promotes
+from .wgmma_tiling import ADDRESSES, ATOM, WARPS, WgmmaTiling, promotes
 
 EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
 OWN = ATOM // 4  # columns that a thread has of a subtile
@@ -32,7 +32,7 @@ STEPS = 20  # registers that an axis of a batch takes: indices and steps of 64 b
 # --- what is read by column -------------------------------------------------------------------------------------------
 
 
-def preloaded_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
+def preloaded_reads(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[int, ...]:
     """Reads of halves by column, as many as there are registers for."""
     found = tuple(
         k for k, read in enumerate(epilogue.reads)
@@ -41,14 +41,14 @@ def preloaded_reads(tiling: Tiling, epilogue: Epilogue) -> tuple[int, ...]:
     return found[: MOST_WORDS * EIGHT // tiling.columns]
 
 
-def lane_distributed(tiling: Tiling, epilogue: Epilogue, preloaded: tuple[int, ...]) -> bool:
+def lane_distributed(tiling: WgmmaTiling, epilogue: Epilogue, preloaded: tuple[int, ...]) -> bool:
     """Whether there are no registers for all words that are preloaded, beside accumulators of a tile and of a K-tile, and steps of a batch."""
     promoted = tiling.n // 2 if tiling.promoted or promotes(epilogue.dtype) else 0
     left = tiling.spare - promoted - len(preloaded) * tiling.columns // EIGHT
     return len(preloaded) > 0 and left < ADDRESSES + STEPS * epilogue.batch
 
 
-def row_loader(tiling: Tiling, epilogue: Epilogue, preloaded: tuple[int, ...], distributed: bool) -> Any:
+def row_loader(tiling: WgmmaTiling, epilogue: Epilogue, preloaded: tuple[int, ...], distributed: bool) -> Any:
     """`load(tile_coord, member, n, operands)`: all words of the reads that are preloaded, one read's after the other's; or if they are lane-distributed,
     of each 64 columns the lane's pair."""
     if not distributed:
@@ -194,14 +194,14 @@ def shuffler(count: int, preloaded: int) -> Any:
 # --- all that a thread holds ------------------------------------------------------------------------------------------
 
 
-def subtiles(tiling: Tiling) -> tuple[int, int]:
+def subtiles(tiling: WgmmaTiling) -> tuple[int, int]:
     """(Columns of a subtile of 64 rows, accumulators that a thread has of it)"""
     wide = min(ATOM, tiling.columns)
     return wide, wide // 2
 
 
 def in_columns(
-    tiling: Tiling,
+    tiling: WgmmaTiling,
     epilogue: Epilogue,
     width: int,
     columns: tuple[int, ...],

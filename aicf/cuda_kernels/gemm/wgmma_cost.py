@@ -19,7 +19,7 @@ from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 from . import simt as gemm
 from . import split_k as gemm_split
 from .split_k import KSplit
-from .wgmma_tiling import ATOM, OF_C, TMA_ALIGNMENT, Tiling, boxed, k_tile
+from .wgmma_tiling import ATOM, OF_C, TMA_ALIGNMENT, WgmmaTiling, boxed, k_tile
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and
@@ -75,7 +75,7 @@ SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, a
 
 
 def cost(
-    tiling: Tiling,
+    tiling: WgmmaTiling,
     region: RegionSpec,
     device: DeviceSpec,
     split: KSplit | None = None,
@@ -193,7 +193,7 @@ def _moved_bytes(region: RegionSpec) -> int:
     return max(0, region.nbytes - factors - p.count * p.m * p.n * own)
 
 
-def _rate(tiling: Tiling, dtype: DType, share: float) -> float:
+def _rate(tiling: WgmmaTiling, dtype: DType, share: float) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
     halves = dtype in (f16, bf16) and not tiling.promoted
     if tiling.promoted:
@@ -213,7 +213,7 @@ def _straddling(region: RegionSpec) -> float:
     return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
 
 
-def _subtile_us(tiling: Tiling, region: RegionSpec, boxes: int) -> float:
+def _subtile_us(tiling: WgmmaTiling, region: RegionSpec, boxes: int) -> float:
     """For a consumer to finish 64 x 64 results."""
     f = gemm.epilogue_statistics(region)
     come = len(tma_sources(region)) if boxes else 0
@@ -227,7 +227,7 @@ def _column_sums_us(region: RegionSpec) -> float:
     return SUM_SUBTILE_US * (gemm.problem(region)[1].core_input is not None)
 
 
-def staged(tiling: Tiling, region: RegionSpec) -> int:
+def staged(tiling: WgmmaTiling, region: RegionSpec) -> int:
     """How many results leave a box at a time, or operands come: all, if they can and there are registers for it, or none. What
     computes with indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
     stores = gemm.epilogue_statistics(region).stores
@@ -289,7 +289,7 @@ def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def narrow_tiles(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
+def narrow_tiles(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
     """Narrow tiles in a row of tiles: as many as leave least to the busiest multiprocessor, in whole groups."""
     p, _ = gemm.problem(region)
     may = range(
@@ -298,7 +298,7 @@ def narrow_tiles(tiling: Tiling, region: RegionSpec, device: DeviceSpec) -> int:
     return min(may, key=lambda count: busiest_columns(tiling, region, device, count))
 
 
-def busiest_columns(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narrow_tiles: int) -> int:
+def busiest_columns(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, narrow_tiles: int) -> int:
     """Columns of all tiles together of the busiest multiprocessor, with so many narrow tiles in a row, which are the last."""
     p, _ = gemm.problem(region)
     rows, columns, at_once = cdiv(p.m, tiling.m), cdiv(p.n, tiling.n), resident(tiling, device)
@@ -309,7 +309,7 @@ def busiest_columns(tiling: Tiling, region: RegionSpec, device: DeviceSpec, narr
 
 @lru_cache(maxsize=4096)
 def best_split(
-    tiling: Tiling, region: RegionSpec, device: DeviceSpec, register_operand: str = ""
+    tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, register_operand: str = ""
 ) -> tuple[Cost, KSplit]:
     """The number of splits of k that is predicted to be fastest."""
     p, _ = gemm.problem(region)
@@ -321,17 +321,17 @@ def best_split(
     return min(costs, key=lambda pair: pair[0].us)
 
 
-def _usable(tiling: Tiling, device: DeviceSpec) -> int:
+def _usable(tiling: WgmmaTiling, device: DeviceSpec) -> int:
     """Multiprocessors that clusters can be on."""
     return int(device.sms * (QUARTETS if tiling.together > 2 else 1)) // tiling.together * tiling.together
 
 
-def resident(tiling: Tiling, device: DeviceSpec) -> int:
+def resident(tiling: WgmmaTiling, device: DeviceSpec) -> int:
     """Clusters that run at once."""
     return _usable(tiling, device) * tiling.blocks // tiling.together
 
 
-def clusters(tiling: Tiling, region: RegionSpec, register_operand: str = "") -> int:
+def clusters(tiling: WgmmaTiling, region: RegionSpec, register_operand: str = "") -> int:
     """Clusters' worth of tiles: one if there is nothing to do."""
     m, n = mn_extents(region, register_operand)
     return max(1, gemm.problem(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))

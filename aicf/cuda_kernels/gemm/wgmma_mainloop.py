@@ -11,7 +11,7 @@ from ..ptx import commit_products, fence_products, finish_products, multiply_k_t
 from ..ptx.wgmma import ROWS, k_tile_bytes
 from ..tiles.tile import add_tiles, zeros
 from .epilogue import Epilogue
-from .wgmma_tiling import Tiling, promotes
+from .wgmma_tiling import WgmmaTiling, promotes
 
 KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2"}  # that wgmma multiplies elements as
 
@@ -31,7 +31,7 @@ class Mainloop(NamedTuple):
     late: int
 
 
-def mainloop_of(tiling: Tiling, epilogue: Epilogue, a_k_major: bool, b_k_major: bool) -> Mainloop:
+def mainloop_of(tiling: WgmmaTiling, epilogue: Epilogue, a_k_major: bool, b_k_major: bool) -> Mainloop:
     both = kind(epilogue.dtype), kind(epilogue.b_dtype)
     how = _promoted if tiling.promoted or promotes(epilogue.dtype) else _together
     return how(tiling, both, a_k_major, b_k_major)
@@ -41,7 +41,7 @@ def kind(dtype: DType) -> str:
     return KINDS.get(dtype, dtype.name)
 
 
-def _together(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
+def _together(tiling: WgmmaTiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
     """What accumulators hold before the first product of a tile is not read."""
     wait = finish_products(tiling.accumulators)
 
@@ -78,7 +78,7 @@ def _together(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major
     return Mainloop(zeros(tiling.accumulators), device(lambda acc: acc), multiply, device(finish), 1)
 
 
-def _promoted(tiling: Tiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
+def _promoted(tiling: WgmmaTiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
     """64 rows at a time: (accumulators of the tile, room for those of a K-tile). Who shares the tensor cores multiplies while this
     one adds."""
     count, nothing = tiling.n // 2, zeros(tiling.accumulators)

@@ -14,7 +14,7 @@ import numpy as np
 from ..dsl import device, int32, uint32
 from ..ptx import arrive_threads, sync_threads
 from .epilogue import Epilogue
-from .wgmma_tiling import WARPGROUP, Tiling, k_tile
+from .wgmma_tiling import WARPGROUP, WgmmaTiling, k_tile
 
 
 @device
@@ -23,7 +23,7 @@ def over(length, tile):
     return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
 
 
-def placer(tiling: Tiling, batched: bool) -> Any:
+def placer(tiling: WgmmaTiling, batched: bool) -> Any:
     """`place(tile, rows, columns, sizes)`: a tile's row, the first of its columns, its batch coordinate, and its place in a row of narrow ones or
     -1. All tiles of the first matrix, if there may be more, then of the next. Narrow ones are the results' left part, and the last to
     be taken, so that no block has more than one of either than another."""
@@ -49,7 +49,7 @@ def placer(tiling: Tiling, batched: bool) -> Any:
     return device(place_either)
 
 
-def counter(tiling: Tiling) -> Any:
+def counter(tiling: WgmmaTiling) -> Any:
     """`columns(sizes)`: of tiles; with as many narrow ones as `sizes` says, one more for each group of these."""
     tile_n = tiling.n
     if not tiling.narrow_n:
@@ -58,7 +58,7 @@ def counter(tiling: Tiling) -> Any:
     return device(lambda sizes: uint32(over(sizes[1], tile_n) + uint32(sizes[3]) // uint32(narrow_group)))
 
 
-def ender(tiling: Tiling) -> Any:
+def ender(tiling: WgmmaTiling) -> Any:
     """`end(tile_coord, n)`: where the columns of a tile end; its coordinate says whether it is a narrow one."""
     if not tiling.narrow_n:
         return device(lambda tile_coord, n: n)
@@ -242,7 +242,7 @@ def skipper(stages: int) -> Any:
     return device(skip)
 
 
-def ordered_barrier(tiling: Tiling) -> tuple[Any, Any]:
+def ordered_barrier(tiling: WgmmaTiling) -> tuple[Any, Any]:
     """(`wait(turn_group)`, `pass_on(turn_group)`): of two turn groups, one after the other asks for the products of its tile.
 
     It has to: who waits for a stage names the phase by its parity, which is that of the phase before the last as well. And it

@@ -51,12 +51,12 @@ from .wgmma_columns import (
     words_for,
 )
 from .wgmma_scheduler import chosen, ender
-from .wgmma_tiling import ATOM, OF_C, SUBTILE_BYTES, WARPGROUP, WARPS, Tiling
+from .wgmma_tiling import ATOM, OF_C, SUBTILE_BYTES, WARPGROUP, WARPS, WgmmaTiling
 
 SUBTILE = ATOM * 64 // 128  # accumulators that a thread has of a 64 x 64 subtile
 
 
-def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
+def runs_of_results(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
     """(`ask(base, maps, group, member, tile_coord, sizes, operands)`: before a tile's main loop, for what its results are made from;
     `write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity)`, of what `ask` returned and of how
     many tiles were before; `done(member)`)"""
@@ -95,7 +95,7 @@ def runs_of_results(tiling: Tiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
 
 
 def boxes_of_results(
-    tiling: Tiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
+    tiling: WgmmaTiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
     """The same: two subtiles of each result for each warpgroup, so that one is filled while the other leaves; or one, where
     the main loop needs the room. `tma_sources`: reads of the epilogue whose numbers come in boxes; see `source_loader`."""
@@ -170,7 +170,7 @@ def empty_subtiles(slots: int, sync: Any) -> tuple[Any, Any, Any]:
 
 
 def source_loader(
-    tiling: Tiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
+    tiling: WgmmaTiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
     """The same, where subtiles of operands are loaded to where those of results will be: a subtile is free when they are there.
 
@@ -226,7 +226,7 @@ def source_loader(
 # Boxes, as `do(map, at, ready, column, row, batch_coord)`: of one matrix; results also of many, so that none hangs over into the next.
 
 
-def result_storer(tiling: Tiling, epilogue: Epilogue, tma_sources: int) -> Any:
+def result_storer(tiling: WgmmaTiling, epilogue: Epilogue, tma_sources: int) -> Any:
     """`store(maps, at, column, row, tile_coord)`: a subtile of each result. Narrow tiles leave by maps of their own, in which a row is cut into
     theirs, so that what hangs over is outside and not written."""
     stores, narrow_n = len(epilogue.stores), tiling.narrow_n

@@ -46,7 +46,7 @@ def promotes(dtype: DType) -> bool:
 
 
 @dataclass(frozen=True)
-class Tiling:
+class WgmmaTiling:
     """m x n tiles for blocks of a warpgroup that brings and of `consumers` that multiply.
 
     ping_pong  whether consumers are two groups that take tiles in turns, so that one multiplies while the other writes results;
@@ -233,35 +233,35 @@ class Tiling:
 # Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
 # many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
 TILINGS = (
-    Tiling(128, 256, 2),
-    Tiling(128, 256, 2, cluster=2),
-    Tiling(256, 128, 2),
-    Tiling(256, 128, 2, cluster=2),
-    Tiling(128, 192, 2),
-    Tiling(192, 128, 3, registers=(40, 152)),
-    Tiling(192, 128, 3, cluster=2, registers=(40, 152)),
-    Tiling(128, 128, 2),
-    Tiling(128, 128, 2, cluster=2),
-    Tiling(128, 64, 2),
-    Tiling(128, 128, 2, ping_pong=True),
-    Tiling(128, 128, 2, ping_pong=True, cluster=2),
-    Tiling(64, 192, 2, ping_pong=True),
-    Tiling(64, 128, 2, ping_pong=True),
-    Tiling(64, 128, 2, ping_pong=True, cluster=2),
-    Tiling(64, 128, 1, blocks=2, registers=(40, 216)),
-    Tiling(64, 64, 1, blocks=2, registers=None),
-    Tiling(128, 128, 2, cluster_split=2, registers=(56, 224)),
-    Tiling(128, 64, 2, cluster_split=2, registers=(56, 224)),
-    Tiling(64, 128, 1, cluster_split=2, registers=None),
-    Tiling(64, 64, 1, cluster_split=2, registers=None),
-    Tiling(64, 64, 1, cluster_split=4, registers=None),
+    WgmmaTiling(128, 256, 2),
+    WgmmaTiling(128, 256, 2, cluster=2),
+    WgmmaTiling(256, 128, 2),
+    WgmmaTiling(256, 128, 2, cluster=2),
+    WgmmaTiling(128, 192, 2),
+    WgmmaTiling(192, 128, 3, registers=(40, 152)),
+    WgmmaTiling(192, 128, 3, cluster=2, registers=(40, 152)),
+    WgmmaTiling(128, 128, 2),
+    WgmmaTiling(128, 128, 2, cluster=2),
+    WgmmaTiling(128, 64, 2),
+    WgmmaTiling(128, 128, 2, ping_pong=True),
+    WgmmaTiling(128, 128, 2, ping_pong=True, cluster=2),
+    WgmmaTiling(64, 192, 2, ping_pong=True),
+    WgmmaTiling(64, 128, 2, ping_pong=True),
+    WgmmaTiling(64, 128, 2, ping_pong=True, cluster=2),
+    WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216)),
+    WgmmaTiling(64, 64, 1, blocks=2, registers=None),
+    WgmmaTiling(128, 128, 2, cluster_split=2, registers=(56, 224)),
+    WgmmaTiling(128, 64, 2, cluster_split=2, registers=(56, 224)),
+    WgmmaTiling(64, 128, 1, cluster_split=2, registers=None),
+    WgmmaTiling(64, 64, 1, cluster_split=2, registers=None),
+    WgmmaTiling(64, 64, 1, cluster_split=4, registers=None),
 )
 
 # Those that split k as well: few results, long k.
 SPLIT = tuple(t for t in TILINGS if str(t) in {"64x64", "64x128", "128x128"})
 
 # Those that may have narrower tiles too: large products whose last wave is not full.
-MIXED_WIDTHS = (Tiling(128, 128, 2, ping_pong=True, narrow_n=120),)
+MIXED_WIDTHS = (WgmmaTiling(128, 128, 2, ping_pong=True, narrow_n=120),)
 
 # Those that divide tiles evenly among blocks as well.
 STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})

@@ -23,7 +23,7 @@ def _vector(region: RegionSpec) -> bool:
 
 
 @variant("dropout", id="cuda.dropout_philox.v1")
-class Dropout:
+class DropoutPhilox:
     """Four elements per thread and step, from one Philox4x32-10 counter; in vector loads and stores where aligned.
 
     Parallel over groups of four. Bytes: x read once, y written once, no mask. Limit: memory, or for half types the

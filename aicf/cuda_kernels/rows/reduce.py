@@ -33,20 +33,20 @@ KINDS = ("map", "reduce")
 TAKES = ("reduce", "map+reduce", "reduce+map", "map+reduce+map")
 
 
-class Split(NamedTuple):
+class RowSplit(NamedTuple):
     """A reduction of `length` elements as `parts` segments of `chunk`, the last one shorter."""
 
     parts: int
     chunk: int
 
 
-def split(length: int, blocks: int, per_block: int, device: DeviceSpec) -> Split:
+def split(length: int, blocks: int, per_block: int, device: DeviceSpec) -> RowSplit:
     """Enough segments for four blocks per multiprocessor, each at least eight turns of a block; one if that suffices."""
     wanted = min(cdiv(4 * device.sms, max(blocks, 1)), length // (8 * per_block))
     if blocks >= 2 * device.sms or wanted < 2:
-        return Split(1, length)
+        return RowSplit(1, length)
     chunk = cdiv(length, wanted)
-    return Split(cdiv(length, chunk), chunk)
+    return RowSplit(cdiv(length, chunk), chunk)
 
 
 # --- a region as a kernel sees it ---------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def lanes_for(length: int) -> int:
     return min(THREADS, 1 << max(0, (length - 1).bit_length()))
 
 
-def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, Split]:
+def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, RowSplit]:
     rows, length = r.after.numel, r.length
     lanes = lanes_for(length)
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
@@ -273,7 +273,7 @@ class ReduceRows:
 # --- columns ------------------------------------------------------------------------------------------------------------
 
 
-def _column_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, int, Split]:
+def _column_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, int, RowSplit]:
     outer, length, inner = _fitted(r, (False, True, False))[0]
     width = min(32, lanes_for(inner))
     return outer, length, inner, width, split(length, outer * cdiv(inner, width), THREADS // width, device)

@@ -116,7 +116,7 @@ def _uneven(moving: dict[int, tuple[TensorDesc, Shape]], size: int, count: int, 
     return Cut(1, -1, (False,) * count)
 
 
-class Tile(NamedTuple):
+class RowTile(NamedTuple):
     """Threads of a row in a block and of the block, blocks that share a row, runs of neighbours that each thread has at once, and the first of
     these that are inside of every row; and words of registers that all of them take."""
 
@@ -171,7 +171,7 @@ LANES_RATE = 128 * 1.7e3  # elements' instructions of a multiprocessor in a micr
 
 
 def times(
-    region: RegionSpec, tile: Tile, pace: Pace, sms: int = SMS, bandwidth: float = BANDWIDTH
+    region: RegionSpec, tile: RowTile, pace: Pace, sms: int = SMS, bandwidth: float = BANDWIDTH
 ) -> tuple[float, float, float]:
     """(of memory alone, of all blocks in turns, and of that, of meeting in clusters), in microseconds."""
     program = program_of(region)
@@ -239,20 +239,20 @@ def _runs(region: RegionSpec, cut: Cut) -> tuple[int, int]:
     )
 
 
-def _tile(region: RegionSpec, cut: Cut, lanes: int, cluster: int) -> Tile:
+def _tile(region: RegionSpec, cut: Cut, lanes: int, cluster: int) -> RowTile:
     most, least = _runs(region, cut)
     chunks = max(1, cdiv(most, lanes * cluster))
-    return Tile(
+    return RowTile(
         lanes, max(lanes, BLOCK), cluster, cut, chunks, min(chunks, least // (lanes * cluster)), chunks * _run_words(region, cut.width)
     )  # fmt: skip
 
 
-def _best(region: RegionSpec, tiles: list[Tile], pace: Pace) -> Tile | None:
+def _best(region: RegionSpec, tiles: list[RowTile], pace: Pace) -> RowTile | None:
     return min(tiles, key=lambda tile: together(*times(region, tile, pace)[:2]), default=None)
 
 
 @functools.lru_cache(maxsize=1024)
-def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> Tile | None:
+def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTile | None:
     """The best of those that hold a row in registers of a block or of part of it, or of a cluster; None if none can."""
     cut, found = cut_of(region), []
     for cluster in clusters:
@@ -267,26 +267,26 @@ def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> Tile 
     return _best(region, found, RESIDENT_PACE)
 
 
-def clustered(region: RegionSpec) -> Tile | None:
+def clustered(region: RegionSpec) -> RowTile | None:
     return resident_tile(region, CLUSTERS)
 
 
 @functools.lru_cache(maxsize=1024)
-def streamed(region: RegionSpec, clusters: bool) -> Tile:
+def streamed(region: RegionSpec, clusters: bool) -> RowTile:
     """Some words of each thread at once, one after another; several blocks have a row where rows are few."""
     cut = cut_of(region)
     words = _run_words(region, cut.width, all=True)
     chunks = max(1, STREAMED_WORDS // words)
     some = [
-        Tile(MOST_LANES, MOST_LANES, c, cut, chunks, 0, chunks * words) for c in (1, *CLUSTERS * clusters)
+        RowTile(MOST_LANES, MOST_LANES, c, cut, chunks, 0, chunks * words) for c in (1, *CLUSTERS * clusters)
     ]
     best = _best(region, some, STREAMED)
     assert best is not None
     return best
 
 
-def serial(region: RegionSpec) -> Tile:
+def serial(region: RegionSpec) -> RowTile:
     """A thread for a row."""
     program = program_of(region)
     cut = Cut(1, -1, (False,) * (len(program.loads) + len(program.stores)))
-    return Tile(1, BLOCK, 1, cut, 1, 0, _run_words(region, 1, all=True))
+    return RowTile(1, BLOCK, 1, cut, 1, 0, _run_words(region, 1, all=True))

@@ -20,7 +20,7 @@ from .row_tiles import (
     RESIDENT_PACE,
     STREAMED,
     Pace,
-    Tile,
+    RowTile,
     clustered,
     program_of,
     resident_tile,
@@ -76,7 +76,7 @@ def _fast(region: RegionSpec) -> bool:
     return all(t.dtype in HALVES for t in region.results)
 
 
-def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, pace: Pace) -> Cost:
+def _cost(region: RegionSpec, device: DeviceSpec, tile: RowTile, pace: Pace) -> Cost:
     """Memory's time, and what blocks take in turns beyond it: see row_tiles."""
     program = program_of(region)
     memory, turns, cluster_sync = times(region, tile, pace, device.sms, device.bandwidth)
@@ -92,7 +92,7 @@ def _cost(region: RegionSpec, device: DeviceSpec, tile: Tile, pace: Pace) -> Cos
     return Cost({"launch": device.launch_us, **{name: us for name, us in terms.items() if us > 0}})
 
 
-def _launch(region: RegionSpec, device: DeviceSpec, tile: Tile, resident: bool) -> list[Launch]:
+def _launch(region: RegionSpec, device: DeviceSpec, tile: RowTile, resident: bool) -> list[Launch]:
     from ..tiles.index import walk_of
     from .rows_body import Rows, rows
 
@@ -139,7 +139,7 @@ def _given(strides: tuple[Shape, ...]) -> tuple[Num, ...]:
     return tuple(Num(s) for steps in strides for s in steps[:-1] if s not in (0, 1))
 
 
-def _tiled(region: RegionSpec, tile: Tile | None, where: str) -> Checks:
+def _tiled(region: RegionSpec, tile: RowTile | None, where: str) -> Checks:
     """That a row finds room."""
     program = program_of(region)
     yield at_least("columns", program.length, 1)
@@ -220,7 +220,7 @@ class RowsStreamed:
         return _launch(region, device, _streamed(region, device), False)
 
 
-def _streamed(region: RegionSpec, device: DeviceSpec) -> Tile:
+def _streamed(region: RegionSpec, device: DeviceSpec) -> RowTile:
     return streamed(region, device.missing(NEEDED) is None)
 
 

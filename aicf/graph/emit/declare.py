@@ -13,9 +13,6 @@ from ...errors import VerifyError
 from ...ir import Check, Initializer, Role, Value
 from ...types import DType, TensorSpec, f32, i64
 
-if TYPE_CHECKING:
-    from .builder import Builder
-
 
 @dataclass(frozen=True)
 class Constant:
@@ -28,7 +25,7 @@ class Constant:
 class Declarations:
     """The part of an emitter that names things. A name is that of the layers it is declared in, and its own: `0.inner.weight`."""
 
-    builder: Builder
+    builder: Any  # the Builder that it emits into
     device: str
 
     def __init__(self) -> None:

@@ -1,0 +1,46 @@
+"""How matrix products by mma.sync divide their work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...device.spec import DeviceSpec
+
+ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
+
+
+@dataclass(frozen=True)
+class MmaTiling:
+    """A block of warps_m x warps_n warps computes an m x n tile.
+
+    tile_k  extent of a K-tile
+    stages  K-tiles in shared memory, all but one of them on their way
+    blocks  for each multiprocessor: registers are limited for them
+    """
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    tile_k: int
+    stages: int
+    blocks: int
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.tile_k}"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def accumulators(self) -> int:
+        """Of a thread."""
+        return self.m * self.n // self.threads
+
+    def shared(self, itemsize: int) -> int:
+        return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * itemsize
+
+    def resident(self, itemsize: int, device: DeviceSpec) -> int:
+        """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
+        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared(itemsize) + 1024)))

@@ -1,0 +1,68 @@
+"""Names and imports of the package, read from its source: one class a name, and no circle of modules."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import aicf
+
+ROOT = Path(aicf.__file__).parent
+FILES = {
+    ".".join(("aicf", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): p
+    for p in ROOT.rglob("*.py")
+    if "examples" not in p.parts
+}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+PUBLIC = {"Linear"}  # a layer, and a schedule of learning rates: both are called what PyTorch calls them
+
+
+def test_a_class_s_name_is_one_class():
+    found = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(module)
+    assert len(found) > 200
+    assert {name: where for name, where in found.items() if len(where) > 1 and name not in PUBLIC} == {}
+
+
+def imported(module: str) -> set[str]:
+    """Modules of aicf's that are imported with it, those for type checkers included, and none that a function imports when it runs."""
+    tree, path = TREES[module], FILES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    late = {id(inner) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for inner in ast.walk(f)}
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in late:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            inside = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {name if name in TREES else base for name in inside}
+    return (found & set(TREES)) - {module}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    edges = {module: imported(module) for module in TREES}
+    assert sum(map(len, edges.values())) > 800
+    while leaves := [m for m, targets in edges.items() if not targets & set(edges)]:
+        for module in leaves:
+            del edges[module]
+    assert {m: sorted(t & set(edges)) for m, t in edges.items()} == {}
+
+
+def test_bodies_of_kernels_import_no_variants():
+    """Who builds kernels knows their bodies; a body knows what it is made of, and not who chooses it."""
+    family = "aicf.cuda_kernels."
+    variants = {m for m in TREES if f"{m}_body" in TREES}
+    wrong = {
+        m: sorted(imported(m) & variants)
+        for m in TREES
+        if m.startswith(family) and m.endswith("_body") and imported(m) & variants
+    }
+    assert len(variants) > 12 and wrong == {}
