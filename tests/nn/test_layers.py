@@ -252,3 +252,22 @@ def test_a_swiglu_has_as_many_weights_as_an_mlp():
     assert model.summary().parameters == 3 * 768 * 2048
     with pytest.raises(VerifyError):
         nn.SwiGLU(768, -1)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
+@pytest.mark.parametrize("device", ["h200", "a100"])
+def test_every_layer_has_kernels_on_a_gpu(device, dtype):
+    """Forward and backward, without a GPU at hand."""
+    made: list[tuple[Any, tuple[int, ...]]] = [(make(), (8, 64, 6)) for make, _, _ in LAYERS.values()]
+    made += [
+        (nn.RoPE(16), (2, 4, 33, 16)),
+        (nn.RoPE(16, interleaved=True), (33, 16)),
+        (nn.Dropout(0.5), (8, 64, 6)),
+    ]
+    for layer, shape in made:
+        model = nn.Model({"x": aicf.TensorSpec(shape, dtype)}, Moved(layer))
+        explained = aicf.explain_for(model, device, "grad", loss=nn.MeanSquaredError())
+        chosen = [region.kernel_id for region in explained.regions if region.kernel_id]
+        assert chosen and all(kernel.startswith("cuda.") for kernel in chosen), chosen
+    model = nn.Model({"ids": aicf.TensorSpec((8, 64), i32)}, nn.Embedding(50, 16, dtype))
+    assert aicf.explain_for(model, device, "grad", loss=nn.MeanSquaredError()).regions
