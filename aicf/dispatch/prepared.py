@@ -315,8 +315,8 @@ def _start(
         if isinstance(arg, TensorMap):
             maps.append((at, engine.describe(arg)))
         tensor = arg.source if isinstance(arg, TensorMap) else arg
-        if isinstance(tensor, Work):
-            fill.append((at, work[0], work[1] + tensor.offset))
-        else:
-            fill.append((at, *(ins if isinstance(tensor, In) else outs)[tensor.index]))
+        which, offset = (
+            work if isinstance(tensor, Work) else (ins if isinstance(tensor, In) else outs)[tensor.index]
+        )
+        fill.append((at, which, offset + tensor.offset))
     return KernelStart(start.kernel, start.on_streams, list(start.args), tuple(fill), tuple(maps))

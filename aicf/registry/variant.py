@@ -44,16 +44,18 @@ Floor = Callable[[RegionSpec, DeviceSpec], float]
 
 @dataclass(frozen=True)
 class In:
-    """Pointer to the region's i-th operand."""
+    """Pointer to the region's i-th operand, `offset` bytes from its start."""
 
     index: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
 class Out:
-    """Pointer to the region's i-th result."""
+    """Pointer to the region's i-th result, `offset` bytes from its start."""
 
     index: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Table:
     """Pointer to numbers in device memory, 64 bits each, pointers among them: for what does not fit a kernel's parameters.
 
     Filled when a launch is bound, and kept as long as it is. For regions of several ops only: a call of one op binds nothing.
+    Its pointers are to where tensors start.
     """
 
     entries: tuple[In | Out | Num, ...]

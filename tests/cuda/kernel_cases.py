@@ -181,6 +181,23 @@ def logsumexp(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> Regio
 
 ROW_TOLERANCE = {f32: 1e-5, f16: 1e-3, bf16: 8e-3}  # results are rounded, sums are not
 
+LINEAR_LOSS, LINEAR_LOSS_GRAD = (f"cuda.linear_cross_entropy{of}_chunks.v1" for of in ("", "_grad"))
+
+
+def linear_loss(
+    rows: int, classes: int, k: int, dtype: DType = f32, labels: DType = i64, **attrs: Any
+) -> RegionSpec:
+    x, weight = desc((rows, k), dtype), desc((classes, k), dtype)
+    return region("linear_cross_entropy", x, weight, desc((rows,), labels), **attrs)
+
+
+def linear_loss_grad(
+    rows: int, classes: int, k: int, dtype: DType = f32, labels: DType = i64, **attrs: Any
+) -> RegionSpec:
+    x, weight, row = desc((rows, k), dtype), desc((classes, k), dtype), (rows,)
+    return region("linear_cross_entropy_grad", row, x, weight, desc(row, labels), row, **attrs)
+
+
 # One region for each variant, compiled for every architecture.
 FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
@@ -207,6 +224,8 @@ FIRST = [
     Case("cuda.gemv_mma.v1", gemm(12, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), 2e-3),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, precision=Precision.tf32), e)
       for v, e in TF32S.items()),
+    Case(LINEAR_LOSS, linear_loss(300, 1000, 72, f16)),
+    Case(LINEAR_LOSS_GRAD, linear_loss_grad(300, 1000, 72, f16), 4e-3),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
@@ -435,6 +454,27 @@ def _losses() -> list[Case]:
     return [*cases, Case("cuda.check_labels.v1", deep)]
 
 
+def _linear_losses() -> list[Case]:
+    """One chunk, and several of rows and of classes; widths that no vector divides; of the gradient, a chunk's c and the last one's type."""
+    cases = []
+    for rows, classes, k in (
+        (4, 7, 5),
+        (1, 1, 1),
+        (130, 257, 64),
+        (700, 50257, 40),
+        (700, 50304, 64),
+        (0, 9, 4),
+        (5, 9, 0),
+    ):
+        for t, near in ((f32, 2e-5), (f16, 4e-3), (bf16, 3e-2)):
+            for asked in ({}, {"ignore_index": 0, "label_smoothing": 0.1, "z_loss": 0.01}):
+                cases += [
+                    Case(LINEAR_LOSS, linear_loss(rows, classes, k, t, **asked), 2e-5),
+                    Case(LINEAR_LOSS_GRAD, linear_loss_grad(rows, classes, k, t, **asked), near),
+                ]
+    return cases
+
+
 def _indexing() -> list[Case]:
     """Sizes that a tile, a block of rows and a pass over the indices do not divide; rows that many updates are for; empty ones."""
     cases = []
@@ -561,6 +601,7 @@ MORE = (
     + _reductions()
     + _places()
     + _losses()
+    + _linear_losses()
     + _indexing()
     + _rows()
     + _memory()

@@ -341,7 +341,8 @@ def host_arguments(
             pointer.words = words  # as long as it is pointed at
             yield pointer
         else:
-            yield ctypes.c_void_p((arrays_in if isinstance(arg, In) else arrays_out)[arg.index].ctypes.data)
+            array = (arrays_in if isinstance(arg, In) else arrays_out)[arg.index]
+            yield ctypes.c_void_p(array.ctypes.data + arg.offset)
 
     return list(of(launch.args))
 

@@ -234,9 +234,10 @@ class Start:
                 continue
             tensor = arg.source if isinstance(arg, TensorMap) else arg
             if isinstance(tensor, Work):
-                pointer = workspace + tensor.offset
+                pointer = workspace
             else:
                 pointer = ins[tensor.index] if isinstance(tensor, In) else outs[tensor.index]
+            pointer += tensor.offset
             args[at] = describe(arg).at(pointer) if isinstance(arg, TensorMap) else pointer
         return args
 

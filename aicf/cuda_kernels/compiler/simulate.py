@@ -34,7 +34,11 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
             assert workspace is not None, "this launch uses a workspace"
             return workspace[arg.offset :].view(arg.dtype.numpy)
         memory = (arrays_in if isinstance(arg, In) else arrays_out)[arg.index]
-        return memory.reshape(-1) if memory.flags.c_contiguous else _refuse(memory)
+        return (
+            memory.reshape(-1)[arg.offset // memory.itemsize :]
+            if memory.flags.c_contiguous
+            else _refuse(memory)
+        )
 
     with np.errstate(all="ignore"):
         kernel = cuda.jit(materialise(launch.body))
