@@ -29,7 +29,7 @@ from aicf.cuda_kernels.gemm import linear_loss as chunks
 from aicf.device.spec import DeviceSpec, preset
 from aicf.registry.variant import In, Out, TensorMap, Work
 from aicf.rows import RegionSpec
-from aicf.types import bf16, f16, f32, i32
+from aicf.types import Precision, bf16, f16, f32, i32
 
 H200 = preset("h200")
 TINY = DeviceSpec("tiny", "cuda", (7, 5), frozenset(), 2, 1000.0, {"f32": 20.0})
@@ -148,6 +148,15 @@ def test_a_hopper_takes_its_own_kernels_for_halves_and_the_products_are_most_of_
     flops = 3 * 2 * 8192 * 50304 * 768
     assert products > 0.7 * sum(terms.values())
     assert sum(terms.values()) < 3 * flops / H200.tflops["bf16"] * 1e-6
+
+
+@pytest.mark.parametrize("name, make", BOTH, ids=["loss", "gradient"])
+def test_f32_goes_to_tensor_cores_where_precision_allows_it(name, make):
+    exact, rounded = (
+        VARIANTS[name].cost(make(4096, 32000, 512, precision=p), H200) for p in (Precision.exact, Precision.tf32)
+    )  # fmt: skip
+    assert any("fma" in kernel for kernel in exact.terms) and not any("fma" in k for k in rounded.terms)
+    assert rounded.us < exact.us / 3
 
 
 def test_the_prediction_grows_with_what_there_is():
