@@ -242,6 +242,11 @@ for _schema in (attention, attention_grad):
     _schema.normalizer(_default_scale)
 
 
+attention_grad.draws(
+    lse=lambda rng, shape, shapes: rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1))
+)
+
+
 def _sample(q, k, dv=None, mask=None, **attrs):
     v = k if dv is None else (*k[:-1], dv)
     out = (*q[:-1], v[-1])

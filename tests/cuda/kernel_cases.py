@@ -179,6 +179,32 @@ def logsumexp(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> Regio
     return region("logsumexp", desc(shape, dtype), axis=axis)
 
 
+def attention(q: Sequence[int], k: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None, dtype: DType = f32,
+              alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
+    own = [desc(x, dtype, alignment=alignment) for x in (q, k, (*k[:-1], k[-1] if dv is None else dv))]
+    return region("attention", *own, None if mask is None else desc(mask, DType.bool), **attrs)
+
+
+def attention_grad(q: Sequence[int], k: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None, dtype: DType = f32,
+                   alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
+    v = (*k[:-1], k[-1] if dv is None else dv)
+    out = (*q[:-1], v[-1])
+    own = [desc(x, dtype, alignment=alignment) for x in (out, q, k, v, out)]
+    return region(
+        "attention_grad", *own, desc(q[:-1]), None if mask is None else desc(mask, DType.bool), **attrs
+    )
+
+
+ATTENTION, ATTENTION_GRAD = "cuda.attention_plain.v1", "cuda.attention_grad_plain.v1"
+
+
+def both_attentions(*shapes: Any, tolerance: float = 2e-5, **asked: Any) -> list[Case]:
+    return [
+        Case(ATTENTION, attention(*shapes, **asked), tolerance),
+        Case(ATTENTION_GRAD, attention_grad(*shapes, **asked), 5 * tolerance),
+    ]
+
+
 ROW_TOLERANCE = {f32: 1e-5, f16: 1e-3, bf16: 8e-3}  # results are rounded, sums are not
 
 LINEAR_LOSS, LINEAR_LOSS_GRAD = (f"cuda.linear_cross_entropy{of}_chunks.v1" for of in ("", "_grad"))
@@ -244,6 +270,9 @@ FIRST = [
     Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
     Case(CLUSTER, softmax_grad((30, 16385), f16), ROW_TOLERANCE[f16]),
     Case(SERIAL, softmax((30, 40, 50), axis=1)),
+    *both_attentions((6, 130, 128), (2, 200, 128), causal=True),
+    *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
+    *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
@@ -544,6 +573,25 @@ def _rows() -> list[Case]:
     return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]
 
 
+def _attentions() -> list[Case]:
+    """Tiles that are full and not, of one head and of several; head sizes of one block and of more; every mask; nothing at all."""
+    made = []
+    for q, k, asked in (
+        ((1, 1, 1), (1, 1, 1), {}), ((2, 64, 64), (2, 64, 64), {"causal": True}), ((3, 65, 3), (3, 63, 3), {"causal": True}),
+        ((2, 4, 1, 64), (2, 1, 300, 64), {"causal": True}), ((4, 37, 8), (2, 129, 8), {"causal": True, "dv": 130}),
+        ((8, 50, 80), (2, 50, 80), {"causal": True}), ((2, 300, 256), (1, 300, 256), {"causal": True, "window": 70}),
+        ((1, 129, 200), (1, 257, 200), {"window": 5, "scale": 0.3, "dv": 4}), ((2, 200, 64), (2, 70, 64), {"causal": True}),
+        ((2, 70, 32), (2, 200, 32), {"softcap": 3.0, "causal": True}), ((2, 4, 70, 8), (2, 2, 90, 8), {"mask": (2, 1, 70, 90)}),
+        ((2, 3, 4, 70, 8), (2, 3, 2, 90, 8), {"mask": (90,), "causal": True}), ((2, 70, 4), (2, 90, 4), {"mask": (2, 70, 1)}),
+        ((2, 0, 8), (2, 5, 8), {}), ((2, 5, 8), (2, 0, 8), {}), ((0, 5, 8), (0, 5, 8), {}), ((2, 5, 0), (2, 7, 0), {"dv": 3}),
+        ((2, 5, 3), (2, 7, 3), {"dv": 0}), ((2, 70, 64), (2, 70, 64), {"alignment": 2}),
+    ):  # fmt: skip
+        for t, tolerance in ((f32, 2e-5), (f16, 2e-3), (bf16, 2e-2)):
+            if "alignment" not in asked or t is not f32:
+                made += both_attentions(q, k, dtype=t, tolerance=tolerance, **asked)
+    return made
+
+
 def _memory() -> list[Case]:
     strided = "cuda.elementwise_strided.v1"
     cases = [Case(strided, region("bias_add", shape, (length,)))
@@ -604,6 +652,7 @@ MORE = (
     + _linear_losses()
     + _indexing()
     + _rows()
+    + _attentions()
     + _memory()
 )
 

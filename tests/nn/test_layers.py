@@ -263,6 +263,7 @@ def test_every_layer_has_kernels_on_a_gpu(device, dtype):
         (nn.RoPE(16), (2, 4, 33, 16)),
         (nn.RoPE(16, interleaved=True), (33, 16)),
         (nn.Dropout(0.5), (8, 64, 6)),
+        (nn.MultiHeadAttention(64, 4, 2, window=20, rope=100.0), (2, 33, 64)),
     ]
     for layer, shape in made:
         model = nn.Model({"x": aicf.TensorSpec(shape, dtype)}, Moved(layer))

@@ -1,0 +1,218 @@
+"""attention_grad in f32 on CUDA cores: dq by tiles of queries, then dk and dv by tiles of keys. No atomics: sums have one order."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...types import f32
+from ..dsl import cuda, device, float32, int32
+from ..tiles.element import getter, putter
+from ..tiles.fragment import fragment
+from ..tiles.register_tile import map_tile, unrolled
+from ..tiles.tile import zeros
+from .plain_body import QUARTERS, ZERO, place
+from .tile_products import (
+    ALIGNMENT,
+    BLOCKS_PER_SM,
+    EACH,
+    INFINITY,
+    NOTHING,
+    OWN_COLUMNS,
+    OWN_ROWS,
+    SIDE,
+    STAGE,
+    THREADS,
+    TILE,
+    WEIGHTS,
+    AttentionForm,
+    cap_scores,
+    key_bounds,
+    mask_rows,
+    of_four,
+    reach,
+    result_storer,
+    score_product,
+    visible,
+    weight_storer,
+    weighted_sum,
+)
+
+ALL = tuple(range(EACH * EACH))
+ONE = np.float32(1)
+
+
+@functools.cache
+def weigh(masked: bool, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
+    """`run(scores, lse, lows, highs, mask_rows, (first key, mask, steps))`: exp(score - lse), 0 where masked.
+
+    queries, keys  of each of a thread's scores, which of its queries and which of its keys it is of
+    """
+    seen = visible(masked)
+
+    def one(score, lse, low, high, mask_row, key, env):
+        if seen(env[0] + key, low, high, mask_row, (env[1], env[2])):
+            return float32(math.exp(score - lse))
+        return ZERO
+
+    run = unrolled(one, (ALL, *[queries] * 4), tuple((key,) for key in keys), "float32")
+    return device(lambda scores, lse, lows, highs, rows, env: run((scores, lse, lows, highs, rows), env))
+
+
+@functools.cache
+def differentiate(capped: bool, queries: tuple[int, ...]) -> Any:
+    """`run(weights, scores, products, delta, softcap)`: gradients of scaled scores; products are of dout and v."""
+
+    def slope(weight, score, product, delta, softcap):
+        return weight * (product - delta)
+
+    def capped_slope(weight, score, product, delta, softcap):
+        share = score / softcap
+        return weight * (product - delta) * (ONE - share * share)
+
+    run = unrolled(capped_slope if capped else slope, (ALL, ALL, ALL, queries), (), "")
+    return device(lambda weights, scores, products, delta, cap: run((weights, scores, products, delta), cap))
+
+
+def log_sums() -> Any:
+    """`of(row, (lse, first element, rows))`: lse of four rows from this one on; infinity for what is no row, or has no weights."""
+    get = getter(f32)
+
+    def one(row, env):
+        x = get(env[0], env[1] + row) if row < env[2] else NOTHING
+        return x if x != NOTHING else INFINITY
+
+    return of_four(one)
+
+
+def deltas() -> Any:
+    """The same of delta; 0 for what is no row."""
+    get = getter(f32)
+    return of_four(lambda row, env: get(env[0], env[1] + row) if row < env[2] else ZERO)
+
+
+@functools.cache
+def query_gradient(form: AttentionForm) -> Callable[..., None]:
+    """dq: a block per tile of 64 queries and `columns` columns, over the tiles of keys that they attend to. First it leaves
+    delta = sum(dout * out) of its queries, for `key_gradients` too.
+    """
+    dtype, width, columns = form.dtype, form.width, form.columns
+    product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
+    store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
+    bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
+    weights_of, slopes = weigh(form.masked, OWN_ROWS, OWN_COLUMNS), differentiate(form.capped, OWN_ROWS)
+    logs_of, read_four, get, put = log_sums(), fragment(1, EACH, 0), getter(form.dtype), putter(f32)
+    count = EACH * columns // SIDE
+    start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
+
+    def kernel(dout, q, k, v, out, lse, mask, delta, dq, sizes, grid, limits, scales, steps):
+        weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
+        stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
+        partial = cuda.shared.array(THREADS, float32)
+        shared_delta = cuda.shared.array(TILE, float32, ALIGNMENT)
+        thread = int32(cuda.threadIdx.x)
+        head, tile, part = place(sizes, grid[0], grid[1])
+        keys, d, dv = sizes[1], sizes[5], sizes[6]
+        rows, first = sizes[0] * sizes[3], tile * TILE
+        if head < sizes[4] and first < rows:
+            row, left, column = int32(first + thread // SIDE * EACH), int32(rows - first), part * columns
+            from_rows, from_keys = np.int64(head) * rows, np.int64(head) * keys
+            total, at = ZERO, (from_rows + first + thread % TILE) * dv
+            if thread % TILE < left:
+                for i in range(thread // TILE, dv, QUARTERS):
+                    total += get(dout, at + i) * get(out, at + i)
+            partial[thread] = total
+            cuda.syncthreads()
+            if thread < TILE:
+                for i in range(1, QUARTERS):
+                    total += partial[thread + i * TILE]
+                shared_delta[thread] = total
+                if part == 0 and thread < left:
+                    put(delta, from_rows + first + thread, total)
+            cuda.syncthreads()
+            own_delta = read_four(shared_delta, thread // SIDE * EACH)
+            own_lse = logs_of(row, (lse, from_rows, rows))
+            lows, highs = bounds(row, (sizes, limits))
+            masks = rows_of_mask(row, (head, sizes, steps))
+            low, high = reached(first, rows, sizes, limits)
+            acc, key = start, int32(low // TILE * TILE)
+            while key <= high:
+                key_at, k_left = from_keys + key, int32(keys - key)
+                s = product(q, k, ((from_rows + first) * d, key_at * d, left, k_left), d, stage, thread)
+                g = product(dout, v, ((from_rows + first) * dv, key_at * dv, left, k_left), dv, stage, thread)
+                s = cap(s, scales)
+                p = weights_of(
+                    s, own_lse, lows, highs, masks, (int32(key + thread % SIDE * EACH), mask, steps)
+                )
+                store(weights, thread, slopes(p, s, g, own_delta, scales[1]))
+                acc = sums(acc, weights, k, (key_at * d + column, k_left, d - column), d, stage, thread)
+                key += TILE
+            to = (from_rows + first) * d + column
+            finish(scale(acc, scales[0]), (dq, to, left, d - column, d), thread)
+
+    kernel.__name__ = f"attention_dq{form}"
+    kernel.blocks_per_sm = BLOCKS_PER_SM
+    return kernel
+
+
+@functools.cache
+def key_gradients(form: AttentionForm) -> Callable[..., None]:
+    """dk and dv: a block per tile of 64 keys and `columns` columns of both, over the tiles of queries that attend to them.
+
+    Scores are of keys by queries here, so that weights and their gradients multiply the rows of dout and q.
+    """
+    dtype, width, columns = form.dtype, form.width, form.columns
+    product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
+    store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
+    bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
+    weights_of, slopes = weigh(form.masked, OWN_COLUMNS, OWN_ROWS), differentiate(form.capped, OWN_COLUMNS)
+    logs_of, deltas_of = log_sums(), deltas()
+    count = EACH * columns // SIDE
+    start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
+
+    def kernel(dout, q, k, v, lse, mask, delta, dk, dv_, sizes, grid, limits, scales, steps):
+        weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
+        stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
+        thread = int32(cuda.threadIdx.x)
+        head, tile, part = place(sizes, grid[0], grid[1])
+        keys, d, dv = sizes[1], sizes[5], sizes[6]
+        rows, key = (
+            sizes[0] * sizes[3],
+            (grid[0] - 1 - tile) * TILE,
+        )  # causal masks leave early keys the most queries
+        if head < sizes[4] and key < keys:
+            k_left, column = int32(keys - key), part * columns
+            from_rows, key_at = np.int64(head) * rows, np.int64(head) * keys + key
+            acc_k, acc_v = start, start
+            first = int32(0)
+            while first < rows:
+                low, high = reached(first, rows, sizes, limits)
+                if low < key + TILE and high >= key:
+                    row_at, left = from_rows + first, int32(rows - first)
+                    row = int32(first + thread % SIDE * EACH)
+                    s = product(k, q, (key_at * d, row_at * d, k_left, left), d, stage, thread)
+                    g = product(v, dout, (key_at * dv, row_at * dv, k_left, left), dv, stage, thread)
+                    s = cap(s, scales)
+                    own_lse = logs_of(row, (lse, from_rows, rows))
+                    own_delta = deltas_of(row, (delta, from_rows, rows))
+                    lows, highs = bounds(row, (sizes, limits))
+                    masks = rows_of_mask(row, (head, sizes, steps))
+                    mine = int32(key + thread // SIDE * EACH)
+                    p = weights_of(s, own_lse, lows, highs, masks, (mine, mask, steps))
+                    store(weights, thread, p)
+                    acc_v = sums(
+                        acc_v, weights, dout, (row_at * dv + column, left, dv - column), dv, stage, thread
+                    )
+                    store(weights, thread, slopes(p, s, g, own_delta, scales[1]))
+                    acc_k = sums(acc_k, weights, q, (row_at * d + column, left, d - column), d, stage, thread)
+                first = int32(first + TILE)
+            finish(scale(acc_k, scales[0]), (dk, key_at * d + column, k_left, d - column, d), thread)
+            finish(acc_v, (dv_, key_at * dv + column, k_left, dv - column, dv), thread)
+
+    kernel.__name__ = f"attention_dkv{form}"
+    kernel.blocks_per_sm = BLOCKS_PER_SM
+    return kernel

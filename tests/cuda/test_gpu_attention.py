@@ -1,0 +1,76 @@
+"""Attention on a GPU: bits that repeat, numbers at the edge of f32, queries that may attend to nothing. Its cases are in kernel_cases.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_cases import ATTENTION, ATTENTION_GRAD, Case, attention, attention_grad, operands_for
+from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401
+
+from aicf.types import f16, f32
+
+pytestmark = pytest.mark.gpu
+
+
+def by_formula(q, k, v, seen):
+    """out and lse in float64, of heads that have keys of their own; keys that a query may not attend to are not looked at."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    out, lse = np.zeros((*q.shape[:2], v.shape[-1])), np.full(q.shape[:2], -np.inf)
+    for h, i in np.ndindex(*q.shape[:2]):
+        with np.errstate(all="ignore"):
+            s = k[h, seen[i]] @ q[h, i] / np.sqrt(q.shape[-1])
+            if s.size:
+                p = np.exp(s - s.max())
+                out[h, i], lse[h, i] = p @ v[h, seen[i]] / p.sum(), s.max() + np.log(p.sum())
+    return out, lse
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("dtype", [f32, f16], ids=str)
+@pytest.mark.parametrize("kind, make", [(ATTENTION, attention), (ATTENTION_GRAD, attention_grad)])
+def test_equal_launches_have_equal_bits(gpu, kind, make, dtype):  # noqa: F811
+    case = Case(kind, make((8, 700, 64), (2, 900, 64), causal=True, dtype=dtype))
+    operands = operands_for(case)
+    first, again = ([x.tobytes() for x in launch_case(gpu, case, operands.memory)] for _ in range(2))
+    assert first == again
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("spread", [1.0, 30.0, 1e15])
+def test_scores_of_any_size(gpu, spread):  # noqa: F811
+    case = Case(ATTENTION, attention((2, 70, 8), (2, 150, 8), causal=True))
+    q, k, v = operands_for(case).arrays
+    q, k = (np.float32(spread) * x for x in (q, k))
+    out, lse = launch_case(gpu, case, [q, k, v])
+    seen = np.arange(150) <= np.arange(70)[:, None] + 80
+    want, want_lse = by_formula(q, k, v, seen)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-3)
+    near = 1e-5 if spread == 1.0 else 1e-2
+    np.testing.assert_allclose(out, want, rtol=near, atol=near)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_stays_with_the_queries_that_meet_it(gpu, value):  # noqa: F811
+    case = Case(ATTENTION, attention((2, 70, 8), (2, 70, 8), causal=True))
+    q, k, v = (x.copy() for x in operands_for(case).arrays)
+    k[0, 50, 1] = q[1, 60, 0] = value
+    out, lse = launch_case(gpu, case, [q, k, v])
+    want, want_lse = by_formula(q, k, v, np.tri(70, dtype=np.bool_))
+    assert np.isnan(want[1, 60]).all() and not np.isnan(want[0, :50]).any()
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.spec("F2")
+def test_a_query_that_may_attend_to_nothing_has_zeros_and_no_gradient(gpu):  # noqa: F811
+    seen = np.random.default_rng(0).random((70, 90)) < 0.5
+    seen[[3, 65]] = False
+    case = Case(ATTENTION, attention((2, 70, 8), (2, 90, 8), mask=(70, 90)))
+    q, k, v, _ = operands_for(case).arrays
+    out, lse = launch_case(gpu, case, [q, k, v, seen])
+    assert not out[:, [3, 65]].any() and (lse[:, [3, 65]] == -np.inf).all()
+    grad = Case(ATTENTION_GRAD, attention_grad((2, 70, 8), (2, 90, 8), mask=(70, 90)))
+    dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float32)
+    dq, dk, dv = launch_case(gpu, grad, [dout, q, k, v, out, lse, seen])
+    assert not dq[:, [3, 65]].any() and all(np.isfinite(x).all() for x in (dq, dk, dv))
