@@ -244,6 +244,10 @@ class _RowReader:
             for axis, follows in enumerate(access.axes):
                 if shape[axis] == 1:
                     continue
+                if follows >= 0 and t not in self.position and shape[axis] != extents[follows]:
+                    raise Unreadable(
+                        "access", f"{op.kind} reads a part of {tensors[t]}, which the region makes"
+                    )
                 if follows >= 0 and extents[follows] != 1:
                     self._same((at, axis), (result, follows))
                 elif t not in self.position:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 import aicf
 from aicf import nn
 from aicf.device.spec import preset
-from aicf.graph.compile import compile
+from aicf.graph.compile import compile, explain_for
 from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.ir import EXTERNAL
 from aicf.registry.select import Selector
 from aicf.registry.variant import structure
+from aicf.rows.row_program import RowProgram, read_rows
+from aicf.rows.steps import expanded
 
 from .chains import graph_of, model_of, rows_of
 from .dags import exact
@@ -298,3 +302,35 @@ def test_a_norm_of_one_element_reads_as_a_reduction_and_still_has_two_operands()
 
     program = compile(model_of(emit, columns=1, rows=1), device="cpu")
     np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), [[2.0]], rtol=1e-6)
+
+
+def part_of_columns(ctx, x):
+    y = ctx.add(x, 1.0)
+    return ctx.mul(y[:, :3], (y * y).sum(-1, keepdims=True))
+
+
+def part_of_rows(ctx, x):
+    y = x - x.max(-1, keepdims=True)
+    return y[:2]
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+@pytest.mark.parametrize(
+    "emit, expected",
+    [
+        (part_of_columns, lambda x: (x + 1)[:, :3] * ((x + 1) ** 2).sum(1, keepdims=True)),
+        (part_of_rows, lambda x: (x - x.max(1, keepdims=True))[:2]),
+    ],
+)
+def test_the_first_part_of_a_value_of_the_rows_is_not_the_value(emit, expected, device):
+    """A slice from the start reads elements where they were made, but its result has no room for whole rows."""
+    model = model_of(emit, rows=4)
+    for region in explain_for(model, device).regions:
+        if isinstance(rows := read_rows(expanded(region.spec)), RowProgram):
+            made = {math.prod(region.spec.results[s.position].shape) for s in rows.stores}
+            assert made <= {rows.count * rows.length, rows.count}
+    if device == "cpu":
+        x = rows_of(4, 4)
+        got = compile(model, device=device).run({"x": x})["output"].numpy()
+        np.testing.assert_allclose(got, expected(x), rtol=1e-5)
