@@ -56,7 +56,7 @@ def op_call(
     if inputs.__class__ not in _LISTS or outputs.__class__ not in _LISTS:
         inputs, outputs = _listed("inputs", inputs), _listed("outputs", outputs)
     registry = default_registry()
-    parts: list[Any] = [kind, registry.generation, record.removals, len(inputs)]
+    parts: list[Any] = [kind, registry.generation, record.schema_epoch, len(inputs)]
     if attrs:
         parts.append(_attrs_key(attrs))
     pointers = []
@@ -236,7 +236,7 @@ def _find(
     key = (
         schema.kind,
         registry.generation,
-        record.removals,
+        record.schema_epoch,
         schema.pack(attrs).blob,
         tuple(ins),
         tuple(outs),

@@ -17,6 +17,7 @@ from ..registry.registry import KernelRegistry
 from ..registry.select import Selector, log_choice
 from ..registry.tuning import Times, Tuning, tuning_of
 from ..rows import RegionSpec
+from ..rows.rows import LENGTH_LIMIT
 from ..types import Precision
 from .emit.passes import lower, optimize, verify
 from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
@@ -92,7 +93,7 @@ def compile(
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
                 contracted, so that fused kernels give the bits of unfused ones
     precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores
-    beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses; 16 is the optimum
+    beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses; 64 (LENGTH_LIMIT) is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
     tuning      measured times that override predictions: a file that `aicf tune` wrote, or a `Tuning`. A file that is
@@ -228,7 +229,7 @@ def explain_for(
 def _checked_beam(beam: Any) -> int:
     if type(beam) is not int or beam < 1:
         raise VerifyError(
-            f"beam={beam!r}", expected="a whole number of 1 or more; 1 is greedy, 16 the optimum"
+            f"beam={beam!r}", expected=f"a whole number of 1 or more; 1 is greedy, {LENGTH_LIMIT} the optimum"
         )
     return beam
 

@@ -475,16 +475,15 @@ def register(schema: OpSchema) -> OpSchema:
     return _SCHEMAS.setdefault(schema.kind, schema)
 
 
-removals = (
-    0  # how often an op was forgotten: what was chosen for it before must not be used for its successor
-)
+# How often an op or a core was forgotten: what was found for it must not be used for its successor.
+schema_epoch = 0
 
 
 def unregister(name: str) -> None:
     """Forget an op; for tests and notebooks that define one again."""
-    global removals
+    global schema_epoch
     _SCHEMAS.pop(OpKind(name), None)
-    removals += 1
+    schema_epoch += 1
 
 
 def schema_of(kind: OpKind | str) -> OpSchema:

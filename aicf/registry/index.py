@@ -1,8 +1,8 @@
 """KernelIndex: the variants that may run on a device, found by what they declare. Candidate sets are bitsets.
 
-Bit i stands for `variants[i]`, in the order of ids, so no set depends on the order of registration. Each attribute row has
-masks here: which variants may begin with an op, hold a structure, have an element type, live with an alignment. Composing an
-op intersects the candidates with the masks of the rows that changed; nothing ever adds one.
+Bit i stands for `variants[i]`, in the order of ids, so no set depends on the order of registration. Masks say which variants may
+begin with an op, hold a structure, have an element type, live with an alignment, read as ops do. Those that may begin with a region's
+first op are its candidates; each step intersects them with the other masks, and nothing ever adds one.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class KernelIndex:
         """Why a variant is in no candidate set of this device."""
         return variant.admits(self.device) or lacks(variant, self.required)
 
-    # --- masks, one for each row that narrows the candidates ------------------------------------------------------------
+    # --- masks ------------------------------------------------------------------------------------------------------------
 
     def begins(self, schema: OpSchema) -> Bits:
-        """Variants whose regions may begin with the op: by its name, core, or a trait."""
+        """Variants whose regions may begin with the op: by its name, core, a trait, or `*`."""
         if schema.name not in self._kinds:
             names = {schema.name, "*", schema.core, *schema.traits}
             mask = 0

@@ -135,7 +135,7 @@ class KernelRegistry:
         self._changed()
 
     def variants(self, kind: OpKind) -> tuple[KernelVariant, ...]:
-        """The variants that may begin with this op: by its name, one of its traits, or `*`."""
+        """The variants that may begin with this op: by its name, core, one of its traits, or `*`."""
         if kind not in self._by_kind:
             schema = schema_of(kind)
             names = {kind.name, "*", schema.core, *schema.traits}

@@ -105,7 +105,8 @@ def select(
     tuning: Times | None = None,
     required: frozenset[str] = frozenset(),
 ) -> Selection:
-    """Ask every variant of the region's first op; the highest score wins. NoKernelError lists all reasons."""
+    """The variant that takes the region and has the highest score; none is asked that masks or lower bounds rule out. NoKernelError
+    lists the reasons of all."""
     return Selector(registry, device, tuning, required)(region)
 
 
@@ -171,7 +172,7 @@ class Selector:
         return self._told[region]
 
     def alone(self, region: RegionSpec) -> Candidate | None:
-        """The best kernel of a region, found for itself."""
+        """The best kernel of a region: the walk's answer if there is one, or else the best that the masks leave."""
         known = self._best.get(region)
         return known[0] if known else self.best(region, self._may_take(region))
 

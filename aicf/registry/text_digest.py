@@ -55,11 +55,11 @@ def inlined(region: RegionSpec) -> set[str]:
 
 def op_digest(name: str) -> str:
     """Of what kernels inline of an op."""
-    return _op_digest(schema_of(name).kind, record.removals)
+    return _op_digest(schema_of(name).kind, record.schema_epoch)
 
 
 @functools.cache
-def _op_digest(kind: OpKind, removals: int) -> str:
+def _op_digest(kind: OpKind, schema_epoch: int) -> str:
     schema = schema_of(kind)
     parts = (schema.scalar, schema.access_fn, schema.constants_fn, schema.special_fn, schema.expand_fn)
     return _hash([digest(part) if part else "" for part in parts])

@@ -228,19 +228,19 @@ class KernelVariant(Immovable):
         return self.id.split(".")[1]
 
     def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
-        """None, or the first condition that fails with the value seen."""
+        """Why not: the first condition that fails, with the value seen. None if the variant takes the region."""
         refused = self.admits(device) or self._takes(region) or (self.family and self.family(region))
         return refused or self.refuses(region)
 
     def continues(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
-        """None while this region, or some continuation of it, can be taken. If not for a prefix, then never again."""
+        """Why not: what rules out this region and all its continuations. None while one of them may be taken."""
         if self.viable is not None:
             refused = self.admits(device) or (None if self.masked else unmasked(region))
             return refused or first_failure(self.viable(region))
         return self.admits(device) or self._continues(region)
 
     def refuses(self, region: RegionSpec) -> Reject | None:
-        """As `supported`, of a region whose device, structure and element types an index has found right, and its family."""
+        """Why not, as `supported`, of a region whose device, structure and element types an index has found right, and its family."""
         return first_failure(self.accepts(region))
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
@@ -273,7 +273,7 @@ class KernelVariant(Immovable):
         return aligned(region, self.alignment) or (None if self.masked else unmasked(region))
 
     def admits(self, device: DeviceSpec) -> Reject | None:
-        """Why it can't run on a device, whatever the region."""
+        """Why it can't run on a device, whatever the region. None if it can."""
         if device.kind != self.device:
             return Reject("device", f"runs on {self.device}, not on {device.kind}")
         for need in self.needs:

@@ -17,7 +17,7 @@ def by_form(function: Callable[[RegionSpec], T]) -> Callable[[RegionSpec], T]:
 
     @wraps(function)
     def found(region: RegionSpec) -> T:
-        known, key = region.form.known, (function, record.removals)
+        known, key = region.form.known, (function, record.schema_epoch)
         if key not in known:
             known[key] = function(region)
         return known[key]

@@ -6,7 +6,7 @@ one's own:
 
     declare(Core("scan", prologue=0, epilogue=True))
 
-Then regions `map+scan+map` form, where a variant `takes` them; it finds the maps and the core in the region's Program.
+Then regions `map+scan+map` form, where a variant `takes` them; it finds the maps and the core in the region's RegionProgram.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Core:
     wide      as such a region: its result has whole rows again
     epilogue_reduction  which op may be fused behind its maps, such as column sums: (op, tensors) -> bool
     said      in reasons; "" is the op's name
-    outline   what a Program's core is made from: (op, tensors, and `operands` and `results` as a CoreOp has them)
+    outline   what a RegionProgram's core is made from: (op, tensors, and `operands` and `results` as a CoreOp has them)
     """
 
     name: str
@@ -77,7 +77,7 @@ def declare(core: Core) -> Core:
 def undeclare(name: str) -> None:
     """Forget a core; for tests and notebooks that declare one again."""
     _DECLARED.pop(name, None)
-    record.removals += 1
+    record.schema_epoch += 1
 
 
 def core_of(op: OpKind | OpSchema) -> Core | None:

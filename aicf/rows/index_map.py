@@ -44,12 +44,12 @@ class NoFactoring(Exception):
 def accesses_of(op: RegionOp, tensors: Sequence[TensorDesc]) -> tuple[Access, ...]:
     """What a map op's scalar function is called with, among these tensors."""
     shapes = tuple([tensors[t].shape if t >= 0 else None for t in op.inputs])
-    return _accesses(op.kind, op.attrs, shapes, tensors[op.outputs[0]].rank, record.removals)
+    return _accesses(op.kind, op.attrs, shapes, tensors[op.outputs[0]].rank, record.schema_epoch)
 
 
 @lru_cache(maxsize=8192)
 def _accesses(
-    kind: OpKind, attrs: AttrPack, shapes: tuple[tuple[int, ...] | None, ...], rank: int, removals: int
+    kind: OpKind, attrs: AttrPack, shapes: tuple[tuple[int, ...] | None, ...], rank: int, schema_epoch: int
 ) -> tuple[Access, ...]:
     """Each prefix of a region is read anew, and each op of it asked."""
     return schema_of(kind).accesses(shapes, rank, attrs)

@@ -20,8 +20,8 @@ from .structure import parts_of
 def read_parts(region: RegionSpec) -> tuple[Map, ...] | Reject:
     """Its parts as maps among the region's operands and results; or why they are none, or not alike."""
     known = region.__dict__.get("_parts")  # every kernel asks
-    if known is None or known[0] != record.removals:
-        known = record.removals, _read_parts(region)
+    if known is None or known[0] != record.schema_epoch:
+        known = record.schema_epoch, _read_parts(region)
         object.__setattr__(region, "_parts", known)
     return known[1]
 

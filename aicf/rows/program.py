@@ -101,14 +101,14 @@ def expression_of(
     steps = []
     for apply in applies:
         types = tuple([dtypes[i] for i in apply.ins]), tuple([dtypes[i] for i in apply.outs])
-        steps.append((_function(apply.kind, apply.attrs, *types, record.removals), apply.ins, apply.outs))
+        steps.append((_function(apply.kind, apply.attrs, *types, record.schema_epoch), apply.ins, apply.outs))
     name = "_".join(a.kind.name for a in applies) or "copy"
     return Expression(name, tuple(steps), dtypes, rounded, arguments, results)
 
 
 @lru_cache(maxsize=4096)
 def _function(
-    kind: OpKind, attrs: AttrPack, operands: tuple[DType, ...], results: tuple[DType, ...], removals: int
+    kind: OpKind, attrs: AttrPack, operands: tuple[DType, ...], results: tuple[DType, ...], schema_epoch: int
 ) -> Callable[..., Any]:
     """An op's scalar function on these types: asked for each pass of each prefix of a region."""
     schema = schema_of(kind)

@@ -16,25 +16,25 @@ from .program import Apply, Bound, ColumnSums, RegionProgram, Shape
 from .region import RegionOp, RegionSpec
 from .reject import Reject
 from .steps import steps_of
-from .ways import WHOLE, Place, Test, Unreadable, read_at, trace
+from .ways import WHOLE, Place, Test, Unreadable, infer_index_maps, read_at
 
 
 def read(region: RegionSpec) -> RegionProgram | Reject:
     """The region as a RegionProgram; or at which op, and why, it is none."""
     known = region.__dict__.get("_program")  # every kernel asks: a region that was read remembers it
-    if known is None or known[0] != record.removals:
-        known = record.removals, by_outline(region, "outline", _outlined)
+    if known is None or known[0] != record.schema_epoch:
+        known = record.schema_epoch, by_outline(region, "outline", _outlined)
         object.__setattr__(region, "_program", known)
     return known[1]
 
 
 def by_outline(region: RegionSpec, name: str, outlined: Callable[[RegionSpec], Any]) -> Any:
-    """What a reading of regions makes of this one. `outlined` gives a Reject, or what has a `program`; it is asked once for all
-    regions of a form, where ops don't find accesses by sizes, or expand to others that are given some. How reshapes split axes depends on all sizes."""
+    """What a reading of regions makes of this one. `outlined` gives a Reject, or what has a `program`. Cached per form. The key also
+    holds size-dependent accesses and expansion attributes, and all shapes if there is a reshape."""
     own: Any = _own_accesses(region) if _any_own(region) else ()
     if any(access.in_order for accesses in own for access in accesses):
         own = tuple([desc.shape for desc in region.tensors]), own
-    key = name, record.removals, own, _steps_attrs(region) if _any_expands(region) else ()
+    key = name, record.schema_epoch, own, _steps_attrs(region) if _any_expands(region) else ()
     outline = region.form.known.get(key)
     if outline is None:
         outline = region.form.known[key] = outlined(region)
@@ -229,7 +229,7 @@ class _Reader:
     ) -> MapOutline:
         """These ops over the shape of a tensor. `core_result`, `core_input`: tensors of the core before and behind."""
         shape, tensors = self.tensors[domain].shape, self.tensors
-        ways = trace(ops, tensors, shape, self.position, self.stored, core_result, core_input)
+        ways = infer_index_maps(ops, tensors, shape, self.position, self.stored, core_result, core_input)
         self.domain = ways.domain
         slots: dict[Any, int] = {} if core_result is None else {(core_result, WHOLE): 0}
         dtypes = [] if core_result is None else [tensors[core_result].dtype]

@@ -114,8 +114,8 @@ class RowProgram:
 def read_rows(region: RegionSpec) -> RowProgram | Reject:
     """The region as rows; or at which op, and why, it is none."""
     known = region.__dict__.get("_row_program")  # every kernel asks
-    if known is None or known[0] != record.removals:
-        known = record.removals, by_outline(expanded(region), "rows", _outlined)
+    if known is None or known[0] != record.schema_epoch:
+        known = record.schema_epoch, by_outline(expanded(region), "rows", _outlined)
         object.__setattr__(region, "_row_program", known)
     return known[1]
 

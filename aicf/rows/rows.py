@@ -1,7 +1,9 @@
 """The attribute rows: one small lattice each. An op fills the rows it has something to say about; composing joins.
 
 `join(mine, theirs)` gives the row of the longer region, or a Conflict, which is data: the row and both values. Rows that are
-absent are neutral. Numeric and set rows are join-semilattices; `program` is a word, and words only grow at the end.
+absent are neutral. `linearity`, `access`, `dtype`, `round`, `avail` and `effects` are join-semilattices, conflicts apart. Order counts
+in the others: `program` is a word that grows at its end, and with it grow `core`, `slot`, `epilogue` and `domain`; `escape` is what the
+last op says; `recompute` is counted for the whole region and never joined.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 from ..types import DType
 
 LENGTH_LIMIT = 64  # steps: an op, or several side by side
-MAP = "map"  # the core of ops that are none: see ops/constraints.py
+MAP = "map"  # the core value of map ops: see ops/constraints.py
 REDUCE = "reduce"  # the core of reductions
 OVER_ROWS = "rows"  # the structure of regions with several, or with maps over the whole rows behind one
 
@@ -55,7 +57,7 @@ class ProgramRow(Row):
 
     def join(self, mine: tuple[str, ...], theirs: tuple[str, ...]) -> Any:
         if len(mine) + len(theirs) > LENGTH_LIMIT:
-            return Conflict(self.name, f"{len(mine)} ops", f"the limit of {LENGTH_LIMIT}", "limit")
+            return Conflict(self.name, f"{len(mine)} steps", f"the limit of {LENGTH_LIMIT}", "limit")
         return mine + theirs
 
     def text(self, value: tuple[str, ...]) -> str:
@@ -102,7 +104,7 @@ class CoreRow(Row):
 
 
 class LinearityRow(Row):
-    """Nonlinear absorbs linear (4.2 of the source): what may no longer be moved across a product."""
+    """Nonlinear absorbs linear: what may no longer be moved across a product."""
 
     name = "linearity"
 
@@ -130,7 +132,7 @@ class SlotRow(Row):
 class EpilogueRow(Row):
     """What stands around a core, by name: flags, which OR, and activations in order. An index; the program is the meaning.
 
-    An activation takes the place of none only: a second one is kept beside the first.
+    Activations are appended, never replaced.
     """
 
     name = "epilogue"
@@ -284,12 +286,12 @@ class AvailRow(Row):
 
 
 class RecomputeRow(Row):
-    """Flops done again because a value is repeated across a greater domain. A cost, never a conflict."""
+    """Flops done again because a value is repeated across a greater domain. A cost, never a conflict.
+
+    No op brings it, so it is never joined: composing an op counts it for the region (graph/fuse/compose.py), and traces show it.
+    """
 
     name = "recompute"
-
-    def join(self, mine: int, theirs: int) -> int:
-        return mine + theirs
 
 
 class AccessRow(Row):

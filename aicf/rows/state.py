@@ -9,10 +9,10 @@ from .rows import EMPTY, ROWS, Attributes, Conflict
 
 @dataclass(frozen=True)
 class AttributeState:
-    """anchor, last     positions in the schedule; the only positions there are
+    """anchor, last     positions in the schedule; until the region is flushed, from its first op
     attrs            the sparse rows; see rows.py
     candidates       bits of a KernelIndex: variants that take this region or some continuation of it; they only shrink
-    invalid_reason   the conflict that this state stands for; then its candidates are those that take no rows' word
+    invalid_reason   the conflict that this state stands for; if set, only variants with their own `viable` remain
     score_hint       runs per second of the best variant that takes this very region, as predicted; None if none does
     """
 

@@ -77,7 +77,7 @@ class _Expansion(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _expansion(
-    kind: OpKind, attrs: AttrPack, operands: tuple[TensorDesc | None, ...], removals: int
+    kind: OpKind, attrs: AttrPack, operands: tuple[TensorDesc | None, ...], schema_epoch: int
 ) -> _Expansion:
     schema, emit = schema_of(kind), _StepEmitter(operands)
     assert schema.expand_fn is not None
@@ -97,8 +97,8 @@ def expanded(region: RegionSpec) -> RegionSpec:
     if not any(schema_of(op.kind).expand_fn for op in region.ops):
         return region
     known = region.__dict__.get("_expanded")
-    if known is None or known[0] != record.removals:
-        known = record.removals, _expanded(region)
+    if known is None or known[0] != record.schema_epoch:
+        known = record.schema_epoch, _expanded(region)
         object.__setattr__(region, "_expanded", known)
     return known[1]
 
@@ -129,7 +129,7 @@ def steps_of(op: RegionOp, tensors: Sequence[TensorDesc]) -> Steps | None:
     if schema_of(op.kind).expand_fn is None:
         return None
     descs = tuple([None if t < 0 else tensors[t] for t in op.inputs])
-    expansion = _expansion(op.kind, op.attrs, descs, record.removals)
+    expansion = _expansion(op.kind, op.attrs, descs, record.schema_epoch)
     place = dict(enumerate([t for t in op.inputs if t >= 0]))
     again: dict[int, int] = {}
     for n, t in zip(expansion.results, op.outputs):  # results have the op's own tensors

@@ -73,7 +73,7 @@ class Ways(NamedTuple):
     of_op: tuple[tuple[Place, ...], ...]
 
 
-def trace(
+def infer_index_maps(
     ops: Sequence[RegionOp], tensors: Sequence[TensorDesc], shape: Shape, outside: Collection[int], leaving: Collection[int],
     core_result: int | None, core_input: int | None,
 ) -> Ways:  # fmt: skip

@@ -109,7 +109,7 @@ def test_a_region_has_at_most_so_many_ops():
     regions = regions_of(chain(*["relu"] * (2 * LENGTH_LIMIT + 3)), registry_of(anything))
     assert [len(r.spec.ops) for r in regions] == [LENGTH_LIMIT, LENGTH_LIMIT, 3]
     assert [r.ended.trigger for r in regions] == ["limit", "limit", "end"]
-    assert str(regions[0].ended) == f"limit: a region has at most {LENGTH_LIMIT} ops"
+    assert str(regions[0].ended) == f"limit: a region has at most {LENGTH_LIMIT} steps"
 
 
 @pytest.mark.spec("A9")

@@ -101,7 +101,7 @@ def test_fused_equals_unfused_at_every_kind_of_jump(jumping, device):
 @pytest.mark.parametrize("off", ["what is found in bytecode", "what is rounded for it"])
 def test_with_the_rule_off_the_results_differ(monkeypatch, off):
     """So the test above can fail: the rule is taken away where jumps are found, and where they are heeded."""
-    monkeypatch.setattr(record, "removals", -len(off))  # what is read now is remembered apart
+    monkeypatch.setattr(record, "schema_epoch", -len(off))  # what is read now is remembered apart
     if off == "what is rounded for it":
         monkeypatch.setattr(read, "jumps", lambda op, tensors: False)
     else:

@@ -148,7 +148,7 @@ RULES = {
 def test_another_rule_is_noticed(monkeypatch, rule):
     """The law above fails where aicf rounds less, or more."""
     monkeypatch.setattr(
-        record, "removals", -1 - list(RULES).index(rule)
+        record, "schema_epoch", -1 - list(RULES).index(rule)
     )  # what is read now is remembered apart
     monkeypatch.setattr(*RULES[rule])
     few = settings(max_examples=40, deadline=None, phases=[Phase.generate], derandomize=True, database=None)

@@ -189,7 +189,7 @@ def test_no_region_is_longer_than_the_limit(n):
     assert [r.ended.trigger for r in regions] == ["limit"] * (len(regions) - 1) + ["end"]
     if len(regions) > 1:
         ended = regions[0].ended
-        assert (ended.left, ended.right) == (f"{LENGTH_LIMIT} ops", f"the limit of {LENGTH_LIMIT}")
+        assert (ended.left, ended.right) == (f"{LENGTH_LIMIT} steps", f"the limit of {LENGTH_LIMIT}")
 
 
 @pytest.mark.spec("A9")

@@ -1,6 +1,6 @@
 """Variants for matrix products and any map that follows them: biases, activations and their gradients, residuals, dropout.
 
-Arithmetic is exact f32 on the CUDA cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by rows/program.py.
+Arithmetic is exact f32 on the CUDA cores, on every architecture; what is narrower is widened when loaded. What the map loads and stores may have any element type. Regions are read by rows/read.py.
 """
 
 from __future__ import annotations

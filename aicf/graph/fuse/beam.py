@@ -1,4 +1,5 @@
-"""Beam search over where regions end: k best hypotheses at each op; k at the length limit is the optimum over intervals.
+"""Beam search over where regions end: k best hypotheses at each op. k = LENGTH_LIMIT keeps all and finds the optimum over
+intervals, unless ops side by side make more hypotheses than that.
 
 A hypothesis is an open region with the cheapest partition of all before it. What is still to pay depends on its anchor and
 last op alone, so one per anchor is enough, and of those the k cheapest are kept. An open region that no kernel takes yet is

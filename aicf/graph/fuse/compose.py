@@ -120,15 +120,16 @@ class Composer:
             ends.append((ins, tuple([index[v] for v in op.out_vids])))
             same += [(index[v], homes[storage[v]]) for v in op.in_vids if v in storage]
         results = [v for i in ops for v in schedule.ops[i].out_vids]
-        made = tuple([v for v in (*(region.made if region else ()), *results) if read.get(v, -1) >= ops.stop])
-        leaving = tuple([index[v] for v in made])
+        values = (*(region.live_out if region else ()), *results)
+        live_out = tuple([v for v in values if read.get(v, -1) >= ops.stop])
+        leaving = tuple([index[v] for v in live_out])
         if region is None or not leaving:  # a kernel of one op writes all its results, whoever reads them
             leaving = tuple([index[v] for v in results])
         fresh = tuple([descs[v] for v in new])
         sync = bool(schedule.ops[ops[0]].constraints.get("sync"))
         before = region.node.id if region else -1
         key = (before, self._calls[ops[0]], tuple(ends), fresh, leaving, sync, tuple(same))
-        return Extension(key, ops, ends, new, leaving, sync, tuple(same), index, made, homes)
+        return Extension(key, ops, ends, new, leaving, sync, tuple(same), index, live_out, homes)
 
     def _spec(self, before: Node | None, step: Extension) -> RegionSpec:
         kind, attrs = self.schedule.kinds[step.ops[0]], self.schedule.attrs[step.ops[0]]
@@ -149,7 +150,7 @@ class Composer:
         steps = (*(region.steps if region else ()), found)
         anchor = region.anchor if region else ops[0]
         view = region is None and len(ops) == 1 and self.is_view(ops[0])
-        return Open(anchor, ops[-1], found, step.places, step.made, step.homes, steps, view)
+        return Open(anchor, ops[-1], found, step.places, step.live_out, step.homes, steps, view)
 
     def _node(self, before: Node | None, step: Extension) -> Node | Stop:
         spec, index = self._spec(before, step), self.selector.index
@@ -195,24 +196,24 @@ class Composer:
         return self._shared[key]
 
     def _share(self, before: Shared | None, attrs: Attributes, spec: RegionSpec, step: Extension) -> Shared:
-        ops, storage, made, read = (
+        ops, storage, defined, read = (
             spec.ops[-len(step.ops) :],
             dict(step.same),
             frozenset[int](),
             frozenset[int](),
         )
         if before is not None:
-            made, read, storage = before.made, before.read, {**before.storage, **storage}
+            defined, read, storage = before.defined, before.read, {**before.storage, **storage}
         schema, sync = schema_of(ops[0].kind), step.sync and before is not None
         results = [t for op in ops for t in op.outputs]
         inner = len(set(step.leaving).difference(results))
         earlier = spec.ops[: -len(ops)]
-        rows = contribution(ops[0], spec.tensors, made, inner, sync, spec.strict, storage, earlier)
+        rows = contribution(ops[0], spec.tensors, defined, inner, sync, spec.strict, storage, earlier)
         rows = together(rows, ops, spec.tensors, storage)
         reads = frozenset([storage.get(t, t) for op in ops for t in op.inputs])
         own = schema.flops if schema.is_map else 0
         return Shared(
-            rows, join_unsized(attrs, rows), made.union(results), read | reads,
+            rows, join_unsized(attrs, rows), defined.union(results), read | reads,
             _touches(attrs, read, rows, reads) and _in_no_order(spec), storage,
             own * len(ops) + (before.point if before else 0), own, self.selector.index.living_with(spec),
         )  # fmt: skip
@@ -225,7 +226,7 @@ class Composer:
         conflict: Conflict | None,
         spec: RegionSpec,
     ) -> int:
-        """The candidates that are left: those of the prefix, by the masks of the rows that changed, never more."""
+        """The candidates that are left: those of the prefix, by the masks of structure and tensors, and by a `viable` of their own."""
         index = self.selector.index
         live = before.state.candidates if before else index.begins(schema_of(spec.kind))
         live &= index.viable(structure_of(attrs), len(spec.ops)) & shared.mask
@@ -237,7 +238,7 @@ class Composer:
         return live
 
     def _emptied(self, before: Node, attrs: Attributes, spec: RegionSpec) -> tuple[str, str, str]:
-        """The last row whose mask left none of the prefix's candidates, with both values."""
+        """The first row whose mask empties the prefix's candidates, with both values."""
         index, live, old = self.selector.index, before.state.candidates, before.state.attrs
         had = ", ".join(sorted({str(t.dtype) for t in before.spec.tensors}))
         masks = [

@@ -18,7 +18,8 @@ class Shared:
 
     rows      that the step brings; of the domain, that of another size
     joined    with those before it, without those that depend on sizes
-    reads     of the op, and `read` of the region: that one for each storage
+    defined   results of all its ops
+    read      operands of all its ops: of those that share storage, the one that stands for all
     races     ops side by side, of which the last reads what others write in place, or writes what they read
     storage   of operands that share storage with others of the region: the one that stands for all
     point     flops of its maps, at one point
@@ -26,7 +27,7 @@ class Shared:
 
     rows: Attributes
     joined: Joined
-    made: frozenset[int]
+    defined: frozenset[int]
     read: frozenset[int]
     races: bool
     storage: Mapping[int, int]
@@ -65,7 +66,7 @@ class Open(NamedTuple):
     last: int
     node: Node
     index: dict[int, int]  # type: ignore[assignment]  # vid -> place in the region's tensors
-    made: tuple[int, ...]  # vids that something after it reads
+    live_out: tuple[int, ...]  # vids of its results that something after it reads
     homes: dict[int, int]  # storage that has several names -> the place of the first of them
     steps: tuple[Node, ...]  # of its prefixes by steps, the last is its own
     view: bool  # that the plan makes of it: no kernel runs
@@ -91,5 +92,5 @@ class Extension(NamedTuple):
     sync: bool
     same: tuple[tuple[int, int], ...]  # operands that share storage, and the place that stands for it
     places: dict[int, int]  # these are of the region with the op
-    made: tuple[int, ...]
+    live_out: tuple[int, ...]
     homes: dict[int, int]

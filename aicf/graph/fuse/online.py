@@ -1,7 +1,8 @@
-"""The online loop and flush: walk the lowered ops once; compose, or else flush and start anew.
+"""The online loop: walk the lowered ops; compose, or else end the region and start anew behind it. Then flush.
 
-A flush emits the last prefix that a kernel accepts, with the cheapest such kernel, and is never revoked; what came after that
-prefix is scanned again. What ended a region is recorded with its values.
+A region is the last prefix that a kernel accepts; ops that were tried beyond it are composed again, in the next region. The walk
+never goes back before the end of a region, but a beam may find a cheaper partition of the whole schedule. Regions are flushed, each
+with its cheapest kernel, when the partition is complete. What ended a region is recorded with its values.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from .compose import Composer, structure_of
 from .nodes import Node, Open, Stop
 from .steps import OpSchedule
 
-AHEAD = 6  # steps that are looked at behind one that loses: as many as a row less its mean is divided by the root of its variance
-NEAR = 0.05  # of the split time: noise that is greater says that the machine was busy, not that the two are alike
+AHEAD = 6  # lookahead in steps, behind one that loses; enough for (x - mean) / sqrt(var)
+NEAR = 0.05  # cap on the tolerance, as a fraction of the unfused time: greater noise says that the machine was busy
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Region:
 def form_regions(ops: Sequence[LoweredOp], graph: Graph, selector: Selector, beam: int = 1) -> list[Region]:
     """Partition the schedule into regions with one chosen kernel each; NoKernelError names an op no kernel takes.
 
-    beam  hypotheses that are kept at each op; 1 is the greedy loop below, `LENGTH_LIMIT` the optimum over intervals.
-          Between them the loop's own partition counts as a hypothesis, so that a beam never does worse
+    beam  hypotheses that are kept at each op; 1 is the greedy loop below, `LENGTH_LIMIT` the optimum over intervals
+          (see beam.py). The loop's own partition counts as a hypothesis, so that a beam never does worse
     """
     with collector_paused():
         return _formed(Composer(selector, OpSchedule.of(ops, graph)), len(ops), beam)
@@ -160,8 +161,8 @@ def grow(composer: Composer, i: int, n: int) -> tuple[Open | None, Ended]:
 
 
 def _pays_later(composer: Composer, best: Open, region: Open, n: int) -> Open | None:
-    """A few steps further over the same rows, the region that takes less than what the walk would make of these ops apart: a value
-    of whole rows that a prefix has to store costs the whole nothing."""
+    """Look ahead up to AHEAD steps, over rows. Return the longer region if it is no slower than `best` plus the greedy partition of
+    the rest: an intermediate stored now may later stay internal."""
     for _ in range(AHEAD):
         if structure_of(region.node.state.attrs) != OVER_ROWS or region.last + 1 >= n:
             return None
@@ -267,7 +268,7 @@ def _told(kind: str, stop: Stop) -> Ended:
         return Ended("candidates", detail, why_not_taken(kind, against), *stop.emptied)
     c = stop.conflict
     if c.trigger == "limit":
-        most = f"a region has at most {c.right.removeprefix('the limit of ')} ops"
+        most = f"a region has at most {c.right.removeprefix('the limit of ')} steps"
         return Ended("limit", most, most, c.row, c.left, c.right)
     return Ended(
         c.trigger, f"{kind}: {c}", f"the next op, {kind}, conflicts in {c.row}: {c.left} meets {c.right}", c.row, c.left, c.right
@@ -299,9 +300,9 @@ def _loses(composer: Composer, best: Open, following: Open) -> Ended | None:
 def _apart(
     composer: Composer, best: Candidate, i: int, rest: Sequence[Node], fused: Candidate, view: bool = False
 ) -> tuple[float, float] | None:
-    """What a prefix and the steps after it, from op i on, take, each as a kernel of its own; and how much more fused ones may
-    take and be as good: what measured times may be off by. Fewer kernels are the better guess then. None if a step has no
-    kernel."""
+    """(unfused time, tolerance): fuse if fused <= their sum. Unfused, the prefix and each step after it, from op i on, are a kernel
+    of their own. The tolerance is what measured times may be off by: within it, fewer kernels are the better guess. None if a
+    step has no kernel."""
     split, noise = (0.0, [fused.cost.noise]) if view else (best.us, [best.cost.noise, fused.cost.noise])
     for node in rest:
         apart = composer.apart(i, node.abreast)
