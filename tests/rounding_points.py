@@ -10,6 +10,7 @@ from aicf.types import TensorDesc
 JUMPS = {
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
     "relu_grad", "leaky_relu_grad",  # 0 or dy
+    "lion_step",  # by the sign of what it averages
     "argmax_key",  # a rank among the numbers of a type
     "argmax_place",  # of i64 alone, where nothing is rounded
     "adam_correction", "schedule_cosine", "schedule_linear",  # of f32 alone, where nothing is rounded

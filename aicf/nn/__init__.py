@@ -4,6 +4,7 @@ from typing import Any
 
 from .. import near
 from . import init, schedules
+from .adaptive import Adagrad, Lion, RMSprop
 from .attention import MultiHeadAttention, RoPE, TransformerBlock
 from .blocks import MLP, Residual, Sequential, SwiGLU
 from .groups import ParamGroup
@@ -30,6 +31,7 @@ __all__ = [
     "GELU",
     "MLP",
     "SGD",
+    "Adagrad",
     "Adam",
     "AdamW",
     "BiasAdd",
@@ -40,6 +42,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LinearCrossEntropy",
+    "Lion",
     "Loss",
     "MeanSquaredError",
     "Model",
@@ -47,6 +50,7 @@ __all__ = [
     "Optimizer",
     "ParamGroup",
     "RMSNorm",
+    "RMSprop",
     "ReLU",
     "Residual",
     "RoPE",

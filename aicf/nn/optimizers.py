@@ -26,6 +26,8 @@ CHECKS = {  # of each meta-parameter: in constructors, in `program.set`, and whe
     "beta1": _DECAY,
     "beta2": _DECAY,
     "eps": checks.not_negative,
+    "alpha": _DECAY,
+    "lr_decay": checks.not_negative,
 }
 
 
@@ -42,8 +44,8 @@ class Optimizer:
     groups: Sequence[tuple[str, ParamGroup]] = ()
 
     def __init__(self, lr: Rate, clip_norm: float | None = None, groups: Iterable[ParamGroup] = ()) -> None:
-        self.lr = lr if isinstance(lr, Schedule) else _checked("lr", lr)
-        self.clip_norm = None if clip_norm is None else _checked("clip_norm", clip_norm)
+        self.lr = lr if isinstance(lr, Schedule) else checked("lr", lr)
+        self.clip_norm = None if clip_norm is None else checked("clip_norm", clip_norm)
         self.groups = named(groups)
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
@@ -103,16 +105,13 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(lr, clip_norm, groups)
         self.momentum, self.weight_decay = (
-            _checked("momentum", momentum),
-            _checked("weight_decay", weight_decay),
+            checked("momentum", momentum),
+            checked("weight_decay", weight_decay),
         )
         self.nesterov = checks.yes_or_no("nesterov", nesterov)
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
-        return {
-            "momentum": _meta(ctx, "momentum", self.momentum),
-            "weight_decay": _meta(ctx, "weight_decay", self.weight_decay),
-        }
+        return declared(ctx, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
         velocity = ctx.state(f"{param.name}.momentum", param.shape, 0.0)
@@ -124,7 +123,10 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam with bias correction (Kingma and Ba 2015), weight decay added to the gradient. As torch.optim.Adam."""
+    """Adam with bias correction (Kingma and Ba 2015), weight decay added to the gradient. As torch.optim.Adam.
+
+    amsgrad divides by the root of the largest average of squares so far (Reddi et al. 2018).
+    """
 
     family = "adam"
     decoupled = False
@@ -135,34 +137,29 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
         clip_norm: float | None = None,
         groups: Iterable[ParamGroup] = (),
     ) -> None:
         super().__init__(lr, clip_norm, groups)
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise VerifyError(f"betas={betas!r}", expected="two numbers", hint="betas=(0.9, 0.999)")
-        self.betas = _checked("beta1", betas[0]), _checked("beta2", betas[1])
-        self.eps, self.weight_decay = _checked("eps", eps), _checked("weight_decay", weight_decay)
+        self.amsgrad = checks.yes_or_no("amsgrad", amsgrad)
+        self.betas = betas_of(betas, "betas=(0.9, 0.999)")
+        self.eps, self.weight_decay = checked("eps", eps), checked("weight_decay", weight_decay)
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
-        named = {
-            "beta1": self.betas[0],
-            "beta2": self.betas[1],
-            "eps": self.eps,
-            "weight_decay": self.weight_decay,
-        }
-        meta = {name: _meta(ctx, name, value) for name, value in named.items()}
+        beta1, beta2 = self.betas
+        meta = declared(ctx, beta1=beta1, beta2=beta2, eps=self.eps, weight_decay=self.weight_decay)
         meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
         return meta
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
-        m = ctx.state(f"{param.name}.exp_avg", param.shape, 0.0)
-        v = ctx.state(f"{param.name}.exp_avg_sq", param.shape, 0.0)
-        new, m2, v2 = ctx.adam_step(
+        names = ("exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * self.amsgrad)
+        kept = [ctx.state(f"{param.name}.{name}", param.shape, 0.0) for name in names]
+        take = ctx.amsgrad_step if self.amsgrad else ctx.adam_step
+        made = take(
             param,
             grad,
-            m,
-            v,
+            *kept,
             lr,
             meta["beta1"],
             meta["beta2"],
@@ -172,8 +169,8 @@ class Adam(Optimizer):
             meta["c2"],
             decoupled=self.decoupled,
         )
-        for old, value in ((param, new), (m, m2), (v, v2)):
-            ctx.update(old, value)
+        for old, new in zip((param, *kept), made):
+            ctx.update(old, new)
 
 
 class AdamW(Adam):
@@ -187,10 +184,11 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         clip_norm: float | None = None,
         groups: Iterable[ParamGroup] = (),
     ) -> None:
-        super().__init__(lr, betas, eps, weight_decay, clip_norm, groups)
+        super().__init__(lr, betas, eps, weight_decay, amsgrad, clip_norm, groups)
 
 
 def _of_group(
@@ -206,8 +204,19 @@ def _of_group(
     return lr, meta
 
 
-def _checked(name: str, value: Any) -> float:
+def betas_of(betas: Any, hint: str) -> tuple[float, float]:
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise VerifyError(f"betas={betas!r}", expected="two numbers", hint=hint)
+    return checked("beta1", betas[0]), checked("beta2", betas[1])
+
+
+def checked(name: str, value: Any) -> float:
     return CHECKS[name](name, value)
+
+
+def declared(ctx: Any, **values: float) -> dict[str, Value]:
+    """Meta-parameters, by their names."""
+    return {name: _meta(ctx, name, value) for name, value in values.items()}
 
 
 def _meta(ctx: Any, name: str, value: float) -> Value:

@@ -20,7 +20,7 @@ from .schema import F32, Float, Gradient, Index, Int, Sum, Valid, elementwise, r
 # --- SGD ----------------------------------------------------------------------------------------------------
 
 
-def _mostly(rng, shape, shapes):
+def mostly(rng, shape, shapes):
     """A flag that is true, or several that may be."""
     return np.ones(shape) if shape == () else rng.integers(0, 2, shape)
 
@@ -36,7 +36,7 @@ def _(step, valid):
     return np.where(valid, step + step.dtype.type(1), step)
 
 
-increment.draws(valid=_mostly)
+increment.draws(valid=mostly)
 increment.samples((), ())
 increment.samples((3,), (3,))
 increment.samples((0,), ())
@@ -72,7 +72,7 @@ def _(p, g, v, lr, momentum, weight_decay, valid, nesterov):
     return np.where(valid, moved, p), np.where(valid, velocity, v)
 
 
-sgd_step.draws(valid=_mostly)
+sgd_step.draws(valid=mostly)
 _SHAPES = [(4, 7), (1025,), (0, 3), ()]
 for _s in _SHAPES:
     sgd_step.samples(_s, _s, _s, (), (), (), ())
@@ -100,11 +100,11 @@ def _(step, beta1, beta2):
     return tuple(1 - np.power(beta.astype(np.float64), wide) for beta in (beta1, beta2))
 
 
-def _steps(rng, shape, shapes):
+def steps_done(rng, shape, shapes):
     return rng.integers(1, 30, shape)
 
 
-adam_correction.draws(step=_steps)
+adam_correction.draws(step=steps_done)
 adam_correction.samples((), (), ())
 
 
@@ -158,7 +158,7 @@ def _(p, g, m, v, lr, beta1, beta2, eps, weight_decay, c1, c2, valid, decoupled)
     return np.where(valid, moved, p), np.where(valid, mean, m), np.where(valid, square, v)
 
 
-adam_step.draws(v=(0, 1), eps=(1e-8, 1e-6), valid=_mostly)
+adam_step.draws(v=(0, 1), eps=(1e-8, 1e-6), valid=mostly)
 for _s in _SHAPES:
     adam_step.samples(_s, _s, _s, _s, *[()] * 8)
 adam_step.samples(*[(4, 7)] * 4, *[()] * 7, (7,), decoupled=True)
@@ -239,8 +239,8 @@ def _(count, valid):
 
 
 for _schema in (add_gradient, mean_gradient, restart):
-    _schema.draws(valid=_mostly)
-mean_gradient.draws(count=_steps)
+    _schema.draws(valid=mostly)
+mean_gradient.draws(count=steps_done)
 add_gradient.samples((4, 7), (4, 7), ())
 add_gradient.samples((0, 3), (0, 3), (3,))
 mean_gradient.samples((4, 7), (4, 7), (), ())
@@ -273,7 +273,7 @@ def _(step, base, every, gamma):
     return base * np.power(float(gamma), step // every)
 
 
-schedule_step.draws(step=_steps)
+schedule_step.draws(step=steps_done)
 schedule_step.samples((), (), every=3, gamma=0.5)
 
 
@@ -330,7 +330,7 @@ def _(step, base, warmup, total, floor):
 
 for _schema in (schedule_cosine, schedule_linear):
     _schema.checks(_check_warmup)
-    _schema.draws(step=_steps)
+    _schema.draws(step=steps_done)
     _schema.samples((), (), total=10)
     _schema.samples((), (), warmup=4, total=20, floor=0.001)
     _schema.samples((0,), (), warmup=4, total=20, floor=0.001)

@@ -40,6 +40,9 @@ FLAT, STRIDED = "cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"
 CASES = [
     Case(FLAT, region("gelu", (300,))),
     Case(FLAT, step("adam_step", (40,))),
+    Case(FLAT, step("lion_step", (40,))),
+    Case(FLAT, step("rmsprop_centered_step", (40,))),
+    Case(FLAT, step("amsgrad_step", (40,), decoupled=True)),
     Case(FLAT, region("convert", desc((40,), f32), dtype=f16.id), tolerance=1e-3),
     Case(FLAT, region("greater", (40,), (40,))),
     Case("cuda.elementwise_vector.v1", region("mul", (103,), (1,))),

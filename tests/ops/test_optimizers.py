@@ -23,6 +23,15 @@ def run(op, *operands, **attrs):
     return out if len(out) > 1 else out[0]
 
 
+ADAPTIVE = [  # op, states, numbers
+    ("lion_step", 1, 4),
+    ("rmsprop_step", 2, 5),
+    ("rmsprop_centered_step", 3, 5),
+    ("adagrad_step", 1, 4),
+    ("amsgrad_step", 3, 7),
+]
+
+
 def gradients(steps, shape=(5,), seed=0):
     rng = np.random.default_rng(seed)
     return rng.normal(size=shape), [rng.normal(size=shape) for _ in range(steps)]
@@ -37,6 +46,9 @@ def test_what_is_not_valid_stays_as_it_is():
             np.testing.assert_array_equal(got, want)
         for got, want in zip(run("sgd_step", p, g, v, *rates[:3], valid), (p, v)):
             np.testing.assert_array_equal(got, want)
+        for op, kept, numbers in ADAPTIVE:
+            for got, want in zip(run(op, p, g, *[v] * kept, *rates[:numbers], valid), (p, *[v] * kept)):
+                np.testing.assert_array_equal(got, want)
     assert run("increment", np.int32(7), np.bool_(False)) == 7
     np.testing.assert_array_equal(run("rng_advance", np.array([5, 7]), np.bool_(False)), [5, 7])
 
@@ -113,7 +125,8 @@ def test_adams_first_step_moves_by_lr():
 
 def scalar(op, *operands, **attrs):
     """The op's scalar function in f32: one value per result."""
-    arrays = [np.asarray([o], np.int64 if isinstance(o, int) else np.float32) for o in operands]
+    kinds = {bool: np.bool_, int: np.int64, float: np.float32}
+    arrays = [np.asarray([o], kinds[type(o)]) for o in operands]
     return [values[0] for values in evaluate(schema_of(op), arrays, attrs, np.float32)]
 
 
@@ -132,6 +145,52 @@ def test_adam_correction_keeps_f32s_precision(step, beta):
 def test_adam_correction_of_no_momentum():
     assert [float(c) for c in run("adam_correction", np.int32(1), 0.0, 0.0)] == [1, 1]
     assert scalar("adam_correction", 1, 0.0, 0.0) == [1, 1]
+
+
+def both(op, *operands):
+    """The results of the reference and of the scalar function, which have to tell of the same NaN."""
+    given = [np.bool_(o) if isinstance(o, bool) else o for o in operands]
+    for results in (run(op, *given), scalar(op, *operands)):
+        yield [float(r if np.ndim(r) == 0 else r[0]) for r in results]
+
+
+@pytest.mark.parametrize(
+    "m, g, sign", [(1.0, -2.9, 1), (-1.0, 2.9, -1), (0.0, 0.0, 0), (1.0, -3.0, 0), (0.0, math.nan, math.nan)]
+)
+def test_lions_step_is_one_of_three(m, g, sign):
+    """By the sign of (3 m + g) / 4, while m becomes (m + g) / 2."""
+    for p2, m2 in both("lion_step", 3.0, g, m, 0.25, 0.75, 0.5, 0.5, True):
+        assert p2 == pytest.approx(3 * (1 - 0.125) - 0.25 * sign, nan_ok=True)
+        assert m2 == pytest.approx(0.5 * m + 0.5 * g, nan_ok=True)
+
+
+@pytest.mark.parametrize("g, step", [(2.0, 2.0 / 0.5), (math.nan, math.nan)])
+def test_a_variance_that_rounding_makes_negative_is_none(g, step):
+    """The square of the average is over the average of squares: PyTorch's root is NaN. A gradient's own NaN stays."""
+    for p2, v2, a2, b2 in both(
+        "rmsprop_centered_step", 1.0, g, 3.9, 2.0, 0.0, 0.125, 0.5, 0.5, 0.0, 0.0, True
+    ):
+        assert [p2, b2] == pytest.approx([1 - 0.125 * step, step], nan_ok=True)
+        assert [v2, a2] == pytest.approx([(3.9 + g * g) / 2, (2 + g) / 2], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "largest, g, want",
+    [(9.0, 2.0, 9.0), (1.0, 2.0, 2.5), (9.0, math.nan, math.nan), (math.nan, 2.0, math.nan)],
+)
+def test_amsgrad_keeps_the_largest_square_and_every_nan(largest, g, want):
+    for p2, _, v2, x2 in both(
+        "amsgrad_step", 1.0, g, 0.0, 1.0, largest, 0.5, 0.5, 0.5, 0.0, 0.0, 1.0, 1.0, True
+    ):
+        assert x2 == pytest.approx(want, nan_ok=True)
+        assert v2 == pytest.approx((1 + g * g) / 2, nan_ok=True)
+        assert p2 == pytest.approx(1 - 0.5 * (0.5 * g) / math.sqrt(want), nan_ok=True)
+
+
+@pytest.mark.parametrize("step, decay, want", [(1, 0.5, 1), (2, 0.5, 1.5), (11, 0.25, 3.5), (5, 0.0, 1)])
+def test_adagrads_rate_slows_from_the_second_step(step, decay, want):
+    assert float(run("adagrad_slowing", np.int64(step), decay)) == want
+    assert scalar("adagrad_slowing", step, decay) == [want]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +226,7 @@ def test_schedules_by_hand():
     assert schedule("cosine", [0, 5, 10], total=10) == pytest.approx([0.5, 0.25, 0], abs=1e-7)
 
 
-@pytest.mark.parametrize("op", ["sgd_step", "adam_step", "increment"])
+@pytest.mark.parametrize("op", ["sgd_step", "adam_step", "increment", *[op for op, *_ in ADAPTIVE]])
 def test_steps_are_written_in_place(op):
     schema = schema_of(op)
     assert [how for _, how in schema.alias.values()] == ["must"] * len(schema.results)
@@ -205,6 +264,55 @@ def test_adam_is_pytorchs(torch, decoupled):
     options = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
     want = train(torch, "AdamW" if decoupled else "Adam", p, grads, **options)
     assert np.allclose(adam(p, grads, 0.01, 0.9, 0.999, 1e-8, 0.1, decoupled), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop_is_pytorchs(torch, centered, momentum):
+    p, grads = gradients(6)
+    want = train(
+        torch, "RMSprop", p, grads, lr=0.01, alpha=0.9, weight_decay=0.1, momentum=momentum, centered=centered
+    )
+    op = "rmsprop_centered_step" if centered else "rmsprop_step"
+    state = [np.zeros_like(p)] * (2 + centered)
+    for g in grads:
+        p, *state = run(op, p, g, *state, 0.01, 0.9, 1e-8, 0.1, momentum, np.bool_(True))
+    assert np.allclose(p, want, rtol=1e-12)
+
+
+def test_adagrad_is_pytorchs(torch):
+    p, grads = gradients(6)
+    options = {"lr": 0.1, "lr_decay": 0.5, "weight_decay": 0.1, "initial_accumulator_value": 0.25}
+    want, state = train(torch, "Adagrad", p, grads, **options), np.full_like(p, 0.25)
+    for step, g in enumerate(grads, 1):
+        slowing = float(run("adagrad_slowing", np.int64(step), np.float64(0.5)))
+        p, state = run("adagrad_step", p, g, state, 0.1, 1e-10, 0.1, slowing, np.bool_(True))
+    assert np.allclose(p, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_amsgrad_is_pytorchs(torch, decoupled):
+    p, grads = gradients(6)
+    options = {"lr": 0.01, "betas": (0.9, 0.6), "weight_decay": 0.1, "amsgrad": True}
+    want, state = train(torch, "AdamW" if decoupled else "Adam", p, grads, **options), [np.zeros_like(p)] * 3
+    for step, g in enumerate(grads, 1):
+        c1, c2 = (1 - beta**step for beta in (0.9, 0.6))
+        p, *state = run(
+            "amsgrad_step",
+            p,
+            g,
+            *state,
+            0.01,
+            0.9,
+            0.6,
+            1e-8,
+            0.1,
+            c1,
+            c2,
+            np.bool_(True),
+            decoupled=decoupled,
+        )
+    assert np.allclose(p, want, rtol=1e-12)
 
 
 def test_clip_scale_is_pytorchs(torch):
