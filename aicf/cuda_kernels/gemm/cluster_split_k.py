@@ -35,7 +35,8 @@ def divider(cluster_split: int) -> Any:
 
 
 def barriers_of_cluster_split(tiling: WgmmaTiling, staged: bool) -> Any:
-    """`prepare(base)`: each consumer's barrier, and how many bytes it gets. By one thread, before the cluster synchronizes."""
+    """`prepare(base)`: each consumer's barrier, and how many bytes it gets. By one thread, before the cluster synchronizes.
+    `staged`: how many, as for `WgmmaTiling.stages`."""
     if tiling.cluster_split == 1:
         return device(lambda base: None)
     init, announce, consumers, sent = barrier_init(), expect(), tiling.consumers, tiling.sent_bytes
@@ -52,7 +53,8 @@ def barriers_of_cluster_split(tiling: WgmmaTiling, staged: bool) -> Any:
 
 def gatherer(tiling: WgmmaTiling, staged: bool) -> Any:
     """`gather(acc, base, group, member, split)`: of accumulators over a split of k, as `multiply_k_tiles` says, all of those of this
-    block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before."""
+    block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before. `staged`: how many, as for
+    `WgmmaTiling.stages`."""
     if tiling.cluster_split == 1:
         return device(lambda acc, base, group, member, split: acc)
     cluster_split, slots_at, split_barriers_at = (

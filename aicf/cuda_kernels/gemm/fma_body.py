@@ -1,15 +1,15 @@
-"""GEMM in exact f32 for Hopper: the tensor memory accelerator brings K-tiles of the operands, threads multiply them out
+"""GEMM in exact f32 for Hopper: TMA loads K-tiles of the operands, threads multiply them out
 of shared memory by fused multiply-adds, 128 accumulators each.
 
     shared memory   for each warp group a ring of stages, K-tiles of a with those of b behind them; three barriers a stage
-    full[stage]     a K-tile has arrived: one arrival by the warp group's first thread, and as many bytes as it asked for
+    full[stage]     a K-tile has arrived: one arrival by the warp group's first thread, and the bytes that it announced
     transposed[stage]   K-major rows of a K-tile have become MN-major rows: an arrival by each thread of the warp group
     empty[stage]    a K-tile has been multiplied: an arrival by each thread of the warp group
     warp groups     take K-tiles in turns (sliced-K); in the end their accumulators are added up, in the order of the groups
 
-There is no producer: its registers would be missed. The first thread of a warp group asks for a K-tile when the warp group has read what lies there.
+There is no producer: its registers would be missed. The first thread of a warp group issues a K-tile's loads when the warp group has read what lies there.
 
-K-tiles are multiplied as MN-major rows. An operand that lies so in memory comes so, into any stage. Of one that has K-major rows these come
+K-tiles are multiplied as MN-major rows. An operand that lies so in memory is loaded so, into any stage. Of one that has K-major rows these are loaded
 into stages behind the first two, and halfway through a K-tile the warp group's threads transpose the next one, 4 x 4 numbers at a time, into one of
 the first two: of 16 loads and stores for 4096 multiply-adds. On both sides 16 bytes change places, so that eight lanes find all banks.
 Lanes of a product are numbered so that pairs of them read the same run: two pairs of quarters of a warp then go together.

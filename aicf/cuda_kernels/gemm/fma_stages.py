@@ -1,4 +1,4 @@
-"""K-tiles of the operands of fma.py: where they lie in shared memory, how they come there, and how K-major becomes MN-major."""
+"""K-tiles of the operands of fma.py: where they lie in shared memory, how they are loaded there, and how K-major becomes MN-major."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def locator(tiling: FmaTiling, a_order: Order, b_order: Order) -> Any:
 
 def stages_of(tiling: FmaTiling, order: Order, is_a: bool) -> tuple[Any, Any]:
     """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th K-tile of a warp group is loaded to, and where it is
-    multiplied from. K-major rows come behind the two stages for transposed K-tiles; but those of the first K-tile to the first, which is free."""
+    multiplied from. K-major rows are loaded behind the two stages for transposed K-tiles; but those of the first K-tile to the first, which is free."""
     tile_mn, stages, raws, warp_group_bytes = (
         tiling.m if is_a else tiling.n,
         tiling.stages,
@@ -117,7 +117,7 @@ def barriers_of(tiling: FmaTiling) -> Any:
 
 
 def bringer(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Any:
-    """`bring(base, warp_group, number, maps, sizes, notes)`: asks for the number-th K-tile of a warp group."""
+    """`bring(base, warp_group, number, maps, sizes, notes)`: issues loads of the number-th K-tile of a warp group."""
     announce, barrier_of, nbytes, warp_groups = (
         expect(),
         barriers_of(tiling),
@@ -162,7 +162,7 @@ def _loader(order: Order) -> Any:
 
 
 def transposer(tiling: FmaTiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
-    """(`transpose(base, thread, number)`: a warp group's threads transpose what comes as K-major rows of its number-th K-tile, when it has come and the one
+    """(`transpose(base, thread, number)`: a warp group's threads transpose what is loaded as K-major rows of its number-th K-tile, when it has arrived and the one
     before the last is multiplied; where, behind full, the barrier is that tells that a K-tile may be multiplied; `room(base, warp_group,
     number)`: until there is room for the K-tile that is loaded when the number-th is the next).
     """

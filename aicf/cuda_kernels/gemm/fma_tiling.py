@@ -86,7 +86,7 @@ class FmaTiling(simt.SimtTile):
 
     @property
     def stage_bytes(self) -> int:
-        """That come for a K-tile."""
+        """That are loaded for a K-tile."""
         return (self.m + self.n) * self.step * f32.itemsize
 
     def transposed_bytes(self, tile_mn: int) -> int:

@@ -27,7 +27,7 @@ CEILING = {
 }  # of the tensor cores' rate, that mma.sync reaches, by architecture; published figures
 CEILING_LATER = 0.3  # guess
 # What follows was measured on an H200.
-START_US = 0.8  # until the first K-tiles are asked for, and from the last one to the results
+START_US = 0.8  # until the first K-tiles' loads are issued, and from the last one to the results
 STEP_US = 0.1  # between K-tiles: a barrier, and fragments on their way from shared memory
 COPIED_TRIP_US = 0.06  # of a K-tile's trip, what is not hidden, for each of those in flight
 REGISTER_STAGED_US = (
@@ -41,7 +41,7 @@ REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes throu
 
 @dataclass(frozen=True)
 class MmaOperand:
-    """How a or b comes in.
+    """How a or b is loaded.
 
     mn_major  whether it is MN-major
     width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16

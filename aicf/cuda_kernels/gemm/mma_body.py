@@ -133,7 +133,7 @@ def mma(
             np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps
         )
 
-        # what this thread brings of each K-tile: its first unit's m or n, and k
+        # what this thread loads of each K-tile: its first unit's m or n, and k
         a_mn, a_k0 = a_first(thread)
         b_mn, b_k0 = b_first(thread)
         a_at = a_from + (row0 + a_mn) * a_steps[-2] + a_k0 * a_steps[-1]
@@ -149,7 +149,7 @@ def mma(
         a_get = uint32(base + uint32(a_offset(warp_row + a_row, a_k)))
         b_get = uint32(base + uint32(a_bytes + b_offset(warp_column + b_row, b_k)))
 
-        ahead = k  # of k, from the next K-tile to bring on
+        ahead = k  # of k, from the next K-tile to load on
         for s in range(ahead_stages):
             a_to, b_to = uint32(a_put + uint32(s * stage)), uint32(b_put + uint32(s * stage))
             a_staged = a_fetch(a, a_to, (a_at, a_left, np.int32(ahead - a_k0), a_steps[-2], a_steps[-1]))

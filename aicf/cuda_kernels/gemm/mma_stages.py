@@ -1,7 +1,7 @@
-"""K-tiles of operands in shared memory, for mma.sync: how they lie there, how they come, and where a warp's fragments are.
+"""K-tiles of operands in shared memory, for mma.sync: how they lie there, how they are loaded, and where a warp's fragments are.
 
 Operands lie as they do in memory, K-major or MN-major, in rows without padding. The 16-byte chunks of a row are swizzled:
-which one comes where depends on the row, so that neither the eight rows of an ldmatrix nor what a warp reads of rows of
+which one lies where depends on the row, so that neither the eight rows of an ldmatrix nor what a warp reads of rows of
 numbers fall on the same banks. A place is then another one with some bits flipped and some bytes added (`ptx.Place`).
 """
 
@@ -115,7 +115,7 @@ class Fragments:
 
 @dataclass(frozen=True)
 class StageLoad:
-    """How the threads of a block bring a K-tile: `width` bytes at a time by cp.async; a number at a time, through registers,
+    """How the threads of a block load a K-tile: `width` bytes at a time by cp.async; a number at a time, through registers,
     where they are narrower than it takes. Each thread walks down the rows, along one column of such units."""
 
     stored: Stored
@@ -129,7 +129,7 @@ class StageLoad:
 
     @property
     def staged(self) -> bool:
-        """Whether units come through registers."""
+        """Whether units are loaded through registers."""
         return self.width < NARROWEST
 
     @property

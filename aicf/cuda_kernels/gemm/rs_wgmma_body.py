@@ -5,7 +5,7 @@ from wherever they lie (ptx/register_operand.py). So the operand whose k is not 
 product is that of the transposed ones, b' a', and rows of accumulators are columns of results.
 
 Products read registers while their threads go on. So there are two sets of words, and a set is loaded when the products that read
-it before are done: those of a K-tile are under way while words of the next one come.
+it before are done: those of a K-tile are under way while words of the next one are loaded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NO_WORDS = (np.uint32(0),) * WORDS
 
 
 def rs_consumer(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> Any:
-    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma.py's. swap_ab: b is the operand in registers."""
+    """`consume(group, base, full, maps, walk, sizes, scales, operands)`: as wgmma_body.py's. swap_ab: b is the operand in registers."""
     assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread has two rows"
     turn_groups, cooperative, stages = tiling.turn_groups, tiling.cooperative, tiling.stages(0)
     stage_bytes, a_bytes, own_bytes, empty = tiling.stage_bytes, tiling.a_bytes, tiling.own_bytes, 8 * stages
@@ -67,7 +67,7 @@ def rs_consumer(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     tile_m, tile_n = tiling.m, tiling.n
 
     def fetch(words, stage, phase, places):
-        """Words of a K-tile, when it has come."""
+        """Words of a K-tile, when it has arrived."""
         wait(uint32(places[0] + uint32(8) * stage), phase)
         return load(words, uint32(places[1] + stage * uint32(stage_bytes)))
 
@@ -80,7 +80,7 @@ def rs_consumer(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     release = device(release_before)
 
     def multiply(acc, words, stage, phase, step, places, member):
-        """Asks for the products of a K-tile; those of the one before are done then. The next one's stage and phase."""
+        """Issues the wgmmas of a K-tile; those of the one before are done then. The next one's stage and phase."""
         acc = ask(acc, words, uint32(places[2] + stage * uint32(stage_bytes // 16)), step)
         commit()
         wait_but_one()

@@ -28,7 +28,7 @@ TENSORS = 16  # that an epilogue loads and stores: their places take registers b
 LEAN = 64  # accumulators in a thread; from here on 128 registers hold little else
 STRIDES = 8  # of theirs that a kernel is told when it starts
 # What follows was measured on an H200, and so were tiles' efficiencies.
-MEMORY_EFFICIENCY = 0.8  # of the bandwidth, that operands come at
+MEMORY_EFFICIENCY = 0.8  # of the bandwidth, that operands are loaded at
 # Of a multiprocessor, for an element of the result, one at a time or in pairs: to store it, to load one of another matrix, and
 # for each flop of the map. Two thirds of the stores' is where they go.
 STORE_US, LOADED_US, FLOP_US = 1.6e-4, 5e-4, 1.8e-5
@@ -251,7 +251,7 @@ def grid(gemm: Gemm | Sizes, m: int, n: int) -> tuple[int]:
 
 
 def _loads(region: RegionSpec):
-    """How each operand comes in: along its contiguous index, in vector loads if every run of it is whole and aligned."""
+    """How each operand is loaded: along its contiguous index, in vector loads if every run of it is whole and aligned."""
     from .simt_body import OperandLoad
 
     gemm, _ = problem(region)

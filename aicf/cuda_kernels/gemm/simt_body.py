@@ -73,7 +73,7 @@ class SimtTiling:
 
 @dataclass(frozen=True)
 class OperandLoad:
-    """How K-tiles of an operand come in: which index neighbouring threads walk, m or n, or k: the contiguous one; and
+    """How K-tiles of an operand are loaded: which index neighbouring threads walk, m or n, or k: the contiguous one; and
     how many neighbours one load takes."""
 
     mn_major: bool
@@ -91,7 +91,7 @@ def tiled(
 ) -> Callable[..., None]:
     """A block per tile of the result.
 
-    Each step along k brings a K-tile of both operands to shared memory, k-major, so that a thread reads its rows and
+    Each step along k loads a K-tile of both operands to shared memory, k-major, so that a thread reads its rows and
     columns as 16-byte vectors; the next K-tile is on its way to registers meanwhile. There are two buffers, so one barrier
     per step is enough. A thread's tile is split into groups of four rows and columns, threads side by side, so that the
     vector reads of a warp hit all banks once. Edges: what is outside is read as 0 and not written.
@@ -180,7 +180,7 @@ def tiled(
 
 
 class Walk:
-    """How a block brings a K-tile of `mn_extent` x `step` elements, in runs of neighbours: run i of a thread lies i strides from
+    """How a block loads a K-tile of `mn_extent` x `step` elements, in runs of neighbours: run i of a thread lies i strides from
     its first."""
 
     def __init__(self, mn_extent: int, step: int, block: int, load: OperandLoad) -> None:

@@ -1,7 +1,7 @@
 """Matrix products with few rows or few columns: every line of the wide operand times the few lines of the small one, in f32.
 
 A line runs along k: a row of a, or a column of b. The wide operand goes from memory straight to registers, each byte of it
-once; the next loads are on their way while these are multiplied. The small one comes through shared memory, widened, for all
+once; the next loads are on their way while these are multiplied. The small one is loaded through shared memory, widened, for all
 threads of a block. Each thread sums along its own part of k; then the block adds up, in an order that never changes. Sums are of
 explicit fused multiply-adds, and end in the epilogue that all products share.
 """
@@ -129,7 +129,7 @@ def wide_step(share: Share) -> Any:
 
 @dataclass(frozen=True)
 class SmallTile:
-    """A K-tile of the small operand on its way to shared memory: neighbouring threads bring neighbours.
+    """A K-tile of the small operand on its way to shared memory: neighbouring threads load neighbours.
 
     It lies there as it is read: where lanes walk k, line by line in quads, those of a warp side by side; else along k.
     """

@@ -1,4 +1,4 @@
-"""How blocks of the small-M kernels on CUDA cores share the wide operand, and how the small one comes to shared memory."""
+"""How blocks of the small-M kernels on CUDA cores share the wide operand, and how the small one is loaded to shared memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEGMENT = 64  # bytes of a row that a block reads, where lanes walk lines: what 
 
 @dataclass(frozen=True)
 class Staging:
-    """How the small operand comes to shared memory: along k or along its lines, in loads of `width` elements."""
+    """How the small operand is loaded to shared memory: along k or along its lines, in loads of `width` elements."""
 
     k_major: bool
     width: int

@@ -9,7 +9,7 @@ it is whole, and ends with the *head* of one, its first. The block does it backw
     then      the tail: to its accumulators are added those of the head, which is the block's before, and the tile is finished
     at last   whole tiles of the others, from that K-tile on where the others are, and round
 
-So blocks read the same slices of k at a time, out of the L2 cache, which answers requests that come together at once; but for tails,
+So blocks read the same slices of k at a time, out of the L2 cache, which answers simultaneous requests for a line at once; but for tails,
 which are behind by what blocks have beyond one tile. With the tail first and the head last, each was somewhere else in k from beginning to end: 20 % slower at
 4096^3 and 8192^3, by tiles of 128 x 128.
 
@@ -95,9 +95,14 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
 
 
 def fixup(tiling: WgmmaTiling) -> tuple[Any, Any, Any, Any]:
-    """(`asks(work_tile, member)`: the thread, or none that asks for boxes, of what will not be finished here; `gives(work_tile)`: whether it
-    is that; `give(accumulators, part, member, operands)`: to who finishes it; `take(accumulators, part, member, work_tile, plan, operands)`: accumulators of a
-    whole tile)"""
+    """(`asks`, `gives`, `give`, `take`): what a consumer does otherwise for a part of a tile.
+
+    asks(work_tile, member)   the thread index for `ask`, whose thread 0 loads the epilogue's sources: `member`; for a head, which is not
+                              finished here, `member + WARPGROUP`: no thread is 0, so none loads
+    gives(work_tile)          whether the work tile is a head
+    give(accumulators, part, member, operands)   stores the head's partial sums to the workspace, and then each warp's flag
+    take(acc, accumulators, part, member, work_tile, plan, operands)   if the work tile is a tail, adds the head's partial sums
+    """
     if not tiling.stream:
         return (
             device(lambda work_tile, member: member),

@@ -1,7 +1,7 @@
 """Variants for matrix products on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
 
-Epilogues and results are those of simt.py; operands come in either order, through descriptors, so that rows have to begin at
-multiples of 16 bytes, and nothing else.
+Epilogues and results are those of simt.py; operands are loaded by TMA, so that rows have to begin at multiples of 16 bytes. Halves
+are K-major or MN-major; TF32 and fp8 have to be K-major.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs 
 # --- operands ---------------------------------------------------------------------------------------------------------
 
 
-# as the accelerator brings them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
+# as TMA loads them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
 ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: u8, f8e5m2: u8}
 
 Axis = tuple[int, int]  # an extent and a step, in elements
@@ -293,7 +293,7 @@ def epilogue_arguments(
 
 
 def _boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[TensorMap]:
-    """Of results, 64 x 64 at a time, and of operands that come like that."""
+    """Of results, 64 x 64 at a time, and of operands that are loaded like that."""
     p, after = gemm.problem(region)
     maps = []
     for _, result in after.stores:

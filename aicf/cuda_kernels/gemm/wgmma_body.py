@@ -1,14 +1,15 @@
-"""GEMM as Hopper does it fastest: a producer warpgroup asks the tensor memory accelerator for K-tiles
-of the operands, consumer warpgroups multiply them by wgmma out of shared memory, and blocks stay for tile after tile.
+"""GEMM as Hopper does it fastest: a producer warpgroup issues TMA loads of K-tiles of the
+operands, consumer warpgroups multiply them by wgmma out of shared memory, and blocks stay for tile after tile.
 
 What there is in a block (docs/kernels/gemm.md is the lesson):
 
     shared memory   `stages` K-tiles of a and b, 128 bytes of k deep, b behind a; subtiles of results for each consumer, if results
-                    leave that way; two barriers a stage
-    full[stage]     a K-tile has arrived: one arrival by the producer, and as many bytes as it asked for
+                    are stored by TMA; two barriers a stage
+    full[stage]     a K-tile has arrived: one arrival by the producer, and the bytes that it announced there (with multicast,
+                    the other block requests half of b's)
     empty[stage]    the K-tile has been read: an arrival by each consumer of its tile, of each block that shares it
     ping-pong       two groups of consumers take tiles in turns; the producer knows nothing of them
-    clusters        two blocks with tiles one below the other need the same K-tile of b: each brings half of it, for both; or
+    clusters        two blocks with tiles one below the other need the same K-tile of b: each loads half of it, for both; or
                     blocks share a tile and divide k: cluster_split_k.py
 """
 
@@ -77,10 +78,9 @@ def wgmma(
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
     a_k_major, b_k_major  k is contiguous in memory; otherwise m or n is
-    register_operand    "a" or "b", the one that goes through registers, which is then the first of two, and m and n are its extent and
-                        those of the other one; see rs_wgmma_body.py
-    staged              results that leave by way of shared memory, a box at a time: all or none; or operands that come that
-                        way, if they are more; see wgmma_store.py
+    register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see rs_wgmma_body.py
+    staged              how many results are stored by way of shared memory, a box at a time: all or none; or how many operands
+                        of the epilogue are loaded that way, if they are more; see wgmma_store.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
     maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of the
                         sources, likewise; of the results of narrow tiles, and of their b if it is K-major; then of a's last tile,
@@ -120,9 +120,9 @@ def wgmma(
         base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(base + uint32(barriers_at))
         thread = uint32(cuda.threadIdx.x)
-        # once the compiler knows that a warp is of one warpgroup, main loops are in registers of the warp, and half as long
+        # once the compiler knows that a warp is of one warpgroup, main loops are in uniform registers, and half as long
         warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
-        if thread == WARPGROUP:  # while the producer asks for descriptors
+        if thread == WARPGROUP:  # while the producer prefetches descriptors
             for stage in range(stages):
                 init(uint32(full + uint32(8 * stage)), uint32(1))
                 init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
@@ -206,9 +206,9 @@ Order = tuple[bool, tuple[int, ...]]
 
 
 def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
-    """`produce(base, full, maps, walk, sizes)`: one thread asks for K-tile after K-tile, as soon as there is room.
+    """`produce(base, full, maps, walk, sizes)`: one thread issues loads of K-tile after K-tile, as soon as there is room.
 
-    Of a cluster, each block brings its own a, and its share of b to all of them: a stage is empty when all have read it. When the
+    Of a cluster, each block loads its own a, and its share of b for all of them: a stage is empty when all have read it. When the
     last ones are, nobody arrives here any more, and the block's shared memory may go.
     """
     tile_m, cluster = tiling.m, tiling.cluster
@@ -329,9 +329,9 @@ def consumer(
 ) -> Any:
     """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its turn group's tiles.
 
-    While it asks for the products of one K-tile, those of the one before are done: then that one's stage is released, or the
-    K-tile's own if they do not go on (`late`). Of two turn groups the other one goes on where this one has asked for its tile's last
-    products.
+    After issuing K-tile s it waits until only that group is in flight, then releases stage s - 1 (promoted: waits for s itself, and
+    releases s); `late` is how many stages behind it is. With ping-pong, the next turn group starts once this one has issued its last
+    wgmma.
     """
     tile_m, cluster, blocks = tiling.m, tiling.cluster, tiling.row_blocks
     turn_groups, cooperative = tiling.turn_groups, tiling.cooperative

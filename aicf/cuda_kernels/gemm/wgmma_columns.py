@@ -1,8 +1,8 @@
 """What the results of a warpgroup have by column: what their map reads by column only, and sums of what it makes.
 
-Such an operand, a bias, is asked for before a tile's main loop, and waits in registers: 32 bits of two neighbours for each
+Such an operand, a bias, is loaded before a tile's main loop, and waits in registers: 32 bits of two neighbours for each
 eight columns of the tile. What it holds for 16 columns goes along with the accumulators of these. Eight lanes hold the same: where there
-are no registers for that, each has an eighth, and they ask each other; see `lane_distributed`.
+are no registers for that, each has an eighth, and they exchange them by shuffles; see `lane_distributed`.
 
 Sums are by each warp of its rows: a row of the workspace for each.
 """

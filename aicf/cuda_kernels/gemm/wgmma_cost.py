@@ -23,9 +23,9 @@ from .wgmma_tiling import ATOM, OF_C, TMA_ALIGNMENT, WgmmaTiling, boxed, k_tile
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and
-# with all of them, when clocks fall; less of it for halves.
+# with all of them, when clocks fall: halves, TF32, fp8, promoted accumulators.
 ALONE, ALL, ALL_TF32, ALL_F8, ALL_PROMOTED = 0.83, 0.79, 0.85, 0.78, 0.79
-SMALL_N = 0.86  # of it, for tiles of 64 columns: both operands come from shared memory, whose bandwidth is the limit
+SMALL_N = 0.86  # of it, for tiles of 64 columns: both operands are read from shared memory, whose bandwidth is the limit
 # Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores;
 # of TF32 with promoted accumulators, they wait for it altogether. Halves, which power limits, only have a lower clock
 # the more is moved.
@@ -33,7 +33,7 @@ CROWDED_HALVES, CROWDED_TF32, CROWDED_F8, CROWDED_PROMOTED = 0.11, 0.5, 0.3, 1.0
 PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
 FLIGHT_US = 1.1  # from a K-tile's request to its arrival; as many are in flight as the ring has stages
 DRAIN_US = 0.3  # from a tile's last request to its last product
-MEMORY = 0.86  # of its bandwidth, that operands come at and results leave
+MEMORY = 0.86  # of its bandwidth, that operands are loaded and results stored at
 SHORT_ROWS = 0.65  # of the bandwidth, where boxes have 128 bytes of each row of b
 # For each tile of a product of mixed widths: nothing at clocks that last, as much as 0.5 in one launch with cold caches.
 # 4096³ is 4 % faster by it than by 128x256 at such clocks, and 0.5 % slower in one launch
@@ -52,11 +52,11 @@ NEXT_SUBTILE_US = 0.8
 # those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
 # 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
 FIXUP_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
-QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a group of 14 to 18
+QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a GPC of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
-# For a consumer to finish 64 x 64 results and send them off; where they leave one by one; for each operand of the map, for one
-# that comes in boxes, and for one with an element for each column; to add up their columns
+# For a consumer to finish 64 x 64 results and send them off; where they are stored one by one; for each operand of the map, for one
+# that is loaded in boxes, and for one with an element for each column; to add up their columns
 SUBTILE_US, APART_US, LOAD_SUBTILE_US, SOURCE_SUBTILE_US, ROW_SUBTILE_US, SUM_SUBTILE_US = (
     0.055,
     0.4,
@@ -68,8 +68,8 @@ SUBTILE_US, APART_US, LOAD_SUBTILE_US, SOURCE_SUBTILE_US, ROW_SUBTILE_US, SUM_SU
 SUBTILE_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
 MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hides: Z kept at 4096³ took 5.5 us for 33 MB
 SLOWED = 0.12  # of what a turn group takes to finish results, that the one which multiplies meanwhile loses
-BOX_LOADS = 4  # of a map whose results leave in boxes: four pairs are computed at once, and their operands take registers
-MOST_BOXES = 3  # results that leave in boxes, and operands that come
+BOX_LOADS = 4  # of a map whose results are stored in boxes: four pairs are computed at once, and their operands take registers
+MOST_BOXES = 3  # results that are stored in boxes, and operands that are loaded so
 SHORTENED = frozenset({"tanh", "logistic2"})  # functions that are others in boxes: tiles/pairs.py
 SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, and that a third result takes
 
@@ -81,8 +81,8 @@ def cost(
     split: KSplit | None = None,
     register_operand: str = "",
 ) -> Cost:
-    """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the one that
-    goes through registers, "a" or "b", see rs_wgmma.py."""
+    """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
+    operand, "a" or "b", see rs_wgmma.py."""
     p, _ = gemm.problem(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(p.k, step), tiling.cluster_split) * step
@@ -129,7 +129,7 @@ def cost(
         column_sums = _column_sums_us(region)
         beside = SLOWED * (each - SUBTILE_US - column_sums) + column_sums if boxes else APART_US
         in_turn += most * subtiles * beside
-    # the last results of all multiprocessors leave at once
+    # the last results of all multiprocessors are stored at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
     last_of_all = 0.0 if split else at_end * _result_bytes(region) / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
@@ -228,8 +228,8 @@ def _column_sums_us(region: RegionSpec) -> float:
 
 
 def staged(tiling: WgmmaTiling, region: RegionSpec) -> int:
-    """How many results leave a box at a time, or operands come: all, if they can and there are registers for it, or none. What
-    computes with indices, as dropout does, takes them; and two blocks of rows leave fewer, since what they share is kept."""
+    """How many results are stored a box at a time, or operands loaded: all, if they can and there are registers for it, or none. What
+    computes with indices, as dropout does, takes them; and two blocks of rows leave fewer registers, since what they share is kept."""
     stores = gemm.epilogue_statistics(region).stores
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
     if tiling.columns % ATOM or _loads(region) > (1 if tight else BOX_LOADS):
@@ -246,7 +246,7 @@ def _shortened(after: Map) -> bool:
 
 @lru_cache(maxsize=256)
 def _loads(region: RegionSpec) -> int:
-    """By threads, of an epilogue whose results may leave in boxes, and what takes as many registers: sums of columns, and a third
+    """By threads, of an epilogue whose results may be stored in boxes, and what takes as many registers: sums of columns, and a third
     result; more than any may have, if they may not."""
     p, after = gemm.problem(region)
     results = [region.results[position] for _, position in after.stores]
@@ -265,7 +265,7 @@ def _loads(region: RegionSpec) -> int:
 
 @lru_cache(maxsize=256)
 def tma_sources(region: RegionSpec) -> tuple[int, ...]:
-    """Loads that may come in boxes, where results leave so: of halves, as many as the results' elements, in 16-byte aligned rows
+    """Loads that may be of boxes, where results are stored so: of halves, as many as the results' elements, in 16-byte aligned rows
     one after the other. Their positions, or OF_C."""
     p, after = gemm.problem(region)
     found = []

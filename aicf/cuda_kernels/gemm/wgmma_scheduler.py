@@ -1,7 +1,7 @@
 """Which tiles the blocks of a Hopper product compute, and how they pass through the ring of stages.
 
-Indices of tiles are u32 throughout: division that rounds to nothing but zero, in 32 bits, keeps the producer within its
-registers. No memory holds the results of more tiles.
+Indices of tiles are u32 throughout: unsigned 32-bit division needs no floor correction, so the producer fits its registers.
+No memory holds the results of more than 2^32 tiles.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def grouped_raster(group_m: int, batched: bool) -> Any:
 class BatchCoords(NamedTuple):
     """What tiles at one row and column differ by: their split of k, or their place in a batch.
 
-    each     `each(sizes, steps)`: how many slices of k each has, the last one maybe fewer
+    each     `each(sizes, steps)`: how many K-tiles each has, the last one maybe fewer
     number   `number(sizes, steps, each)`: how many there are
     k_tiles  `k_tiles(batch_coord, steps, each)`: the first K-tile of one, and how many it has
     point    `point(batch_coord, sizes)`: its index along each axis of the batch, i32
@@ -243,10 +243,10 @@ def skipper(stages: int) -> Any:
 
 
 def ordered_barrier(tiling: WgmmaTiling) -> tuple[Any, Any]:
-    """(`wait(turn_group)`, `pass_on(turn_group)`): of two turn groups, one after the other asks for the products of its tile.
+    """(`wait(turn_group)`, `pass_on(turn_group)`): of two turn groups, one after the other issues the wgmmas of its tile.
 
-    It has to: who waits for a stage names the phase by its parity, which is that of the phase before the last as well. And it
-    should: the tensor cores are then one turn group's, and the other's results leave meanwhile. Barriers follow those of results.
+    Parity cannot tell a phase from the one two earlier, so groups must consume in order. It pays, too: one turn group has the
+    tensor cores while the other stores its results. Named barrier ids follow the epilogue's.
     """
     if not tiling.ping_pong:
         nothing = device(lambda turn_group: None)

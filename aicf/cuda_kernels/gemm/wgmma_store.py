@@ -1,14 +1,15 @@
 """How accumulators of a warpgroup become results: alpha, beta and the map that follows, then memory, in one of two ways.
 
 runs    each thread stores the two neighbouring columns that it holds, or one: any results, anywhere
-boxes   64 x 64 at a time go through shared memory, by stmatrix, and leave by the tensor memory accelerator, which does not
-        write outside of the results: for some of half types with 16-byte aligned rows, computed together. What the map
-        reads of such matrices comes the same way: a box of an operand is where those of results will be, and each warp
+boxes   64 x 64 at a time go through shared memory, by stmatrix, and are stored by TMA, which does not write outside
+        of the results: for up to three f16/bf16 results, 16-byte aligned, and so their rows. What the map reads
+        of such matrices is loaded the same way: a box of an operand is where those of results will be, and each warp
         puts its results in the place of what it has read there
 
 What it reads by column only, and sums of columns, see wgmma_columns.py.
 
-Accumulators lie as `multiply_k_tiles` says. `tile_coord`: first row and column of a tile, and its batch coordinate (see wgmma_scheduler.py).
+Accumulators lie as `multiply_k_tiles` says. `tile_coord`: the consumer's first row, the first column of the block's share,
+the batch coordinate, and the tile's place among narrow ones or -1 (see `placer`).
 """
 
 from __future__ import annotations
@@ -57,9 +58,8 @@ SUBTILE = ATOM * 64 // 128  # accumulators that a thread has of a 64 x 64 subtil
 
 
 def runs_of_results(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[Any, Any, Any]:
-    """(`ask(base, maps, group, member, tile_coord, sizes, operands)`: before a tile's main loop, for what its results are made from;
-    `write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity)`, of what `ask` returned and of how
-    many tiles were before; `done(member)`)"""
+    """(`ask(base, maps, group, member, tile_coord, sizes, operands)`: before a tile's main loop, loads what its results are made from;
+    `write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity)`: of what `ask` returned; `done(member)`)"""
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), opaque(), epilogue.outside
     wide, size = subtiles(tiling)
     layout = Layout(64, wide, warps=WARPS)
@@ -97,8 +97,8 @@ def runs_of_results(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[Any, Any, 
 def boxes_of_results(
     tiling: WgmmaTiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
-    """The same: two subtiles of each result for each warpgroup, so that one is filled while the other leaves; or one, where
-    the main loop needs the room. `tma_sources`: reads of the epilogue whose numbers come in boxes; see `source_loader`."""
+    """The same: two subtiles of each result for each warpgroup, so that one is filled while the other is stored; or one, where
+    the main loop needs the room. `tma_sources`: reads of the epilogue that are loaded in boxes; see `source_loader`."""
     blocks, subtiles_at, buffers = tiling.row_blocks, tiling.subtiles_at(staged), tiling.buffers(staged)
     slots, box, own = buffers // staged, staged * SUBTILE_BYTES, buffers * SUBTILE_BYTES
     preloaded = preloaded_reads(tiling, epilogue)
@@ -174,8 +174,8 @@ def source_loader(
 ) -> tuple[Any, Any, Any]:
     """The same, where subtiles of operands are loaded to where those of results will be: a subtile is free when they are there.
 
-    As many as there is room for are asked for before the main loop, and the others prefetched into L2; each of these is when
-    what is in its place has been read. Each subtile of a tile has a barrier, of which each tile is a phase.
+    Loads of as many as there is room for are issued before the main loop, and the others prefetched into L2; each of these is
+    loaded when what is in its place has been read. Each subtile of a tile has a barrier, of which each tile is a phase.
     """
     blocks, count, slots = tiling.row_blocks, tiling.subtiles, tiling.buffers(staged) // staged
     box, nbytes, arrived_at = (
@@ -227,7 +227,7 @@ def source_loader(
 
 
 def result_storer(tiling: WgmmaTiling, epilogue: Epilogue, tma_sources: int) -> Any:
-    """`store(maps, at, column, row, tile_coord)`: a subtile of each result. Narrow tiles leave by maps of their own, in which a row is cut into
+    """`store(maps, at, column, row, tile_coord)`: a subtile of each result. Narrow tiles are stored by maps of their own, in which a row is cut into
     theirs, so that what hangs over is outside and not written."""
     stores, narrow_n = len(epilogue.stores), tiling.narrow_n
     store_wide = of_maps(box_storer(epilogue.batch), 2, stores)

@@ -29,7 +29,7 @@ def k_tile(dtype: DType) -> int:
 
 
 def boxed(tile_mn: int, extent: int) -> int:
-    """Of a tile's extent along m or n, what one box brings of a K-major operand: no more than it has, in whole eights.
+    """Of a tile's extent along m or n, what one box loads of a K-major operand: no more than it has, in whole eights.
     Rows outside of it take the accelerator three times as long as those inside."""
     return min(tile_mn, (extent + 7) // 8 * 8)
 
@@ -47,7 +47,7 @@ def promotes(dtype: DType) -> bool:
 
 @dataclass(frozen=True)
 class WgmmaTiling:
-    """m x n tiles for blocks of a warpgroup that brings and of `consumers` that multiply.
+    """m x n tiles for blocks of a producer warpgroup and of `consumers` that multiply.
 
     ping_pong  whether consumers are two groups that take tiles in turns, so that one multiplies while the other writes results;
                else all of them share a tile (cooperative)
@@ -55,7 +55,7 @@ class WgmmaTiling:
     cluster_split  splits of k, each summed by a block of a cluster that shares a tile: then each finishes its part of the columns
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
-    stream     whether tiles that are left over by whole rounds are cut along k, so that all blocks have as much to do; see
+    stream     whether the first G + r of w G + r tiles, for G blocks, are cut along k, so that all blocks have as much to do; see
                gemm/stream_k_body.py
     promoted   whether each K-tile has accumulators of its own, which are added up in f32, whatever the type; see `promotes`
     narrow_n   columns of the narrower tiles that it may have beside the others; see `narrow_group`
@@ -179,7 +179,7 @@ class WgmmaTiling:
         return self.a_bytes + self.b_bytes
 
     def stages(self, staged: int) -> int:
-        """As many as there is room for. `staged`: so many results leave by way of shared memory, or operands come."""
+        """As many as there is room for. `staged`: so many results are stored by way of shared memory, or operands loaded."""
         return self._stages(self.buffers(staged))
 
     def buffers(self, staged: int) -> int:
@@ -230,7 +230,7 @@ class WgmmaTiling:
         return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.subtiles
 
 
-# Every tiling that there is a kernel for. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
+# The tilings that whole products are made with; those of mixed widths and of stream-K follow, promoted ones are in wgmma.py. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
 # many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
 TILINGS = (
     WgmmaTiling(128, 256, 2),
