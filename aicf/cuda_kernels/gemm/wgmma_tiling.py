@@ -230,8 +230,8 @@ class WgmmaTiling:
         return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.subtiles
 
 
-# The tilings that whole products are made with; those of mixed widths and of stream-K follow, promoted ones are in wgmma.py. Two consumers: 168 registers for each of 384 threads to begin with, 64512 of 65536, as
-# many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
+# Tilings with one width and whole tiles; mixed widths and stream-K follow, promoted ones are in wgmma.py. Two consumers: 168 registers
+# for each of 384 threads to begin with, 64512 of 65536, as many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
 TILINGS = (
     WgmmaTiling(128, 256, 2),
     WgmmaTiling(128, 256, 2, cluster=2),
