@@ -13,7 +13,7 @@ JUMPS = {
     "lion_step",  # by the sign of what it averages
     "argmax_key",  # a rank among the numbers of a type
     "argmax_place",  # of i64 alone, where nothing is rounded
-    "adam_correction", "schedule_cosine", "schedule_linear",  # of f32 alone, where nothing is rounded
+    "adam_correction", "lamb_trust", "schedule_cosine", "schedule_linear",  # of f32 alone, where nothing is rounded
 }  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def test_a_loss_that_is_not_known_is_told_what_there_is(given):
 
 
 @pytest.mark.parametrize(
-    "given", ["adam", "AdamW", "sgd", nn.Adam, nn.SGD, "lion", "rmsprop", nn.RMSprop, "Adagrad"]
+    "given", ["adam", "AdamW", "sgd", nn.Adam, nn.SGD, "lion", "LAMB", "rmsprop", nn.RMSprop, "Adagrad"]
 )
 def test_an_optimizer_by_its_name_is_told_how_to_make_it(given):
     model = nn.Model({"x": (4, 3)}).add(nn.Linear(3, 2))

@@ -4,7 +4,7 @@ from typing import Any
 
 from .. import near
 from . import init, schedules
-from .adaptive import Adagrad, Lion, RMSprop
+from .adaptive import LAMB, Adagrad, Lion, RMSprop
 from .attention import MultiHeadAttention, RoPE, TransformerBlock
 from .blocks import MLP, Residual, Sequential, SwiGLU
 from .groups import ParamGroup
@@ -29,6 +29,7 @@ from .optimizers import SGD, Adam, AdamW, Optimizer
 
 __all__ = [
     "GELU",
+    "LAMB",
     "MLP",
     "SGD",
     "Adagrad",

@@ -1,4 +1,4 @@
-"""Lion, RMSprop and Adagrad. Their state has names that no other optimizer uses: one model may be trained by several in turn."""
+"""Lion, RMSprop, Adagrad and LAMB. Their state has names that no other optimizer uses: one model may be trained by several in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..ir import Value
 from . import checks
 from .groups import ParamGroup
-from .optimizers import Optimizer, Rate, betas_of, checked, declared
+from .optimizers import Optimizer, Rate, betas_of, checked, declared, sum_of_squares
 
 
 class Lion(Optimizer):
@@ -119,4 +119,41 @@ class Adagrad(Optimizer):
         total = ctx.state(f"{param.name}.sum", param.shape, self.start)
         made = ctx.adagrad_step(param, grad, total, lr, meta["eps"], meta["weight_decay"], meta["slowing"])
         for old, new in zip((param, total), made):
+            ctx.update(old, new)
+
+
+class LAMB(Optimizer):
+    """u = m / c1 / (sqrt(v / c2) + eps) + weight_decay p, with Adam's m, v, c1, c2; p = p - lr |p| / |u| u (You et al. 2020).
+
+    Each parameter moves by lr times its own length, whatever its gradients are: for large batches. The norms are L2; where one is 0, their
+    ratio counts as 1. Formula and eps are the paper's.
+    """
+
+    family = "lamb"
+
+    def __init__(
+        self,
+        lr: Rate = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        clip_norm: float | None = None,
+        groups: Iterable[ParamGroup] = (),
+    ) -> None:
+        super().__init__(lr, clip_norm, groups)
+        self.betas = betas_of(betas, "betas=(0.9, 0.999)")
+        self.eps, self.weight_decay = checked("eps", eps), checked("weight_decay", weight_decay)
+
+    def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
+        beta1, beta2 = self.betas
+        meta = declared(ctx, beta1=beta1, beta2=beta2, eps=self.eps, weight_decay=self.weight_decay)
+        meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
+        return meta
+
+    def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
+        m, v = (ctx.state(f"{param.name}.{name}", param.shape, 0.0) for name in ("lamb_avg", "lamb_avg_sq"))
+        numbers = (meta[name] for name in ("beta1", "beta2", "eps", "weight_decay", "c1", "c2"))
+        update, m2, v2 = ctx.lamb_update(param, grad, m, v, *numbers)
+        trust = ctx.lamb_trust(sum_of_squares(ctx, param), sum_of_squares(ctx, update))
+        for old, new in ((param, ctx.lamb_step(param, update, trust, lr)), (m, m2), (v, v2)):
             ctx.update(old, new)

@@ -72,10 +72,7 @@ class Optimizer:
             return grads
         total = None
         for grad in grads:
-            wide = (
-                grad if grad.dtype is f32 else ctx.convert(grad, dtype=f32)
-            )  # 300 squared is too large for f16
-            part = (wide**2).sum()
+            part = sum_of_squares(ctx, grad)
             total = part if total is None else total + part
         scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
         return [ctx.scale_gradient(grad, scale) for grad in grads]
@@ -202,6 +199,12 @@ def _of_group(
             raise VerifyError(f"the optimizer has no weight decay, and the group {name} one", got=repr(group))
         meta = {**meta, DECAY: ctx.meta(f"{name}_{DECAY}", group.weight_decay, checks.not_negative)}
     return lr, meta
+
+
+def sum_of_squares(ctx: Any, value: Value) -> Value:
+    """0-D, in f32: 300 squared is too large for f16."""
+    wide = value if value.dtype is f32 else ctx.convert(value, dtype=f32)
+    return (wide**2).sum()
 
 
 def betas_of(betas: Any, hint: str) -> tuple[float, float]:

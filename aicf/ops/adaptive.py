@@ -1,4 +1,4 @@
-"""Steps of Lion, RMSprop, Adagrad and AMSGrad. As in optimizers.py: rates are operands, moments are f32, all is written in place, if
+"""Steps of Lion, RMSprop, Adagrad, AMSGrad and LAMB. As in optimizers.py: rates are operands, moments are f32, all is written in place, if
 `valid`."""
 
 from __future__ import annotations
@@ -203,6 +203,69 @@ def _(p, g, m, v, x, lr, beta1, beta2, eps, weight_decay, c1, c2, valid, decoupl
     return tuple(np.where(valid, new, old) for new, old in zip(made, (p, m, v, x)))
 
 
+# --- LAMB ---------------------------------------------------------------------------------------------------
+
+
+@elementwise(
+    "lamb_update", result=DType.f32, results=("u", "m2", "v2"), must={"m2": "m", "v2": "v"}, continuous=True
+)
+def lamb_update(
+    p: Float,
+    g: Gradient,
+    m: Sum,
+    v: Sum,
+    beta1: F32,
+    beta2: F32,
+    eps: F32,
+    weight_decay: F32,
+    c1: F32,
+    c2: F32,
+    valid: Valid,
+):
+    """u = m2 / c1 / (sqrt(v2 / c2) + eps) + weight_decay * p, with the m2, v2, c1 and c2 of adam_step.
+
+    What LAMB steps by, before its length is fitted to that of p. m and v are written in place, if valid.
+    """
+    mean = beta1 * m + (1.0 - beta1) * g
+    square = beta2 * v + (1.0 - beta2) * g * g
+    update = mean / c1 / (math.sqrt(square) / math.sqrt(c2) + eps) + weight_decay * p
+    return update, mean if valid else m, square if valid else v
+
+
+@lamb_update.reference
+def _(p, g, m, v, beta1, beta2, eps, weight_decay, c1, c2, valid):
+    mean = beta1 * m + (1 - beta1) * g
+    square = beta2 * v + (1 - beta2) * np.square(g)
+    update = mean / c1 / (np.sqrt(square / c2) + eps) + weight_decay * p
+    return update, np.where(valid, mean, m), np.where(valid, square, v)
+
+
+@elementwise("lamb_trust", result=DType.f32)
+def lamb_trust(p2: F32, u2: F32):
+    """sqrt(p2 / u2), the ratio of two norms, by their sums of squares; 1 where either is 0, as of a bias that starts at 0."""
+    return math.sqrt(p2) / math.sqrt(u2) if p2 > 0.0 and u2 > 0.0 else 1.0
+
+
+@lamb_trust.reference
+def _(p2, u2):
+    some = (p2 > 0) & (u2 > 0)
+    return np.where(some, np.sqrt(p2) / np.sqrt(np.where(some, u2, 1)), 1)
+
+
+@elementwise("lamb_step", results=("p2",), must={"p2": "p"}, continuous=True)
+def lamb_step(p: Float, u: Sum, trust: F32, lr: F32, valid: Valid):
+    """p2 = p - lr * trust * u: algorithm 2 of You et al. 2020, with u from lamb_update and trust from lamb_trust.
+
+    p is written in place, if valid.
+    """
+    return p - lr * trust * u if valid else p
+
+
+@lamb_step.reference
+def _(p, u, trust, lr, valid):
+    return np.where(valid, p - lr * trust * u, p)
+
+
 # --- samples: (tensors, numbers) ----------------------------------------------------------------------------
 
 _UNIT, _EPS = (0, 1), (1e-8, 1e-6)
@@ -212,14 +275,19 @@ rmsprop_centered_step.draws(v=(4, 5), a=_UNIT, alpha=(0.9, 1), eps=_EPS, valid=m
 adagrad_slowing.draws(step=steps_done, lr_decay=_UNIT)
 adagrad_step.draws(s=_UNIT, eps=_EPS, slowing=(1, 2), valid=mostly)
 amsgrad_step.draws(v=_UNIT, x=_UNIT, beta2=_UNIT, eps=_EPS, valid=mostly)
+lamb_update.draws(v=_UNIT, eps=_EPS, valid=mostly)
+lamb_step.draws(valid=mostly)
 
 adagrad_slowing.samples((), ())
+lamb_trust.samples((), ())
 for _schema, _tensors in (
     (lion_step, 3),
     (rmsprop_step, 4),
     (rmsprop_centered_step, 5),
     (adagrad_step, 3),
     (amsgrad_step, 5),
+    (lamb_update, 4),
+    (lamb_step, 2),
 ):
     _numbers = [()] * (len(_schema.operands) - _tensors)
     for _s in [(4, 7), (1025,), (0, 3), ()]:

@@ -385,7 +385,7 @@ def _elementwise() -> list[Case]:
         Case(flat, step("sgd_step", p, nesterov=True)),
         Case(flat, step("adam_step", p, decoupled=True)),
         Case(flat, step("amsgrad_step", p, decoupled=True)),
-        *(Case(flat, step(op, p)) for op in ("lion_step", "rmsprop_step", "rmsprop_centered_step", "adagrad_step")),
+        *(Case(flat, step(op, p)) for op in ("lamb_update", "lamb_step", "lion_step", "rmsprop_step", "rmsprop_centered_step", "adagrad_step")),
         Case(flat, region("increment", desc((), i64), desc((), DType.bool))),
         Case(flat, region("adam_correction", desc((), i64), (), ())),
         Case(flat, region("schedule_cosine", desc((), i64), (), warmup=4, total=20)),

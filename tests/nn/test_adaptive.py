@@ -1,4 +1,4 @@
-"""Lion, RMSprop, Adagrad and AMSGrad against the formulas of PyTorch's documentation and of Lion's paper, in float64."""
+"""Lion, LAMB, RMSprop, Adagrad and AMSGrad against the formulas of PyTorch's documentation and of Lion's and LAMB's papers, in float64."""
 
 from __future__ import annotations
 
@@ -96,6 +96,16 @@ class AMSGradW(AMSGrad):
     decoupled = True
 
 
+class LAMB(Rule):
+    names = ("lamb_avg", "lamb_avg_sq")
+
+    def step(self, p, g, kept, beta1=0.9, beta2=0.999):
+        m = kept["lamb_avg"] = beta1 * kept["lamb_avg"] + (1 - beta1) * g
+        v = kept["lamb_avg_sq"] = beta2 * kept["lamb_avg_sq"] + (1 - beta2) * g**2
+        u = m / (1 - beta1**self.t) / (np.sqrt(v / (1 - beta2**self.t)) + 1e-6) + self.decay * p
+        return p - self.lr * np.linalg.norm(p) / np.linalg.norm(u) * u
+
+
 def kept_by(program: Any) -> dict[str, np.ndarray]:
     """What the optimizer keeps of each parameter: `0.weight.sum`."""
     return {
@@ -106,6 +116,7 @@ def kept_by(program: Any) -> dict[str, np.ndarray]:
 BETAS = (0.9, 0.6)
 OPTIMIZERS: dict[str, tuple[Any, Any, float]] = {  # ours, theirs, lr
     "lion": (nn.Lion, Lion, 0.003),
+    "lamb": (lambda lr, weight_decay=0.0, **k: nn.LAMB(lr, weight_decay=weight_decay, **k), LAMB, 0.02),
     "rmsprop": (nn.RMSprop, RMSprop, 0.01),
     "centered": (lambda lr, **k: nn.RMSprop(lr, 0.9, momentum=0.8, centered=True, **k), Centered, 0.002),
     "adagrad": (nn.Adagrad, Adagrad, 0.05),
@@ -212,6 +223,7 @@ def test_half_parameters_have_states_of_f32(name, dtype, gap, device):
 
 NUMBERS = {
     "lion": {"lr": 0.001, "beta1": 0.5, "beta2": 0.75, "weight_decay": 0.25},
+    "lamb": {"lr": 0.001, "beta1": 0.5, "beta2": 0.75, "eps": 0.125, "weight_decay": 0.25},
     "rmsprop": {"lr": 0.001, "alpha": 0.5, "eps": 0.125, "weight_decay": 0.25, "momentum": 0.5},
     "centered": {"lr": 0.001, "alpha": 0.5, "eps": 0.125, "weight_decay": 0.25, "momentum": 0.5},
     "adagrad": {"lr": 0.001, "lr_decay": 0.5, "eps": 0.125, "weight_decay": 0.25},
@@ -257,7 +269,7 @@ def test_a_state_dict_goes_on_elsewhere(name):
 def test_optimizers_that_take_turns_share_nothing_but_the_parameters():
     """Adam's averages are of no use to Lion, nor SGD's velocity to RMSprop, whose step counts from 1."""
     model = mlp()
-    rules = [nn.SGD(0.1, momentum=0.9), nn.Adam(), nn.Lion(), nn.RMSprop(), nn.Adagrad()]
+    rules = [nn.SGD(0.1, momentum=0.9), nn.Adam(), nn.Lion(), nn.LAMB(), nn.RMSprop(), nn.Adagrad()]
     kept = [{n for n in trainer("cpu", model, rule).state_dict() if n.count(".") == 2} for rule in rules]
     assert sum(map(len, kept)) == len(set().union(*kept))
 
@@ -278,6 +290,25 @@ def test_they_are_copied_and_pickled(name):
 
 STEP = {"lion": "lion_step", "rmsprop": "rmsprop_step", "centered": "rmsprop_centered_step", "adagrad": "adagrad_step",
         "amsgrad": "amsgrad_step"}  # fmt: skip
+
+
+@on_each_device
+def test_lamb_moves_a_bias_of_zeros_and_leaves_what_has_no_gradient(device):
+    """Where one of the norms is 0, lr is the step's length in each element, as Adam's."""
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6)
+    program = trainer(
+        device, model.add(nn.Linear(5, 3, bias_init=nn.init.zeros)), nn.LAMB(0.25, eps=0.0, weight_decay=0.0)
+    )
+    fed, before = batch_of(6), params(program)
+    grad = oracle.MLP(before, "relu").step(**fed)[2]["0.bias"]
+    program(fed)
+    np.testing.assert_allclose(program.get("0.bias"), -0.25 * np.sign(grad), rtol=1e-4)
+    still = trainer(device, mlp(), nn.LAMB(0.25, weight_decay=0.0))
+    start, fed = params(still), batch_of(6)
+    fed["y"][:] = -100  # no row counts
+    still(fed)
+    for n, value in params(still).items():
+        np.testing.assert_array_equal(value, start[n])
 
 
 @pytest.mark.spec("A13")
@@ -332,6 +363,8 @@ REFUSED = {
     "slowing": (lambda: nn.Adagrad(lr_decay=-0.1), "lr_decay=-0.1", ">= 0"),
     "start": (lambda: nn.Adagrad(initial_accumulator_value=-1), "initial_accumulator_value=-1", ">= 0"),
     "adagrad eps": (lambda: nn.Adagrad(eps=None), "eps=None"),
+    "lamb betas": (lambda: nn.LAMB(betas=(0.9,)), "betas=(0.9,)", "betas=(0.9, 0.999)"),
+    "lamb eps": (lambda: nn.LAMB(eps=-1), "eps=-1", ">= 0"),
     "amsgrad": (lambda: nn.Adam(amsgrad=1), "amsgrad=1", "True or False"),
     "clip norm in amsgrad's place": (lambda: nn.AdamW(1e-3, (0.9, 0.99), 1e-8, 0.1, 1.0), "amsgrad=1.0"),
 }

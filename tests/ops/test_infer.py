@@ -65,6 +65,7 @@ def test_every_op_has_an_exact_inference_test():
         ("sgd_step", [f32(3)] * 3 + [f32()] * 3 + [boolean()], {}, [f32(3)] * 2),
         ("adam_step", [f16(3)] * 2 + [f32(3)] * 2 + [f32()] * 7 + [boolean()], {}, [f16(3), f32(3), f32(3)]),
         ("adam_step", [bf16(3)] + [f32(3)] * 3 + [f32()] * 7 + [boolean()], {}, [bf16(3), f32(3), f32(3)]),
+        ("lamb_update", [bf16(3)] * 2 + [f32(3)] * 2 + [f32()] * 6 + [boolean()], {}, [f32(3)] * 3),
         ("lion_step", [f16(3)] * 2 + [f32(3)] + [f32()] * 4 + [boolean()], {}, [f16(3), f32(3)]),
         (
             "rmsprop_centered_step",

@@ -187,6 +187,14 @@ def test_amsgrad_keeps_the_largest_square_and_every_nan(largest, g, want):
         assert p2 == pytest.approx(1 - 0.5 * (0.5 * g) / math.sqrt(want), nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    "p2, u2, want", [(4.0, 16.0, 0.5), (0.0, 16.0, 1), (4.0, 0.0, 1), (0.0, 0.0, 1), (4.0, math.inf, 0)]
+)
+def test_lambs_trust_is_a_ratio_of_norms_or_one(p2, u2, want):
+    assert float(run("lamb_trust", p2, u2)) == want
+    assert scalar("lamb_trust", p2, u2) == [want]
+
+
 @pytest.mark.parametrize("step, decay, want", [(1, 0.5, 1), (2, 0.5, 1.5), (11, 0.25, 3.5), (5, 0.0, 1)])
 def test_adagrads_rate_slows_from_the_second_step(step, decay, want):
     assert float(run("adagrad_slowing", np.int64(step), decay)) == want
