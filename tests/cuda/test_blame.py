@@ -80,10 +80,10 @@ def test_a_body_that_does_not_compile(case):
 
 
 WRONG_LAUNCHES = {
-    "a result too many": ((In(0), Out(3), Num(8)), r"argument 1 is Out\(index=3\): the region has 1 results, counted from 0"),
-    "no such operand": ((In(5), Out(0), Num(8)), r"argument 0 is In\(index=5\): the region has 1 operands"),
-    "counted from behind": ((In(-1), Out(0), Num(8)), r"argument 0 is In\(index=-1\)"),
-    "within a tuple": (((In(0), In(2)), Out(0), Num(8)), r"argument 0\[1\] is In\(index=2\)"),
+    "a result too many": ((In(0), Out(3), Num(8)), r"argument 1 is Out\(index=3, offset=0\): the region has 1 results, counted from 0"),
+    "no such operand": ((In(5), Out(0), Num(8)), r"argument 0 is In\(index=5, offset=0\): the region has 1 operands"),
+    "counted from behind": ((In(-1), Out(0), Num(8)), r"argument 0 is In\(index=-1, offset=0\)"),
+    "within a tuple": (((In(0), In(2)), Out(0), Num(8)), r"argument 0\[1\] is In\(index=2, offset=0\)"),
     "one missing": ((In(0), Out(0)), r"it is launched with 2 arguments, and takes 3: x, y, n"),
     "one too many": ((*GOOD, Num(1)), r"it is launched with 4 arguments, and takes 3: x, y, n"),
     "a bare number": ((In(0), Out(0), 8), r"argument 2 is 8: expected In\(i\), Out\(i\), Num\(x\)"),
