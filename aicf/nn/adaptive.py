@@ -150,10 +150,19 @@ class LAMB(Optimizer):
         meta["c1"], meta["c2"] = ctx.adam_correction(step, meta["beta1"], meta["beta2"])
         return meta
 
-    def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
+    def steps(self, ctx: Any, each: list[tuple[Value, Value, Value, dict[str, Value]]]) -> None:
+        updates = [self._update(ctx, param, grad, meta) for param, grad, _, meta in each]
+        trusts = [
+            ctx.lamb_trust(sum_of_squares(ctx, param), sum_of_squares(ctx, update))
+            for (param, *_), update in zip(each, updates)
+        ]
+        for (param, _, lr, _), update, trust in zip(each, updates, trusts):
+            ctx.update(param, ctx.lamb_step(param, update, trust, lr))
+
+    def _update(self, ctx: Any, param: Value, grad: Value, meta: dict[str, Value]) -> Value:
         m, v = (ctx.state(f"{param.name}.{name}", param.shape, 0.0) for name in ("lamb_avg", "lamb_avg_sq"))
         numbers = (meta[name] for name in ("beta1", "beta2", "eps", "weight_decay", "c1", "c2"))
         update, m2, v2 = ctx.lamb_update(param, grad, m, v, *numbers)
-        trust = ctx.lamb_trust(sum_of_squares(ctx, param), sum_of_squares(ctx, update))
-        for old, new in ((param, ctx.lamb_step(param, update, trust, lr)), (m, m2), (v, v2)):
-            ctx.update(old, new)
+        ctx.update(m, m2)
+        ctx.update(v, v2)
+        return update

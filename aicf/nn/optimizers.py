@@ -60,8 +60,8 @@ class Optimizer:
             grads = self._clip(ctx, grads)
             how: dict[str | None, tuple[Value, dict[str, Value]]] = {None: (lr, meta)}
             how |= {name: _of_group(ctx, name, group, lr, meta) for name, group in self.groups}
-        for param, grad, group in zip(params, grads, divided(self.groups, params)):
-            self.step(ctx, param, grad, *how[group])
+        each = zip(params, grads, divided(self.groups, params))
+        self.steps(ctx, [(param, grad, *how[group]) for param, grad, group in each])
 
     def rate(self, step: int, base: float) -> float:
         """The learning rate behind `step` steps, on the host."""
@@ -80,6 +80,14 @@ class Optimizer:
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         """Meta-parameters and what depends on them and the step alone, emitted once for all parameters."""
         raise NotImplementedError
+
+    def steps(self, ctx: Any, each: list[tuple[Value, Value, Value, dict[str, Value]]]) -> None:
+        """The steps of all parameters, each with its gradient, learning rate and meta-parameters.
+
+        For an optimizer whose step is several ops: what is alike of all parameters, emitted in a row, is one launch.
+        """
+        for one in each:
+            self.step(ctx, *one)
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
         """One parameter's step: emit it, and `ctx.update` the parameter and its states."""
