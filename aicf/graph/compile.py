@@ -71,6 +71,7 @@ def compile(
     deterministic: bool = False,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
+    policy: str = "f32",
     beam: int = 1,
     variables: Variables | Program | None = None,
     registry: KernelRegistry | None = None,
@@ -93,6 +94,8 @@ def compile(
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
                 contracted, so that fused kernels give the bits of unfused ones
     precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores
+    policy      "bf16": the model computes in bf16 from parameters and inputs of f32, which are converted where they are used;
+                parameters, gradients, the optimizer's state, the loss and results stay in f32. "f32" converts nothing
     beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses; 64 (LENGTH_LIMIT) is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
@@ -105,8 +108,8 @@ def compile(
     """
     check_settings()
     # copies: what is changed in the model, loss or optimizer later is not part of this program
-    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision)
-    policy = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
+    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision, policy)
+    replay = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
     rt = runtime(device)
     wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
     required, strict = frozenset(flag for flag in wanted if wanted[flag]), _is_strict(numerics)
@@ -137,11 +140,12 @@ def compile(
     def in_mode(mode: str) -> Program:
         return compile(
             recipe.model, mode, device=rt.place, loss=recipe.loss, optimizer=recipe.optimizer if mode == "train" else None,
-            capture=capture, deterministic=deterministic, numerics=numerics, precision=precision, beam=beam, variables=own,
+            capture=capture, deterministic=deterministic, numerics=numerics, precision=precision, policy=policy, beam=beam,
+            variables=own,
             registry=registry, tuning=tuning,
         )  # fmt: skip
 
-    program = Program(recipe, rt, selector.registry, own, specialise, policy, in_mode)
+    program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)
     program.tuning = tuning
     for phase in _phases(recipe):
         program.compiled(phase=phase)  # both, so that every variable is there from the start
@@ -210,6 +214,7 @@ def explain_for(
     accumulate: int = 1,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
+    policy: str = "f32",
     beam: int = 1,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
@@ -218,7 +223,7 @@ def explain_for(
 
     device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     """
-    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision)
+    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = registry or default_registry()
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))

@@ -189,9 +189,11 @@ class GraphEmitter(Declarations):
     """
 
     def __init__(
-        self, builder: Builder, device: str, training: bool = False, policy: Mapping[str, Any] | None = None
-    ) -> None:
+        self, builder: Builder, device: str, training: bool = False, policy: Mapping[str, Any] | None = None,
+        compute: DType | None = None,
+    ) -> None:  # fmt: skip
         self.builder, self.device, self.training, self.policy = builder, device, training, policy or {}
+        self.compute = compute
         super().__init__()
         builder.emitter = self
 

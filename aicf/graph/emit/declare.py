@@ -27,6 +27,9 @@ class Declarations:
 
     builder: Any  # the Builder that it emits into
     device: str
+    compute: (
+        DType | None
+    )  # what params and inputs of f32 are converted to where they are used; None: they stay as they are
 
     def __init__(self) -> None:
         self._draws = 0
@@ -94,12 +97,12 @@ class Declarations:
 
         use  what it is for: "weight", "bias", "norm", "embedding", or a word of one's own; groups of an optimizer may name it
         """
-        full, spec = self._name(name), TensorSpec(shape, DType.of(dtype), self.device)
+        full, spec = self._name(name), TensorSpec(shape, self._stored(DType.of(dtype)), self.device)
         known = self.builder.find(full) if self._again else None
         if known is None:
-            return self.builder.value(full, spec, Role.param, init, use=use)
+            return self.computed(self.builder.value(full, spec, Role.param, init, use=use))
         self._check_shared(known, spec, "a shared layer has one", "add a layer of its own there")
-        return known
+        return self.computed(known)
 
     def param_of(self, layer: Any, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
         """A param that another layer has declared, of this type: tied weights. Their gradients add up."""
@@ -113,9 +116,19 @@ class Declarations:
         known = self.builder.find(full)
         if known is None or known.role is not Role.param:
             raise VerifyError(f"{layer!r} has no param called {name!r}", got=full, where=self.builder.here())
-        spec = TensorSpec(shape, DType.of(dtype), self.device)
+        spec = TensorSpec(shape, self._stored(DType.of(dtype)), self.device)
         self._check_shared(known, spec, "a weight is tied to", "tied weights have one shape and element type")
-        return known
+        return self.computed(known)
+
+    def _stored(self, dtype: DType) -> DType:
+        """The type that a param is kept in: where a layer asks for the policy's type, f32."""
+        return f32 if dtype is self.compute else dtype
+
+    def computed(self, value: Value) -> Value:
+        """A value of f32 in the type that the policy computes in."""
+        if self.compute is None or value.dtype is not f32:
+            return value
+        return self.once(("computed", value.vid), lambda: self.op("convert", value, dtype=self.compute))
 
     def _check_shared(self, known: Value, spec: TensorSpec, what: str, hint: str) -> None:
         if known.spec != spec:

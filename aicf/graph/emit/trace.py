@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from ... import near
 from ...errors import VerifyError
 from ...ir import Graph, Role, Value
-from ...types import Precision, TensorSpec, i32
+from ...types import DType, Precision, TensorSpec, f32, i32
 from .autodiff import gradients
 from .builder import Builder, GraphEmitter
 
 MODES = ("infer", "grad", "train")
+COMPUTE: dict[str, DType | None] = {"f32": None, "bf16": DType.bf16}  # policies, and what they compute in
 ACCUMULATED = "optimizer.accumulated"  # how many runs are in the sums of gradients
 
 
@@ -58,6 +59,7 @@ class Recipe:
 
     accumulate  the optimizer steps when the gradients of so many runs are there, by their mean
     precision   of products of f32, where an op is not told its own
+    compute     the name of the type that params and inputs of f32 are converted to where the model uses them; "f32": none
     """
 
     model: ModelLike
@@ -66,6 +68,7 @@ class Recipe:
     optimizer: OptimizerLike | None = None
     accumulate: int = 1
     precision: Precision | str = Precision.exact
+    compute: str = "f32"
 
     def __post_init__(self) -> None:
         _check_part(
@@ -102,12 +105,22 @@ class Recipe:
             raise VerifyError(
                 f"precision {self.precision!r} is unknown", expected=", ".join(Precision.__members__)
             )
+        if self.compute not in COMPUTE:
+            raise VerifyError(
+                f"policy {self.compute!r} is unknown", expected=", ".join(COMPUTE),
+                hint="f16 needs a scale of the loss, which is not there yet: 'bf16' has the range of f32"
+                if self.compute == "f16"
+                else "parameters stay in f32; policy says what the model computes in",
+            )  # fmt: skip
 
     @property
     def policy(self) -> Mapping[str, Any]:
         """Attributes of the ops that have them."""
         chosen = self.precision
         return {"precision": int(Precision[chosen] if isinstance(chosen, str) else chosen)}
+
+    def emitter(self, builder: Builder, device: str, training: bool) -> GraphEmitter:
+        return GraphEmitter(builder, device, training, self.policy, COMPUTE[self.compute])
 
 
 def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hint: str) -> None:
@@ -131,9 +144,11 @@ def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hi
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
     """Emit a recipe for given sizes. `phase` is "step", or "accumulate" for the runs between two steps."""
     builder = Builder()
-    ctx = GraphEmitter(builder, device, training=recipe.mode != "infer", policy=recipe.policy)
+    ctx = recipe.emitter(builder, device, recipe.mode != "infer")
     inputs = _inputs(recipe, ctx, sizes)
-    output = recipe.model.emit(ctx, inputs)
+    output = recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
+    if getattr(recipe.loss, "returns_output", True):  # else the loss looks for the layer that makes it
+        output = _widened(ctx, output)
     params = builder.graph.externals(Role.param)
     if recipe.loss is not None:
         specs = recipe.loss.targets(replace(output.spec))
@@ -141,7 +156,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
         loss = recipe.loss.emit(ctx, output, targets)
         shown = {"loss": _own(ctx, loss)}  # before any parameter is written in place
         if recipe.mode == "infer" or getattr(recipe.loss, "returns_output", True):
-            shown["output"] = _own(ctx, output)
+            shown["output"] = _own(ctx, _widened(ctx, output))
         if recipe.mode != "infer":
             _backward(recipe, ctx, loss, params, phase)
     else:
@@ -156,8 +171,9 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
 def declared_names(recipe: Recipe, device: str, training: bool) -> set[str]:
     """Names of the params and states that the model itself declares, when it is trained or not."""
     builder = Builder()
-    ctx = GraphEmitter(builder, device, training=training, policy=recipe.policy)
-    recipe.model.emit(ctx, _inputs(recipe, ctx, recipe.model.sizes))
+    ctx = recipe.emitter(builder, device, training)
+    inputs = _inputs(recipe, ctx, recipe.model.sizes)
+    recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
     return {value.name for value in builder.graph.externals(Role.param, Role.state)}
 
 
@@ -226,6 +242,11 @@ def _keep_if_valid(ctx: GraphEmitter) -> None:
         ):
             continue
         graph.updates[old] = ctx.select(ctx.valid, graph.values[new], graph.values[old]).vid
+
+
+def _widened(ctx: GraphEmitter, value: Value) -> Value:
+    """What a policy narrowed, in f32 again: what a loss or a caller sees of the model."""
+    return ctx.convert(value, dtype=f32) if value.dtype is ctx.compute else value
 
 
 def _own(ctx: GraphEmitter, value: Value) -> Value:
