@@ -168,6 +168,7 @@ def _add_model(command: argparse.ArgumentParser, **options: Any) -> None:
     )  # fmt: skip
     command.add_argument("--numerics", choices=("fused", "strict"), help="as of aicf.compile")
     command.add_argument("--precision", choices=tuple(Precision.__members__), help="as of aicf.compile")
+    command.add_argument("--policy", choices=("f32", "bf16"), help="as of aicf.compile")
     command.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
 
 
@@ -216,12 +217,15 @@ def _explain(args: argparse.Namespace) -> int:
     from .graph.run.diff import Diff
     from .graph.run.explain import Explanation
 
-    asked = model_file.load(args.model, args.mode, precision=args.precision, numerics=args.numerics)
+    asked = model_file.load(
+        args.model, args.mode, precision=args.precision, numerics=args.numerics, policy=args.policy
+    )
 
     def explained(device: str, tuning: str | None = None) -> Explanation:
         return explain_for(
             asked.model, _spec(device), asked.mode, loss=asked.loss, optimizer=asked.optimizer,
-            accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, beam=args.beam, tuning=tuning,
+            accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, policy=asked.policy,
+            beam=args.beam, tuning=tuning,
         )  # fmt: skip
 
     explanation: Explanation | Diff = explained(args.device, args.tuning)

@@ -43,13 +43,14 @@ class Asked:
     accumulate: int = 1
     precision: Precision | str = Precision.exact
     numerics: str = "fused"
+    policy: str = "f32"
 
 
 def load(place: str, mode: str | None = None, **wanted: Any) -> Asked:
     """The model of FILE or FILE:NAME, with the loss and optimizer that the mode needs.
 
     mode    None is the program's own; "infer" where there is none
-    wanted  precision, numerics; None leaves them as the program has them
+    wanted  precision, numerics, policy; None leaves them as the program has them
     """
     path, name = _split(place)
     module = _run(path)
@@ -65,7 +66,9 @@ def load(place: str, mode: str | None = None, **wanted: Any) -> Asked:
         asked = _asked(made, _only(path, made), mode)
     if mode not in (None, asked.mode):
         kept = {part: getattr(asked, part) for part in NEEDED[mode]}
-        asked = Asked(asked.model, mode, **kept, precision=asked.precision, numerics=asked.numerics)
+        asked = Asked(
+            asked.model, mode, **kept, precision=asked.precision, numerics=asked.numerics, policy=asked.policy
+        )
     lacking = [part for part in NEEDED[asked.mode] if getattr(asked, part) is None]
     parts = {part: _part(path, module, part, asked.mode) for part in lacking}
     return replace(asked, **parts, **{k: v for k, v in wanted.items() if v is not None})
@@ -166,7 +169,7 @@ def _of_program(program: Program) -> Asked:
     strict = any(region.spec.strict for region in program.compiled().regions)
     return Asked(
         recipe.model, recipe.mode, recipe.loss, recipe.optimizer, recipe.accumulate, recipe.precision,
-        "strict" if strict else "fused",
+        "strict" if strict else "fused", recipe.compute,
     )  # fmt: skip
 
 

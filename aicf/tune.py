@@ -64,13 +64,16 @@ def _measure(args: Namespace, output: Path) -> int:
             f"there is no file {str(output)!r} to update", hint="name a FILE with a model to measure"
         )
     if args.model:
-        asked = model_file.load(args.model, args.mode, precision=args.precision, numerics=args.numerics)
+        asked = model_file.load(
+            args.model, args.mode, precision=args.precision, numerics=args.numerics, policy=args.policy
+        )
     else:
         asked = model_file.Asked(None)  # --update alone
     with progress_bar() as progress:
         report = tune_for(
             asked.model, args.budget, asked.mode, device=args.device, loss=asked.loss, optimizer=asked.optimizer,
-            accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
+            accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, policy=asked.policy,
+            beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
         )  # fmt: skip
     whole = (
         report.tuning.save_into(output, update=registry if args.update else None) if report.tuning else None

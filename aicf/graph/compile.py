@@ -163,6 +163,7 @@ def tune_for(
     accumulate: int = 1,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
+    policy: str = "f32",
     beam: int = 1,
     registry: KernelRegistry | None = None,
     tuning: Tuning | None = None,
@@ -175,7 +176,9 @@ def tune_for(
     again   regions to measure beside those of the model
     """
     rt, registry = runtime(device), registry or default_registry()
-    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision) if model is not None else None
+    recipe = (
+        Recipe(model, mode, loss, optimizer, accumulate, precision, policy) if model is not None else None
+    )
     ask = _asking(recipe, rt.spec, registry, frozenset(), _is_strict(numerics), beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 

@@ -64,15 +64,16 @@ def test_a_model_is_found_whatever_its_name():
 def test_a_program_stands_for_a_model_without_a_name_and_brings_how_it_was_compiled():
     path = write(
         f"p = aicf.compile({NET}, 'train', loss=nn.SoftmaxCrossEntropy(), optimizer=nn.SGD(0.5), accumulate=3,\n"
-        "    precision='tf32', numerics='strict')\n"
+        "    precision='tf32', numerics='strict', policy='bf16')\n"
     )
     asked = load(path)
-    assert (asked.mode, asked.accumulate, asked.numerics) == ("train", 3, "strict")
+    assert (asked.mode, asked.accumulate, asked.numerics, asked.policy) == ("train", 3, "strict", "bf16")
     assert Precision[str(getattr(asked.precision, "name", asked.precision))] is Precision.tf32
     assert type(asked.optimizer).__name__ == "SGD"
-    other = load(path, "grad", precision="exact", numerics="fused")
+    assert load(path, "grad").policy == "bf16"
+    other = load(path, "grad", precision="exact", numerics="fused", policy="f32")
     assert (other.mode, other.accumulate, other.optimizer) == ("grad", 1, None)
-    assert (other.precision, other.numerics) == ("exact", "fused")
+    assert (other.precision, other.numerics, other.policy) == ("exact", "fused", "f32")
 
 
 def test_several_models_are_listed_and_picked_by_name(capsys):
