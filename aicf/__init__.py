@@ -15,6 +15,7 @@ from .device.spec import DeviceSpec
 from .device.tensor import Tensor
 from .dispatch import default_registry, op_call
 from .errors import AicfError
+from .generation import generate
 from .graph.compile import compile, explain_for
 from .graph.run.plan import ExecPlan
 from .graph.run.program import Program
@@ -78,6 +79,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "generate",
     "i8",
     "i16",
     "i32",

@@ -63,17 +63,9 @@ def text() -> np.ndarray:
 
 
 def write(program: aicf.Program, prompt: bytes, count: int, temperature: float = 0.8, seed: int = 0) -> bytes:
-    """The prompt, and so many bytes after it. Each is drawn by what the model makes of the last LENGTH ones: all runs have one shape,
-    in which what lies behind a token does not reach it."""
-    rng, out = np.random.default_rng(seed), list(prompt)
-    for _ in range(count):
-        seen = out[-LENGTH:]
-        feed = np.zeros((1, LENGTH), np.int32)
-        feed[0, : len(seen)] = seen
-        logits = program({"x": feed})["output"].numpy()[0, len(seen) - 1].astype(np.float64) / temperature
-        p = np.exp(logits - logits.max())
-        out.append(int(rng.choice(BYTES, p=p / p.sum())))
-    return bytes(out)
+    """The prompt, and so many bytes after it."""
+    (said,) = aicf.generate(program, [list(prompt)], count, temperature=temperature, seed=seed)
+    return bytes(said.tolist())
 
 
 def main() -> None:

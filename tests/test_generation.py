@@ -1,0 +1,151 @@
+"""aicf.generate: which token is drawn, how often, and from what; prompts of any lengths; what can't be."""
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf import nn
+from aicf.errors import AicfError, FeedError
+from aicf.generation import Sampling
+
+WORDS = 7
+NEXT = np.array([3, 0, 5, 6, 2, 1, 4])  # one cycle
+
+
+def chain(logits, length=5):
+    """A model that sees the last token alone: row w of the table are the logits behind w."""
+    model = nn.Model({"x": aicf.TensorSpec(("batch", "length"), aicf.i32)}, batch=2, length=length)
+    program = aicf.compile(model.add(nn.Embedding(WORDS, WORDS)), device="cpu")
+    program.load_state_dict({"0.weight": np.asarray(logits, np.float32)})
+    return program
+
+
+def test_greedy_follows_the_greatest_behind_prompts_of_any_length():
+    program, streamed = chain(5 * np.eye(WORDS)[NEXT]), []
+    prompts = [[0], np.array([1, 1, 4], np.uint8), [2] * 9]  # the last is longer than the window
+    said = aicf.generate(
+        program, prompts, 8, temperature=0, stream=lambda n, token: streamed.append((n, token))
+    )
+    for prompt, row in zip(prompts, said):
+        want = list(prompt)
+        for _ in range(8):
+            want.append(NEXT[want[-1]])
+        assert row.tolist() == want and row.dtype == np.int32
+    assert streamed == [(n, int(said[n][len(prompts[n]) + k])) for k in range(8) for n in range(3)]
+    assert [r.tolist() for r in aicf.generate(program, prompts, 0)] == [list(p) for p in prompts]
+    assert aicf.generate(program, [], 5) == []
+
+
+def test_a_stop_ends_its_sequence_and_no_other():
+    program = chain(5 * np.eye(WORDS)[NEXT])
+    said = aicf.generate(program, [[0], [1]], 6, temperature=0, stop=6)
+    assert said[0].tolist() == [0, 3, 6] and said[1].tolist() == [1, 0, 3, 6]
+    assert aicf.generate(program, [[0]], 6, temperature=0, stop=(4, 2))[0].tolist() == [0, 3, 6, 4]
+
+
+def frequencies(how, logits, seen=(), draws=6000):
+    rng = np.random.default_rng()
+    found = [how.draw(np.asarray(logits, np.float64), seen, rng) for _ in range(draws)]
+    return np.bincount(found, minlength=len(logits)) / draws
+
+
+LOGITS = np.log([0.4, 0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(
+    "how, want",
+    [
+        ({}, [0.4, 0.3, 0.2, 0.1]),
+        ({"temperature": 0.5}, np.array([16, 9, 4, 1]) / 30),
+        ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
+        ({"top_k": 99}, [0.4, 0.3, 0.2, 0.1]),
+        ({"top_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),
+        ({"top_p": 0.3}, [1, 0, 0, 0]),
+        ({"top_p": 0.71}, [4 / 9, 3 / 9, 2 / 9, 0]),
+        ({"top_p": 1.0}, [0.4, 0.3, 0.2, 0.1]),
+        ({"temperature": 0.5, "top_k": 3, "top_p": 0.5}, [1, 0, 0, 0]),
+        ({"temperature": 0}, [1, 0, 0, 0]),
+    ],
+)
+def test_how_often_each_token_is_drawn(how, want):
+    found = frequencies(Sampling(**how), LOGITS)
+    assert (np.abs(found - want) < 0.03).all() and (found[np.array(want) == 0] == 0).all()
+
+
+def test_what_was_said_is_said_less():
+    logits = np.array([2.0, 1.0, -1.0])
+    found = frequencies(Sampling(repetition_penalty=2.0), logits, seen=[0, 2, 2])
+    want = np.exp([1.0, 1.0, -2.0])
+    assert (np.abs(found - want / want.sum()) < 0.03).all() and logits[0] == 2.0
+    assert Sampling(temperature=0, repetition_penalty=3.0).draw(logits, [0], np.random.default_rng()) == 1
+
+
+def test_a_sequence_is_the_same_whatever_is_beside_it():
+    program = chain(np.random.default_rng().normal(size=(WORDS, WORDS)))
+    both = aicf.generate(program, [[1], [2, 3]], 12, seed=5)
+    assert aicf.generate(program, [[1], [6, 6, 6]], 12, seed=5)[0].tolist() == both[0].tolist()
+    assert any((a != b).any() for a, b in zip(aicf.generate(program, [[1], [2, 3]], 12, seed=6), both))
+
+
+def test_a_causal_model_sees_what_stands_before_and_nothing_behind():
+    class Tiny(nn.Layer):
+        def __init__(self):
+            self.embed = nn.Embedding(WORDS, 8)
+            self.block = nn.TransformerBlock(8, nn.MultiHeadAttention(8, 2, rope=100.0), nn.MLP(8))
+            self.head = nn.Linear(8, WORDS)
+
+        def emit(self, ctx, tokens):
+            return self.head(self.block(self.embed(tokens)))
+
+    model = nn.Model({"x": aicf.TensorSpec(("batch", "length"), aicf.i32)}, Tiny(), batch=1, length=6)
+    program = aicf.compile(model, device="cpu")
+    prompts = [[1], [2, 3, 4, 5], [6, 5, 4, 3, 2, 1, 0]]
+    said = aicf.generate(program, prompts, 5, temperature=0)
+    for prompt, row in zip(prompts, said):
+        want = list(prompt)
+        for _ in range(5):  # of exactly the tokens that there are, in a run of its own
+            want.append(
+                int(program({"x": np.array([want[-6:]], np.int32)})["output"].numpy()[0, -1].argmax())
+            )
+        assert row.tolist() == want
+    assert [r.tolist() for r in aicf.generate(program, prompts[:1], 3, temperature=0, length=9)] == [
+        said[0][:4].tolist()
+    ]
+
+
+@pytest.mark.parametrize(
+    "how, what",
+    [
+        ({"temperature": -1}, "temperature can't be -1"),
+        ({"temperature": np.nan}, "temperature can't be nan"),
+        ({"top_k": 0}, "top_k can't be 0"),
+        ({"top_k": 1.5}, r"top_k can't be 1\.5"),
+        ({"top_p": 0}, "top_p can't be 0"),
+        ({"top_p": 1.1}, r"top_p can't be 1\.1"),
+        ({"repetition_penalty": 0}, "repetition_penalty can't be 0"),
+        ({"count": -1}, "count can't be -1"),
+        ({"length": 0}, "length can't be 0"),
+        ({"prompts": [[]]}, "prompt 0 is no sequence of tokens"),
+        ({"prompts": [[1], [1.5]]}, "prompt 1 is no sequence of tokens"),
+        ({"prompts": "text"}, "prompt 0 is no sequence of tokens"),
+        ({"prompts": [[99]]}, "index 99"),
+    ],
+)
+def test_what_can_t_be(how, what):
+    with pytest.raises(AicfError, match=what):
+        aicf.generate(**{"program": chain(np.eye(WORDS)), "prompts": [[1]], "count": 3, **how})
+
+
+def test_programs_that_write_nothing():
+    model = nn.Model({"x": ("batch", 4)}, batch=2).add(nn.Linear(4, 2))
+    with pytest.raises(AicfError, match="no token ids"):
+        aicf.generate(aicf.compile(model, device="cpu"), [[1]], 3)
+    grad = aicf.compile(model, "grad", device="cpu", loss=nn.MeanSquaredError())
+    with pytest.raises(AicfError, match="this can't generate"):
+        aicf.generate(grad, [[1]], 3)
+    with pytest.raises(AicfError, match="this can't generate"):
+        aicf.generate(model, [[1]], 3)
+    nan = chain(np.full((WORDS, WORDS), np.nan))
+    with pytest.raises(AicfError, match="logits of prompt 0 behind 1 tokens have NaN"):
+        aicf.generate(nan, [[1]], 3)
+    assert issubclass(FeedError, AicfError)
