@@ -72,7 +72,7 @@ class Sampling:
             )
         if self.temperature == 0:
             return int(logits.argmax())
-        logits = logits / self.temperature
+        logits = (logits - logits.max()) / self.temperature
         if self.top_k is not None and self.top_k < len(logits):
             logits = np.where(logits < np.partition(logits, -self.top_k)[-self.top_k], -np.inf, logits)
         p = np.exp(logits - logits.max())
@@ -94,7 +94,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     repetition_penalty: float = 1.0,
-    stop: int | Collection[int] = (),
+    stop: int | Collection[int] | None = None,
     seed: int = 0,
     length: int | None = None,
     stream: Callable[[int, int], Any] | None = None,
@@ -113,14 +113,17 @@ def generate(
     All runs have one shape, (len(prompts), length): what lies behind a token does not reach it, so rows are filled up. The whole window
     is computed for each token; keys and values are not kept.
 
-    FeedError for prompts that are none, AicfError for a program or numbers that don't fit, before anything runs.
+    FeedError for prompts that are none, AicfError for a program or numbers that don't fit, before anything runs, or for a model that gives
+    other logits.
     """
     name, length, dtype = _window(program, length)
     how = Sampling(temperature, top_k, top_p, repetition_penalty)
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
         raise AicfError(f"count can't be {count!r}", expected="how many tokens, an integer of 0 or more")
-    rows = [_prompt(n, prompt) for n, prompt in enumerate(prompts)]
-    ends = {stop} if isinstance(stop, int | np.integer) else set(stop)
+    rows = [_prompt(n, prompt, dtype) for n, prompt in enumerate(prompts)]
+    ends = {stop} if isinstance(stop, int | np.integer) else set(() if stop is None else stop)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise AicfError(f"seed can't be {seed!r}", expected="an integer of 0 or more")
     draws = [np.random.default_rng([seed, n]) for n in range(len(rows))]
     open_ = list(range(len(rows)))
     for _ in range(count):
@@ -131,6 +134,11 @@ def generate(
             seen = rows[n][-length:]
             window[n, : len(seen)] = seen
         logits = program({name: window})["output"].numpy()
+        if logits.ndim != 3 or logits.shape[:2] != window.shape:
+            raise AicfError(
+                "the model gives no logits for each token", expected=f"{[*window.shape, 'words']}", got=f"{list(logits.shape)}",
+                hint="leave out what takes the mean, or the last, of a sequence",
+            )  # fmt: skip
         for n in list(open_):
             here = logits[n, min(len(rows[n]), length) - 1].astype(np.float64)
             if np.isnan(here).any():
@@ -183,11 +191,17 @@ def _window(program: Any, length: int | None) -> tuple[str, int, np.dtype]:
     return name, int(length), spec.dtype.numpy
 
 
-def _prompt(n: int, prompt: Any) -> list[int]:
+def _prompt(n: int, prompt: Any, dtype: np.dtype) -> list[int]:
     tokens = np.asarray(prompt)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise FeedError(
             f"prompt {n} is no sequence of tokens", expected="a list or an array of integers, at least one",
             got=f"{tokens.dtype}{list(tokens.shape)}", hint="encode text first; a model begins from a token, such as its end-of-text",
         )  # fmt: skip
+    if tokens.min() < 0 or tokens.max() > np.iinfo(dtype).max:
+        raise FeedError(
+            f"prompt {n} has a token that is no id",
+            expected=f"0 to {np.iinfo(dtype).max}",
+            got=f"{tokens.min()} to {tokens.max()}",
+        )
     return tokens.tolist()

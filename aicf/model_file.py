@@ -179,7 +179,9 @@ def _made_of(program: Program, model: Model) -> bool:
 
 
 def _layers(model: Any) -> list[int]:
-    return [id(layer) for _, layer in model.layers] if isinstance(model, Model) else [id(model)]
+    if not isinstance(model, Model):
+        return [id(model)]
+    return [id(layer) for _, layer in model.layers] if model.layer is None else [id(model.layer)]
 
 
 def _only(path: str, made: dict[str, Any]) -> str:

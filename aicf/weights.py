@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,17 +40,16 @@ def save(path: str | Path, arrays: Mapping[str, Any], metadata: Mapping[str, str
     hosts = {name: _host(name, array) for name, array in arrays.items()}
     target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = str(target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"))
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
         raise StateError(
             f"{target} can't be written: {error.strerror}", hint="name a file in a folder that is there"
         ) from None
-    os.close(handle)
     try:
         save_file(hosts, temporary, dict(metadata or {}))
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except (OSError, SafetensorError) as error:
         raise StateError(
@@ -110,9 +109,3 @@ def _host(name: str, array: Any) -> np.ndarray:
             hint=f"leave it out, or np.asarray({name}, np.float32)",
         )  # fmt: skip
     return host
-
-
-def _umask() -> int:
-    before = os.umask(0)
-    os.umask(before)
-    return before

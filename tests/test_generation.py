@@ -129,11 +129,24 @@ def test_a_causal_model_sees_what_stands_before_and_nothing_behind():
         ({"prompts": [[1], [1.5]]}, "prompt 1 is no sequence of tokens"),
         ({"prompts": "text"}, "prompt 0 is no sequence of tokens"),
         ({"prompts": [[99]]}, "index 99"),
+        ({"prompts": [[2**40]]}, "prompt 0 has a token that is no id"),
+        ({"prompts": [[-1]]}, "prompt 0 has a token that is no id"),
+        ({"seed": -1}, "seed can't be -1"),
     ],
 )
 def test_what_can_t_be(how, what):
     with pytest.raises(AicfError, match=what):
         aicf.generate(**{"program": chain(np.eye(WORDS)), "prompts": [[1]], "count": 3, **how})
+
+
+class Mean(nn.Layer):
+    def emit(self, ctx, x):
+        return x.mean(1)
+
+
+def test_the_smallest_temperatures_are_greedy():
+    for temperature in (1e-309, 1e-30):
+        assert Sampling(temperature).draw(LOGITS, (), np.random.default_rng()) == 0
 
 
 def test_programs_that_write_nothing():
@@ -145,6 +158,9 @@ def test_programs_that_write_nothing():
         aicf.generate(grad, [[1]], 3)
     with pytest.raises(AicfError, match="this can't generate"):
         aicf.generate(model, [[1]], 3)
+    last = nn.Model({"x": aicf.TensorSpec(("batch", 5), aicf.i32)}, batch=1).add(nn.Embedding(WORDS, WORDS))
+    with pytest.raises(AicfError, match="no logits for each token"):
+        aicf.generate(aicf.compile(last.add(Mean()), device="cpu"), [[1]], 3)
     nan = chain(np.full((WORDS, WORDS), np.nan))
     with pytest.raises(AicfError, match="logits of prompt 0 behind 1 tokens have NaN"):
         aicf.generate(nan, [[1]], 3)

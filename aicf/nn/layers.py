@@ -47,7 +47,7 @@ class Linear(Layer):
             raise TypeInferenceError(
                 "Linear: x is 0-D", expected=f"shape (..., {self.inputs})", got=str(x.spec), where=ctx.here()
             )
-        shape = self.outputs, self.inputs
+        x, shape = ctx.computed(x), (self.outputs, self.inputs)
         weight = (
             ctx.param("weight", shape, self.weight_init, x.dtype)
             if self.tied is None
@@ -106,6 +106,7 @@ class LayerNorm(Layer):
 
     def emit(self, ctx: Any, x: Value) -> Value:
         _check_last(ctx, "LayerNorm", x, self.size)
+        x = ctx.computed(x)
         weight = ctx.param("weight", (self.size,), init.ones, x.dtype, "norm") if self.affine else None
         bias = ctx.param("bias", (self.size,), init.zeros, x.dtype, "norm") if self.bias else None
         return ctx.layer_norm(x, weight, bias, eps=self.eps)
@@ -126,6 +127,7 @@ class RMSNorm(Layer):
 
     def emit(self, ctx: Any, x: Value) -> Value:
         _check_last(ctx, "RMSNorm", x, self.size)
+        x = ctx.computed(x)
         weight = ctx.param("weight", (self.size,), init.ones, x.dtype, "norm") if self.affine else None
         return ctx.rms_norm(x, weight, eps=self.eps)
 

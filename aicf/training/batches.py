@@ -184,7 +184,7 @@ def passes(batches: Any, epoch: int, batch: int) -> Iterator[Feed]:
 
 def once(batches: Any) -> bool:
     """An iterator: it can be gone through a single time."""
-    return not hasattr(batches, "at") and not callable(batches) and iter(batches) is batches
+    return isinstance(batches, Iterator) and not hasattr(batches, "at")
 
 
 def check_batches(what: str, batches: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ class Progress:
     batch     batches of that epoch that are done
     best      the least validation loss so far; None before there is one
     waited    validations since then
-    loss      the newest validation loss, else the mean of the newest training losses
+    validated the step of the newest validation
+    loss      the validation loss at this step, None if there was none; without validation the mean loss of the steps since the last
+              checkpoint
+    partial   losses of the runs since the last step, where a step takes several
     """
 
     step: int = 0
@@ -35,7 +38,9 @@ class Progress:
     batch: int = 0
     best: float | None = None
     waited: int = 0
+    validated: int = -1
     loss: float | None = None
+    partial: list[float] = field(default_factory=list)
 
 
 class Checkpoints:
@@ -58,7 +63,7 @@ class Checkpoints:
     def save(self, state: Mapping[str, np.ndarray], place: Progress) -> Path:
         path = self.folder / f"step-{place.step:08d}.safetensors"
         weights.save(path, state, {KEY: json.dumps(asdict(place))})
-        self._prune()
+        self._prune(path)
         return path
 
     def load(self, step: int | None = None) -> tuple[Path, dict[str, np.ndarray], Progress] | None:
@@ -69,17 +74,17 @@ class Checkpoints:
         path = found[max(found) if step is None else step]
         return path, weights.load(path), place_of(path)
 
-    def _prune(self) -> None:
-        found = self.steps()
-        losses = {step: _loss(path) for step, path in found.items()}
-        best = sorted(found, key=lambda step: (losses[step], -step))[: self.keep]
-        for step in set(found) - {*best, max(found)}:
-            found[step].unlink(missing_ok=True)
-
-
-def _loss(path: Path) -> float:
-    loss = place_of(path).loss
-    return float("inf") if loss is None or loss != loss else loss
+    def _prune(self, newest: Path) -> None:
+        losses = {}
+        for step, path in self.steps().items():
+            try:
+                loss = place_of(path).loss
+            except StateError:
+                continue  # it is none of ours
+            losses[path] = (np.inf if loss is None or loss != loss else loss, -step)
+        best = sorted(losses, key=losses.__getitem__)[: self.keep]
+        for path in set(losses) - {*best, newest}:
+            path.unlink(missing_ok=True)
 
 
 def place_of(path: str | Path) -> Progress:
@@ -88,11 +93,18 @@ def place_of(path: str | Path) -> Progress:
     try:
         found = json.loads(told)
         place = Progress(**found)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         raise StateError(
             f"{path} is no checkpoint of a training run", expected=f"{', '.join(f.name for f in fields(Progress))} in its metadata",
             hint="program.load_state_dict(aicf.load(path)) takes weights alone",
         ) from None  # fmt: skip
-    if not all(isinstance(n, int) and n >= 0 for n in (place.step, place.epoch, place.batch, place.waited)):
+    counts = (place.step, place.epoch, place.batch, place.waited)
+    numbers = [n for n in (place.best, place.loss) if n is not None]
+    if not (
+        all(type(n) is int and n >= 0 for n in counts)
+        and type(place.validated) is int
+        and isinstance(place.partial, list)
+        and all(type(n) in (int, float) for n in (*numbers, *place.partial))
+    ):
         raise StateError(f"{path} says of its training run what can't be", got=str(found))
     return place

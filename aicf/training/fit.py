@@ -118,9 +118,14 @@ def fit(
         )  # fmt: skip
     folder = None if checkpoints is None else Checkpoints(checkpoints, keep)
     history = History()
-    if resume and folder is not None and (found := folder.load()):
+    if folder is not None and resume and (found := folder.load()):
         history.checkpoint, state, history.place = found
         program.load_state_dict(state)
+    elif folder is not None and not resume and folder.steps():
+        raise StateError(
+            f"{checkpoints} has the checkpoints of another run", expected="an empty folder", got=f"{max(folder.steps().values())}",
+            hint="resume=True goes on with it; another folder, or deleting these files, begins anew",
+        )  # fmt: skip
     judge = None if validation is None else _judge(program, validation)
     logs = [
         log_to(one, history.place.step)
@@ -136,9 +141,12 @@ def fit(
             run.whole(batches, steps, epochs)
         except KeyboardInterrupt:
             history.stopped = "interrupted"
-            run.end()
             raise
-        run.end()
+        finally:
+            if history.stopped:  # else something went wrong, and is said
+                run.end()
+            for one in logs:
+                getattr(one, "close", lambda: None)()
     return history
 
 
@@ -157,6 +165,8 @@ class _Training:
     show: Callable[[Progress, str], None] = lambda place, text: None
     group: list[Any] = field(default_factory=list)  # losses of the runs since the last step
     pending: list[list[Any]] = field(default_factory=list)  # those of steps that are still on the device
+    unlogged: list[float] = field(default_factory=list)  # of steps since the last row
+    unsaved: list[float] = field(default_factory=list)  # of steps since the last checkpoint
     items: int = 0  # since the last row
     since: float = 0.0
     rate: float | None = None
@@ -174,24 +184,47 @@ class _Training:
         place = self.history.place
         self.started = self.since = time.perf_counter()
         self.saved = place.step if self.history.checkpoint else -1
-        while epochs is None or place.epoch < epochs:
-            if steps is not None and place.step >= steps:
-                break
-            first = place.batch
-            for feed in passes(batches, place.epoch, place.batch):
-                if steps is not None and place.step >= steps:
-                    self.history.stopped = "steps"
-                    return
+        self.group, place.partial = [*place.partial], []
+        if self._validated_late() or self._out_of_patience():
+            self.history.stopped = "early"
+            return
+        while (epochs is None or place.epoch < epochs) and not self._reached(steps):
+            first, feeds = place.batch, passes(batches, place.epoch, place.batch)
+            while not self._reached(steps):
+                feed = next(feeds, None)
+                if feed is None:
+                    break
                 if self._stepped(feed) and self._after_step():
                     self.history.stopped = "early"
                     return
-            if place.batch == first and not first:
+            else:  # the epoch may have more
+                break
+            if place.batch == first == 0:
                 raise FeedError(f"there are no batches in epoch {place.epoch}", expected="feeds")
-            place.epoch, place.batch = place.epoch + 1, 0
-            if self.judge and self.validate_every is None and self._validate():
+            if (
+                self.judge
+                and self.validate_every is None
+                and place.validated != place.step
+                and self._validate()
+            ):
                 self.history.stopped = "early"
                 return
-        self.history.stopped = "steps" if steps is not None and place.step >= steps else "epochs"
+            place.epoch, place.batch = place.epoch + 1, 0
+        self.history.stopped = "steps" if self._reached(steps) else "epochs"
+
+    def _reached(self, steps: int | None) -> bool:
+        return steps is not None and self.history.place.step >= steps
+
+    def _out_of_patience(self) -> bool:
+        return self.patience is not None and self.history.place.waited >= self.patience
+
+    def _validated_late(self) -> bool:
+        """The validation of a step behind which the run was cut off; whether to stop then."""
+        place, every = self.history.place, self.validate_every
+        due = (
+            self.judge and every and place.step and place.step % every == 0 and place.validated != place.step
+        )
+        return bool(due and self._validate())
 
     def _stepped(self, feed: Feed) -> bool:
         """One run, and where it leaves the place; Ctrl-C comes before or after both. Whether it was a step."""
@@ -220,15 +253,16 @@ class _Training:
             self.on_step(self.program, replace(place))
         return stop
 
-    def _fetched(self) -> list[float]:
+    def _fetch(self) -> None:
         """The losses of steps since the last time. Waits for the device."""
         found = [float(np.mean([float(loss) for loss in group])) for group in self.pending]
         self.pending.clear()
-        self.history.losses += found
-        return found
+        for losses in (self.history.losses, self.unlogged, self.unsaved):
+            losses += found
 
     def _row(self, validation_loss: float | None = None) -> None:
-        place, losses = self.history.place, self._fetched()
+        self._fetch()
+        place, losses, self.unlogged = self.history.place, self.unlogged, []
         now = time.perf_counter()
         if self.items and now > self.since:
             new = self.items / (now - self.since)
@@ -236,8 +270,6 @@ class _Training:
             self.items = 0
         self.since = now
         loss = float(np.mean(losses)) if losses else None
-        if self.judge is None and loss is not None:
-            place.loss = loss
         row = {
             "step": place.step, "epoch": place.epoch, "loss": loss, "validation_loss": validation_loss,
             "lr": self.lr(), "rate": self.rate, "seconds": now - self.started,
@@ -254,24 +286,32 @@ class _Training:
         assert self.judge is not None
         place = self.history.place
         begun = time.perf_counter()
-        place.loss = loss = self.judge()
+        loss = self.judge()
+        place.loss, place.validated = loss, place.step
         self.since += time.perf_counter() - begun  # no part of the rate
         self.history.validation.append((place.step, loss))
         better = loss == loss and (place.best is None or loss < place.best)
         place.best, place.waited = (loss, 0) if better else (place.best, place.waited + 1)
         self._row(loss)
-        if self.checkpoint_every is None:
+        if self.checkpoint_every is None or self.saved == place.step:  # now it has a loss
             self._save()
-        return self.patience is not None and place.waited >= self.patience
+        return self._out_of_patience()
 
     def _save(self) -> None:
-        if self.folder is not None:
-            self._fetched()  # a run that went wrong is said before anything is written
-            self.history.checkpoint = self.folder.save(self.program.state_dict(), self.history.place)
-            self.saved = self.history.place.step
+        if self.folder is None:
+            return
+        self._fetch()  # a run that went wrong is said before anything is written
+        place = self.history.place
+        if self.judge is None:
+            place.loss = float(np.mean(self.unsaved)) if self.unsaved else place.loss
+        elif place.validated != place.step:
+            place.loss = None
+        partial = [float(loss) for loss in self.group]
+        self.history.checkpoint = self.folder.save(self.program.state_dict(), replace(place, partial=partial))
+        self.saved, self.unsaved = place.step, []
 
     def end(self) -> None:
-        if self.pending:
+        if self.pending or self.unlogged:
             self._row()
         if self.saved != self.history.place.step:
             self._save()

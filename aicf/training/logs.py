@@ -75,12 +75,19 @@ def _tensorboard(path: Path, resumed: int) -> Log:
             made = importlib.import_module(name).SummaryWriter
         except ImportError:
             continue
-        writer = made(str(path), purge_step=resumed + 1 if resumed else None)
-        return lambda row: _written(writer, row)
+        return _writing(made(str(path), purge_step=resumed + 1 if resumed else None))
     raise AicfError(
         f"logs in {path} are TensorBoard's, which is not installed",
         expected="torch with tensorboard, or tensorboardX", hint=f"pip install tensorboardX, or log='{path}.csv'",
     )  # fmt: skip
+
+
+def _writing(writer: Any) -> Log:
+    def log(row: Row) -> None:
+        _written(writer, row)
+
+    log.close = writer.close  # type: ignore[attr-defined]
+    return log
 
 
 def _written(writer: Any, row: Row) -> None:

@@ -169,3 +169,13 @@ def test_examples_are_listed_and_copied_and_work_there(capsys):
         assert main(["explain", path, "--device", "h200", "--mode", "train"]) == 0
     assert main(["examples", "some/folder"]) == 2
     assert "would be written over" in capsys.readouterr().err
+
+
+def test_models_of_one_layer_are_told_apart():
+    one = "nn.Model({'x': aicf.TensorSpec((4, 3))}, nn.Linear(3, 3))"
+    path = write(
+        f"a, b = {one}, {one}\np = aicf.compile(a, 'train', loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.5))\n"
+    )
+    with pytest.raises(AicfError, match="has 2 models"):
+        load(path)
+    assert load(f"{path}:a").mode == "train" and load(f"{path}:b").mode == "infer"

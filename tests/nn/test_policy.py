@@ -56,6 +56,26 @@ def test_gradients_are_those_of_the_rounded_model_in_f32(device):
         )  # two roundings to bf16: of slopes, and of the sum
 
 
+class Counted(nn.Layer):
+    """Something in f32 on the way: numbers made of integers."""
+
+    def __init__(self):
+        self.norm, self.linear = nn.LayerNorm(3), nn.Linear(3, 2)
+
+    def emit(self, ctx, x):
+        return self.linear(self.norm(x.astype(aicf.f32)))
+
+
+@pytest.mark.spec("D15")
+def test_layers_narrow_what_comes_in_f32():
+    model = nn.Model({"x": aicf.TensorSpec((4, 3), aicf.i32)}, Counted())
+    x = np.arange(12, dtype=np.int32).reshape(4, 3)
+    exact, half = (
+        aicf.compile(model, device="cpu", policy=p)({"x": x})["output"].numpy() for p in ("f32", "bf16")
+    )
+    np.testing.assert_allclose(half, exact, atol=0.03)
+
+
 class Shift(nn.Layer):
     def emit(self, ctx, x):
         return x + ctx.param("shift", x.shape[-1:], nn.init.ones)

@@ -230,3 +230,83 @@ def test_ctrl_c_ends_it_behind_a_whole_step(tmp_path):
     whole = program()
     whole.fit(BATCHES, steps=place.step + 1)
     assert place.step >= 30 and same(whole.state_dict(), resumed.state_dict())
+
+
+def test_another_run_s_folder_is_refused(tmp_path):
+    program().fit(BATCHES, steps=3, checkpoints=tmp_path)
+    with pytest.raises(StateError, match="checkpoints of another run"):
+        program().fit(BATCHES, steps=2, checkpoints=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000003.safetensors"]
+
+
+def judged(values):
+    fitted, left = program(), iter(values)
+    fitted.in_mode = lambda mode: lambda feed: {"loss": next(left)}
+    return fitted
+
+
+def test_a_checkpoint_has_the_loss_of_its_own_step(tmp_path):
+    """Saved twice where an epoch ends: before its validation, and with it."""
+    judged([4.0, 1.0, 3.0]).fit(
+        BATCHES, epochs=3, validation=HELD_OUT[:1], checkpoints=tmp_path, checkpoint_every=4, keep=1
+    )
+    found = {p.name: place_of(p) for p in tmp_path.iterdir()}
+    assert {int(name[5:13]): place.loss for name, place in found.items()} == {16: 1.0, 24: 3.0}
+
+
+@pytest.mark.parametrize("every", [None, 8])
+def test_a_validation_that_was_cut_off_is_made_by_who_resumes(tmp_path, every):
+    def cut():
+        yield 4.0
+        raise KeyboardInterrupt
+
+    how = {"epochs": 3, "validation": HELD_OUT[:1], "validate_every": every, "checkpoints": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        judged(cut()).fit(BATCHES, **how)
+    history = judged([1.0, 3.0]).fit(BATCHES, resume=True, **how)
+    assert history.validation == [(16, 1.0), (24, 3.0)] and history.place.waited == 1
+
+
+def test_rows_have_the_mean_of_all_steps_since_the_last(tmp_path):
+    history = program().fit(BATCHES, steps=13, checkpoints=tmp_path, checkpoint_every=4, log_every=5)
+    assert [r["step"] for r in history.rows] == [5, 10, 13]
+    for row, part in zip(history.rows, (slice(0, 5), slice(5, 10), slice(10, 13))):
+        assert row["loss"] == pytest.approx(np.mean(history.losses[part]))
+
+
+def test_a_step_that_was_cut_in_two_has_the_losses_of_both(tmp_path):
+    """An epoch ends between the runs of a step."""
+    odd = list(BATCHES)[:5]
+    whole = program(2).fit(odd, epochs=2)
+    first = program(2).fit(odd, epochs=1, checkpoints=tmp_path)
+    rest = program(2).fit(odd, epochs=2, checkpoints=tmp_path, resume=True)
+    assert first.losses + rest.losses == whole.losses and len(whole.losses) == 5
+
+
+def test_patience_is_remembered(tmp_path):
+    how = {
+        "validation": HELD_OUT[:1],
+        "validate_every": 2,
+        "patience": 2,
+        "checkpoints": tmp_path,
+        "steps": 20,
+    }
+    assert judged([1.0, 2.0, 3.0]).fit(BATCHES, **how).place.step == 6
+    history = judged([]).fit(BATCHES, resume=True, **how)
+    assert history.stopped == "early" and history.losses == [] and history.place.step == 6
+
+
+def test_an_iterator_keeps_what_was_not_needed():
+    feeds = iter(list(BATCHES))
+    assert program().fit(feeds, steps=3).stopped == "steps" and len(list(feeds)) == len(BATCHES) - 3
+
+
+@pytest.mark.parametrize(
+    "told", ["[" * 100_000, '{"step": -1}', '{"step": 3, "loss": "low"}', '{"step": 3, "partial": 5}', "[]"]
+)
+def test_hostile_metadata(tmp_path, told):
+    aicf.save(tmp_path / "step-00000001.safetensors", {"x": np.ones(1)}, {"aicf.training": told})
+    with pytest.raises(StateError):
+        place_of(tmp_path / "step-00000001.safetensors")
+    with pytest.raises(StateError):
+        program().fit(BATCHES, steps=2, checkpoints=tmp_path, resume=True)
