@@ -161,7 +161,7 @@ def _loss(attrs: dict[str, Any], operands: list[np.ndarray], results: list[np.nd
                 sums[part] += block.sum(1)
                 peak[part] = most
     peak[np.isinf(peak)] = np.nan
-    log_sum = np.log(sums) + 0 * own
+    log_sum = np.where(np.isnan(own), np.nan, np.log(sums))  # of a label that is no class
     expected = (1 - smoothing) * (own - peak)
     if smoothing:
         expected += smoothing * (even / max(len(weight), 1) - peak)

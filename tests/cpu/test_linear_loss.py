@@ -186,6 +186,18 @@ def test_a_class_that_can_not_be_has_no_part():
     assert np.isnan(losses({**operands, "labels": labels})).all()
 
 
+def test_a_label_that_can_not_be_costs_without_end_and_says_so_alone():
+    operands = {
+        "x": np.ones((3, 2), np.float32),
+        "weight": np.array([[-np.inf, 0], [1, 2], [3, 1]], np.float32),
+        "labels": np.array([0, 1, IGNORED]),
+    }
+    loss, lse = losses(operands)
+    sums = np.log(np.exp([3.0, 4.0]).sum())
+    np.testing.assert_allclose(loss, [np.inf, sums - 3, 0], rtol=1e-6)
+    np.testing.assert_allclose(lse, [sums, sums, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_of_every_layout(layout):
     operands = {n: LAYOUTS[layout](a) for n, a in problem((3, 5), 9, 8).items()}
