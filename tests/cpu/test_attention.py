@@ -125,8 +125,14 @@ def test_large_scores_neither_overflow_nor_lose_the_maximum(spread):
     out, lse = attend(operands, causal=True)
     want_out, want_lse = formula(*operands.values(), causal=True)
     assert np.isfinite(out).all()
-    np.testing.assert_allclose(lse, want_lse, rtol=2e-6, atol=1e-3)
-    np.testing.assert_allclose(out, want_out, rtol=1e-3 if spread < 100 else 5e-3, atol=1e-3)
+    q, k = operands["q"].astype(np.float64), operands["k"].astype(np.float64)
+    off = 8 * 2.0**-23 * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)).max(-1) / np.sqrt(8)  # of a score in f32
+    assert (np.abs(lse - want_lse) <= off + 1e-6 * np.abs(want_lse) + 1e-3).all()
+    scores = np.where(np.tri(65, dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(8), -np.inf)
+    first, second = np.moveaxis(np.sort(scores)[..., :-3:-1], -1, 0)
+    told = (off < 1e-3) | (first - second > 2 * off + 20)  # else rounding may choose between them
+    assert told.mean() > 0.9
+    np.testing.assert_allclose(out[told], want_out[told], rtol=5e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
