@@ -99,18 +99,21 @@ def fit(
     Ctrl-C ends it behind a whole step, writes a checkpoint if there is a folder, and is raised again.
     """
     check_batches("batches", batches)
-    _check(
-        program,
-        steps,
-        epochs,
-        validate_every,
-        checkpoint_every,
-        keep,
-        patience,
-        log_every,
-        resume,
-        checkpoints,
+    _check_trained(program)
+    _at_least(0, steps=steps, epochs=epochs, keep=keep)
+    _at_least(
+        1,
+        validate_every=validate_every,
+        checkpoint_every=checkpoint_every,
+        patience=patience,
+        log_every=log_every,
     )
+    if resume and checkpoints is None:
+        raise StateError(
+            "there is nothing to resume from",
+            expected="a folder",
+            hint="fit(..., checkpoints='runs/first', resume=True)",
+        )
     if once(batches) and epochs is not None and epochs > 1:
         raise FeedError(
             f"an iterator can't be gone through {epochs} times", expected="an iterable that begins anew", got=type(batches).__name__,
@@ -317,36 +320,19 @@ class _Training:
             self._save()
 
 
-def _check(
-    program: Any, steps: Any, epochs: Any, validate_every: Any, checkpoint_every: Any, keep: Any, patience: Any, log_every: Any,
-    resume: bool, checkpoints: Any,
-) -> None:  # fmt: skip
+def _check_trained(program: Any) -> None:
     mode = getattr(program, "mode", None)
     if mode != "train" or not hasattr(program, "in_mode"):
         raise AicfError(
             "fit trains a program that was compiled to train", expected='aicf.compile(model, "train", loss=..., optimizer=...)',
             got=f"{type(program).__name__}, of mode {mode!r}" if mode else type(program).__name__,
         )  # fmt: skip
-    least = {
-        "steps": 0,
-        "epochs": 0,
-        "validate_every": 1,
-        "checkpoint_every": 1,
-        "keep": 0,
-        "patience": 1,
-        "log_every": 1,
-    }
-    for name, value in zip(
-        least, (steps, epochs, validate_every, checkpoint_every, keep, patience, log_every)
-    ):
-        if value is not None and (not isinstance(value, int | np.integer) or value < least[name]):
-            raise AicfError(f"{name} can't be {value!r}", expected=f"an integer, at least {least[name]}")
-    if resume and checkpoints is None:
-        raise StateError(
-            "there is nothing to resume from",
-            expected="a folder",
-            hint="fit(..., checkpoints='runs/first', resume=True)",
-        )
+
+
+def _at_least(least: int, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise AicfError(f"{name} can't be {value!r}", expected=f"an integer, at least {least}")
 
 
 def _judge(program: Trained, validation: Any) -> Callable[[], float]:
