@@ -26,6 +26,7 @@ from .layers import (
 from .losses import LinearCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from .model import Model
 from .optimizers import SGD, Adam, AdamW, Optimizer
+from .rope_scaling import LinearScaling, Llama3Scaling
 
 __all__ = [
     "GELU",
@@ -43,7 +44,9 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LinearCrossEntropy",
+    "LinearScaling",
     "Lion",
+    "Llama3Scaling",
     "Loss",
     "MeanSquaredError",
     "Model",

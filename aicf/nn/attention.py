@@ -14,6 +14,9 @@ from ..types import f32, f64
 from . import checks
 from .layer import Layer
 from .layers import Dropout, LayerNorm, Linear
+from .rope_scaling import LinearScaling, Llama3Scaling
+
+Scaling = LinearScaling | Llama3Scaling
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,14 @@ class _Turns:
     theta: float
     axis: int
     sine: bool
+    scaling: Scaling | None
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         pairs = shape[3 - self.axis]
-        angles = np.arange(shape[0])[:, None] * self.theta ** (-np.arange(pairs) / max(pairs, 1))
+        frequencies = self.theta ** (-np.arange(pairs) / max(pairs, 1))
+        if self.scaling is not None:
+            frequencies = self.scaling(frequencies)
+        angles = np.arange(shape[0])[:, None] * frequencies
         made = [-np.sin(angles), np.sin(angles)] if self.sine else [np.cos(angles)]
         return np.stack(made, self.axis)
 
@@ -41,14 +48,22 @@ class RoPE(Layer):
 
     theta        10,000 in GPT-NeoX and Llama, 500,000 in Llama 3
     interleaved  whether pairs are neighbours, as in GPT-J; else elements i and i + size / 2, as in GPT-NeoX and Llama
+    scaling      of the frequencies theta^(-2 i / size): an nn.LinearScaling or an nn.Llama3Scaling
     """
 
-    def __init__(self, size: int, theta: float = 10_000.0, *, interleaved: bool = False) -> None:
+    def __init__(
+        self, size: int, theta: float = 10_000.0, *, interleaved: bool = False, scaling: Scaling | None = None
+    ) -> None:
         self.size = checks.whole("RoPE: size", size)
         if self.size % 2:
             raise VerifyError(f"RoPE: size={size!r}", expected="an even number: elements are turned in pairs")
         self.theta = checks.positive("RoPE: theta", theta)
         self.interleaved = checks.yes_or_no("RoPE: interleaved", interleaved)
+        if scaling is not None and not isinstance(scaling, Scaling):
+            raise VerifyError(
+                f"RoPE: scaling={scaling!r}", expected="None, an nn.LinearScaling or an nn.Llama3Scaling"
+            )
+        self.scaling = scaling
 
     def emit(self, ctx: Any, x: Value, offset: int = 0) -> Value:
         if x.rank < 2 or x.shape[-1] != self.size:
@@ -67,8 +82,9 @@ class RoPE(Layer):
         """What these rows are multiplied by. Tables have a power of two of rows, so that a model of many lengths has few."""
         places, pairs, both = max(64, 1 << max(first + rows - 1, 0).bit_length()), self.size // 2, 1 + sine
         shape = (places, pairs, both) if self.interleaved else (places, both, pairs)
-        init = _Turns(self.theta, 2 if self.interleaved else 1, sine)
-        name = f"rope.{'sin' if sine else 'cos'}.{self.theta!r}.{'x'.join(map(str, shape))}.{dtype}"
+        init = _Turns(self.theta, 2 if self.interleaved else 1, sine, self.scaling)
+        by = f"{self.theta!r}" if self.scaling is None else f"{self.theta!r}.{self.scaling!r}"
+        name = f"rope.{'sin' if sine else 'cos'}.{by}.{'x'.join(map(str, shape))}.{dtype}"
 
         def read() -> Value:
             rows_of: Value = ctx.table(name, shape, init, dtype)[first : first + rows]
@@ -85,6 +101,7 @@ class MultiHeadAttention(Layer):
     attend. Weights: qkv.weight ((heads + 2 kv_heads) * head_size, size), the queries' rows first, then the keys', then the values';
     out.weight (size, heads * head_size); and their biases.
 
+    out_bias     whether `out` has a bias; by default as `bias` says, which is qkv's
     kv_heads     of keys and values; heads / kv_heads heads in a row share one (grouped queries). By default `heads`
     head_size    size / heads unless it is given
     causal       whether a row attends to none behind it
@@ -103,6 +120,7 @@ class MultiHeadAttention(Layer):
         head_size: int | None = None,
         *,
         bias: bool = True,
+        out_bias: bool | None = None,
         causal: bool = True,
         window: int | None = None,
         rope: RoPE | float | None = None,
@@ -132,7 +150,8 @@ class MultiHeadAttention(Layer):
             raise VerifyError(f"{name}: rope={rope!r}", expected=f"RoPE({self.head_size}), as the heads are")
         rows, inner = (self.heads + 2 * self.kv_heads) * self.head_size, self.heads * self.head_size
         self.qkv = Linear(self.size, rows, bias, weight_init=weight_init)
-        self.out = Linear(inner, self.size, bias, weight_init=out_init or weight_init)
+        out_bias = bias if out_bias is None else out_bias
+        self.out = Linear(inner, self.size, out_bias, weight_init=out_init or weight_init)
         self.dropout = Dropout(dropout)
 
     def emit(self, ctx: Any, x: Value, mask: Value | None = None) -> Value:

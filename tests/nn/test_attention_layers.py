@@ -121,6 +121,42 @@ def test_lengths_share_tables():
     assert len(tables) == 4  # cosines and sines of up to 64, and of up to 128
 
 
+def llama3_frequency(frequency: float, scaling: nn.Llama3Scaling) -> float:
+    """Case by case, as Llama 3.1's reference code has it."""
+    wave = 2 * np.pi / frequency
+    if wave < scaling.positions / scaling.high:
+        return frequency
+    if wave > scaling.positions / scaling.low:
+        return frequency / scaling.factor
+    smooth = (scaling.positions / wave - scaling.low) / (scaling.high - scaling.low)
+    return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def test_frequencies_are_scaled_for_longer_texts():
+    size, theta, llama3 = 16, 10_000.0, nn.Llama3Scaling(factor=4.0, low=1.0, high=6.0, positions=1000)
+    plain = theta ** (-2.0 * np.arange(size // 2) / size)
+    cases = {
+        llama3: np.array([llama3_frequency(f, llama3) for f in plain]),
+        nn.LinearScaling(2.5): plain / 2.5,
+    }
+    ratio = cases[llama3] / plain
+    assert ratio.max() == 1 and ratio.min() == 0.25 and ((ratio > 0.25) & (ratio < 1)).any()
+    x = np.random.default_rng().standard_normal((2, 70, size), np.float32)
+
+    class All(nn.Layer):  # side by side: each has tables of its own
+        def __init__(self) -> None:
+            self.ropes = [nn.RoPE(size, theta, scaling=s) for s in (*cases, None)]
+
+        def emit(self, ctx: Any, x: Any) -> Any:
+            return ctx.concatenate(*(rope(x) for rope in self.ropes), axis=0)
+
+    got = aicf.compile(nn.Model((2, 70, size), All()), device="cpu")({"x": x})["output"].numpy()
+    z = as_complex(x.astype(np.float64), False)
+    for part, frequencies in zip(np.split(got, 3), (*cases.values(), plain)):
+        wanted = as_pairs(z * np.exp(1j * np.outer(np.arange(70), frequencies)), False)
+        np.testing.assert_allclose(part, wanted, rtol=1e-5, atol=1e-5)
+
+
 # --- attention ------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -197,6 +233,13 @@ def test_a_mask_is_a_value_of_bools():
     np.testing.assert_allclose(
         program({"x": x, "keep": keep})["output"].numpy(), wanted, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("bias, out_bias", [(True, False), (False, True)])
+def test_each_projection_may_have_a_bias(bias, out_bias):
+    layer = nn.MultiHeadAttention(6, 2, bias=bias, out_bias=out_bias)
+    names = {n for n in params(program_of(layer, (4, 6), "cpu")) if n.endswith(".bias")}
+    assert names == ({"layer.qkv.bias"} if bias else {"layer.out.bias"})
 
 
 def test_attention_at_any_length_and_of_no_rows():
@@ -285,6 +328,9 @@ REFUSED = {
     "a scale": (lambda: MHA(8, 4, scale=0), "scale=0"),
     "an odd head that is turned": (lambda: MHA(9, 3, rope=10.0), "RoPE: size=3", "an even number"),
     "a rotation of another size": (lambda: MHA(8, 2, rope=nn.RoPE(8)), "rope=", "RoPE(4), as the heads are"),
+    "a scaling": (lambda: nn.RoPE(4, scaling=2.0), "RoPE: scaling=2.0", "nn.Llama3Scaling"),
+    "a factor": (lambda: nn.LinearScaling(0), "LinearScaling: factor=0"),
+    "the ends of a scaling": (lambda: nn.Llama3Scaling(low=4.0), "Llama3Scaling: high=4.0", "low=4.0"),
     "a theta": (lambda: nn.RoPE(4, 0), "RoPE: theta=0"),
     "a norm that is made": (lambda: BLOCK(8, MHA(8, 2), nn.MLP(8), nn.RMSNorm(8)), "norm=RMSNorm(", "nn.RMSNorm"),
     "a norm by name": (lambda: BLOCK(8, MHA(8, 2), nn.MLP(8), "rms"), "norm='rms'"),
