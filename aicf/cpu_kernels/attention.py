@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,10 @@ CAP_US = 1.5e-3  # and through tanh
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of attention with G query heads for each of `heads` heads of keys, batches and heads counted together."""
+    """Of attention with G query heads for each of `heads` heads of keys, batches and heads counted together.
+
+    offset  the position of query 0
+    """
 
     lead: tuple[int, ...]  # batches and heads of keys
     group: int
@@ -35,6 +38,7 @@ class _Sizes:
     dv: int
     causal: bool
     window: int
+    offset: int
 
     @property
     def heads(self) -> int:
@@ -53,12 +57,12 @@ class _Sizes:
 
     def blocks(self) -> Iterator[tuple[range, range]]:
         """(queries, keys that some of them may attend to)."""
-        offset = self.keys - self.queries
         for first in range(0, self.queries, self.rows):
             last = min(first + self.rows, self.queries)
-            low = max(0, first + offset - self.window + 1) if self.window else 0
-            high = min(self.keys, last + offset) if self.causal else self.keys
-            yield range(first, last), range(min(low, self.keys), max(high, low, 0))
+            low = max(0, first + self.offset - self.window + 1) if self.window else 0
+            high = min(self.keys, last + self.offset) if self.causal else self.keys
+            low = min(low, self.keys)
+            yield range(first, last), range(low, max(high, low))
 
     def scores(self) -> int:
         """That are computed."""
@@ -79,7 +83,7 @@ def _sizes(region, q, k, v) -> _Sizes:
     heads = k.shape[-3]
     return _Sizes(
         (*k.shape[:-3], heads), q.shape[-3] // max(heads, 1), q.shape[-2], k.shape[-2], k.shape[-1], v.shape[-1],
-        region.attrs["causal"], region.attrs["window"],
+        region.attrs["causal"], region.attrs["window"], k.shape[-2] - q.shape[-2],
     )  # fmt: skip
 
 
@@ -110,7 +114,7 @@ class _Block:
         sizes = self.sizes
         x = x.reshape(len(heads), sizes.group, len(rows), len(keys))
         if sizes.causal or sizes.window:
-            seen = visible(rows, keys, sizes.keys - sizes.queries, sizes.causal, sizes.window)
+            seen = visible(rows, keys, sizes.offset, sizes.causal, sizes.window)
             if not seen.all():
                 np.copyto(x, value, where=~seen)
         if self.mask is not None:
@@ -138,7 +142,7 @@ class _Heads:
     def __init__(self, x: np.ndarray, sizes: _Sizes, grouped: bool) -> None:
         x = _split(x, sizes) if grouped else x[..., None, :, :]
         self.lead, self.group = sizes.lead, x.shape[-3]
-        dense = x.flags.c_contiguous or not x.size
+        dense = x.flags.c_contiguous or not x.size or len(self.lead) == 1
         self.flat = x.reshape(sizes.heads, *x.shape[-3:]) if dense else None
         self.x = x
 
@@ -200,10 +204,37 @@ def _shapes(region):
     return [None if p is None else region.operands[p] for p in op_operands(region)]
 
 
-def _attend(region, attrs, q, k, v, mask=None, *, results):
+def _each(region, q, k, v, mask, lengths, rows, columns):
+    """Problems that kernels take: (sizes, q, k, v, mask, others of a row for each query, others of a row for each key).
+
+    Of ragged lengths each entry of the batch is one, of the keys that it has; else there is one in all.
+    """
     sizes = _sizes(region, q, k, v)
+    if lengths is None:
+        yield sizes, q, k, v, mask, rows, columns
+        return
+    batch, (heads,) = sizes.lead[:-1], sizes.lead[-1:]
+    if mask is not None:
+        mask = np.broadcast_to(mask, (*q.shape[:-1], sizes.keys))
+    for at in np.ndindex(*batch):
+        length = int(lengths[at])
+        keys = min(max(length, 0), sizes.keys)
+        own = replace(sizes, lead=(heads,), keys=keys, offset=length - sizes.queries)
+        yield (
+            own, q[at], k[at][:, :keys], v[at][:, :keys], None if mask is None else mask[at][..., :keys],
+            [x[at] for x in rows], [x[at][:, :keys] for x in columns],
+        )  # fmt: skip
+
+
+def _attend(region, attrs, q, k, v, mask=None, lengths=None, *, results):
+    out, lse = results
+    for sizes, *given, rows, _ in _each(region, q, k, v, mask, lengths, [out, lse[..., None]], []):
+        _attend_one(sizes, attrs, *given, *rows)
+
+
+def _attend_one(sizes, attrs, q, k, v, mask, out, lse):
     block = _Block(sizes, attrs, mask)
-    queries, out, lse = (_Heads(x, sizes, True) for x in (q, results[0], results[1][..., None]))
+    queries, out, lse = (_Heads(x, sizes, True) for x in (q, out, lse))
     keys_of, values_of = _Heads(k, sizes, False), _Heads(v, sizes, False)
     for heads in _ranges(sizes.heads, sizes.heads_at_once):
         k32, v32 = (x.read(heads, range(sizes.keys)) for x in (keys_of, values_of))
@@ -245,17 +276,23 @@ class AttentionGradBlas:
         return _call(region, _differentiate)
 
 
-def _differentiate(region, attrs, dout, q, k, v, out, lse, mask=None, *, results):
-    sizes = _sizes(region, q, k, v)
+def _differentiate(region, attrs, dout, q, k, v, out, lse, mask=None, lengths=None, *, results):
+    dq, dk, dv = results
+    if lengths is not None:
+        dk[:], dv[:] = 0, 0  # of keys that do not exist
+    of_queries, of_keys = [dout, out, lse[..., None], dq], [dk, dv]
+    for sizes, *given, rows, columns in _each(region, q, k, v, mask, lengths, of_queries, of_keys):
+        _differentiate_one(sizes, attrs, *given, *rows, *columns)
+
+
+def _differentiate_one(sizes, attrs, q, k, v, mask, dout, out, lse, dq, dk, dv):
     block = _Block(sizes, attrs, mask)
-    queries, given, made, logs, dqs = (
-        _Heads(x, sizes, True) for x in (q, dout, out, lse[..., None], results[0])
-    )
-    keys_of, values_of, dks, dvs = (_Heads(x, sizes, False) for x in (k, v, *results[1:]))
+    queries, given, made, logs, dqs = (_Heads(x, sizes, True) for x in (q, dout, out, lse, dq))
+    keys_of, values_of, dks, dvs = (_Heads(x, sizes, False) for x in (k, v, dk, dv))
     every = range(sizes.keys)
     for heads in _ranges(sizes.heads, sizes.heads_at_once):
         k32, v32 = keys_of.read(heads, every), values_of.read(heads, every)
-        dk, dv = np.zeros_like(k32), np.zeros_like(v32)
+        sum_k, sum_v = np.zeros_like(k32), np.zeros_like(v32)
         for rows, keys in sizes.blocks():
             span = slice(keys.start, keys.stop)
             scaled, g = block.scaled(queries.read(heads, rows)), given.read(heads, rows)
@@ -266,13 +303,13 @@ def _differentiate(region, attrs, dout, q, k, v, out, lse, mask=None, *, results
             ds = product(g, v32[:, span].swapaxes(-1, -2))
             ds -= (g * made.read(heads, rows)).sum(-1, keepdims=True)
             ds *= p
-            dv[:, span] += product(p.swapaxes(-1, -2), g)
+            sum_v[:, span] += product(p.swapaxes(-1, -2), g)
             if block.softcap:
                 ds *= _slope(s, block.softcap)
-            dk[:, span] += product(ds.swapaxes(-1, -2), scaled)
+            sum_k[:, span] += product(ds.swapaxes(-1, -2), scaled)
             dqs.write(product(ds, k32[:, span]) * block.scale, heads, rows)
-        dks.write(dk, heads, every)
-        dvs.write(dv, heads, every)
+        dks.write(sum_k, heads, every)
+        dvs.write(sum_v, heads, every)
 
 
 def _slope(capped: np.ndarray, softcap: np.float32) -> np.ndarray:

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..types import DType, TensorSpec
-from .schema import F32, Bool, Float, op, require
+from .schema import F32, I32, Bool, Float, op, require
 from .unsized import broadcast
 
 
@@ -20,18 +20,26 @@ def scale_of(scale: float, d: int) -> float:
     return scale or 1 / math.sqrt(max(d, 1))
 
 
-def visible(queries: range, keys: range, offset: int, causal: bool, window: int) -> np.ndarray:
+def visible(queries: range, keys: range, offset: int | np.ndarray, causal: bool, window: int) -> np.ndarray:
     """[query, key]: whether the masks that follow from positions let a query attend to a key.
 
-    offset  the position of query 0: as many keys as there are, less as many queries
+    offset  the position of query 0: as many keys as there are, less as many queries; or several, as (..., 1, 1)
     """
     at, key = np.arange(queries.start, queries.stop)[:, None] + offset, np.arange(keys.start, keys.stop)
-    seen = np.ones((len(queries), len(keys)), np.bool_)
+    seen = np.ones((*at.shape[:-1], len(keys)), np.bool_)
     if causal:
         seen &= key <= at
     if window:
         seen &= key > at - window
     return seen
+
+
+def _check_lengths(q: TensorSpec, lengths: TensorSpec | None, constraint: str) -> None:
+    shape = None if lengths is None else lengths.shape
+    batch = q.shape[:-3]
+    require(
+        shape in (None, batch), constraint, f"lengths has shape {shape}, expected that of q's batch, {batch}"
+    )
 
 
 def _spreads(mask, scores) -> bool:
@@ -89,6 +97,7 @@ def attention(
     k: Float,
     v: Float,
     mask: Bool = None,
+    lengths: I32 = None,
     *,
     scale: float = 0.0,
     causal: bool = False,
@@ -104,6 +113,10 @@ def attention(
     that the last query stands at the last key, as with a cache of keys. causal: it attends to no key behind its position.
     window w > 0: nor to one w or more positions before it. mask, which broadcasts to (..., H, T, S): only where it is true.
 
+    lengths (...), one for each entry of the batch: of its S keys only the first `length` exist, and its query i stands at position
+    i + length - T. Keys behind them are never read, whatever they hold, and have gradients of 0. A length beyond S says where queries
+    stand, and all keys exist.
+
     Scores and sums are f32. A query that may attend to no key, or whose scores are all -inf, has zeros, and an lse of -inf; one with a NaN or
     +inf among its scores has NaN. A masked key is multiplied by 0, or not read: it must be finite.
 
@@ -117,8 +130,10 @@ def attention(
     C8   scale is finite
     C9   window is not negative
     C10  softcap is finite and not negative
+    C11  lengths has the shape of the batch of q
     """
     _check(q, k, v, mask, scale, window, softcap)
+    _check_lengths(q, lengths, "C11")
     out = TensorSpec((*q.shape[:-1], v.shape[-1]), q.dtype, q.device)
     return out, TensorSpec(q.shape[:-1], DType.f32, q.device)
 
@@ -132,21 +147,34 @@ def _grouped(x: np.ndarray, heads: int) -> np.ndarray:
     return x.reshape(*x.shape[:-3], heads, x.shape[-3] // max(heads, 1), *x.shape[-2:])
 
 
-def _scores(q, k, mask, scale, causal, window, softcap):
+def _existing(x, lengths):
+    """Keys or values, with zeros in the place of those that do not exist."""
+    if lengths is None:
+        return x
+    return np.where((np.arange(x.shape[-2]) < lengths[..., None])[..., None, :, None], x, x.dtype.type(0))
+
+
+def _scores(q, k, mask, lengths, scale, causal, window, softcap):
     """(scores, capped; which of them count), each (..., H / G, G, T, S)."""
     t, s, heads = q.shape[-2], k.shape[-2], k.shape[-3]
     scores = scale_of(scale, q.shape[-1]) * (_grouped(q, heads) @ k[..., None, :, :].swapaxes(-1, -2))
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
-    seen = visible(range(t), range(s), s - t, causal, window)
+    if lengths is None:
+        seen = visible(range(t), range(s), s - t, causal, window)
+    else:
+        here = np.asarray(lengths, np.int64)[..., None, None]
+        seen = visible(range(t), range(s), here - t, causal, window) & (np.arange(s) < here)
+        seen = seen[..., None, None, :, :]
     if mask is not None:
         seen = seen & _grouped(np.broadcast_to(mask, (*q.shape[:-1], s)), heads)
     return scores, np.broadcast_to(seen, scores.shape)
 
 
 @attention.reference
-def _(q, k, v, mask=None, *, scale, causal, window, softcap):
-    scores, seen = _scores(q, k, mask, scale, causal, window, softcap)
+def _(q, k, v, mask=None, lengths=None, *, scale, causal, window, softcap):
+    k, v = _existing(k, lengths), _existing(v, lengths)
+    scores, seen = _scores(q, k, mask, lengths, scale, causal, window, softcap)
     scores = np.where(seen, scores, -np.inf)
     most = scores.max(-1, keepdims=True, initial=-np.inf)
     e = np.exp(scores - np.where(most == -np.inf, 0, most))
@@ -157,9 +185,9 @@ def _(q, k, v, mask=None, *, scale, causal, window, softcap):
 
 
 @attention.gradient
-def _(emit, dout, q, k, v, mask, out, lse, scale, causal, window, softcap):
+def _(emit, dout, q, k, v, mask, lengths, out, lse, scale, causal, window, softcap):
     asked = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
-    return *emit.attention_grad(dout, q, k, v, out, lse, mask, **asked), None
+    return *emit.attention_grad(dout, q, k, v, out, lse, mask, lengths, **asked), None, None
 
 
 @op("attention_grad", results=("dq", "dk", "dv"), flops=20)
@@ -171,6 +199,7 @@ def attention_grad(
     out: Float,
     lse: F32,
     mask: Bool = None,
+    lengths: I32 = None,
     *,
     scale: float = 0.0,
     causal: bool = False,
@@ -196,8 +225,10 @@ def attention_grad(
     C10  softcap is finite and not negative
     C11  dout and out have the shape of attention's result
     C12  lse has the shape of q without d
+    C13  lengths has the shape of the batch of q
     """
     _check(q, k, v, mask, scale, window, softcap)
+    _check_lengths(q, lengths, "C13")
     shape = (*q.shape[:-1], v.shape[-1])
     for name, x in (("dout", dout), ("out", out)):
         require(x.shape == shape, "C11", f"{name} has shape {x.shape}, expected {shape}")
@@ -206,9 +237,10 @@ def attention_grad(
 
 
 @attention_grad.reference
-def _(dout, q, k, v, out, lse, mask=None, *, scale, causal, window, softcap):
+def _(dout, q, k, v, out, lse, mask=None, lengths=None, *, scale, causal, window, softcap):
     heads, factor = k.shape[-3], scale_of(scale, q.shape[-1])
-    scores, seen = _scores(q, k, mask, scale, causal, window, softcap)
+    k, v = _existing(k, lengths), _existing(v, lengths)
+    scores, seen = _scores(q, k, mask, lengths, scale, causal, window, softcap)
     q4, g, o = (_grouped(x, heads) for x in (q, dout, out))
     log_sum = _grouped(lse[..., None], heads)
     p = np.where(seen, np.exp(scores - np.where(log_sum == -np.inf, np.inf, log_sum)), 0)
@@ -227,7 +259,7 @@ def _work(products: int, q, k, v) -> int:
 
 
 @attention.counts
-def _(q, k, v, mask=None, **attrs):
+def _(q, k, v, *others, **attrs):
     return _work(2, q, k, v)
 
 
@@ -242,16 +274,24 @@ for _schema in (attention, attention_grad):
     _schema.normalizer(_default_scale)
 
 
+def _lengths(keys):
+    """From none to one more than there are keys."""
+    return lambda rng, shape, shapes: rng.integers(0, shapes[keys][-2] + 2, shape)
+
+
+attention.draws(lengths=_lengths(1))
 attention_grad.draws(
-    lse=lambda rng, shape, shapes: rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1))
+    lse=lambda rng, shape, shapes: rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1)),
+    lengths=_lengths(2),
 )
 
 
-def _sample(q, k, dv=None, mask=None, **attrs):
+def _sample(q, k, dv=None, mask=None, ragged=False, **attrs):
     v = k if dv is None else (*k[:-1], dv)
     out = (*q[:-1], v[-1])
-    attention.samples(q, k, v, *([] if mask is None else [mask]), **attrs)
-    attention_grad.samples(out, q, k, v, out, q[:-1], *([] if mask is None else [mask]), **attrs)
+    more = [mask, q[:-3]] if ragged else [] if mask is None else [mask]
+    attention.samples(q, k, v, *more, **attrs)
+    attention_grad.samples(out, q, k, v, out, q[:-1], *more, **attrs)
 
 
 _sample((2, 3, 5, 4), (2, 3, 5, 4))
@@ -267,3 +307,7 @@ _sample((2, 3, 4), (2, 0, 4), dv=2)
 _sample((0, 2, 3, 4), (0, 1, 3, 4), causal=True)
 _sample((0, 3, 4), (0, 3, 4))
 _sample((2, 70, 5), (1, 131, 5), causal=True, window=40)
+_sample((3, 2, 4, 5), (3, 1, 7, 5), ragged=True, causal=True)
+_sample((2, 2, 1, 4), (2, 2, 9, 4), ragged=True, window=3, mask=(9,))
+_sample((2, 3, 4), (2, 5, 4), ragged=True)
+_sample((0, 2, 3, 4), (0, 2, 5, 4), ragged=True)

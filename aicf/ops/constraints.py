@@ -46,6 +46,7 @@ Sum = TypeConstraint(
     "f32 sum", frozenset({DType.f32}), shared=False
 )  # what goes on from step to step: never a half
 Gradient = TypeConstraint("float", _FLOATS, shared=False)  # of its parameter's type, or a sum of such
+I32 = TypeConstraint("i32", frozenset({DType.i32}), shared=False)  # places and lengths of sequences
 I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random states
 
 VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all

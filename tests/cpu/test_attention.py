@@ -12,14 +12,14 @@ import aicf
 from aicf import nn
 from aicf.cpu_kernels import attention as kernels
 from aicf.device.spec import host
-from aicf.types import bf16, f16, f32
+from aicf.types import bf16, bool_, f16, f32
 
 from .regions import TOLERANCE, VARIANTS, Graph, normal
 
 KERNELS = "attention_blas", "attention_grad_blas"
 
 
-def formula(q, k, v, mask=None, scale=None, causal=False, window=0, softcap=0.0):
+def formula(q, k, v, mask=None, lengths=None, scale=None, causal=False, window=0, softcap=0.0):
     """(out, lse) in float64."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     *batch, heads, queries, d = q.shape
@@ -29,10 +29,11 @@ def formula(q, k, v, mask=None, scale=None, causal=False, window=0, softcap=0.0)
         mask = np.broadcast_to(mask, (*batch, heads, queries, keys))
     for at in np.ndindex(*batch, heads, queries):
         *b, head, query = at
-        here = query + keys - queries
+        length = keys if lengths is None else int(lengths[tuple(b)])
+        here = query + length - queries
         kept = [
             j
-            for j in range(keys)
+            for j in range(min(keys, length))
             if (not causal or j <= here)
             and (not window or j > here - window)
             and (mask is None or mask[(*at, j)])
@@ -53,8 +54,16 @@ def heads_of(q, k, dv=None, dtype=f32, spread=1.0):
     return {n: (spread * normal(*shape)).astype(dtype.numpy) for n, shape in shapes.items()}
 
 
+def in_order(operands):
+    """Their names as an op is given them: none in the place of a mask that is left out before lengths."""
+    names = [n for n in operands if n != "lengths"]
+    return " ".join(
+        [*names, *["none"] * ("mask" not in names), "lengths"] if "lengths" in operands else names
+    )
+
+
 def attend(operands, results="out lse", **attrs):
-    given = " ".join(operands)
+    given = in_order(operands)
     return Graph(operands, ("attention", given, "out lse", attrs), keep=results).run("attention_blas")
 
 
@@ -180,17 +189,22 @@ def test_blocks_of_any_size_give_the_same(name, monkeypatch):
 
 def differentiate(operands, dout, **attrs):
     """dq, dk and dv by the kernel, from out and lse as the formula has them."""
-    out, lse = formula(*operands.values(), **attrs)
-    q, k, v, *mask = operands.values()
-    given = {"dout": dout, "q": q, "k": k, "v": v, "out": out.astype(q.dtype), "lse": lse.astype(np.float32)}
-    given |= {"mask": mask[0]} if mask else {}
-    graph = Graph(given, ("attention_grad", " ".join(given), "dq dk dv", attrs), keep="dq dk dv")
+    out, lse = formula(**operands, **attrs)
+    q = operands["q"]
+    given = {
+        "dout": dout,
+        **{n: operands[n] for n in "qkv"},
+        "out": out.astype(q.dtype),
+        "lse": lse.astype(np.float32),
+    }
+    given |= {n: operands[n] for n in ("mask", "lengths") if n in operands}
+    graph = Graph(given, ("attention_grad", in_order(given), "dq dk dv", attrs), keep="dq dk dv")
     return graph.run("attention_grad_blas")
 
 
 def against_differences(operands, dout, dtype=f32, **attrs):
     """Of <dout, out> in float64, for a dozen elements of each operand."""
-    exact = {n: x.astype(np.float64) if x.dtype != np.bool_ else x for n, x in operands.items()}
+    exact = {n: x.astype(np.float64) if n in "qkv" else x for n, x in operands.items()}
     rng, step = np.random.default_rng(), 1e-5
     for name, got in zip("qkv", differentiate(operands, dout, **attrs)):
         assert got.shape == operands[name].shape and got.dtype == operands[name].dtype
@@ -200,7 +214,7 @@ def against_differences(operands, dout, dtype=f32, **attrs):
             for shift in (step, -step):
                 moved = {**exact, name: exact[name].copy()}
                 moved[name][at] += shift
-                sums.append(np.vdot(dout.astype(np.float64), formula(*moved.values(), **attrs)[0]))
+                sums.append(np.vdot(dout.astype(np.float64), formula(**moved, **attrs)[0]))
             want = (sums[0] - sums[1]) / (2 * step)
             near = {f32: 2e-4, f16: 1e-2, bf16: 8e-2}[dtype]
             assert float(got[at]) == pytest.approx(want, rel=near, abs=near), (name, at)
@@ -244,6 +258,57 @@ def test_equal_calls_have_equal_bits():
     dout = normal(2, 300, 16)
     first, again = ([x.tobytes() for x in differentiate(operands, dout, causal=True)] for _ in range(2))
     assert first == again
+
+
+# --- ragged lengths -----------------------------------------------------------------------------------------------------
+
+
+def ragged(q, k, lengths, dtype=f32, dv=None):
+    """Where no key exists there is NaN."""
+    operands = heads_of(q, k, dv, dtype)
+    lengths = np.array(lengths, np.int32)
+    for at in np.ndindex(*lengths.shape):
+        for x in "kv":
+            operands[x][at][:, max(int(lengths[at]), 0) :] = np.nan
+    return {**operands, "lengths": lengths}
+
+
+RAGGED = [
+    ((3, 4, 70, 8), (3, 2, 90, 8), [90, 71, 33], {"causal": True}),
+    ((3, 2, 1, 8), (3, 2, 150, 8), [0, 150, 7], {"causal": True, "dv": 5}),
+    ((2, 3, 5, 8), (2, 3, 9, 8), [4, 0], {}),
+    ((2, 2, 5, 8), (2, 1, 9, 8), [12, 3], {"causal": True, "window": 4}),
+    ((1, 2, 3, 8), (1, 1, 9, 8), [40], {"window": 5}),
+    ((2, 2, 1, 20, 4), (2, 2, 1, 30, 4), [[25, 30], [1, -3]], {"causal": True, "softcap": 2.0}),
+    ((2, 5, 4), (2, 7, 4), 6, {"causal": True}),
+    ((2, 2, 0, 4), (2, 2, 7, 4), [3, 2], {}),
+    ((0, 2, 3, 4), (0, 2, 7, 4), [], {}),
+]
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.parametrize("q, k, lengths, attrs", RAGGED, ids=str)
+def test_keys_behind_a_length_are_never_read(q, k, lengths, attrs, dtype):
+    attrs = dict(attrs)
+    operands = ragged(q, k, lengths, dtype, attrs.pop("dv", None))
+    with_mask = {n: operands[n] for n in "qkv"} | {
+        "mask": normal(q[-2], k[-2], dtype=bool_),
+        "lengths": operands["lengths"],
+    }
+    for given in (operands, with_mask):
+        for got, want, of in zip(attend(given, **attrs), formula(**given, **attrs), (dtype, f32)):
+            close(got, want, of)
+
+
+@pytest.mark.parametrize("q, k, lengths, attrs", RAGGED, ids=str)
+def test_gradients_of_ragged_lengths(q, k, lengths, attrs):
+    attrs = dict(attrs)
+    operands = ragged(q, k, lengths, dv=attrs.pop("dv", None))
+    dout = normal(*q[:-1], operands["v"].shape[-1])
+    against_differences(operands, dout, **attrs)
+    for got in differentiate(operands, dout, **attrs)[1:]:
+        for at in np.ndindex(*operands["lengths"].shape):
+            assert not got[at][:, max(int(operands["lengths"][at]), 0) :].any()
 
 
 # --- cost and choice ----------------------------------------------------------------------------------------------------

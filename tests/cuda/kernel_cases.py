@@ -179,20 +179,23 @@ def logsumexp(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> Regio
     return region("logsumexp", desc(shape, dtype), axis=axis)
 
 
+def _masks(q: Sequence[int], mask: Sequence[int] | None, ragged: bool) -> list[TensorDesc | None]:
+    """Of attention: its mask and its lengths."""
+    return [None if mask is None else desc(mask, DType.bool), *([desc(q[:-3], i32)] if ragged else [])]
+
+
 def attention(q: Sequence[int], k: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None, dtype: DType = f32,
-              alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
+              alignment: int = 256, ragged: bool = False, **attrs: Any) -> RegionSpec:  # fmt: skip
     own = [desc(x, dtype, alignment=alignment) for x in (q, k, (*k[:-1], k[-1] if dv is None else dv))]
-    return region("attention", *own, None if mask is None else desc(mask, DType.bool), **attrs)
+    return region("attention", *own, *_masks(q, mask, ragged), **attrs)
 
 
 def attention_grad(q: Sequence[int], k: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None, dtype: DType = f32,
-                   alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
+                   alignment: int = 256, ragged: bool = False, **attrs: Any) -> RegionSpec:  # fmt: skip
     v = (*k[:-1], k[-1] if dv is None else dv)
     out = (*q[:-1], v[-1])
     own = [desc(x, dtype, alignment=alignment) for x in (out, q, k, v, out)]
-    return region(
-        "attention_grad", *own, desc(q[:-1]), None if mask is None else desc(mask, DType.bool), **attrs
-    )
+    return region("attention_grad", *own, desc(q[:-1]), *_masks(q, mask, ragged), **attrs)
 
 
 ATTENTION, ATTENTION_GRAD = "cuda.attention_plain.v1", "cuda.attention_grad_plain.v1"
@@ -273,6 +276,7 @@ FIRST = [
     *both_attentions((6, 130, 128), (2, 200, 128), causal=True),
     *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
+    *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
@@ -586,6 +590,8 @@ def _attentions() -> list[Case]:
         ((2, 70, 32), (2, 200, 32), {"softcap": 3.0, "causal": True}), ((2, 4, 70, 8), (2, 2, 90, 8), {"mask": (2, 1, 70, 90)}),
         ((2, 3, 4, 70, 8), (2, 3, 2, 90, 8), {"mask": (90,), "causal": True}), ((2, 70, 4), (2, 90, 4), {"mask": (2, 70, 1)}),
         ((2, 0, 8), (2, 5, 8), {}), ((2, 5, 8), (2, 0, 8), {}), ((0, 5, 8), (0, 5, 8), {}), ((2, 5, 0), (2, 7, 0), {"dv": 3}),
+        ((5, 4, 70, 8), (5, 2, 150, 8), {"ragged": True, "causal": True}), ((5, 2, 3, 64), (5, 2, 90, 64), {"ragged": True, "window": 30}),
+        ((2, 2, 4, 1, 64), (2, 2, 1, 300, 64), {"ragged": True, "mask": (300,)}), ((3, 4, 8), (3, 9, 8), {"ragged": True}),
         ((2, 5, 3), (2, 7, 3), {"dv": 0}), ((2, 70, 64), (2, 70, 64), {"alignment": 2}),
     ):  # fmt: skip
         for t, tolerance in ((f32, 2e-5), (f16, 2e-3), (bf16, 2e-2)):

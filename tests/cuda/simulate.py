@@ -96,6 +96,8 @@ CASES = [
     *both_attentions((2, 5, 3), (1, 70, 3), dv=70, causal=True),
     *both_attentions((1, 70, 8), (1, 66, 8), causal=True, window=9, softcap=2.0),
     *both_attentions((2, 4, 5, 4), (2, 2, 6, 4), mask=(2, 1, 5, 6), dtype=f16, tolerance=2e-3),
+    *both_attentions((3, 2, 5, 4), (3, 1, 7, 4), ragged=True, causal=True, window=4),
+    *both_attentions((2, 1, 2, 4), (2, 1, 66, 4), ragged=True, mask=(66,)),
     *both_attentions((2, 5, 4), (2, 0, 4)),
     *both_attentions((2, 0, 4), (2, 5, 4)),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (3, 5, 2), desc((3, 5, 2), i32), size=4, axis=1, along=True)),

@@ -74,3 +74,25 @@ def test_a_query_that_may_attend_to_nothing_has_zeros_and_no_gradient(gpu):  # n
     dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float32)
     dq, dk, dv = launch_case(gpu, grad, [dout, q, k, v, out, lse, seen])
     assert not dq[:, [3, 65]].any() and all(np.isfinite(x).all() for x in (dq, dk, dv))
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("queries", [1, 70])
+def test_keys_behind_a_length_are_not_read_whatever_they_hold(gpu, queries):  # noqa: F811
+    case = Case(ATTENTION, attention((4, 2, queries, 8), (4, 2, 150, 8), ragged=True))
+    lengths = np.array([0, 150, 64, 7], np.int32)
+    q, k, v, _ = operands_for(case).arrays
+    k, v = k.copy(), v.copy()
+    for n, length in enumerate(lengths):
+        k[n, :, length:] = v[n, :, length:] = np.nan
+    out, lse = launch_case(gpu, case, [q, k, v, lengths])
+    for n, length in enumerate(lengths):
+        want, want_lse = by_formula(q[n], k[n], v[n], np.tile(np.arange(150) < length, (queries, 1)))
+        np.testing.assert_allclose(out[n], want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(lse[n], want_lse, rtol=1e-5, atol=1e-5)
+    grad = Case(ATTENTION_GRAD, attention_grad((4, 2, queries, 8), (4, 2, 150, 8), ragged=True))
+    dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float32)
+    dq, dk, dv = launch_case(gpu, grad, [dout, q, k, v, out, lse, lengths])
+    assert np.isfinite(dq).all()
+    for n, length in enumerate(lengths):
+        assert all(np.isfinite(x[n]).all() and not x[n, :, length:].any() for x in (dk, dv))

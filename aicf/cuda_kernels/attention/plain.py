@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.attention import scale_of
+from ...ops.schema import schema_of
 from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
 from ...registry.variant import (
     Arg,
@@ -80,9 +81,9 @@ def problem(region: RegionSpec) -> Problem:
     )  # fmt: skip
 
 
-def _mask(region: RegionSpec) -> tuple[int, TensorDesc] | None:
-    """Its place among the region's operands, and itself."""
-    at = 3 if region.kind.name == "attention" else 6
+def _optional(region: RegionSpec, name: str) -> tuple[int, TensorDesc] | None:
+    """An operand's place among the region's, and itself; None if it is left out."""
+    at = [d.name for d in schema_of(region.kind).operands].index(name)
     inputs = region.anchor.inputs
     if len(inputs) <= at or inputs[at] < 0:
         return None
@@ -91,7 +92,7 @@ def _mask(region: RegionSpec) -> tuple[int, TensorDesc] | None:
 
 def _steps(region: RegionSpec) -> tuple[int, ...] | Reject:
     """Of the mask, along batch, query heads, queries and keys."""
-    found = _mask(region)
+    found = _optional(region, "mask")
     if found is None:
         return ()
     _, mask = found
@@ -131,19 +132,22 @@ def _form(region: RegionSpec) -> AttentionForm:
     given = [t for t in (*region.operands, *region.results) if t.rank > 0 and t.dtype.kind == "float"]
     vectors = not (p.d % 4 or p.dv % 4) and all(t.alignment >= min(16, 4 * t.dtype.itemsize) for t in given)
     dtype = region.results[0].dtype
+    masked, ragged = (_optional(region, name) is not None for name in ("mask", "lengths"))
     return AttentionForm(
-        dtype, _columns(p), 4 if vectors else 1, bool(region.attrs["softcap"]), _mask(region) is not None
+        dtype, _columns(p), 4 if vectors else 1, bool(region.attrs["softcap"]), masked, ragged
     )
 
 
 def _arguments(region: RegionSpec, tiles: int, parts: int) -> tuple[Arg, ...]:
-    """sizes, grid, limits, scales and steps of the mask."""
-    p, found, steps = problem(region), _mask(region), _steps(region)
+    """mask, lengths, sizes, grid, limits, scales and steps of the mask."""
+    p, steps = problem(region), _steps(region)
+    mask, lengths = (_optional(region, name) for name in ("mask", "lengths"))
     assert not isinstance(steps, Reject)
     sizes = (p.queries, p.keys, p.batch_heads, p.group, p.heads, p.d, p.dv)
     scales = (scale_of(region.attrs["scale"], p.d), region.attrs["softcap"])
     return (
-        () if found is None else (In(found[0]),),
+        () if mask is None else (In(mask[0]),),
+        () if lengths is None else (In(lengths[0]),),
         tuple(Num(n, i32) for n in sizes),
         (Num(max(1, tiles), i32), Num(parts, i32)),
         (Num(p.ahead, i32), Num(p.behind, i32)),
@@ -155,13 +159,13 @@ def _arguments(region: RegionSpec, tiles: int, parts: int) -> tuple[Arg, ...]:
 def _launch(
     body, region: RegionSpec, tiles: int, parts: int, before: tuple[Arg, ...], after: tuple[Arg, ...]
 ) -> Launch:
-    mask, *numbers = _arguments(region, tiles, parts)
+    mask, lengths, *numbers = _arguments(region, tiles, parts)
     blocks = max(1, problem(region).heads * tiles * parts)
-    return Launch(body, (blocks,), (THREADS,), (*before, mask, *after, *numbers))
+    return Launch(body, (blocks,), (THREADS,), (*before, mask, lengths, *after, *numbers))
 
 
 def _given(region: RegionSpec) -> list[In]:
-    """Pointers to the op's operands, in its own order, without a mask."""
+    """Pointers to the op's operands, in its own order, without those that may be left out."""
     inputs = region.anchor.inputs[: 3 if region.kind.name == "attention" else 6]
     return [In(region.inputs.index(t)) for t in inputs]
 

@@ -36,6 +36,7 @@ from .tile_products import (
     result_storer,
     scale_rows,
     score_product,
+    sizes_here,
     visible,
     weight_storer,
     weighted_sum,
@@ -118,9 +119,10 @@ def forward(form: AttentionForm) -> Callable[..., None]:
     store, finish, put = weight_storer(), result_storer(dtype, width, columns), putter(f32)
     cap, hide, softmax = cap_scores(form.capped), hide_scores(form.masked), running_softmax()
     bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
+    of_head = sizes_here(form.ragged)
     start, scale, read_four = zeros(EACH * columns // SIDE), scale_rows(columns), fragment(1, EACH, 0)
 
-    def kernel(q, k, v, mask, out, lse, sizes, grid, limits, scales, steps):
+    def kernel(q, k, v, mask, lengths, out, lse, sizes, grid, limits, scales, steps):
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         partial = cuda.shared.array(THREADS, float32)
@@ -130,16 +132,17 @@ def forward(form: AttentionForm) -> Callable[..., None]:
         keys, d, dv = sizes[1], sizes[5], sizes[6]
         rows, first = sizes[0] * sizes[3], tile * TILE
         if head < sizes[4] and first < rows:
+            here = of_head(sizes, lengths, head)
             row, left = int32(first + thread // SIDE * EACH), int32(rows - first)
             from_q, from_k = (np.int64(head) * rows + first) * d, np.int64(head) * keys
             column = part * columns
-            lows, highs = bounds(row, (sizes, limits))
+            lows, highs = bounds(row, (here, limits))
             masks = rows_of_mask(row, (head, sizes, steps))
-            low, high = reached(first, rows, sizes, limits)
+            low, high = reached(first, rows, here, limits)
             acc, most, total = start, NOTHING, ZERO
             key = int32(low // TILE * TILE)
             while key <= high:
-                k_left = int32(keys - key)
+                k_left = int32(here[7] - key)
                 scores = product(q, k, (from_q, (from_k + key) * d, left, k_left), d, stage, thread)
                 mine = int32(key + thread % SIDE * EACH)
                 store(weights, thread, hide(cap(scores, scales), lows, highs, masks, (mine, mask, steps)))

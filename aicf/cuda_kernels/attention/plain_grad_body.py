@@ -37,6 +37,7 @@ from .tile_products import (
     reach,
     result_storer,
     score_product,
+    sizes_here,
     visible,
     weight_storer,
     weighted_sum,
@@ -105,11 +106,12 @@ def query_gradient(form: AttentionForm) -> Callable[..., None]:
     store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
     bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
     weights_of, slopes = weigh(form.masked, OWN_ROWS, OWN_COLUMNS), differentiate(form.capped, OWN_ROWS)
+    of_head = sizes_here(form.ragged)
     logs_of, read_four, get, put = log_sums(), fragment(1, EACH, 0), getter(form.dtype), putter(f32)
     count = EACH * columns // SIDE
     start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
 
-    def kernel(dout, q, k, v, out, lse, mask, delta, dq, sizes, grid, limits, scales, steps):
+    def kernel(dout, q, k, v, out, lse, mask, lengths, delta, dq, sizes, grid, limits, scales, steps):
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         partial = cuda.shared.array(THREADS, float32)
@@ -119,6 +121,7 @@ def query_gradient(form: AttentionForm) -> Callable[..., None]:
         keys, d, dv = sizes[1], sizes[5], sizes[6]
         rows, first = sizes[0] * sizes[3], tile * TILE
         if head < sizes[4] and first < rows:
+            here = of_head(sizes, lengths, head)
             row, left, column = int32(first + thread // SIDE * EACH), int32(rows - first), part * columns
             from_rows, from_keys = np.int64(head) * rows, np.int64(head) * keys
             total, at = ZERO, (from_rows + first + thread % TILE) * dv
@@ -136,12 +139,12 @@ def query_gradient(form: AttentionForm) -> Callable[..., None]:
             cuda.syncthreads()
             own_delta = read_four(shared_delta, thread // SIDE * EACH)
             own_lse = logs_of(row, (lse, from_rows, rows))
-            lows, highs = bounds(row, (sizes, limits))
+            lows, highs = bounds(row, (here, limits))
             masks = rows_of_mask(row, (head, sizes, steps))
-            low, high = reached(first, rows, sizes, limits)
+            low, high = reached(first, rows, here, limits)
             acc, key = start, int32(low // TILE * TILE)
             while key <= high:
-                key_at, k_left = from_keys + key, int32(keys - key)
+                key_at, k_left = from_keys + key, int32(here[7] - key)
                 s = product(q, k, ((from_rows + first) * d, key_at * d, left, k_left), d, stage, thread)
                 g = product(dout, v, ((from_rows + first) * dv, key_at * dv, left, k_left), dv, stage, thread)
                 s = cap(s, scales)
@@ -170,11 +173,11 @@ def key_gradients(form: AttentionForm) -> Callable[..., None]:
     store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
     bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
     weights_of, slopes = weigh(form.masked, OWN_COLUMNS, OWN_ROWS), differentiate(form.capped, OWN_COLUMNS)
-    logs_of, deltas_of = log_sums(), deltas()
+    logs_of, deltas_of, of_head = log_sums(), deltas(), sizes_here(form.ragged)
     count = EACH * columns // SIDE
     start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
 
-    def kernel(dout, q, k, v, lse, mask, delta, dk, dv_, sizes, grid, limits, scales, steps):
+    def kernel(dout, q, k, v, lse, mask, lengths, delta, dk, dv_, sizes, grid, limits, scales, steps):
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         thread = int32(cuda.threadIdx.x)
@@ -185,12 +188,13 @@ def key_gradients(form: AttentionForm) -> Callable[..., None]:
             (grid[0] - 1 - tile) * TILE,
         )  # causal masks leave early keys the most queries
         if head < sizes[4] and key < keys:
-            k_left, column = int32(keys - key), part * columns
+            here = of_head(sizes, lengths, head)
+            k_left, column = int32(here[7] - key), part * columns
             from_rows, key_at = np.int64(head) * rows, np.int64(head) * keys + key
             acc_k, acc_v = start, start
             first = int32(0)
             while first < rows:
-                low, high = reached(first, rows, sizes, limits)
+                low, high = reached(first, rows, here, limits)
                 if low < key + TILE and high >= key:
                     row_at, left = from_rows + first, int32(rows - first)
                     row = int32(first + thread % SIDE * EACH)
@@ -199,7 +203,7 @@ def key_gradients(form: AttentionForm) -> Callable[..., None]:
                     s = cap(s, scales)
                     own_lse = logs_of(row, (lse, from_rows, rows))
                     own_delta = deltas_of(row, (delta, from_rows, rows))
-                    lows, highs = bounds(row, (sizes, limits))
+                    lows, highs = bounds(row, (here, limits))
                     masks = rows_of_mask(row, (head, sizes, steps))
                     mine = int32(key + thread // SIDE * EACH)
                     p = weights_of(s, own_lse, lows, highs, masks, (mine, mask, steps))
@@ -210,8 +214,9 @@ def key_gradients(form: AttentionForm) -> Callable[..., None]:
                     store(weights, thread, slopes(p, s, g, own_delta, scales[1]))
                     acc_k = sums(acc_k, weights, q, (row_at * d + column, left, d - column), d, stage, thread)
                 first = int32(first + TILE)
-            finish(scale(acc_k, scales[0]), (dk, key_at * d + column, k_left, d - column, d), thread)
-            finish(acc_v, (dv_, key_at * dv + column, k_left, dv - column, dv), thread)
+            stored = int32(keys - key)
+            finish(scale(acc_k, scales[0]), (dk, key_at * d + column, stored, d - column, d), thread)
+            finish(acc_v, (dv_, key_at * dv + column, stored, dv - column, dv), thread)
 
     kernel.__name__ = f"attention_dkv{form}"
     kernel.blocks_per_sm = BLOCKS_PER_SM

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import DType, bool_
+from ...types import DType, bool_, i32
 from ..dsl import SIMULATED, cuda, device, float32, int32, uint32
 from ..tiles.element import getter
 from ..tiles.fragment import Fragment, outer
@@ -46,7 +46,7 @@ class AttentionForm:
 
     columns  of the accumulators of a block: 64 or 128; wider results are several blocks'
     width    neighbours in a load or a store: 4 where every row is a multiple of them
-    capped, masked   whether there is a softcap, and a mask
+    capped, masked, ragged   whether there is a softcap, a mask, and lengths
     """
 
     dtype: DType
@@ -54,11 +54,11 @@ class AttentionForm:
     width: int
     capped: bool
     masked: bool
+    ragged: bool
 
     def __str__(self) -> str:
-        return (
-            f"_{self.dtype}_{self.columns}_by{self.width}" + "_capped" * self.capped + "_masked" * self.masked
-        )
+        more = "_capped" * self.capped + "_masked" * self.masked + "_ragged" * self.ragged
+        return f"_{self.dtype}_{self.columns}_by{self.width}{more}"
 
 
 # --- products -----------------------------------------------------------------------------------------------------------
@@ -192,6 +192,27 @@ def scale_rows(columns: int) -> Any:
 #
 # `sizes` of a problem: queries, keys, heads of keys in a batch, query heads of each, heads of keys in all, d, dv. A row is a query of
 # any of the heads that share keys, which lie one behind the other. `limits`: how many keys ahead and behind a query may attend to.
+# `here`: sizes of a head whose keys may be fewer than are stored, with the length that says where its queries stand in the place of
+# the keys, and behind them how many keys exist.
+
+
+@functools.cache
+def sizes_here(ragged: bool) -> Any:
+    """`of(sizes, lengths, head)`: the sizes of a head."""
+    if not ragged:
+
+        def of_all(sizes, lengths, head):
+            return sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[1]
+
+        return device(of_all)
+    get = getter(i32)
+
+    def of(sizes, lengths, head):
+        length = int32(get(lengths[0], np.int64(head // sizes[2])))
+        exist = int32(max(min(length, sizes[1]), 0))
+        return sizes[0], length, sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], exist
+
+    return device(of)
 
 
 def _query(row, sizes):
@@ -200,13 +221,13 @@ def _query(row, sizes):
 
 
 def _lowest(row, env):
-    sizes, limits = env
-    return int32(max(_query_of(row, sizes) + sizes[1] - sizes[0] - limits[1], 0))
+    here, limits = env
+    return int32(max(_query_of(row, here) + here[1] - here[0] - limits[1], 0))
 
 
 def _highest(row, env):
-    sizes, limits = env
-    return int32(min(_query_of(row, sizes) + sizes[1] - sizes[0] + limits[0], sizes[1] - 1))
+    here, limits = env
+    return int32(min(_query_of(row, here) + here[1] - here[0] + limits[0], here[7] - 1))
 
 
 def _mask_row(row, env):
@@ -228,20 +249,20 @@ def of_four(fn: Any) -> Any:
 
 
 def key_bounds() -> Any:
-    """`of(row, (sizes, limits))`: the first keys that four rows may attend to, and their last ones."""
+    """`of(row, (here, limits))`: the first keys that four rows may attend to, and their last ones."""
     lowest, highest = of_four(_lowest), of_four(_highest)
     return device(lambda row, env: (lowest(row, env), highest(row, env)))
 
 
 def reach() -> Any:
-    """`of(first, rows, sizes, limits)`: the first key that some row of a tile may attend to, and the last one."""
+    """`of(first, rows, here, limits)`: the first key that some row of a tile may attend to, and the last one."""
     lowest, highest = device(_lowest), device(_highest)
 
-    def of(first, rows, sizes, limits):
+    def of(first, rows, here, limits):
         last = min(first + TILE, rows) - 1
-        if first // sizes[0] != last // sizes[0]:  # of several heads: a query of any place
-            first, last = sizes[0] * 0, sizes[0] - 1
-        return lowest(first, (sizes, limits)), highest(last, (sizes, limits))
+        if first // here[0] != last // here[0]:  # of several heads: a query of any place
+            first, last = here[0] * 0, here[0] - 1
+        return lowest(first, (here, limits)), highest(last, (here, limits))
 
     return device(of)
 

@@ -1,4 +1,4 @@
-from . import bf16, boolean, f16, f32
+from . import bf16, boolean, f16, f32, i32
 
 
 def _gradient(operands):
@@ -41,7 +41,10 @@ _SHARED = {
         for c in (-1.0, float("inf"), float("nan"))
     ],
 }  # fmt: skip
+_LENGTHS = [([Q, K, V, None, i32(3)], {}, r"lengths has shape \(3,\), expected that of q's batch, \(2,\)")]
 NEGATIVE = {
+    ("attention", "C11"): _LENGTHS,
+    ("attention_grad", "C13"): [(_gradient(operands), attrs, said) for operands, attrs, said in _LENGTHS],
     **{("attention", c): cases for c, cases in _SHARED.items()},
     **{
         ("attention_grad", c): [(_gradient(operands), attrs, said) for operands, attrs, said in cases]
@@ -63,11 +66,13 @@ NEGATIVE = {
 EXACT = {
     "attention": [
         ([Q, K, V], {}, [f32(2, 4, 3, 6), f32(2, 4, 3)]),
+        ([Q, K, V, None, i32(2)], {}, [f32(2, 4, 3, 6), f32(2, 4, 3)]),
         ([f16(4, 0, 8), f16(1, 5, 8), f16(1, 5, 8), boolean(5)], {"scale": 2.0}, [f16(4, 0, 8), f32(4, 0)]),
         ([bf16(0, 3, 8), bf16(0, 5, 8), bf16(0, 5, 2)], {"softcap": 30.0, "window": 2}, [bf16(0, 3, 2), f32(0, 3)]),
     ],
     "attention_grad": [
         (_gradient([Q, K, V, boolean(2, 1, 1, 5)]), {"causal": True}, [Q, K, V]),
+        (_gradient([Q, K, V, None, i32(2)]), {"causal": True}, [Q, K, V]),
         (
             [f16(4, 3, 2), f16(4, 3, 8), f16(1, 5, 8), f16(1, 5, 2), f16(4, 3, 2), f32(4, 3)], {},
             [f16(4, 3, 8), f16(1, 5, 8), f16(1, 5, 2)],
