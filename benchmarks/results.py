@@ -32,7 +32,7 @@ from .stats import Stats
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-HIGHER_IS_BETTER = {"GB/s", "TFLOP/s", "%"}
+HIGHER_IS_BETTER = {"GB/s", "TFLOP/s", "tokens/s", "%"}
 KEYS = ("case", "aicf", "peer", "peer_name", "unit", "ratio")
 SAME = ("gpu", "device", "driver", "versions", "kernels_hash", "commit", "tiny")  # in all parts of one run
 PACKAGES = (

@@ -17,8 +17,9 @@ from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.capture import segments_of
 from aicf.graph.run.executor import BoundPlan
+from aicf.graph.run.plan import ExecPlan
 from aicf.graph.run.program import Program
-from aicf.ir import Graph
+from aicf.ir import KEPT, Graph, Role
 from aicf.registry.select import Selector, select
 from aicf.rows import RegionSpec
 
@@ -202,3 +203,17 @@ def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:
         launch(function, *grid, *block, shared, stream, params, 0)
 
     return go
+
+
+def plan_bytes(plan: ExecPlan) -> dict[str, int]:
+    """Device memory that a bound plan takes by its own account: what outlives a run, what comes in and out, the arena, the workspace."""
+    kept, edges = (
+        sum(s.spec.nbytes for s in slots)
+        for slots in (plan.externals(*KEPT), [*plan.externals(Role.input), *plan.outputs])
+    )
+    return {
+        "state": kept,
+        "inputs and outputs": edges,
+        "arena": plan.arena_bytes,
+        "workspace": plan.workspace_bytes,
+    }

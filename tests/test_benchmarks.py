@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,14 +18,18 @@ import pytest
 import aicf
 from aicf.device.runtime import cuda_missing
 from aicf.device.spec import preset
+from aicf.graph.compile import explain_for
+from aicf.ir import Role
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
 from benchmarks import harness, report, results, sides
 from benchmarks.__main__ import main
+from benchmarks.gpts import GPT2, GPTS
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
 from benchmarks.suites import SUITES, gemm, lesson, regret, startup
+from benchmarks.suites import gpt as gpt_suite
 from benchmarks.suites.gemm import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -177,8 +183,44 @@ def test_a_tiny_run_on_the_cpu(name, peer, tmp_path, monkeypatch):
     assert all(row["kernels"] for row in data["cases"]), "every row tells which kernels ran"
 
 
+def test_a_tiny_gpt_on_the_cpu(tmp_path):
+    assert main(["gpt", "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
+    data = json.loads(next(tmp_path.glob("cpu-*/gpt.json")).read_text())
+    check_schema(data)
+    assert {row["unit"] for row in data["cases"]} == {"ms", "tokens/s"}
+    assert {row["peer_name"] for row in data["cases"]} <= {None, "torch eager"}, "where PyTorch is installed"
+    assert all(row["kernels"] for row in data["cases"])
+
+
+@pytest.mark.parametrize("gpt", GPTS.values(), ids=GPTS)
+def test_both_sides_of_a_gpt_have_the_same_weights_and_a_gpu_takes_it(gpt):
+    model = gpt.model()
+    plan = explain_for(model, "h200", "train", **gpt.training()).plan
+    params = {s.name: s.spec.shape for s in plan.externals(Role.param)}
+    assert params == gpt.shapes()
+    assert gpt is not GPT2 or 124e6 < sum(map(math.prod, params.values())) < 125e6
+    account = sides.plan_bytes(plan)
+    assert account["state"] >= 12 * sum(map(math.prod, params.values())), "weights and two moments"
+    x, y = gpt.batch_of(np.random.default_rng(1))
+    assert x.shape == y.shape == (gpt.batch, gpt.length) and (x[:, 1:] == y[:, :-1]).all()
+    assert y.max() < gpt.words and (x.dtype, y.dtype) == (np.int32, np.int64)
+
+
+@pytest.mark.parametrize("policy", ["f32", "bf16"])
+def test_a_gpt_whose_losses_are_others_is_a_failure(policy):
+    gpt, small = gpt_suite, replace(GPTS["small"], policy=policy)
+    want = [4.0, 3.9, 3.8, 3.7, 3.6, 3.5]
+    off = 1 + 1.2 * gpt.TOLERANCE[policy]
+    gpt._check("a side", small, [1 + (x - 1) for x in want], want)
+    for wrong in ([x * off for x in want], want[:1] * 6, [*want[:5], np.nan]):
+        with pytest.raises(WrongResult, match="a side"):
+            gpt._check("a side", small, wrong, want)
+    with pytest.raises(WrongResult, match="a side"):
+        gpt._check("a side", small, [4.0] * 6, None)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["overhead", "elementwise", "lesson", "selection", "regret"])
+@pytest.mark.parametrize("name", ["overhead", "gpt", "elementwise", "lesson", "selection", "regret"])
 def test_a_tiny_run_on_a_gpu(name, tmp_path):
     """In a process of its own: it changes PyTorch's current stream."""
     pytest.importorskip("torch", reason="the peer is PyTorch")

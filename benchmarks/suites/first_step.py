@@ -1,6 +1,6 @@
-"""A process of its own, for the startup suite: the first training step of the demo's network, with the time of each stage.
+"""A process of its own, for the suites startup and gpt: the first training step of a network, with the time of each stage.
 
-python first_step.py {aicf,torch,torch.compile,numpy} {cpu,cuda}
+python first_step.py {aicf,torch,torch.compile,numpy} {cpu,cuda} [NET]: the demo's network, or one of gpts.py
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import Any  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-BATCH, SIZES = 64, (64, 512, 256, 10)
+BATCH, SIZES, DIGITS = 64, (64, 512, 256, 10), "digits"
 
 
 def data() -> tuple[Any, Any]:
@@ -25,14 +25,17 @@ def data() -> tuple[Any, Any]:
     return rng.normal(size=(BATCH, SIZES[0])).astype(np.float32), rng.integers(0, SIZES[-1], BATCH)
 
 
-def stages(engine: str, device: str) -> dict[str, Any]:
+def stages(engine: str, device: str, net: str = DIGITS) -> dict[str, Any]:
     """Seconds from the start of this file until the imports are done, the device is open, and the loss is known."""
     moments = []
 
     def reached() -> None:
         moments.append(time.perf_counter() - STARTED)
 
-    loss = {"aicf": _aicf, "numpy": _numpy}.get(engine, _torch)(engine, device, reached)
+    if net == DIGITS:
+        loss = {"aicf": _aicf, "numpy": _numpy}.get(engine, _torch)(engine, device, reached)
+    else:
+        loss = (_aicf_gpt if engine == "aicf" else _torch_gpt)(net, engine, device, reached)
     reached()
     imported, opened, done = moments
     return {
@@ -45,15 +48,9 @@ def stages(engine: str, device: str) -> dict[str, Any]:
 
 
 def _aicf(engine: str, device: str, reached: Any) -> float:
-    import aicf
+    aicf = _opened(device, reached)
     from aicf import demo
 
-    if device != "cpu":
-        import cuda.bindings.driver
-        import cuda.core  # noqa: F401
-    reached()
-    aicf.runtime(device).sync()
-    reached()
     program = aicf.compile(
         demo.build_model(),
         "train",
@@ -63,6 +60,18 @@ def _aicf(engine: str, device: str, reached: Any) -> float:
     )
     x, y = data()
     return float(program({"x": x, "y": y})["loss"])
+
+
+def _opened(device: str, reached: Any) -> Any:
+    import aicf
+
+    if device != "cpu":
+        import cuda.bindings.driver
+        import cuda.core  # noqa: F401
+    reached()
+    aicf.runtime(device).sync()
+    reached()
+    return aicf
 
 
 def _numpy(engine: str, device: str, reached: Any) -> float:
@@ -96,6 +105,31 @@ def _torch(engine: str, device: str, reached: Any) -> float:
     loss.backward()
     optimizer.step()
     return loss.item()
+
+
+def _aicf_gpt(net: str, engine: str, device: str, reached: Any) -> float:
+    from benchmarks.gpts import GPTS, np
+
+    _opened(device, reached)
+    gpt = GPTS[net]
+    x, y = gpt.batch_of(np.random.default_rng(7))
+    return float(gpt.program(device)({"x": x, "y": y})["loss"])
+
+
+def _torch_gpt(net: str, engine: str, device: str, reached: Any) -> float:
+    import torch
+
+    from benchmarks import torch_gpt
+    from benchmarks.gpts import GPTS, np
+    from benchmarks.torch_trainer import COMPILED, EAGER
+
+    reached()
+    torch.zeros(1, device=device).item()
+    reached()
+    gpt = GPTS[net]
+    x, y = (torch.from_numpy(a).to(device) for a in gpt.batch_of(np.random.default_rng(7)))
+    how = COMPILED if engine == "torch.compile" else EAGER
+    return torch_gpt.trainer(torch, gpt, torch_gpt.started(torch, gpt, device), how).train(x, y).item()
 
 
 if __name__ == "__main__":

@@ -19,10 +19,9 @@ from ..mlps import DIGITS, SMALL, WIDE, Mlp
 from ..numpy_trainer import BETAS, DECAY, EPS, NumpyTrainer
 from ..results import Row, failed, row
 from ..stats import enough, wall
+from ..torch_trainer import COMPILED_GRAPH, COMPILING, EAGER, GRAPH, OVERHEAD, TorchTrainer
 
 STEPS = 5  # whose losses are compared with the reference
-EAGER, GRAPH = "torch eager", "torch CUDA graph"
-OVERHEAD, COMPILED = "torch.compile, reduce-overhead", "torch.compile + CUDA graph"
 NP = "NumPy"
 
 Params = Sequence[np.ndarray]
@@ -36,87 +35,23 @@ def cases(bench: Bench) -> list[Case]:
     return [Case(f"{mlp.name}, {mlp.dtype}", _gpu_measure(mlp), seconds=60.0) for mlp in nets]
 
 
-class TorchTrainer:
+def trainer_of(torch: Any, mlp: Mlp, params: Params, how: str, device: str) -> TorchTrainer:
     """PyTorch's side: the same network from the same parameters, with fused optimizers, in one of its four ways."""
+    layers: list[Any] = []
+    for inputs, outputs in pairwise(mlp.widths):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    kind = {"f32": torch.float32, "f16": torch.float16}[mlp.dtype]
+    model = torch.nn.Sequential(*layers[:-1]).to(device, kind)
+    weights, start = list(model.parameters()), [torch.from_numpy(p).to(device) for p in params]
 
-    def __init__(self, torch: Any, mlp: Mlp, params: Params, how: str, device: str) -> None:
-        self.torch, self.how = torch, how
-        layers: list[Any] = []
-        for inputs, outputs in pairwise(mlp.widths):
-            layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
-        kind = {"f32": torch.float32, "f16": torch.float16}[mlp.dtype]
-        self.model = torch.nn.Sequential(*layers[:-1]).to(device, kind)
-        self._start = [torch.from_numpy(p).to(device) for p in params]
-        weights = list(self.model.parameters())
-        self.optimizer = _optimizer(torch, mlp, weights, device)
-        compiled = how in (OVERHEAD, COMPILED)
-        mode = "reduce-overhead" if how == OVERHEAD else None
-        self._loss = torch.compile(self._forward, mode=mode) if compiled else self._forward
-        self.reset()
+    def loss(x: Any, y: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(x), y)
 
-    def _forward(self, x: Any, y: Any) -> Any:
-        return self.torch.nn.functional.cross_entropy(self.model(x), y)
+    return TorchTrainer(torch, weights, start, loss, _optimizer(torch, mlp, weights, device), how)
 
-    def reset(self) -> None:
-        """Back to the start, in place: captured graphs keep their pointers."""
-        with self.torch.no_grad():
-            for weight, start in zip(self.model.parameters(), self._start):
-                weight.copy_(start)
-            for state in self.optimizer.state.values():
-                for value in state.values():
-                    if value is not None:
-                        value.zero_()
 
-    def params(self) -> list[np.ndarray]:
-        return [weight.detach().cpu().numpy() for weight in self.model.parameters()]
-
-    def _train(self, x: Any, y: Any) -> Any:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(x, y)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def prepare(self, x: Any, y: Any) -> Callable[[Any, Any], Any]:
-        """Compile, warm and capture, as this way has it; returns the step."""
-        torch = self.torch
-        step = self._marked if self.how == OVERHEAD else self._train
-        if self.how in (EAGER, OVERHEAD):
-            for _ in range(3):
-                step(x, y)
-        else:
-            step = self._captured(x.clone(), y.clone())
-        if x.is_cuda:
-            torch.cuda.synchronize()
-        self.reset()
-        return step
-
-    def _marked(self, x: Any, y: Any) -> Any:
-        self.torch.compiler.cudagraph_mark_step_begin()
-        return self._train(x, y)
-
-    def _captured(self, x: Any, y: Any) -> Callable[[Any, Any], Any]:
-        """The whole step as one graph, as PyTorch's documentation has it: warmed on a side stream, then captured."""
-        cuda = self.torch.cuda
-        side = cuda.Stream()
-        side.wait_stream(cuda.current_stream())
-        with cuda.stream(side):
-            for _ in range(3):
-                self._train(x, y)
-        cuda.current_stream().wait_stream(side)
-        cuda.synchronize()
-        self.graph = cuda.CUDAGraph()
-        self.optimizer.zero_grad(set_to_none=True)
-        with cuda.graph(self.graph):
-            loss = self._train(x, y)
-
-        def step(new_x: Any, new_y: Any) -> Any:
-            x.copy_(new_x)
-            y.copy_(new_y)
-            self.graph.replay()
-            return loss
-
-        return step
+def _arrays(trainer: TorchTrainer) -> list[np.ndarray]:
+    return [weight.detach().cpu().numpy() for weight in trainer.weights]
 
 
 def _optimizer(torch: Any, mlp: Mlp, params: list[Any], device: str) -> Any:
@@ -184,14 +119,14 @@ def _gpu_measure(mlp: Mlp) -> Callable[[Bench], Iterator[Row]]:
         feed = {"x": x, "y": y}
         steps: dict[str, Any] = {"aicf": lambda: program(feed), "aicf eager": lambda: program.run(feed)}
         graphs: dict[str, Any] = {}
-        for how in (EAGER, GRAPH, OVERHEAD, COMPILED):
-            if bench.left < (20 if how in (OVERHEAD, COMPILED) else 0):  # to compile
+        for how in (EAGER, GRAPH, OVERHEAD, COMPILED_GRAPH):
+            if bench.left < (20 if how in COMPILING else 0):  # to compile
                 yield {"case": f"{case}, against {how}", "why": f"the budget of {bench.budget:g} s was spent"}
                 continue
             try:
-                trainer = TorchTrainer(lab.torch, mlp, reference.start, how, lab.device)
+                trainer = trainer_of(lab.torch, mlp, reference.start, how, lab.device)
                 step = trainer.prepare(x, y)
-                _check(how, mlp, step, feeds, trainer.params, reference)
+                _check(how, mlp, step, feeds, partial(_arrays, trainer), reference)
             except WrongResult as error:
                 yield failed(f"{case}, against {how}", f"the peer's: {error}")
                 continue
@@ -200,7 +135,7 @@ def _gpu_measure(mlp: Mlp) -> Callable[[Bench], Iterator[Row]]:
                 yield {"case": f"{case}, against {how}", "why": f"this peer could not be made ready: {why}"}
                 continue
             steps[how] = partial(step, x, y)
-            if how in (GRAPH, COMPILED):
+            if how in (GRAPH, COMPILED_GRAPH):
                 graphs[how] = trainer.graph.replay
         calls = {name: enough(step, 0.02, 200, lab.sync) for name, step in steps.items()}
         times = bench.compare({name: wall(step, calls[name], lab.sync) for name, step in steps.items()})
@@ -257,6 +192,6 @@ SUITE = Suite(
     headlines=tuple(
         (f"{mlp.name}, {mlp.dtype}, train step", how)
         for mlp in (DIGITS, WIDE, replace(WIDE, dtype="f16"))
-        for how in (GRAPH, COMPILED)
+        for how in (GRAPH, COMPILED_GRAPH)
     ),
 )  # fmt: skip

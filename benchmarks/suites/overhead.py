@@ -124,7 +124,7 @@ def _replayed_step(bench: Bench) -> Iterator[Row]:
     start, batch = SMALL.params(program), SMALL.batch_of(bench.rng)
     want = NumpyTrainer(SMALL.optimizer, SMALL.rate, start).step(*batch)
     x, y = (lab.torch.from_numpy(a).to(lab.device) for a in batch)
-    step = mlp.TorchTrainer(lab.torch, SMALL, start, mlp.GRAPH, lab.device).prepare(x, y)
+    step = mlp.trainer_of(lab.torch, SMALL, start, mlp.GRAPH, lab.device).prepare(x, y)
     sides: dict[str, Callable[[], Any]] = {
         "aicf": lambda: program({"x": x, "y": y}),
         GRAPH: lambda: step(x, y),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ def _expected_loss() -> float:
     return NumpyTrainer(DIGITS.optimizer, DIGITS.rate, DIGITS.params(program)).step(*first_step.data())
 
 
-def start(engine: str, device: str, folder: Path, name: str) -> dict[str, Any]:
-    """Run a process; what it printed, and the `seconds` until it was gone. Compilers' caches are those of this name."""
+def start(engine: str, device: str, folder: Path, name: str, net: str = first_step.DIGITS) -> dict[str, Any]:
+    """Run a process of `first_step.py`; what it printed, and the `seconds` until it was gone. Compilers' caches are those of this name."""
     cache = folder / f"{ENGINES[engine]}-{name}"  # without spaces, which not every compiler takes in a path
     environment = {
         **os.environ,
@@ -63,7 +63,7 @@ def start(engine: str, device: str, folder: Path, name: str) -> dict[str, Any]:
     }
     begun = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), ENGINES[engine], device],
+        [sys.executable, str(SCRIPT), ENGINES[engine], device, net],
         env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
@@ -80,10 +80,25 @@ Runs = Mapping[str, list[dict[str, Any]]]
 
 
 def _measure(bench: Bench) -> Iterator[Row]:
-    """Cold and warm starts of every engine in turn; each cold start has fresh caches, each warm one those of the last."""
     peers = (TORCH, COMPILED) if bench.on_gpu else (NP,)
-    want, rounds = _expected_loss(), 1 if bench.tiny else 3
+    want = _expected_loss()
+
+    def check(what: str, engine: str, loss: float) -> None:
+        if engine == "aicf":
+            verify(f"{what}: the loss", loss, want, 1e-4)
+        else:
+            near_chance(what, loss, 10)
+
     kernels = DIGITS.program(bench.device).plan.kernel_ids
+    yield from starts(bench, "digits MLP, first step", first_step.DIGITS, peers, check, kernels)
+
+
+def starts(
+    bench: Bench, case: str, net: str, peers: Sequence[str], check: Callable[[str, str, float], None], kernels: Sequence[str],
+    cold_rounds: int = 3, warm_rounds: int = 7,
+) -> Iterator[Row]:  # fmt: skip
+    """Cold and warm starts of every engine in turn; each cold start has fresh caches, each warm one those of the last.
+    `check` is told what, which engine, and the loss of the first step."""
     with tempfile.TemporaryDirectory() as folder:
         engines = []
         for engine in ("aicf", *peers):
@@ -93,20 +108,23 @@ def _measure(bench: Bench) -> Iterator[Row]:
             except NotHere as reason:
                 if engine == "aicf":
                     raise RuntimeError(reason) from None
-                yield {"case": f"digits MLP, first step, against {engine}", "why": str(reason)}
+                yield {"case": f"{case}, against {engine}", "why": str(reason)}
         cold: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
         warm: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
-        for n in _while_there_is_time(bench, rounds, 2):  # a round of warm starts is to come, and shorter
+        for n in _while_there_is_time(
+            bench, 1 if bench.tiny else cold_rounds, 2
+        ):  # warm ones are to come, and shorter
             for engine in engines:
-                cold[engine].append(start(engine, bench.device, Path(folder), str(n)))
-        for _ in _while_there_is_time(bench, 1 if bench.tiny else 7, 1):
+                cold[engine].append(start(engine, bench.device, Path(folder), str(n), net))
+        for _ in _while_there_is_time(bench, 1 if bench.tiny else warm_rounds, 1):
             for engine in engines:
-                warm[engine].append(start(engine, bench.device, Path(folder), str(len(cold[engine]) - 1)))
+                last = str(len(cold[engine]) - 1)
+                warm[engine].append(start(engine, bench.device, Path(folder), last, net))
     for name, runs in (("cold", cold), ("warm", warm)):
         for engine, results in runs.items():
             for result in results:
-                _check(f"{engine}, {name}", result["loss"], want if engine == "aicf" else None)
-        yield from _rows(f"digits MLP, first step, {name}", runs, kernels)
+                check(f"{engine}, {name}", engine, result["loss"])
+        yield from _rows(f"{case}, {name}", runs, kernels)
 
 
 def _while_there_is_time(bench: Bench, most: int, rounds: int) -> Iterator[int]:
@@ -118,10 +136,9 @@ def _while_there_is_time(bench: Bench, most: int, rounds: int) -> Iterator[int]:
             return
 
 
-def _check(what: str, loss: float, want: float | None) -> None:
-    if want is not None:
-        verify(f"{what}: the loss", loss, want, 1e-4)
-    elif not 0.5 * math.log(10) < loss < 2 * math.log(10):  # its own initial parameters, ten classes
+def near_chance(what: str, loss: float, classes: int) -> None:
+    """A first step from initial parameters of its own."""
+    if not 0.5 * math.log(classes) < loss < 2 * math.log(classes):
         raise WrongResult(f"{what}: the loss is {loss}")
 
 
