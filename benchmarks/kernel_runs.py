@@ -40,9 +40,9 @@ POISON = -1  # of every 4 bytes: a NaN in f32, f16 and bf16
 
 @dataclass(frozen=True)
 class Bound:
-    """A verified kernel, bound to each set of tensors. `seconds`: of one run, roughly."""
+    """A kernel, bound to each set of tensors. `seconds`: of one run, roughly."""
 
-    calls: Sequence[Callable[[], None]]
+    calls: Sequence[Callable[[], Any]]
     seconds: float
 
 
@@ -64,6 +64,11 @@ class KernelRuns:
 
     def table(self, region: RegionSpec, shift: int = 0) -> Table:
         return Table(self, region, shift)
+
+    def once(self, call: Callable[[], Any]) -> float:
+        """Seconds of one run, roughly."""
+        look = self.bench.lab.device_time(call, 1) if self.bench.on_gpu else wall(call, 1)
+        return max(min(look() for _ in range(LOOKS)), 1e-7)
 
     def sample(self, bound: Bound) -> Sample:
         """Takes one measurement: seconds of one run."""
@@ -137,11 +142,7 @@ class Table:
         self.runtime.sync()
         for n, (whole, tensor) in enumerate(self.sets[0][1]):
             self._check(f"{kernel_id}, result {n}", whole, tensor, self._wanted[n])
-        return Bound(calls, max(self._once(calls[-1]), 1e-7))
-
-    def _once(self, call: Callable[[], None]) -> float:
-        look = self.runs.bench.lab.device_time(call, 1) if self.runs.bench.on_gpu else wall(call, 1)
-        return min(look() for _ in range(LOOKS))
+        return Bound(calls, self.runs.once(calls[-1]))
 
     @cached_property
     def _wanted(self) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import aicf
 from aicf.device.interop import adopt
 from aicf.device.spec import DeviceSpec
-from aicf.device.tensor import Runtime
+from aicf.device.tensor import Runtime, Tensor
 from aicf.dispatch import KernelLoader
 from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.graph.emit.passes import lower, optimize, verify
@@ -17,7 +17,7 @@ from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.capture import segments_of
 from aicf.graph.run.executor import BoundPlan
-from aicf.graph.run.plan import ExecPlan
+from aicf.graph.run.plan import ExecPlan, Step
 from aicf.graph.run.program import Program
 from aicf.ir import KEPT, Graph, Role
 from aicf.registry.select import Selector, select
@@ -153,22 +153,45 @@ def op_call() -> Callable[..., Any]:
 
 def walked(program: Program, feed: dict[str, Any]) -> tuple[Callable[[], None], int]:
     """The steps of a bound plan, called one by one, and their number."""
-    work = _bound(program, feed).work()
+    work = bound_plan(program, feed).work()
     return segments_of(program.runtime, work, "off")[0].launch, len(work)
 
 
 def captured(program: Program, feed: dict[str, Any]) -> tuple[Callable[[], None], str]:
     """The graph of the launches of a replay of this feed, without its copies of feeds and results, and what was captured."""
-    segments = segments_of(program.runtime, _bound(program, feed).work())
+    segments = segments_of(program.runtime, bound_plan(program, feed).work())
     if len(segments) != 1 or not segments[0].nodes:
         raise NotHere(f"not one graph: {'; '.join(s.reason for s in segments if s.reason)}")
     return segments[0].launch, f"{segments[0].nodes} nodes"
 
 
-def _bound(program: Program, feed: dict[str, Any]) -> BoundPlan:
+def bound_plan(program: Program, feed: dict[str, Any]) -> BoundPlan:
     """The plan that a replay of this feed replays, with its tensors; the program keeps them."""
     program.capture(feed)
     return next(reversed(program._frozen.values())).bound
+
+
+def rebound(
+    program: Program, step: Step, ins: Sequence[Tensor], outs: Sequence[Tensor], scratch: Tensor | None
+) -> Callable[..., Any]:
+    """A step's kernel on other tensors."""
+    return program._executor.loader.bind(step.kernel_id, step.region, ins, outs, scratch)
+
+
+def launches(
+    program: Program, step: Step, ins: Sequence[Tensor], outs: Sequence[Tensor], scratch: Tensor | None
+) -> list[tuple[str, Callable[[], None]]]:
+    """On a GPU: the launches that a step's kernel is made of, one by one, with the names of their bodies."""
+    from aicf.cuda_kernels.compiler import engine
+
+    runtime, made = program.runtime, []
+    for launch in program._executor.loader.build(step.kernel_id, step.region):
+        start = engine.prepare(launch, step.region, step.kernel_id)
+        pointers = [t.ptr for t in ins], [t.ptr for t in outs], scratch.ptr if scratch is not None else 0
+        made.append(
+            (engine.kernel_name(launch).removeprefix("aicf_"), engine.bind(start, runtime.stream, *pointers))
+        )
+    return made
 
 
 def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:
