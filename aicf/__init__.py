@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 from typing import Any
 
-from . import errors, near, nn, training
+from . import errors, models, near, nn, training
 from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
@@ -85,6 +85,7 @@ __all__ = [
     "i32",
     "i64",
     "load",
+    "models",
     "nn",
     "op_call",
     "runtime",

@@ -59,6 +59,14 @@ NN: Mapping[str, str] = {
     "optim": "the optimizers are in nn itself: nn.SGD, nn.Adam, nn.AdamW, nn.Lion, nn.LAMB, nn.RMSprop, nn.Adagrad",
 }  # fmt: skip
 
+# What `aicf.models.NAME` is called here.
+MODELS: Mapping[str, str] = {
+    **dict.fromkeys(("AutoModel", "AutoModelForCausalLM", "GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"), "aicf.models.from_pretrained(folder)"),
+    **dict.fromkeys(("AutoConfig", "PretrainedConfig"), "aicf.models.GPT2Config.preset(name) and aicf.models.LlamaConfig.preset(name)"),
+    **dict.fromkeys(("AutoTokenizer", "tokenizer"), "tokenizers are your choice: aicf takes and returns ids; `tokenizers` and `transformers` have those of published models"),
+    **dict.fromkeys(("Mistral", "Qwen2"), "aicf.models.Llama, with LlamaConfig(model_type=…)"),
+}  # fmt: skip
+
 # What `aicf.NAME` is called here.
 AICF: Mapping[str, str] = {
     **dict.fromkeys(("Model", "Module", "Sequential"), "aicf.nn.Model"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from .errors import StateError
-from .types import DType
+from .types import DType, TensorSpec
 
 NAMES = {  # safetensors' names of element types
     "F64": DType.f64, "F32": DType.f32, "F16": DType.f16, "BF16": DType.bf16, "F8_E4M3": DType.f8e4m3,
@@ -65,11 +65,45 @@ def load(path: str | Path) -> dict[str, np.ndarray]:
 
     StateError if there is no such file, or if it is damaged or no safetensors file.
     """
-    names, _ = _checked(path)
-    mapped = np.memmap(path, np.uint8, "r")
-    head = 8 + int.from_bytes(mapped[:8].tobytes(), "little")
-    told = json.loads(mapped[8:head].tobytes())
-    return {name: _view(mapped, head, told[name], str(path), name) for name in names}
+    return dict(Mapped(path))
+
+
+class Mapped(Mapping[str, np.ndarray]):
+    """The arrays of a safetensors file. Each is made when it is asked for: a read-only view of the file, or a copy where the file does
+    not align it. StateError as for `load`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path, (names, self.metadata) = path, _checked(path)
+        self._bytes = np.memmap(path, np.uint8, "r")
+        self._head = 8 + int.from_bytes(self._bytes[:8].tobytes(), "little")
+        told = json.loads(self._bytes[8 : self._head].tobytes())
+        self._told = {name: told[name] for name in names}
+
+    def spec(self, name: str) -> TensorSpec:
+        """Of an array, which is not read."""
+        told = self._told[name]
+        if told["dtype"] not in NAMES:
+            raise StateError(
+                f"{name} in {self.path} has elements of {told['dtype']}, which aicf does not have", expected=", ".join(sorted(NAMES)),
+                hint="convert it where the file is made",
+            )  # fmt: skip
+        return TensorSpec(tuple(told["shape"]), NAMES[told["dtype"]])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        spec, (first, end) = self.spec(name), self._told[name]["data_offsets"]
+        data, dtype = self._bytes[self._head + first : self._head + end], spec.dtype.numpy
+        # kernels of the host read whole elements
+        aligned = data if (self._head + first) % dtype.itemsize == 0 else data.copy()
+        return aligned.view(np.ndarray).view(dtype).reshape(spec.shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._told
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._told)
+
+    def __len__(self) -> int:
+        return len(self._told)
 
 
 def metadata(path: str | Path) -> dict[str, str]:
@@ -85,19 +119,6 @@ def _checked(path: str | Path) -> tuple[list[str], dict[str, str]]:
         raise StateError(f"there is no file {path}", hint=MADE_BY) from None
     except (OSError, SafetensorError) as error:
         raise StateError(f"{path} is damaged, or no safetensors file", got=str(error), hint=MADE_BY) from None
-
-
-def _view(mapped: np.ndarray, head: int, told: Mapping[str, Any], path: str, name: str) -> np.ndarray:
-    if told["dtype"] not in NAMES:
-        raise StateError(
-            f"{name} in {path} has elements of {told['dtype']}, which aicf does not have", expected=", ".join(sorted(NAMES)),
-            hint="convert it where the file is made",
-        )  # fmt: skip
-    first, end = told["data_offsets"]
-    # a copy where the file does not align it: kernels of the host read whole elements
-    data, dtype = mapped[head + first : head + end], NAMES[told["dtype"]].numpy
-    aligned = data if (head + first) % dtype.itemsize == 0 else data.copy()
-    return aligned.view(np.ndarray).view(dtype).reshape(told["shape"])
 
 
 def _host(name: str, array: Any) -> np.ndarray:

@@ -56,7 +56,7 @@ def test_names_of_modules(module, name, said):
     assert not hasattr(module, name)
 
 
-@pytest.mark.parametrize("module, table", [(aicf, near.AICF), (nn, near.NN)])
+@pytest.mark.parametrize("module, table", [(aicf, near.AICF), (nn, near.NN), (aicf.models, near.MODELS)])
 def test_tables_name_what_is_missing_and_advise_what_is_there(module, table):
     for name, said in table.items():
         assert name not in dir(module)
@@ -66,7 +66,7 @@ def test_tables_name_what_is_missing_and_advise_what_is_there(module, table):
                 found = getattr(found, part)
 
 
-@pytest.mark.parametrize("module", [aicf, nn, nn.init, nn.schedules])
+@pytest.mark.parametrize("module", [aicf, aicf.models, nn, nn.init, nn.schedules])
 def test_dir_shows_what_is_meant_for_people(module):
     shown = dir(module)
     assert shown == sorted(module.__all__)

@@ -103,3 +103,22 @@ def test_a_program_s_state(tmp_path):
     program.load_state_dict({k: np.zeros_like(v) for k, v in program.state_dict().items()})
     program.load_state_dict(aicf.load(tmp_path / "m"))
     assert (program.get("0.weight") == weight).all()
+
+
+def test_arrays_are_read_when_they_are_asked_for(tmp_path):
+    """Views where the file aligns them, else a copy of each."""
+    x, y = np.arange(6, dtype=np.float32), np.arange(3, dtype=np.float64)
+    head = {
+        "b": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [1, 25]},
+        "y": {"dtype": "F64", "shape": [3], "data_offsets": [25, 49]},
+    }
+    path = tmp_path / "odd.safetensors"
+    path.write_bytes(hostile(head, b"\7" + x.tobytes() + y.tobytes()))
+    found = weights.Mapped(path)
+    assert set(found) == {"b", "x", "y"} and len(found) == 3 and "x" in found and "z" not in found
+    assert found.spec("x") == aicf.TensorSpec((2, 3), aicf.f32) and found["b"] == 7
+    assert (found["x"] == x.reshape(2, 3)).all() and (found["y"] == y).all()
+    assert found["x"].flags.aligned and found["x"] is not found["x"]
+    with pytest.raises(KeyError):
+        found["z"]

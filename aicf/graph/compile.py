@@ -251,4 +251,4 @@ def _is_strict(numerics: str) -> bool:
 def _variables_of(model: Any, rt: Runtime) -> Variables:
     """The model keeps one set of variables for each device."""
     held: dict[int, Variables] = model.__dict__.setdefault("_variables", {})
-    return held.setdefault(id(rt), Variables(rt, model.seed))
+    return held.setdefault(id(rt), Variables(rt, model.seed, initial=getattr(model, "initial", None)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..graph.emit.builder import Builder, GraphEmitter, user_line
-from ..ir import Graph, Value
+from ..ir import Graph, Initializer, Role, Value
 from ..types import TensorSpec
 from . import checks
 from .layer import Layer
@@ -29,6 +29,7 @@ class Model:
             with its own attributes. Without it `add` makes a chain
     sizes   a size for each named dimension: the one that `add` checks types with and `compile` plans for first
     seed    of the initialisers
+    initial what weights start from in the place of their layers' initialisers, by name: functions of (shape, rng)
 
         model = Model({"x": TensorSpec(("batch", 64))}, batch=32)
         model.add(Linear(64, 10)).add(ReLU())
@@ -43,6 +44,7 @@ class Model:
         layer: Layer | None = None,
         *,
         seed: int = 0,
+        initial: Mapping[str, Initializer] | None = None,
         **sizes: int,
     ) -> None:
         self.inputs = _specs(inputs)
@@ -61,6 +63,7 @@ class Model:
         self.layers: list[tuple[str, Layer]] = []
         self._lines: dict[str, str] = {}  # where each layer was added, for messages
         self._start()
+        self.initial = _initial(initial or {}, self.graph)
 
     def _start(self) -> None:
         """Emit the layers there are into a graph of the model's own."""
@@ -162,6 +165,16 @@ def _one(layer: Any, y: Any) -> Value:
         )  # fmt: skip
     value: Value = y
     return value
+
+
+def _initial(given: Mapping[str, Initializer], graph: Graph) -> dict[str, Initializer]:
+    """Initializers of weights that there are."""
+    known = [value.name for value in graph.externals(Role.param)]
+    if unknown := sorted(set(given) - set(known)):
+        raise VerifyError(
+            f"no weight is called {unknown[0]!r}", expected=", ".join(known[:8]) or "none: `add` comes later"
+        )
+    return {name: checks.initializer(f"initial[{name!r}]", init) for name, init in given.items()}
 
 
 def _whole(layer: Any, inputs: Mapping[str, TensorSpec]) -> Any:

@@ -201,3 +201,20 @@ def test_a_layer_that_takes_one_size_only_is_summed_up_in_numbers():
 
     model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=6).add(Fixed())
     assert [row.shape for row in model.summary().rows] == [("batch", 5), (6, 5)]
+
+
+def test_weights_may_start_from_what_is_given():
+    given = np.arange(15, dtype=np.float64).reshape(3, 5)
+    chosen = nn.Model((2, 5), nn.Linear(5, 3), initial={"weight": lambda shape, rng: given})
+    plain = nn.Model((2, 5), nn.Linear(5, 3))
+    for model in (chosen, copy.copy(chosen)):
+        program = aicf.compile(model, device="cpu")
+        np.testing.assert_array_equal(program.get("weight"), given.astype(np.float32))
+        np.testing.assert_array_equal(program.get("bias"), aicf.compile(plain, device="cpu").get("bias"))
+    with pytest.raises(VerifyError, match=r"no weight is called 'wieght'(.|\n)*weight, bias"):
+        nn.Model((2, 5), nn.Linear(5, 3), initial={"wieght": nn.init.zeros})
+    with pytest.raises(VerifyError, match=r"initial\['weight'\]"):
+        nn.Model((2, 5), nn.Linear(5, 3), initial={"weight": given})
+    other = nn.Model((2, 5), nn.Linear(5, 3), initial={"weight": lambda shape, rng: given.T})
+    with pytest.raises(aicf.errors.StateError, match="the initializer of weight made the wrong shape"):
+        aicf.compile(other, device="cpu")

@@ -13,7 +13,7 @@ from ...device.faults import times_told
 from ...device.interop import adopt, conversion
 from ...device.tensor import Runtime, Tensor
 from ...errors import FeedError, Immovable, StateError, VerifyError
-from ...ir import KEPT, Graph, Role, Value
+from ...ir import KEPT, Graph, Initializer, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
 from ...whole import Uninterrupted, shared_lock
@@ -39,12 +39,15 @@ class Variables(Immovable, Mapping[str, Tensor]):
 
     shared  what the programs of a model have in common: its params and states. Meta-parameters are each program's own
             (`of_program`), so that compiling another changes nothing for those there are
+    initial initializers that take the place of those declared, by name
     """
 
     instead = "state_dict() is a dict of NumPy arrays, and load_state_dict takes it"
 
-    def __init__(self, runtime: Runtime, seed: int = 0, shared: Variables | None = None) -> None:
-        self.runtime, self.seed = runtime, seed
+    def __init__(
+        self, runtime: Runtime, seed: int = 0, shared: Variables | None = None, initial: Mapping[str, Initializer] | None = None
+    ) -> None:  # fmt: skip
+        self.runtime, self.seed, self.initial = runtime, seed, initial or {}
         self.shared: Variables = self if shared is None else shared
         self._own: dict[str, Variable] = {}
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
@@ -74,9 +77,10 @@ class Variables(Immovable, Mapping[str, Tensor]):
             held[name] = variable
 
     def _made(self, value: Value) -> Variable:
-        assert value.init is not None
+        init = self.shared.initial.get(value.name, value.init)
+        assert init is not None
         rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
-        start = np.asarray(value.init(value.spec.shape, rng))
+        start = np.asarray(init(value.spec.shape, rng))
         if start.shape != value.spec.shape:
             raise StateError(
                 f"the initializer of {value.name} made the wrong shape",
@@ -206,10 +210,12 @@ class Variables(Immovable, Mapping[str, Tensor]):
 
 def _converted(start: np.ndarray, value: Value) -> np.ndarray:
     """What an initializer made, in the element type of its variable: rounded at most."""
+    if start.dtype == value.dtype.numpy:
+        return start
     with np.errstate(invalid="ignore"):
         made = rounded(start, value.dtype)
         if value.dtype.kind == "float":
-            fits = np.isfinite(made.astype(np.float64)) | ~np.isfinite(start.astype(np.float64))
+            fits = np.isfinite(made) | ~np.isfinite(start)
         else:
             fits = made == start
     if not fits.all():
