@@ -65,10 +65,13 @@ class Lab:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def device_time(self, call: Callable[[], Any], per: int, cold: bool = False, calls: int = 1) -> Sample:
+    def device_time(
+        self, call: Callable[[], Any], per: int, cold: bool = False, calls: int = 1, ahead: int = 100_000
+    ) -> Sample:
         """Seconds of device time for each of the `per` things that a call does, by events around `calls` calls.
 
-        cold  the L2 cache holds other data at the start
+        cold   the L2 cache holds other data at the start
+        ahead  clocks that the device waits first, so that the host gets ahead and its launches are not what is timed
         """
         torch = self.torch
 
@@ -76,7 +79,7 @@ class Lab:
             a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             if cold:
                 self._wash.sum()  # read, not written: nothing is left to be written back in the time that counts
-            torch.cuda._sleep(100_000)  # the host gets ahead, so that launches are not what is timed
+            torch.cuda._sleep(ahead)
             a.record()
             for _ in range(calls):
                 call()

@@ -22,6 +22,7 @@ from aicf.graph.run.program import Program
 from aicf.ir import KEPT, Graph, Role
 from aicf.registry.select import Selector, select
 from aicf.rows import RegionSpec
+from aicf.types import TensorDesc, TensorSpec
 
 from .harness import NotHere
 
@@ -65,16 +66,23 @@ def prepare(runtime: Runtime, kernels: Sequence[Kernel]) -> None:
     KernelLoader(aicf.default_registry(), runtime).prepare(kernels)
 
 
+def one_op(
+    kind: str, operands: Sequence[TensorDesc | None], results: Sequence[TensorDesc] = (), **attrs: Any
+) -> RegionSpec:
+    """An op as a region; its last operands may be left out. Results are dense unless they are given."""
+    schema = aicf.schema_of(kind)
+    given = [*operands, *[None] * (len(schema.operands) - len(operands))]
+    specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in given]
+    packed = schema.pack(schema.normalized(specs, attrs))
+    made = list(results) or [TensorDesc.dense(spec) for spec in schema.infer(specs, packed)]
+    return RegionSpec.single(schema.kind, packed, given, made)
+
+
 def _asked(
     runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]
 ) -> tuple[list[Any], list[Any], RegionSpec]:
     operands, results = ([runtime.borrow(adopt(t)) for t in tensors] for tensors in (inputs, outputs))
-    schema = aicf.schema_of(kind)
-    packed = schema.pack(schema.normalized([t.spec for t in operands], attrs))
-    region = RegionSpec.single(
-        aicf.OpKind(kind), packed, [t.desc for t in operands], [t.desc for t in results]
-    )
-    return operands, results, region
+    return operands, results, one_op(kind, [t.desc for t in operands], [t.desc for t in results], **attrs)
 
 
 def _bind(

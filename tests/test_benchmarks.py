@@ -28,7 +28,7 @@ from benchmarks.__main__ import main
 from benchmarks.gpts import GPT2, GPTS
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES, gemm, lesson, regret, startup
+from benchmarks.suites import SUITES, attention, gemm, lesson, regret, startup
 from benchmarks.suites import gpt as gpt_suite
 from benchmarks.suites.gemm import Problem
 
@@ -192,6 +192,33 @@ def test_a_tiny_gpt_on_the_cpu(tmp_path):
     assert all(row["kernels"] for row in data["cases"])
 
 
+@pytest.mark.parametrize("name", ["attention", "linear_loss"])
+def test_a_tiny_run_beside_pytorch_if_it_is_there(name, tmp_path):
+    assert main([name, "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
+    data = json.loads(next(tmp_path.glob(f"cpu-*/{name}.json")).read_text())
+    check_schema(data)
+    assert data["cases"] and {row["peer_name"] for row in data["cases"]} <= {None, "torch eager"}
+    assert all(row["kernels"] for row in data["cases"])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_heads_of_attention_are_checked_beside_a_reference(causal):
+    rng, heads = np.random.default_rng(5), attention.Heads(2, 4, 6, 8, causal, shared=2, dtype=aicf.f32)
+    shapes = heads.queries, heads.keys, heads.keys, heads.queries
+    q, k, v, dout = (rng.normal(size=s) for s in shapes)
+    forward, backward = aicf.schema_of("attention"), aicf.schema_of("attention_grad")
+    attrs = forward.pack(forward.normalized([], {"causal": causal}))
+    out, lse = forward.call_reference([q, k, v, None, None], attrs)
+    made = [out, *backward.call_reference([dout, q, k, v, out, lse, None, None], attrs)]
+    attention.check(heads, "a side", [q, k, v, dout], made)
+    for n in range(4):
+        for wrong in (1.001, np.nan):
+            some = [x.copy() for x in made]
+            some[n][1, -1, -1] *= wrong
+            with pytest.raises(WrongResult, match="a side"):
+                attention.check(heads, "a side", [q, k, v, dout], some)
+
+
 @pytest.mark.parametrize("gpt", GPTS.values(), ids=GPTS)
 def test_both_sides_of_a_gpt_have_the_same_weights_and_a_gpu_takes_it(gpt):
     model = gpt.model()
@@ -220,7 +247,9 @@ def test_a_gpt_whose_losses_are_others_is_a_failure(policy):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["overhead", "gpt", "elementwise", "lesson", "selection", "regret"])
+@pytest.mark.parametrize(
+    "name", ["overhead", "gpt", "attention", "linear_loss", "elementwise", "lesson", "selection", "regret"]
+)
 def test_a_tiny_run_on_a_gpu(name, tmp_path):
     """In a process of its own: it changes PyTorch's current stream."""
     pytest.importorskip("torch", reason="the peer is PyTorch")
@@ -322,7 +351,7 @@ def test_kernels_of_many_cases_are_compiled_at_once_before_the_first(works, monk
     assert done[-1] == 1 and done[-2] == 69
 
 
-@pytest.mark.parametrize("name", ["gemm", "epilogue", "lesson"])
+@pytest.mark.parametrize("name", ["gemm", "epilogue", "attention", "linear_loss", "lesson"])
 def test_what_is_compiled_beforehand_takes_what_is_measured(name):
     h200, registry = preset("h200"), aicf.default_registry()
     for case in SUITES[name].cases(Bench("cuda", tiny=name == "gemm")):

@@ -2,6 +2,7 @@
 
 from ..harness import Suite
 from . import (
+    attention,
     cpu,
     demo,
     elementwise,
@@ -9,6 +10,7 @@ from . import (
     gemm,
     gpt,
     lesson,
+    linear_loss,
     mlp,
     overhead,
     regret,
@@ -25,6 +27,8 @@ SUITES: dict[str, Suite] = {
         rows,
         gemm,
         epilogue,
+        attention,
+        linear_loss,
         lesson,
         selection,
         regret,

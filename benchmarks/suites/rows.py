@@ -102,10 +102,7 @@ def cases(bench: Bench) -> list[Case]:
 def _region(op: Op, rows: int, length: int, dtype: DType, device: str) -> RegionSpec:
     shapes = {"x": (rows, length), "n": (length,), "1": (rows, 1)}
     descs = [TensorDesc.dense(TensorSpec(shapes[o], f32 if o == "1" else dtype, device)) for o in op.operands]
-    schema, specs = aicf.schema_of(op.kind), [TensorSpec(d.shape, d.dtype, d.device) for d in descs]
-    pack = schema.pack(schema.normalized(specs, {}))
-    results = [TensorDesc.dense(s) for s in schema.infer(specs, pack)]
-    return RegionSpec.single(schema.kind, pack, descs, results)
+    return sides.one_op(op.kind, descs)
 
 
 def _case(op: Op, rows: int, length: int, dtype: DType) -> Case:
