@@ -17,6 +17,7 @@ from .dispatch import default_registry, op_call
 from .errors import AicfError
 from .generation import generate
 from .graph.compile import compile, explain_for
+from .graph.emit.policy import LossScale, Policy
 from .graph.run.plan import ExecPlan
 from .graph.run.program import Program
 from .ops.schema import schema_of, schemas
@@ -57,8 +58,10 @@ __all__ = [
     "DeviceSpec",
     "ExecPlan",
     "KernelRegistry",
+    "LossScale",
     "OpKey",
     "OpKind",
+    "Policy",
     "Precision",
     "Program",
     "Selection",

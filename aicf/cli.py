@@ -168,7 +168,7 @@ def _add_model(command: argparse.ArgumentParser, **options: Any) -> None:
     )  # fmt: skip
     command.add_argument("--numerics", choices=("fused", "strict"), help="as of aicf.compile")
     command.add_argument("--precision", choices=tuple(Precision.__members__), help="as of aicf.compile")
-    command.add_argument("--policy", choices=("f32", "bf16"), help="as of aicf.compile")
+    command.add_argument("--policy", choices=("f32", "bf16", "f16"), help="as of aicf.compile")
     command.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
 
 

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import AicfError
+from .graph.emit.policy import Policy
 from .graph.run.program import Program
 from .nn import Model
 from .types import Precision
@@ -43,7 +44,7 @@ class Asked:
     accumulate: int = 1
     precision: Precision | str = Precision.exact
     numerics: str = "fused"
-    policy: str = "f32"
+    policy: Policy | str = "f32"
 
 
 def load(place: str, mode: str | None = None, **wanted: Any) -> Asked:
@@ -169,7 +170,7 @@ def _of_program(program: Program) -> Asked:
     strict = any(region.spec.strict for region in program.compiled().regions)
     return Asked(
         recipe.model, recipe.mode, recipe.loss, recipe.optimizer, recipe.accumulate, recipe.precision,
-        "strict" if strict else "fused", recipe.compute,
+        "strict" if strict else "fused", recipe.policy,
     )  # fmt: skip
 
 

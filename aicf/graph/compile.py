@@ -20,6 +20,7 @@ from ..rows import RegionSpec
 from ..rows.rows import LENGTH_LIMIT
 from ..types import Precision
 from .emit.passes import lower, optimize, verify
+from .emit.policy import Policy
 from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
 from .fuse.schedule import schedule
@@ -71,7 +72,7 @@ def compile(
     deterministic: bool = False,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
-    policy: str = "f32",
+    policy: Policy | str = "f32",
     beam: int = 1,
     variables: Variables | Program | None = None,
     registry: KernelRegistry | None = None,
@@ -95,7 +96,8 @@ def compile(
                 contracted, so that fused kernels give the bits of unfused ones
     precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores
     policy      "bf16": the model computes in bf16 from parameters and inputs of f32, which are converted where they are used;
-                parameters, gradients, the optimizer's state, the loss and results stay in f32. "f32" converts nothing
+                parameters, gradients, the optimizer's state, the loss and results stay in f32. "f16": the same in f16, with a scale of
+                the loss that follows the gradients. "f32" converts nothing. An aicf.Policy says it for each role
     beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses; 64 (LENGTH_LIMIT) is the optimum
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
@@ -163,7 +165,7 @@ def tune_for(
     accumulate: int = 1,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
-    policy: str = "f32",
+    policy: Policy | str = "f32",
     beam: int = 1,
     registry: KernelRegistry | None = None,
     tuning: Tuning | None = None,
@@ -217,7 +219,7 @@ def explain_for(
     accumulate: int = 1,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
-    policy: str = "f32",
+    policy: Policy | str = "f32",
     beam: int = 1,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,

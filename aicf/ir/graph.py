@@ -56,6 +56,9 @@ class Value(Operators):
     constant: bool = False  # a state that nothing writes and no state dict carries
     meta: str = ""  # short name of a meta-parameter: a 0-D state that `program.set` changes
     use: str = ""  # what a param is for: "weight", "bias", "norm", "embedding"; optimizers group by it
+    copy_of: str = (
+        ""  # of a state that is a param in another type: the param's name. No state dict carries it
+    )
     check: Check | None = None  # what a meta-parameter may be set to, and a state dict may bring
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)

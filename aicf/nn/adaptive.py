@@ -39,7 +39,7 @@ class Lion(Optimizer):
         return declared(ctx, beta1=beta1, beta2=beta2, weight_decay=self.weight_decay)
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
-        m = ctx.state(f"{param.name}.lion_avg", param.shape, 0.0)
+        m = ctx.moment(param, "lion_avg")
         made = ctx.lion_step(param, grad, m, lr, meta["beta1"], meta["beta2"], meta["weight_decay"])
         for old, new in zip((param, m), made):
             ctx.update(old, new)
@@ -79,7 +79,7 @@ class RMSprop(Optimizer):
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
         names = ("square_avg", *["grad_avg"] * self.centered, "momentum_buffer")
-        kept = [ctx.state(f"{param.name}.{name}", param.shape, 0.0) for name in names]
+        kept = [ctx.moment(param, name) for name in names]
         take = ctx.rmsprop_centered_step if self.centered else ctx.rmsprop_step
         made = take(
             param, grad, *kept, lr, meta["alpha"], meta["eps"], meta["weight_decay"], meta["momentum"]
@@ -116,7 +116,7 @@ class Adagrad(Optimizer):
         return {**meta, "slowing": ctx.adagrad_slowing(step, meta["lr_decay"])}
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
-        total = ctx.state(f"{param.name}.sum", param.shape, self.start)
+        total = ctx.moment(param, "sum", self.start)
         made = ctx.adagrad_step(param, grad, total, lr, meta["eps"], meta["weight_decay"], meta["slowing"])
         for old, new in zip((param, total), made):
             ctx.update(old, new)
@@ -160,7 +160,7 @@ class LAMB(Optimizer):
             ctx.update(param, ctx.lamb_step(param, update, trust, lr))
 
     def _update(self, ctx: Any, param: Value, grad: Value, meta: dict[str, Value]) -> Value:
-        m, v = (ctx.state(f"{param.name}.{name}", param.shape, 0.0) for name in ("lamb_avg", "lamb_avg_sq"))
+        m, v = (ctx.moment(param, name) for name in ("lamb_avg", "lamb_avg_sq"))
         numbers = (meta[name] for name in ("beta1", "beta2", "eps", "weight_decay", "c1", "c2"))
         update, m2, v2 = ctx.lamb_update(param, grad, m, v, *numbers)
         ctx.update(m, m2)

@@ -69,13 +69,13 @@ class Optimizer:
 
     def _clip(self, ctx: Any, grads: list[Value]) -> list[Value]:
         if self.clip_norm is None:
-            return grads
+            return [_beside_the_step(ctx, grad) for grad in grads]
         total = None
         for grad in grads:
             part = sum_of_squares(ctx, grad)
             total = part if total is None else total + part
         scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
-        return [ctx.scale_gradient(grad, scale) for grad in grads]
+        return [_beside_the_step(ctx, grad, scale) for grad in grads]
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         """Meta-parameters and what depends on them and the step alone, emitted once for all parameters."""
@@ -119,7 +119,7 @@ class SGD(Optimizer):
         return declared(ctx, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
-        velocity = ctx.state(f"{param.name}.momentum", param.shape, 0.0)
+        velocity = ctx.moment(param, "momentum")
         new, moved = ctx.sgd_step(
             param, grad, velocity, lr, meta["momentum"], meta["weight_decay"], nesterov=self.nesterov
         )
@@ -159,7 +159,7 @@ class Adam(Optimizer):
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
         names = ("exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * self.amsgrad)
-        kept = [ctx.state(f"{param.name}.{name}", param.shape, 0.0) for name in names]
+        kept = [ctx.moment(param, name) for name in names]
         take = ctx.amsgrad_step if self.amsgrad else ctx.adam_step
         made = take(
             param,
@@ -207,6 +207,18 @@ def _of_group(
             raise VerifyError(f"the optimizer has no weight decay, and the group {name} one", got=repr(group))
         meta = {**meta, DECAY: ctx.meta(f"{name}_{DECAY}", group.weight_decay, checks.not_negative)}
     return lr, meta
+
+
+def _beside_the_step(ctx: Any, grad: Value, scale: Value | None = None) -> Value:
+    """A gradient times a scale. One that is multiplied by a factor already is emitted anew, with both in one, so that the kernel of
+    the steps does it, and those of the norm need not store it."""
+    op = grad.producer
+    if op is not None and op.kind == "scale_gradient":
+        grad, factor = (ctx.builder.graph.values[vid] for vid in op.inputs)
+        scale = (
+            factor if scale is None else ctx.once(("factor", factor.vid, scale.vid), lambda: factor * scale)
+        )
+    return grad if scale is None else ctx.scale_gradient(grad, scale)
 
 
 def sum_of_squares(ctx: Any, value: Value) -> Value:

@@ -9,14 +9,14 @@ import numpy as np
 
 from ..types import DType
 from .optimizers import mostly, steps_done
-from .schema import F32, Float, Gradient, Index, Sum, Valid, elementwise
+from .schema import F32, Float, Gradient, Index, Moment, Sum, Valid, elementwise
 
 # --- Lion ---------------------------------------------------------------------------------------------------
 
 
 @elementwise("lion_step", results=("p2", "m2"), must={"p2": "p", "m2": "m"})
 def lion_step(
-    p: Float, g: Gradient, m: Sum, lr: F32, beta1: F32, beta2: F32, weight_decay: F32, valid: Valid
+    p: Float, g: Gradient, m: Moment, lr: F32, beta1: F32, beta2: F32, weight_decay: F32, valid: Valid
 ):
     """p2 = p * (1 - lr * weight_decay) - lr * sign(mix(beta1, m, g)), m2 = mix(beta2, m, g).
 
@@ -44,8 +44,8 @@ def _(p, g, m, lr, beta1, beta2, weight_decay, valid):
 def rmsprop_step(
     p: Float,
     g: Gradient,
-    v: Sum,
-    b: Sum,
+    v: Moment,
+    b: Moment,
     lr: F32,
     alpha: F32,
     eps: F32,
@@ -80,9 +80,9 @@ def _(p, g, v, b, lr, alpha, eps, weight_decay, momentum, valid):
 def rmsprop_centered_step(
     p: Float,
     g: Gradient,
-    v: Sum,
-    a: Sum,
-    b: Sum,
+    v: Moment,
+    a: Moment,
+    b: Moment,
     lr: F32,
     alpha: F32,
     eps: F32,
@@ -131,7 +131,7 @@ def _(step, lr_decay):
 
 @elementwise("adagrad_step", results=("p2", "s2"), must={"p2": "p", "s2": "s"}, continuous=True)
 def adagrad_step(
-    p: Float, g: Gradient, s: Sum, lr: F32, eps: F32, weight_decay: F32, slowing: F32, valid: Valid
+    p: Float, g: Gradient, s: Moment, lr: F32, eps: F32, weight_decay: F32, slowing: F32, valid: Valid
 ):
     """p2 = p - lr / slowing * g' / (sqrt(s2) + eps), s2 = s + g'^2, where g' = g + weight_decay * p: PyTorch's Adagrad.
 
@@ -162,9 +162,9 @@ def _(p, g, s, lr, eps, weight_decay, slowing, valid):
 def amsgrad_step(
     p: Float,
     g: Gradient,
-    m: Sum,
-    v: Sum,
-    x: Sum,
+    m: Moment,
+    v: Moment,
+    x: Moment,
     lr: F32,
     beta1: F32,
     beta2: F32,
@@ -212,8 +212,8 @@ def _(p, g, m, v, x, lr, beta1, beta2, eps, weight_decay, c1, c2, valid, decoupl
 def lamb_update(
     p: Float,
     g: Gradient,
-    m: Sum,
-    v: Sum,
+    m: Moment,
+    v: Moment,
     beta1: F32,
     beta2: F32,
     eps: F32,

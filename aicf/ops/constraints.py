@@ -45,6 +45,9 @@ F32 = TypeConstraint("f32", frozenset({DType.f32}), shared=False)  # meta-parame
 Sum = TypeConstraint(
     "f32 sum", frozenset({DType.f32}), shared=False
 )  # what goes on from step to step: never a half
+Moment = TypeConstraint(
+    "moment", frozenset({DType.f32, DType.bf16}), shared=False
+)  # an optimizer's averages: f32 unless a policy says otherwise
 Gradient = TypeConstraint("float", _FLOATS, shared=False)  # of its parameter's type, or a sum of such
 I32 = TypeConstraint("i32", frozenset({DType.i32}), shared=False)  # places and lengths of sequences
 I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random states

@@ -2,7 +2,7 @@
 
 Hyper-parameters are operands, 0-D f32 tensors, so that they can change between replays of a captured graph.
 Moments are f32 whatever the parameter's type: the square of a small gradient is nothing in f16, and 0.999 of a bf16 is
-the same bf16. A gradient has the parameter's type, or is f32, as sums and clipped gradients are.
+the same bf16. A policy may ask for bf16 all the same. A gradient has the parameter's type, or is f32, as sums and clipped gradients are.
 
 What is written in place asks `valid`, and stays as it is, bit for bit, if that is false: a step that something in the graph
 has found fault with is not taken, captured or not. An emitter fills it in.
@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from ..types import DType
-from .schema import F32, Float, Gradient, Index, Int, Sum, Valid, elementwise, require
+from .schema import F32, Float, Gradient, Index, Int, Moment, Sum, Valid, elementwise, require
 
 # --- SGD ----------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ increment.samples((0,), ())
 def sgd_step(
     p: Float,
     g: Gradient,
-    v: Sum,
+    v: Moment,
     lr: F32,
     momentum: F32,
     weight_decay: F32,
@@ -118,8 +118,8 @@ adam_correction.samples((), (), ())
 def adam_step(
     p: Float,
     g: Gradient,
-    m: Sum,
-    v: Sum,
+    m: Moment,
+    v: Moment,
     lr: F32,
     beta1: F32,
     beta2: F32,

@@ -76,7 +76,11 @@ def region(op: str, *operands: Any, **attrs: Any) -> RegionSpec:
 def step(op: str, p: Any, gradient: DType | None = None, **attrs: Any) -> RegionSpec:
     """An optimizer's step of a parameter, whose state is f32; so may the gradient be."""
     p = p if isinstance(p, TensorDesc) else desc(p)
-    kinds = {"f32": desc(()), "flag": desc((), DType.bool), "f32 sum": replace(p, dtype=f32)}
+    kinds = {
+        "f32": desc(()),
+        "flag": desc((), DType.bool),
+        **dict.fromkeys(("f32 sum", "moment"), replace(p, dtype=f32)),
+    }
     given = {"g": replace(p, dtype=gradient or p.dtype)}
     names = [(d.name, d.type.name) for d in schema_of(op).operands]
     return region(op, *(given.get(name, kinds.get(kind, p)) for name, kind in names), **attrs)
@@ -265,6 +269,9 @@ FIRST = [
     Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
     *(Case(v, region("cross_entropy", (30, n), desc((30,), i64), label_smoothing=s)) for v in ROWS for n, s in ((10, 0.0), (1000, 0.1))),
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
+    *(Case("cuda.all_finite.v1", region("all_finite", desc((5001,), t), desc((7,), t), desc((33, 70), t, alignment=a)))
+      for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
+    Case("cuda.all_finite.v1", region("all_finite", *[(n * 100,) for n in range(40)], desc((90,), bf16))),
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),

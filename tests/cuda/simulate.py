@@ -31,7 +31,7 @@ from machines import simulated_blocks
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import DeviceSpec
-from aicf.types import ActKind, DType, f16, f32, i32, i64
+from aicf.types import ActKind, DType, bf16, f16, f32, i32, i64
 
 TINY = DeviceSpec("tiny", "cuda", (9, 0), frozenset({"sm_90a"}), 2, 1000.0, {"f32": 20.0})
 TILED, NAIVE = "cuda.gemm_tiled_32x32.v1", "cuda.gemm_naive.v1"
@@ -83,6 +83,9 @@ CASES = [
     Case("cuda.reduce_rows.v1", region("argmin", (5001,))),  # split: keys go through the workspace
     Case("cuda.reduce_columns.v1", region("argmax", desc((2, 40, 5), i32), axis=1)),
     Case("cuda.reduce_naive.v1", region("reduce_min", (2, 3, 5), axes=(0, 2))),
+    *(Case("cuda.all_finite.v1", region("all_finite", desc((70,), t), desc((3,), t), desc((5, 7), t, alignment=a)))
+      for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
+    Case("cuda.all_finite.v1", region("all_finite", desc((70,), f32), desc((3,), f16), desc((0,), bf16))),
     Case("cuda.check_labels.v1", region("check_labels", desc((70,), i32), desc((5,), i64), classes=5, ignore_index=-5)),
     Case("cuda.check_labels.v1", region("check_labels", desc((2100,), i64), desc((5,), i64), classes=4, ignore_index=-5)),
     Case(STRIDED, region("cross_entropy_grad", (3, 70), desc((3,), i32), *[(3,)] * 3)),

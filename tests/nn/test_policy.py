@@ -130,7 +130,7 @@ def test_a_transformer_learns_as_it_does_in_f32(loss, rope, device):
         losses[policy] = [float(program({**feed})["loss"]) for _ in range(30)]
         states[policy] = program.state_dict()
     assert losses["bf16"][-1] < 0.6 * losses["bf16"][0] and losses["bf16"] != losses["f32"]
-    np.testing.assert_allclose(losses["bf16"], losses["f32"], rtol=0.05)
+    np.testing.assert_allclose(losses["bf16"], losses["f32"], rtol=0.05, atol=0.02)
     assert {k: v.dtype for k, v in states["bf16"].items()} == {k: v.dtype for k, v in states["f32"].items()}
 
 
@@ -157,10 +157,193 @@ def test_products_go_to_kernels_of_half_precision():
     assert "wgmma" in product.kernel_id and {t.dtype for t in product.spec.operands[:2]} == {aicf.bf16}
 
 
-@pytest.mark.parametrize(
-    "policy, hint", [("f16", "needs a scale of the loss"), ("fp8", "parameters stay in f32"), (None, "")]
-)
-def test_policies_that_are_not_there(policy, hint):
-    with pytest.raises(VerifyError, match=f"policy {policy!r} is unknown") as caught:
+@pytest.mark.parametrize("policy", ["fp8", None, 16, nn.Adam])
+def test_policies_that_are_not_there(policy):
+    with pytest.raises(VerifyError, match=r"policy .* is unknown") as caught:
         aicf.compile(linear(), device="cpu", policy=policy)
-    assert hint in str(caught.value)
+    assert "parameters stay in f32" in str(caught.value) and "f32, bf16, f16, or an aicf.Policy" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("wrong, told", [
+    ({"compute": "f64"}, r"compute='f64'"), ({"optimizer": "f16"}, "no room for moments"), ({"gradients": aicf.i32}, "gradients='i32'"),
+    ({"exempt": 3}, "patterns of layers"), ({"loss_scale": 1024.0}, r"aicf\.LossScale\(init=1024\.0\)"),
+])  # fmt: skip
+def test_a_policy_says_what_can_t_be(wrong, told):
+    with pytest.raises(VerifyError, match=told):
+        aicf.Policy(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"init": 0.0}, {"init": np.inf}, {"growth": 1.0}, {"backoff": 1.0}, {"backoff": -0.5}, {"interval": 0}, {"interval": 2.0},
+])  # fmt: skip
+def test_a_loss_scale_says_what_can_t_be(wrong):
+    (name,) = wrong
+    with pytest.raises(VerifyError, match=f"LossScale: {name}="):
+        aicf.LossScale(**wrong)
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def how(policy, optimizer=None, **more):
+    return {
+        "device": "cpu", "policy": policy, "loss": nn.MeanSquaredError(), "optimizer": optimizer or nn.SGD(0.1), **more,
+    }  # fmt: skip
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize("first, second", [("f32", "bf16"), ("bf16", "f32")])
+def test_parameters_are_kept_as_the_model_declares_them(first, second):
+    """A layer takes its type from what it reads. Of an input in bf16 that is bf16, whatever a policy computes in."""
+    model = nn.Model({"x": aicf.TensorSpec((4, 3), aicf.bf16)}).add(nn.Linear(3, 5)).add(nn.LayerNorm(5))
+    shared = {}
+    for policy in (first, second):
+        train = aicf.compile(model, "train", **how(policy))
+        shared[policy] = train.variables["0.weight"]
+        x = RNG.normal(size=(4, 3)).astype(BF16)
+        out = aicf.compile(model, device="cpu", policy=policy)({"x": x})["output"]
+        loss = train({"x": x, "y": np.zeros((4, 5), out.numpy().dtype)})["loss"]
+        assert np.isfinite(float(loss)) and train.get("1.weight").dtype == BF16
+    assert shared["f32"] is shared["bf16"]
+
+
+OPTIMIZERS = {
+    "sgd": nn.SGD(0.1, momentum=0.9), "adamw": nn.AdamW(1e-2), "amsgrad": nn.Adam(1e-2, amsgrad=True), "lion": nn.Lion(1e-2), "lamb": nn.LAMB(1e-2),
+    "rmsprop": nn.RMSprop(1e-2), "adagrad": nn.Adagrad(1e-2),
+}  # fmt: skip
+
+
+def two_layers():
+    return nn.Model({"x": (8, 24)}, seed=3).add(nn.Linear(24, 16)).add(nn.Tanh()).add(nn.Linear(16, 5))
+
+
+def feed():
+    return {"x": RNG.normal(size=(8, 24)).astype(np.float32), "y": RNG.normal(size=(8, 5)).astype(np.float32)}
+
+
+def copies_are_right(program, kind, names=("0.weight", "0.bias", "2.weight", "2.bias")):
+    half = {"bf16": BF16, "f16": np.float16}[kind]
+    return all((program.get(f"{n}.{kind}") == program.get(n).astype(half)).all() for n in names)
+
+
+@pytest.mark.spec("D15", "A13")
+@on_each_device
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_the_optimizer_writes_the_copies_that_the_next_step_reads(name, kind, device):
+    program = aicf.compile(two_layers(), "train", **{**how(kind, OPTIMIZERS[name]), "device": device})
+    before = program.get("0.weight")
+    for _ in range(3):
+        program(feed())
+        assert copies_are_right(program, kind)
+    assert (program.get("0.weight") != before).any()
+    assert not any(n.endswith(kind) for n in program.state_dict())
+    converted = [s for s in program.plan.steps if s.region.ops[0].kind.name == "convert"]
+    params = {s.vid for s in program.plan.externals(aicf.ir.Role.param)}
+    assert not any(params.intersection(s.in_vids) for s in converted), "no param is converted apart"
+    steps = [s for s in program.plan.steps if any(o.kind.name == "refresh_copy" for o in s.region.ops)]
+    assert len(steps) == 1 and len({o.kind.name for o in steps[0].region.ops}) >= 2, (
+        "in the launch of all steps"
+    )
+
+
+@pytest.mark.spec("D15")
+@on_each_device
+def test_what_else_writes_a_parameter_leaves_no_stale_copy(device):
+    model, data = two_layers(), [feed() for _ in range(4)]
+    half = aicf.compile(model, "train", **{**how("bf16"), "device": device})
+    exact = aicf.compile(model, "train", **{**how("f32"), "device": device})
+    half(data[0])
+    exact(data[1])  # writes the parameters, and knows of no copy
+    kept = half.state_dict()
+    result = float(half(data[2])["loss"])
+    other = aicf.compile(two_layers(), "train", **{**how("bf16"), "device": device})
+    other.load_state_dict(kept)
+    assert float(other(data[2])["loss"]) == result and copies_are_right(half, "bf16")
+    after = {name: half.get(name) for name in kept if name != "program.runs"}
+    half.load_state_dict(kept)  # back again, and over the copies of what came after
+    half(data[2])
+    for name, array in after.items():
+        np.testing.assert_array_equal(half.get(name), array, err_msg=name)
+    run = half.run(data[3])["loss"]  # eager runs, too
+    other(data[3])
+    assert np.isfinite(float(run)) and copies_are_right(half, "bf16")
+
+
+@pytest.mark.spec("D15")
+def test_a_run_that_is_refused_leaves_copies_right():
+    model = nn.Model({"x": (4, 6)}).add(nn.Linear(6, 3))
+    program = aicf.compile(
+        model, "train", device="cpu", policy="bf16", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.SGD(0.5)
+    )
+    x, y = RNG.normal(size=(4, 6)).astype(np.float32), np.array([0, 1, 2, 1])
+    program({"x": x, "y": y})
+    kept = program.state_dict()
+    with pytest.raises(aicf.errors.LabelError):
+        float(program({"x": x, "y": y + 2})["loss"])
+    assert all((program.get(n) == v).all() for n, v in kept.items() if n != "program.runs")
+    program({"x": x, "y": y})
+    assert copies_are_right(program, "bf16", ("0.weight", "0.bias"))
+
+
+# --- types of roles ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("D15")
+@on_each_device
+def test_each_role_has_the_type_that_the_policy_says(device):
+    policy = aicf.Policy(compute=aicf.bf16, gradients="bf16", optimizer="bf16")
+    program = aicf.compile(two_layers(), "train", **{**how(policy, nn.AdamW(1e-2)), "device": device})
+    data = feed()
+    losses = [float(program(data)["loss"]) for _ in range(20)]
+    assert losses[-1] < 0.7 * losses[0]
+    kept = program.state_dict()
+    assert (
+        kept["0.weight"].dtype == np.float32
+        and kept["0.weight.exp_avg"].dtype == kept["0.weight.exp_avg_sq"].dtype == BF16
+    )
+    (step,) = (s for s in program.plan.steps if any(o.kind.name == "adam_step" for o in s.region.ops))
+    taken = step.region.ops[0]
+    assert step.region.tensors[taken.inputs[1]].dtype is aicf.bf16, "the gradient comes in bf16"
+
+
+@pytest.mark.spec("D15")
+def test_parameters_in_halves_have_no_masters():
+    policy = aicf.Policy(compute="bf16", parameters="bf16")
+    program = aicf.compile(two_layers(), "train", **how(policy))
+    program(feed())
+    assert program.get("0.weight").dtype == BF16 and "0.weight.bf16" not in program.variables
+    with pytest.raises(aicf.errors.StateError, match="declared again with another type"):
+        aicf.compile(program.recipe.model, device="cpu", variables=program)
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.parametrize(
+    "exempt", ["2", "Linear", ("nothing", lambda name, layer: name == "2")], ids=["name", "class", "function"]
+)
+def test_exempt_layers_compute_in_f32(exempt):
+    x, model, policy = (
+        RNG.normal(size=(8, 24)).astype(np.float32),
+        two_layers(),
+        aicf.Policy("bf16", exempt=exempt),
+    )
+    program = aicf.compile(model, device="cpu", policy=policy)
+    products = [s.region for s in program.plan.steps if s.region.ops[0].kind.name == "gemm"]
+    types = [{r.tensors[t].dtype for t in r.ops[0].inputs[:2]} for r in products]
+    assert types == [{aicf.f32} if exempt == "Linear" else {aicf.bf16}, {aicf.f32}]
+    exact = aicf.compile(model, device="cpu")({"x": x})["output"].numpy()
+    y = program({"x": x})["output"].numpy()
+    np.testing.assert_allclose(y, exact, atol=0.03)
+    assert (y.astype(BF16) != y).any(), "what leaves the last layer is not narrowed"
+    train = aicf.compile(model, "train", **how(policy))
+    assert "2.weight.bf16" not in train.variables
+    assert ("0.weight.bf16" in train.variables) == (exempt != "Linear")
+    assert np.isfinite(float(train({"x": x, "y": y})["loss"]))
+
+
+def test_policies_are_shown_and_compared():
+    assert str(aicf.Policy("bf16")) == "bf16" and aicf.Policy("f16").loss_scale == aicf.LossScale()
+    assert "optimizer='bf16'" in str(aicf.Policy("bf16", optimizer="bf16"))
+    assert aicf.Policy("f16", loss_scale=None).loss_scale is None

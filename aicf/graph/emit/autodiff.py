@@ -11,8 +11,15 @@ from ...ops.schema import schema_of
 from .builder import GraphEmitter
 
 
-def gradients(emit: GraphEmitter, loss: Value, wrt: Sequence[Value]) -> list[Value]:
-    """d loss / d w for each w. The loss is 0-D; a value that the loss does not depend on gets zeros."""
+def gradients(
+    emit: GraphEmitter, loss: Value, wrt: Sequence[Value], scale: Value | None = None,
+    copies: Sequence[tuple[Value, Value]] = (),
+) -> list[Value]:  # fmt: skip
+    """d loss / d w for each w. The loss is 0-D; a value that the loss does not depend on gets zeros.
+
+    scale   0-D, of the loss's type: d (scale * loss) / d w instead
+    copies  values that stand for some w in another type, each with its w
+    """
     if loss.shape != ():
         raise TypeInferenceError(
             "only a 0-D value can be differentiated",
@@ -22,14 +29,14 @@ def gradients(emit: GraphEmitter, loss: Value, wrt: Sequence[Value]) -> list[Val
         )
     graph = emit.builder.graph
     ops = list(graph.ops)
-    reached = {w.vid for w in wrt}
+    reached = {w.vid for w in (*wrt, *(copy for copy, _ in copies))}
     for op in ops:  # what depends on some w
         if reached.intersection(op.inputs):
             reached.update(op.outputs)
     grads: dict[int, Value] = {}
     parts: dict[int, list[Value]] = {}  # gradients of a value's slices, each within zeros
     if loss.vid in reached:
-        grads[loss.vid] = emit.constant(1.0, loss.dtype)
+        grads[loss.vid] = emit.constant(1.0, loss.dtype) if scale is None else scale
     for op in reversed(ops):
         for vid in parts.keys() & set(op.outputs):
             _join(emit, grads, vid, parts.pop(vid))
@@ -43,6 +50,9 @@ def gradients(emit: GraphEmitter, loss: Value, wrt: Sequence[Value]) -> list[Val
                     _add(emit, grads, vid, grad)
     for vid, padded in parts.items():
         _join(emit, grads, vid, padded)
+    for copy, w in copies:
+        if copy.vid in grads:
+            _add(emit, grads, w.vid, emit.convert(grads[copy.vid], dtype=w.dtype))
     return [
         grads[w.vid] if w.vid in grads else emit.fill(shape=w.shape, value=0.0, dtype=w.dtype) for w in wrt
     ]

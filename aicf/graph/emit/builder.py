@@ -19,6 +19,7 @@ from ...ops import agreement, numbers
 from ...ops.schema import OpSchema, Valid, schema_of
 from ...types import DType, Precision, TensorSpec, bool_, f32, i64
 from .declare import Constant, Declarations
+from .policy import PRESETS, Policy
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
@@ -67,6 +68,7 @@ class Builder:
         meta: str = "",
         check: Check | None = None,
         use: str = "",
+        copy_of: str = "",
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -85,6 +87,7 @@ class Builder:
             constant,
             meta,
             use,
+            copy_of,
             check,
             where=self.here(),
             emitter=self.emitter,
@@ -185,16 +188,16 @@ class GraphEmitter(Declarations):
     Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.
 
     training  whether a loss will be differentiated: what layers such as dropout do only then
-    policy    attributes of every op that has them and is not given them, such as {"precision": Precision.tf32}
+    attrs     of every op that has them and is not given them, such as {"precision": Precision.tf32}
+    policy, declared, copies   see Narrowing
     """
 
     def __init__(
-        self, builder: Builder, device: str, training: bool = False, policy: Mapping[str, Any] | None = None,
-        compute: DType | None = None,
+        self, builder: Builder, device: str, training: bool = False, attrs: Mapping[str, Any] | None = None,
+        policy: Policy | None = None, declared: Mapping[str, DType] | None = None, copies: bool = False,
     ) -> None:  # fmt: skip
-        self.builder, self.device, self.training, self.policy = builder, device, training, policy or {}
-        self.compute = compute
-        super().__init__()
+        self.builder, self.device, self.training, self.attrs = builder, device, training, attrs or {}
+        super().__init__(policy or PRESETS["f32"], declared or {}, copies)
         builder.emitter = self
 
     def here(self) -> str:
@@ -252,7 +255,7 @@ class GraphEmitter(Declarations):
             if decl.type is Valid and values[n] is None:
                 values[n] = self.valid
         given = self._with_constants(schema, values)
-        named = {**{a.name: self.policy[a.name] for a in schema.attrs if a.name in self.policy}, **named}
+        named = {**{a.name: self.attrs[a.name] for a in schema.attrs if a.name in self.attrs}, **named}
         attrs = schema.normalized([None if v is None else v.spec for v in given], named)
         pack = schema.pack(attrs)
         specs = schema.infer(given, pack, self.device)

@@ -12,6 +12,8 @@ import numpy as np
 from ...errors import VerifyError
 from ...ir import Check, Initializer, Role, Value
 from ...types import DType, TensorSpec, f32, i64
+from .narrowing import Narrowing
+from .policy import Policy
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,14 @@ class Constant:
         return np.full(shape, self.value)
 
 
-class Declarations:
+class Declarations(Narrowing):
     """The part of an emitter that names things. A name is that of the layers it is declared in, and its own: `0.inner.weight`."""
 
     builder: Any  # the Builder that it emits into
     device: str
-    compute: (
-        DType | None
-    )  # what params and inputs of f32 are converted to where they are used; None: they stay as they are
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy, declared: Mapping[str, DType], copies: bool) -> None:
+        super().__init__(policy, declared, copies)
         self._draws = 0
         self._scope: tuple[str, ...] = ()
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
@@ -73,7 +73,7 @@ class Declarations:
         _, scope = known or (layer, (*self._scope, name) if name else self._scope)
         self.builder.layers[id(layer)] = layer, scope
         with self._within(scope, line, again=known is not None, owner=layer):
-            y = layer.emit(self, *values, **named)
+            y = self._emit(layer, scope, values, named)
             for result in y if isinstance(y, tuple) and y else (y,):
                 self._check_owned(result, f"{type(layer).__name__}.emit's result")
         return y
@@ -97,12 +97,13 @@ class Declarations:
 
         use  what it is for: "weight", "bias", "norm", "embedding", or a word of one's own; groups of an optimizer may name it
         """
-        full, spec = self._name(name), TensorSpec(shape, self._stored(DType.of(dtype)), self.device)
+        full, dtype = self._name(name), DType.of(dtype)
+        spec = TensorSpec(shape, self._kept(full, dtype), self.device)
         known = self.builder.find(full) if self._again else None
         if known is None:
-            return self.computed(self.builder.value(full, spec, Role.param, init, use=use))
+            return self._used(self.builder.value(full, spec, Role.param, init, use=use), dtype)
         self._check_shared(known, spec, "a shared layer has one", "add a layer of its own there")
-        return self.computed(known)
+        return self._used(known, dtype)
 
     def param_of(self, layer: Any, name: str, shape: tuple[int, ...], dtype: Any = f32) -> Value:
         """A param that another layer has declared, of this type: tied weights. Their gradients add up."""
@@ -116,19 +117,9 @@ class Declarations:
         known = self.builder.find(full)
         if known is None or known.role is not Role.param:
             raise VerifyError(f"{layer!r} has no param called {name!r}", got=full, where=self.builder.here())
-        spec = TensorSpec(shape, self._stored(DType.of(dtype)), self.device)
+        spec = TensorSpec(shape, self._kept(full, DType.of(dtype)), self.device)
         self._check_shared(known, spec, "a weight is tied to", "tied weights have one shape and element type")
-        return self.computed(known)
-
-    def _stored(self, dtype: DType) -> DType:
-        """The type that a param is kept in: where a layer asks for the policy's type, f32."""
-        return f32 if dtype is self.compute else dtype
-
-    def computed(self, value: Value) -> Value:
-        """A value of f32 in the type that the policy computes in."""
-        if self.compute is None or value.dtype is not f32:
-            return value
-        return self.once(("computed", value.vid), lambda: self.op("convert", value, dtype=self.compute))
+        return self._used(known, DType.of(dtype))
 
     def _check_shared(self, known: Value, spec: TensorSpec, what: str, hint: str) -> None:
         if known.spec != spec:
@@ -200,8 +191,6 @@ class Declarations:
     # --- what the emitter has ---------------------------------------------------------------------------------------
 
     if TYPE_CHECKING:
-
-        def op(self, kind: str, *operands: Value | float | None, **named: Any) -> Any: ...
 
         def _number(self, value: Any, dtype: DType, what: str) -> float: ...
 

@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ... import near
-from ...errors import VerifyError
+from ...errors import TypeInferenceError, VerifyError
 from ...ir import Graph, Role, Value
-from ...types import DType, Precision, TensorSpec, f32, i32
-from .autodiff import gradients
+from ...types import DType, Precision, TensorSpec
 from .builder import Builder, GraphEmitter
+from .policy import Policy, policy_of
+from .step import OptimizerLike, accumulated, keep_if_valid, optimizer_step, scaled_gradients, unscaled
 
 MODES = ("infer", "grad", "train")
-COMPUTE: dict[str, DType | None] = {"f32": None, "bf16": DType.bf16}  # policies, and what they compute in
-ACCUMULATED = "optimizer.accumulated"  # how many runs are in the sums of gradients
 
 
 class ModelLike(Protocol):
@@ -47,19 +46,13 @@ class LossLike(Protocol):
     def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value: ...
 
 
-class OptimizerLike(Protocol):
-    """An optimizer: emits one step for all parameters, with `ctx.update` for everything that changes."""
-
-    def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None: ...
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What to compile: everything but the sizes of named dimensions.
 
     accumulate  the optimizer steps when the gradients of so many runs are there, by their mean
     precision   of products of f32, where an op is not told its own
-    compute     the name of the type that params and inputs of f32 are converted to where the model uses them; "f32": none
+    policy      the element type of each role, or the name of a preset
     """
 
     model: ModelLike
@@ -68,7 +61,7 @@ class Recipe:
     optimizer: OptimizerLike | None = None
     accumulate: int = 1
     precision: Precision | str = Precision.exact
-    compute: str = "f32"
+    policy: Policy | str = "f32"
 
     def __post_init__(self) -> None:
         _check_part(
@@ -105,22 +98,34 @@ class Recipe:
             raise VerifyError(
                 f"precision {self.precision!r} is unknown", expected=", ".join(Precision.__members__)
             )
-        if self.compute not in COMPUTE:
-            raise VerifyError(
-                f"policy {self.compute!r} is unknown", expected=", ".join(COMPUTE),
-                hint="f16 needs a scale of the loss, which is not there yet: 'bf16' has the range of f32"
-                if self.compute == "f16"
-                else "parameters stay in f32; policy says what the model computes in",
-            )  # fmt: skip
+        object.__setattr__(self, "policy", policy_of(self.policy))
 
     @property
-    def policy(self) -> Mapping[str, Any]:
+    def attrs(self) -> Mapping[str, Any]:
         """Attributes of the ops that have them."""
         chosen = self.precision
         return {"precision": int(Precision[chosen] if isinstance(chosen, str) else chosen)}
 
+    @property
+    def types(self) -> Policy:
+        assert isinstance(self.policy, Policy)
+        return self.policy
+
     def emitter(self, builder: Builder, device: str, training: bool) -> GraphEmitter:
-        return GraphEmitter(builder, device, training, self.policy, COMPUTE[self.compute])
+        """A `ctx` that follows the policy, and keeps params in the types that the model declares without one."""
+        declared: Mapping[str, DType] = {} if self.types.narrow is None else self._declared(device, training)
+        return GraphEmitter(
+            builder, device, training, self.attrs, self.types, declared, copies=self.mode == "train"
+        )
+
+    def _declared(self, device: str, training: bool) -> dict[str, DType]:
+        plain = Builder()
+        ctx = GraphEmitter(plain, device, training, self.attrs)
+        try:
+            self.model.emit(ctx, _inputs(self, ctx, self.model.sizes))
+        except TypeInferenceError:  # it has no types without a policy
+            return {}
+        return {param.name: param.dtype for param in plain.graph.externals(Role.param)}
 
 
 def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hint: str) -> None:
@@ -147,24 +152,26 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     ctx = recipe.emitter(builder, device, recipe.mode != "infer")
     inputs = _inputs(recipe, ctx, sizes)
     output = recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
+    output = ctx.exact(output)
     if getattr(recipe.loss, "returns_output", True):  # else the loss looks for the layer that makes it
-        output = _widened(ctx, output)
+        output = ctx.widened(output)
     params = builder.graph.externals(Role.param)
+    stepped = set[int]()
     if recipe.loss is not None:
         specs = recipe.loss.targets(replace(output.spec))
         targets = {name: _target(ctx, inputs, name, spec) for name, spec in specs.items()}
         loss = recipe.loss.emit(ctx, output, targets)
         shown = {"loss": _own(ctx, loss)}  # before any parameter is written in place
         if recipe.mode == "infer" or getattr(recipe.loss, "returns_output", True):
-            shown["output"] = _own(ctx, _widened(ctx, output))
+            shown["output"] = _own(ctx, ctx.widened(output))
         if recipe.mode != "infer":
-            _backward(recipe, ctx, loss, params, phase)
+            stepped = _backward(recipe, ctx, loss, params, phase)
     else:
         shown = {"output": _own(ctx, output)}
     for name, value in shown.items():
         _return(builder, ctx, name, value)
     ctx.advance()
-    _keep_if_valid(ctx)
+    keep_if_valid(ctx, set(builder.graph.updates) - stepped)
     return builder.graph
 
 
@@ -195,58 +202,23 @@ def _target(ctx: GraphEmitter, inputs: Mapping[str, Value], name: str, spec: Ten
     return known
 
 
-def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str) -> None:
+def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str) -> set[int]:
+    """Emits what is behind the loss; the vids of what the optimizer has updated."""
     if not params:
         raise VerifyError(
             "the model has no parameters to differentiate", hint="add a layer with weights: nn.Linear(...)"
         )
-    grads = gradients(ctx, loss, params)
+    grads, summed = scaled_gradients(ctx, loss, params), recipe.accumulate > 1
     if recipe.mode == "grad":
-        for param, grad in zip(params, grads):
+        for param, grad in zip(params, unscaled(ctx, grads)):
             _return(ctx.builder, ctx, f"grad.{param.name}", grad)
-        return
-    if recipe.accumulate > 1:
-        grads = _accumulate(ctx, params, grads, phase)
-    if phase == "step":
-        assert recipe.optimizer is not None
-        recipe.optimizer.emit(ctx, params, grads)
-
-
-def _accumulate(ctx: GraphEmitter, params: list[Value], grads: list[Value], phase: str) -> list[Value]:
-    """Between steps the sums grow; at a step the mean of what is in them, and of this run, goes to the optimizer, and they start
-    at zero again. How many runs they have stands beside them: programs of one model share both."""
-    count = ctx.state(ACCUMULATED, (), 0, i32)
-    means = []
-    for param, grad in zip(params, grads):
-        total = ctx.state(f"{param.name}.grad_sum", param.shape, 0.0)
-        if phase == "step":
-            mean, rest = ctx.mean_gradient(total, grad, count)
-            means.append(mean)
-        else:
-            rest = ctx.add_gradient(total, grad)
-        ctx.update(total, rest)
-    ctx.update(count, ctx.restart(count) if phase == "step" else ctx.increment(count))
-    return means
-
-
-def _keep_if_valid(ctx: GraphEmitter) -> None:
-    """What layers and optimizers of others' change without asking whether the run is valid stays as it is if it is not.
-
-    Not what an op of theirs writes in place: that is done when it runs.
-    """
-    graph = ctx.builder.graph
-    for old, new in list(graph.updates.items()) if ctx.builder.valid is not None else ():
-        op = graph.values[new].producer
-        if graph.values[old].role is Role.fault or (
-            op is not None and "must" in str(op.constraints.get("alias"))
-        ):
-            continue
-        graph.updates[old] = ctx.select(ctx.valid, graph.values[new], graph.values[old]).vid
-
-
-def _widened(ctx: GraphEmitter, value: Value) -> Value:
-    """What a policy narrowed, in f32 again: what a loss or a caller sees of the model."""
-    return ctx.convert(value, dtype=f32) if value.dtype is ctx.compute else value
+        return set()
+    if summed:
+        grads = accumulated(ctx, params, unscaled(ctx, grads), phase)
+    if phase != "step":
+        return set()
+    assert recipe.optimizer is not None
+    return optimizer_step(ctx, recipe.optimizer, params, grads, scaled=not summed)
 
 
 def _own(ctx: GraphEmitter, value: Value) -> Value:

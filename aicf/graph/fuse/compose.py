@@ -294,16 +294,19 @@ def _in_no_order(spec: RegionSpec) -> bool:
 
 
 def _race(spec: RegionSpec, storage: Mapping[int, int]) -> Conflict | None:
-    """Ops side by side run in no order: what one writes in place, no other reads."""
+    """Parts side by side run in no order: what one writes in place, no other reads."""
+    parts = parts_of(spec)
+    assert not isinstance(parts, Reject)
+    own = {n: number for number, part in enumerate(parts) for n in part}
     writer = {
-        storage.get(op.inputs[operand], op.inputs[operand]): n
+        storage.get(op.inputs[operand], op.inputs[operand]): own[n]
         for n, op in enumerate(spec.ops)
         for operand, how in schema_of(op.kind).alias.values()
         if how == "must"
     }
     for n, op in enumerate(spec.ops):
         for t in op.inputs:
-            if writer.get(storage.get(t, t), n) != n:
+            if writer.get(storage.get(t, t), own[n]) != own[n]:
                 return Conflict(
                     "effects", f"a write of %{t} in place", f"a read of %{t} side by side", "barrier"
                 )

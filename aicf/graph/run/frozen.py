@@ -77,7 +77,7 @@ class FrozenPlan:
         self, executor: Executor, plan: ExecPlan, found: Mapping[str, Foreign], variables: Mapping[str, Tensor],
         policy: ReplayPolicy,
     ) -> None:  # fmt: skip
-        self.runtime, self.policy = executor.runtime, policy
+        self.runtime, self.plan, self.policy = executor.runtime, plan, policy
         self.bound = executor.bind(plan, found, variables, copied=policy.copy_roles)
         tensors = self.bound.tensors
         copied = plan.externals(*policy.copy_roles) if policy.copy_roles else []

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...device.spec import DeviceSpec
-from ...ir import EXTERNAL, Graph, LoweredOp, Role
+from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
 from ...lazy import lazy
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
@@ -62,6 +62,16 @@ class ExecPlan:
     def alias(self) -> dict[int, int]:
         """out vid -> in vid whose storage it shares."""
         return {s.vid: s.alias_of for s in self.slots.values() if s.alias_of is not None}
+
+    @lazy
+    def written(self) -> frozenset[str]:
+        """Names of the params and states that a run updates."""
+        return frozenset(self.slots[vid].name for vid in self.updates)
+
+    @lazy
+    def bound(self) -> frozenset[str]:
+        """Names of the params and states that it has."""
+        return frozenset(slot.name for slot in self.externals(*KEPT))
 
     def externals(self, *roles: Role) -> list[Slot]:
         wanted = frozenset(roles) or EXTERNAL

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -23,7 +23,8 @@ from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
 from ...training import History, fit
 from ...whole import Uninterrupted
-from ..emit.trace import ACCUMULATED, Recipe, declared_names, trace
+from ..emit.step import ACCUMULATED
+from ..emit.trace import Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
 from .executor import Executor
@@ -129,7 +130,7 @@ class Program(Immovable):
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
             compiled, found = self._checked(self._adopt(feed))
-            with self._whole_step(), self.runtime.ordered(found.values()):
+            with self._whole_step(compiled.plan), self.runtime.ordered(found.values()):
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
                 self._ran, self.notes = bound.run(), bound.notes
                 self._count()
@@ -140,14 +141,19 @@ class Program(Immovable):
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
             frozen, found = self._frozen_for(feed)
-            with self._whole_step(), self.runtime.ordered(found.values()):
+            with self._whole_step(frozen.plan), self.runtime.ordered(found.values()):
                 results, self._ran = frozen.replay(found, self.variables, config.check_enabled("nan"))
                 self._count()
             return _told(results, frozen.bound.faults)
 
-    def _whole_step(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _whole_step(self, plan: ExecPlan) -> Iterator[None]:
         """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
-        return Uninterrupted() if self.mode == "train" else nullcontext()
+        if self.mode != "train":
+            yield
+            return
+        with Uninterrupted(), self.variables.up_to_date(plan):
+            yield
 
     __call__ = replay
 

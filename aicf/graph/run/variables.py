@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 from ...device.faults import times_told
 from ...device.interop import adopt, conversion
 from ...device.tensor import Runtime, Tensor
+from ...dispatch import op_call
 from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Initializer, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
 from ...whole import Uninterrupted, shared_lock
-from ..emit.trace import ACCUMULATED
+from ..emit.step import ACCUMULATED
+from .copies import Copies
+from .plan import ExecPlan
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Variable:
 
     tensor: Tensor
     role: Role
-    constant: bool  # or a record of faults: in no state dict
+    constant: bool  # or a record of faults, or a copy: in no state dict
     meta: str  # short name of a meta-parameter
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
@@ -50,6 +54,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self.runtime, self.seed, self.initial = runtime, seed, initial or {}
         self.shared: Variables = self if shared is None else shared
         self._own: dict[str, Variable] = {}
+        self.copies = Copies()  # of the shared ones
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
         self.lock: Any = shared_lock() if shared is None else shared.lock
@@ -75,6 +80,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 )
         for held, name, variable in made:
             held[name] = variable
+        self.shared.copies.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
 
     def _made(self, value: Value) -> Variable:
         init = self.shared.initial.get(value.name, value.init)
@@ -88,7 +94,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 got=start.shape,
             )
         tensor = self.runtime.upload(_converted(start, value), value.spec)
-        hidden = value.constant or value.role is Role.fault
+        hidden = value.constant or value.role is Role.fault or bool(value.copy_of)
         return Variable(tensor, value.role, hidden, value.meta, value.check)
 
     def _variable(self, name: str) -> Variable:
@@ -152,8 +158,22 @@ class Variables(Immovable, Mapping[str, Tensor]):
         """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written."""
         with self.lock, Uninterrupted():
             self.accumulated = -1
+            self.shared.copies.outdate(ready)
             for name, array in ready.items():
                 self.runtime.write(self[name], array)
+
+    @contextmanager
+    def up_to_date(self, plan: ExecPlan) -> Iterator[None]:
+        """Around a run of a plan: copies of params that it reads are those of now, and those that it leaves behind are known."""
+        copies = self.shared.copies
+        try:
+            for copy, param in copies.outdated(plan):
+                op_call("convert", [self[param]], [self[copy]], {"dtype": self[copy].dtype})
+            yield
+        except BaseException:
+            copies.outdate(copies.params)
+            raise
+        copies.ran(plan)
 
     def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
