@@ -190,6 +190,27 @@ def row_major(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+def reshaped_strides(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
+    """Strides of the same elements, in row-major order, in another shape; None where no strides say that."""
+    if numel(shape) == 0:
+        return row_major(new)
+    left = [(d, s) for d, s in zip(shape, stride) if d != 1][
+        ::-1
+    ]  # axes that are still to be split or merged
+    made: list[int] = []
+    for d in new:
+        while left and left[-1][0] % d:
+            size, step = left.pop()
+            if not left or step != left[-1][0] * left[-1][1]:
+                return None
+            left[-1] = size * left[-1][0], left[-1][1]
+        size, step = left[-1] if left else (1, 1)
+        made.append(step * (size // d))
+        if d != 1:
+            left[-1:] = [(size // d, step)] if size > d else []
+    return tuple(made)
+
+
 class _Sized:
     """What follows from a shape and an element type."""
 

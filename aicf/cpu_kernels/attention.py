@@ -179,7 +179,7 @@ def _call(region, run: Callable[..., None]) -> HostCall:
     return HostCall(call)
 
 
-@variant("attention", id="cpu.attention_blas.v1")
+@variant("attention", id="cpu.attention_blas.v1", strided=True)
 class AttentionBlas:
     """Two products for each block of queries, and a softmax of all their scores in between, in f32.
 
@@ -255,7 +255,7 @@ def _attend_one(sizes, attrs, q, k, v, mask, out, lse):
             lse.write(most + np.log(sums), heads, rows)
 
 
-@variant("attention_grad", id="cpu.attention_grad_blas.v1")
+@variant("attention_grad", id="cpu.attention_grad_blas.v1", strided=True)
 class AttentionGradBlas:
     """Five products for each block of queries; dk and dv of a head grow by each of its blocks in turn, in f32.
 

@@ -128,10 +128,17 @@ class CudaRuntime(Runtime):
         self.copy(target.ptr, source.ptr, target.spec.nbytes, on)
 
     def download(self, tensor: Tensor) -> np.ndarray:
+        """Strides are not negative."""
         host = np.empty(tensor.shape, tensor.dtype.numpy)
-        if host.nbytes:
-            assert tensor.contiguous, "only dense tensors are downloaded"
+        if host.nbytes and tensor.contiguous:
             self.copy(host.ctypes.data, tensor.ptr, host.nbytes)
+        elif host.nbytes:  # all from the first element to the last, of which some are no elements
+            last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride))
+            whole = np.empty(last + 1, host.dtype)
+            self.copy(whole.ctypes.data, tensor.ptr, whole.nbytes)
+            self.sync()
+            steps = tuple(step * host.itemsize for step in tensor.stride)
+            host[...] = np.lib.stride_tricks.as_strided(whole, tensor.shape, steps)
         self.sync()
         return host
 

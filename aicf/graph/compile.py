@@ -24,6 +24,7 @@ from .emit.policy import Policy
 from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
 from .fuse.schedule import schedule
+from .fuse.strided import find_views, is_strided
 from .run.explain import Explanation, explain
 from .run.frozen import ReplayPolicy
 from .run.plan import make_plan
@@ -52,7 +53,7 @@ def compile_graph(
     verify(graph)
     if variables is not None:
         variables.declare(graph)
-    lowered = schedule(lower(graph), graph)
+    lowered = schedule(find_views(lower(graph), graph, selector), graph)
     regions = form_regions(lowered, graph, selector, _checked_beam(beam))
     plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
     return CompiledPlan(plan, tuple(regions))
@@ -200,7 +201,8 @@ def _asking(
                 plan += [r.selection for r, step in zip(made.regions, made.plan.steps) if step.kernel_id]
         for region in again:
             selector.ask(region)
-        return Question(tuple(plan), tuple(selector.asked))
+        measurable = [[s for s in asked if not is_strided(s.region)] for asked in (plan, selector.asked)]
+        return Question(*map(tuple, measurable))
 
     return ask
 

@@ -1,6 +1,19 @@
 """The intermediate representation: pure data. See `graph.py`; `operators.py` has what `x + y` on Values emits."""
 
-from .graph import EXTERNAL, FED, KEPT, Check, Emitter, Graph, Initializer, LoweredOp, Op, Role, Value
+from .graph import (
+    EXTERNAL,
+    FED,
+    KEPT,
+    Check,
+    Emitter,
+    Graph,
+    Initializer,
+    LoweredOp,
+    Op,
+    Role,
+    StridedView,
+    Value,
+)
 
 __all__ = [
     "EXTERNAL",
@@ -13,5 +26,6 @@ __all__ = [
     "LoweredOp",
     "Op",
     "Role",
+    "StridedView",
     "Value",
 ]

@@ -95,7 +95,7 @@ class Op:
     attr_blob: bytes | None = None
     constraints: Mapping[str, Any] = field(
         default_factory=dict
-    )  # "alias": {output position: (input position, how)}; "sync": True after a fence
+    )  # "alias": {output position: (input position, how)}; "sync": True after a fence; "view": True where strides say all
     hints: Mapping[str, Any] = field(default_factory=dict)
     saved: tuple[int, ...] = ()  # values kept for this op's gradient
     where: str = ""
@@ -128,13 +128,24 @@ class LoweredOp:
         return AttrPack.from_blob(self.attr_blob)
 
 
+@dataclass(frozen=True)
+class StridedView:
+    """Where a value lies in the storage of another one: from element `start` of it on, with these strides in elements."""
+
+    base: int  # a vid
+    start: int
+    stride: tuple[int, ...]
+
+
 @dataclass(eq=False)
 class Graph:
-    """Values and ops in emission order, which is a topological order. `updates` maps a state's vid to its new value."""
+    """Values and ops in emission order, which is a topological order. `updates` maps a state's vid to its new value, `views` the vids of
+    values that need no storage of their own to where they lie: see graph/fuse/strided.py."""
 
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     updates: dict[int, int] = field(default_factory=dict)
+    views: dict[int, StridedView] = field(default_factory=dict)
 
     def externals(self, *roles: Role) -> list[Value]:
         wanted = frozenset(roles) or EXTERNAL

@@ -53,6 +53,7 @@ I32 = TypeConstraint("i32", frozenset({DType.i32}), shared=False)  # places and 
 I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random states
 
 VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all
+MOVES = "moves"  # each element of the result is one of an operand's: a plan may run nothing where strides can say so
 ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
 MAP = "map"  # each element of the result is a scalar function of one element of each operand: what can be composed
 MASKED = "masked"  # a map that reads where there may be no element: kernels that can say so (see KernelVariant.masked)

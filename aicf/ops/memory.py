@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import BASIC, DType, Shape, TensorSpec, numel, rounded
 from . import numbers
-from .schema import LINEAR, VIEW, Access, Any_, elementwise, is_integer, op, require
+from .schema import LINEAR, MOVES, VIEW, Access, Any_, elementwise, is_integer, op, require
 
 
 @elementwise("copy", types=Any_, traits=(LINEAR,))
@@ -68,7 +68,7 @@ fill.samples(shape=(), value=-2.5, dtype=DType.f32)
 fill.samples(shape=(0, 3), value=1.0, dtype=DType.f32)
 
 
-@op("reshape", alias={0: (0, "may")}, traits=(VIEW, LINEAR))
+@op("reshape", alias={0: (0, "may")}, traits=(VIEW, LINEAR, MOVES))
 def reshape(x: Any_, *, shape: Shape):
     """The elements of x, in row-major order, in another shape.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import TensorSpec
 from . import numbers
-from .schema import MASKED, Access, Any_, is_integer, op, require
+from .schema import MASKED, MOVES, Access, Any_, is_integer, op, require
 
 
 @op("pad", traits=(MASKED,))
@@ -126,7 +126,7 @@ pad.samples(())
 # --- concatenate ------------------------------------------------------------------------------------------------------
 
 
-@op("concatenate", traits=(MASKED,))
+@op("concatenate", traits=(MASKED, MOVES))
 def concatenate(*xs: Any_, axis: int = 0):
     """Operands one behind the other along an axis. A negative axis counts from the end.
 

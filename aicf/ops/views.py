@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import TensorSpec
-from .schema import LINEAR, Access, Any_, is_integer, op, require
+from .schema import LINEAR, MOVES, Access, Any_, is_integer, op, require
 
 
 def _check_axes(name: str, axes: tuple, rank: int) -> None:
@@ -19,7 +19,7 @@ def _check_axes(name: str, axes: tuple, rank: int) -> None:
     require(len(set(axes)) == len(axes), "C1", f"{name} {axes} names an axis twice")
 
 
-@op("transpose", traits=(LINEAR,))
+@op("transpose", traits=(LINEAR, MOVES))
 def transpose(x: Any_, *, perm: tuple):
     """x with its axes in another order: axis i of the result is axis perm[i] of x.
 
@@ -59,7 +59,7 @@ transpose.samples((0, 3), perm=(1, 0))
 transpose.samples((), perm=())
 
 
-@op("slice", traits=(LINEAR,))
+@op("slice", traits=(LINEAR, MOVES))
 def slice_(x: Any_, *, start: tuple, limit: tuple, step: tuple = ()):
     """The elements of x from start on, up to limit, which is not among them, by step along each axis; a step of () is 1.
 

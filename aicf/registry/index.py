@@ -51,6 +51,7 @@ class KernelIndex:
             if v.alignment > 1:
                 needing[v.alignment].append(i)
         self._masked = self._bits([i for i, v in enumerate(self.variants) if v.masked])
+        self._strided = self._bits([i for i, v in enumerate(self.variants) if v.strided])
         families = defaultdict[Any, list[int]](list)
         for i, v in enumerate(self.variants):
             if v.family is not None:
@@ -112,6 +113,10 @@ class KernelIndex:
     def reading(self, region: RegionSpec) -> Bits:
         """Variants that read as the region's ops do."""
         return self.all if unmasked(region) is None else self._masked
+
+    def takes_strides(self, schema: OpSchema) -> bool:
+        """Whether some kernel of the op is to be asked of operands and results that are views of others."""
+        return bool(self.begins(schema) & self._strided)
 
     def bit(self, variant: KernelVariant) -> Bits:
         return 1 << self._place[variant.id]

@@ -186,6 +186,8 @@ class KernelVariant(Immovable):
     dtypes   element types that tensors of a region may have; unless said, all on the CPU, the BASIC ones elsewhere
     alignment   bytes that every pointer must be aligned to
     masked   whether its loads may have bounds (see program.py (Load)); others are not asked of ops that read so, such as a pad
+    strided  whether plans ask it of operands and results that are views of other tensors (see graph/fuse/strided.py): its `accepts` says
+             which ones, of what strides and of what alignment, and its launches go by those of the region's descriptors
     shared   bytes of shared memory that a block takes
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
@@ -207,6 +209,7 @@ class KernelVariant(Immovable):
     dtypes: frozenset[DType] = frozenset(DType)
     alignment: int = 1
     masked: bool = False
+    strided: bool = False
     workspace: Callable[[RegionSpec, DeviceSpec], int] = field(default=lambda region, device: 0)
     needs: tuple[str, ...] = ()
     shared: int = 0
@@ -292,6 +295,7 @@ def variant(
     dtypes: Iterable[DType] | None = None,
     alignment: int = 1,
     masked: bool = False,
+    strided: bool = False,
     needs: tuple[str, ...] = (),
     shared: int = 0,
     priority: int = 0,
@@ -325,6 +329,7 @@ def variant(
             dtypes=frozenset(dtypes or (DType if id.startswith("cpu.") else BASIC)),
             alignment=alignment,
             masked=masked,
+            strided=strided,
             needs=needs,
             shared=shared,
             priority=priority,

@@ -26,7 +26,7 @@ EMPTY: Attributes = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Conflict:
-    """Why two values of a row have no join. `trigger` is one of conflict, barrier, limit, sync."""
+    """Why two values of a row have no join. `trigger` is one of conflict, barrier, limit, sync, view."""
 
     row: str
     left: str

@@ -13,6 +13,7 @@ from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.graph.emit.passes import lower, optimize, verify
 from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
+from aicf.graph.fuse.strided import find_views
 from aicf.graph.run.plan import ExecPlan, make_plan
 from aicf.ir import Graph, LoweredOp
 from aicf.registry.registry import KernelRegistry
@@ -48,8 +49,9 @@ def planned(
 ) -> tuple[ExecPlan, list[Region], list[LoweredOp]]:
     """A graph through the rest of `compile`."""
     registry, device = registry or aicf.default_registry(), device or aicf.device.spec.preset("cpu")
-    ops = schedule(lower(verify(optimize(graph))), graph)
-    regions = form_regions(ops, graph, Selector(registry, device))
+    selector = Selector(registry, device)
+    ops = schedule(find_views(lower(verify(optimize(graph))), graph, selector), graph)
+    regions = form_regions(ops, graph, selector)
     return make_plan(graph, ops, regions, device, "infer", registry), regions, ops
 
 

@@ -42,9 +42,13 @@ def programs() -> list[tuple[aicf.Program, dict[str, np.ndarray]]]:
     train = aicf.compile(
         net, "train", device="cpu", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.AdamW(clip_norm=1.0)
     )
+    heads = nn.Model({"x": aicf.TensorSpec((2, 3, 4))}).add(nn.MultiHeadAttention(4, 2))
+    strided = aicf.compile(heads, "grad", device="cpu", loss=nn.MeanSquaredError())
+    both = rng.uniform(-0.5, 0.5, (2, 2, 3, 4)).astype(np.float32)
     return [
         (train, {"x": x, "y": np.array([0, 2, 1])}),
         (aicf.compile(model_of(_views), device="cpu"), {"x": x}),
+        (strided, {"x": both[0], "y": both[1]}),
     ]
 
 
@@ -139,7 +143,7 @@ def check(text: str, program: aicf.Program, feed: dict[str, np.ndarray]) -> bool
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_changed_plan_is_refused_or_does_what_it_says(data):
-    program, feed = programs()[data.draw(st.integers(0, 1))]
+    program, feed = programs()[data.draw(st.integers(0, 2))]
     plan = json.loads(program.plan.to_json())
     for _ in range(data.draw(st.integers(1, 3))):
         changed(data.draw, plan)

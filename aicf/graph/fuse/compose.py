@@ -25,6 +25,8 @@ from ...types import numel
 from .nodes import Extension, Node, Open, Shared, Stop
 from .steps import OpSchedule
 
+STRIDED = Stop(Conflict("access", "a kernel", "a view by strides: no kernel", "view"))
+
 
 class Composer:
     """Starts regions and extends them, for one selector."""
@@ -39,6 +41,7 @@ class Composer:
         self._alone: dict[Any, tuple[Candidate | None, int]] = memo.setdefault("alone", {})
         self.endings: dict[tuple[int, str], Any] = {}  # why regions ended, in words
         self._fits: dict[int, int] = {}  # of ops side by side, by where they end: how many a kernel took last
+        self._dense = [self._number(d) for d in schedule.dense]
         self._descs = [self._number(d) for d in schedule.descs]
         self._calls = [self._number(c) for c in zip(schedule.kinds, schedule.attrs)]
 
@@ -72,6 +75,8 @@ class Composer:
     def compose(self, region: Open) -> Open | Stop:
         """The region with what comes next: an op, or as many as stand side by side in it, each behind its own."""
         first = region.last + 1
+        if self.schedule.is_strided(first) or self.schedule.is_strided(region.last):
+            return STRIDED
         ops = range(first, first + region.node.abreast)
         if len(ops) > 1 and self.schedule.follow(range(region.anchor, first), ops):
             return self._extended(region, ops)
@@ -95,6 +100,8 @@ class Composer:
 
     def is_view(self, i: int) -> bool:
         """Whether op i by itself is a name for its operand's memory, as `resolve_aliases` has it."""
+        if self.schedule.is_strided(i):
+            return True
         if VIEW not in schema_of(self.schedule.kinds[i]).traits:
             return False
         (out,) = self.schedule.ops[i].out_vids
@@ -104,7 +111,8 @@ class Composer:
         return self._numbers.setdefault(value, len(self._numbers))
 
     def _step(self, region: Open | None, ops: range) -> Extension:
-        schedule, descs = self.schedule, self._descs
+        schedule = self.schedule
+        descs = self._dense if schedule.is_strided(ops[0]) else self._descs
         index, homes = (dict(region.index), dict(region.homes)) if region else ({}, {})
         storage, read, new = schedule.storage, schedule.last_read, []
         ends, same = [], []
@@ -134,7 +142,7 @@ class Composer:
     def _spec(self, before: Node | None, step: Extension) -> RegionSpec:
         kind, attrs = self.schedule.kinds[step.ops[0]], self.schedule.attrs[step.ops[0]]
         ops = tuple([RegionOp(kind, attrs, ins, outs) for ins, outs in step.ends])
-        tensors = tuple([self.schedule.descs[v] for v in step.new])
+        tensors = tuple([self.schedule.desc(v, step.ops[0]) for v in step.new])
         if before is not None:
             return before.spec.grown(ops, tensors, step.leaving)
         inputs = tuple(dict.fromkeys([t for ins, _ in step.ends for t in ins if t >= 0]))

@@ -32,7 +32,7 @@ NEAR = 0.05  # cap on the tolerance, as a fraction of the unfused time: greater 
 class Ended:
     """Why a region ended: the trigger, the row and its two values if it was one, and the same as a sentence for people."""
 
-    trigger: str  # end | conflict | candidates | barrier | limit | sync | cost | beam
+    trigger: str  # end | conflict | candidates | barrier | limit | sync | view | cost | beam
     detail: str = ""
     sentence: str = field(default="it is the last one", compare=False)
     row: str = ""
@@ -270,6 +270,10 @@ def _told(kind: str, stop: Stop) -> Ended:
     if c.trigger == "limit":
         most = f"a region has at most {c.right.removeprefix('the limit of ')} steps"
         return Ended("limit", most, most, c.row, c.left, c.right)
+    if c.trigger == "view":
+        return Ended(
+            "view", f"{kind}: {c.right}", f"the next op, {kind}, is {c.right}", c.row, c.left, c.right
+        )
     return Ended(
         c.trigger, f"{kind}: {c}", f"the next op, {kind}, conflicts in {c.row}: {c.left} meets {c.right}", c.row, c.left, c.right
     )  # fmt: skip

@@ -55,7 +55,7 @@ class _Fact:
     """What the order asks of an op. Storage: of a value, the first value that lives there."""
 
     op: LoweredOp
-    core: str  # as in its schema: "map", or what it needs a kernel for
+    core: str  # as in its schema: "map", or what it needs a kernel for; "view" of one that needs none
     shape: tuple[int, ...]  # of its first result
     within: tuple[int, ...]  # the same; of a view, of its operand
     source: int  # elements of its first operand
@@ -94,7 +94,7 @@ def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact
         facts.append(
             _Fact(
                 op,
-                schema_of(op.kind).core,
+                "view" if op.constraints.get("view") else schema_of(op.kind).core,
                 shape,
                 graph.values[reads[0]].shape if VIEW in schema_of(op.kind).traits else shape,
                 graph.values[reads[0]].spec.numel if reads else 0,

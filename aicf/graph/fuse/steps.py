@@ -15,6 +15,7 @@ from typing import Any
 from ...ir import Graph, LoweredOp, Role
 from ...ops.schema import VIEW, schema_of
 from ...types import AttrPack, OpKind, TensorDesc, TensorSpec
+from .strided import desc_of
 
 
 @dataclass
@@ -25,6 +26,7 @@ class OpSchedule:
     kinds: list[OpKind] = field(default_factory=list)
     attrs: list[AttrPack] = field(default_factory=list)
     descs: list[TensorDesc] = field(default_factory=list)  # by vid
+    dense: list[TensorDesc] = field(default_factory=list)  # the same, without regard to where values lie
     last_read: dict[int, int] = field(default_factory=dict)
     storage: dict[int, int] = field(
         default_factory=dict
@@ -56,9 +58,20 @@ class OpSchedule:
         for value in graph.values:
             if value.spec not in dense:
                 dense[value.spec] = TensorDesc.dense(value.spec)
-            schedule.descs.append(dense[value.spec])
+            schedule.dense.append(dense[value.spec])
+        schedule.descs = list(schedule.dense)
+        for vid, view in graph.views.items():
+            schedule.descs[vid] = desc_of(graph.values[vid], view)
         schedule.beside = _ends_beside(schedule)
         return schedule
+
+    def is_strided(self, i: int) -> bool:
+        """Whether op i is nothing but strides of its operand or result, which kernels take."""
+        return bool(self.ops[i].constraints.get("view"))
+
+    def desc(self, vid: int, i: int) -> TensorDesc:
+        """Of a value, as op i finds it."""
+        return (self.dense if self.is_strided(i) else self.descs)[vid]
 
     def follow(self, before: range, ops: range) -> bool:
         """Whether each of these ops goes on with one of as many before them, in order, and with nothing of the others'."""

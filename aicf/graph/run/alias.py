@@ -2,7 +2,7 @@
 
 must   an optimizer step writes its parameter in place: no later step may read the old value
 may    the result of elementwise work takes over an operand that nobody needs any more
-view   a reshape of a dense tensor is the same bytes: no kernel runs
+view   a reshape of a dense tensor is the same bytes, and so is what `find_views` found: no kernel runs
 
 A kernel may write over an operand of which it reads each element only where it writes it: see `why_not_in_place`.
 """
@@ -31,6 +31,9 @@ def resolve_aliases(
     """(out vid -> root vid, indices of regions that are views, notes in words). Roots are never aliases themselves."""
     resolver = _Resolver(graph, regions)
     for i, region in enumerate(regions):
+        resolver.strided(i, ops[region.anchor])
+        if i in resolver.views:
+            continue
         for op in ops[region.anchor : region.last + 1]:
             resolver.declared(i, op)
         if region.anchor != region.last:
@@ -51,6 +54,7 @@ class _Storage:
 class _Resolver:
     def __init__(self, graph: Graph, regions: Sequence[Region]) -> None:
         self.values, self.updates, self.regions = graph.values, graph.updates, regions
+        self.strides = graph.views
         self.kept = set(graph.updates.values())  # copied into their state after the last step
         self.last_read = {vid: i for i, region in enumerate(regions) for vid in region.in_vids}
         self.last_read.update(dict.fromkeys(self.kept, len(regions)))
@@ -59,6 +63,15 @@ class _Resolver:
         self.storages: dict[int, _Storage] = {}
         self.views: set[int] = set()
         self.notes: list[str] = []
+
+    def strided(self, i: int, first: LoweredOp) -> None:
+        """Results that lie in the storage of others by strides, whether the region is no kernel or one that writes them."""
+        if first.constraints.get("view"):
+            self.views.add(i)
+        for out in self.regions[i].out_vids:
+            if (view := self.strides.get(out)) is not None:
+                how = "a view" if i in self.views else "written by strides"
+                self._share(i, out, self.root.get(view.base, view.base), how)
 
     def declared(self, i: int, op: LoweredOp) -> None:
         """What the op's schema says of its results. What may not be written is refused even if fusion leaves no write."""

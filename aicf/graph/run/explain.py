@@ -107,7 +107,9 @@ class Explanation(Immovable, JupyterMixin):
     def _body(self, n: int) -> RenderableType:
         region = self.regions[n]
         if not self.plan.steps[n].kernel_id:
-            return Group(self._operands(region), Text("  a view: nothing runs", style="dim"))
+            slots = [self.plan.slots[v] for v in (*region.in_vids, *region.out_vids)]
+            lies = [f"; %{s.vid} is %{s.alias_of}{s.strided}" for s in slots if s.strided]
+            return Group(self._operands(region), Text("  a view: nothing runs" + "".join(lies), style="dim"))
         lines = selection_lines(region.selection, self.everything, region.ended.sentence, self._grew(region))
         return Group(self._operands(region), lines)
 

@@ -13,7 +13,7 @@ from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
 from ...lazy import lazy
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
-from ...types import TensorDesc, TensorSpec
+from ...types import Shape, TensorDesc, TensorSpec
 from ..fuse import Region
 from .alias import resolve_aliases
 from .memory import place
@@ -23,7 +23,8 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a value lives: bound (externals), in the arena at `offset` (tmp), its own (output), or as `alias_of`."""
+    """Where a value lives: bound (externals), in the arena at `offset` (tmp), its own (output), or as `alias_of`: all of that, or by
+    strides from element `start` of it on."""
 
     vid: int
     name: str
@@ -32,6 +33,13 @@ class Slot:
     offset: int | None = None
     alias_of: int | None = None
     alignment: int = 0  # of externals: what selection assumed; binding checks it
+    start: int = 0
+    stride: Shape | None = None  # in elements; None is row-major
+
+    @property
+    def strided(self) -> str:
+        """How it lies in what it is an alias of; "" if it is all of that."""
+        return "" if self.stride is None else f" from {self.start}, strides {self.stride}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class ExecPlan:
         ]
         for slot in self.slots.values():
             place = (
-                f"is %{slot.alias_of}"
+                f"is %{slot.alias_of}{slot.strided}"
                 if slot.alias_of is not None
                 else (
                     f"arena+{slot.offset}"
@@ -131,6 +139,7 @@ class ExecPlan:
                     "offset": s.offset,
                     "alias_of": s.alias_of,
                     "alignment": s.alignment,
+                    **({} if s.stride is None else {"start": s.start, "stride": list(s.stride)}),
                 }
                 for s in self.slots.values()
             ],
@@ -192,6 +201,7 @@ def make_plan(
             offsets.get(v.vid),
             aliases.get(v.vid),
             max(assumed, v.dtype.itemsize) if v.role in EXTERNAL else 0,
+            *((view.start, view.stride) if (view := graph.views.get(v.vid)) else ()),
         )
         for v in graph.values
         if v.vid in used

@@ -14,10 +14,11 @@ from typing import Any
 from ...device.tensor import ALIGNMENT
 from ...errors import VerifyError
 from ...files import COUNT, TEXT, WHOLE, Bad, list_of, must, parse_json, record, shown
-from ...ir import EXTERNAL, KEPT, Role
-from ...ops.schema import VIEW, schema_of
+from ...ir import EXTERNAL, KEPT, Role, StridedView
+from ...ops.schema import MOVES, VIEW, schema_of
 from ...rows.region_file import DTYPE, REGION, SIZES, region_of
-from ...types import DType, TensorSpec
+from ...types import DType, TensorSpec, pointer_alignment, row_major
+from ..fuse.strided import read_through, written_through
 from .alias import why_not_in_place
 from .plan import PLAN_VERSION, ExecPlan, Slot, Step
 
@@ -35,9 +36,11 @@ _PLAN = record(
     device=TEXT,
     slots=list_of(
         record(
+            ("start", "stride"),
             vid=WHOLE, name=TEXT, shape=SIZES, dtype=DTYPE, role=must("one of " + ", ".join(_ROLES), lambda v: v in _ROLES),
             offset=_maybe(WHOLE), alias_of=_maybe(WHOLE),
             alignment=must("0, or a power of two up to 256", lambda v: type(v) is int and v in (0, *(2**n for n in range(9)))),
+            start=WHOLE, stride=SIZES,
         )
     ),
     steps=list_of(
@@ -86,7 +89,8 @@ def _plan_of(data: Mapping[str, Any]) -> ExecPlan:
         if s["vid"] in slots:
             raise Bad(f"slots[{n}].vid", "each slot once", s["vid"])
         spec = TensorSpec(tuple(s["shape"]), DType[s["dtype"]], kind)
-        place = s["offset"], s["alias_of"], s["alignment"]
+        strides = (s["start"], tuple(s["stride"])) if "start" in s and "stride" in s else ()
+        place = s["offset"], s["alias_of"], s["alignment"], *strides
         slots[s["vid"]] = Slot(s["vid"], s["name"], spec, Role(s["role"]), *place)
     steps = [
         Step(s["anchor"], s["last"], region_of(s["region"], f"steps[{n}].region"), s["kernel"], tuple(s["in"]), tuple(s["out"]))
@@ -107,6 +111,9 @@ class _Check:
         self.there = {s.vid for s in plan.externals()}  # values that have been made and not written over
         self.made = set(self.there)
         self.holds: dict[int, list[int]] = {}  # owner of storage -> values that were put there
+        self.unconfirmed: set[int] = set()  # written by strides, until the op comes whose operands lie so
+        self.parts: set[int] = set()  # views of those
+        self.through: dict[int, tuple[int, ...]] = {}  # of these, those that would fill them
 
     def run(self) -> None:
         self._slots()
@@ -148,8 +155,12 @@ class _Check:
                 owner = self.slots.get(slot.alias_of)
                 if owner is None or owner.alias_of is not None:
                     raise Bad(f"{at}.alias_of", "a slot that has storage of its own", slot.alias_of)
-                if (owner.spec.dtype, owner.spec.numel) != (slot.spec.dtype, slot.spec.numel):
+                if slot.stride is not None:
+                    _within(at, slot, owner)
+                elif (owner.spec.dtype, owner.spec.numel) != (slot.spec.dtype, slot.spec.numel):
                     raise Bad(f"{at}.alias_of", f"storage of {slot.spec}", str(owner.spec))
+            elif slot.stride is not None:
+                raise Bad(f"{at}.stride", "an alias", str(slot.spec))
         if end != self.plan.arena_bytes:
             raise Bad("arena_bytes", f"{end}, where the last of the slots ends", self.plan.arena_bytes)
 
@@ -178,16 +189,24 @@ class _Check:
                 if vid not in self.slots:
                     raise Bad(at, "slots that there are", vid)
                 slot, owner, desc = self.slots[vid], self.slots[self.root(vid)], region.tensors[i]
-                if TensorSpec(desc.shape, desc.dtype, desc.device) != slot.spec or not desc.contiguous:
+                strided = (
+                    slot.stride is not None and step.kernel_id
+                )  # views that are no kernels are told as copies
+                lies = desc.stride == slot.stride if strided else desc.contiguous
+                if TensorSpec(desc.shape, desc.dtype, desc.device) != slot.spec or not lies:
                     raise Bad(
                         at,
-                        f"%{vid}: {slot.spec} of {slot.spec.device}, row-major",
+                        f"%{vid}: {slot.spec} of {slot.spec.device}, {slot.strided or 'row-major'}",
                         f"{desc} of {desc.device}",
                     )
-                if desc.device == "cuda" and desc.alignment > (
-                    owner.alignment if owner.role in EXTERNAL else ALIGNMENT
-                ):
-                    raise Bad(at, f"%{vid} aligned to {owner.alignment} bytes", desc.alignment)
+                aligned = owner.alignment if owner.role in EXTERNAL else ALIGNMENT
+                aligned = (
+                    aligned
+                    if not strided
+                    else min(aligned, pointer_alignment(slot.start * slot.spec.dtype.itemsize))
+                )
+                if desc.device == "cuda" and desc.alignment > aligned:
+                    raise Bad(at, f"%{vid} aligned to {aligned} bytes", desc.alignment)
 
     def _step(self, n: int, step: Step) -> None:
         for vid in step.in_vids:
@@ -205,12 +224,17 @@ class _Check:
             self._view(n, step)
             return
         for position, vid in enumerate(step.out_vids):
-            if (into := self.root(vid)) != vid:
+            if self.slots[vid].stride is not None:
+                self.unconfirmed.add(vid)
+            elif (into := self.root(vid)) != vid:
                 self._in_place(n, step, position, into)
         read, written = {self.root(v) for v in step.in_vids}, [self.root(v) for v in step.out_vids]
         for k, owner in enumerate(written):
+            strided = step.out_vids[k] in self.unconfirmed
             beside = (read | set(written[:k])) - {owner}
-            if owner in written[:k] or any(self._overlap(owner, other) for other in beside):
+            whole = {self.root(v) for v in step.in_vids if v not in self.unconfirmed | self.parts}
+            again = owner in (whole if strided else written[:k])
+            if again or any(self._overlap(owner, other) for other in beside):
                 raise Bad(
                     f"steps[{n}].out",
                     "memory apart from what the step reads and writes else",
@@ -221,15 +245,53 @@ class _Check:
 
     def _view(self, n: int, step: Step) -> None:
         (op, *more) = step.region.ops
-        if more or VIEW not in schema_of(op.kind).traits or len(step.out_vids) != 1:
+        if more or len(step.out_vids) != 1 or not {VIEW, MOVES}.intersection(schema_of(op.kind).traits):
             raise Bad(f"steps[{n}].kernel", "a kernel: this is no view", step.region.signature)
         (out,), source = step.out_vids, step.in_vids[0]
-        if self.root(out) != self.root(source) or out == self.root(out):
+        if VIEW not in schema_of(op.kind).traits or any(self.slots[v].strided for v in (out, source)):
+            self._strided_view(n, step)
+        elif self.root(out) != self.root(source) or out == self.root(out):
             raise Bad(
                 f"steps[{n}].out", f"%{out} as an alias of %{self.root(source)}", self.slots[out].alias_of
             )
         self.holds.setdefault(self.root(out), []).append(out)
         self.there.add(out)
+
+    def _strided_view(self, n: int, step: Step) -> None:
+        """The result lies in the operand as the op reads it, or the operands fill the result, which kernels have written through them."""
+        (out,), vids, (op,) = step.out_vids, step.in_vids, step.region.ops
+        result = self.slots[out].spec.shape
+        shapes = [self.slots[vid].spec.shape for vid in vids]
+        access = schema_of(op.kind).accesses(shapes, len(result), op.attrs)
+        whole = sum(self.slots[vid].spec.numel for vid in vids) == self.slots[out].spec.numel
+        if len(op.inputs) != len(vids) or not whole * len(vids):
+            made: list[StridedView | None] = []
+        else:
+            made = [written_through(a, self._at(out), s, result) for a, s in zip(access, shapes)]
+        written = all(vid in self.unconfirmed or vid in self.through for vid in vids)
+        if written and made == [self._at(vid) for vid in vids]:
+            self.through[out] = vids
+            self.parts.add(out)
+            if self.root(out) == out:
+                self._confirm(out)
+            return
+        if len(vids) != 1 or read_through(access[0], self._at(vids[0]), shapes[0], result) != self._at(out):
+            raise Bad(
+                f"steps[{n}].out",
+                f"%{out} where {op.kind} finds it in %{vids[0]}, or %{vids[0]} where it leaves it",
+                f"%{out}{self.slots[out].strided}, %{vids[0]}{self.slots[vids[0]].strided}",
+            )
+        self.parts.update([out] if vids[0] in self.unconfirmed | self.parts else [])
+
+    def _confirm(self, vid: int) -> None:
+        for operand in self.through.pop(vid, ()):
+            self.unconfirmed.discard(operand)
+            self._confirm(operand)
+
+    def _at(self, vid: int) -> StridedView:
+        slot = self.slots[vid]
+        stride = row_major(slot.spec.shape) if slot.stride is None else slot.stride
+        return StridedView(self.root(vid), slot.start, stride)
 
     def _in_place(self, n: int, step: Step, position: int, into: int) -> None:
         at, out, owner = f"steps[{n}].out", step.out_vids[position], self.slots[into]
@@ -251,11 +313,15 @@ class _Check:
 
     def _write(self, vid: int) -> None:
         """What lay there is there no more."""
-        owner = self.root(vid)
+        owner, beside = self.root(vid), list[int]()
+        if vid in self.unconfirmed and (self.unconfirmed | self.parts).issuperset(self.holds.get(owner, ())):
+            beside = self.holds.pop(
+                owner, []
+            )  # parts of one result, as the op that joins them has to confirm
         for other in [o for o in self.holds if self._overlap(owner, o)]:
             self.there.difference_update(self.holds.pop(other))
         self.there.discard(owner)
-        self.holds[owner] = [vid]
+        self.holds[owner] = [*beside, vid]
         self.there.add(vid)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -264,6 +330,10 @@ class _Check:
         for slot in self.slots.values():
             if slot.vid not in self.made:
                 raise Bad(f"slot %{slot.vid}", "a step that makes it", "none")
+        for vid in sorted(self.unconfirmed):
+            raise Bad(
+                f"slot %{vid}", "an op whose operand it is, and that finds it so", self.slots[vid].strided
+            )
         self._present((slot.vid for slot in self.plan.outputs), "the outputs")
         for old, new in self.plan.updates.items():
             if old not in self.slots or self.slots[old].role not in KEPT or new not in self.slots:
@@ -280,3 +350,13 @@ class _Check:
         for vid in vids:
             if vid not in self.there:
                 raise Bad(which, f"%{vid} at the end of the steps", "it was written over")
+
+
+def _within(at: str, slot: Slot, owner: Slot) -> None:
+    """Strides that stay inside of what a slot is an alias of."""
+    assert slot.stride is not None
+    if len(slot.stride) != slot.spec.rank or not slot.spec.numel or slot.spec.dtype is not owner.spec.dtype:
+        raise Bad(f"{at}.stride", f"strides for {slot.spec} in {owner.spec}", slot.stride)
+    last = slot.start + sum((n - 1) * step for n, step in zip(slot.spec.shape, slot.stride))
+    if last >= owner.spec.numel:
+        raise Bad(f"{at}.stride", f"elements of the {owner.spec.numel} of %{owner.vid}", last)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...device.foreign import Foreign
 from ...device.interop import adopt, conversion
 from ...device.tensor import Runtime, Tensor
@@ -182,10 +184,19 @@ def bind_and_alloc_slots(
     tensors.update(zip((s.vid for s in outputs), runtime.empties([s.spec for s in outputs])))
     for slot in plan.slots.values():  # aliases share the storage of their root, under their own shape
         if slot.alias_of is not None:
-            root = tensors[slot.alias_of]
-            array = None if root.array is None else root.array.reshape(slot.spec.shape)
-            tensors[slot.vid] = Tensor(slot.spec, root.ptr, runtime, root, array=array)
+            tensors[slot.vid] = _alias(slot, tensors[slot.alias_of], runtime)
     return tensors, notes
+
+
+def _alias(slot: Slot, root: Tensor, runtime: Runtime) -> Tensor:
+    if slot.stride is None:
+        array = None if root.array is None else root.array.reshape(slot.spec.shape)
+        return Tensor(slot.spec, root.ptr, runtime, root, array=array)
+    size, array = slot.spec.dtype.itemsize, root.array
+    if array is not None:
+        steps = tuple(step * size for step in slot.stride)
+        array = np.lib.stride_tricks.as_strided(array.reshape(-1)[slot.start :], slot.spec.shape, steps)
+    return Tensor(slot.spec, root.ptr + slot.start * size, runtime, root, slot.stride, array)
 
 
 def _unfit(foreign: Foreign, slot: Slot) -> str | None:
