@@ -74,7 +74,7 @@ def save_pretrained(program: Program, folder: str | Path, *, most: int = 5 * 10*
     for transformers.
 
     folder  a new one, or one that is empty: whole in the end, or as it was
-    most    bytes of a file; more weights are in several files with an index. The host has one of them in memory at a time
+    most    bytes of a file; more weights are in several files with an index. The host has one of them in memory at a time, twice
 
     Weights are of the type that the model has; what was loaded in it is written bit for bit. StateError if the model is none of
     aicf.models, or the folder can't be written.
