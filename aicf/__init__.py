@@ -15,7 +15,7 @@ from .device.spec import DeviceSpec
 from .device.tensor import Tensor
 from .dispatch import default_registry, op_call
 from .errors import AicfError
-from .generation import generate
+from .generation import Generator, generate
 from .graph.compile import compile, explain_for
 from .graph.emit.policy import LossScale, Policy
 from .graph.run.plan import ExecPlan
@@ -57,6 +57,7 @@ __all__ = [
     "DType",
     "DeviceSpec",
     "ExecPlan",
+    "Generator",
     "KernelRegistry",
     "LossScale",
     "OpKey",

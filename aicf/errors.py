@@ -56,6 +56,10 @@ class CallSpecError(AicfError):
     """An op carries no call spec, or one of another schema version."""
 
 
+class CacheError(AicfError):
+    """A model can't go on with its sequences by a KV cache."""
+
+
 class VerifyError(AicfError):
     """A graph or plan breaks an invariant of its stage."""
 

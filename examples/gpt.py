@@ -35,7 +35,7 @@ class GPT(nn.Layer):
         self.head = nn.Linear(size, words, bias=False, weight=self.embed)
 
     def emit(self, ctx, tokens):
-        x = self.embed(tokens) + self.place(ctx.iota(shape=tokens.shape[-1:], axis=0, dtype=aicf.i32))
+        x = self.embed(tokens) + self.place(ctx.positions(tokens.shape[-1]))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -140,12 +140,12 @@ def compile(
         selector.trim()
         return compiled
 
-    def in_mode(mode: str) -> Program:
+    def in_mode(mode: str, other: ModelLike | None = None, session: Variables | None = None) -> Program:
         return compile(
-            recipe.model, mode, device=rt.place, loss=recipe.loss, optimizer=recipe.optimizer if mode == "train" else None,
-            capture=capture, deterministic=deterministic, numerics=numerics, precision=precision, policy=policy, beam=beam,
-            variables=own,
-            registry=registry, tuning=tuning,
+            recipe.model if other is None else other, mode, device=rt.place, loss=recipe.loss if other is None else None,
+            optimizer=recipe.optimizer if mode == "train" else None, capture=capture, deterministic=deterministic,
+            numerics=numerics, precision=precision, policy=policy, beam=beam,
+            variables=own if session is None else session, registry=registry, tuning=tuning,
         )  # fmt: skip
 
     program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)

@@ -11,7 +11,7 @@ from typing import Any
 from .. import nn
 from ..errors import TypeInferenceError, VerifyError
 from ..ir import Value
-from ..types import DType, f32, i32
+from ..types import DType, f32
 from .config import Fields, preset
 from .files import HEAD
 from .published import Published
@@ -121,7 +121,7 @@ class GPT2(nn.Layer):
                 f"GPT2: {rows} tokens, and {self.config.places} positions", expected=f"tokens (batch, T) with T <= {self.config.places}",
                 got=str(tokens.spec), where=ctx.here(), hint="its table of positions has no more rows: feed the last tokens",
             )  # fmt: skip
-        x = self.embed(tokens) + self.place(ctx.iota(shape=(rows,), axis=0, dtype=i32))
+        x = self.embed(tokens) + self.place(ctx.positions(rows))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TypeInferenceError, VerifyError
+from ..errors import CacheError, TypeInferenceError, VerifyError
 from ..ir import Initializer, Value
 from ..types import f32, f64
 from . import checks
@@ -73,25 +73,46 @@ class RoPE(Layer):
         first = checks.whole("RoPE: offset", offset)
         pairs, wide = self.size // 2, f64 if x.dtype is f64 else f32
         pair = x.reshape(*x.shape[:-1], *((pairs, 2) if self.interleaved else (2, pairs))).astype(wide)
-        cos, sin = (self._turns(ctx, sine, first, x.shape[-2], wide) for sine in (False, True))
+        turns = self._turns
+        if ctx.sequences is not None:
+            turns = self._turns_of_each
+            ctx.sequences.check("RoPE: x", x)
+        cos, sin = (turns(ctx, sine, first, x.shape[-2], wide) for sine in (False, True))
         axis = pair.rank - (1 if self.interleaved else 2)
         turned = pair * cos + ctx.reverse(pair, dims=(axis,)) * sin
         return turned.astype(x.dtype).reshape(x.shape)
 
     def _turns(self, ctx: Any, sine: bool, first: int, rows: int, dtype: Any) -> Value:
-        """What these rows are multiplied by. Tables have a power of two of rows, so that a model of many lengths has few."""
-        places, pairs, both = max(64, 1 << max(first + rows - 1, 0).bit_length()), self.size // 2, 1 + sine
-        shape = (places, pairs, both) if self.interleaved else (places, both, pairs)
-        init = _Turns(self.theta, 2 if self.interleaved else 1, sine, self.scaling)
-        by = f"{self.theta!r}" if self.scaling is None else f"{self.theta!r}.{self.scaling!r}"
-        name = f"rope.{'sin' if sine else 'cos'}.{by}.{'x'.join(map(str, shape))}.{dtype}"
+        """What these rows are multiplied by."""
+        name, table = self._table(ctx, sine, first + rows, dtype)
 
         def read() -> Value:
-            rows_of: Value = ctx.table(name, shape, init, dtype)[first : first + rows]
+            rows_of: Value = table()[first : first + rows]
             return rows_of
 
         made: Value = ctx.once((name, first, rows), read)
         return made
+
+    def _turns_of_each(self, ctx: Any, sine: bool, first: int, rows: int, dtype: Any) -> Value:
+        """The same of sequences (batch, heads, rows, size), each of which stands at a place of its own."""
+        name, table = self._table(ctx, sine, first + ctx.sequences.places, dtype)
+
+        def read() -> Value:
+            places = ctx.positions(rows)
+            found: Value = ctx.gather(table(), places + first if first else places)
+            return found.reshape(found.shape[0], 1, *found.shape[1:])
+
+        made: Value = ctx.once((name, first, rows, "of each"), read)
+        return made
+
+    def _table(self, ctx: Any, sine: bool, rows: int, dtype: Any) -> tuple[str, Callable[[], Value]]:
+        """Its name, and what emits it. Tables have a power of two of rows, so that a model of many lengths has few."""
+        places, pairs, both = max(64, 1 << max(rows - 1, 0).bit_length()), self.size // 2, 1 + sine
+        shape = (places, pairs, both) if self.interleaved else (places, both, pairs)
+        init = _Turns(self.theta, 2 if self.interleaved else 1, sine, self.scaling)
+        by = f"{self.theta!r}" if self.scaling is None else f"{self.theta!r}.{self.scaling!r}"
+        name = f"rope.{'sin' if sine else 'cos'}.{by}.{'x'.join(map(str, shape))}.{dtype}"
+        return name, lambda: ctx.table(name, shape, init, dtype)
 
 
 class MultiHeadAttention(Layer):
@@ -163,9 +184,24 @@ class MultiHeadAttention(Layer):
         q, k, v = (self._heads(joined, first, count) for first, count in self._parts())
         if self.rope is not None:
             q, k = self.rope(q), self.rope(k)
-        y = ctx.attention(q, k, v, mask, scale=self.scale, causal=self.causal, window=self.window or 0)
+        lengths = None
+        if ctx.sequences is not None:
+            k, v, lengths = self._cached(ctx, k, v, mask)
+        y = ctx.attention(
+            q, k, v, mask, lengths, scale=self.scale, causal=self.causal, window=self.window or 0
+        )
         together = _exchanged(y).reshape(*x.shape[:-1], self.heads * self.head_size)
         return self.dropout(self.out(together))
+
+    def _cached(self, ctx: Any, k: Value, v: Value, mask: Value | None) -> tuple[Value, Value, Value]:
+        """All keys and values so far, and how many each sequence has."""
+        if not self.causal or mask is not None:
+            raise CacheError(
+                f"MultiHeadAttention {'under a mask' if self.causal else 'of causal=False'} can't keep its keys",
+                expected="causal=True without a mask: what was computed of a token stays as it is when others follow", where=ctx.here(),
+            )  # fmt: skip
+        found: tuple[Value, Value, Value] = ctx.sequences.cached(k, v)
+        return found
 
     def _parts(self) -> tuple[tuple[int, int], ...]:
         """(first head, number of heads) of q, k and v among the heads of qkv."""

@@ -202,6 +202,13 @@ def attention_grad(q: Sequence[int], k: Sequence[int], dv: int | None = None, ma
     return region("attention_grad", *own, desc(q[:-1]), *_masks(q, mask, ragged), **attrs)
 
 
+def cache_write(
+    batch: Sequence[int], heads: int, places: int, rows: int, d: int, dv: int, dtype: DType = f32
+) -> RegionSpec:
+    shapes = ((places, d), (places, dv), (rows, d), (rows, dv))
+    return region("cache_write", *(desc((*batch, heads, *x), dtype) for x in shapes), desc(batch, i32))
+
+
 ATTENTION, ATTENTION_GRAD = "cuda.attention_plain.v1", "cuda.attention_grad_plain.v1"
 
 
@@ -284,6 +291,7 @@ FIRST = [
     *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
+    Case("cuda.cache_write.v1", cache_write((8,), 4, 200, 3, 64, 64, bf16)),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
@@ -607,6 +615,18 @@ def _attentions() -> list[Case]:
     return made
 
 
+def _caches() -> list[Case]:
+    sizes = (
+        ((3,), 2, 7, 1, 4, 4),
+        ((2, 2), 1, 9, 4, 3, 5),
+        ((), 3, 500, 20, 8, 8),
+        ((2,), 2, 3, 5, 4, 4),
+        ((2,), 1, 4, 0, 4, 4),
+        ((0,), 1, 4, 2, 4, 4),
+    )
+    return [Case("cuda.cache_write.v1", cache_write(*size, t)) for size in sizes for t in (f32, f16, bf16)]
+
+
 def _memory() -> list[Case]:
     strided = "cuda.elementwise_strided.v1"
     cases = [Case(strided, region("bias_add", shape, (length,)))
@@ -668,6 +688,7 @@ MORE = (
     + _indexing()
     + _rows()
     + _attentions()
+    + _caches()
     + _memory()
 )
 

@@ -20,6 +20,7 @@ from kernel_cases import (
     Operands,
     assert_close,
     both_attentions,
+    cache_write,
     desc,
     gemm,
     operands_for,
@@ -103,6 +104,8 @@ CASES = [
     *both_attentions((2, 1, 2, 4), (2, 1, 66, 4), ragged=True, mask=(66,)),
     *both_attentions((2, 5, 4), (2, 0, 4)),
     *both_attentions((2, 0, 4), (2, 5, 4)),
+    Case("cuda.cache_write.v1", cache_write((3,), 2, 7, 2, 4, 3)),
+    Case("cuda.cache_write.v1", cache_write((), 2, 3, 5, 4, 4, f16)),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (3, 5, 2), desc((3, 5, 2), i32), size=4, axis=1, along=True)),
 ]  # fmt: skip
 

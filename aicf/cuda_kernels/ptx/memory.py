@@ -31,6 +31,23 @@ def global_address() -> Any:
     return at
 
 
+@deferred
+def same_place() -> Any:
+    """`same(a, b)`: whether two pointers are equal. No instruction but the comparison."""
+    if SIMULATED:
+        return lambda a, b: bool(np.shares_memory(a, b))
+
+    @intrinsic
+    def same(typing, a, b):
+        def codegen(ctx, builder, sig, args):
+            wide = ir.IntType(64)
+            return builder.icmp_unsigned("==", *(builder.ptrtoint(x, wide) for x in args))
+
+        return types.boolean(a, b), codegen
+
+    return same
+
+
 def _vector(words: int, first: int = 0) -> tuple[str, str]:
     """(what an instruction says of so many words, their registers from `first` on)."""
     assert words in (1, 2, 4), "4, 8 or 16 bytes"

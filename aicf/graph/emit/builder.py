@@ -69,6 +69,7 @@ class Builder:
         check: Check | None = None,
         use: str = "",
         copy_of: str = "",
+        session: bool = False,
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -89,6 +90,7 @@ class Builder:
             use,
             copy_of,
             check,
+            session,
             where=self.here(),
             emitter=self.emitter,
         )

@@ -11,9 +11,10 @@ import numpy as np
 
 from ...errors import VerifyError
 from ...ir import Check, Initializer, Role, Value
-from ...types import DType, TensorSpec, f32, i64
+from ...types import DType, TensorSpec, f32, i32, i64
 from .narrowing import Narrowing
 from .policy import Policy
+from .sequences import Sequences
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Declarations(Narrowing):
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
         self._made: dict[Hashable, Value] = {}  # what is emitted once
         self.owner: Any = None  # the layer that is being emitted
+        self.sequences: Sequences | None = None  # that the graph goes on with; None: it sees whole ones
 
     @contextmanager
     def scope(self, name: str, line: str = "") -> Iterator[None]:
@@ -141,6 +143,24 @@ class Declarations(Narrowing):
         start = init if callable(init) else Constant(self._number(init, dtype, f"state: {full}"))
         spec = TensorSpec(shape, dtype, self.device)
         return self.builder.value(full, spec, Role.state, start, check=check)
+
+    def session(
+        self, name: str, shape: tuple[int, ...], init: Initializer | float, dtype: Any = f32
+    ) -> Value:
+        """A state of one generator, not of the model: no state dict has it, and its name is whole."""
+        known = self.builder.find(name)
+        if known is not None:
+            return known
+        spec = TensorSpec(shape, DType.of(dtype), self.device)
+        start = init if callable(init) else Constant(self._number(init, spec.dtype, f"session: {name}"))
+        return self.builder.value(name, spec, Role.state, start, session=True)
+
+    def positions(self, count: int) -> Value:
+        """The places, from 0, of `count` rows in a row of a sequence: (count,) of i32, or (batch, count) where the graph goes on with
+        sequences. An embedding of places, or whatever else depends on them, reads it, so that a KV cache can serve the model."""
+        if self.sequences is not None:
+            return self.sequences.positions(count)
+        return self.once(("positions", count), lambda: self.op("iota", shape=(count,), axis=0, dtype=i32))
 
     def table(self, name: str, shape: tuple[int, ...], init: Initializer, dtype: Any = f32) -> Value:
         """A constant array that `init` makes once. It is in no state dict, and the same in all layers that name it."""

@@ -81,13 +81,13 @@ class Program(Immovable):
         variables: Variables,
         specialise: Callable[[Mapping[str, int], str], CompiledPlan],
         policy: ReplayPolicy,
-        in_mode: Callable[[str], Program],
+        in_mode: Callable[..., Program],
     ) -> None:
         self.recipe, self.runtime, self.registry, self.variables = recipe, runtime, registry, variables
         self._specialise, self.in_mode = (
             specialise,
             in_mode,
-        )  # in_mode: this model, loss and state, compiled for another mode
+        )  # in_mode: this model, loss and state, compiled for another mode; or another model with this one's params
         self._executor = Executor(runtime, KernelLoader(registry, runtime))
         self._plans: OrderedDict[tuple, CompiledPlan] = OrderedDict()
         self._frozen: OrderedDict[ReplayKey, FrozenPlan] = OrderedDict()

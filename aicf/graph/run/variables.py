@@ -30,7 +30,7 @@ class Variable:
 
     tensor: Tensor
     role: Role
-    constant: bool  # or a record of faults, or a copy: in no state dict
+    constant: bool  # or a session's, or a record of faults, or a copy: in no state dict
     meta: str  # short name of a meta-parameter
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
@@ -41,19 +41,22 @@ class Variables(Immovable, Mapping[str, Tensor]):
     The random stream of a tensor comes from the model's seed and the tensor's name, so neither the order of declaration
     nor another layer changes it.
 
-    shared  what the programs of a model have in common: its params and states. Meta-parameters are each program's own
-            (`of_program`), so that compiling another changes nothing for those there are
-    initial initializers that take the place of those declared, by name
+    shared   what the programs of a model have in common: its params and states. Meta-parameters are each program's own
+             (`of_program`), so that compiling another changes nothing for those there are
+    session  what the programs of one generator have in common besides (`of_session`), such as a KV cache
+    initial  initializers that take the place of those declared, by name
     """
 
     instead = "state_dict() is a dict of NumPy arrays, and load_state_dict takes it"
 
     def __init__(
-        self, runtime: Runtime, seed: int = 0, shared: Variables | None = None, initial: Mapping[str, Initializer] | None = None
+        self, runtime: Runtime, seed: int = 0, shared: Variables | None = None, initial: Mapping[str, Initializer] | None = None,
+        session: dict[str, Variable] | None = None,
     ) -> None:  # fmt: skip
         self.runtime, self.seed, self.initial = runtime, seed, initial or {}
         self.shared: Variables = self if shared is None else shared
         self._own: dict[str, Variable] = {}
+        self._session: dict[str, Variable] = {} if session is None else session
         self.copies = Copies()  # of the shared ones
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
@@ -61,13 +64,17 @@ class Variables(Immovable, Mapping[str, Tensor]):
 
     def of_program(self) -> Variables:
         """These, and room for one program's meta-parameters."""
-        return Variables(self.runtime, self.seed, self.shared)
+        return Variables(self.runtime, self.seed, self.shared, session=self._session)
+
+    def of_session(self) -> Variables:
+        """These, and room for what the programs of one generator share."""
+        return Variables(self.runtime, self.seed, self.shared, session={})
 
     def declare(self, graph: Graph) -> None:
         """Make the params and states of a graph that are not there yet; the others must have the same type."""
         made = []
         for value in graph.externals(*KEPT):
-            held = self._own if value.meta else self.shared._own
+            held = self._own if value.meta else self._session if value.session else self.shared._own
             if (known := held.get(value.name)) is None:
                 made.append((held, value.name, self._made(value)))
             elif (known.tensor.shape, known.tensor.dtype) != (value.spec.shape, value.dtype):
@@ -94,18 +101,21 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 got=start.shape,
             )
         tensor = self.runtime.upload(_converted(start, value), value.spec)
-        hidden = value.constant or value.role is Role.fault or bool(value.copy_of)
+        hidden = value.constant or value.session or value.role is Role.fault or bool(value.copy_of)
         return Variable(tensor, value.role, hidden, value.meta, value.check)
 
     def _variable(self, name: str) -> Variable:
-        own = self._own.get(name)
-        return self.shared._own[name] if own is None else own
+        return next((held for held in self._held if name in held), self.shared._own)[name]
+
+    @property
+    def _held(self) -> tuple[dict[str, Variable], ...]:
+        return self._own, self._session, self.shared._own
 
     def __getitem__(self, name: str) -> Tensor:
         return self._variable(name).tensor
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or name in self.shared._own
+        return any(name in held for held in self._held)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -115,7 +125,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
 
     def names(self, role: Role | None = None) -> list[str]:
         """Without constants, sorted."""
-        known = {**self.shared._own, **self._own}
+        known = {**self.shared._own, **self._session, **self._own}
         return sorted(n for n, v in known.items() if not v.constant and role in (None, v.role))
 
     def role(self, name: str) -> Role:

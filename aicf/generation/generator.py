@@ -1,0 +1,141 @@
+"""Generator: the plans of a program's model that go on with sequences, and the loop around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import AicfError, CacheError
+from ..lazy import lazy
+from .decoding import Decode, Prefill, why_uncached
+from .request import Request, window_of
+from .sampling import Sampling
+
+LEAST = 16  # rows of a prefill; more are powers of two, so that prompts of many lengths have few plans
+Stream = Callable[[int, int], Any] | None
+
+
+class Generator:
+    """What continues `batch` prompts at a time with a KV cache: each token is computed once, and its keys and values are kept.
+
+    program  compiled in mode "infer" without a loss, of a causal model: one input of integers (batch, length), logits
+             (batch, length, words). The plans have its params, device, precision and settings
+    batch    prompts of a call; rows of a call with fewer stay empty
+    length   most tokens of a sequence, the caches' size; by default the model's own size
+
+    There are two plans, `prefill` for prompts and `decode` for one token of each sequence. Where each sequence stands is a counter on the
+    device, so one captured graph serves every step. Caches are (batch, kv_heads, length, head_size) for each attention, of the
+    element type of its keys.
+
+    A model can be served if what it computes of a token depends on tokens before it through `nn.MultiHeadAttention` alone, causal and
+    without a mask, and on places through it and `ctx.positions` alone; else CacheError says what stands against it.
+    """
+
+    def __init__(self, program: Any, batch: int, length: int | None = None) -> None:
+        _, self.length, self.dtype = window_of(program, length)
+        if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
+            raise AicfError(f"batch can't be {batch!r}", expected="how many prompts, an integer of 1 or more")
+        self.batch, model = int(batch), program.recipe.model
+        if (reason := why_uncached(model, self.length)) is not None:
+            raise reason
+        session = program.variables.of_session()
+        self.decode = program.in_mode("infer", Decode(model, self.batch, self.length), session)
+        self._make_prefill = lambda: program.in_mode(
+            "infer", Prefill(model, self.batch, self.length, min(LEAST, self.length)), session
+        )
+
+    @lazy
+    def prefill(self) -> Any:
+        return self._make_prefill()
+
+    def __call__(
+        self, prompts: Sequence[Any], count: int, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
+        repetition_penalty: float = 1.0, stop: int | Collection[int] | None = None, seed: int = 0, stream: Stream = None,
+    ) -> list[np.ndarray]:  # fmt: skip
+        """The prompts, each with up to `count` tokens more; as `generate`, with at most `batch` prompts.
+
+        CacheError where a prompt and its tokens outgrow `length`, before anything runs.
+        """
+        how = Sampling(temperature, top_k, top_p, repetition_penalty)
+        return self.write(Request.of(prompts, count, stop, seed, self.dtype), how, stream)
+
+    def write(self, request: Request, how: Sampling, stream: Stream) -> list[np.ndarray]:
+        self._check(request)
+        fresh = True
+
+        def next_logits(rows: Sequence[Sequence[int]]) -> np.ndarray:
+            nonlocal fresh
+            if fresh:
+                self._fill([row[:-1] for row in rows])
+                fresh = False
+            last = np.zeros(self.batch, np.int32)
+            last[: len(rows)] = [row[-1] for row in rows]
+            logits: np.ndarray = self.decode({"tokens": last})["output"].numpy()
+            return logits
+
+        return write(request, how, next_logits, stream)
+
+    def _check(self, request: Request) -> None:
+        if len(request.rows) > self.batch:
+            raise CacheError(
+                f"{len(request.rows)} prompts are more than the generator takes at a time", expected=f"at most {self.batch}",
+                hint=f"aicf.Generator(program, batch={len(request.rows)})",
+            )  # fmt: skip
+        for n, row in enumerate(request.rows):
+            if len(row) + request.count > self.length + 1:  # the last token is not read
+                raise CacheError(
+                    f"prompt {n} and what follows outgrow the cache", expected=f"at most {self.length + 1} tokens",
+                    got=f"{len(row)} and {request.count} more",
+                    hint="length=… makes a longer one, if the model takes it; generate(..., cache=False) lets the first tokens go",
+                )  # fmt: skip
+
+    def _fill(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Keys and values of prompts, from place 0 on."""
+        counts = np.zeros(self.batch, np.int32)
+        counts[: len(prompts)] = [len(prompt) for prompt in prompts]
+        rows = min(self.length, max(LEAST, 1 << int(counts.max() - 1).bit_length() if counts.max() else 0))
+        tokens = np.zeros((self.batch, rows), np.int32)
+        for n, prompt in enumerate(prompts):
+            tokens[n, : len(prompt)] = prompt
+        self.prefill({"tokens": tokens, "starts": np.zeros(self.batch, np.int32), "counts": counts})[
+            "output"
+        ].numpy()
+
+    def explain(self) -> str:
+        """Why each kernel of both plans was chosen."""
+        return f"prefill\n\n{self.prefill.explain()}\n\ndecode\n\n{self.decode.explain()}"
+
+    def __repr__(self) -> str:
+        return f"Generator({self.batch} prompts of up to {self.length} tokens on {self.decode.runtime.spec.name})"
+
+
+def write(
+    request: Request,
+    how: Sampling,
+    next_logits: Callable[[Sequence[Sequence[int]]], np.ndarray],
+    stream: Stream,
+) -> list[np.ndarray]:
+    """The sequences, grown token by token by what `next_logits` gives, (sequences, words), until all have ended."""
+    rows = request.rows
+    draws = [np.random.default_rng([request.seed, n]) for n in range(len(rows))]
+    open_ = list(range(len(rows)))
+    for _ in range(request.count):
+        if not open_:
+            break
+        logits = next_logits(rows)
+        for n in list(open_):
+            here = logits[n].astype(np.float64)
+            if np.isnan(here).any():
+                raise AicfError(
+                    f"logits of prompt {n} behind {len(rows[n])} tokens have NaN",
+                    hint="AICF_CHECK=nan names the op",
+                )
+            token = how.draw(here, rows[n], draws[n])
+            rows[n].append(token)
+            if stream is not None:
+                stream(n, token)
+            if token in request.ends:
+                open_.remove(n)
+    return [np.asarray(row, request.dtype) for row in rows]
