@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -135,6 +136,12 @@ def round_tf32(x: np.ndarray) -> np.ndarray:
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(x), rounded, x)
+
+
+@gemm.counts
+def _(a, b, *rest, trans_a, trans_b, **attrs):
+    (m, k), n = a.shape[-2:][:: -1 if trans_a else 1], b.shape[-2 if trans_b else -1]
+    return 2 * math.prod(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])) * m * n * k
 
 
 @gemm.expands

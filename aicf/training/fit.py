@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from ..errors import AicfError, FeedError, StateError
 from ..whole import Uninterrupted
 from .batches import Feed, check_batches, once, passes
 from .checkpoints import Checkpoints, Progress
 from .logs import Log, log_to
-
-RATE_OVER = 0.7  # of the rate that is shown, how much is the one before
+from .pace import TrainingPace, progress_bar
 
 
 class Trained(Protocol):
@@ -38,6 +32,9 @@ class Trained(Protocol):
     def state_dict(self) -> Mapping[str, np.ndarray]: ...
     def load_state_dict(self, state: Mapping[str, Any], /) -> Any: ...
     def get_last_lr(self) -> float: ...
+    def get(self, name: str, /) -> Any: ...
+    @property
+    def peak_seconds(self) -> float | None: ...
 
 
 @dataclass
@@ -46,7 +43,7 @@ class History:
 
     losses       of each step
     validation   (step, mean loss) of each validation
-    rows         what was logged, a dict each
+    rows         what was logged, a dict each: "peak" is the share of the GPU's peak that the products had of the time
     place        how far it came
     stopped      why it ended: "steps", "epochs", "early", or "interrupted"
     checkpoint   the newest file, if any was written or resumed from
@@ -139,7 +136,9 @@ def fit(
     run = _Training(
         program, history, folder, judge, logs, validate_every, checkpoint_every, patience, log_every, on_step
     )
-    with _bar(progress, steps if steps is not None else _steps_of(program, batches, epochs)) as run.show:
+    with progress_bar(
+        progress, steps if steps is not None else _steps_of(program, batches, epochs)
+    ) as run.show:
         try:
             run.whole(batches, steps, epochs)
         except KeyboardInterrupt:
@@ -170,9 +169,7 @@ class _Training:
     pending: list[list[Any]] = field(default_factory=list)  # those of steps that are still on the device
     unlogged: list[float] = field(default_factory=list)  # of steps since the last row
     unsaved: list[float] = field(default_factory=list)  # of steps since the last checkpoint
-    items: int = 0  # since the last row
-    since: float = 0.0
-    rate: float | None = None
+    pace: TrainingPace = field(default_factory=TrainingPace)
     started: float = 0.0
     saved: int = -1  # the step of the newest checkpoint
 
@@ -183,9 +180,16 @@ class _Training:
         except StateError:
             return None
 
+    def number(self, name: str, kind: Callable[[Any], float]) -> float | None:
+        """What the optimizer keeps under a name; None where it keeps no such thing, as without a loss scale."""
+        try:
+            return kind(self.program.get(name))
+        except StateError:
+            return None
+
     def whole(self, batches: Any, steps: int | None, epochs: int | None) -> None:
         place = self.history.place
-        self.started = self.since = time.perf_counter()
+        self.started = self.pace.since = time.perf_counter()
         self.saved = place.step if self.history.checkpoint else -1
         self.group, place.partial = [*place.partial], []
         if self._validated_late() or self._out_of_patience():
@@ -233,13 +237,14 @@ class _Training:
         """One run, and where it leaves the place; Ctrl-C comes before or after both. Whether it was a step."""
         with Uninterrupted():
             self.group.append(self.program(feed)["loss"])
+            least = self.program.peak_seconds
             self.history.place.batch += 1
             stepped = not self.program.accumulated
             if stepped:
                 self.pending.append(self.group)
                 self.group = []
                 self.history.place.step += 1
-        self.items += _items(feed)
+        self.pace.ran(_items(feed), least)
         return stepped
 
     def _after_step(self) -> bool:
@@ -267,22 +272,20 @@ class _Training:
         self._fetch()
         place, losses, self.unlogged = self.history.place, self.unlogged, []
         now = time.perf_counter()
-        if self.items and now > self.since:
-            new = self.items / (now - self.since)
-            self.rate = new if self.rate is None else RATE_OVER * self.rate + (1 - RATE_OVER) * new
-            self.items = 0
-        self.since = now
+        self.pace.tell(now)
         loss = float(np.mean(losses)) if losses else None
         row = {
             "step": place.step, "epoch": place.epoch, "loss": loss, "validation_loss": validation_loss,
-            "lr": self.lr(), "rate": self.rate, "seconds": now - self.started,
+            "lr": self.lr(), "rate": self.pace.rate, "seconds": now - self.started,
+            "peak": self.pace.peak, "loss_scale": self.number("loss_scale", float), "skipped_steps": self.number("skipped_steps", int),
         }  # fmt: skip
         self.history.rows.append(row)
         for log in self.logs:
             log(row)
         shown = loss if loss is not None else (self.history.losses or [float("nan")])[-1]
         valid = f" · validation {self.history.validation[-1][1]:.4f}" if self.history.validation else ""
-        self.show(place, f"loss {shown:.4f}{valid} · {_short(self.rate)}/s")
+        skipped = f" · {row['skipped_steps']} skipped" if row["skipped_steps"] else ""
+        self.show(place, f"loss {shown:.4f}{valid} · {self.pace}{skipped}")
 
     def _validate(self) -> bool:
         """Whether patience is at its end."""
@@ -291,7 +294,7 @@ class _Training:
         begun = time.perf_counter()
         loss = self.judge()
         place.loss, place.validated = loss, place.step
-        self.since += time.perf_counter() - begun  # no part of the rate
+        self.pace.since += time.perf_counter() - begun  # no part of the rate
         self.history.validation.append((place.step, loss))
         better = loss == loss and (place.best is None or loss < place.best)
         place.best, place.waited = (loss, 0) if better else (place.best, place.waited + 1)
@@ -363,28 +366,9 @@ def _items(feed: Feed) -> int:
     return int(np.prod(shape)) if whole and len(shape) > 1 else int(shape[0]) if shape else 1
 
 
-def _short(rate: float | None) -> str:
-    if rate is None:
-        return "–"
-    return f"{rate:,.0f}" if rate < 1e5 else f"{rate / 1e3:,.0f} k"
-
-
 def _steps_of(program: Trained, batches: Any, epochs: int | None) -> int | None:
     """All of them, where the batches know how many they are."""
     try:
         return len(batches) * (epochs or 1) // program.accumulate
     except TypeError:
         return None
-
-
-@contextmanager
-def _bar(wanted: bool | None, total: int | None) -> Iterator[Callable[[Progress, str], None]]:
-    console = Console(stderr=True)
-    off = not (console.is_terminal if wanted is None else wanted)
-    columns = (
-        TextColumn("step"), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"), TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Bar(*columns, console=console, disable=off, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda place, text: bar.update(task, completed=place.step, description=text)

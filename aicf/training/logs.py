@@ -12,7 +12,9 @@ from typing import Any
 
 from ..errors import AicfError, StateError
 
-COLUMNS = "step", "epoch", "loss", "validation_loss", "lr", "rate", "seconds"
+COLUMNS = (
+    "step", "epoch", "loss", "validation_loss", "lr", "rate", "seconds", "peak", "loss_scale", "skipped_steps",
+)  # fmt: skip
 Row = Mapping[str, Any]  # by column; None for what is not known of a step
 Log = Callable[[Row], None]
 

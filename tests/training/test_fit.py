@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import aicf
 from aicf import nn
+from aicf.device.spec import preset
 from aicf.errors import AicfError, FeedError, LabelError, StateError
+from aicf.graph.run.peak import counted_flops, peak_seconds
 from aicf.training import Batches, place_of
 
 RNG = np.random.default_rng(5)
@@ -135,6 +138,55 @@ def test_logs(tmp_path):
     assert [int(r["step"]) for r in table] == [4, 8, 9, 10]  # 12 was another future
     with pytest.raises(AicfError, match=r"nothing is known of logs like a\.xml"):
         fitted.fit(BATCHES, steps=1, log=tmp_path / "a.xml")
+
+
+def test_the_share_of_the_peak_is_the_products_part_of_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(aicf.Program, "peak_seconds", property(lambda self: 1e-4))
+    shown = []
+    loop = sys.modules["aicf.training.fit"]  # the package's attribute is the function
+    monkeypatch.setattr(loop, "progress_bar", lambda *_: nullcontext(lambda place, text: shown.append(text)))
+    history = program().fit(BATCHES, steps=6, log=tmp_path / "a.csv", log_every=6)
+    (row,) = history.rows
+    assert row["peak"] == pytest.approx(6e-4 / row["seconds"])
+    assert f"/s · {row['peak']:.0%} of peak" in shown[-1]
+    (line,) = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
+    assert float(line["peak"]) == row["peak"] and line["skipped_steps"] == ""
+    monkeypatch.undo()
+    assert program().fit(BATCHES, steps=1).rows[-1]["peak"] is None, "nobody knows the peak of a CPU"
+
+
+@pytest.mark.parametrize("policy, precision, rate", [
+    ("f32", "exact", 66.9), ("f32", "tf32", 494), ("f32", "tf32x3", 494 / 3), ("bf16", "exact", 989), ("f16", "exact", 989),
+])  # fmt: skip
+def test_products_are_counted_at_the_peak_of_their_type(policy, precision, rate):
+    model = nn.Model({"x": (512, 128)}).add(nn.Linear(128, 256)).add(nn.ReLU()).add(nn.Linear(256, 64))
+    explained = aicf.explain_for(
+        model,
+        "h200",
+        "train",
+        loss=nn.MeanSquaredError(),
+        optimizer=nn.SGD(0.1),
+        policy=policy,
+        precision=precision,
+    )
+    flops = 2 * 512 * (128 * 256 * 2 + 256 * 64 * 3)  # forward and backward; no gradient of the input
+    scan = policy == "f16" and 128 * 256 + 256 + 256 * 64 + 64  # of all gradients, for one that is not finite
+    assert counted_flops(explained.plan) == flops + scan
+    assert peak_seconds(explained.plan, preset("h200")) == pytest.approx(flops / (rate * 1e12), rel=0.01)
+
+
+def test_skipped_steps_are_told():
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 6))}, batch=16, seed=1).add(nn.Linear(6, 2))
+    fitted = aicf.compile(
+        model, "train", device="cpu", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.SGD(0.1),
+        policy=aicf.Policy("f16", loss_scale=aicf.LossScale(init=2.0**127, backoff=2.0**-60)),
+    )  # fmt: skip
+    row = fitted.fit(BATCHES, steps=6, log_every=6).rows[-1]
+    assert (row["loss_scale"], row["skipped_steps"]) == (
+        float(fitted.get("loss_scale")),
+        int(fitted.get("skipped_steps")),
+    )
+    assert 1 <= row["skipped_steps"] <= 3 and row["step"] == 6
 
 
 def test_what_goes_wrong_is_said_and_written_nowhere(tmp_path):

@@ -30,6 +30,7 @@ from .capture import CaptureReport
 from .executor import Executor
 from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
+from .peak import peak_seconds
 from .plan import ExecPlan, Slot
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .variables import Variables
@@ -96,6 +97,8 @@ class Program(Immovable):
         self.policy = policy
         self.tuning: Times | None = None  # measured times that its choices were made with
         self.runs = 0  # since the start or the last load
+        self._last: ExecPlan | None = None  # the plan of the last run
+        self._peaks: dict[str, float] = {}  # by plan: see `peak_seconds`
         self._ran: list[str | None] = []  # what the calls of the last run said, in order
         self.notes: list[str] = []  # what the last eager run staged, and why
 
@@ -146,9 +149,21 @@ class Program(Immovable):
                 self._count()
             return _told(results, frozen.bound.faults)
 
+    @property
+    def peak_seconds(self) -> float | None:
+        """What the products of the last run take at the peak of the GPU, each in its type: by the time that it took, this is the share
+        of the chip's peak. None before there is a run, and on the CPU, whose peak nobody knows."""
+        if self._last is None or self.device == "cpu":
+            return None
+        key = self._last.key
+        if key not in self._peaks:
+            self._peaks[key] = peak_seconds(self._last, self.runtime.spec)
+        return self._peaks[key]
+
     @contextmanager
     def _whole_step(self, plan: ExecPlan) -> Iterator[None]:
         """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
+        self._last = plan
         if self.mode != "train":
             yield
             return
