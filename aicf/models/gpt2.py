@@ -115,10 +115,11 @@ class GPT2(nn.Layer):
         self.head = nn.Linear(size, config.words, bias=False, weight=tied, weight_init=start)
 
     def emit(self, ctx: Any, tokens: Value) -> Value:
-        rows = tokens.shape[-1]
-        if rows > self.config.places:
+        rows, last = tokens.shape[-1], self.config.places
+        most = rows if ctx.sequences is None else ctx.sequences.places  # of a KV cache
+        if most > last:
             raise TypeInferenceError(
-                f"GPT2: {rows} tokens, and {self.config.places} positions", expected=f"tokens (batch, T) with T <= {self.config.places}",
+                f"GPT2: {most} tokens, and {last} positions", expected=f"tokens (batch, T) with T <= {last}",
                 got=str(tokens.spec), where=ctx.here(), hint="its table of positions has no more rows: feed the last tokens",
             )  # fmt: skip
         x = self.embed(tokens) + self.place(ctx.positions(rows))

@@ -65,11 +65,12 @@ def test_greedy_tokens_are_those_of_the_architecture(name, tmp_path):
     place, tensors = oracle.made(tmp_path / "m", config, rng)
     program = aicf.compile(models.from_pretrained(place, seq=20), device="cpu")
     prompts = [tokens_of(config, rng, n).tolist() for n in (1, 6)]
-    for prompt, said in zip(prompts, aicf.generate(program, prompts, 12, temperature=0)):
-        wanted = list(prompt)
-        for _ in range(12):
-            wanted.append(int(oracle.logits(config, tensors, np.array([wanted]))[0, -1].argmax()))
-        assert said.tolist() == wanted
+    wanted = [list(prompt) for prompt in prompts]
+    for row in wanted * 12:
+        row.append(int(oracle.logits(config, tensors, np.array([row]))[0, -1].argmax()))
+    for cache in (True, False):  # one token at a time, or the whole window for each
+        said = aicf.generate(program, prompts, 12, temperature=0, cache=cache)
+        assert [row.tolist() for row in said] == wanted
 
 
 def test_names_with_and_without_a_prefix_buffers_and_a_copy_of_the_head(tmp_path):
@@ -359,6 +360,9 @@ def test_more_tokens_than_positions(tmp_path):
     with pytest.raises(FeedError, match=r"25 tokens, and 24 positions(.|\n)*T <= 24"):
         program({"tokens": np.zeros((1, 25), np.int32)})
     assert bits(program.state_dict()) == bits(before)
+    for cache in (None, True, False):
+        with pytest.raises(AicfError, match=r"25 tokens, and 24 positions"):
+            aicf.generate(program, [[1] * 20], 6, length=25, cache=cache)
     tokens = np.zeros((1, 24), np.int32)
     close(program({"tokens": tokens})["output"].numpy(), oracle.logits(GPT2, tensors, tokens))
 

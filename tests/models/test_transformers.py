@@ -63,7 +63,7 @@ def test_logits_tokens_and_files_are_those_of_transformers(name, tmp_path):
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     # greedy, token for token
     prompt = tokens[:1, :9]
-    said = aicf.generate(program, [prompt[0]], 24, temperature=0)[0]
+    said = aicf.generate(program, [prompt[0]], 24, temperature=0, cache=True)[0]
     asked = model.generate(
         torch.from_numpy(prompt).long(),
         max_new_tokens=24,
