@@ -1,6 +1,7 @@
 """Where the time of a program goes: every step of its plan by itself, beside its prediction, and the whole.
 
     python -m benchmarks.profile gpt2                               one of gpts.py, trained
+    python -m benchmarks.profile gpt2-decode                        a token with a KV cache: one of suites/decode.py
     python -m benchmarks.profile examples/mlp.py --mode train       the model of a file, as `aicf explain` takes it
     python -m benchmarks.profile gpt2 --device cpu --out p.json --steps
 
@@ -298,6 +299,10 @@ def _made(args: argparse.Namespace, bench: Bench) -> tuple[Program, dict[str, An
     if args.program in GPTS:
         gpt = GPTS[args.program]
         return gpt.program(args.device), dict(zip("xy", gpt.batch_of(bench.rng)))
+    from .suites.decode import DECODERS
+
+    if args.program in DECODERS:
+        return _decoding(DECODERS[args.program], args.device, bench)
     from aicf import model_file
 
     asked = model_file.load(args.program, args.mode, policy=args.policy)
@@ -308,9 +313,19 @@ def _made(args: argparse.Namespace, bench: Bench) -> tuple[Program, dict[str, An
     return program, random_feed(program, bench.rng)
 
 
+def _decoding(model: Any, device: str, bench: Bench) -> tuple[Program, dict[str, Any]]:
+    """A token of one sequence in the middle of its cache, so that there is room for those that are run here."""
+    generator = aicf.Generator(aicf.compile(model.model(), device=device), 1, model.length)
+    generator._fill([bench.rng.integers(0, model.config.words, model.length // 2).tolist()])
+    return generator.decode, {"tokens": bench.rng.integers(0, model.config.words, 1).astype(np.int32)}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     ask = argparse.ArgumentParser("python -m benchmarks.profile", description=__doc__.splitlines()[0])
-    ask.add_argument("program", help=f"{', '.join(GPTS)}, or a Python file with a model: FILE or FILE:NAME")
+    ask.add_argument(
+        "program",
+        help=f"{', '.join(GPTS)}, gpt2-decode, llama-1b-decode, or a Python file with a model: FILE or FILE:NAME",
+    )
     ask.add_argument("--device", default="cuda", help="cuda (the default), cuda:N or cpu")
     ask.add_argument(
         "--mode", choices=("infer", "grad", "train"), help="of a file's model; by default its own"

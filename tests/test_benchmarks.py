@@ -18,6 +18,7 @@ import pytest
 import aicf
 from aicf.device.runtime import cuda_missing
 from aicf.device.spec import preset
+from aicf.generation.decoding import Decode
 from aicf.graph.compile import explain_for
 from aicf.ir import Role
 
@@ -28,7 +29,7 @@ from benchmarks.__main__ import main
 from benchmarks.gpts import GPT2, GPTS
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES, attention, gemm, lesson, regret, startup
+from benchmarks.suites import SUITES, attention, decode, gemm, lesson, regret, startup
 from benchmarks.suites import gpt as gpt_suite
 from benchmarks.suites.gemm import Problem
 
@@ -192,13 +193,32 @@ def test_a_tiny_gpt_on_the_cpu(tmp_path):
     assert all(row["kernels"] for row in data["cases"])
 
 
-@pytest.mark.parametrize("name", ["attention", "linear_loss"])
+@pytest.mark.parametrize("name", ["attention", "linear_loss", "decode"])
 def test_a_tiny_run_beside_pytorch_if_it_is_there(name, tmp_path):
     assert main([name, "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
     data = json.loads(next(tmp_path.glob(f"cpu-*/{name}.json")).read_text())
     check_schema(data)
     assert data["cases"] and {row["peer_name"] for row in data["cases"]} <= {None, "torch eager"}
     assert all(row["kernels"] for row in data["cases"])
+
+
+@pytest.mark.parametrize(
+    "model, weights, cache",
+    [(decode.MODELS[0], 123.6e6, 37.7e6), (decode.MODELS[1], 1235.8e6, 33.6e6)],
+    ids=["GPT-2", "Llama"],
+)
+def test_what_a_token_reads(model, weights, cache):
+    """bf16 weights, but for the table of places, and keys and values of 1024 places."""
+    plan = explain_for(Decode(model.model(), 1, model.length), "h200").plan
+    params = {s.name: np.empty(s.spec.shape, np.int16) for s in plan.externals(Role.param)}
+    assert all(s.spec.dtype.itemsize == 2 for s in plan.externals(Role.param))
+    assert model.nbytes(params) == pytest.approx(2 * weights + cache, rel=1e-3)
+    kept = sum(
+        s.spec.nbytes
+        for s in plan.externals(Role.state)
+        if s.name.startswith(("sequences.keys", "sequences.values"))
+    )
+    assert kept == pytest.approx(cache, rel=2e-3)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -248,7 +268,8 @@ def test_a_gpt_whose_losses_are_others_is_a_failure(policy):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "name", ["overhead", "gpt", "attention", "linear_loss", "elementwise", "lesson", "selection", "regret"]
+    "name",
+    ["overhead", "gpt", "attention", "linear_loss", "decode", "elementwise", "lesson", "selection", "regret"],
 )
 def test_a_tiny_run_on_a_gpu(name, tmp_path):
     """In a process of its own: it changes PyTorch's current stream."""

@@ -113,6 +113,12 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     assert data["groups"][0]["count"] == 1
 
 
+def test_a_token_with_a_cache_is_a_program_too(capsys):
+    assert profile.main(["small-decode", "--device", "cpu", "--rounds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "cache_write · cpu." in said and "not timed" not in said
+
+
 @pytest.mark.parametrize(
     "q, k, attrs",
     [

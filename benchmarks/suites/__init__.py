@@ -4,6 +4,7 @@ from ..harness import Suite
 from . import (
     attention,
     cpu,
+    decode,
     demo,
     elementwise,
     epilogue,
@@ -34,6 +35,7 @@ SUITES: dict[str, Suite] = {
         regret,
         mlp,
         gpt,
+        decode,
         startup,
         demo,
         cpu,
