@@ -330,6 +330,50 @@ def test_a_folder_that_is_not_whole_is_one_error(what, tmp_path):
     assert len(str(raised.value).splitlines()) < 16
 
 
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    2,
+    10**12,
+    10**30,
+    0.5,
+    np.inf,
+    np.nan,
+    "",
+    "3",
+    [],
+    [1],
+    {},
+    {"rope_type": "linear"},
+]
+
+
+@pytest.mark.parametrize("config", [GPT2, LLAMA | {"rope_scaling": LLAMA3}], ids=["gpt2", "llama"])
+def test_whatever_the_files_say_is_a_model_or_one_error(config, tmp_path):
+    """Fields of any values, and headers with some other bytes."""
+    rng, refused = np.random.default_rng(), 0
+    place, _ = oracle.made(tmp_path / "m", config, rng)
+    weights, raw = place / "model.safetensors", (place / "model.safetensors").read_bytes()
+    for n in range(60):
+        said, changed = dict(config), bytearray(raw)
+        if n % 2:
+            said[rng.choice(list(said))] = ODD[rng.integers(len(ODD))]
+        else:
+            at = rng.integers(0, 8 + int.from_bytes(raw[:8], "little"), 2)
+            for k in at:
+                changed[k] = rng.choice([*rng.integers(0, 256, 2), *b"09"])
+        (place / "config.json").write_text(json.dumps(said))
+        weights.write_bytes(changed)
+        try:
+            models.from_pretrained(place, seq=2)
+        except StateError as error:  # and no other
+            refused += 1
+            assert len(str(error)) < 4000, error
+    assert refused > 10
+
+
 def test_arguments_that_make_no_sense(tmp_path):
     place, _ = oracle.made(tmp_path / "m", GPT2, np.random.default_rng())
     for call, said in (
