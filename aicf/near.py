@@ -56,7 +56,7 @@ NN: Mapping[str, str] = {
     **dict.fromkeys(("CosineAnnealingLR", "CosineDecay", "OneCycleLR"), "nn.AdamW(lr=nn.schedules.Cosine(base=1e-3, total=1000, warmup=100))"),
     **dict.fromkeys(("StepLR", "ExponentialLR"), "nn.SGD(lr=nn.schedules.StepDecay(base=0.1, every=100, gamma=0.5))"),
     "AMSGrad": "nn.Adam(amsgrad=True)",
-    "optim": "the optimizers are in nn itself: nn.SGD, nn.Adam, nn.AdamW, nn.Lion, nn.LAMB, nn.RMSprop, nn.Adagrad",
+    "optim": "the optimizers are in nn itself: nn.SGD, nn.Adam, nn.AdamW, nn.Lion, nn.LAMB, nn.Muon, nn.RMSprop, nn.Adagrad",
 }  # fmt: skip
 
 # What `aicf.models.NAME` is called here.
@@ -70,7 +70,7 @@ MODELS: Mapping[str, str] = {
 # What `aicf.NAME` is called here.
 AICF: Mapping[str, str] = {
     **dict.fromkeys(("Model", "Module", "Sequential"), "aicf.nn.Model"),
-    **dict.fromkeys(("optim", "optimizers"), "the optimizers are in aicf.nn: SGD, Adam, AdamW, Lion, LAMB, RMSprop, Adagrad"),
+    **dict.fromkeys(("optim", "optimizers"), "the optimizers are in aicf.nn: SGD, Adam, AdamW, Lion, LAMB, Muon, RMSprop, Adagrad"),
     **dict.fromkeys(("float32", "float", "fp32"), "aicf.f32"),
     **dict.fromkeys(("float16", "half", "fp16"), "aicf.f16"),
     "bfloat16": "aicf.bf16",
@@ -115,7 +115,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         r"mse|squared|\bl2": "loss=nn.MeanSquaredError()",
     },
     "optimizer": {
-        "lion": "optimizer=nn.Lion(lr=1e-4)", "lamb(?!da)": "optimizer=nn.LAMB(lr=1e-3)", "rms_?prop": "optimizer=nn.RMSprop(lr=1e-2)", "adagrad": "optimizer=nn.Adagrad(lr=1e-2)",
+        "lion": "optimizer=nn.Lion(lr=1e-4)", "muon": "optimizer=nn.Muon(lr=2e-2)", "lamb(?!da)": "optimizer=nn.LAMB(lr=1e-3)", "rms_?prop": "optimizer=nn.RMSprop(lr=1e-2)", "adagrad": "optimizer=nn.Adagrad(lr=1e-2)",
         "amsgrad": "optimizer=nn.Adam(lr=1e-3, amsgrad=True)",
         "adamw": "optimizer=nn.AdamW(lr=1e-3)", "adam": "optimizer=nn.Adam(lr=1e-3)", "sgd|momentum": "optimizer=nn.SGD(lr=0.1)",
     },

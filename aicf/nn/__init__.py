@@ -25,6 +25,7 @@ from .layers import (
 )
 from .losses import LinearCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from .model import Model
+from .muon import Muon
 from .optimizers import SGD, Adam, AdamW, Optimizer
 from .rope_scaling import LinearScaling, Llama3Scaling
 
@@ -51,6 +52,7 @@ __all__ = [
     "MeanSquaredError",
     "Model",
     "MultiHeadAttention",
+    "Muon",
     "Optimizer",
     "ParamGroup",
     "RMSNorm",

@@ -20,6 +20,7 @@ Rate = float | Schedule
 _DECAY = checks.Range(low=0, high=1, open_high=True)
 CHECKS = {  # of each meta-parameter: in constructors, in `program.set`, and where a state dict is loaded
     "lr": checks.not_negative,
+    "adam_lr": checks.not_negative,
     "clip_norm": checks.positive,
     "momentum": checks.Range(low=0, high=1),
     "weight_decay": checks.not_negative,
@@ -54,12 +55,13 @@ class Optimizer:
             step = ctx.state(f"{self.family}.step", (), 0, i32, checks.whole)
             base = _meta(ctx, "lr", self.lr.base if isinstance(self.lr, Schedule) else self.lr)
             lr = self.lr.emit(ctx, step, base) if isinstance(self.lr, Schedule) else base
+            rates = self.rates(ctx, step)
             now = ctx.increment(step)
             ctx.update(step, now)
-            meta = self.meta(ctx, now)
+            meta = {**self.meta(ctx, now), **rates}
             grads = self._clip(ctx, grads)
             how: dict[str | None, tuple[Value, dict[str, Value]]] = {None: (lr, meta)}
-            how |= {name: _of_group(ctx, name, group, lr, meta) for name, group in self.groups}
+            how |= {name: _of_group(ctx, name, group, lr, meta, rates) for name, group in self.groups}
         each = zip(params, grads, divided(self.groups, params))
         self.steps(ctx, [(param, grad, *how[group]) for param, grad, group in each])
 
@@ -76,6 +78,10 @@ class Optimizer:
             total = part if total is None else total + part
         scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
         return [_beside_the_step(ctx, grad, scale) for grad in grads]
+
+    def rates(self, ctx: Any, step: Value) -> dict[str, Value]:
+        """Learning rates beside `lr`, behind `step` steps; a group's lr_scale multiplies them, too."""
+        return {}
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         """Meta-parameters and what depends on them and the step alone, emitted once for all parameters."""
@@ -197,11 +203,12 @@ class AdamW(Adam):
 
 
 def _of_group(
-    ctx: Any, name: str, group: ParamGroup, lr: Value, meta: dict[str, Value]
+    ctx: Any, name: str, group: ParamGroup, lr: Value, meta: dict[str, Value], rates: Iterable[str]
 ) -> tuple[Value, dict[str, Value]]:
     """The learning rate and the meta-parameters of a group."""
     if group.lr_scale is not None:
-        lr = lr * ctx.meta(f"{name}_{SCALE}", group.lr_scale, checks.not_negative)
+        scale = ctx.meta(f"{name}_{SCALE}", group.lr_scale, checks.not_negative)
+        lr, meta = lr * scale, {**meta, **{rate: meta[rate] * scale for rate in rates}}
     if group.weight_decay is not None:
         if DECAY not in meta:
             raise VerifyError(f"the optimizer has no weight decay, and the group {name} one", got=repr(group))
