@@ -73,11 +73,14 @@ def _(x, weight=None, bias=None, *, eps):
 
 @layer_norm.gradient
 def _(emit, dy, x, weight, bias, mean, rstd):
-    g = wide(emit, dy)
     dx = emit.layer_norm_grad(dy, x, mean, rstd, weight)
     normal = None if weight is None else emit.mul(emit.sub(wide(emit, x), mean), rstd)
-    dw = None if normal is None else _summed(emit, emit.mul(g, normal), weight)
-    return dx, dw, None if bias is None else _summed(emit, g, bias)
+    dw = None if normal is None else _summed(emit, emit.mul(wide(emit, dy), normal), weight)
+    return (
+        dx,
+        dw,
+        None if bias is None else _summed(emit, wide(emit, dy), bias),
+    )  # widened in each kernel anew
 
 
 @op("layer_norm_grad", results=("dx",), core=ROWS, flops=16)

@@ -396,3 +396,18 @@ def test_side_effects_never_move_across_each_other():
     ops = lower(verify(optimize(graph)))
     steps = [op for op in ops if op.kind.name == "sgd_step"]
     assert [op.oid for op in schedule(ops, graph) if op.kind.name == "sgd_step"] == [op.oid for op in steps]
+
+
+@pytest.mark.spec("D15")
+def test_what_only_widens_is_not_stored():
+    """Norms' gradients read activations and gradients in f32, and those of weights are f32: kernels widen what they read or make."""
+    model = nn.Model({"x": aicf.TensorSpec((2, 128, 256))})
+    for _ in range(3):
+        model.add(nn.TransformerBlock(256, nn.MultiHeadAttention(256, 4), nn.MLP(256)))
+    asked = {"loss": nn.MeanSquaredError(), "optimizer": nn.AdamW(clip_norm=1.0), "policy": "bf16"}
+    plan = aicf.explain_for(model, "h200", "train", **asked).plan
+    whole = [s for s in plan.slots.values() if s.offset is not None and s.spec.shape[:2] == (2, 128)]
+    wide = [s.name.split(".")[0] for s in whole if s.spec.dtype is aicf.f32 and s.spec.shape[2:] != (1,)]
+    assert wide == ["squared_error"]
+    made = [s.region.signature for s in plan.steps]
+    assert sum(signature.startswith("gemm + convert") for signature in made) == 12

@@ -37,25 +37,39 @@ def gradients(
     parts: dict[int, list[Value]] = {}  # gradients of a value's slices, each within zeros
     if loss.vid in reached:
         grads[loss.vid] = emit.constant(1.0, loss.dtype) if scale is None else scale
+    waiting = _by_first_reader(ops, copies)
     for op in reversed(ops):
         for vid in parts.keys() & set(op.outputs):
             _join(emit, grads, vid, parts.pop(vid))
-        if not any(v in grads for v in op.outputs) or not reached.intersection(op.inputs):
-            continue
-        for vid, grad in zip(op.inputs, _rule(emit, op, grads)):
+        asked = any(v in grads for v in op.outputs) and reached.intersection(op.inputs)
+        for vid, grad in zip(op.inputs, _rule(emit, op, grads)) if asked else ():
             if vid in reached and grad is not None:
                 if op.kind == "slice" and grad.producer is not None and grad.producer.kind == "pad":
                     parts.setdefault(vid, []).append(grad)
                 else:
                     _add(emit, grads, vid, grad)
+        for copy, w in waiting.pop(op.oid, ()):
+            if copy.vid in parts:
+                _join(emit, grads, copy.vid, parts.pop(copy.vid))
+            if copy.vid in grads:  # all of it, and whatever made the last of it can widen it
+                _add(emit, grads, w.vid, emit.convert(grads[copy.vid], dtype=w.dtype))
     for vid, padded in parts.items():
         _join(emit, grads, vid, padded)
-    for copy, w in copies:
-        if copy.vid in grads:
-            _add(emit, grads, w.vid, emit.convert(grads[copy.vid], dtype=w.dtype))
     return [
         grads[w.vid] if w.vid in grads else emit.fill(shape=w.shape, value=0.0, dtype=w.dtype) for w in wrt
     ]
+
+
+def _by_first_reader(
+    ops: Sequence[Op], copies: Sequence[tuple[Value, Value]]
+) -> dict[int, list[tuple[Value, Value]]]:
+    """By the op that reads them first, whose gradients come last."""
+    found: dict[int, list[tuple[Value, Value]]] = {}
+    for copy, w in copies:
+        reader = next((op for op in ops if copy.vid in op.inputs), None)
+        if reader is not None:
+            found.setdefault(reader.oid, []).append((copy, w))
+    return found
 
 
 def _add(emit: GraphEmitter, grads: dict[int, Value], vid: int, grad: Value) -> None:

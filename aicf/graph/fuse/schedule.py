@@ -1,7 +1,8 @@
 """The schedule: a topological order in which producers stand next to the consumers that can fuse to them.
 
 Regions are intervals of the schedule, so what is to become one kernel has to be neighbours. The order is found greedily: an
-op that continues the open run comes next, else the earliest one that is ready. Every choice is by the ops' first order, so
+op that continues the open run comes next, else the earliest one that is ready. An op is brought forward by few ops alone, and one that only widens just with
+what reads it: whatever is made early is kept until then. Every choice is by the ops' first order, so
 equal graphs give equal schedules in every process. What the order must hold to, beside the values:
 
     storage       an op that writes a tensor in place stays on its side of whatever else reads that tensor or a view of it
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -23,6 +25,7 @@ from ...ops.schema import MAP, VIEW, schema_of
 from ...rows.cores import declared
 
 LOOK_AHEAD = 16  # ops of a run that are looked at before it begins, and ops that are moved ahead of it
+REACH = 32  # ops that one is brought ahead of: what a backward pass alone reads is not made, and kept, in the forward pass
 FAN = 8  # readers of one value that are looked at
 
 
@@ -63,6 +66,7 @@ class _Fact:
     makes: tuple[int, ...]
     touches: frozenset[int]  # storage that is written in place somewhere, and that this op reads or writes
     writes: frozenset[int]  # storage that it writes in place: a side effect
+    widens: bool  # whether it is nothing but a conversion to a wider type
     escapes: bool  # whether a result outlives the run, or has several readers
 
     @property
@@ -102,10 +106,16 @@ def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact
                 op.out_vids,
                 writes | (shared & {storage.get(v, v) for v in reads}),
                 writes,
+                op.kind.name == "convert" and _widens(op, graph),
                 any(v in kept or readers[v] > 1 for v in op.out_vids),
             )
         )
     return facts
+
+
+def _widens(op: LoweredOp, graph: Graph) -> bool:
+    before, after = (graph.values[v].dtype.itemsize for v in (op.in_vids[0], op.out_vids[0]))
+    return after > before
 
 
 class _ScheduleProblem:
@@ -257,6 +267,7 @@ class _Greedy:
             for j in needs:
                 self.after[j].append(i)
         self.done = [False] * len(problem.facts)
+        self.first = 0  # of those that are not done
         self.ready = [i for i, count in enumerate(self.missing) if not count]  # ascending, so a heap
         self.near: list[tuple[int, int]] = []  # those of them that continue the run
         self.wanted: list[int] = []  # to be done before a run begins that needs them
@@ -291,6 +302,8 @@ class _Greedy:
 
     def _place(self, i: int) -> None:
         self.done[i] = True
+        while self.first < len(self.done) and self.done[self.first]:
+            self.first += 1
         joins = self.run.rank(i) is not None
         self.run.take(i)
         if not joins:
@@ -299,8 +312,17 @@ class _Greedy:
             self.missing[j] -= 1
             if not self.missing[j]:
                 heappush(self.ready, j)
-                if (rank := self.run.rank(j)) is not None:
+                if j <= self.first + REACH and (rank := self.run.rank(j)) is not None and self._goes_on(j):
                     heappush(self.near, (rank, j))
+
+    def _goes_on(self, j: int) -> bool:
+        """Whether op j is worth having now: what only widens is stored in twice the bytes, unless a reader joins it."""
+        if not self.problem.facts[j].widens:
+            return True
+        run = copy(self.run)
+        run.values, run.late, run.seen = dict(run.values), set(run.late), set(run.seen)
+        run.take(j)
+        return any(self.missing[r] == 1 and run.rank(r) is not None for r in self._readers(j))
 
     # --- looking ahead
 
