@@ -24,7 +24,7 @@ from ..errors import AttrError, CaptureError, DeviceError, FeedError
 from ..ops import record
 from ..ops.schema import OpSchema, schema_of
 from ..registry.select import Selection, log, log_choice
-from ..types import ActKind, AttrPack, DType, OpKind, Precision
+from ..types import ActKind, AttrPack, DType, OpKind, Precision, TensorSpec
 from . import annotate
 from .extensions import default_registry
 from .prepared import Prepared, prepare
@@ -233,11 +233,12 @@ def _find(
 ) -> Prepared:  # fmt: skip
     registry = default_registry()
     ins, outs = ([None if t is None else t.desc for t in tensors] for tensors in (operands, results))
+    specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in ins]
     key = (
         schema.kind,
         registry.generation,
         record.schema_epoch,
-        schema.pack(attrs).blob,
+        schema.pack(schema.normalized(specs, attrs)).blob,
         tuple(ins),
         tuple(outs),
         place,

@@ -294,8 +294,10 @@ class _StartBuilder:
         work = self.reserve(variant.query_workspace(region, device))
         built = blame.built(variant, region, device)
         assert not isinstance(built, HostCall), variant.id
-        for launch in built:
-            self.starts.append(_start(launch, region, variant.id, ins, outs, work))
+        started = [_start(launch, region, variant.id, ins, outs, work) for launch in built]
+        self.starts += started
+        if any(which == self.scratch_pointer for start in started for _, which, _ in start.fill):
+            self.scratch = max(self.scratch, ALIGNMENT)  # a pointer to none of it is a pointer all the same
 
 
 def _start(

@@ -452,3 +452,15 @@ def test_calls_are_logged_with_kind_variant_tensors_and_stream(monkeypatch, capl
         assert len(caplog.messages) == 2
     finally:
         logger.setLevel(level)
+
+
+@pytest.mark.spec("B8")
+def test_attributes_may_be_left_to_the_op():
+    """None is what an op says that it stands for."""
+    rng = np.random.default_rng()
+    q, k, v = (rng.normal(size=(2, 5, 4)).astype(np.float32) for _ in range(3))
+    out, lse = np.empty_like(q), np.empty((2, 5), np.float32)
+    aicf.op_call("attention", [q, k, v], [out, lse], {"scale": None})
+    scores = np.einsum("hid,hjd->hij", q, k, dtype=np.float64) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(out, weights @ v, rtol=1e-5, atol=1e-6)
