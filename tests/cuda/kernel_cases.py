@@ -219,6 +219,17 @@ def both_attentions(*shapes: Any, tolerance: float = 2e-5, **asked: Any) -> list
     ]
 
 
+HOPPER_ATTENTION, HOPPER_ATTENTION_GRAD = "cuda.attention_wgmma.v1", "cuda.attention_grad_wgmma.v1"
+
+
+def hopper_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case]:
+    """Forward, and the gradient, unless there is a softcap."""
+    made = [Case(HOPPER_ATTENTION, attention(*shapes, **asked), tolerance)]
+    if not asked.get("softcap"):
+        made.append(Case(HOPPER_ATTENTION_GRAD, attention_grad(*shapes, **asked), 5 * tolerance))
+    return made
+
+
 ROW_TOLERANCE = {f32: 1e-5, f16: 1e-3, bf16: 8e-3}  # results are rounded, sums are not
 
 LINEAR_LOSS, LINEAR_LOSS_GRAD = (f"cuda.linear_cross_entropy{of}_chunks.v1" for of in ("", "_grad"))
@@ -289,6 +300,8 @@ FIRST = [
     Case(SERIAL, softmax((30, 40, 50), axis=1)),
     *both_attentions((6, 130, 128), (2, 200, 128), causal=True),
     *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
+    *hopper_attentions((6, 130, 128), (2, 200, 128), causal=True, dtype=bf16, tolerance=2e-2),
+    *hopper_attentions((6, 130, 64), (2, 130, 64), causal=True, dtype=f16, tolerance=2e-3),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
     Case("cuda.cache_write.v1", cache_write((8,), 4, 200, 3, 64, 64, bf16)),
@@ -627,6 +640,23 @@ def _caches() -> list[Case]:
     return [Case("cuda.cache_write.v1", cache_write(*size, t)) for size in sizes for t in (f32, f16, bf16)]
 
 
+def _hopper_attentions() -> list[Case]:
+    """Tiles that are whole and not; queries that stand before, at and behind the keys; heads that share keys; head sizes of both forms."""
+    made = []
+    for q, k, asked in (
+        ((1, 1, 8), (1, 1, 8), {}), ((2, 128, 64), (2, 128, 64), {}), ((2, 128, 64), (2, 128, 64), {"causal": True}),
+        ((3, 200, 64), (3, 200, 64), {"scale": 0.3}), ((4, 1000, 64), (2, 1000, 64), {"causal": True}),
+        ((2, 333, 128), (2, 333, 128), {"causal": True}), ((2, 4, 150, 128), (2, 1, 150, 128), {"causal": True}),
+        ((3, 2, 77, 72), (3, 1, 300, 72), {"causal": True, "dv": 40}), ((2, 70, 64), (2, 200, 64), {"causal": True}),
+        ((2, 300, 64), (2, 170, 64), {"causal": True}), ((2, 500, 128), (2, 500, 128), {"causal": True, "window": 130}),
+        ((2, 130, 64), (1, 250, 64), {"window": 7}), ((2, 385, 16), (2, 129, 16), {"causal": True}), ((2, 300, 128), (2, 300, 128), {}),
+        ((2, 200, 64), (2, 200, 64), {"softcap": 5.0, "causal": True}), ((140, 256, 64), (140, 256, 64), {"causal": True}),
+    ):  # fmt: skip
+        for t, tolerance in ((f16, 2e-3), (bf16, 2e-2)):
+            made += hopper_attentions(q, k, dtype=t, tolerance=tolerance, **asked)
+    return made
+
+
 def _memory() -> list[Case]:
     strided = "cuda.elementwise_strided.v1"
     cases = [Case(strided, region("bias_add", shape, (length,)))
@@ -689,6 +719,7 @@ MORE = (
     + _rows()
     + _attentions()
     + _caches()
+    + _hopper_attentions()
     + _memory()
 )
 

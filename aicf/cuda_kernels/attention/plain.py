@@ -81,7 +81,7 @@ def problem(region: RegionSpec) -> Problem:
     )  # fmt: skip
 
 
-def _optional(region: RegionSpec, name: str) -> tuple[int, TensorDesc] | None:
+def optional(region: RegionSpec, name: str) -> tuple[int, TensorDesc] | None:
     """An operand's place among the region's, and itself; None if it is left out."""
     at = [d.name for d in schema_of(region.kind).operands].index(name)
     inputs = region.anchor.inputs
@@ -92,7 +92,7 @@ def _optional(region: RegionSpec, name: str) -> tuple[int, TensorDesc] | None:
 
 def _steps(region: RegionSpec) -> tuple[int, ...] | Reject:
     """Of the mask, along batch, query heads, queries and keys."""
-    found = _optional(region, "mask")
+    found = optional(region, "mask")
     if found is None:
         return ()
     _, mask = found
@@ -132,7 +132,7 @@ def _form(region: RegionSpec) -> AttentionForm:
     given = [t for t in (*region.operands, *region.results) if t.rank > 0 and t.dtype.kind == "float"]
     vectors = not (p.d % 4 or p.dv % 4) and all(t.alignment >= min(16, 4 * t.dtype.itemsize) for t in given)
     dtype = region.results[0].dtype
-    masked, ragged = (_optional(region, name) is not None for name in ("mask", "lengths"))
+    masked, ragged = (optional(region, name) is not None for name in ("mask", "lengths"))
     return AttentionForm(
         dtype, _columns(p), 4 if vectors else 1, bool(region.attrs["softcap"]), masked, ragged
     )
@@ -141,7 +141,7 @@ def _form(region: RegionSpec) -> AttentionForm:
 def _arguments(region: RegionSpec, tiles: int, parts: int) -> tuple[Arg, ...]:
     """mask, lengths, sizes, grid, limits, scales and steps of the mask."""
     p, steps = problem(region), _steps(region)
-    mask, lengths = (_optional(region, name) for name in ("mask", "lengths"))
+    mask, lengths = (optional(region, name) for name in ("mask", "lengths"))
     assert not isinstance(steps, Reject)
     sizes = (p.queries, p.keys, p.batch_heads, p.group, p.heads, p.d, p.dv)
     scales = (scale_of(region.attrs["scale"], p.d), region.attrs["softcap"])

@@ -8,6 +8,7 @@ a warp's threads can't act as one.
 from .assemble import assemble, instruction
 from .barrier import (
     arrive,
+    arrive_at,
     arrive_remote,
     arrive_threads,
     barrier_end,
@@ -26,6 +27,7 @@ from .barrier import (
     publish_barriers,
     send_remote,
     store_remote,
+    sync_at,
     sync_threads,
     wait_phase,
 )
@@ -79,6 +81,7 @@ from .quads import load_front, multiply_quad, transpose_runs
 from .register_operand import load_register_operand
 from .tma import (
     add_box,
+    add_bytes,
     commit_stores,
     fence_async,
     fence_async_all,
@@ -92,7 +95,7 @@ from .tma import (
     wait_stores,
     wait_stores_read,
 )
-from .warp import elect, reduce_warp, scatter_sums, warp_uniform
+from .warp import elect, read_thread, reduce_warp, scatter_sums, warp_uniform
 from .wgmma import (
     commit_products,
     describe,
@@ -105,7 +108,7 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Place", "Places", "Words", "add_box", "add_half2", "add_words", "approximate", "arrive", "arrive_remote",
+    "Place", "Places", "Words", "add_box", "add_bytes", "add_half2", "add_words", "approximate", "arrive", "arrive_at", "arrive_remote",
     "arrive_threads", "assemble", "barrier_end", "barrier_init", "cache_policy", "cluster_arrive",
     "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies", "commit_products",
     "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more", "expect_remote",
@@ -114,10 +117,10 @@ __all__ = [
     "load_bytes", "load_front", "load_matrices", "load_register_operand", "load_remote", "load_shared",
     "load_units", "load_words", "multicast_box", "multiply_fragments", "multiply_k_tiles", "multiply_quad",
     "multiply_steps", "multiply_words", "opaque", "optimization_barrier", "pack_fp8", "pack_halves",
-    "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments", "reduce_warp",
+    "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments", "read_thread", "reduce_warp",
     "scatter_sums", "send_remote", "setmaxnreg_dec", "setmaxnreg_inc", "shared_address", "store_box",
     "store_bytes", "store_matrices", "store_release", "store_remote", "store_shared", "store_units",
-    "store_words", "sync_threads", "tanh_for_halves", "transpose_runs", "unpack_fp8", "unpack_halves",
+    "store_words", "sync_at", "sync_threads", "tanh_for_halves", "transpose_runs", "unpack_fp8", "unpack_halves",
     "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores", "wait_stores_read",
     "warp_uniform",
 ]  # fmt: skip

@@ -117,6 +117,18 @@ def arrive_threads(barrier: int, threads: int) -> Any:
 
 
 @deferred
+def sync_at(threads: int) -> Any:
+    """`sync(barrier)`: as `sync_threads`, at a barrier that the kernel computes: then a block takes all 16. `bar.sync`, sm_70."""
+    return instruction(f"bar.sync $0, {threads};", types.uint32, together=True)
+
+
+@deferred
+def arrive_at(threads: int) -> Any:
+    """`arrive(barrier)`: as `arrive_threads`, likewise. `bar.arrive`, sm_70."""
+    return instruction(f"bar.arrive $0, {threads};", types.uint32, together=True)
+
+
+@deferred
 def cluster_rank() -> Any:
     """`rank()`: this block's place in its cluster. `%cluster_ctarank`, sm_90."""
     return instruction("mov.u32 $0, %cluster_ctarank;", result=types.uint32, effects=False)

@@ -92,6 +92,14 @@ def store_bytes() -> Any:
 
 
 @deferred
+def add_bytes() -> Any:
+    """`add(pointer, source, nbytes)`: f32 from shared memory, added to those in global memory, in any order of those who add; as
+    `store_bytes`. `cp.reduce.async.bulk.add`."""
+    text = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;"
+    return instruction(text, types.uint64, types.uint32, types.uint32)
+
+
+@deferred
 def commit_stores() -> Any:
     """`commit()`: this thread's stores since the last one, as a group. `cp.async.bulk.commit_group`."""
     return instruction("cp.async.bulk.commit_group;")
@@ -104,9 +112,9 @@ def wait_stores_read(pending: int) -> Any:
 
 
 @deferred
-def wait_stores() -> Any:
-    """`wait()`: until all of this thread's stores are done. `cp.async.bulk.wait_group`."""
-    return instruction("cp.async.bulk.wait_group 0;")
+def wait_stores(pending: int = 0) -> Any:
+    """`wait()`: until all of this thread's groups but the last `pending` are done. `cp.async.bulk.wait_group`."""
+    return instruction(f"cp.async.bulk.wait_group {pending};")
 
 
 @deferred

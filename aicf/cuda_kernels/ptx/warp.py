@@ -28,6 +28,12 @@ def elect() -> Any:
 
 
 @deferred
+def read_thread() -> Any:
+    """`thread()`: this thread's number in its block, read here: nothing that is made of it is kept in registers from before. `%tid.x`."""
+    return instruction("mov.u32 $0, %tid.x;", result=types.uint32)
+
+
+@deferred
 def warp_uniform() -> Any:
     """`of(x)`: the first lane's u32, in all of them: then the compiler may keep what is made of it in registers of the warp.
     `shfl.sync.idx`, sm_70."""

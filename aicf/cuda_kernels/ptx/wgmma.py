@@ -98,21 +98,32 @@ def wait_products(pending: int) -> Any:
 
 
 @deferred
-def finish_products(count: int, pending: int = 0) -> Any:
+def finish_products(count: int, pending: int = 0, words: int = 0) -> Any:
     """`finish(acc)`: `count` accumulators, when at most `pending` groups are under way, which are of others. They go through so that no
-    use of them moves above. `wgmma.wait_group`."""
+    use of them moves above. With `words`, `finish(acc, a)`: so many words of an operand in registers stay in them until then.
+    `wgmma.wait_group`."""
+    text = f"wgmma.wait_group.sync.aligned {pending};"
+
+    def generate(ctx, b, sig, args):
+        values = [b.extract_value(args[0], i) for i in range(count)]
+        values += [b.extract_value(args[1], i) for i in range(words)]
+        sort = letter(sig.args[0].dtype)
+        constraints = ",".join([*["=" + sort] * count, *map(str, range(count)), *["r"] * words, "~{memory}"])
+        kind = ir.LiteralStructType([ctx.get_value_type(sig.args[0].dtype)] * count)
+        made = assemble(b, text, constraints, kind, values, True, True)
+        return ctx.make_tuple(b, sig.return_type, [b.extract_value(made, i) for i in range(count)])
+
+    if words:
+
+        @intrinsic
+        def finish_both(typing, acc, a):
+            return acc(acc, a), generate
+
+        return finish_both
 
     @intrinsic
     def finish(typing, acc):
-        def codegen(ctx, b, sig, args):
-            values = [b.extract_value(args[0], i) for i in range(count)]
-            constraints = ",".join([*["=" + letter(acc.dtype)] * count, *map(str, range(count)), "~{memory}"])
-            text = f"wgmma.wait_group.sync.aligned {pending};"
-            kind = ir.LiteralStructType([ctx.get_value_type(acc.dtype)] * count)
-            made = assemble(b, text, constraints, kind, values, True, True)
-            return ctx.make_tuple(b, sig.return_type, [b.extract_value(made, i) for i in range(count)])
-
-        return acc(acc), codegen
+        return acc(acc), generate
 
     return finish
 

@@ -303,6 +303,26 @@ def put_words(layout: Layout) -> Any:
     return device(put)
 
 
+def put_columns(layout: Layout) -> Any:
+    """`put(to, warp, lane, words)`: the transposed matrix, halves of 64 rows: each column is a row of 128 bytes there, swizzled as a tensor map
+    has boxes. `stmatrix.trans`; whole warps; sm_90."""
+    assert layout.rows == ATOM and layout.height == 16 and layout.warps == 4, layout
+    store = store_matrices(True)
+
+    def put_four(i, run, to):
+        store(uint32(to + uint32(i // 4 * 16 * SWIZZLE_BYTES)), run[0], run[1], run[2], run[3])
+
+    put_all = each(layout.count // 2, 4, put_four)
+
+    def put(to, warp, lane, words):
+        row = (lane >> 4) * 8 + (lane & 7)
+        put_all(
+            words, uint32(to + uint32(row * SWIZZLE_BYTES + ((warp * 2 + (lane >> 3 & 1) ^ lane & 7) << 4)))
+        )
+
+    return device(put)
+
+
 def take_words(layout: Layout, first: int = 0) -> Any:
     """`take(to, warp, lane)`: what `put_words` puts there, from word `first` on: an operand for `multiply_k_tiles` too. `ldmatrix`;
     whole warps; sm_75."""

@@ -242,6 +242,37 @@ def mapped(n: int, width: int, fn: Callable[..., Any]) -> Any:
 
 
 @deferred
+def mapped_runs(n: int, width: int, kind: str, made: int, fn: Callable[..., Any]) -> Any:
+    """`run(tiles, env)`: fn(i, runs, env), of a run of `width` numbers of each of several tiles; `made` numbers of type `kind` that it
+    returns, run after run, as a tile. i is the first one's index."""
+    if SIMULATED:
+        return lambda tiles, env: tuple(
+            x for i in range(0, n, width) for x in fn(i, tuple(t[i : i + width] for t in tiles), env)
+        )
+
+    @intrinsic
+    def run(typing, tiles, env):
+        returned = types.UniTuple(getattr(types, kind), made)
+        neighbours = types.Tuple([types.UniTuple(t.dtype, width) for t in tiles.types])
+
+        def codegen(ctx, b, sig, args):
+            values = []
+            for i in range(0, n, width):
+                taken = [
+                    ctx.make_tuple(b, kind, [b.extract_value(args[0], [t, i + j]) for j in range(width)])
+                    for t, kind in enumerate(neighbours.types)
+                ]
+                given = [const(i), ctx.make_tuple(b, neighbours, taken), args[1]]
+                result = emit_call(ctx, b, fn, returned, [types.int32, neighbours, env], given)
+                values += [b.extract_value(result, j) for j in range(made)]
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(returned.dtype, made * n // width)(tiles, env), codegen
+
+    return run
+
+
+@deferred
 def column_sums(n: int, width: int, columns: tuple[int, ...], count: int, fn: Callable[..., Any]) -> Any:
     """`run(tile, env)`: as `each`, of a fn that returns numbers, as many for each run; the sums of these by column, `count` of
     them.

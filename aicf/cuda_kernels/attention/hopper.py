@@ -1,0 +1,346 @@
+"""Variants for attention and attention_grad on Hopper's tensor cores: halves, head sizes up to 128, any strides of rows. See hopper_body.py."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ...device.spec import DeviceSpec
+from ...ops.attention import scale_of
+from ...registry.cost import Cost, memory_us, one_launch, roofline
+from ...registry.variant import (
+    Checks,
+    In,
+    Launch,
+    Num,
+    Out,
+    Reject,
+    TensorMap,
+    Work,
+    at_least,
+    at_most,
+    cdiv,
+    variant,
+)
+from ...rows import RegionSpec
+from ...rows.program import collapse
+from ...types import TensorDesc, bf16, f16, f32, i32
+from . import plain
+from .hopper_tiles import ATOM, KEYS, HopperForm
+from .plain import Problem
+
+LOG2E = 1.4426950408889634
+ALIGNMENT = 16  # of pointers and rows, for tensor maps
+EXTENT = 2**29  # of queries and keys: positions, and distances between them, are i32
+WIDEST = 128  # head size
+QUERIES = 128  # of a forward tile
+CACHED = 16 << 20  # bytes of keys and values of the heads that are taken together: a part of the L2 cache
+# Of the tensor cores' rate, what tiles of 128 x 128 scores reach, and microseconds that a tile of queries takes beside them: on an H200.
+EFFICIENCY = {64: 0.45, 128: 0.67}
+FINISH_US = 0.8
+GRADIENT_EFFICIENCY = {64: 0.5, 128: 0.62}
+GRADIENT_QUERIES = {64: 128, 128: 64}  # of a tile
+
+
+class Matrices(NamedTuple):
+    """q, k, v or one of their like: heads of a batch, of rows of `d`; bytes from one to the next."""
+
+    name: str
+    rows: int
+    heads: int
+    batch: int
+    d: int
+    pitches: tuple[int, int, int]
+
+    def map(self, source: In | Out, like: TensorDesc, rows: int) -> TensorMap:
+        """For boxes of 64 columns and so many rows."""
+        extents = self.d, self.rows, self.heads, self.batch
+        return TensorMap(source, like.dtype, extents, self.pitches, (ATOM, rows, 1, 1))
+
+    def steps(self) -> tuple[Num, Num, Num]:
+        """Elements from one row, head and batch entry to the next."""
+        row, head, batch = (Num(pitch // 2) for pitch in self.pitches)
+        return row, head, batch
+
+
+def matrices(name: str, t: TensorDesc) -> Matrices | Reject:
+    """What a tensor map describes, or why it can't."""
+    if t.alignment < ALIGNMENT:
+        return Reject("aligned", f"{name} is aligned to {t.alignment} bytes, needs {ALIGNMENT}")
+    *batch, heads, rows, d = t.shape
+    *batch_steps, head_step, row_step, step = t.stride
+    if step != 1 and d > 1:
+        return Reject("rows", f"{name} is {t}, needs rows of neighbours")
+    walk, (along,) = collapse(tuple(batch), [tuple(batch_steps)])
+    if len(walk) > 1:
+        return Reject("batch", f"{name} is {t}, needs a batch of equal steps")
+    own = -(-d * t.dtype.itemsize // ALIGNMENT) * ALIGNMENT  # for extents of one, whose steps mean nothing
+    steps = ((rows, row_step), (heads, head_step), (walk[0], along[0]))
+    pitches = tuple(s * t.dtype.itemsize if extent > 1 else own for extent, s in steps)
+    if any(p % ALIGNMENT or p <= 0 for p in pitches):
+        return Reject(
+            "rows",
+            f"{name} is {t}, needs rows, heads and batch entries at multiples of {ALIGNMENT} bytes, one after the other",
+        )
+    return Matrices(name, rows, heads, walk[0], d, pitches)
+
+
+FORWARD, GRADIENT = ("q", "k", "v", "out"), ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
+
+
+def _tensors(region: RegionSpec) -> list[tuple[str, TensorDesc, In | Out]]:
+    """Those that are read or written by rows of d, in the op's order."""
+    gradient = region.kind.name == "attention_grad"
+    inputs = region.anchor.inputs[: 5 if gradient else 3]
+    given = [(region.tensors[t], In(region.inputs.index(t))) for t in inputs]
+    made = [(t, Out(i)) for i, t in enumerate(region.results[: 3 if gradient else 1])]
+    names = GRADIENT if gradient else FORWARD
+    return [(name, t, at) for name, (t, at) in zip(names, [*given, *made])]
+
+
+def _lse(region: RegionSpec) -> tuple[TensorDesc, In | Out]:
+    if region.kind.name == "attention":
+        return region.results[1], Out(1)
+    at = region.anchor.inputs[5]
+    return region.tensors[at], In(region.inputs.index(at))
+
+
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
+    given = _tensors(region)
+    for name, t, _ in given:
+        if t.dtype not in (f16, bf16):
+            yield Reject("dtype", f"{name} is {t.dtype}, tensor cores multiply weights of f16 or bf16")
+    if region.strict:
+        yield Reject(
+            "strict", "weights are rounded to halves before they multiply v; strict takes sums in f32"
+        )
+    for name in ("mask", "lengths"):
+        if plain.optional(region, name) is not None:
+            yield Reject(name, "takes masks of positions and whole lengths, none from memory")
+    yield at_most("head size", max(t.shape[-1] for _, t, _ in given), WIDEST)
+    p = plain.problem(region)
+    yield at_least("least extent", min(p.queries, p.keys, p.heads, p.d, p.dv), 1)
+    yield at_most("greatest extent", max(p.queries, p.keys), EXTENT)
+    yield at_most("heads", p.heads * p.group, EXTENT)
+    if region.attrs["scale"] < 0:
+        yield Reject(
+            "scale", f"scale is {region.attrs['scale']}, needs 0 or more: maxima are found before it"
+        )
+    for name, t, _ in given:
+        made = matrices(name, t)
+        yield made if isinstance(made, Reject) else None
+    lse, _ = _lse(region)
+    yield None if lse.contiguous else Reject("contiguous", f"lse is {lse}, needs to be dense")
+
+
+def form(region: RegionSpec) -> HopperForm:
+    p = plain.problem(region)
+    return HopperForm(region.results[0].dtype, padded(p), _masked(p), bool(region.attrs["softcap"]))
+
+
+def padded(p: Problem) -> int:
+    return ATOM if max(p.d, p.dv) <= ATOM else WIDEST
+
+
+def _masked(p: Problem) -> str:
+    """Tiles of queries and of keys begin at multiples of 128: if queries stand at such places too, a causal mask cuts the last tile only."""
+    if p.behind < p.keys - 1 or (p.ahead == 0 and (p.keys - p.queries) % KEYS):
+        return "all"
+    return "last" if p.ahead == 0 or p.keys % KEYS else ""
+
+
+def pairs(p: Problem, rows: int) -> int:
+    """Tiles of scores, of one head: one at least for each tile of queries. As `key_tiles` has it."""
+    found = 0
+    for first in range(0, p.queries, rows):
+        at, last = first + p.keys - p.queries, min(first + rows, p.queries) - 1 + p.keys - p.queries
+        high = max(min(last + p.ahead, p.keys - 1), 0)
+        found += high // KEYS - min(max(at - p.behind, 0), high) // KEYS + 1
+    return found
+
+
+def together(p: Problem, bytes_per_row: int) -> int:
+    """Query heads that are taken together: whole groups, as many as leave room in the L2 cache."""
+    groups = max(1, CACHED // max(1, p.keys * bytes_per_row))
+    return min(groups * p.group, p.heads * p.group)
+
+
+def sizes(p: Problem, bytes_per_row: int) -> tuple[Num, ...]:
+    """As hopper_tiles.py has them."""
+    numbers = (
+        p.queries, p.keys, p.batch_heads * p.group, p.group, p.heads * p.group, together(p, bytes_per_row), p.ahead, p.behind,
+    )  # fmt: skip
+    return tuple(Num(n, i32) for n in numbers)
+
+
+def scales(region: RegionSpec) -> tuple[Num, Num]:
+    """What scores, or their tanh, are multiplied by for powers of two; what products are before tanh."""
+    scale, softcap = scale_of(region.attrs["scale"], plain.problem(region).d), region.attrs["softcap"]
+    if softcap:
+        return Num(softcap * LOG2E, f32), Num(scale / softcap, f32)
+    return Num(scale * LOG2E, f32), Num(0.0, f32)
+
+
+@variant(
+    "attention",
+    id="cuda.attention_wgmma.v1",
+    strided=True,
+    needs=("sm_90a",),
+    dtypes=(f16, bf16, f32),
+    family=family,
+)
+class AttentionWgmma:
+    """Persistent blocks of two consumer warpgroups, of 64 queries each, and a producer: tiles of 128 queries over tiles of 128 keys.
+
+    Scores and weights stay in registers; TMA brings q, k and v from where they lie, in any strides of rows. Flops: 4 d for each score of tiles
+    that masks leave. Bytes: q once, k and v once for each tile of queries, from the cache. Limit: tensor cores, and exponentials with d of 64.
+    Scores up to 1e9 in size.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield None
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        p = plain.problem(region)
+        d, heads = padded(p), p.heads * p.group
+        tiles, count = heads * cdiv(p.queries, QUERIES), heads * pairs(p, QUERIES)
+        return roofline(
+            device, bytes=region.nbytes, flops=4.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=EFFICIENCY[d],
+            useful=4.0 * count * QUERIES * KEYS * (p.d + p.dv) / 2, blocks=tiles, finish=FINISH_US,
+            cached=2.0 * count * KEYS * 2 * d,
+        )  # fmt: skip
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .hopper_body import THREADS, ForwardPlan, forward
+
+        p, made = plain.problem(region), form(region)
+        boxes = {"q": QUERIES, "k": KEYS, "v": ATOM, "out": ATOM}
+        _, lse = _lse(region)
+        arguments = maps(region, boxes), lse, sizes(p, 4 * made.d), scales(region)
+        tiles = p.heads * p.group * cdiv(p.queries, QUERIES)
+        return [
+            Launch(
+                forward(made), (min(tiles, device.sms),), (THREADS,), arguments, ForwardPlan(made.d).nbytes
+            )
+        ]
+
+
+@variant(
+    "attention_grad",
+    id="cuda.attention_grad_wgmma.v1",
+    needs=("sm_90a",),
+    dtypes=(f16, bf16, f32),
+    family=family,
+)
+class AttentionGradWgmma:
+    """Three launches: statistics of queries; persistent blocks over tiles of 128 keys, of two consumer warpgroups with 64 each; sums of dq as halves.
+
+    Scores are computed once, from q, k and lse. dk and dv stay in registers; dq is added to f32 sums in the workspace by tile of keys, in their order:
+    no two runs differ. Flops: 10 d for each score of tiles that masks leave. Bytes: all operands once, but q and dout once for each tile of
+    keys, from the cache; dq's sums, 4 d for each query and tile of keys. Limit: tensor cores and shared memory.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        p = plain.problem(region)
+        if region.attrs["softcap"]:
+            yield Reject("softcap", "takes none: no register is left for the slopes of scores")
+        if p.keys - p.queries - p.behind >= KEYS:
+            yield Reject(
+                "window",
+                f"no query attends to the first {p.keys - p.queries - p.behind} keys, which leaves a tile of {KEYS} nothing",
+            )
+        for name, t, _ in _tensors(region):
+            if t.shape[-1] % 8:
+                yield Reject("head size", f"{name} has rows of {t.shape[-1]}, needs a multiple of 8")
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        p = plain.problem(region)
+        d, heads = padded(p), p.heads * p.group
+        count, tiles = heads * pairs(p, QUERIES), p.heads * cdiv(p.keys, KEYS)
+        sums = 4.0 * heads * p.queries * d
+        return roofline(
+            device, bytes=region.nbytes + 3 * sums, flops=10.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=GRADIENT_EFFICIENCY[d],
+            useful=10.0 * count * QUERIES * KEYS * (p.d + p.dv) / 2, blocks=tiles, finish=FINISH_US, launches=3,
+            cached=count * QUERIES * (4.0 * d + 8.0 * d),
+        ).plus(ends=memory_us(device, 2 * sums + region.nbytes / 3))  # fmt: skip
+
+    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+        *_, flags = _work(region)
+        return flags.offset + i32.itemsize * _query_tiles(region)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .hopper_grad_body import gradient
+        from .hopper_grad_ends_body import THREADS as END_THREADS
+        from .hopper_grad_ends_body import after, before
+        from .hopper_grad_tiles import THREADS, GradientPlan, queries_of
+
+        p, made, work, (_, lse_at) = plain.problem(region), form(region), _work(region), _lse(region)
+        stats, sums, flags = work
+        d, queries = made.d, queries_of(made.d)
+        tensors = {name: (matrices(name, t), at) for name, t, at in _tensors(region)}
+        heads, tiles = p.heads * p.group, _query_tiles(region)
+        steps = {name: m.steps() for name, (m, _) in tensors.items() if not isinstance(m, Reject)}
+        numbers = p.queries, p.batch_heads * p.group, heads, p.dv
+        first = (
+            tensors["out"][1],
+            tensors["dout"][1],
+            lse_at,
+            stats,
+            flags,
+            _numbers(*numbers),
+            steps["out"],
+            steps["dout"],
+        )
+        boxes = {"q": queries, "k": KEYS, "v": KEYS, "dout": queries, "dk": ATOM, "dv": ATOM}
+        base2, scale = Num(scales(region)[0].value, f32), Num(scale_of(region.attrs["scale"], p.d), f32)
+        main = maps(region, boxes), stats, sums, flags, sizes(p, 6 * d), (base2, scale)
+        last_numbers = p.queries, p.keys, p.batch_heads * p.group, cdiv(p.queries, queries), p.d, p.ahead
+        last = sums, tensors["dq"][1], _numbers(*last_numbers), steps["dq"], scale
+        key_tiles = p.heads * cdiv(p.keys, KEYS)
+        return [
+            Launch(
+                before(made.dtype, d), (cdiv(tiles * queries, END_THREADS * 8 // d),), (END_THREADS,), first
+            ),
+            Launch(gradient(made), (min(key_tiles, device.sms),), (THREADS,), main, GradientPlan(d).nbytes),
+            Launch(after(made.dtype, d), (tiles,), (END_THREADS,), last),
+        ]
+
+
+def _numbers(*numbers: int) -> tuple[Num, ...]:
+    return tuple(Num(n, i32) for n in numbers)
+
+
+def _query_tiles(region: RegionSpec) -> int:
+    """Of all heads."""
+    p = plain.problem(region)
+    return p.heads * p.group * cdiv(p.queries, GRADIENT_QUERIES[padded(p)])
+
+
+def _work(region: RegionSpec) -> tuple[Work, Work, Work]:
+    """Statistics, sums of dq and flags, each at a multiple of 256 bytes: what copies of the accelerator take."""
+    d = padded(plain.problem(region))
+    queries = GRADIENT_QUERIES[d] * _query_tiles(region)
+    stats = f32.itemsize * 2 * queries
+    stats = -(-stats // 256) * 256
+    return Work(0, f32), Work(stats, f32), Work(stats + f32.itemsize * queries * d, i32)
+
+
+def maps(region: RegionSpec, boxes: dict[str, int]) -> tuple[TensorMap, ...]:
+    """Of those tensors, in this order, with boxes of so many rows."""
+    given = {name: (t, at) for name, t, at in _tensors(region)}
+    found = []
+    for name, rows in boxes.items():
+        t, at = given[name]
+        own = matrices(name, t)
+        assert not isinstance(own, Reject)
+        found.append(own.map(at, t, rows))
+    return tuple(found)

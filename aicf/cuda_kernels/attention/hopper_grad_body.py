@@ -1,0 +1,76 @@
+"""attention_grad on Hopper's tensor cores: three kernels.
+
+    before   for each query delta = sum(dout * out); -lse log2(e) and -delta, in the order in which threads want them; flags of 0
+    main     persistent blocks take tiles of 128 keys, 64 to a consumer warpgroup, over the tiles of queries that attend to them:
+
+                 Sᵀ = K Qᵀ, Gᵀ = V dOᵀ               64 keys x queries, in registers
+                 Pᵀ = exp2(S c - lse), dSᵀ = Pᵀ (Gᵀ - delta)
+                 dV += Pᵀ dO, dK += dSᵀ Q            their first operands in registers, where they lie
+                 dQ = dS K                           dS by way of shared memory; f32 sums in the workspace, of all tiles of keys
+
+    after    the sums of dQ, scaled, as rows of halves
+
+A warp of the producer's warpgroup adds dQ to memory. A tile of queries gets its sums in the order of the keys, by a flag: what each block adds is
+added when those of the tiles before are there, so equal calls have equal bits. None waits for good: blocks take tiles in order, all are on the chip at
+once, and tiles of keys that come first wait for nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from ..dsl import cuda, int32, uint32
+from ..hopper.entry import begin
+from ..hopper.shared_plan import aligned_base
+from ..ptx import launch_dependents, prefetch_map, setmaxnreg_dec, setmaxnreg_inc, warp_uniform
+from .hopper_grad_copies import adder, producer
+from .hopper_grad_products import consumer
+from .hopper_grad_tiles import REGISTERS, GradientPlan
+from .hopper_tiles import WARPGROUP, HopperForm
+
+
+@functools.cache
+def gradient(form: HopperForm) -> Callable[..., None]:
+    """`kernel(maps, stats, sums, flags, sizes, scales)`.
+
+    maps    of q, k, v, dout, dk, dv
+    stats   f32, by query head and tile of queries: as `before` leaves them
+    sums    f32, likewise: dQ, in the order of accumulators
+    flags   i32, one for each tile of queries of each head: tiles of keys that have been added, the first one's number counted in
+    sizes   see hopper_tiles.py
+    scales  scale log2(e), scale
+    """
+    plan = GradientPlan(form.d)
+    base_of, init, uniform, prefetch = aligned_base(), plan.init, warp_uniform(), prefetch_map()
+    fewer, more = (f(n) for f, n in zip((setmaxnreg_dec, setmaxnreg_inc), REGISTERS))
+    wait_before, let_next = begin(), launch_dependents()
+    produce, add, consume = producer(form, plan), adder(form, plan), consumer(form, plan)
+
+    def kernel(maps, stats, sums, flags, sizes, scales):
+        base, thread = base_of(), uint32(cuda.threadIdx.x)
+        warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
+        if thread == WARPGROUP:
+            init(base)
+        if thread == 0:
+            for map in maps:
+                prefetch(map)
+        cuda.syncthreads()
+        wait_before()
+        if warpgroup == 0:
+            fewer()
+            warp = uint32(uniform(uint32(thread // uint32(32))))
+            if warp == 0:
+                if thread == 0:
+                    produce(base, maps, stats, sizes)
+                    let_next()
+            elif warp == 1:
+                add(base, sums, flags, sizes)
+        else:
+            more()
+            consume(int32(warpgroup - 1), base, maps, sizes, scales)
+
+    kernel.__name__ = f"attention_grad_wgmma{form}"
+    kernel.blocks_per_sm = 1
+    kernel.waits = True
+    return kernel

@@ -1,0 +1,75 @@
+"""How attention_grad on Hopper divides its work: what a block has in shared memory, and which tiles of queries belong to a tile of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dsl import device, int32, uint32
+from ..hopper.shared_plan import SharedPlan
+from .hopper_tiles import ATOM, KEYS, WARPGROUP
+
+CONSUMERS = 2
+THREADS = WARPGROUP * (1 + CONSUMERS)
+REGISTERS = 40, 232
+BOTH, WITH_ADDER = 2 * WARPGROUP, WARPGROUP + 32  # threads at barriers
+# Of the block's barriers: of both consumers; and of each, sums of dQ are there, they may be overwritten, its own.
+TOGETHER, THERE, FREE, OWN = 1, 2, 4, 6
+GROUP = 16  # queries, whose statistics lie side by side
+
+
+def queries_of(d: int) -> int:
+    """Of a tile: what registers hold of two products."""
+    return 128 if d == ATOM else 64
+
+
+class GradientPlan:
+    """Where a block has what. A consumer's results leave by way of dS, or, if these are too wide, of K and V."""
+
+    def __init__(self, d: int) -> None:
+        self.queries, self.wide = queries_of(d), d > ATOM
+        self.k_bytes, self.q_bytes = KEYS * d * 2, self.queries * d * 2
+        self.ds_bytes, self.sums_bytes = (
+            self.queries * KEYS * 2,
+            self.queries * d * 2,
+        )  # of both consumers; of each
+        self.stats_bytes = 2 * self.queries * 4
+        shared = SharedPlan()
+        self.k_ring, self.v_ring = shared.ring(1, CONSUMERS), shared.ring(1, CONSUMERS)
+        self.q_ring, self.o_ring = shared.ring(2, CONSUMERS), shared.ring(2, CONSUMERS)
+        self.k, self.v = shared.region(self.k_bytes), shared.region(self.k_bytes)
+        self.q, self.o = shared.region(2 * self.q_bytes), shared.region(2 * self.q_bytes)
+        self.ds, self.sums = shared.region(2 * self.ds_bytes), shared.region(CONSUMERS * self.sums_bytes)
+        self.stats = shared.region(2 * self.stats_bytes)
+        self.init, self.nbytes = shared.init(), shared.nbytes
+
+
+def query_tiles(queries: int) -> Any:
+    """`of(key, sizes)`: the first tile of queries that attend to some of 128 keys from this one on, and how many there are: one at least."""
+
+    def of(key, sizes):
+        offset, tiles = int32(sizes[1] - sizes[0]), int32((sizes[0] + queries - 1) // queries)
+        low = int32(uint32(max(int32(key - offset - sizes[6]), 0)) // uint32(queries))
+        high = int32(uint32(key + KEYS - 1 - offset + sizes[7]) // uint32(queries))
+        return low, int32(min(high, tiles - 1) - low + 1)
+
+    return device(of)
+
+
+def first_key_tile(queries: int) -> Any:
+    """`of(tile, sizes)`: the first tile of keys whose `query_tiles` have this one."""
+
+    def of(tile, sizes):
+        return int32(uint32(max(int32(tile * queries + sizes[1] - sizes[0] - sizes[7]), 0)) // uint32(KEYS))
+
+    return device(of)
+
+
+def walk_of() -> Any:
+    """`of(sizes)`: tiles of keys of a head of keys, heads of keys, how many of these are taken together, and tiles in all."""
+
+    def of(sizes):
+        rows = uint32((uint32(sizes[1]) + uint32(KEYS - 1)) // uint32(KEYS))
+        heads = uint32(uint32(sizes[4]) // uint32(sizes[3]))
+        return rows, heads, uint32(uint32(sizes[5]) // uint32(sizes[3])), uint32(rows * heads)
+
+    return device(of)

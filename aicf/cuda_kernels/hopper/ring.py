@@ -1,0 +1,36 @@
+"""Rings of stages in shared memory, as those walk through them who fill and empty them: a stage, and the parity of its phase.
+
+A producer begins with phase 1, of the phase before the first, in which all stages are empty; a consumer with phase 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dsl import device, uint32
+from ..ptx import expect, wait_phase
+from .shared_plan import Ring
+
+
+def next_stage(stages: int) -> Any:
+    """`of(stage, phase)`."""
+
+    def of(stage, phase):
+        if stage == stages - 1:
+            return uint32(0), uint32(phase ^ uint32(1))
+        return uint32(stage + uint32(1)), phase
+
+    return device(of)
+
+
+def filler(ring: Ring, nbytes: int, load: Any) -> Any:
+    """`fill(base, to, stage, phase, map, row, head, batch)`: a stage of a ring, as soon as it is empty."""
+    wait, announce, full, empty = wait_phase(), expect(), ring.full, ring.empty
+
+    def fill(base, to, stage, phase, map, row, head, batch):
+        barrier = uint32(base + uint32(8) * stage)
+        wait(uint32(barrier + uint32(empty)), phase)
+        announce(uint32(barrier + uint32(full)), uint32(nbytes))
+        load(uint32(to + stage * uint32(nbytes)), map, uint32(barrier + uint32(full)), row, head, batch)
+
+    return device(fill)
