@@ -150,7 +150,7 @@ def compile(
 
     program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)
     program.tuning = tuning
-    for phase in _phases(recipe):
+    for phase in _phases(recipe) if mode == "train" else (None,):
         program.compiled(phase=phase)  # both, so that every variable is there from the start
     return program
 

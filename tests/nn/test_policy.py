@@ -288,6 +288,53 @@ def test_a_run_that_is_refused_leaves_copies_right():
     assert copies_are_right(program, "bf16", ("0.weight", "0.bias"))
 
 
+def param_converts(program):
+    params = {s.vid for s in program.plan.externals(aicf.ir.Role.param)}
+    return [s for s in program.plan.steps if params.intersection(s.in_vids)]
+
+
+@pytest.mark.spec("D15")
+@on_each_device
+def test_programs_that_do_not_train_read_copies_too(device):
+    model, data = two_layers(), feed()
+    infer = aicf.compile(model, device=device, policy="bf16")
+    grad = aicf.compile(model, "grad", device=device, policy="bf16", loss=nn.MeanSquaredError())
+    assert not param_converts(infer) and not param_converts(grad)
+    exact = aicf.compile(model, "train", **{**how("f32"), "device": device})
+
+    def want():
+        fresh = aicf.compile(two_layers(), device=device, policy="bf16")
+        fresh.load_state_dict(exact.state_dict(), strict=False)
+        return fresh({"x": data["x"]})["output"].numpy()
+
+    for _ in range(2):
+        exact(data)  # leaves the copies behind
+        assert (infer({"x": data["x"]})["output"].numpy() == want()).all()
+        assert (infer.run({"x": data["x"]})["output"].numpy() == want()).all()
+        assert (grad(data)["output"].numpy() == want()).all()
+    infer.load_state_dict({n: np.zeros_like(v) for n, v in infer.state_dict().items()})
+    assert not infer({"x": data["x"]})["output"].numpy().any()
+
+
+@pytest.mark.spec("D15")
+@on_each_device
+def test_parameters_that_are_fed_are_what_a_run_computes_with(device):
+    model, x = two_layers(), feed()["x"]
+    infer = aicf.compile(model, device=device, policy="bf16")
+    other = {n: RNG.normal(size=v.shape).astype(np.float32) for n, v in infer.state_dict().items()}
+    fresh = aicf.compile(two_layers(), device=device, policy="bf16")
+    fresh.load_state_dict(other)
+    own, want = infer({"x": x})["output"].numpy(), fresh({"x": x})["output"].numpy()
+
+    def near(got, right):  # other kernels round elsewhere
+        return np.abs(got["output"].numpy() - right).max() < 0.03 * np.abs(right).max()
+
+    assert near(infer.run({"x": x, **other}), want) and not near(infer({"x": x}), want)
+    assert (infer.run({"x": x})["output"].numpy() == own).all()
+    copied = aicf.compile(model, device=device, policy="bf16", copy_roles={"input", "param"})
+    assert near(copied({"x": x, **other}), want) and near(copied({"x": x}), own)
+
+
 # --- types of roles ---------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from .policy import Policy, policy_of
 from .step import OptimizerLike, accumulated, keep_if_valid, optimizer_step, scaled_gradients, unscaled
 
 MODES = ("infer", "grad", "train")
+FED = "fed"  # see `trace`
 
 
 class ModelLike(Protocol):
@@ -98,7 +99,7 @@ class Recipe:
             raise VerifyError(
                 f"precision {self.precision!r} is unknown", expected=", ".join(Precision.__members__)
             )
-        object.__setattr__(self, "policy", policy_of(self.policy))
+        policy_of(self.policy)
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -108,15 +109,12 @@ class Recipe:
 
     @property
     def types(self) -> Policy:
-        assert isinstance(self.policy, Policy)
-        return self.policy
+        return policy_of(self.policy)
 
-    def emitter(self, builder: Builder, device: str, training: bool) -> GraphEmitter:
+    def emitter(self, builder: Builder, device: str, training: bool, copies: bool) -> GraphEmitter:
         """A `ctx` that follows the policy, and keeps params in the types that the model declares without one."""
         declared: Mapping[str, DType] = {} if self.types.narrow is None else self._declared(device, training)
-        return GraphEmitter(
-            builder, device, training, self.attrs, self.types, declared, copies=self.mode == "train"
-        )
+        return GraphEmitter(builder, device, training, self.attrs, self.types, declared, copies)
 
     def _declared(self, device: str, training: bool) -> dict[str, DType]:
         plain = Builder()
@@ -147,9 +145,12 @@ def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hi
 
 
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
-    """Emit a recipe for given sizes. `phase` is "step", or "accumulate" for the runs between two steps."""
+    """Emit a recipe for given sizes.
+
+    phase  "step"; "accumulate" for the runs between two steps; FED for runs that are fed params, which have no copies then
+    """
     builder = Builder()
-    ctx = recipe.emitter(builder, device, recipe.mode != "infer")
+    ctx = recipe.emitter(builder, device, recipe.mode != "infer", copies=phase != FED)
     inputs = _inputs(recipe, ctx, sizes)
     output = recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
     output = ctx.exact(output)
@@ -178,7 +179,7 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
 def declared_names(recipe: Recipe, device: str, training: bool) -> set[str]:
     """Names of the params and states that the model itself declares, when it is trained or not."""
     builder = Builder()
-    ctx = recipe.emitter(builder, device, training)
+    ctx = recipe.emitter(builder, device, training, copies=False)
     inputs = _inputs(recipe, ctx, recipe.model.sizes)
     recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
     return {value.name for value in builder.graph.externals(Role.param, Role.state)}

@@ -1,6 +1,6 @@
 """Copies of params in narrower types: which of them are out of date.
 
-A training plan writes the copies that it reads together with their params. What else writes a param, such as a state dict that is
+Plans of programs that compute in a half read them. A training plan writes those that it reads together with their params. What else writes a param, such as a state dict that is
 loaded or a program of another policy, leaves copies behind; they are made again before the next run that reads them.
 """
 
@@ -40,10 +40,11 @@ class Copies:
         """(copy, param) of those that a plan reads and that must be made before; they count as made."""
         found = sorted(self._outdated & plan.bound) if self._outdated else []
         self._outdated -= set(found)
+        self._last = None if found else self._last
         return [(copy, self._params[copy]) for copy in found]
 
     def ran(self, plan: ExecPlan) -> None:
         """A run of the plan is done."""
-        if self._params and self._last is not plan.written:
+        if plan.trains and self._params and self._last is not plan.written:
             self.outdate(plan.written, but=plan.written)
             self._last = plan.written

@@ -77,6 +77,11 @@ class ExecPlan:
         return frozenset(self.slots[vid].name for vid in self.updates)
 
     @lazy
+    def trains(self) -> bool:
+        """Whether a run writes params."""
+        return any(self.slots[vid].role is Role.param for vid in self.updates)
+
+    @lazy
     def bound(self) -> frozenset[str]:
         """Names of the params and states that it has."""
         return frozenset(slot.name for slot in self.externals(*KEPT))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -24,7 +24,7 @@ from ...registry.tuning import Times
 from ...training import History, fit
 from ...whole import Uninterrupted
 from ..emit.step import ACCUMULATED
-from ..emit.trace import Recipe, declared_names, trace
+from ..emit.trace import FED, Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
 from .executor import Executor
@@ -164,10 +164,7 @@ class Program(Immovable):
     def _whole_step(self, plan: ExecPlan) -> Iterator[None]:
         """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
         self._last = plan
-        if self.mode != "train":
-            yield
-            return
-        with Uninterrupted(), self.variables.up_to_date(plan):
+        with Uninterrupted() if self.mode == "train" else nullcontext(), self.variables.up_to_date(plan):
             yield
 
     __call__ = replay
@@ -191,7 +188,7 @@ class Program(Immovable):
     def _frozen_for(self, feed: Mapping[str, Any]) -> tuple[FrozenPlan, dict[str, Foreign]]:
         adopted = self._adopt(feed)
         signature = tuple((n, f.signature if isinstance(f, Foreign) else None) for n, f in adopted.items())
-        key = self._keys.get((self._phase(), signature))
+        key = self._keys.get((self._phase(adopted), signature))
         frozen = self._frozen.get(key) if key is not None else None
         if frozen is not None and not frozen.stale(adopted):  # a feed like one that was checked before
             assert key is not None
@@ -212,7 +209,7 @@ class Program(Immovable):
         if frozen is None or moved:  # never replay a stale pointer
             frozen = FrozenPlan(self._executor, compiled.plan, found, self.variables, policy)
             remember(self._frozen, key, frozen, MAX_ENTRIES)
-        remember(self._keys, (self._phase(), signature), key, MAX_ENTRIES)
+        remember(self._keys, (self._phase(adopted), signature), key, MAX_ENTRIES)
         return frozen, found
 
     def _checked(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, dict[str, Foreign]]:
@@ -268,13 +265,25 @@ class Program(Immovable):
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> Explanation:
         """Why each kernel was chosen: `print(program.explain())`."""
-        compiled = self.compiled(sizes, "step")
+        compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
         return explain(compiled.plan, compiled.regions)
 
-    def _phase(self) -> str:
-        """A program steps as soon as its number of runs is in the sums, whoever made them."""
+    def _phase(self, fed: Collection[str] = ()) -> str:
+        """A training program steps as soon as its number of runs is in the sums, whoever made them. Others have a plan of its own for
+        runs that may be fed params."""
+        if self.mode != "train":
+            narrow = self.recipe.types.narrow is not None  # else both plans are the same
+            return FED if narrow and (self.copied_params or any(map(self._is_param, fed))) else "step"
         wanted = self.recipe.accumulate
         return "step" if wanted == 1 or self.variables.accumulated + 1 >= wanted else "accumulate"
+
+    @property
+    def copied_params(self) -> bool:
+        """Whether each replay copies params, which may be fed to it."""
+        return Role.param in self.policy.copy_roles
+
+    def _is_param(self, name: str) -> bool:
+        return name in self.variables and self.variables.role(name) is Role.param
 
     def _count(self) -> None:
         """A run is done."""
@@ -304,7 +313,7 @@ class Program(Immovable):
             self._refuse(adopted, sizes, expected)
         chosen = ", ".join(f"{dim} = {size} from {first[dim]}" for dim, size in sizes.items())
         try:
-            return self.compiled(sizes), chosen
+            return self.compiled(sizes, self._phase(adopted)), chosen
         except TypeInferenceError as error:
             fed_shapes = ", ".join(f"{n} {f.desc}" for n, f in adopted.items() if isinstance(f, Foreign))
             raise FeedError(

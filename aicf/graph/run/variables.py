@@ -181,7 +181,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 op_call("convert", [self[param]], [self[copy]], {"dtype": self[copy].dtype})
             yield
         except BaseException:
-            copies.outdate(copies.params)
+            copies.outdate(copies.params)  # whatever was written
             raise
         copies.ran(plan)
 
