@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .decoding import no_logits, why_uncached
-from .generator import Generator, write
+from ..errors import CacheError
+from .decoding import Window
+from .generator import Generator, padded, write
 from .request import Request, window_of
-from .sampling import Sampling
+from .sampling import Sampling, seeds_of
 
 
 class Speaks(Protocol):
@@ -53,26 +54,16 @@ def generate(
     FeedError for prompts that are none, AicfError for a program or numbers that don't fit, before anything runs, or for a model that gives
     other logits.
     """
-    name, length, dtype = window_of(program, length)
+    _, length, dtype = window_of(program, length)
     how = Sampling(temperature, top_k, top_p, repetition_penalty)
     request = Request.of(prompts, count, stop, seed, dtype)
-    if request.rows and (cache or (cache is None and _fit(request, length))):
+    if not request.rows or not request.count:
+        return write(request, lambda rows: np.zeros(0), stream)
+    if cache or (cache is None and _fit(request, length)):
         generator = _generator(program, len(request.rows), length, cache)
         if generator is not None:
             return generator.write(request, how, stream)
-
-    def next_logits(rows: Sequence[Sequence[int]]) -> np.ndarray:
-        window = np.zeros((len(rows), length), dtype)
-        for n, row in enumerate(rows):
-            seen = row[-length:]
-            window[n, : len(seen)] = seen
-        logits: np.ndarray = program({name: window})["output"].numpy()
-        if logits.ndim != 3 or logits.shape[:2] != window.shape:
-            raise no_logits([*window.shape, "words"], logits.shape)
-        last = [min(len(row), length) - 1 for row in rows]
-        return logits[np.arange(len(rows)), last]
-
-    return write(request, how, next_logits, stream)
+    return _by_windows(program, request, how, length, stream)
 
 
 def _fit(request: Request, length: int) -> bool:
@@ -82,10 +73,44 @@ def _fit(request: Request, length: int) -> bool:
 def _generator(program: Any, batch: int, length: int, cache: bool | None) -> Generator | None:
     """The program's own for this shape, made once; None where the model has none, and nobody insists."""
     known: dict[tuple[int, int], Generator | None] = program.__dict__.setdefault("_generators", {})
-    if (batch, length) not in known and not cache:
-        known[batch, length] = (
-            None if why_uncached(program.recipe.model, length) else Generator(program, batch, length)
-        )
-    elif known.get((batch, length)) is None and cache:
-        known[batch, length] = Generator(program, batch, length)
+    if known.get((batch, length)) is None and (cache or (batch, length) not in known):
+        try:
+            known[batch, length] = Generator(program, batch, length)
+        except CacheError:
+            if cache:
+                raise
+            known[batch, length] = None
     return known[batch, length]
+
+
+def _by_windows(
+    program: Any, request: Request, how: Sampling, length: int, stream: Callable[[int, int], Any] | None
+) -> list[np.ndarray]:
+    """Each token from a run over the last `length` of its sequence."""
+    known: dict[tuple[int, int], Any] = program.__dict__.setdefault("_windows", {})
+    batch, seeds = len(request.rows), seeds_of(request.seed, len(request.rows))
+    if (batch, length) not in known:
+        said = padded(max(map(len, request.rows)))
+        model = Window(program.recipe.model, batch, length, said)
+        known[batch, length] = program.in_mode("infer", model, program.variables.of_session())
+    window = known[batch, length]
+    window.set(**how.numbers)
+
+    def next_tokens(rows: Sequence[Sequence[int]]) -> np.ndarray:
+        tokens = np.zeros((batch, length), np.int32)
+        said = np.zeros((batch, padded(max(map(len, rows)))), np.int32)
+        for n, row in enumerate(rows):
+            seen = row[-length:]
+            tokens[n, : len(seen)], said[n, : len(row)] = seen, row
+        counts = np.array([len(row) for row in rows], np.int32)
+        feed = {
+            "tokens": tokens,
+            "said": said,
+            "last": np.minimum(counts, length) - 1,
+            "counts": counts,
+            "seeds": seeds,
+        }
+        drawn: np.ndarray = window(feed)["output"].numpy()
+        return drawn
+
+    return write(request, next_tokens, stream)

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..errors import AicfError, CacheError
 from ..lazy import lazy
-from .decoding import Decode, Prefill, why_uncached
+from .decoding import Decode, Prefill, words_of
 from .request import Request, window_of
-from .sampling import Sampling
+from .sampling import Sampling, seeds_of
 
 LEAST = 16  # rows of a prefill; more are powers of two, so that prompts of many lengths have few plans
 Stream = Callable[[int, int], Any] | None
@@ -38,12 +38,10 @@ class Generator:
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
             raise AicfError(f"batch can't be {batch!r}", expected="how many prompts, an integer of 1 or more")
         self.batch, model = int(batch), program.recipe.model
-        if (reason := why_uncached(model, self.length)) is not None:
-            raise reason
-        session = program.variables.of_session()
+        words, session = words_of(model, self.length), program.variables.of_session()
         self.decode = program.in_mode("infer", Decode(model, self.batch, self.length), session)
         self._make_prefill = lambda: program.in_mode(
-            "infer", Prefill(model, self.batch, self.length, min(LEAST, self.length)), session
+            "infer", Prefill(model, self.batch, self.length, words, min(LEAST, self.length)), session
         )
 
     @lazy
@@ -65,17 +63,16 @@ class Generator:
         self._check(request)
         fresh = True
 
-        def next_logits(rows: Sequence[Sequence[int]]) -> np.ndarray:
+        def next_tokens(rows: Sequence[Sequence[int]]) -> np.ndarray:
             nonlocal fresh
             if fresh:
-                self._fill([row[:-1] for row in rows])
+                self.decode.set(**how.numbers)
+                self._fill(rows, request.seed)
                 fresh = False
-            last = np.zeros(self.batch, np.int32)
-            last[: len(rows)] = [row[-1] for row in rows]
-            logits: np.ndarray = self.decode({"tokens": last})["output"].numpy()
-            return logits
+            tokens: np.ndarray = self.decode({})["output"].numpy()
+            return tokens
 
-        return write(request, how, next_logits, stream)
+        return write(request, next_tokens, stream)
 
     def _check(self, request: Request) -> None:
         if len(request.rows) > self.batch:
@@ -91,17 +88,15 @@ class Generator:
                     hint="length=… makes a longer one, if the model takes it; generate(..., cache=False) lets the first tokens go",
                 )  # fmt: skip
 
-    def _fill(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Keys and values of prompts, from place 0 on."""
-        counts = np.zeros(self.batch, np.int32)
-        counts[: len(prompts)] = [len(prompt) for prompt in prompts]
-        rows = min(self.length, max(LEAST, 1 << int(counts.max() - 1).bit_length() if counts.max() else 0))
-        tokens = np.zeros((self.batch, rows), np.int32)
-        for n, prompt in enumerate(prompts):
-            tokens[n, : len(prompt)] = prompt
-        self.prefill({"tokens": tokens, "starts": np.zeros(self.batch, np.int32), "counts": counts})[
-            "output"
-        ].numpy()
+    def _fill(self, rows: Sequence[Sequence[int]], seed: int) -> None:
+        """Keys and values of all tokens but each row's last, which `decode` reads."""
+        counts, last, seeds = (np.zeros(self.batch, dtype) for dtype in (np.int32, np.int32, np.int64))
+        counts[: len(rows)], last[: len(rows)] = [len(row) - 1 for row in rows], [row[-1] for row in rows]
+        seeds[: len(rows)] = seeds_of(seed, len(rows))
+        tokens = np.zeros((self.batch, min(self.length, padded(int(counts.max())))), np.int32)
+        for n, row in enumerate(rows):
+            tokens[n, : len(row) - 1] = row[:-1]
+        self.prefill({"tokens": tokens, "counts": counts, "last": last, "seeds": seeds})["output"].numpy()
 
     def explain(self) -> str:
         """Why each kernel of both plans was chosen."""
@@ -111,31 +106,30 @@ class Generator:
         return f"Generator({self.batch} prompts of up to {self.length} tokens on {self.decode.runtime.spec.name})"
 
 
+def padded(count: int) -> int:
+    """A length that serves this many tokens."""
+    return max(LEAST, 1 << max(count - 1, 0).bit_length())
+
+
 def write(
-    request: Request,
-    how: Sampling,
-    next_logits: Callable[[Sequence[Sequence[int]]], np.ndarray],
-    stream: Stream,
+    request: Request, next_tokens: Callable[[Sequence[Sequence[int]]], np.ndarray], stream: Stream
 ) -> list[np.ndarray]:
-    """The sequences, grown token by token by what `next_logits` gives, (sequences, words), until all have ended."""
+    """The sequences, grown by what `next_tokens` gives, one for each of the first rows, until all have ended."""
     rows = request.rows
-    draws = [np.random.default_rng([request.seed, n]) for n in range(len(rows))]
     open_ = list(range(len(rows)))
     for _ in range(request.count):
         if not open_:
             break
-        logits = next_logits(rows)
+        tokens = next_tokens(rows).tolist()
         for n in list(open_):
-            here = logits[n].astype(np.float64)
-            if np.isnan(here).any():
+            if tokens[n] < 0:
                 raise AicfError(
-                    f"logits of prompt {n} behind {len(rows[n])} tokens have NaN",
+                    f"logits of prompt {n} behind {len(rows[n])} tokens have NaN, or no greatest one",
                     hint="AICF_CHECK=nan names the op",
                 )
-            token = how.draw(here, rows[n], draws[n])
-            rows[n].append(token)
+            rows[n].append(tokens[n])
             if stream is not None:
-                stream(n, token)
-            if token in request.ends:
+                stream(n, tokens[n])
+            if tokens[n] in request.ends:
                 open_.remove(n)
     return [np.asarray(row, request.dtype) for row in rows]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import AicfError
+
+MOST_WORDS = 2**20  # that an f32 counts exactly
 
 
 @dataclass(frozen=True)
@@ -52,25 +53,20 @@ class Sampling:
         if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1):
             raise AicfError(f"top_k can't be {k!r}", expected="an integer, at least 1; None keeps all")
 
-    def draw(self, logits: np.ndarray, seen: Collection[int], rng: np.random.Generator) -> int:
-        """A token. `logits` are of one place, f64; `seen` are the tokens before."""
-        if self.repetition_penalty != 1.0:
-            logits = logits.copy()
-            known = np.fromiter(set(seen), np.int64)
-            there = logits[known]
-            logits[known] = np.where(
-                there > 0, there / self.repetition_penalty, there * self.repetition_penalty
-            )
-        if self.temperature == 0:
-            return int(logits.argmax())
-        logits = (logits - logits.max()) / self.temperature
-        if self.top_k is not None and self.top_k < len(logits):
-            logits = np.where(logits < np.partition(logits, -self.top_k)[-self.top_k], -np.inf, logits)
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        if self.top_p is not None:
-            order = np.argsort(-p, kind="stable")
-            before = np.cumsum(p[order]) - p[order]
-            p[order[before >= self.top_p]] = 0.0
-            p /= p.sum()
-        return int(rng.choice(len(p), p=p))
+    @property
+    def numbers(self) -> dict[str, float]:
+        """As the plans' meta-parameters, in f32; a temperature under the least f32 is 0."""
+        numbers = {
+            "temperature": self.temperature, "top_k": min(self.top_k or 0, MOST_WORDS),
+            "top_p": 1.0 if self.top_p is None else self.top_p, "repetition_penalty": self.repetition_penalty,
+        }  # fmt: skip
+        return {name: float(np.float32(value)) for name, value in numbers.items()}
+
+
+def seeds_of(seed: int, count: int) -> np.ndarray:
+    """One for each sequence, by the seed and its place, so that others beside it change nothing."""
+    made = [
+        np.random.SeedSequence([seed, n]).generate_state(1, np.uint64)[0] >> np.uint64(1)
+        for n in range(count)
+    ]
+    return np.array(made, np.int64)

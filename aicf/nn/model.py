@@ -14,8 +14,8 @@ from . import checks
 from .layer import Layer
 from .summary import Summary, summary
 
-# First parts of names that mean something else: results, the optimizer's state, the run counter, constants.
-RESERVED_LAYERS = frozenset({"const", "grad", "optimizer", "program"})
+# First parts of names that mean something else: results, the optimizer's state, the run counter, constants, a generator's state.
+RESERVED_LAYERS = frozenset({"const", "grad", "optimizer", "program", "sequences"})
 RESERVED_INPUTS = frozenset({"loss", "output"})
 _EMITTED = ("_builder", "_ctx", "_last", "_variables")  # what a copy or a pickle makes anew
 

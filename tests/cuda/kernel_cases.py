@@ -209,6 +209,17 @@ def cache_write(
     return region("cache_write", *(desc((*batch, heads, *x), dtype) for x in shapes), desc(batch, i32))
 
 
+def sample_tokens(rows: int, words: int, dtype: DType = f32) -> RegionSpec:
+    return region("sample_tokens", desc((rows, words), dtype), desc((rows, words), DType.bool), desc((rows,), i64), desc((rows,), i32),
+                  *4 * [()])  # fmt: skip
+
+
+def mark_tokens(rows: int, words: int, new: int) -> RegionSpec:
+    return region(
+        "mark_tokens", desc((rows, words), DType.bool), desc((rows, new), i32), *2 * [desc((rows,), i32)]
+    )
+
+
 ATTENTION, ATTENTION_GRAD = "cuda.attention_plain.v1", "cuda.attention_grad_plain.v1"
 
 
@@ -305,6 +316,8 @@ FIRST = [
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
     Case("cuda.cache_write.v1", cache_write((8,), 4, 200, 3, 64, 64, bf16)),
+    Case("cuda.sample_tokens.v1", sample_tokens(3, 50257, bf16)),
+    Case("cuda.mark_tokens.v1", mark_tokens(3, 500, 7)),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),
@@ -637,7 +650,16 @@ def _caches() -> list[Case]:
         ((2,), 1, 4, 0, 4, 4),
         ((0,), 1, 4, 2, 4, 4),
     )
-    return [Case("cuda.cache_write.v1", cache_write(*size, t)) for size in sizes for t in (f32, f16, bf16)]
+    made = [Case("cuda.cache_write.v1", cache_write(*size, t)) for size in sizes for t in (f32, f16, bf16)]
+    made += [
+        Case("cuda.sample_tokens.v1", sample_tokens(rows, words, t))
+        for rows, words in ((1, 1), (5, 1000), (0, 9), (4, 9000), (2, 200000))
+        for t in (f32, f16, bf16)
+    ]
+    return made + [
+        Case("cuda.mark_tokens.v1", mark_tokens(*sizes))
+        for sizes in ((3, 7, 4), (2, 70000, 1), (0, 4, 2), (2, 5, 0))
+    ]
 
 
 def _hopper_attentions() -> list[Case]:

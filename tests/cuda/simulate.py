@@ -23,9 +23,11 @@ from kernel_cases import (
     cache_write,
     desc,
     gemm,
+    mark_tokens,
     operands_for,
     reference,
     region,
+    sample_tokens,
     step,
 )
 from machines import simulated_blocks
@@ -105,6 +107,8 @@ CASES = [
     *both_attentions((2, 5, 4), (2, 0, 4)),
     *both_attentions((2, 0, 4), (2, 5, 4)),
     Case("cuda.cache_write.v1", cache_write((3,), 2, 7, 2, 4, 3)),
+    Case("cuda.sample_tokens.v1", sample_tokens(2, 300)),
+    Case("cuda.mark_tokens.v1", mark_tokens(3, 300, 4)),
     Case("cuda.cache_write.v1", cache_write((), 2, 3, 5, 4, 4, f16)),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (3, 5, 2), desc((3, 5, 2), i32), size=4, axis=1, along=True)),
 ]  # fmt: skip
