@@ -72,11 +72,7 @@ class Optimizer:
     def _clip(self, ctx: Any, grads: list[Value]) -> list[Value]:
         if self.clip_norm is None:
             return [_beside_the_step(ctx, grad) for grad in grads]
-        total = None
-        for grad in grads:
-            part = sum_of_squares(ctx, grad)
-            total = part if total is None else total + part
-        scale = ctx.clip_scale(total, _meta(ctx, "clip_norm", self.clip_norm))
+        scale = ctx.clip_scale(_joint_squares(ctx, grads), _meta(ctx, "clip_norm", self.clip_norm))
         return [_beside_the_step(ctx, grad, scale) for grad in grads]
 
     def rates(self, ctx: Any, step: Value) -> dict[str, Value]:
@@ -226,6 +222,20 @@ def _beside_the_step(ctx: Any, grad: Value, scale: Value | None = None) -> Value
             factor if scale is None else ctx.once(("factor", factor.vid, scale.vid), lambda: factor * scale)
         )
     return grad if scale is None else ctx.scale_gradient(grad, scale)
+
+
+def _joint_squares(ctx: Any, grads: list[Value]) -> Value:
+    """The squared norm of all gradients together, in one op; of those that are all multiplied by one factor, times its square."""
+    values = ctx.builder.graph.values
+    scaled = [
+        grad.producer.inputs for grad in grads if grad.producer and grad.producer.kind == "scale_gradient"
+    ]
+    if len(scaled) < len(grads) or len({factor for _, factor in scaled}) != 1:
+        made: Value = ctx.sum_of_squares(*grads)
+        return made
+    factor = values[scaled[0][1]]
+    made = ctx.sum_of_squares(*(values[vid] for vid, _ in scaled)) * (factor * factor)
+    return made
 
 
 def sum_of_squares(ctx: Any, value: Value) -> Value:

@@ -14,8 +14,8 @@ import math
 
 import numpy as np
 
-from ..types import DType
-from .schema import F32, Float, Gradient, Index, Int, Moment, Sum, Valid, elementwise, require
+from ..types import DType, TensorSpec
+from .schema import F32, Float, FloatOwn, Gradient, Index, Int, Moment, Sum, Valid, elementwise, op, require
 
 # --- SGD ----------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,30 @@ for _s in _SHAPES:
 adam_step.samples(*[(4, 7)] * 4, *[()] * 7, (7,), decoupled=True)
 
 # --- gradient clipping --------------------------------------------------------------------------------------
+
+
+@op("sum_of_squares")
+def sum_of_squares(*xs: FloatOwn):
+    """The squares of all elements of all operands added up, as 0-D f32: of gradients, their squared joint norm. NaN and Inf stay.
+
+    Each operand has a shape and a float type of its own. Added up in one order: equal calls have equal bits.
+    """
+    return (TensorSpec((), DType.f32, xs[0].device),)
+
+
+@sum_of_squares.reference
+def _(*xs):
+    return sum((np.square(x, dtype=x.dtype).sum() for x in xs), start=xs[0].dtype.type(0))
+
+
+@sum_of_squares.counts
+def _(*xs):
+    return 2 * sum(x.numel for x in xs)
+
+
+sum_of_squares.samples((4, 7))
+sum_of_squares.samples((4, 7), (1025,), (), (0, 3), (3, 5))
+sum_of_squares.samples((0,))
 
 
 @elementwise("clip_scale", continuous=True)

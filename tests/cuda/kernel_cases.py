@@ -301,6 +301,10 @@ FIRST = [
     *(Case("cuda.all_finite.v1", region("all_finite", desc((5001,), t), desc((7,), t), desc((33, 70), t, alignment=a)))
       for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
     Case("cuda.all_finite.v1", region("all_finite", *[(n * 100,) for n in range(40)], desc((90,), bf16))),
+    *(Case("cuda.sum_of_squares.v1", region("sum_of_squares", desc((5001,), t), desc((7,), t), desc((33, 70), t, alignment=a)), 1e-4)
+      for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
+    Case("cuda.sum_of_squares.v1", region("sum_of_squares", *[(n * 100,) for n in range(40)], desc((90,), bf16)), 1e-4),
+    Case("cuda.sum_of_squares.v1", region("sum_of_squares", (0,), (0, 3))),
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),

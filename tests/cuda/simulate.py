@@ -89,6 +89,9 @@ CASES = [
     *(Case("cuda.all_finite.v1", region("all_finite", desc((70,), t), desc((3,), t), desc((5, 7), t, alignment=a)))
       for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
     Case("cuda.all_finite.v1", region("all_finite", desc((70,), f32), desc((3,), f16), desc((0,), bf16))),
+    *(Case("cuda.sum_of_squares.v1", region("sum_of_squares", desc((70,), t), desc((3,), t), desc((5, 7), t, alignment=a)), 1e-5)
+      for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
+    Case("cuda.sum_of_squares.v1", region("sum_of_squares", desc((70,), f32), desc((3,), f16), desc((0,), bf16)), 1e-5),
     Case("cuda.check_labels.v1", region("check_labels", desc((70,), i32), desc((5,), i64), classes=5, ignore_index=-5)),
     Case("cuda.check_labels.v1", region("check_labels", desc((2100,), i64), desc((5,), i64), classes=4, ignore_index=-5)),
     Case(STRIDED, region("cross_entropy_grad", (3, 70), desc((3,), i32), *[(3,)] * 3)),

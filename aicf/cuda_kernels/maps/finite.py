@@ -16,7 +16,7 @@ VECTOR = 16  # bytes
 WAVES = 4
 
 
-def _groups(region: RegionSpec) -> list[tuple[DType, bool, list[int]]]:
+def groups_of(region: RegionSpec) -> list[tuple[DType, bool, list[int]]]:
     """Operands that share a launch: (their type, whether all are aligned for vectors, which)."""
     kinds: dict[tuple[DType, bool], list[int]] = {}
     for n, t in enumerate(region.operands):
@@ -25,11 +25,13 @@ def _groups(region: RegionSpec) -> list[tuple[DType, bool, list[int]]]:
     return [(*kind, ns[i : i + MOST]) for kind, ns in kinds.items() for i in range(0, len(ns), MOST)]
 
 
-def _blocks(region: RegionSpec, device: DeviceSpec, dtype: DType, wide: bool, ns: list[int]) -> list[int]:
+def blocks_of(
+    region: RegionSpec, device: DeviceSpec, dtype: DType, wide: bool, ns: list[int], waves: int = WAVES
+) -> list[int]:
     """Of each tensor, in proportion to its length."""
     each = THREADS * (VECTOR // dtype.itemsize if wide else 1)
     wanted = [cdiv(region.operands[n].numel, each) for n in ns]
-    share = max(1.0, sum(wanted) / (WAVES * RESIDENT[wide] * device.sms))
+    share = max(1.0, sum(wanted) / (waves * RESIDENT[wide] * device.sms))
     return [int(-(-n // share)) for n in wanted]
 
 
@@ -46,20 +48,20 @@ class AllFinite:
         yield contiguous(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        groups = _groups(region)
+        groups = groups_of(region)
         wide = all(aligned for _, aligned, _ in groups)
         return roofline(
             device, bytes=region.nbytes, flops=2 * sum(t.numel for t in region.operands), efficiency=MAP_EFFICIENCY,
             memory_efficiency=VECTOR_ACCESS if wide else SCALAR_ACCESS, launches=1 + len(groups),
-            blocks=max([1, *(sum(_blocks(region, device, *group)) for group in groups)]), blocks_per_sm=RESIDENT[wide],
+            blocks=max([1, *(sum(blocks_of(region, device, *group)) for group in groups)]), blocks_per_sm=RESIDENT[wide],
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .finite_body import finite, set_flag
 
         launches = [Launch(set_flag(), (1,), (32,), (Out(0),))]
-        for dtype, wide, ns in _groups(region):
-            blocks = _blocks(region, device, dtype, wide, ns)
+        for dtype, wide, ns in groups_of(region):
+            blocks = blocks_of(region, device, dtype, wide, ns)
             ends = list(accumulate(blocks))
             firsts = [end - n for end, n in zip(ends, blocks)]
             lengths = [region.operands[n].numel for n in ns]

@@ -376,6 +376,23 @@ def getter(dtype: DType) -> Any:
 
 
 @deferred
+def vector_getter(dtype: DType, width: int) -> Any:
+    """`get(pointer, i)`: a tuple of `width` neighbours, which lie aligned, in the compute type."""
+    if SIMULATED:
+        return lambda pointer, i: tuple(dtype.compute.numpy.type(pointer[i + j]) for j in range(width))
+
+    @intrinsic
+    def get(typing, pointer, i):
+        def codegen(ctx, b, sig, args):
+            made = emit_load_vector(ctx, b, dtype, b.gep(args[0], [args[1]]), width)
+            return ctx.make_tuple(b, sig.return_type, made)
+
+        return types.UniTuple(numba_type(dtype), width)(pointer, i), codegen
+
+    return get
+
+
+@deferred
 def putter(dtype: DType) -> Any:
     """`put(pointer, i, value)`: store one number, converted to the storage type."""
     if SIMULATED:

@@ -6,4 +6,7 @@ NEGATIVE = {
         r"interval is 0, expected at least 1",
     ),
 }  # fmt: skip
-EXACT = {"all_finite": [([f32(4, 7)], {}, [boolean()]), ([f32(4, 7), bf16(0), f16()], {}, [boolean()])]}
+EXACT = {
+    "all_finite": [([f32(4, 7)], {}, [boolean()]), ([f32(4, 7), bf16(0), f16()], {}, [boolean()])],
+    "sum_of_squares": [([f32(4, 7)], {}, [f32()]), ([f32(4, 7), bf16(0), f16()], {}, [f32()])],
+}
