@@ -179,8 +179,8 @@ def scatter_add(updates: Number, indices: Index, *, size: int, axis: int = 0, al
     """Zeros of `size` along an axis, with updates added at indices: y[..., indices[i, j], ...] += updates[..., i, j, ...].
 
     The gradient of gather: indices of any shape stand in the updates' shape where the axis was, and y has the axis in their place. With
-    `along`, that of take_along_axis: each update has an index of its own. Updates to one place are added in their order, halves
-    in f32, so equal runs give equal bits. A negative axis or index counts from the end; what an index beyond is for is left out.
+    `along`, that of take_along_axis: each update has an index of its own. Updates to one place are added in their order, or by stretches
+    of it, halves in f32, so equal runs give equal bits. A negative axis or index counts from the end; what an index beyond is for is left out.
 
     C1  axis is one of the result
     C2  size >= 0

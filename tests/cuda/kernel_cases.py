@@ -307,6 +307,7 @@ FIRST = [
     Case("cuda.sum_of_squares.v1", region("sum_of_squares", (0,), (0, 3))),
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
+    Case("cuda.scatter_add_sorted.v1", region("scatter_add", (3000, 72), desc((3000,), i64), size=500), 1e-4),
     Case("cuda.scatter_add_along.v1", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),
     Case("cuda.check_indices.v1", region("check_indices", desc((50, 60), i32), desc((5,), i64), size=5)),
     *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
@@ -555,6 +556,18 @@ def _linear_losses() -> list[Case]:
     return cases
 
 
+def sorted_scatters(t: DType) -> list[RegionSpec]:
+    """Of one, two and three passes of the sort; rows that all updates are for, of one and of many tiles; odd widths; unaligned."""
+    return [
+        region("scatter_add", desc(updates, t, alignment=alignment), desc((many,), i64 if size % 2 else i32), size=size, axis=axis)
+        for updates, many, size, axis, alignment in (
+            ((3000, 770), 3000, 5000, 0, 256), ((3000, 3), 3000, 50257, 0, 256), ((20000, 1), 20000, 70001, 0, 256),
+            ((5000, 768), 5000, 1, 0, 256), ((2000, 72), 2000, 300, 0, t.itemsize), ((5, 1500, 16), 1500, 100, 1, 256),
+            ((140000,), 140000, 255, 0, 256), ((1, 8), 1, 9, 0, 256),
+        )
+    ]  # fmt: skip
+
+
 def _indexing() -> list[Case]:
     """Sizes that a tile, a block of rows and a pass over the indices do not divide; rows that many updates are for; empty ones."""
     cases = []
@@ -567,6 +580,7 @@ def _indexing() -> list[Case]:
                 "scatter_add", desc(updates, t), desc(indices, i64 if size % 2 else i32), size=size, axis=axis
             )
             cases.append(Case("cuda.scatter_add_rows.v1", case, tolerance))
+        cases += [Case("cuda.scatter_add_sorted.v1", r, tolerance) for r in sorted_scatters(t)]
         along = region("scatter_add", desc((7, 30, 5), t), desc((7, 30, 5), i64), size=40, axis=1, along=True)
         cases.append(Case("cuda.scatter_add_along.v1", along, tolerance))
     for shape in ((), (0,), (7, 30), (1025,), (300, 1000)):

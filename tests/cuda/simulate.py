@@ -101,6 +101,7 @@ CASES = [
     Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((2, 300, 3), f16), desc((300,), i64), size=5, axis=1), 2e-2),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (260, 3), desc((260,), i32), size=9000), 1e-4),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((0, 5), i32), desc((0,), i32), size=3)),
+    Case("cuda.scatter_add_sorted.v1", region("scatter_add", (40, 6), desc((40,), i32), size=300), 1e-4),
     *both_attentions((2, 5, 4), (2, 7, 4)),
     *both_attentions((2, 5, 3), (1, 70, 3), dv=70, causal=True),
     *both_attentions((1, 70, 8), (1, 66, 8), causal=True, window=9, softcap=2.0),

@@ -19,7 +19,7 @@ ADD_US = 1.0  # as many of which one at least is for the block: each thread look
 NEAR = 4  # updates whose loads are under way at once
 
 
-class _Problem(NamedTuple):
+class ScatterProblem(NamedTuple):
     """The updates are (outer, many, inner), the result is (outer, size, inner)."""
 
     outer: int
@@ -28,20 +28,20 @@ class _Problem(NamedTuple):
     inner: int
 
 
-def _problem(region: RegionSpec) -> _Problem:
+def problem_of(region: RegionSpec) -> ScatterProblem:
     updates, indices = op_operands(region)
     attrs = region.attrs
     axis, along = attrs["axis"], attrs["along"]
     behind = axis + (1 if along else indices.rank)
     count = updates.shape[axis] if along else indices.numel
-    return _Problem(numel(updates.shape[:axis]), count, attrs["size"], numel(updates.shape[behind:]))
+    return ScatterProblem(numel(updates.shape[:axis]), count, attrs["size"], numel(updates.shape[behind:]))
 
 
-def _pointers(region: RegionSpec):
+def pointers_of(region: RegionSpec):
     return (*(In(region.inputs.index(i)) for i in region.anchor.inputs), Out(0))
 
 
-def _tiling(region: RegionSpec, p: _Problem) -> tuple[int, int, int]:
+def _tiling(region: RegionSpec, p: ScatterProblem) -> tuple[int, int, int]:
     """(width of a tile, blocks along rows, tiles along columns)."""
     from .indexing_body import rows_of
 
@@ -49,7 +49,7 @@ def _tiling(region: RegionSpec, p: _Problem) -> tuple[int, int, int]:
     return width, cdiv(p.size, rows_of(op_operands(region)[0].dtype, width)), cdiv(p.inner, width)
 
 
-def _checks(region: RegionSpec, along: bool) -> Checks:
+def checked(region: RegionSpec, along: bool) -> Checks:
     yield one_op(region)
     yield contiguous(region)
     if region.attrs["along"] != along:
@@ -66,10 +66,10 @@ class ScatterAddRows:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region, False)
+        yield from checked(region, False)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p = _problem(region)
+        p = problem_of(region)
         _, rows, tiles = _tiling(region, p)
         blocks = p.outer * rows * tiles
         updates, indices = op_operands(region)
@@ -84,13 +84,13 @@ class ScatterAddRows:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .indexing_body import scatter_add
 
-        p = _problem(region)
+        p = problem_of(region)
         width, rows, tiles = _tiling(region, p)
         updates, indices = op_operands(region)
         size = p.size if p.outer else 0
         numbers = Num(p.many), Num(size), Num(p.inner), Num(max(rows, 1)), Num(max(tiles, 1))
         body, grid = scatter_add(updates.dtype, indices.dtype, width), (max(1, p.outer * rows * tiles),)
-        return [Launch(body, grid, (THREADS,), (*_pointers(region), *numbers))]
+        return [Launch(body, grid, (THREADS,), (*pointers_of(region), *numbers))]
 
 
 @variant("scatter_add", id="cuda.scatter_add_along.v1")
@@ -102,10 +102,10 @@ class ScatterAddAlong:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region, True)
+        yield from checked(region, True)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p = _problem(region)
+        p = problem_of(region)
         results = p.outer * p.size * p.inner
         indices = op_operands(region)[1]
         return roofline(
@@ -117,12 +117,12 @@ class ScatterAddAlong:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .indexing_body import scatter_add_along
 
-        p = _problem(region)
+        p = problem_of(region)
         updates, indices = op_operands(region)
         results = p.outer * p.size * p.inner
         numbers = Num(p.many), Num(p.size), Num(p.inner), Num(results)
         body = scatter_add_along(updates.dtype, indices.dtype)
-        return [Launch(body, grid_for(results), (THREADS,), (*_pointers(region), *numbers))]
+        return [Launch(body, grid_for(results), (THREADS,), (*pointers_of(region), *numbers))]
 
 
 @variant("check_indices", id="cuda.check_indices.v1")
