@@ -102,7 +102,7 @@ class Muon(Optimizer):
             if not self.is_hidden(one[0]):
                 self._adam_step(ctx, *one)
         ahead = [self._ahead(ctx, param, grad, meta) for param, grad, _, meta in hidden]
-        near = [self._orthogonal(ctx, matrix) for matrix in ahead]
+        near = self._orthogonals(ctx, ahead)
         for (param, _, lr, meta), matrix in zip(hidden, near):
             rows, columns = param.shape
             rate = self._rate(ctx, lr, max(1.0, rows / max(columns, 1)) ** 0.5)
@@ -126,10 +126,27 @@ class Muon(Optimizer):
         made: Value = ahead
         return made
 
-    def _orthogonal(self, ctx: Any, x: Value) -> Value:
+    def _orthogonals(self, ctx: Any, matrices: list[Value]) -> list[Value]:
+        """Those of one shape as a batch."""
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for n, matrix in enumerate(matrices):
+            shapes.setdefault(matrix.shape, []).append(n)
+        unit = [
+            ctx.convert(ctx.scale_gradient(m, ctx.muon_norm(sum_of_squares(ctx, m))), dtype=self.dtype)
+            for m in matrices
+        ]
+        made = dict[int, Value]()
+        for shape, ns in shapes.items():
+            if len(ns) == 1:
+                made[ns[0]] = self._iterated(ctx, unit[ns[0]])
+                continue
+            batch = self._iterated(ctx, ctx.concatenate(*(unit[n].reshape(1, *shape) for n in ns), axis=0))
+            made |= {n: batch[i] for i, n in enumerate(ns)}
+        return [made[n] for n in range(len(matrices))]
+
+    def _iterated(self, ctx: Any, x: Value) -> Value:
         """Newton and Schulz's iteration, on the side of the smaller square."""
-        tall = x.shape[0] > x.shape[1]
-        x = ctx.convert(ctx.scale_gradient(x, ctx.muon_norm(sum_of_squares(ctx, x))), dtype=self.dtype)
+        tall = x.shape[-2] > x.shape[-1]
         for _ in range(self.iterations):
             s = ctx.gemm(x, x, trans_a=tall, trans_b=not tall)
             s = ctx.gemm(s, s, s, alpha=C, beta=B)

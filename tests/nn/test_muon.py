@@ -36,9 +36,9 @@ def adamw_step(p, g, m, v, t, lr=ADAM_LR, decay=DECAY):
 
 
 def wide_and_tall():
-    """A wide matrix, a tall one, a square one, and biases."""
+    """Wide matrices, tall ones of one shape, a square one, and biases."""
     model = nn.Model({"x": (6, 12)}, seed=int(RNG.integers(2**31)))
-    for inputs, outputs in ((12, 5), (5, 9), (9, 9)):
+    for inputs, outputs in ((12, 5), (5, 9), (9, 9), (9, 5), (5, 9)):
         model.add(nn.Linear(inputs, outputs)).add(nn.Tanh())
     return model
 

@@ -394,3 +394,24 @@ def test_policies_are_shown_and_compared():
     assert str(aicf.Policy("bf16")) == "bf16" and aicf.Policy("f16").loss_scale == aicf.LossScale()
     assert "optimizer='bf16'" in str(aicf.Policy("bf16", optimizer="bf16"))
     assert aicf.Policy("f16", loss_scale=None).loss_scale is None
+    assert aicf.Policy("bf16").loss_scale is None and aicf.Policy("bf16", gradients="f16").loss_scale
+
+
+class Mixed(nn.Layer):
+    """Only a policy makes its types agree: the input is f32, the weight asked for in bf16."""
+
+    def emit(self, ctx, x):
+        return x @ ctx.param("weight", (3, 2), nn.init.ones, aicf.bf16)
+
+
+@pytest.mark.spec("D15")
+def test_a_model_that_only_a_policy_makes_whole_is_kept_in_f32():
+    class Bare:
+        inputs, sizes, seed = {"x": aicf.TensorSpec((4, 3))}, {}, 0
+
+        def emit(self, ctx, inputs):
+            return ctx.emit_layer(Mixed(), "", (inputs["x"],), {})
+
+    program = aicf.compile(Bare(), device="cpu", policy="bf16")
+    assert program.get("weight").dtype == np.float32
+    assert (program({"x": np.ones((4, 3), np.float32)})["output"].numpy() == 3).all()

@@ -70,7 +70,7 @@ class Policy:
     optimizer   moments, f32 or bf16; a bf16 average of squares stops following gradients that shrink slowly
     exempt      layers that compute in f32: patterns of their names or classes ("head", "blocks.*.norm1", "LayerNorm"), or functions
                 (name, layer) -> bool. What comes in is widened, what goes out narrowed
-    loss_scale  a LossScale, or None. By default f16 has one, and no other type
+    loss_scale  a LossScale, or None. By default there is one where activations or gradients are f16
 
     Whatever the policy, sums inside products, statistics of norms, softmax, the loss and results are f32.
     """
@@ -94,7 +94,9 @@ class Policy:
             )  # fmt: skip
         object.__setattr__(self, "exempt", tuple(some))
         if self.loss_scale == "auto":
-            object.__setattr__(self, "loss_scale", LossScale() if self.compute is DType.f16 else None)
+            object.__setattr__(
+                self, "loss_scale", LossScale() if DType.f16 in (self.compute, self.gradients) else None
+            )
         if not isinstance(self.loss_scale, LossScale | None):
             raise VerifyError(
                 f"Policy: loss_scale={self.loss_scale!r}", expected="an aicf.LossScale, or None",

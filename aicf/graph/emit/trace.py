@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ... import near
-from ...errors import TypeInferenceError, VerifyError
+from ...errors import AicfError, VerifyError
 from ...ir import Graph, Role, Value
 from ...types import DType, Precision, TensorSpec
 from .builder import Builder, GraphEmitter
@@ -121,7 +121,7 @@ class Recipe:
         ctx = GraphEmitter(plain, device, training, self.attrs)
         try:
             self.model.emit(ctx, _inputs(self, ctx, self.model.sizes))
-        except TypeInferenceError:  # it has no types without a policy
+        except AicfError:  # it has no types without a policy
             return {}
         return {param.name: param.dtype for param in plain.graph.externals(Role.param)}
 
