@@ -122,6 +122,7 @@ class OpSchema:
     )
     special_fn: Callable[[Sequence[DType], Mapping[str, Any]], Callable[..., Any] | None] | None = None
     guard_fn: Callable[..., None] | None = None
+    instead_fn: Callable[..., Any] | None = None
     count_fn: Callable[..., int] | None = None  # (*operand specs, **attrs) -> flops of all results
     expand_fn: Callable[..., Any] | None = (
         None  # (emit, *operands, **attrs) -> results: the op as steps of a region
@@ -230,6 +231,11 @@ class OpSchema:
     def guards(self, function: Callable[..., None]) -> Callable[..., None]:
         """Called with an emitter, the op's operands and its attributes when it is emitted into a graph."""
         self.guard_fn = function
+        return function
+
+    def replaced_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Called as guards are, and before them: the result of simpler ops that stand in this one's place, or None."""
+        self.instead_fn = function
         return function
 
     def samples(self, *operands: Sequence[tuple[int, ...]], **attrs: Any) -> None:

@@ -11,6 +11,7 @@ Then, each a stacked registration on the schema:
                    if it is variadic, is a tuple), results, `d` + result for an incoming gradient, and attributes. It returns
                    a gradient, or None, for each operand
     .normalizer    (operand specs, attrs) -> attrs in the one form kernels see; total, applied before packing
+    .replaced_by   (emitter, operands, attributes) -> the result of simpler ops that a graph has in this one's place, or None
     .guards        (emitter, operands, attributes): emits the check of data that the op can't take; see `GraphEmitter.guard`
     .checks        numbered constraints of an elementwise op, beyond those on shapes that it has by being one
     .samples       shapes and attributes that enrol the op in the generated tests

@@ -202,3 +202,59 @@ def test_one_check_of_the_same_indices_is_enough():
 
     kinds = [op.kind.name for op in lowered(emit)[0]]
     assert kinds.count("check_indices") == 2  # x has rows of its own number
+
+
+# --- indices that count up ----------------------------------------------------------------------------------------------
+
+
+def table(ctx):
+    return ctx.param("table", (6, 4), lambda shape, rng: rng.standard_normal(shape))
+
+
+def kinds_of(emit):
+    return [op.kind for op in model_of(emit, 4, 4).graph.ops]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_gather_by_indices_that_count_up_is_a_slice(first, count):
+    def emit(ctx, x):
+        steps = ctx.iota(shape=(count,), axis=0, dtype=aicf.i32)
+        return ctx.gather(table(ctx), ctx.add(steps, first) if first else steps).sum(axis=0) + x
+
+    assert "gather" not in (kinds := kinds_of(emit)) and "check_indices" not in kinds and "slice" in kinds
+    rng = np.random.default_rng()
+    model, x = model_of(emit, 4, 4), rng.standard_normal((4, 4)).astype(np.float32)
+    weight = rng.standard_normal((6, 4)).astype(np.float32)
+    program = aicf.compile(model, "grad", device="cpu", loss=nn.MeanSquaredError())
+    got = program.run({"x": x, "y": x * 0, "0.table": weight})
+    y = weight[first : first + count].sum(0, dtype=np.float64) + x
+    wanted = np.zeros((6, 4))
+    wanted[first : first + count] = (2 * y / y.size).sum(0)
+    np.testing.assert_allclose(got["grad.0.table"].numpy(), wanted, rtol=1e-5, atol=1e-6)
+    said = str(aicf.explain_for(model, "h200"))
+    assert "slice for gather" in said
+
+
+def test_a_gather_whose_indices_are_not_all_inside_stays_one_and_tells():
+    def emit(ctx, x):
+        return ctx.gather(table(ctx), ctx.iota(shape=(7,), axis=0, dtype=aicf.i32)).sum(axis=0) + x
+
+    assert "gather" in kinds_of(emit)
+    with pytest.raises(OutOfBoundsError, match="6"):
+        aicf.compile(model_of(emit, 4, 4), device="cpu").run({"x": X})["output"].numpy()
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        lambda ctx: ctx.iota(shape=(2, 3), axis=1, dtype=aicf.i32),
+        lambda ctx: ctx.add(ctx.iota(shape=(3,), axis=0, dtype=aicf.i32), ctx.iota(shape=(3,), axis=0, dtype=aicf.i32)),
+        lambda ctx: ctx.add(ctx.iota(shape=(3,), axis=0, dtype=aicf.i32), -1),
+        lambda ctx: ctx.mul(ctx.iota(shape=(3,), axis=0, dtype=aicf.i32), 2),
+    ],
+    ids=["two axes", "by two", "from the end", "a product"],
+)  # fmt: skip
+def test_other_indices_stay_a_gather(indices):
+    kinds = kinds_of(lambda ctx, x: ctx.gather(table(ctx), indices(ctx)).sum() + x)
+    assert "gather" in kinds and "slice" not in kinds

@@ -217,6 +217,20 @@ class GraphEmitter(Declarations):
             return None
         return self.builder.graph.values[op.inputs[0]]
 
+    def first_of_count(self, x: Value) -> int | None:
+        """n where x is n, n + 1, n + 2, …: an iota along its one axis, or that and a constant; None if it is not. Nor where the graph goes
+        on with sequences, whose places begin where each stands."""
+        op, first, values = x.producer, 0, self.builder.graph.values
+        if op is not None and op.kind == "add" and x.rank == 1:
+            pair = [values[vid] for vid in op.inputs]
+            constants = [v.init.value for v in pair if v.constant and isinstance(v.init, Constant)]
+            steps = [v.producer for v in pair if v.producer is not None]
+            if len(constants) != 1 or len(steps) != 1:
+                return None
+            op, first = steps[0], int(constants[0])
+        counts = op is not None and op.kind == "iota" and len(op.attrs["shape"]) == x.rank == 1
+        return first if counts and x.dtype.kind == "int" and self.sequences is None else None
+
     def product_of(self, y: Value) -> tuple[Value, Value, Precision] | None:
         """(rows, weight, precision) where y is rows @ weight.T and nothing more, maybe reshaped: an nn.Linear without a bias."""
         values, op = self.builder.graph.values, y.producer
@@ -263,6 +277,11 @@ class GraphEmitter(Declarations):
         specs = schema.infer(given, pack, self.device)
         agreement.look_at(schema, pack)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
+        if schema.instead_fn is not None:
+            made = schema.instead_fn(self, *given, **schema.values(pack))
+            if made is not None:
+                made.producer.constraints = {**made.producer.constraints, "instead": kind}
+                return made
         if schema.guard_fn is not None:
             schema.guard_fn(self, *given, **schema.values(pack))
         outs = self.builder.emit(

@@ -71,6 +71,7 @@ class Region:
     ended: Ended
     state: AttributeState
     story: Callable[[], tuple[Composed, ...]] = field(compare=False, repr=False)
+    instead: tuple[str, ...] = ()  # ops that were asked for, where simpler ones stand in their place
 
     @lazy
     def steps(self) -> tuple[Composed, ...]:
@@ -208,9 +209,13 @@ def flush(composer: Composer, region: Open, ended: Ended) -> Region:
     in_vids, out_vids = (tuple(at[n] for n in tensors) for tensors in (spec.inputs, spec.outputs))
     state = replace(region.node.state, anchor=region.anchor, last=region.last)
     selection = composer.selector(spec)
+    ops = composer.schedule.ops[region.anchor : region.last + 1]
+    instead = tuple(
+        [f"{op.kind.name} for {op.constraints['instead']}" for op in ops if "instead" in op.constraints]
+    )
     return Region(
         region.anchor, region.last, spec, in_vids, out_vids, selection, ended, state,
-        lambda: _story(composer, region),
+        lambda: _story(composer, region), instead,
     )  # fmt: skip
 
 

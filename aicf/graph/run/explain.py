@@ -156,7 +156,9 @@ class Explanation(Immovable, JupyterMixin):
     def _operands(self, region: Region) -> RenderableType:
         operands = [str(t) for t in region.spec.operands]
         more = f" and {len(operands) - SHOWN} more" if len(operands) > SHOWN else ""
-        return labelled([("on", "dim", ", ".join(operands[:SHOWN]) + more)])
+        lines = [("on", "dim", ", ".join(operands[:SHOWN]) + more)]
+        lines += [("instead", "dim", op) for op in region.instead]
+        return labelled(lines)
 
     @property
     def predicted_us(self) -> float:
