@@ -221,6 +221,7 @@ def mark_tokens(rows: int, words: int, new: int) -> RegionSpec:
 
 
 ATTENTION, ATTENTION_GRAD = "cuda.attention_plain.v1", "cuda.attention_grad_plain.v1"
+DECODE = "cuda.attention_decode.v1"
 
 
 def both_attentions(*shapes: Any, tolerance: float = 2e-5, **asked: Any) -> list[Case]:
@@ -320,6 +321,8 @@ FIRST = [
     *hopper_attentions((6, 130, 64), (2, 130, 64), causal=True, dtype=f16, tolerance=2e-3),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
+    *(Case(DECODE, attention((2, 2 * g, 1, d), (2, 2, 3000, d), dtype=t, ragged=True, causal=True), e)
+      for g, d, t, e in ((1, 64, bf16, 2e-2), (2, 128, f16, 2e-3), (4, 128, bf16, 2e-2), (8, 128, bf16, 2e-2), (8, 256, f32, 2e-5))),
     Case("cuda.cache_write.v1", cache_write((8,), 4, 200, 3, 64, 64, bf16)),
     Case("cuda.sample_tokens.v1", sample_tokens(3, 50257, bf16)),
     Case("cuda.mark_tokens.v1", mark_tokens(3, 500, 7)),

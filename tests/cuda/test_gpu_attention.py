@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_cases import ATTENTION, ATTENTION_GRAD, Case, attention, attention_grad, operands_for
+from kernel_cases import (
+    ATTENTION,
+    ATTENTION_GRAD,
+    DECODE,
+    Case,
+    attention,
+    attention_grad,
+    operands_for,
+    reference,
+)
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401
 
 from aicf.types import f16, f32
@@ -96,3 +105,22 @@ def test_keys_behind_a_length_are_not_read_whatever_they_hold(gpu, queries):  # 
     assert np.isfinite(dq).all()
     for n, length in enumerate(lengths):
         assert all(np.isfinite(x[n]).all() and not x[n, :, length:].any() for x in (dk, dv))
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("dtype", [f32, f16], ids=str)
+@pytest.mark.parametrize("heads", [4, 32])
+def test_decoding_reads_no_key_behind_a_length_and_repeats_its_bits(gpu, dtype, heads):  # noqa: F811
+    case = Case(
+        DECODE, attention((4, heads, 1, 128), (4, 4, 3000, 128), ragged=True, causal=True, dtype=dtype)
+    )
+    q, k, v, _ = operands_for(case).arrays
+    lengths = np.array([0, 3000, 1, 1777], np.int32)
+    want, want_lse = reference(case, [q, k, v, lengths])
+    for n, length in enumerate(lengths):
+        k[n, :, length:] = v[n, :, length:] = np.nan
+    (out, lse), again = (launch_case(gpu, case, [q, k, v, lengths]) for _ in range(2))
+    assert [x.tobytes() for x in again] == [out.tobytes(), lse.tobytes()]
+    near = 2e-5 if dtype is f32 else 2e-3
+    np.testing.assert_allclose(out.astype(np.float64), want, rtol=near, atol=near)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-4)
