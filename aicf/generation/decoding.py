@@ -28,9 +28,9 @@ class Continued:
         (self.name, spec), *_ = model.inputs.items()
         self.dtype, self.seed = spec.dtype, model.seed
 
-    def go_on(self, ctx: Any, tokens: Value, starts: Value) -> Value:
-        """What the model makes of the next tokens (batch, count) of each sequence."""
-        ctx.sequences = Sequences(ctx, starts, self.places)
+    def go_on(self, ctx: Any, tokens: Value, starts: Value, fresh: bool = False) -> Value:
+        """What the model makes of the next tokens (batch, count) of each sequence; see `Sequences`."""
+        ctx.sequences = Sequences(ctx, starts, self.places, fresh)
         return self.emit_model(ctx, tokens)
 
     def emit_model(self, ctx: Any, tokens: Value) -> Value:
@@ -81,7 +81,7 @@ class Prefill(Continued):
 
     def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value:
         starts, counts = ctx.session("sequences.zeros", (self.batch,), 0, i32), inputs["counts"]
-        self.go_on(ctx, inputs["tokens"], starts)
+        self.go_on(ctx, inputs["tokens"], starts, fresh=True)
         seen = ctx.session("sequences.seen", (self.batch, self.words), False, bool_)
         ctx.update(seen, ctx.mark_tokens(seen, inputs["tokens"], starts, counts))
         for name, value in (("position", counts), ("token", inputs["last"])):

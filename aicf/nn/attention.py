@@ -193,14 +193,14 @@ class MultiHeadAttention(Layer):
         together = _exchanged(y).reshape(*x.shape[:-1], self.heads * self.head_size)
         return self.dropout(self.out(together))
 
-    def _cached(self, ctx: Any, k: Value, v: Value, mask: Value | None) -> tuple[Value, Value, Value]:
+    def _cached(self, ctx: Any, k: Value, v: Value, mask: Value | None) -> tuple[Value, Value, Value | None]:
         """All keys and values so far, and how many each sequence has."""
         if not self.causal or mask is not None:
             raise CacheError(
                 f"MultiHeadAttention {'under a mask' if self.causal else 'of causal=False'} can't keep its keys",
                 expected="causal=True without a mask: what was computed of a token stays as it is when others follow", where=ctx.here(),
             )  # fmt: skip
-        found: tuple[Value, Value, Value] = ctx.sequences.cached(k, v)
+        found: tuple[Value, Value, Value | None] = ctx.sequences.cached(k, v)
         return found
 
     def _parts(self) -> tuple[tuple[int, int], ...]:

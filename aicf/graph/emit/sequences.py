@@ -14,10 +14,11 @@ class Sequences:
 
     starts  (batch,) i32: how many places of each sequence are done; what the graph is given are the next ones
     places  that a cache has: the most tokens of a sequence
+    fresh   whether all starts are 0: then what the graph is given is all that there is, and attention need not look into the cache
     """
 
-    def __init__(self, ctx: Any, starts: Value, places: int) -> None:
-        self.ctx, self.starts, self.places = ctx, starts, places
+    def __init__(self, ctx: Any, starts: Value, places: int, fresh: bool = False) -> None:
+        self.ctx, self.starts, self.places, self.fresh = ctx, starts, places, fresh
         self.batch = starts.shape[0]
         self.caches = 0
 
@@ -33,8 +34,9 @@ class Sequences:
         known: Value = self.ctx.once(("sequences.positions", count), made)
         return known
 
-    def cached(self, k: Value, v: Value) -> tuple[Value, Value, Value]:
-        """(keys, values, lengths) of all places so far, with these written to them: k and v (batch, heads, count, d).
+    def cached(self, k: Value, v: Value) -> tuple[Value, Value, Value | None]:
+        """(keys, values, lengths) of all places so far, with these written to them: k and v (batch, heads, count, d). Lengths are
+        None where all of them exist, or are padding behind what does.
 
         Each call has a cache of its own, by its number in the graph.
         """
@@ -49,6 +51,8 @@ class Sequences:
         new_keys, new_values = ctx.cache_write(keys, values, k, v, self.starts)
         ctx.update(keys, new_keys)
         ctx.update(values, new_values)
+        if self.fresh:
+            return k, v, None
         count = k.shape[2]
         lengths = ctx.once(("sequences.lengths", count), lambda: self.starts + count)
         return new_keys, new_values, lengths
