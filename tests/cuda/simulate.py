@@ -84,6 +84,9 @@ CASES = [
     Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
     Case("cuda.reduce_rows.v1", region("argmax", (3, 70))),
     Case("cuda.reduce_rows.v1", region("argmin", (5001,))),  # split: keys go through the workspace
+    Case("cuda.reduce_column_vectors.v1", region("reduce_max", desc((2, 40, 16), f16), axes=(1,))),
+    Case("cuda.reduce_column_vectors.v1", region("reduce_mean", (1100, 8), axes=(0,))),  # split as well
+    Case("cuda.reduce_column_vectors.v1", region("reduce_sum", desc((130, 24), bf16), axes=(0,)), 1e-2),
     Case("cuda.reduce_columns.v1", region("argmax", desc((2, 40, 5), i32), axis=1)),
     Case("cuda.reduce_naive.v1", region("reduce_min", (2, 3, 5), axes=(0, 2))),
     *(Case("cuda.all_finite.v1", region("all_finite", desc((70,), t), desc((3,), t), desc((5, 7), t, alignment=a)))

@@ -119,7 +119,7 @@ def _readable(region: RegionSpec) -> Checks:
     yield at_most("loads and results", len(program.loads) + len(region.results), MAX_POINTERS)
 
 
-def _walkable(region: RegionSpec, patterns: tuple[list[bool], ...], otherwise: str) -> Checks:
+def walkable(region: RegionSpec, patterns: tuple[list[bool], ...], otherwise: str) -> Checks:
     """The runs are reduced or kept in one of these patterns, and every load walks each of them with one stride."""
     yield from _readable(region)
     r = reduced(region)
@@ -140,7 +140,7 @@ def _walkable(region: RegionSpec, patterns: tuple[list[bool], ...], otherwise: s
 Walks = list[Shape]  # of each load, one stride for each coordinate of a kernel
 
 
-def _fitted(r: Reduced, pattern: tuple[bool, ...]) -> tuple[list[int], Walks, Walks]:
+def fitted(r: Reduced, pattern: tuple[bool, ...]) -> tuple[list[int], Walks, Walks]:
     """Sizes of a kernel's coordinates, reduced or kept as in `pattern`, and how loads before and after walk them."""
     runs, sizes = list(r.runs), []
     before: Walks = [()] * len(r.before.loads)
@@ -154,7 +154,7 @@ def _fitted(r: Reduced, pattern: tuple[bool, ...]) -> tuple[list[int], Walks, Wa
     return sizes, before, after
 
 
-def _side(m: Map, walks: Walks) -> tuple[Any, tuple[Arg, ...]]:
+def side(m: Map, walks: Walks) -> tuple[Any, tuple[Arg, ...]]:
     """A map as a kernel's constant, and its arguments: pointers, and strides. Walks beyond its loads' are the kernel's."""
     from .reduce_body import Side
 
@@ -175,7 +175,7 @@ def partial_side(dtype: DType, walk: Shape | None = None) -> tuple[Any, tuple[Ar
     return Side(copy, (dtype,), (), ((walk_of(walk), 0),)), ((work,), (), given)
 
 
-def _first(how: str) -> str:
+def first_part(how: str) -> str:
     """The operation of a reduction that goes on: a mean is a sum until the end."""
     return "sum" if how == "mean" else how
 
@@ -202,7 +202,7 @@ def tree_us(r: Reduced) -> float:
     return TREE_US + FEED_US * sum(any(load.strides) for load in r.before.loads)
 
 
-def _flops(r: Reduced) -> int:
+def flops_of(r: Reduced) -> int:
     return r.before.numel + r.before.flops + r.after.flops
 
 
@@ -229,7 +229,7 @@ class ReduceRows:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _walkable(region, ([], [True], [False], [False, True]), "the last ones")
+        yield from walkable(region, ([], [True], [False], [False, True]), "the last ones")
 
     least = one_launch
 
@@ -237,7 +237,7 @@ class ReduceRows:
         r = reduced(region)
         rows, _, lanes, parts = _row_split(r, device)
         return roofline(
-            device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
+            device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
             blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=RESIDENT,
             launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lanes)), finish=tree_us(r),
         )  # fmt: skip
@@ -252,8 +252,8 @@ class ReduceRows:
 
         r = reduced(region)
         rows, length, lanes, (parts, chunk) = _row_split(r, device)
-        _, before_walks, after_walks = _fitted(r, (False, True))
-        source, sink = _side(r.before, before_walks), _side(r.after, after_walks)
+        _, before_walks, after_walks = fitted(r, (False, True))
+        source, sink = side(r.before, before_walks), side(r.after, after_walks)
 
         def launch(how: str, before: Any, after: Any, lanes: int, segments: int, length: int, splits: int,
                    chunk: int) -> Launch:  # fmt: skip
@@ -265,7 +265,7 @@ class ReduceRows:
             return [launch(r.core.how, source, sink, lanes, rows, length, 1, length)]
         inside, again = partial_side(r.partial), partial_side(r.partial, (parts, 1))
         return [
-            launch(_first(r.core.how), source, inside, lanes, rows * parts, length, parts, chunk),
+            launch(first_part(r.core.how), source, inside, lanes, rows * parts, length, parts, chunk),
             launch(r.core.how, again, sink, lanes_for(parts), rows, parts, 1, parts),
         ]
 
@@ -274,7 +274,7 @@ class ReduceRows:
 
 
 def _column_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, int, RowSplit]:
-    outer, length, inner = _fitted(r, (False, True, False))[0]
+    outer, length, inner = fitted(r, (False, True, False))[0]
     width = min(32, lanes_for(inner))
     return outer, length, inner, width, split(length, outer * cdiv(inner, width), THREADS // width, device)
 
@@ -289,7 +289,7 @@ class ReduceColumns:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _walkable(region, ([True, False], [False, True, False]), "one run before others")
+        yield from walkable(region, ([True, False], [False, True, False]), "one run before others")
 
     least = one_launch
 
@@ -298,7 +298,7 @@ class ReduceColumns:
         outer, _, inner, width, parts = _column_split(r, device)
         lines = THREADS // width
         return roofline(
-            device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY, memory_efficiency=0.8,
+            device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=0.8,
             blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=RESIDENT,
             launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lines)), finish=tree_us(r),
         )  # fmt: skip
@@ -313,8 +313,8 @@ class ReduceColumns:
 
         r = reduced(region)
         outer, length, inner, width, (parts, chunk) = _column_split(r, device)
-        _, before_walks, after_walks = _fitted(r, (False, True, False))
-        source, sink = _side(r.before, before_walks), _side(r.after, after_walks)
+        _, before_walks, after_walks = fitted(r, (False, True, False))
+        source, sink = side(r.before, before_walks), side(r.after, after_walks)
 
         def launch(how: str, before: Any, after: Any, length: int, splits: int, chunk: int) -> Launch:
             kernel = body(how, r.partial, before[0], after[0], width, splits > 1)
@@ -326,7 +326,7 @@ class ReduceColumns:
             return [launch(r.core.how, source, sink, length, 1, length)]
         inside, again = partial_side(r.partial), partial_side(r.partial, (parts * inner, inner, 1))
         return [
-            launch(_first(r.core.how), source, inside, length, parts, chunk),
+            launch(first_part(r.core.how), source, inside, length, parts, chunk),
             launch(r.core.how, again, sink, parts, 1, parts),
         ]
 
@@ -377,7 +377,7 @@ class ReduceNaive:
             touched = sum(min(1.0, r.length * load.dtype.itemsize / LINE) for load in walking)
             lines = min(THREADS, r.after.numel) * r.length * touched * LINE_US
         return roofline(
-            device, bytes=region.nbytes, flops=_flops(r), efficiency=EFFICIENCY,
+            device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY,
             memory_efficiency=0.75, blocks=cdiv(r.after.numel, THREADS), blocks_per_sm=RESIDENT, finish=lines,
             chain=max(0, r.length - NEAR) * ELEMENT_US if along else r.length * TRIP_US / UNROLLED,
         )  # fmt: skip
@@ -387,8 +387,8 @@ class ReduceNaive:
 
         r = reduced(region)
         (kept, kept_walks, after_walks), (inside, inside_walks, _) = _scattered(r, False), _scattered(r, True)
-        before, before_args = _side(r.before, [a + b for a, b in zip(kept_walks, inside_walks)])
-        after, after_args = _side(r.after, after_walks)
+        before, before_args = side(r.before, [a + b for a, b in zip(kept_walks, inside_walks)])
+        after, after_args = side(r.after, after_walks)
         body = naive(r.core.how, r.partial, before, after, len(kept), len(inside))
         sizes = tuple(map(Num, kept)), tuple(map(Num, inside))
         numbers = Num(r.after.numel), Num(r.length), Num(r.length, f32)

@@ -112,6 +112,24 @@ def feeder(expr: Expression, ins: Loads, outs: Stores) -> Any:
 
 
 @deferred
+def vector_feeder(expr: Expression, ins: Loads, outs: Stores, moves: tuple[bool, ...], width: int) -> Any:
+    """The same `feed` for `width` neighbours, of which it returns a tuple: see Lanes."""
+    lanes, nothing = Lanes(expr, ins, outs, moves, width), [()] * width
+    if SIMULATED:
+        return lambda *args: tuple(_run(lanes, nothing, *args))
+
+    @intrinsic
+    def feed(typing, ins_, outs_, offsets, i):
+        def codegen(ctx, b, sig, args):
+            return ctx.make_tuple(b, sig.return_type, _emit(ctx, b, lanes, nothing, *args))
+
+        made = types.UniTuple(numba_type(expr.dtypes[expr.results[-1]]), width)
+        return made(ins_, outs_, offsets, i), codegen
+
+    return feed
+
+
+@deferred
 def applier(expr: Expression, ins: Loads, outs: Stores) -> Any:
     """`apply(core_result, ins, outs, offsets, i)`: as mapper's; the first argument is a number that a core made."""
     lanes = _single(expr, ins, outs)
