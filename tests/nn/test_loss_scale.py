@@ -79,7 +79,8 @@ def seen(program):
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 @pytest.mark.parametrize("runs", [1, 3])
 def test_each_step_is_gradscaler_s(clip_norm, runs, device):
-    how, model = aicf.LossScale(init=256.0, growth=4.0, backoff=0.25, interval=3), linear()
+    # small: there is no overflow but those of the inputs
+    how, model = aicf.LossScale(init=1.0, growth=2.0, backoff=0.25, interval=3), linear()
     program = compiled(model, device, how, nn.SGD(0.1, clip_norm=clip_norm), accumulate=runs)
     want = Scaler(how, 0.1, clip_norm, runs)
     weights = [program.get(n).astype(np.float64) for n in ("0.weight", "0.bias")]
