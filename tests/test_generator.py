@@ -115,6 +115,9 @@ def test_generators_are_made_once_and_explain_both_plans():
     aicf.generate(program, [[3]], 4)
     assert program._generators == made and len(made) == 1
     (generator,) = made.values()
+    for batch in (2, 3, 4, 5):  # each has caches of its own: the oldest goes
+        aicf.generate(program, [[1]] * batch, 1)
+    assert [key[0] for key in program._generators] == [2, 3, 4, 5]
     text = str(generator.explain())
     assert "cache_write" in text and text.count("predicted") >= 2
     gemms = [str(plan.explain()).count("gemm_blas") for plan in (generator.prefill, generator.decode)]

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..device.reading import remember
 from ..errors import CacheError
 from .decoding import Window
 from .generator import Generator, padded, write
 from .request import Request, window_of
 from .sampling import Sampling, seeds_of
 
+KEPT = 4  # generators of a program, by batch and length, and as many windows: each has memory of its own
+
 
 class Speaks(Protocol):
     """What `generate` needs of an aicf.Program: from ids (batch, length) to logits (batch, length, words)."""
 
     recipe: Any
-
-    def __call__(self, feed: Mapping[str, Any], /) -> Mapping[str, Any]: ...
+    variables: Any
+    in_mode: Callable[..., Any]
 
 
 def generate(
@@ -70,30 +74,41 @@ def _fit(request: Request, length: int) -> bool:
     return all(len(row) + request.count <= length + 1 for row in request.rows)
 
 
+def _kept(program: Any, what: str, key: tuple[int, int], make: Callable[[], Any]) -> Any:
+    """What was made for this shape, or is made now; the least recently used goes first."""
+    known: OrderedDict[tuple[int, int], Any] = program.__dict__.setdefault(what, OrderedDict())
+    if key not in known:
+        remember(known, key, make(), KEPT)
+    known.move_to_end(key)
+    return known[key]
+
+
 def _generator(program: Any, batch: int, length: int, cache: bool | None) -> Generator | None:
-    """The program's own for this shape, made once; None where the model has none, and nobody insists."""
-    known: dict[tuple[int, int], Generator | None] = program.__dict__.setdefault("_generators", {})
-    if known.get((batch, length)) is None and (cache or (batch, length) not in known):
+    """The program's own for this shape; None where the model has none, and nobody insists."""
+
+    def make() -> Generator | None:
         try:
-            known[batch, length] = Generator(program, batch, length)
+            return Generator(program, batch, length)
         except CacheError:
             if cache:
                 raise
-            known[batch, length] = None
-    return known[batch, length]
+            return None
+
+    found: Generator | None = _kept(program, "_generators", (batch, length), make)
+    return Generator(program, batch, length) if found is None and cache else found
 
 
 def _by_windows(
     program: Any, request: Request, how: Sampling, length: int, stream: Callable[[int, int], Any] | None
 ) -> list[np.ndarray]:
     """Each token from a run over the last `length` of its sequence."""
-    known: dict[tuple[int, int], Any] = program.__dict__.setdefault("_windows", {})
     batch, seeds = len(request.rows), seeds_of(request.seed, len(request.rows))
-    if (batch, length) not in known:
-        said = padded(max(map(len, request.rows)))
-        model = Window(program.recipe.model, batch, length, said)
-        known[batch, length] = program.in_mode("infer", model, program.variables.of_session())
-    window = known[batch, length]
+
+    def make() -> Any:
+        model = Window(program.recipe.model, batch, length, padded(max(map(len, request.rows))))
+        return program.in_mode("infer", model, program.variables.of_session())
+
+    window = _kept(program, "_windows", (batch, length), make)
     window.set(**how.numbers)
 
     def next_tokens(rows: Sequence[Sequence[int]]) -> np.ndarray:

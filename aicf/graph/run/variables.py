@@ -19,6 +19,7 @@ from ...ir import KEPT, Graph, Initializer, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
 from ...whole import Uninterrupted, shared_lock
+from ..emit.declare import Constant
 from ..emit.step import ACCUMULATED
 from .copies import Copies
 from .plan import ExecPlan
@@ -93,7 +94,10 @@ class Variables(Immovable, Mapping[str, Tensor]):
         init = self.shared.initial.get(value.name, value.init)
         assert init is not None
         rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
-        start = np.asarray(init(value.spec.shape, rng))
+        if isinstance(init, Constant):  # in its own type at once: a KV cache may be most of the memory
+            start = np.full(value.spec.shape, _converted(np.asarray(init((), rng)), value))
+        else:
+            start = np.asarray(init(value.spec.shape, rng))
         if start.shape != value.spec.shape:
             raise StateError(
                 f"the initializer of {value.name} made the wrong shape",
