@@ -235,6 +235,7 @@ class AttentionWgmma:
 @variant(
     "attention_grad",
     id="cuda.attention_grad_wgmma.v1",
+    strided=True,
     needs=("sm_90a",),
     dtypes=(f16, bf16, f32),
     family=family,
