@@ -245,6 +245,9 @@ def hopper_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case
 ROW_TOLERANCE = {f32: 1e-5, f16: 1e-3, bf16: 8e-3}  # results are rounded, sums are not
 
 LINEAR_LOSS, LINEAR_LOSS_GRAD = (f"cuda.linear_cross_entropy{of}_chunks.v1" for of in ("", "_grad"))
+LINEAR_LOSS_WGMMA, LINEAR_LOSS_GRAD_WGMMA = (
+    f"cuda.linear_cross_entropy{of}_wgmma.v1" for of in ("", "_grad")
+)
 
 
 def linear_loss(
@@ -289,6 +292,8 @@ FIRST = [
       for v, e in TF32S.items()),
     Case(LINEAR_LOSS, linear_loss(300, 1000, 72, f16)),
     Case(LINEAR_LOSS_GRAD, linear_loss_grad(300, 1000, 72, f16), 4e-3),
+    Case(LINEAR_LOSS_WGMMA, linear_loss(300, 1000, 72, f16, label_smoothing=0.1)),
+    Case(LINEAR_LOSS_GRAD_WGMMA, linear_loss_grad(300, 1000, 72, f16), 4e-3),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
@@ -550,6 +555,7 @@ def _linear_losses() -> list[Case]:
         (130, 257, 64),
         (700, 50257, 40),
         (700, 50304, 64),
+        (70000, 1001, 64),
         (0, 9, 4),
         (5, 9, 0),
     ):
@@ -559,6 +565,11 @@ def _linear_losses() -> list[Case]:
                     Case(LINEAR_LOSS, linear_loss(rows, classes, k, t, **asked), 2e-5),
                     Case(LINEAR_LOSS_GRAD, linear_loss_grad(rows, classes, k, t, **asked), near),
                 ]
+                if t is not f32 and rows and k and k % 8 == 0:
+                    cases += [
+                        Case(LINEAR_LOSS_WGMMA, linear_loss(rows, classes, k, t, **asked), 2e-5),
+                        Case(LINEAR_LOSS_GRAD_WGMMA, linear_loss_grad(rows, classes, k, t, **asked), near),
+                    ]
     return cases
 
 

@@ -75,8 +75,10 @@ def on_host(case: Case, operands) -> list[np.ndarray]:
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("dtype, near", [(f32, 2e-5), (f16, 4e-3), (bf16, 3e-2)], ids=str)
 def test_code_run_on_the_host_agrees_with_numpy(small_chunks, dtype, near):
-    """In one chunk and in several, of rows and of classes."""
-    for (name, make), sizes, asked in itertools.product(BOTH, [(9, 13, 5), (2, 3, 4)], ({}, ASKED)):
+    """In one chunk and in several, of rows and of classes; whichever are more."""
+    for (name, make), sizes, asked in itertools.product(
+        BOTH, [(9, 13, 5), (13, 9, 5), (2, 3, 4)], ({}, ASKED)
+    ):
         case = Case(name, make(*sizes, dtype, i32, **asked), 2e-5 if name == LINEAR_LOSS else near)
         operands = operands_for(case, fresh_seed())
         assert_close(case, on_host(case, operands), reference(case, operands.arrays))

@@ -68,7 +68,8 @@ def argument(arg: Any, ins: list[np.ndarray], outs: list[np.ndarray], workspace:
     if isinstance(arg, Work):
         return workspace[arg.offset :].view(arg.dtype.numpy)
     assert isinstance(arg, In | Out)
-    return (ins if isinstance(arg, In) else outs)[arg.index]
+    memory = (ins if isinstance(arg, In) else outs)[arg.index]
+    return memory[arg.offset // memory.itemsize :] if arg.offset else memory
 
 
 class Cuda:
@@ -100,6 +101,9 @@ class Cuda:
     def shfl_xor_sync(self, lanes: int, value: Any, apart: int) -> Any:
         assert lanes == 0xFFFFFFFF
         return self.machine._warp("shfl", value)[self.machine.current.index % 32 ^ apart]
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        return np.float32(np.float64(x) * np.float64(y) + np.float64(z))
 
     def syncthreads(self) -> None:
         self.machine._meet("all", self.machine.everyone, [self.machine.current.block])

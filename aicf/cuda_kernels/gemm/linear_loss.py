@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, roofline
@@ -21,10 +23,10 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc, f32, i32
+from ...types import TensorDesc, f32, i32, numel
 from ..index.labels import op_operands
 from ..maps.elementwise import THREADS
-from .chain import Chain, Place, dense, moved, part, region_of, shaped
+from .chain import ALIGNMENT, Chain, Place, dense, moved, part, region_of, shaped
 
 LOGITS = 2**25  # of a chunk: 128 MB of f32, 64 MB of halves
 IGNORED = -2  # in the place of a label, as linear_loss_body has it
@@ -37,7 +39,7 @@ def _checks(region: RegionSpec, weight: int) -> Checks:
     yield at_least("classes", op_operands(region)[weight].shape[0], 1)
 
 
-def _places(region: RegionSpec) -> list[In]:
+def places_of(region: RegionSpec) -> list[In]:
     """Of the op's operands in its own order; it may take a tensor twice."""
     return [In(region.inputs.index(i)) for i in region.anchor.inputs]
 
@@ -47,7 +49,7 @@ def _chunk(count: int, others: int, unit: int) -> int:
     return max(1, min(count, max(LOGITS // max(others, 1) // unit, 1) * unit))
 
 
-def _chunks(count: int, step: int) -> Iterator[tuple[int, int]]:
+def chunks_of(count: int, step: int) -> Iterator[tuple[int, int]]:
     """(where it begins, how many)"""
     return ((first, min(step, count - first)) for first in range(0, count, step))
 
@@ -63,7 +65,7 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     from .linear_loss_body import finish_rows
 
     x, weight, labels = op_operands(region)
-    x_at, weight_at, labels_at = _places(region)
+    x_at, weight_at, labels_at = places_of(region)
     attrs, rows, (classes, k) = region.attrs, labels.numel, weight.shape
     x, labels, number = shaped(x, rows, k), shaped(labels, rows), dense((rows,), f32)
     chain, step = Chain(device), _chunk(rows, classes, ROWS)
@@ -71,7 +73,7 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     found = [chain.reserve(number) for _ in range(3)]
     how = {"trans_b": True, "out_dtype": f32, "precision": attrs["precision"]}
     asked = {n: attrs[n] for n in ("ignore_index", "label_smoothing")}
-    for first, count in _chunks(rows, step):
+    for first, count in chunks_of(rows, step):
         product = region_of({"x": part(x, count, ROWS), "w": weight}, ("y", "gemm", "x w", how))
         chain.run(product, (moved(x_at, x, first), weight_at), (logits_at,))
         given = {"y": product.results[0], "labels": part(labels, count, ROWS)}
@@ -85,89 +87,152 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     return chain
 
 
-class _Gradients:
-    """Chunks of classes: the gradient of their logits, g, in the type of x; of it their rows of dweight, and what they add to dx, in
-    f32 from chunk to chunk, by turns in two places."""
+@dataclass(frozen=True)
+class GradientChunk:
+    """Rows and classes of which the gradient of logits is made at a time: where each begin, and how many."""
 
-    def __init__(self, region: RegionSpec, device: DeviceSpec) -> None:
+    row: int
+    rows: int
+    first: int
+    classes: int
+
+
+class GradientChain:
+    """Chunks of classes, or of rows where there are more of these: of each the gradient of its logits, g, in the type of x. Of that, by
+    classes, their rows of dweight, and what they add to dx; by rows, their rows of dx, and what they add to dweight. What is added up is in
+    f32, each element by the thread that has added to it before.
+
+    `differentiate` makes g, in rows that are `pitch_of` many elements apart; `begin` is before all chunks.
+    """
+
+    def __init__(self, region: RegionSpec, device: DeviceSpec, by_rows: bool, step: int) -> None:
         dloss, x, weight, labels, lse = op_operands(region)
         self.attrs, self.how = region.attrs, {"precision": region.attrs["precision"]}
         self.dx, self.dweight = region.results
-        self.at: dict[str, Place] = dict(zip(("dloss", "x", "w", "labels", "lse"), _places(region)))
+        self.at: dict[str, Place] = dict(zip(("dloss", "x", "w", "labels", "lse"), places_of(region)))
         self.rows, self.classes, k = labels.numel, *weight.shape
         self.x, self.weight = shaped(x, self.rows, k), weight
-        self.total, self.own = dense((self.rows, k), f32), dense((self.rows,), i32)
-        self.by_row = {
-            "own": self.own, "dloss": shaped(dloss, self.rows), "lse": shaped(lse, self.rows), "factor": dense((self.rows,), f32),
-        }  # fmt: skip
-        self.step = _chunk(self.classes, self.rows, CLASSES)
-        self.blocks = cdiv(self.classes, self.step)
-        self.chain = Chain(device)
-        self.own_at = [self.chain.reserve(self.own) for _ in range(self.blocks)]
-        self.at["factor"] = self.chain.reserve(self.by_row["factor"])
-        self.g_at = self.chain.reserve(dense((self.rows, self.step), x.dtype))
-        self.totals = [self.chain.reserve(self.total) for _ in range(min(self.blocks - 1, 2))]
-        self.logits_at: Work | None = None  # where they are written at all
+        self.dloss, self.labels, self.lse = (shaped(t, self.rows) for t in (dloss, labels, lse))
+        self.chain, self.by_rows, self.step = Chain(device), by_rows, step
+        if by_rows:
+            chunks = [GradientChunk(first, n, 0, self.classes) for first, n in chunks_of(self.rows, step)]
+        else:
+            chunks = [GradientChunk(0, self.rows, first, n) for first, n in chunks_of(self.classes, step)]
+        self.chunks = chunks or [GradientChunk(0, 0, 0, self.classes)]
+        widest = self.chunks[0]
+        self.g_at = self.chain.reserve(dense((widest.rows, self.pitch_of(widest.classes)), x.dtype))
+        self.total = dense((self.classes if by_rows else self.rows, k), f32)
+        self.total_at = self.chain.reserve(self.total) if len(self.chunks) > 1 else None
         if self.rows:
-            self._begin(labels)
-        for block, (first, count) in enumerate(_chunks(self.classes, self.step)):
-            w = part(weight, count, CLASSES), moved(self.at["w"], weight, first)
-            self._differentiate(block, *w)
-            self._add_dweight(first, count)
-            self._add_dx(block, *w)
+            self.begin()
+        for c in self.chunks:
+            parts = part(self.x, c.rows, ROWS), part(self.weight, c.classes, CLASSES)
+            places = moved(self.at["x"], self.x, c.row), moved(self.at["w"], self.weight, c.first)
+            (x, w), (x_at, w_at) = parts, places
+            if self.rows:
+                self.differentiate(c, parts, places)
+            shape, strides = (c.rows, c.classes), (self.pitch_of(c.classes), 1)
+            g = TensorDesc(x.dtype, shape, strides, "cuda", ALIGNMENT)
+            transposed: dict[str, Any] = {"trans_a": True}
+            to_dweight = {"g": g, "x": x}, transposed, (self.g_at, x_at)
+            to_dx = {"g": g, "w": w}, dict[str, Any](), (self.g_at, w_at)
+            if by_rows:
+                dx = shaped(self.dx, self.rows, k)
+                self._store(*to_dx, part(dx, c.rows, ROWS), moved(Out(0), dx, c.row))
+                self._add(*to_dweight, c, self.dweight, Out(1))
+            else:
+                rows = part(self.dweight, c.classes, CLASSES)
+                self._store(*to_dweight, rows, moved(Out(1), self.dweight, c.first))
+                self._add(*to_dx, c, self.dx, Out(0))
 
-    def _begin(self, labels: TensorDesc) -> None:
+    def pitch_of(self, classes: int) -> int:
+        return classes
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def differentiate(
+        self, c: GradientChunk, parts: tuple[TensorDesc, TensorDesc], places: tuple[Place, Place]
+    ) -> None:
+        """g of a chunk, whose x and weight are these."""
+        raise NotImplementedError
+
+    def _store(
+        self, given: dict[str, TensorDesc], how: dict[str, Any], ins: Sequence[Place], to: TensorDesc, at: Place
+    ) -> None:  # fmt: skip
+        """A product that is complete."""
+        product = "y", "gemm", " ".join(given), {**how, **self.how}
+        self.chain.run(region_of(given, product, alignment=to.alignment), ins, (at,))
+
+    def _add(
+        self, given: dict[str, TensorDesc], how: dict[str, Any], ins: tuple[Place, ...], c: GradientChunk,
+        result: TensorDesc, at: Place,
+    ) -> None:  # fmt: skip
+        """A product, and what the chunks before have added up."""
+        if c is not self.chunks[0]:
+            given, ins = {**given, "c": self.total}, (*ins, self.total_at or at)
+        last = c is self.chunks[-1]
+        to = at if last or self.total_at is None else self.total_at
+        how = {"out_dtype": result.dtype if last else f32, **how}
+        self._store(given, how, ins, result if last else self.total, to)
+
+
+class _Gradients(GradientChain):
+    """By kernels of any GPU: the epilogue of a product that makes logits, or a kernel behind it, where that is faster."""
+
+    def begin(self) -> None:
         from .linear_loss_body import begin_rows
 
-        apart = (self.own_at[-1].offset - self.own_at[0].offset) // max(self.blocks - 1, 1) // i32.itemsize
-        asked = self.rows, apart, self.blocks, self.step, self.classes, self.attrs["ignore_index"]
-        places = self.at["labels"], self.at["lse"], self.own_at[0], self.at["factor"]
+        wide, own = self.classes if self.by_rows else self.step, dense((self.rows,), i32)
+        blocks = cdiv(self.classes, wide)
+        self.own_at = [self.chain.reserve(own) for _ in range(blocks)]
+        self.factor = dense((self.rows,), f32)
+        self.factor_at = self.chain.reserve(self.factor)
+        self.logits_at: Work | None = None  # where they are written at all
+        apart = (self.own_at[-1].offset - self.own_at[0].offset) // max(blocks - 1, 1) // i32.itemsize
+        asked = self.rows, apart, blocks, wide, self.classes, self.attrs["ignore_index"]
+        places = self.at["labels"], self.at["lse"], self.own_at[0], self.factor_at
         args = *places, *map(Num, asked), Num(self.attrs["z_loss"], f32)
-        nbytes = (8 + labels.dtype.itemsize + i32.itemsize * self.blocks) * self.rows
+        nbytes = (8 + self.labels.dtype.itemsize + i32.itemsize * blocks) * self.rows
         launch = Launch(begin_rows, *_by_rows(self.rows), args)
         self.chain.launch(launch, roofline(self.chain.device, bytes=nbytes))
 
-    def _differentiate(self, block: int, w: TensorDesc, w_at: Place) -> None:
-        """g of a block of classes: as the epilogue of the product that makes logits, or by a kernel behind it, where that is faster."""
-        smoothing, logits = self.attrs["label_smoothing"], {"x": self.x, "w": w}
+    def differentiate(
+        self, c: GradientChunk, parts: tuple[TensorDesc, TensorDesc], places: tuple[Place, Place]
+    ) -> None:
+        x, w = parts
+        smoothing, logits = self.attrs["label_smoothing"], {"x": x, "w": w}
         share = smoothing / self.classes
         target = {"ignore_index": IGNORED, "label": 1 - smoothing + share, "other": share}
         product = "y", "gemm", "x w", {"trans_b": True, "out_dtype": f32, **self.how}
         slope = [("g", "cross_entropy_grad", "y own dloss lse factor", target)]
-        if self.x.dtype is not f32:
-            slope.append(("rounded", "convert", "g", {"dtype": self.x.dtype}))
-        fused = region_of({**logits, **self.by_row}, product, *slope)
+        if x.dtype is not f32:
+            slope.append(("rounded", "convert", "g", {"dtype": x.dtype}))
+        own_at = self.own_at[0 if self.by_rows else c.first // self.step]
+        whole = {
+            "own": (dense((self.rows,), i32), own_at), "dloss": (self.dloss, self.at["dloss"]),
+            "lse": (self.lse, self.at["lse"]), "factor": (self.factor, self.factor_at),
+        }  # fmt: skip
+        by_row = {name: part(t, c.rows, ROWS) for name, (t, _) in whole.items()}
+        rows_at = [moved(at, t, c.row) for t, at in whole.values()]
+        fused = region_of({**logits, **by_row}, product, *slope)
         alone = region_of(logits, product)
-        behind = region_of({"y": alone.results[0], **self.by_row}, *slope)
-        rows_at = self.own_at[block], self.at["dloss"], self.at["lse"], self.at["factor"]
-        if self.rows and self.chain.us(fused) > self.chain.us(alone, behind):
-            self.logits_at = self.logits_at or self.chain.reserve(dense((self.rows, self.step), f32))
-            self.chain.run(alone, (self.at["x"], w_at), (self.logits_at,))
+        behind = region_of({"y": alone.results[0], **by_row}, *slope)
+        if self.chain.us(fused) > self.chain.us(alone, behind):
+            self.logits_at = self.logits_at or self.chain.reserve(alone.results[0])
+            self.chain.run(alone, places, (self.logits_at,))
             self.chain.run(behind, (self.logits_at, *rows_at), (self.g_at,))
         else:
-            self.chain.run(fused, (self.at["x"], w_at, *rows_at), (self.g_at,))
-
-    def _add_dweight(self, first: int, count: int) -> None:
-        """Rows of dweight: g.T @ x."""
-        rows = part(self.dweight, count, CLASSES)
-        given = {"g": dense((self.rows, count), self.x.dtype), "x": self.x}
-        product = "y", "gemm", "g x", {"trans_a": True, **self.how}
-        to = moved(Out(1), self.dweight, first)
-        self.chain.run(region_of(given, product, alignment=rows.alignment), (self.g_at, self.at["x"]), (to,))
-
-    def _add_dx(self, block: int, w: TensorDesc, w_at: Place) -> None:
-        """g @ w, and what the blocks before have added up."""
-        last, before = block == self.blocks - 1, [self.totals[(block - 1) % 2]] if block else []
-        given = {"g": dense((self.rows, w.shape[0]), self.x.dtype), "w": w}
-        given |= {"c": self.total} if block else {}
-        product = "y", "gemm", " ".join(given), {"out_dtype": self.x.dtype if last else f32, **self.how}
-        added = region_of(given, product, alignment=(self.dx if last else self.total).alignment)
-        self.chain.run(added, (self.g_at, w_at, *before), (Out(0) if last else self.totals[block % 2],))
+            self.chain.run(fused, (*places, *rows_at), (self.g_at,))
 
 
 @lru_cache(maxsize=64)
 def _gradients(region: RegionSpec, device: DeviceSpec) -> Chain:
-    return _Gradients(region, device).chain
+    x, weight = op_operands(region)[1:3]
+    rows, classes = numel(x.shape[:-1]), weight.shape[0]
+    by_rows = rows > classes
+    step = _chunk(rows, classes, ROWS) if by_rows else _chunk(classes, rows, CLASSES)
+    return _Gradients(region, device, by_rows, step).chain
 
 
 @variant("linear_cross_entropy", id="cuda.linear_cross_entropy_chunks.v1")
@@ -193,11 +258,11 @@ class LinearCrossEntropyChunks:
 
 @variant("linear_cross_entropy_grad", id="cuda.linear_cross_entropy_grad_chunks.v1")
 class LinearCrossEntropyGradChunks:
-    """A chain of kernels: chunks of classes, whose logits become their gradient, in the type of x, in the epilogue of their product or by a
-    kernel behind it.
+    """A chain of kernels: chunks of classes, or of rows where there are more, whose logits become their gradient, in the type of x, in the
+    epilogue of their product or by a kernel behind it.
 
-    Three or four kernels for each chunk of up to 2^25 logits, and one before. Bytes: x twice and dx in f32 twice for each chunk,
-    the weight twice, dweight once, gradients of logits once written and twice read. Limit: the three products.
+    Three or four kernels for each chunk of up to 2^25 logits, and one before. Bytes: x twice and dx in f32 twice for each chunk of
+    classes, the weight twice, dweight once, gradients of logits once written and twice read. Limit: the three products.
     """
 
     def accepts(region: RegionSpec) -> Checks:

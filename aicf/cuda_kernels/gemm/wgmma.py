@@ -128,6 +128,12 @@ def _operand(
     )
 
 
+def extents(region: RegionSpec) -> tuple[int, int, int]:
+    """m, n and k."""
+    p, _ = gemm.problem(region)
+    return p.m, p.n, p.k
+
+
 @lru_cache(maxsize=256)
 def family(region: RegionSpec) -> Reject | None:
     """Every tiling takes what tensor cores multiply, in rows that the accelerator can copy."""

@@ -47,6 +47,7 @@ from .cluster_split_k import barriers_of_cluster_split, divider, gatherer
 from .epilogue import Epilogue
 from .rs_wgmma_body import rs_consumer
 from .stream_k_body import fixup, work_tiles_of
+from .wgmma_loss_body import results_of
 from .wgmma_mainloop import mainloop_of
 from .wgmma_scheduler import (
     advancer,
@@ -59,7 +60,6 @@ from .wgmma_scheduler import (
     places_of_stages,
     skipper,
 )
-from .wgmma_store import boxes_of_results, runs_of_results
 from .wgmma_tiling import SWIZZLE_BYTES, WARPGROUP, WARPS, WgmmaTiling, boxed, k_tile, left
 
 
@@ -344,11 +344,7 @@ def consumer(
     work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), batch_coords(epilogue).origin
     make_plan, tile_of, k_tiles_of, _ = work_tiles
     length = lengths(work_tiles)
-    ask, write, done = (
-        boxes_of_results(tiling, epilogue, staged, tma_sources)
-        if staged
-        else runs_of_results(tiling, epilogue)
-    )
+    ask, write, done = results_of(tiling, epilogue, staged, tma_sources)
     cluster_split, own_columns = tiling.cluster_split, tiling.columns
     divide, gather = divider(cluster_split), gatherer(tiling, staged)
     asks, gives, give, take = fixup(tiling)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import L2_PER_SM, TRIP_US, Cost
@@ -74,15 +75,25 @@ SHORTENED = frozenset({"tanh", "logistic2"})  # functions that are others in box
 SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, and that a third result takes
 
 
+class Leaving(NamedTuple):
+    """What an epilogue of its own makes of a product, in the place of results: for a consumer to finish 64 x 64, how many boxes at a time
+    go through shared memory, and bytes written and read beside the factors."""
+
+    subtile_us: float
+    boxes: int
+    nbytes: float
+
+
 def cost(
     tiling: WgmmaTiling,
     region: RegionSpec,
     device: DeviceSpec,
     split: KSplit | None = None,
     register_operand: str = "",
+    leaving: Leaving | None = None,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
-    operand, "a" or "b", see rs_wgmma.py."""
+    operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's."""
     p, _ = gemm.problem(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(p.k, step), tiling.cluster_split) * step
@@ -97,6 +108,7 @@ def cost(
         mn_extents(region, register_operand),
         split is None and not register_operand and staged(tiling, region),
     )
+    boxes = boxes if leaving is None else leaving.boxes
     a_extent, b_extent = boxed(tiling.m, m), boxed(tiling.n, n)
     fetch = max(
         (a_extent + b_extent) * size / PORT,
@@ -106,7 +118,9 @@ def cost(
     wait = flight * (k_tiles - 1) / tiling.stages(boxes)
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     subtiles = tiling.row_blocks * tiling.columns / ATOM
-    if split is None:
+    if leaving is not None:
+        each = leaving.subtile_us
+    elif split is None:
         each = _subtile_us(tiling, region, boxes)
     else:
         each = SUBTILE_US + APART_US
@@ -127,11 +141,13 @@ def cost(
     if tiling.ping_pong and split is None:
         # stores one by one are all in its way, and so is what warps tell each other
         column_sums = _column_sums_us(region)
-        beside = SLOWED * (each - SUBTILE_US - column_sums) + column_sums if boxes else APART_US
+        stored = boxes or leaving is not None
+        beside = SLOWED * (each - SUBTILE_US - column_sums) + column_sums if stored else APART_US
         in_turn += most * subtiles * beside
     # the last results of all multiprocessors are stored at once
     at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
-    last_of_all = 0.0 if split else at_end * _result_bytes(region) / device.bandwidth * 1e-3
+    each_bytes = _result_bytes(region) if leaving is None else leaving.nbytes / (p.count * p.m * p.n)
+    last_of_all = 0.0 if split else at_end * each_bytes / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
     # one after the other, as long as there is a tile; of divided ones, a part of one
     rounds = math.ceil(most / at_once)
@@ -140,7 +156,7 @@ def cost(
     if tiling.stream:
         together += FIXUP_US + OUT_OF_STEP * (most % 1.0) * loop
     useful = p.flops / speed / device.sms
-    nbytes = region.nbytes
+    nbytes = region.nbytes if leaving is None else gemm_split.operand_bytes(p) + leaving.nbytes
     if split is not None:
         through, total = gemm_split.sum_cost(region, p, split.number, device)
         nbytes = gemm_split.operand_bytes(p) + through
@@ -157,7 +173,7 @@ def cost(
         # one tile each: nothing is on its way while sums are exchanged, or before the next block begins
         begin = START_US + TRIP_US + NEXT_SUBTILE_US * tiling.consumers * subtiles
         together = max(limits[limit] + finish, most * (alone + finish + begin) - begin)
-    if split is None and limit != "memory":  # which has no time to spare, or takes power
+    if split is None and leaving is None and limit != "memory":  # which has no time to spare, or takes power
         together += MOVED * _moved_bytes(region) / device.bandwidth * 1e-3
     first = tiling.stage_bytes / PORT * 1e-3
     latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)

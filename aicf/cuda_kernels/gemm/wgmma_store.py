@@ -15,7 +15,7 @@ the batch coordinate, and the tile's place among narrow ones or -1 (see `placer`
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,11 +24,8 @@ from ..ptx import (
     commit_stores,
     expect,
     fence_async,
-    load_box,
     load_matrices,
     opaque,
-    prefetch_box,
-    store_box,
     store_matrices,
     sync_threads,
     wait_phase,
@@ -37,6 +34,7 @@ from ..ptx import (
 from ..tiles.layout import Layout
 from ..tiles.pairs import PAIR, functions, pair_maker
 from .epilogue import Epilogue, finisher, first_row, places, starter
+from .wgmma_boxes import box_loader, box_prefetcher, of_maps, result_storer
 from .wgmma_columns import (
     EIGHT,
     OWN,
@@ -94,13 +92,23 @@ def runs_of_results(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[Any, Any, 
     return nothing, device(write), device(lambda member: None)
 
 
-def boxes_of_results(
-    tiling: WgmmaTiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
-) -> tuple[Any, Any, Any]:
-    """The same: two subtiles of each result for each warpgroup, so that one is filled while the other is stored; or one, where
-    the main loop needs the room. `tma_sources`: reads of the epilogue that are loaded in boxes; see `source_loader`."""
-    blocks, subtiles_at, buffers = tiling.row_blocks, tiling.subtiles_at(staged), tiling.buffers(staged)
-    slots, box, own = buffers // staged, staged * SUBTILE_BYTES, buffers * SUBTILE_BYTES
+class Filling(NamedTuple):
+    """How a subtile of results is made from accumulators.
+
+    size       numbers of it in a thread, with words of what is preloaded
+    put        `put(run, (at, member, row, column, sizes, scales, operands))`: in shared memory at `at`; returns what is added up
+    load_rows  see `row_loader`; of so many reads that are `preloaded`, lane-`distributed` or not
+    """
+
+    size: int
+    put: Any
+    load_rows: Any
+    preloaded: int
+    distributed: bool
+
+
+def mapped(tiling: WgmmaTiling, epilogue: Epilogue, tma_sources: tuple[int, ...]) -> Filling:
+    """By the epilogue's map."""
     preloaded = preloaded_reads(tiling, epilogue)
     each_put = with_words(len(preloaded))
     size = SUBTILE // EIGHT * each_put
@@ -108,6 +116,22 @@ def boxes_of_results(
     put = shuffled(matrices(epilogue, tma_sources, preloaded), len(preloaded), distributed)
     put_all = each_or_sums(epilogue, size, each_put, tuple(range(OWN)), put)
     load_rows = row_loader(tiling, epilogue, preloaded, distributed)
+    return Filling(size, put_all, load_rows, len(preloaded), distributed)
+
+
+def boxes_of_results(
+    tiling: WgmmaTiling,
+    epilogue: Epilogue,
+    staged: int,
+    tma_sources: tuple[int, ...],
+    filling: Filling | None = None,
+) -> tuple[Any, Any, Any]:
+    """The same: two subtiles of each result for each warpgroup, so that one is filled while the other is stored; or one, where
+    the main loop needs the room. `tma_sources`: reads of the epilogue that are loaded in boxes; see `source_loader`. filling: other
+    than by the epilogue's map."""
+    blocks, subtiles_at, buffers = tiling.row_blocks, tiling.subtiles_at(staged), tiling.buffers(staged)
+    slots, box, own = buffers // staged, staged * SUBTILE_BYTES, buffers * SUBTILE_BYTES
+    size, put_all, load_rows, preloaded, distributed = filling or mapped(tiling, epilogue, tma_sources)
     wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
     store = result_storer(tiling, epilogue, len(tma_sources))
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
@@ -131,9 +155,7 @@ def boxes_of_results(
             go_on(subtile, base, subtiles, maps, group, tile_coord)
         return added
 
-    write_each = in_columns(
-        tiling, epilogue, size, tuple(range(OWN)), write_subtile, len(preloaded), distributed
-    )
+    write_each = in_columns(tiling, epilogue, size, tuple(range(OWN)), write_subtile, preloaded, distributed)
 
     def write(acc, words, base, maps, group, member, tile_coord, sizes, scales, operands, parity):
         subtiles = uint32(base + uint32(subtiles_at + group * own))
@@ -221,71 +243,6 @@ def source_loader(
             bring_one(subtile + slots, base, subtiles, maps, group, tile_coord)
 
     return device(ask), device(wait), device(go_on)
-
-
-# Boxes, as `do(map, at, ready, column, row, batch_coord)`: of one matrix; results also of many, so that none hangs over into the next.
-
-
-def result_storer(tiling: WgmmaTiling, epilogue: Epilogue, tma_sources: int) -> Any:
-    """`store(maps, at, column, row, tile_coord)`: a subtile of each result. Narrow tiles are stored by maps of their own, in which a row is cut into
-    theirs, so that what hangs over is outside and not written."""
-    stores, narrow_n = len(epilogue.stores), tiling.narrow_n
-    store_wide = of_maps(box_storer(epilogue.batch), 2, stores)
-    if not narrow_n:
-        return device(
-            lambda maps, at, column, row, tile_coord: store_wide(maps, at, at, column, row, tile_coord[2])
-        )
-    store_one_narrow = store_box(3)
-
-    def store_one(map, at, ready, column, row, narrow_tile):
-        store_one_narrow(map, at, np.int32(column - narrow_tile * narrow_n), narrow_tile, row)
-
-    store_narrow = of_maps(device(store_one), 2 + stores + tma_sources, stores)
-
-    def store(maps, at, column, row, tile_coord):
-        if tile_coord[3] < 0:
-            store_wide(maps, at, at, column, row, tile_coord[2])
-        else:
-            store_narrow(maps, at, at, column, row, tile_coord[3])
-
-    return device(store)
-
-
-def box_storer(batch: int) -> Any:
-    store = store_box(3 if batch else 2)
-    if batch:
-        return device(
-            lambda map, at, ready, column, row, batch_coord: store(map, at, column, row, batch_coord)
-        )
-    return device(lambda map, at, ready, column, row, batch_coord: store(map, at, column, row))
-
-
-def box_loader() -> Any:
-    load = load_box()
-    return device(lambda map, at, ready, column, row, batch_coord: load(at, map, ready, column, row))
-
-
-def box_prefetcher() -> Any:
-    prefetch = prefetch_box()
-    return device(lambda map, at, ready, column, row, batch_coord: prefetch(map, column, row))
-
-
-def of_maps(do: Any, first: int, count: int) -> Any:
-    """`do_each(maps, at, ready, column, row, batch_coord)`: with so many maps from the first one on, their subtiles side by side."""
-    map, behind = first + count - 1, (count - 1) * SUBTILE_BYTES
-
-    def do_last(maps, at, ready, column, row, batch_coord):
-        do(maps[map], uint32(at + uint32(behind)), ready, column, row, batch_coord)
-
-    if count == 1:
-        return device(do_last)
-    do_others, do_this = of_maps(do, first, count - 1), device(do_last)
-
-    def do_each(maps, at, ready, column, row, batch_coord):
-        do_others(maps, at, ready, column, row, batch_coord)
-        do_this(maps, at, ready, column, row, batch_coord)
-
-    return device(do_each)
 
 
 def matrices(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[int, ...]) -> Any:

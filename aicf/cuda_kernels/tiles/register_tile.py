@@ -204,6 +204,49 @@ def fold_columns(layout: Places, fn: Callable[..., Any]) -> Any:
     return folded(fn, _groups(layout.by_column))
 
 
+@deferred
+def accumulated(
+    fn: Callable[..., Any], by_row: tuple[int, ...], columns: tuple[int, ...], order: tuple[int, ...]
+) -> Any:
+    """`run(tile, vector, start, env)`: of each row, from its number of `start` on, state = fn(state, x, y, column, env) for the numbers of
+    the tile in this order; y of the vector, column from the thread's first one. Beside the tile, a number for each row is all that
+    is held."""
+    if SIMULATED:
+
+        def run_each(tile, vector, start, env):
+            states = list(start)
+            for i in order:
+                row = by_row[i]
+                states[row] = fn(states[row], tile[i], vector[row], columns[i], env)
+            return tuple(states)
+
+        return run_each
+
+    @intrinsic
+    def run(typing, tile, vector, start, env):
+        given = [start.dtype, tile.dtype, vector.dtype, types.int32, env]
+
+        def codegen(ctx, b, sig, args):
+            states = [b.extract_value(args[2], row) for row in range(len(start))]
+            for i in order:
+                row = by_row[i]
+                x, y = b.extract_value(args[0], i), b.extract_value(args[1], row)
+                values = [states[row], x, y, const(columns[i]), args[3]]
+                states[row] = emit_call(ctx, b, fn, start.dtype, given, values)
+            return ctx.make_tuple(b, sig.return_type, states)
+
+        return start(tile, vector, start, env), codegen
+
+    return run
+
+
+def accumulate_rows(layout: Places, fn: Callable[..., Any]) -> Any:
+    """`accumulated` by rows, neighbours first: fn(state, x, y, column, env), column counted from the thread's first number."""
+    columns = tuple(column for _, column in layout.offsets)
+    order = sorted(range(layout.count), key=lambda i: (columns[i], layout.by_row[i]))
+    return accumulated(fn, layout.by_row, columns, tuple(order))
+
+
 def join_rows(layout: Places, fn: Callable[..., Any]) -> Any:
     """`run(vector)`: of each row fn(x, y) over the lanes of a warp that share it, each of which gets the same. Whole warps."""
     return _joined(len(layout.own_rows), fn, layout.same_rows)
