@@ -34,11 +34,16 @@ ALIGNMENT = 16  # of pointers and rows, for tensor maps
 EXTENT = 2**29  # of queries and keys: positions, and distances between them, are i32
 WIDEST = 128  # head size
 QUERIES = 128  # of a forward tile
-CACHED = 16 << 20  # bytes of keys and values of the heads that are taken together: a part of the L2 cache
+CACHED = (
+    36 << 20
+)  # bytes of keys and values of heads that are taken together: what the L2 cache has room for beside the rest
 # Of the tensor cores' rate, what tiles of 128 x 128 scores reach, and microseconds that a tile of queries takes beside them: on an H200.
 EFFICIENCY = {64: 0.45, 128: 0.67}
 FINISH_US = 0.8
 GRADIENT_EFFICIENCY = {64: 0.5, 128: 0.62}
+GRADIENT_TOGETHER = (
+    96  # query heads: few enough for the L2 cache, enough that few blocks wait for another's sums
+)
 GRADIENT_QUERIES = {64: 128, 128: 64}  # of a tile
 
 
@@ -164,18 +169,28 @@ def pairs(p: Problem, rows: int) -> int:
     return found
 
 
-def together(p: Problem, bytes_per_row: int) -> int:
-    """Query heads that are taken together: whole groups, as many as leave room in the L2 cache."""
-    groups = max(1, CACHED // max(1, p.keys * bytes_per_row))
+def taken_together(p: Problem) -> int:
+    """Query heads that a forward kernel takes together: all, if the L2 cache has room for their keys and values, else whole groups for which it has."""
+    groups = max(1, CACHED // max(1, p.keys * 4 * padded(p)))
     return min(groups * p.group, p.heads * p.group)
 
 
-def sizes(p: Problem, bytes_per_row: int) -> tuple[Num, ...]:
-    """As hopper_tiles.py has them."""
-    numbers = (
-        p.queries, p.keys, p.batch_heads * p.group, p.group, p.heads * p.group, together(p, bytes_per_row), p.ahead, p.behind,
-    )  # fmt: skip
-    return tuple(Num(n, i32) for n in numbers)
+def sizes(p: Problem, together: int) -> tuple[Num, ...]:
+    """As hopper_tiles.py has them; `together`: query heads, in whole groups."""
+    heads = p.heads * p.group
+    together = max(p.group, min(together // p.group * p.group, heads))
+    return _numbers(p.queries, p.keys, p.batch_heads * p.group, p.group, heads, together, p.ahead, p.behind)
+
+
+def grid_of(p: Problem, device: DeviceSpec) -> int:
+    """Blocks of the forward kernel. Of heads that are taken together, each should have as many tiles, half of them in reverse: then those that
+    masks make long and short add up to the same."""
+    heads, rows = p.heads * p.group, cdiv(p.queries, QUERIES)
+    tiles = rows * taken_together(p)
+    if tiles < rows * heads:
+        even = [n for n in range(device.sms, device.sms * 7 // 8, -1) if tiles % (2 * n) == 0]
+        return even[0] if even else device.sms
+    return min(tiles, device.sms)
 
 
 def scales(region: RegionSpec) -> tuple[Num, Num]:
@@ -223,7 +238,7 @@ class AttentionWgmma:
         p, made = plain.problem(region), form(region)
         boxes = {"q": QUERIES, "k": KEYS, "v": ATOM, "out": ATOM}
         _, lse = _lse(region)
-        arguments = maps(region, boxes), lse, sizes(p, 4 * made.d), scales(region)
+        arguments = maps(region, boxes), lse, sizes(p, taken_together(p)), scales(region)
         tiles = p.heads * p.group * cdiv(p.queries, QUERIES)
         return [
             Launch(
@@ -257,6 +272,7 @@ class AttentionGradWgmma:
                 "window",
                 f"no query attends to the first {p.keys - p.queries - p.behind} keys, which leaves a tile of {KEYS} nothing",
             )
+        yield at_most("tiles of queries", p.heads * p.group * cdiv(p.queries, ATOM), 2**31 - 1)
         for name, t, _ in _tensors(region):
             if t.shape[-1] % 8:
                 yield Reject("head size", f"{name} has rows of {t.shape[-1]}, needs a multiple of 8")
@@ -275,8 +291,7 @@ class AttentionGradWgmma:
         ).plus(ends=memory_us(device, 2 * sums + region.nbytes / 3))  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        *_, flags = _work(region)
-        return flags.offset + i32.itemsize * _query_tiles(region)
+        return _work(region)[-1].offset + i32.itemsize
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .hopper_grad_body import gradient
@@ -285,7 +300,7 @@ class AttentionGradWgmma:
         from .hopper_grad_tiles import THREADS, GradientPlan, queries_of
 
         p, made, work, (_, lse_at) = plain.problem(region), form(region), _work(region), _lse(region)
-        stats, sums, flags = work
+        stats, sums, flags, counter = work
         d, queries = made.d, queries_of(made.d)
         tensors = {name: (matrices(name, t), at) for name, t, at in _tensors(region)}
         heads, tiles = p.heads * p.group, _query_tiles(region)
@@ -297,13 +312,15 @@ class AttentionGradWgmma:
             lse_at,
             stats,
             flags,
+            counter,
             _numbers(*numbers),
             steps["out"],
             steps["dout"],
         )
         boxes = {"q": queries, "k": KEYS, "v": KEYS, "dout": queries, "dk": ATOM, "dv": ATOM}
         base2, scale = Num(scales(region)[0].value, f32), Num(scale_of(region.attrs["scale"], p.d), f32)
-        main = maps(region, boxes), stats, sums, flags, sizes(p, 6 * d), (base2, scale)
+        of_tiles = _gradient_sizes(p, queries)
+        main = (maps(region, boxes), stats, sums, flags, counter, of_tiles, (base2, scale))
         last_numbers = p.queries, p.keys, p.batch_heads * p.group, cdiv(p.queries, queries), p.d, p.ahead
         last = sums, tensors["dq"][1], _numbers(*last_numbers), steps["dq"], scale
         key_tiles = p.heads * cdiv(p.keys, KEYS)
@@ -320,19 +337,36 @@ def _numbers(*numbers: int) -> tuple[Num, ...]:
     return tuple(Num(n, i32) for n in numbers)
 
 
+def _gradient_sizes(p: Problem, queries: int) -> tuple[Num, ...]:
+    """As hopper_grad_tiles.py has them."""
+    first = sizes(p, GRADIENT_TOGETHER)
+    rows = cdiv(p.keys, KEYS)
+    together = int(first[5].value) // p.group
+    return (
+        *first,
+        *_numbers(rows, p.heads, together, rows * p.heads, cdiv(p.queries, queries), p.batch_heads),
+    )
+
+
 def _query_tiles(region: RegionSpec) -> int:
     """Of all heads."""
     p = plain.problem(region)
     return p.heads * p.group * cdiv(p.queries, GRADIENT_QUERIES[padded(p)])
 
 
-def _work(region: RegionSpec) -> tuple[Work, Work, Work]:
-    """Statistics, sums of dq and flags, each at a multiple of 256 bytes: what copies of the accelerator take."""
+def _work(region: RegionSpec) -> tuple[Work, Work, Work, Work]:
+    """Statistics and sums of dq, at multiples of 256 bytes, for copies of the accelerator; flags; and a counter."""
     d = padded(plain.problem(region))
     queries = GRADIENT_QUERIES[d] * _query_tiles(region)
     stats = f32.itemsize * 2 * queries
     stats = -(-stats // 256) * 256
-    return Work(0, f32), Work(stats, f32), Work(stats + f32.itemsize * queries * d, i32)
+    flags = stats + f32.itemsize * queries * d
+    return (
+        Work(0, f32),
+        Work(stats, f32),
+        Work(flags, i32),
+        Work(flags + i32.itemsize * _query_tiles(region), i32),
+    )
 
 
 def maps(region: RegionSpec, boxes: dict[str, int]) -> tuple[TensorMap, ...]:

@@ -20,10 +20,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import numpy as np
+
 from ..dsl import cuda, int32, uint32
 from ..hopper.entry import begin
 from ..hopper.shared_plan import aligned_base
-from ..ptx import launch_dependents, prefetch_map, setmaxnreg_dec, setmaxnreg_inc, warp_uniform
+from ..ptx import (
+    global_address,
+    launch_dependents,
+    prefetch_map,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+    warp_uniform,
+)
 from .hopper_grad_copies import adder, producer
 from .hopper_grad_products import consumer
 from .hopper_grad_tiles import REGISTERS, GradientPlan
@@ -32,22 +41,23 @@ from .hopper_tiles import WARPGROUP, HopperForm
 
 @functools.cache
 def gradient(form: HopperForm) -> Callable[..., None]:
-    """`kernel(maps, stats, sums, flags, sizes, scales)`.
+    """`kernel(maps, stats, sums, flags, counter, sizes, scales)`.
 
     maps    of q, k, v, dout, dk, dv
     stats   f32, by query head and tile of queries: as `before` leaves them
     sums    f32, likewise: dQ, in the order of accumulators
     flags   i32, one for each tile of queries of each head: tiles of keys that have been added, the first one's number counted in
+    counter i32, 0: of tiles that are taken
     sizes   see hopper_tiles.py
     scales  scale log2(e), scale
     """
     plan = GradientPlan(form.d)
     base_of, init, uniform, prefetch = aligned_base(), plan.init, warp_uniform(), prefetch_map()
     fewer, more = (f(n) for f, n in zip((setmaxnreg_dec, setmaxnreg_inc), REGISTERS))
-    wait_before, let_next = begin(), launch_dependents()
+    wait_before, let_next, address = begin(), launch_dependents(), global_address()
     produce, add, consume = producer(form, plan), adder(form, plan), consumer(form, plan)
 
-    def kernel(maps, stats, sums, flags, sizes, scales):
+    def kernel(maps, stats, sums, flags, counter, sizes, scales):
         base, thread = base_of(), uint32(cuda.threadIdx.x)
         warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
         if thread == WARPGROUP:
@@ -62,7 +72,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
             warp = uint32(uniform(uint32(thread // uint32(32))))
             if warp == 0:
                 if thread == 0:
-                    produce(base, maps, stats, sizes)
+                    produce(base, maps, stats, address(counter, np.int64(0)), sizes)
                     let_next()
             elif warp == 1:
                 add(base, sums, flags, sizes)

@@ -11,15 +11,18 @@ from ..dsl import cuda, device, int32, uint32, uint64
 from ..hopper.ring import next_stage
 from ..ptx import (
     add_bytes,
+    arrive,
     arrive_at,
     commit_stores,
     expect,
     fence_async_all,
+    fetch_add,
     global_address,
     load_acquire,
     load_bytes,
     store_bytes,
     store_release,
+    store_shared_word,
     sync_at,
     wait_phase,
     wait_stores,
@@ -33,21 +36,28 @@ from .hopper_grad_tiles import (
     GradientPlan,
     first_key_tile,
     query_tiles,
-    walk_of,
+    taker,
 )
-from .hopper_tiles import KEYS, HopperForm, in_turn, place_of, rows_loader
+from .hopper_tiles import KEYS, HopperForm, place_of, rows_loader
 
 
 def producer(form: HopperForm, plan: GradientPlan) -> Any:
-    """`produce(base, maps, stats, sizes)`: one thread brings K and V of a tile, Q with its statistics and dO of all that attend to it."""
+    """`produce(base, maps, stats, counter, sizes)`: one thread takes tiles off a counter, and brings K and V of each, Q with its statistics and dO
+    of all that attend to it. Behind the last one it says so, in the place of a tile."""
     load_k, load_q, load_stats = (
         rows_loader(form.chunks, KEYS),
         rows_loader(form.chunks, plan.queries),
         load_bytes(),
     )
     wait, announce, address = wait_phase(), expect(), global_address()
-    walk, place, turn, tiles_of = walk_of(), place_of(), in_turn(), query_tiles(plan.queries)
-    next_of_two = next_stage(2)
+    place, tiles_of = place_of(), query_tiles(plan.queries)
+    next_of_two, fetch, leave, tell, numbers = (
+        next_stage(2),
+        fetch_add(),
+        store_shared_word(),
+        arrive(),
+        plan.numbers,
+    )
     queries, k_bytes, q_bytes, stats_bytes = plan.queries, plan.k_bytes, plan.q_bytes, plan.stats_bytes
     k_at, v_at, q_at, o_at, stats_at = plan.k, plan.v, plan.q, plan.o, plan.stats
     k_full, k_empty, v_full, v_empty = (
@@ -63,76 +73,60 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
         plan.o_ring.empty,
     )
 
-    def produce(base, maps, stats, sizes):
-        rows, key_heads, together, tiles = walk(sizes)
-        block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        of_batch, group = uint32(uint32(sizes[2]) // uint32(sizes[3])), sizes[3]
-        query_rows = int32(uint32(sizes[0] + queries - 1) // uint32(queries))
-        round, tile = uint32(0), block
+    def produce(base, maps, stats, counter, sizes):
+        rows, key_heads, together, tiles = (
+            uint32(sizes[8]),
+            uint32(sizes[9]),
+            uint32(sizes[10]),
+            uint32(sizes[11]),
+        )
+        of_batch, group = uint32(sizes[13]), sizes[3]
+        query_rows = sizes[12]
         stage, phase, parity = uint32(0), uint32(1), uint32(1)
-        while tile < tiles:
+        while True:
+            tile = uint32(fetch(counter, int32(1)))
+            leave(uint32(base + uint32(numbers) + uint32(4) * uint32(parity ^ uint32(1))), tile)
+            if tile >= tiles:
+                wait(uint32(base + uint32(k_empty)), parity)
+                tell(uint32(base + uint32(k_full)))
+                break
             row, head = place(tile, rows, key_heads, together)
             batch = uint32(head // of_batch)
             own, key = int32(head - batch * of_batch), int32(row * uint32(KEYS))
             low, count = tiles_of(key, sizes)
-            first = int32(1)
-            for member in range(group):
-                query_head = int32(own * group + member)
-                at = np.int64(int32(head) * group + member) * query_rows + low
-                for i in range(count):
-                    line, ready = int32((low + i) * queries), uint32(base + uint32(8) * stage)
-                    wait(uint32(ready + uint32(q_empty)), phase)
-                    full = uint32(ready + uint32(q_full))
-                    announce(full, uint32(q_bytes + stats_bytes))
-                    load_q(
-                        uint32(base + uint32(q_at) + stage * uint32(q_bytes)),
-                        maps[0],
-                        full,
-                        line,
-                        query_head,
-                        int32(batch),
-                    )
-                    load_stats(
-                        uint32(base + uint32(stats_at) + stage * uint32(stats_bytes)),
-                        address(stats, (at + i) * (2 * queries)), uint32(stats_bytes), full,
-                    )  # fmt: skip
-                    if first != 0:
-                        first = int32(0)
-                        wait(uint32(base + uint32(k_empty)), parity)
-                        announce(uint32(base + uint32(k_full)), uint32(k_bytes))
-                        load_k(
-                            uint32(base + uint32(k_at)),
-                            maps[1],
-                            uint32(base + uint32(k_full)),
-                            key,
-                            own,
-                            int32(batch),
-                        )
-                        wait(uint32(base + uint32(v_empty)), parity)
-                        announce(uint32(base + uint32(v_full)), uint32(k_bytes))
-                        load_k(
-                            uint32(base + uint32(v_at)),
-                            maps[2],
-                            uint32(base + uint32(v_full)),
-                            key,
-                            own,
-                            int32(batch),
-                        )
-                        parity = uint32(parity ^ uint32(1))
-                    wait(uint32(ready + uint32(o_empty)), phase)
-                    full = uint32(ready + uint32(o_full))
-                    announce(full, uint32(q_bytes))
-                    load_q(
-                        uint32(base + uint32(o_at) + stage * uint32(q_bytes)),
-                        maps[3],
-                        full,
-                        line,
-                        query_head,
-                        int32(batch),
-                    )
-                    stage, phase = next_of_two(stage, phase)
-            round = uint32(round + uint32(1))
-            tile = turn(round, block, blocks)
+            line, left, first = int32(low * queries), int32(count * group), int32(1)
+            end, query_head = int32(line + count * queries), int32(own * group)
+            at = int32(int32(head) * group * query_rows + low)
+            while left > 0:
+                ready = uint32(base + uint32(8) * stage)
+                wait(uint32(ready + uint32(q_empty)), phase)
+                full = uint32(ready + uint32(q_full))
+                announce(full, uint32(q_bytes + stats_bytes))
+                to = uint32(base + uint32(q_at) + stage * uint32(q_bytes))
+                load_q(to, maps[0], full, line, query_head, int32(batch))
+                to = uint32(base + uint32(stats_at) + stage * uint32(stats_bytes))
+                load_stats(to, address(stats, np.int64(at) * (2 * queries)), uint32(stats_bytes), full)
+                if first != 0:
+                    first = int32(0)
+                    full = uint32(base + uint32(k_full))
+                    wait(uint32(base + uint32(k_empty)), parity)
+                    announce(full, uint32(k_bytes))
+                    load_k(uint32(base + uint32(k_at)), maps[1], full, key, own, int32(batch))
+                    full = uint32(base + uint32(v_full))
+                    wait(uint32(base + uint32(v_empty)), parity)
+                    announce(full, uint32(k_bytes))
+                    load_k(uint32(base + uint32(v_at)), maps[2], full, key, own, int32(batch))
+                    parity = uint32(parity ^ uint32(1))
+                wait(uint32(ready + uint32(o_empty)), phase)
+                full = uint32(ready + uint32(o_full))
+                announce(full, uint32(q_bytes))
+                to = uint32(base + uint32(o_at) + stage * uint32(q_bytes))
+                load_q(to, maps[3], full, line, query_head, int32(batch))
+                stage, phase = next_of_two(stage, phase)
+                line, at, left = int32(line + queries), int32(at + 1), int32(left - 1)
+                if line == end:  # the next query head's
+                    line, at = int32(line - count * queries), int32(at + query_rows - count)
+                    query_head = int32(query_head + 1)
 
     return device(produce)
 
@@ -143,13 +137,16 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
 def adder(form: HopperForm, plan: GradientPlan) -> Any:
     """`add(base, sums, flags, sizes)`: one warp adds what consumers leave of dQ in shared memory, in the order of the keys."""
     wait_there, let_write, send, put = sync_at(WITH_ADDER), arrive_at(WITH_ADDER), add_bytes(), store_bytes()
-    commit, one_read, all_read, before_two, all_done = (
-        commit_stores(), wait_stores_read(1), wait_stores_read(0), wait_stores(2), wait_stores(0),
-    )  # fmt: skip
+    commit, one_read, all_read, all_done = (
+        commit_stores(),
+        wait_stores_read(1),
+        wait_stores_read(0),
+        wait_stores(),
+    )
     read, write, ordered, address = load_acquire(i32), store_release(i32), fence_async_all(), global_address()
-    walk, place, turn = walk_of(), place_of(), in_turn()
+    place, take, tell, k_empty = place_of(), taker(plan), arrive(), plan.k_ring.empty
     tiles_of, first_of = query_tiles(plan.queries), first_key_tile(plan.queries)
-    queries, each_bytes, sums_at = plan.queries, plan.sums_bytes, plan.sums
+    each_bytes, sums_at = plan.sums_bytes, plan.sums
 
     def send_half(to, source, first):
         if first:
@@ -162,55 +159,57 @@ def adder(form: HopperForm, plan: GradientPlan) -> Any:
 
     def add(base, sums, flags, sizes):
         lane = int32(int32(cuda.threadIdx.x) & 31)
-        rows, key_heads, together, tiles = walk(sizes)
-        block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        group, query_rows = sizes[3], int32((sizes[0] + queries - 1) // queries)
+        rows, key_heads, together, tiles = (
+            uint32(sizes[8]),
+            uint32(sizes[9]),
+            uint32(sizes[10]),
+            uint32(sizes[11]),
+        )
+        group, query_rows = sizes[3], sizes[12]
         source = uint32(base + uint32(sums_at))
         let_write(uint32(FREE))
         let_write(uint32(FREE + 1))
-        round, tile = uint32(0), block
-        while tile < tiles:
+        parity = uint32(0)
+        while True:
+            tile = take(base, parity)
+            if lane == 0:
+                tell(uint32(base + uint32(k_empty)))
+            if tile >= tiles:
+                break
+            parity = uint32(parity ^ uint32(1))
             row, head = place(tile, rows, key_heads, together)
             number = int32(row)
             low, count = tiles_of(int32(row * uint32(KEYS)), sizes)
-            before = np.int64(-1)
-            for member in range(group):
-                at = np.int64(int32(head) * group + member) * query_rows + low
-                for i in range(count):
-                    flag, first = at + i, first_of(int32(low + i), sizes) == number
-                    if lane == 0:
-                        if not first:
-                            signal = address(flags, flag)
-                            while read(signal) != number:
-                                pass
-                            ordered()
-                    cuda.syncwarp()
-                    to = uint64(address(sums, flag * (CONSUMERS * each_bytes // 4)))
-                    wait_there(uint32(THERE))
-                    if lane == 0:
-                        send_or_put(to, source, first)
-                    wait_there(uint32(THERE + 1))
-                    if lane == 0:
-                        send_or_put(
-                            uint64(to + uint64(each_bytes)), uint32(source + uint32(each_bytes)), first
-                        )
-                        one_read()
-                    cuda.syncwarp()
-                    let_write(uint32(FREE))
-                    if lane == 0:
-                        all_read()
-                    cuda.syncwarp()
-                    let_write(uint32(FREE + 1))
-                    if lane == 0:
-                        if before >= 0:
-                            before_two()
-                            write(address(flags, before), int32(number + 1))
-                    before = flag
-            if lane == 0:
-                if before >= 0:
+            left = int32(count * group)
+            query_tile, at = low, int32(int32(head) * group * query_rows + low)
+            while left > 0:
+                first = first_of(query_tile, sizes) == number
+                if lane == 0:
+                    if not first:
+                        signal = address(flags, np.int64(at))
+                        while read(signal) != number:
+                            pass
+                        ordered()
+                cuda.syncwarp()
+                to = uint64(address(sums, np.int64(at) * (CONSUMERS * each_bytes // 4)))
+                wait_there(uint32(THERE))
+                if lane == 0:
+                    send_or_put(to, source, first)
+                wait_there(uint32(THERE + 1))
+                if lane == 0:
+                    send_or_put(uint64(to + uint64(each_bytes)), uint32(source + uint32(each_bytes)), first)
+                    one_read()
+                cuda.syncwarp()
+                let_write(uint32(FREE))
+                if lane == 0:
+                    all_read()
+                cuda.syncwarp()
+                let_write(uint32(FREE + 1))
+                if lane == 0:
                     all_done()
-                    write(address(flags, before), int32(number + 1))
-            round = uint32(round + uint32(1))
-            tile = turn(round, block, blocks)
+                    write(address(flags, np.int64(at)), int32(number + 1))
+                query_tile, at, left = int32(query_tile + 1), int32(at + 1), int32(left - 1)
+                if query_tile == low + count:  # the next query head's
+                    query_tile, at = low, int32(at + query_rows - count)
 
     return device(add)

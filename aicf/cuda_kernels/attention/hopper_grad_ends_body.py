@@ -23,11 +23,11 @@ ZERO, NOTHING = np.float32(0), np.float32(-np.inf)
 
 @functools.cache
 def before(dtype: DType, d: int) -> Callable[..., None]:
-    """`kernel(out, dout, lse, stats, flags, sizes, out_steps, dout_steps)`: d / 8 threads to a query, whole tiles of queries.
+    """`kernel(out, dout, lse, stats, flags, counter, sizes, out_steps, dout_steps)`: d / 8 threads to a query, whole tiles of queries.
 
     stats  by query head and tile of queries: -lse log2(e) of its queries, -inf of one that is not there or has no keys, then -delta. Of 16 queries
            first those that a thread of the main kernel needs together: numbers 0, 1, 8, 9, then 2, 3, 10, 11, …
-    flags  0 for each tile
+    flags  0 for each tile; and so the counter
     sizes  queries, query heads of a batch entry, all query heads, dv
     steps  elements from one query, head and batch entry to the next
     """
@@ -47,7 +47,7 @@ def before(dtype: DType, d: int) -> Callable[..., None]:
         )
     )
 
-    def kernel(out, dout, lse, stats, flags, sizes, out_steps, dout_steps):
+    def kernel(out, dout, lse, stats, flags, counter, sizes, out_steps, dout_steps):
         thread = int32(cuda.threadIdx.x)
         tiles = int32(uint32(sizes[0] + queries - 1) // uint32(queries))
         row = np.int64(cuda.blockIdx.x) * (THREADS // each) + thread // each
@@ -81,6 +81,8 @@ def before(dtype: DType, d: int) -> Callable[..., None]:
                 put(stats, to + queries, -total)
                 if i == 0:
                     flags[tile] = 0
+                    if tile == 0:
+                        counter[0] = 0
 
     kernel.__name__ = f"attention_grad_before_{dtype}_d{d}"
     kernel.blocks_per_sm = 4

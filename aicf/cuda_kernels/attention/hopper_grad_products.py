@@ -25,22 +25,13 @@ from ..ptx import (
     sync_at,
     wait_phase,
     wait_stores_read,
+    warp_uniform,
 )
 from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, put_columns, put_words, unrolled
 from ..tiles.tile import each, mapped, mapped_runs, permute, zeros
-from .hopper_grad_tiles import (
-    BOTH,
-    FREE,
-    OWN,
-    THERE,
-    TOGETHER,
-    WITH_ADDER,
-    GradientPlan,
-    query_tiles,
-    walk_of,
-)
+from .hopper_grad_tiles import BOTH, FREE, OWN, THERE, TOGETHER, WITH_ADDER, GradientPlan, query_tiles, taker
 from .hopper_tiles import (
     ATOM,
     KEYS,
@@ -49,7 +40,6 @@ from .hopper_tiles import (
     WARPGROUP,
     HopperForm,
     chained,
-    in_turn,
     place_of,
     score_product,
     weighted_sum,
@@ -161,10 +151,10 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     wait, tell, sync_both, sync_own = wait_phase(), arrive(), sync_at(BOTH), sync_at(WARPGROUP)
     wait_free, say_there, fence_shared = sync_at(WITH_ADDER), arrive_at(WITH_ADDER), fence_async()
     weigh, slopes_of = weights(count), slopes(count, dtype)
-    thread_now, again = read_thread(), opaque()
+    thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
     hidden, limits, cuts = hide(scores_of, form.masked == "all"), limits_of(), bool(form.masked)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
-    walk, place, turn, tiles_of = walk_of(), place_of(), in_turn(), query_tiles(queries)
+    place, take, tiles_of = place_of(), taker(plan), query_tiles(queries)
     next_of_two, send = next_stage(2), _sender(form, plan)
     no_scores, no_results, no_dq = zeros(count), zeros(result.count), zeros(dq_count)
     scale_all = map_tile(result.count, lambda x, factor: x * factor)
@@ -177,12 +167,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
         plan.sums,
         plan.stats,
     )
-    k_full, k_empty, v_full, v_empty = (
-        plan.k_ring.full,
-        plan.k_ring.empty,
-        plan.v_ring.full,
-        plan.v_ring.empty,
-    )
+    k_empty, v_full, v_empty = (plan.k_ring.empty, plan.v_ring.full, plan.v_ring.empty)
     q_full, q_empty, o_full, o_empty = (
         plan.q_ring.full,
         plan.q_ring.empty,
@@ -209,9 +194,13 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     def consume(part, base, maps, sizes, scales):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         lane, warp = int32(member & 31), int32(member >> 5)
-        rows, key_heads, together, tiles = walk(sizes)
-        block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        of_batch, group, who = uint32(uint32(sizes[2]) // uint32(sizes[3])), sizes[3], uint32(part)
+        rows, key_heads, together, tiles = (
+            uint32(sizes[8]),
+            uint32(sizes[9]),
+            uint32(sizes[10]),
+            uint32(sizes[11]),
+        )
+        of_batch, group, who = uint32(sizes[13]), sizes[3], uint32(part)
         k = of_rows(uint32(base + uint32(k_at) + who * uint32(own_keys)))
         v = of_rows(uint32(base + uint32(v_at) + who * uint32(own_keys)))
         k_columns = of_columns(uint32(base + uint32(k_at) + who * uint32(k_part)))
@@ -226,15 +215,16 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
         sums_own = uint32(base + uint32(sums_at) + who * uint32(sums_bytes) + uint32(member) * uint32(16))
         stage, phase, parity = uint32(0), uint32(0), uint32(0)
         scores, products, dq = no_scores, no_scores, no_dq
-        round, tile = uint32(0), block
-        while tile < tiles:
+        while True:
+            tile = uniform(take(base, parity))
+            if tile >= tiles:
+                break
             row, head = place(tile, rows, key_heads, together)
             key = int32(row * uint32(KEYS))
             low, count = tiles_of(key, sizes)
             dk, dv = no_results, no_results
             query = int32(low * queries)
             end, left, first = int32(query + count * queries), int32(count * group), int32(1)
-            wait(uint32(base + uint32(k_full)), parity)
             while left > 0:
                 ready = uint32(base + uint32(8) * stage)
                 wait(uint32(ready + uint32(q_full)), phase)
@@ -306,8 +296,6 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
             )
             send(part, base, maps, member, stage, scale_all(dk, scales[1]), dv, place_now)
             parity = uint32(parity ^ uint32(1))
-            round = uint32(round + uint32(1))
-            tile = turn(round, block, blocks)
         if member == 0:
             all_read()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..dsl import device, int32, uint32
 from ..hopper.shared_plan import SharedPlan
+from ..ptx import load_shared_word, wait_phase
 from .hopper_tiles import ATOM, KEYS, WARPGROUP
 
 CONSUMERS = 2
@@ -15,6 +16,9 @@ BOTH, WITH_ADDER = 2 * WARPGROUP, WARPGROUP + 32  # threads at barriers
 # Of the block's barriers: of both consumers; and of each, sums of dQ are there, they may be overwritten, its own.
 TOGETHER, THERE, FREE, OWN = 1, 2, 4, 6
 GROUP = 16  # queries, whose statistics lie side by side
+
+# `sizes` are those of hopper_tiles.py, and then: tiles of keys of a head, heads of keys, how many of these are taken together, tiles of keys in all, tiles of
+# queries of a head, heads of keys of a batch entry. What can be said beforehand takes no registers.
 
 
 def queries_of(d: int) -> int:
@@ -34,12 +38,16 @@ class GradientPlan:
         )  # of both consumers; of each
         self.stats_bytes = 2 * self.queries * 4
         shared = SharedPlan()
-        self.k_ring, self.v_ring = shared.ring(1, CONSUMERS), shared.ring(1, CONSUMERS)
+        self.k_ring, self.v_ring = (
+            shared.ring(1, CONSUMERS + 1),
+            shared.ring(1, CONSUMERS),
+        )  # the adder reads K's tile number
         self.q_ring, self.o_ring = shared.ring(2, CONSUMERS), shared.ring(2, CONSUMERS)
         self.k, self.v = shared.region(self.k_bytes), shared.region(self.k_bytes)
         self.q, self.o = shared.region(2 * self.q_bytes), shared.region(2 * self.q_bytes)
         self.ds, self.sums = shared.region(2 * self.ds_bytes), shared.region(CONSUMERS * self.sums_bytes)
         self.stats = shared.region(2 * self.stats_bytes)
+        self.numbers = shared.region(2 * 4, 8)  # of two tiles
         self.init, self.nbytes = shared.init(), shared.nbytes
 
 
@@ -47,10 +55,10 @@ def query_tiles(queries: int) -> Any:
     """`of(key, sizes)`: the first tile of queries that attend to some of 128 keys from this one on, and how many there are: one at least."""
 
     def of(key, sizes):
-        offset, tiles = int32(sizes[1] - sizes[0]), int32((sizes[0] + queries - 1) // queries)
+        offset = int32(sizes[1] - sizes[0])
         low = int32(uint32(max(int32(key - offset - sizes[6]), 0)) // uint32(queries))
         high = int32(uint32(key + KEYS - 1 - offset + sizes[7]) // uint32(queries))
-        return low, int32(min(high, tiles - 1) - low + 1)
+        return low, int32(min(high, sizes[12] - 1) - low + 1)
 
     return device(of)
 
@@ -64,12 +72,12 @@ def first_key_tile(queries: int) -> Any:
     return device(of)
 
 
-def walk_of() -> Any:
-    """`of(sizes)`: tiles of keys of a head of keys, heads of keys, how many of these are taken together, and tiles in all."""
+def taker(plan: GradientPlan) -> Any:
+    """`take(base, parity)`: the number of the block's next tile, when its K is on the way: the producer has left it beside K, two in turns."""
+    wait, read, full, numbers = wait_phase(), load_shared_word(), plan.k_ring.full, plan.numbers
 
-    def of(sizes):
-        rows = uint32((uint32(sizes[1]) + uint32(KEYS - 1)) // uint32(KEYS))
-        heads = uint32(uint32(sizes[4]) // uint32(sizes[3]))
-        return rows, heads, uint32(uint32(sizes[5]) // uint32(sizes[3])), uint32(rows * heads)
+    def take(base, parity):
+        wait(uint32(base + uint32(full)), parity)
+        return read(uint32(base + uint32(numbers) + uint32(4) * parity))
 
-    return device(of)
+    return device(take)

@@ -55,6 +55,18 @@ def store_shared() -> Any:
     return instruction("st.shared.v4.f32 [$0], {$1, $2, $3, $4};", types.uint32, *[types.float32] * 4)
 
 
+@deferred
+def load_shared_word() -> Any:
+    """`load(address)`: 32 bits of this block's shared memory. `ld.shared`, sm_70."""
+    return instruction("ld.shared.u32 $0, [$1];", types.uint32, result=types.uint32)
+
+
+@deferred
+def store_shared_word() -> Any:
+    """`store(address, x)`: 32 bits to there. `st.shared`, sm_70."""
+    return instruction("st.shared.u32 [$0], $1;", types.uint32, types.uint32)
+
+
 def copy_text(width: int) -> str:
     """16 bytes go past L1, which they would only pass through."""
     return f"cp.async.{'cg' if width == 16 else 'ca'}.shared.global [$0], [$1], {width}, $2;"
