@@ -124,3 +124,38 @@ def test_decoding_reads_no_key_behind_a_length_and_repeats_its_bits(gpu, dtype, 
     near = 2e-5 if dtype is f32 else 2e-3
     np.testing.assert_allclose(out.astype(np.float64), want, rtol=near, atol=near)
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize(
+    "sizes, asked",
+    [
+        ((24, 1000, 8), {"causal": True}),
+        ((150, 384, 150), {}),
+        ((8, 2000, 8), {"causal": True, "window": 300}),
+    ],
+)
+def test_tensor_cores_have_equal_bits_each_time(gpu, sizes, asked, d):  # noqa: F811
+    heads, length, groups = sizes
+    case = Case(
+        HOPPER_ATTENTION_GRAD, attention_grad((heads, length, d), (groups, length, d), dtype=f16, **asked)
+    )
+    operands = operands_for(case)
+    first, *others = ([x.tobytes() for x in launch_case(gpu, case, operands.memory)] for _ in range(6))
+    assert all(first == other for other in others)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_tensor_cores_keep_what_is_no_number_with_the_queries_that_meet_it(gpu, value):  # noqa: F811
+    case = Case(HOPPER_ATTENTION, attention((2, 300, 64), (2, 300, 64), causal=True, dtype=f16))
+    q, k, v = (x.copy() for x in operands_for(case).arrays)
+    k[0, 150, 1] = q[1, 200, 0] = value
+    out, lse = (x.astype(np.float64) for x in launch_case(gpu, case, [q, k, v]))
+    want, want_lse = by_formula(q, k, v, np.tri(300, dtype=np.bool_))
+    met = np.zeros((2, 300), np.bool_)
+    met[0, 150:] = met[1, 200] = True
+    assert np.isnan(out[1, 200]).all() and np.isfinite(out[~met]).all() and np.isfinite(lse[~met]).all()
+    np.testing.assert_allclose(out[~met], want[~met], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(lse[~met], want_lse[~met], rtol=1e-3, atol=1e-3)
