@@ -8,6 +8,8 @@ from kernel_cases import (
     ATTENTION,
     ATTENTION_GRAD,
     DECODE,
+    HOPPER_ATTENTION,
+    HOPPER_ATTENTION_GRAD,
     Case,
     attention,
     attention_grad,
