@@ -246,6 +246,27 @@ def test_a_gradient_of_heads_is_written_side_by_side():
         np.testing.assert_array_equal(array, found[1][name], err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "more", [{"beam": 4}, {"numerics": "strict"}, {"accumulate": 2}, {"policy": "bf16"}], ids=str
+)
+def test_views_stand_in_every_way_to_compile(more):
+    """Training steps with and without views leave the same parameters."""
+    x, y = np.random.default_rng(1).normal(size=(2, B, T, 8)).astype(np.float32)
+    left = []
+    for registry in (CPU, without_strides()):
+        net = nn.Model({"x": aicf.TensorSpec(("batch", T, 8))}, batch=B).add(
+            nn.MultiHeadAttention(8, 4, rope=1e4)
+        )
+        asked = {"loss": nn.MeanSquaredError(), "optimizer": nn.SGD(0.1), "registry": registry}
+        program = aicf.compile(net, "train", device="cpu", **asked, **more)
+        for _ in range(3):
+            program({"x": x, "y": y})
+        assert bool(strided_slots(program.plan)) is (registry is CPU)
+        left.append(program.state_dict())
+    for name, array in left[0].items():
+        np.testing.assert_allclose(array, left[1][name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_nan_checks_look_at_strided_values(monkeypatch):
     monkeypatch.setenv("AICF_CHECK", "nan")
     program = aicf.compile(
