@@ -33,6 +33,7 @@ from .reduce import (
 COLUMNS = (False, True, False)  # which of a kernel's coordinates are reduced
 RESIDENT = 4  # blocks on a multiprocessor, by the registers of a vector of totals
 MEMORY = 0.85  # of memory's rate
+JOINED = 8  # neighbouring columns of a block of the second launch: a sector of f32, so that its blocks are many and its chains short
 
 
 def _moves(r: Reduced) -> tuple[bool, ...]:
@@ -82,7 +83,7 @@ class ReduceColumnVectors:
         r = reduced(region)
         outer, _, inner = fitted(r, COLUMNS)[0]
         width, vector, parts = _division(r, device)
-        again = chain_us(cdiv(parts.parts, THREADS // 32)) if parts.parts > 1 else 0.0
+        again = chain_us(cdiv(parts.parts, THREADS // JOINED)) if parts.parts > 1 else 0.0
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=MEMORY,
             blocks=outer * cdiv(inner, width * vector) * parts.parts, blocks_per_sm=RESIDENT,
@@ -118,7 +119,7 @@ class ReduceColumnVectors:
         if parts == 1:
             return [launch(vectors(r.core.how, sink), (source, sink), width * vector, length, 1, length)]
         inside, again = partial_side(r.partial), partial_side(r.partial, (parts * inner, inner, 1))
-        narrow = min(32, lanes_for(inner))
+        narrow = min(JOINED, lanes_for(inner))
         last = columns(r.core.how, r.partial, again[0], sink[0], narrow, False)
         first = vectors(first_part(r.core.how), inside)
         return [
