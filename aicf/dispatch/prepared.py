@@ -294,10 +294,16 @@ class _StartBuilder:
         work = self.reserve(variant.query_workspace(region, device))
         built = blame.built(variant, region, device)
         assert not isinstance(built, HostCall), variant.id
-        started = [_start(launch, region, variant.id, ins, outs, work) for launch in built]
-        self.starts += started
-        if any(which == self.scratch_pointer for start in started for _, which, _ in start.fill):
+        for launch in built:
+            self.starts.append(_start(launch, region, variant.id, ins, outs, work))
+        if any(_points_at_work(launch.args) for launch in built):
             self.scratch = max(self.scratch, ALIGNMENT)  # a pointer to none of it is a pointer all the same
+
+
+def _points_at_work(arg: Any) -> bool:
+    if isinstance(arg, tuple):
+        return any(map(_points_at_work, arg))
+    return isinstance(arg.source if isinstance(arg, TensorMap) else arg, Work)
 
 
 def _start(
