@@ -74,3 +74,10 @@ def test_gradients_of_biases_of_whole_activations_are_read_in_vectors():
     for t in (f32, f16, bf16):
         found = select(region("reduce_sum", desc((16384, 768), t), axes=(0,)), H200, registry)
         assert found.kernel_id == KERNEL and found.chosen.us < 30
+
+
+@pytest.mark.parametrize("columns, dtype, vector", [(768, bf16, 8), (772, bf16, 4), (768, f32, 4)], ids=str)
+def test_loads_are_as_wide_as_what_goes_on_along_columns(columns, dtype, vector):
+    """Numbers of rows, of a wider type, do not count."""
+    launches = VARIANTS[KERNEL].build(norm_gradient(8192, columns, dtype), H200)
+    assert launches[0].body.__name__.startswith(f"reduce_columns32x{vector}_split")

@@ -10,7 +10,7 @@ from ...registry.variant import Checks, Launch, Num, Reject, at_least, cdiv, mul
 from ...rows import RegionSpec
 from ...rows.program import Load
 from ...types import f32
-from ..maps.elementwise import THREADS, grid_for, unaligned, vector_width
+from ..maps.elementwise import THREADS, VECTOR, grid_for, store_types, unaligned
 from .reduce import (
     EFFICIENCY,
     KINDS,
@@ -32,6 +32,7 @@ from .reduce import (
 
 COLUMNS = (False, True, False)  # which of a kernel's coordinates are reduced
 RESIDENT = 4  # blocks on a multiprocessor, by the registers of a vector of totals
+LEAST = 4  # columns of a thread
 MEMORY = 0.85  # of memory's rate
 JOINED = 8  # neighbouring columns of a block of the second launch: a sector of f32, so that its blocks are many and its chains short
 
@@ -46,15 +47,24 @@ def _moving(r: Reduced) -> list[Load]:
     return [load for load, moves in zip(r.before.loads, _moves(r)) if moves]
 
 
+def _vector(r: Reduced) -> int:
+    """Columns of a thread: 16 bytes of the widest type that goes on along them, numbers of rows aside; 4 at least."""
+    types = [load.dtype for load in _moving(r) if load.operand is not None] + [*store_types(r.before)]
+    vector = max(LEAST, VECTOR // max([t.itemsize for t in types], default=VECTOR))
+    while vector > LEAST and fitted(r, COLUMNS)[0][-1] % vector:
+        vector //= 2
+    return vector
+
+
 def _division(r: Reduced, device: DeviceSpec) -> tuple[int, int, RowSplit]:
     """Threads per line, columns of a thread, and how the lines are split."""
-    (outer, length, inner), vector = fitted(r, COLUMNS)[0], vector_width(r.before)
+    (outer, length, inner), vector = fitted(r, COLUMNS)[0], _vector(r)
     width = min(32, lanes_for(cdiv(inner, vector)))
     return width, vector, split(length, outer * cdiv(inner, width * vector), THREADS // width, device)
 
 
 def _vectors(region: RegionSpec, r: Reduced) -> Checks:
-    vector = vector_width(r.before)
+    vector = _vector(r)
     yield multiple("columns", fitted(r, COLUMNS)[0][-1], vector)
     yield at_least("operands that go on along columns", len(_moving(r)), 1)
     yield unaligned(region, r.before, vector, _moving(r))
