@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from clean_kernels import are_new, found_clean
-from kernel_cases import ALL, Case, assert_close, linear_loss, linear_loss_grad, operands_for, reference
+from kernel_cases import (
+    ALL,
+    LINEAR_LOSS_GRAD,
+    VARIANTS,
+    Case,
+    assert_close,
+    linear_loss,
+    linear_loss_grad,
+    operands_for,
+    reference,
+)
 from machines.hopper_model import Machine
 from machines.on_host import OnHost
 from test_wgmma import assert_clean
@@ -241,3 +251,19 @@ def test_no_logits_are_stored_and_turn_groups_hide_what_is_made_of_them():
     assert select(r, H200, aicf.default_registry()).kernel_id == LOSS.id
     many = linear_loss(2**20, 50257, 768, bf16)
     assert LOSS.query_workspace(many, H200) < 2**28
+
+
+def test_the_gradient_has_few_chunks_and_adds_up_the_smaller_side():
+    """In waves of the product that has as many rows as a chunk; workspaces do not grow with rows times size, nor do those of other GPUs."""
+    flops = 6 * 16384 * 50257 * 768
+    r = linear_loss_grad(16384, 50257, 768, bf16)
+    cost = GRAD.cost(r, H200)
+    assert len(GRAD.build(r, H200)) == 1 + 3 * 5 and GRAD.query_workspace(r, H200) < 2**29
+    assert flops / H200.tflops["bf16"] * 1e-6 < cost.us < 1.5 * flops / H200.tflops["bf16"] * 1e-6
+    assert select(r, H200, aicf.default_registry()).kernel_id == GRAD.id
+    assert wgmma_loss.steps(300, 1000, 768, 256, H200) == [300]
+    for variant in (GRAD, VARIANTS[LINEAR_LOSS_GRAD]):
+        one, two = (
+            variant.query_workspace(linear_loss_grad(n, 4096, 512, bf16), H200) for n in (2**18, 2**19)
+        )
+        assert one < two < one + 2**18 * 40 and two < 2**30

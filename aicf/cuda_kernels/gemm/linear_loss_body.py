@@ -11,7 +11,7 @@ from ..dsl import cuda, float32, int32
 from ..ptx import approximate, larger
 
 NO_CLASS, IGNORED = -1, -2  # of a label in a block of classes
-ROWS, TILE_WARPS = 32, 8  # of a block of `finish_tiles`
+ROWS, TILE_WARPS = 32, 16  # of a block of `finish_tiles`
 TOTALS, SUMS, KEPT = (i * TILE_WARPS * ROWS for i in (1, 2, 3))  # in its shared memory, behind maxima
 LN2, LOG2E = np.float32(math.log(2)), np.float32(math.log2(math.e))
 exp2_of, larger_of = approximate("exp2"), larger()
@@ -65,8 +65,8 @@ def begin_slopes(labels, lse, dloss, numbers, own, rows, classes, ignored, at_la
 def finish_tiles(
     labels, shifts, totals, picked, sums, loss, lse, rows, tiles, classes, ignored, smoothing, z_loss
 ):
-    """loss and lse of rows, from statistics of their tiles (wgmma_loss_body.py): a block for 32 rows, of which each warp adds up every
-    eighth tile; then the first one what all have. 0 where the label is ignored, NaN where it is no class."""
+    """loss and lse of rows, from statistics of their tiles (wgmma_loss_body.py): a block for 32 rows, of which each warp adds up one tile of
+    TILE_WARPS; then the first one what all have. 0 where the label is ignored, NaN where it is no class."""
     shared = cuda.shared.array(KEPT, float32)
     lane, warp = int32(cuda.threadIdx.x) & 31, int32(cuda.threadIdx.x) >> 5
     i, here = np.int64(cuda.blockIdx.x) * ROWS + lane, warp * ROWS + lane

@@ -38,7 +38,6 @@ STATISTICS = 2**27  # bytes of them at a time, or so
 MIDDLE = 128  # columns of tiles, as chunks are made for
 GRADIENTS = 2**28  # of logits in a chunk: 512 MB
 ROWS = 1024  # chunks of rows are whole numbers of these
-JOINED = 32  # rows of a block that puts statistics together: linear_loss_body.py
 # For a consumer to make statistics of 64 x 64 logits, beside powers of two, of which a multiprocessor makes 16 a cycle
 STATISTICS_US, POWERS_US = 0.05, 0.15
 GRADIENT_US = 0.1  # to make their gradient and send it off, likewise
@@ -128,7 +127,8 @@ def _cheapest(
 @lru_cache(maxsize=64)
 def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     """Chunks of rows, as many as statistics have room for: the GEMM, and what puts them together."""
-    from .linear_loss_body import finish_tiles
+    from .linear_loss_body import ROWS as JOINED
+    from .linear_loss_body import TILE_WARPS, finish_tiles
     from .wgmma_loss_body import RowStatistics
 
     x, weight, labels = op_operands(region)
@@ -160,17 +160,17 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
         floats = (Num(attrs[name], f32) for name in ("label_smoothing", "z_loss"))
         arguments = given, shifts, totals, picked, sums, *results, *scalars, *floats
         blocks = cdiv(count, JOINED)
-        join = Launch(finish_tiles, (blocks,), (THREADS,), arguments)
-        chain.launch(join, _joining(device, count, tiles, 2 + summed, blocks))
+        join = Launch(finish_tiles, (blocks,), (JOINED * TILE_WARPS,), arguments)
+        chain.launch(join, _joining(device, count, tiles, 2 + summed, blocks, TILE_WARPS))
     return chain
 
 
-def _joining(device: DeviceSpec, rows: int, tiles: int, statistics: int, blocks: int) -> Cost:
+def _joining(device: DeviceSpec, rows: int, tiles: int, statistics: int, blocks: int, warps: int) -> Cost:
     """Statistics twice, the maxima from the L2 cache the second time."""
     nbytes = f32.itemsize * rows * tiles
     return roofline(
-        device, bytes=nbytes * statistics + 24 * rows, cached=nbytes, blocks=blocks, blocks_per_sm=8,
-        chain=2 * cdiv(tiles, THREADS // JOINED) * CACHE_TRIP_US,
+        device, bytes=nbytes * statistics + 24 * rows, cached=nbytes, blocks=blocks, blocks_per_sm=4,
+        chain=2 * cdiv(tiles, warps) * CACHE_TRIP_US,
     )  # fmt: skip
 
 
