@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import wgmma_cases
 from clean_kernels import are_new, found_clean
 from kernel_cases import (
     ALL,
@@ -58,12 +59,14 @@ def only(monkeypatch):
     products = KernelRegistry()
     products.add_module(simt)
     products.remove("cuda.gemm_naive.v1")
+    hopper = KernelRegistry()
+    hopper.add(wgmma_cases.VARIANTS["gemm_wgmma_64x64"])
 
     def clear():
         for cache in caches:
             cache.cache_clear()
 
-    def choose(tiling: WgmmaTiling, rows: int = wgmma_loss.ROWS):
+    def choose(tiling: WgmmaTiling, rows: int = wgmma_loss.ROWS, on_host: bool = True):
         monkeypatch.setattr(wgmma_loss, "LOSS_TILINGS", (tiling,))
         monkeypatch.setattr(wgmma_loss, "STATISTICS", 1)
         for name in ("ROWS", "ROW_UNIT", "CLASSES"):
@@ -71,7 +74,7 @@ def only(monkeypatch):
         monkeypatch.setattr(linear_loss_chunks, "ROWS", rows)
         monkeypatch.setattr(linear_loss_chunks, "CLASSES", rows)
         monkeypatch.setattr(wgmma_loss, "GRADIENTS", 1)
-        monkeypatch.setattr(chain, "_registry", lambda: products)
+        monkeypatch.setattr(chain, "_registry", lambda: products if on_host else hopper)
         clear()
 
     yield choose
@@ -124,6 +127,17 @@ def test_gradients_agree_with_numpy(only, t, dtype, asked):
         operands = operands_for(case)
         got = on_model(GRAD, r, operands.memory, t.together)
         assert_close(case, got, reference(case, operands.arrays))
+
+
+@pytest.mark.sample(1, pool="on the model")
+def test_products_of_a_hopper_read_the_gradient_of_logits_by_its_pitch(only):
+    """Of a last chunk with an odd number of classes, behind which rows of it are anything; dx is added up in place."""
+    only(SMALL, SMALL.n, on_host=False)
+    case = Case(GRAD.id, linear_loss_grad(73, SMALL.n + 11, 72, bf16, i32), 6e-2)
+    operands = operands_for(case)
+    launches = GRAD.build(case.region, H200)
+    assert sum("gemm_wgmma_64x64_" in launch.body.__name__ for launch in launches) == 4
+    assert_close(case, on_model(GRAD, case.region, operands.memory), reference(case, operands.arrays))
 
 
 @pytest.mark.sample(1, pool="on the model")

@@ -178,7 +178,7 @@ def test_words_of_a_row_are_distributed(t, make):
 
 @pytest.mark.sample(1, pool="on the model")
 def test_words_of_a_row_are_distributed_beside_sums_of_columns():
-    t, r = dataclasses.replace(FULL_PAIR, slices=True), backward_of_a_row(136, 200, 72)
+    t, r = dataclasses.replace(FULL_PAIR, promoted=True), backward_of_a_row(136, 200, 72)
     assert are_distributed(t, r)
     run_with_sums(t, r, random.randrange(2**32))
 
