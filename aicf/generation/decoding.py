@@ -7,8 +7,10 @@ from typing import Any
 
 from ..errors import AicfError, CacheError
 from ..graph.emit.builder import Builder, GraphEmitter
+from ..graph.emit.passes import optimize
+from ..graph.emit.results import main_result, named_results
 from ..graph.emit.sequences import Sequences
-from ..ir import Value
+from ..ir import Role, Value
 from ..types import DType, TensorSpec, bool_, i32, i64
 from .places import Along, PlaceFlow
 
@@ -34,8 +36,9 @@ class Continued:
         return self.emit_model(ctx, tokens)
 
     def emit_model(self, ctx: Any, tokens: Value) -> Value:
-        made: Value = self.model.emit(ctx, {self.name: tokens.astype(self.dtype)})
-        return made
+        """The model's "output", or its first result."""
+        results = named_results(self.model.emit(ctx, {self.name: tokens.astype(self.dtype)}))
+        return results[main_result(results)]
 
     def of_each(self, ctx: Any, name: str, dtype: DType = i32) -> Value:
         """A number of each sequence: "position", how many places are done; "token", its last; "seed"."""
@@ -166,7 +169,9 @@ def words_of(model: Any, places: int) -> int:
         assert ctx.sequences is not None
         known = {tokens.vid: Along(1), ctx.sequences.positions(count).vid: Along(1)}
         found = PlaceFlow(builder.graph.values, known)
-        found.follow(builder.graph.ops)
+        if logits.role is Role.tmp:
+            builder.output("output", logits)
+        found.follow(optimize(builder.graph).ops)  # without what other results are made by
     except CacheError:
         raise
     except AicfError as error:

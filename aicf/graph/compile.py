@@ -84,7 +84,7 @@ def compile(
 
     mode        "infer"; "grad" also returns the gradients of all parameters; "train" also steps the optimizer
     device      "cpu", "cuda", "cuda:N" or "auto" (the default: CUDA if there is one)
-    loss        needed to train and for gradients; optional when inferring
+    loss        needed to train and for gradients; optional when inferring. An nn.Loss, or a function of what the model returns and of inputs
     optimizer   needed to train; its learning rate and other meta-parameters are this program's own, while the optimizer's
                 state of each parameter is the model's, and goes on
     accumulate  average the gradients of so many runs before each optimizer step

@@ -147,6 +147,7 @@ class Graph:
     ops: list[Op] = field(default_factory=list)
     updates: dict[int, int] = field(default_factory=dict)
     views: dict[int, StridedView] = field(default_factory=dict)
+    returned: list[int] = field(default_factory=list)  # vids of the outputs, in their order
 
     def externals(self, *roles: Role) -> list[Value]:
         wanted = frozenset(roles) or EXTERNAL
@@ -154,7 +155,7 @@ class Graph:
 
     @property
     def outputs(self) -> list[Value]:
-        return [v for v in self.values if v.role is Role.output]
+        return [self.values[vid] for vid in self.returned]
 
     def __str__(self) -> str:
         lines = [f"{value}" for value in self.externals()]

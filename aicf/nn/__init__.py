@@ -3,6 +3,7 @@
 from typing import Any
 
 from .. import near
+from ..graph.emit.objective import LossFunction
 from . import init, schedules
 from .adaptive import LAMB, Adagrad, Lion, RMSprop
 from .attention import MultiHeadAttention, RoPE, TransformerBlock
@@ -49,6 +50,7 @@ __all__ = [
     "Lion",
     "Llama3Scaling",
     "Loss",
+    "LossFunction",
     "MeanSquaredError",
     "Model",
     "MultiHeadAttention",

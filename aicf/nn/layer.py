@@ -8,13 +8,14 @@ from typing import Any
 from ..errors import VerifyError
 from ..graph.emit.builder import user_line
 from ..ir import Value
+from ..ir.tree import leaves
 
 
 class Layer:
     """Emits its part of the forward pass: `emit(ctx, x) -> y`, declaring weights with `ctx.param`.
 
-    It may take several Values, by position or by name, and other Python objects; it returns a Value or a tuple of Values. A layer
-    in an attribute of another, or in a list or dict there, is called inside that one's `emit`, `self.attention(x)`, and its
+    It may take several Values, by position or by name, and other Python objects; it returns a Value, or Values in tuples, lists and
+    dicts. A layer in an attribute of another, or in a list or dict there, is called inside that one's `emit`, `self.attention(x)`, and its
     weights are called after where it is: `blocks.0.attention.weight`. A layer object that is used in two places has one set of
     weights, under the name it had first.
     """
@@ -52,9 +53,7 @@ def _layers(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _emitter(layer: Layer, values: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    found = [
-        v for given in (*values, *named.values()) for v in (given if isinstance(given, tuple) else (given,))
-    ]
+    found = [v for given in (*values, *named.values()) for _, v in leaves(given)]
     ctx = next((v.emitter for v in found if isinstance(v, Value) and v.emitter is not None), None)
     if ctx is None:
         raise VerifyError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ..errors import VerifyError
+from ..graph.emit.objective import EVERYTHING
 from ..ir import Value
 from ..types import DType, TensorSpec, i32, i64
 from . import checks
@@ -15,17 +16,20 @@ from . import checks
 class Loss:
     """`targets` declares the fed tensors by name; `emit` computes a 0-D loss.
 
-    A target may be an input of the model, as in an autoencoder, if it has the input's type.
+    A target may be an input of the model, as in an autoencoder, if it has the input's type. `emit` may return a tuple: the loss, and a
+    dict of Values that programs return beside it, such as an accuracy.
 
-    returns_output  whether programs that train or give gradients return the model's output, too
+    result          the name of the model's result that it reads; "" is "output", or the first; "*" is all, as the model returns them
+    returns_output  whether programs that train or give gradients return that result, too
     """
 
+    result: str = ""
     returns_output: ClassVar[bool] = True
 
-    def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
+    def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         raise NotImplementedError
 
-    def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value:
+    def emit(self, ctx: Any, output: Any, targets: Mapping[str, Value]) -> Any:
         raise NotImplementedError
 
 
@@ -34,6 +38,7 @@ class SoftmaxCrossEntropy(Loss):
     """Mean over the rows of -log softmax(output)[label]. output (..., classes), labels (...) in [0, classes).
 
     target           name under which the labels are fed; dtype theirs, i64 or i32
+    result           of the model, as Loss
     ignore_index     the label of rows that are left out, of the mean too; NaN if all are
     label_smoothing  how much of the target all classes share, from 0 to 1
 
@@ -45,9 +50,10 @@ class SoftmaxCrossEntropy(Loss):
     dtype: DType = i64
     ignore_index: int = -100
     label_smoothing: float = 0.0
+    result: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_target(self.target)
+        _check_names(self.target, self.result)
         object.__setattr__(self, "dtype", DType.of(self.dtype))
         own = type(self).__name__
         if self.dtype not in (i32, i64):
@@ -114,12 +120,13 @@ class LinearCrossEntropy(SoftmaxCrossEntropy):
 
 @dataclass(frozen=True)
 class MeanSquaredError(Loss):
-    """Mean over all elements of (output - target)^2; the target has the output's type."""
+    """Mean over all elements of (output - target)^2; the target has the output's type. `result` as Loss."""
 
     target: str = "y"
+    result: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_target(self.target)
+        _check_names(self.target, self.result)
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         return {self.target: replace(output)}
@@ -128,6 +135,10 @@ class MeanSquaredError(Loss):
         return ctx.squared_error(output, targets[self.target]).mean()
 
 
-def _check_target(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise VerifyError(f"target={name!r}", expected="the name that the target is fed under, such as 'y'")
+def _check_names(target: object, result: object) -> None:
+    if not isinstance(target, str) or not target:
+        raise VerifyError(f"target={target!r}", expected="the name that the target is fed under, such as 'y'")
+    if not isinstance(result, str) or result == EVERYTHING:
+        raise VerifyError(
+            f"result={result!r}", expected="the name of one of the model's results, such as 'logits'"
+        )

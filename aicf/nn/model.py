@@ -8,7 +8,9 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..graph.emit.builder import Builder, GraphEmitter, user_line
+from ..graph.emit.results import main_result, named_results
 from ..ir import Graph, Initializer, Role, Value
+from ..ir.tree import children
 from ..types import TensorSpec
 from . import checks
 from .layer import Layer
@@ -26,7 +28,8 @@ class Model:
     inputs  specs by name, or the spec of the one input "x"; a shape alone is of f32. Dimensions may be names, such as
             "batch", whose sizes follow each feed
     layer   the layer that is the model: its `emit` is given the inputs, several ones by their names, and its weights' names begin
-            with its own attributes. Without it `add` makes a chain
+            with its own attributes. What it returns are the results: a Value is "output", those of a tuple "output.0", "output.1", …,
+            those of a dict have their keys. Without it `add` makes a chain
     sizes   a size for each named dimension: the one that `add` checks types with and `compile` plans for first
     seed    of the initialisers
     initial what weights start from in the place of their layers' initialisers, by name: functions of (shape, rng)
@@ -70,6 +73,8 @@ class Model:
         self._builder = Builder()
         self._ctx = GraphEmitter(self._builder, "cpu")
         self._last = self.emit(self._ctx, self._inputs(self._ctx))
+        if self.layer is not None:
+            named_results(self._last, self._builder)  # what is wrong with them is said here
 
     def _inputs(self, ctx: GraphEmitter) -> dict[str, Value]:
         bound = {name: spec.bind(self.sizes) for name, spec in self.inputs.items()}
@@ -91,13 +96,25 @@ class Model:
         name = self._name(name)
         before = self._builder.mark()
         try:
-            self._last = _one(layer, self._ctx.emit_layer(layer, name, (self._last,), {}))
+            self._last = self._handed_on(layer, name)
         except Exception:
             self._builder.rewind(before)  # a refused layer leaves no trace
             raise
         self.layers.append((name, layer))
         self._lines[name] = line
         return self
+
+    def _handed_on(self, layer: Any, name: str) -> Any:
+        """What a layer makes of what the last one has returned."""
+        try:
+            return self._ctx.emit_layer(layer, name, (self._last,), {})
+        except (AttributeError, TypeError) as error:  # a layer of one Value asks a tuple what it is not
+            if not children(self._last):
+                raise
+            raise VerifyError(
+                f"{type(layer).__name__} does not take what the layer before it returns: {error}", where=user_line(),
+                got=f"a {type(self._last).__name__} of {len(self._last)}", hint="a layer around them takes it apart",
+            ) from error  # fmt: skip
 
     def _name(self, name: str | None) -> str:
         if name is None:
@@ -132,18 +149,25 @@ class Model:
         return self._builder.graph
 
     @property
-    def output(self) -> TensorSpec:
-        return self._last.spec
+    def outputs(self) -> dict[str, TensorSpec]:
+        """All results by name, at the model's own sizes."""
+        return {name: value.spec for name, value in named_results(self._last, self._builder).items()}
 
-    def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value:
-        """Emit the whole model again, for the sizes of these inputs."""
+    @property
+    def output(self) -> TensorSpec:
+        """The result called "output", or the first: what losses read unless they name another."""
+        outputs = self.outputs
+        return outputs[main_result(outputs)]
+
+    def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Any:
+        """Emit the whole model again, for the sizes of these inputs; what its layer returns."""
         if self.layer is not None:
             one = len(inputs) == 1
             values, named = (tuple(inputs.values()), {}) if one else ((), inputs)
-            return _one(self.layer, ctx.emit_layer(self.layer, "", values, named))
-        x = next(iter(inputs.values()))
+            return ctx.emit_layer(self.layer, "", values, named)
+        x: Any = next(iter(inputs.values()))
         for name, layer in self.layers:
-            x = _one(layer, ctx.emit_layer(layer, name, (x,), {}, self._lines[name]))
+            x = ctx.emit_layer(layer, name, (x,), {}, self._lines[name])
         return x
 
     def summary(self) -> Summary:
@@ -154,17 +178,6 @@ class Model:
         body = "".join(f"\n  {name}: {layer!r}" for name, layer in self.layers)
         body += "" if self.layer is None else f"\n  {self.layer!r}"
         return f"Model({', '.join(f'{n}: {s}' for n, s in self.inputs.items())}){body}"
-
-
-def _one(layer: Any, y: Any) -> Value:
-    """What a model hands on is one Value."""
-    if isinstance(y, tuple):
-        raise VerifyError(
-            f"{type(layer).__name__}.emit returned {len(y)} Values", expected="one, the model's output", where=user_line(),
-            hint="a layer around it takes them apart",
-        )  # fmt: skip
-    value: Value = y
-    return value
 
 
 def _initial(given: Mapping[str, Initializer], graph: Graph) -> dict[str, Initializer]:

@@ -12,7 +12,9 @@ from rich.table import Table
 
 from ..errors import AicfError
 from ..graph.emit.builder import Builder, GraphEmitter
+from ..graph.emit.results import named_results
 from ..ir import Role, Value
+from ..ir.tree import children, leaves
 from ..registry.trace import render
 from ..types import DType, f32
 
@@ -29,9 +31,9 @@ COLUMNS = "name", "layer", "output", "dtype", "parameters"
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer, or an input.
+    """One layer, an input, or one of several results.
 
-    name        of its weights' scope: `2.0` is the first layer inside the model's third
+    name        of its weights' scope: `2.0` is the first layer inside the model's third; of a model with several results, also those
     shape       of its output, the first if it has several; a dimension that follows a named one has its name
     parameters  of its own, without those of layers inside it
     shared      it has weights that were counted where they came first
@@ -132,7 +134,7 @@ class _Recorder(GraphEmitter):
         text = type(layer).__name__ if len(self.seen) > place + 1 else repr(layer)
         own = ".".join((*self.builder.layers[id(layer)][1], ""))
         shared = known and any(v.name.startswith(own) for v in _params(self.builder.graph.values))
-        spec = (y[0] if isinstance(y, tuple) else y).spec
+        spec = next(leaves(y))[1].spec
         path = ".".join((*self._scope, name)) if name else own[:-1]
         self.seen[place] = path, text, spec, made - self._inner, shared or id(layer) in self._tied
         self._inner = outside + made
@@ -150,8 +152,9 @@ def _params(values: Iterable[Value]) -> list[Value]:
 def _emit(model: Any, sizes: Mapping[str, int]) -> list[tuple[str, str, Any, int, bool]]:
     ctx = _Recorder(Builder())
     bound = {name: spec.bind(sizes) for name, spec in model.inputs.items()}
-    model.emit(ctx, {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound.items()})
-    return ctx.seen
+    made = model.emit(ctx, {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound.items()})
+    results = [(name, "result", value.spec, 0, False) for name, value in named_results(made).items()]
+    return [*ctx.seen, *(results if children(made) else ())]
 
 
 def _shape(shape: tuple[int | str, ...]) -> str:

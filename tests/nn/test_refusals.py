@@ -118,7 +118,8 @@ def test_names_that_mean_something_else_are_no_layer_s(name):
 
 EMITS = {
     "nothing": (lambda ctx, x: None, "Fn.emit's result is nothing", "return ctx."),
-    "a list": (lambda ctx, x: [x], "Fn.emit's result is a list"),
+    "an empty list": (lambda ctx, x: [], "Fn.emit's result is an empty list"),
+    "a list of numbers": (lambda ctx, x: [x, 2.0], "Fn.emit's result '1' is a float"),
     "an array as operand": (lambda ctx, x: ctx.add(x, np.ones(5)), "ctx.add: b is a ndarray", "ctx.state("),
     "text as operand": (lambda ctx, x: ctx.add("1", x), "ctx.add: a is a str", "a Value or a number"),
     "an array as constant": (lambda ctx, x: ctx.constant(np.ones(5)), "ctx.constant: value is a ndarray"),

@@ -156,6 +156,7 @@ class Builder:
             self.layers.popitem()
         gone = self.graph.ops[ops:]
         del self.graph.values[values:], self.graph.ops[ops:]
+        self.graph.returned = [vid for vid in self.graph.returned if vid < values]
         self.graph.updates = {o: n for o, n in self.graph.updates.items() if o < values and n < values}
         self._names = {n: v for n, v in self._names.items() if v.vid < values}
         for value in self.graph.values:
@@ -167,8 +168,9 @@ class Builder:
             raise VerifyError(
                 f"output {name} is {value!r}", hint="emit.copy(value) makes a value that can be returned"
             )
-        value.role, value.name = Role.output, name
         self._claim(name, value)
+        value.role, value.name = Role.output, name
+        self.graph.returned.append(value.vid)
         return value
 
     def update(self, old: Value, new: Value) -> None:
@@ -353,7 +355,8 @@ class GraphEmitter(Declarations):
     def _check_owned(self, value: Any, what: str) -> None:
         """A Value of this graph, not of another emission of the same layers."""
         if not isinstance(value, Value):
-            got = "nothing" if value is None else f"a {type(value).__name__}"
+            empty = "n empty" * (isinstance(value, (tuple, list, dict)) and not value)
+            got = "nothing" if value is None else f"a{empty} {type(value).__name__}"
             raise VerifyError(
                 f"{what} is {got}", expected="a Value", hint="return ctx.relu(x)", where=self.builder.here()
             )

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import VerifyError
 from ...ir import Check, Initializer, Role, Value
+from ...ir.tree import leaves
 from ...types import DType, TensorSpec, f32, i32, i64
 from .narrowing import Narrowing
 from .policy import Policy
@@ -76,8 +77,9 @@ class Declarations(Narrowing):
         self.builder.layers[id(layer)] = layer, scope
         with self._within(scope, line, again=known is not None, owner=layer):
             y = self._emit(layer, scope, values, named)
-            for result in y if isinstance(y, tuple) and y else (y,):
-                self._check_owned(result, f"{type(layer).__name__}.emit's result")
+            for path, result in leaves(y):
+                at = f" {path!r}" if path else ""
+                self._check_owned(result, f"{type(layer).__name__}.emit's result{at}")
         return y
 
     def emitted(self, layer: Any) -> bool:

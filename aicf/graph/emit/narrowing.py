@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...ir import Role, Value
+from ...ir.tree import tree_map
 from ...types import DType, TensorSpec, f32
 from .policy import Policy
 
@@ -99,9 +100,10 @@ class Narrowing:
         return narrow
 
     def _each(self, given: Any, change: Any) -> Any:
-        if isinstance(given, tuple):
-            return tuple(self._each(v, change) for v in given)
-        return change(given) if isinstance(given, Value) and self.builder.owns(given) else given
+        def owned(leaf: Any) -> Any:
+            return change(leaf) if isinstance(leaf, Value) and self.builder.owns(leaf) else leaf
+
+        return tree_map(owned, given)
 
     if TYPE_CHECKING:
 

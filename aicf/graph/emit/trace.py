@@ -6,15 +6,18 @@ graph/ knows models, losses and optimizers only by these protocols; aicf.nn impl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ... import near
 from ...errors import AicfError, VerifyError
 from ...ir import Graph, Role, Value
+from ...ir.tree import tree_map
 from ...types import DType, Precision, TensorSpec
 from .builder import Builder, GraphEmitter
+from .objective import LossLike, emit_loss, loss_of, result_read
 from .policy import Policy, policy_of
+from .results import GRAD, LOSS, check_free, named_results
 from .step import OptimizerLike, accumulated, keep_if_valid, optimizer_step, scaled_gradients, unscaled
 
 MODES = ("infer", "grad", "train")
@@ -22,7 +25,7 @@ FED = "fed"  # see `trace`
 
 
 class ModelLike(Protocol):
-    """A model: input specs whose dimensions may be named, and an `emit` from input values to one output value."""
+    """A model: input specs whose dimensions may be named, and an `emit` from input values to what it returns: see `named_results`."""
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]: ...
@@ -33,18 +36,7 @@ class ModelLike(Protocol):
     @property
     def seed(self) -> int: ...
 
-    def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Value: ...
-
-
-class LossLike(Protocol):
-    """A loss: the targets it is fed, given the model's output spec, and the 0-D value it computes.
-
-    With a `returns_output` that is false, programs that differentiate it don't return the model's output.
-    """
-
-    def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]: ...
-
-    def emit(self, ctx: Any, output: Value, targets: Mapping[str, Value]) -> Value: ...
+    def emit(self, ctx: Any, inputs: Mapping[str, Value]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +64,7 @@ class Recipe:
             "an nn.Model",
             'nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(layer)',
         )
+        object.__setattr__(self, "loss", loss_of(self.loss))
         if self.loss is not None:
             losses = "loss=nn.SoftmaxCrossEntropy() for classes, loss=nn.MeanSquaredError() for numbers"
             _check_part("loss", self.loss, ("targets", "emit"), "an nn.Loss", losses)
@@ -152,25 +145,25 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
     builder = Builder()
     ctx = recipe.emitter(builder, device, recipe.mode != "infer", copies=phase != FED)
     inputs = _inputs(recipe, ctx, sizes)
-    output = recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
-    output = ctx.exact(output)
-    if getattr(recipe.loss, "returns_output", True):  # else the loss looks for the layer that makes it
-        output = ctx.widened(output)
+    made = recipe.model.emit(ctx, {name: ctx.computed(value) for name, value in inputs.items()})
+    results, loss = named_results(made, builder), recipe.loss
+    read = result_read(loss, results)
+    # else the loss looks for the layer that makes it
+    left = None if getattr(loss, "returns_output", True) else read
+    results = {n: ctx.exact(v) if n == left else ctx.widened(v) for n, v in results.items()}
     params = builder.graph.externals(Role.param)
-    stepped = set[int]()
-    if recipe.loss is not None:
-        specs = recipe.loss.targets(replace(output.spec))
-        targets = {name: _target(ctx, inputs, name, spec) for name, spec in specs.items()}
-        loss = recipe.loss.emit(ctx, output, targets)
-        shown = {"loss": _own(ctx, loss)}  # before any parameter is written in place
-        if recipe.mode == "infer" or getattr(recipe.loss, "returns_output", True):
-            shown["output"] = _own(ctx, ctx.widened(output))
-        if recipe.mode != "infer":
-            stepped = _backward(recipe, ctx, loss, params, phase)
-    else:
-        shown = {"output": _own(ctx, output)}
-    for name, value in shown.items():
-        _return(builder, ctx, name, value)
+    stepped, grads, beside = set[int](), dict[str, Value](), dict[str, Value]()
+    if loss is not None:
+        whole = results[read] if read is not None else tree_map(ctx.widened, made)
+        value, beside = emit_loss(loss, ctx, whole, inputs, sizes)
+        beside = {LOSS: value} | beside
+    # before any parameter is written in place
+    beside = {name: _own(ctx, value) for name, value in beside.items()}
+    shown = {n: _own(ctx, ctx.widened(v)) for n, v in results.items() if recipe.mode == "infer" or n != left}
+    if loss is not None and recipe.mode != "infer":
+        stepped, grads = _backward(recipe, ctx, value, params, phase)
+    for name, value in [*shown.items(), *beside.items(), *grads.items()]:
+        _return(ctx, name, value)
     ctx.advance()
     keep_if_valid(ctx, set(builder.graph.updates) - stepped)
     return builder.graph
@@ -190,36 +183,23 @@ def _inputs(recipe: Recipe, ctx: GraphEmitter, sizes: Mapping[str, int]) -> dict
     return {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in bound}
 
 
-def _target(ctx: GraphEmitter, inputs: Mapping[str, Value], name: str, spec: TensorSpec) -> Value:
-    """What a loss is fed; an input of the model may be a target as well, if it has the target's type."""
-    known = inputs.get(name)
-    if known is None:
-        return ctx.input(name, spec.shape, spec.dtype)
-    if (known.shape, known.dtype) != (spec.shape, spec.dtype):
-        raise VerifyError(
-            f"the loss's target {name!r} has the name of an input of the model", expected=f"{name}: {spec}",
-            got=f"{name}: {known.spec}", hint=f"feed the target under another name: target={name + '_target'!r}",
-        )  # fmt: skip
-    return known
-
-
-def _backward(recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str) -> set[int]:
-    """Emits what is behind the loss; the vids of what the optimizer has updated."""
+def _backward(
+    recipe: Recipe, ctx: GraphEmitter, loss: Value, params: list[Value], phase: str
+) -> tuple[set[int], dict[str, Value]]:
+    """Emits what is behind the loss: the vids of what the optimizer has updated, and the gradients that are returned."""
     if not params:
         raise VerifyError(
             "the model has no parameters to differentiate", hint="add a layer with weights: nn.Linear(...)"
         )
     grads, summed = scaled_gradients(ctx, loss, params), recipe.accumulate > 1
     if recipe.mode == "grad":
-        for param, grad in zip(params, unscaled(ctx, grads)):
-            _return(ctx.builder, ctx, f"grad.{param.name}", grad)
-        return set()
+        return set(), {f"{GRAD}.{param.name}": grad for param, grad in zip(params, unscaled(ctx, grads))}
     if summed:
         grads = accumulated(ctx, params, unscaled(ctx, grads), phase)
     if phase != "step":
-        return set()
+        return set(), {}
     assert recipe.optimizer is not None
-    return optimizer_step(ctx, recipe.optimizer, params, grads, scaled=not summed)
+    return optimizer_step(ctx, recipe.optimizer, params, grads, scaled=not summed), {}
 
 
 def _own(ctx: GraphEmitter, value: Value) -> Value:
@@ -227,7 +207,8 @@ def _own(ctx: GraphEmitter, value: Value) -> Value:
     return value if value.role is Role.tmp else ctx.copy(value)
 
 
-def _return(builder: Builder, ctx: GraphEmitter, name: str, value: Value) -> None:
+def _return(ctx: GraphEmitter, name: str, value: Value) -> None:
     """Mark an output; what is returned under two names, or also becomes a state, is copied."""
-    taken = value.role is not Role.tmp or value.vid in builder.graph.updates.values()
-    builder.output(name, ctx.copy(value) if taken else value)
+    check_free(name, value, ctx.builder)
+    taken = value.role is not Role.tmp or value.vid in ctx.builder.graph.updates.values()
+    ctx.builder.output(name, ctx.copy(value) if taken else value)

@@ -23,6 +23,7 @@ from ...registry.trace import (
     selection_json,
     selection_lines,
 )
+from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region
 from .picture import Box, Picture, brief
 from .plan import ExecPlan
@@ -190,8 +191,15 @@ class Explanation(Immovable, JupyterMixin):
         return Text(
             f"\npredicted {microseconds(self.predicted_us)} in {counted(count.total(), 'kernel')}: "
             + " · ".join(parts)
-            + f"\n{self.gain}"
+            + f"\n{self.gain}{self._results()}"
         )
+
+    def _results(self) -> str:
+        """`returns logits: tensor<32x10xf32> · loss: tensor<f32>`; nothing where that is "output" and the loss. Gradients are not listed."""
+        found = [slot for slot in self.plan.outputs if not slot.name.startswith(f"{GRAD}.")]
+        if {slot.name for slot in found} <= {OUTPUT, LOSS}:
+            return ""
+        return "\nreturns " + " · ".join(f"{slot.name}: {slot.spec}" for slot in found)
 
     def __repr__(self) -> str:
         return (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...device.spec import DeviceSpec
-from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role
+from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role, Value
 from ...lazy import lazy
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
@@ -208,7 +208,7 @@ def make_plan(
             max(assumed, v.dtype.itemsize) if v.role in EXTERNAL else 0,
             *((view.start, view.stride) if (view := graph.views.get(v.vid)) else ()),
         )
-        for v in graph.values
+        for v in _in_order(graph)
         if v.vid in used
     }
     steps = tuple(
@@ -228,3 +228,9 @@ def make_plan(
         default=0,
     )
     return ExecPlan(mode, device.name, slots, steps, dict(graph.updates), arena, workspace, tuple(notes))
+
+
+def _in_order(graph: Graph) -> list[Value]:
+    """All values; outputs, among the places that they have, in the order in which they are returned."""
+    returned = iter(graph.outputs)
+    return [next(returned) if v.role is Role.output else v for v in graph.values]

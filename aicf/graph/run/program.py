@@ -22,6 +22,7 @@ from ...ir import Role
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
 from ...training import History, fit
+from ...types import TensorSpec
 from ...whole import Uninterrupted
 from ..emit.step import ACCUMULATED
 from ..emit.trace import FED, Recipe, declared_names, trace
@@ -65,7 +66,7 @@ class Program(Immovable):
     program(feed)  is `replay`
     capture(feed)  makes the frozen plan without running it, and reports
 
-    Both return {"output": …, "loss": …} as tensors of their own, and agree bit for bit. In train mode params and state are
+    Both return {"output": …, "loss": …} as tensors of their own, in the order of `outputs`, and agree bit for bit. In train mode params and state are
     bound once: feeding them has no effect, only inputs change from run to run.
     """
 
@@ -258,6 +259,13 @@ class Program(Immovable):
         else:
             self._plans.move_to_end(key)
         return found
+
+    @property
+    def outputs(self) -> dict[str, TensorSpec]:
+        """What a run returns, at the model's own sizes, by name and in this order: the model's results, the loss and what it has beside
+        it, gradients."""
+        plan = self.compiled(phase="step" if self.mode == "train" else None).plan
+        return {slot.name: slot.spec for slot in plan.outputs}
 
     @property
     def plan(self) -> ExecPlan:
