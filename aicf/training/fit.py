@@ -16,6 +16,7 @@ from .batches import Feed, check_batches, once, passes
 from .checkpoints import Checkpoints, Progress
 from .logs import Log, log_to
 from .pace import TrainingPace, progress_bar
+from .watch import Watch
 
 
 class Trained(Protocol):
@@ -27,6 +28,8 @@ class Trained(Protocol):
     def accumulate(self) -> int: ...
     @property
     def accumulated(self) -> int: ...
+    @property
+    def outputs(self) -> Mapping[str, Any]: ...
     def __call__(self, feed: Feed, /) -> Mapping[str, Any]: ...
     def in_mode(self, mode: str, /) -> Callable[[Feed], Mapping[str, Any]]: ...
     def state_dict(self) -> Mapping[str, np.ndarray]: ...
@@ -88,7 +91,8 @@ def fit(
     resume       go on from the newest checkpoint of the folder, if there is one: parameters, optimizer, random state, place in the batches.
                  What follows is bit for bit what it would have been. `steps` and `epochs` count from the start of all
     patience     stop after so many validations without a new least loss
-    log          files (name.csv, name.jsonl), a folder for TensorBoard, or functions of a row
+    log          files (name.csv, name.jsonl), a folder for TensorBoard, or functions of a row. What runs return beside the loss as 0-D floats,
+                 such as an accuracy, has columns of its own: means of the runs since the last row, and of validation
     log_every    steps between rows. Losses are fetched then, so that a GPU is not waited for at each step
     progress     a bar on stderr; by default where that is a terminal
     on_step      called after each step with the program and its place, which it must not change; what it returns is ignored
@@ -126,15 +130,26 @@ def fit(
             f"{checkpoints} has the checkpoints of another run", expected="an empty folder", got=f"{max(folder.steps().values())}",
             hint="resume=True goes on with it; another folder, or deleting these files, begins anew",
         )  # fmt: skip
-    judge = None if validation is None else _judge(program, validation)
+    watch = Watch(program.outputs, validation is not None)
+    judge = None if validation is None else _judge(program, validation, watch)
     logs = [
-        log_to(one, history.place.step)
+        log_to(one, history.place.step, watch.columns)
         for one in ([log] if isinstance(log, str | Path) or callable(log) else log)
     ]
     if once(batches) or (steps is None and epochs is None):
         epochs = 1
     run = _Training(
-        program, history, folder, judge, logs, validate_every, checkpoint_every, patience, log_every, on_step
+        program,
+        history,
+        folder,
+        judge,
+        watch,
+        logs,
+        validate_every,
+        checkpoint_every,
+        patience,
+        log_every,
+        on_step,
     )
     with progress_bar(
         progress, steps if steps is not None else _steps_of(program, batches, epochs)
@@ -157,7 +172,8 @@ class _Training:
     program: Trained
     history: History
     folder: Checkpoints | None
-    judge: Callable[[], float] | None
+    judge: Callable[[], tuple[float, dict[str, float]]] | None
+    watch: Watch
     logs: list[Log]
     validate_every: int | None
     checkpoint_every: int | None
@@ -236,7 +252,9 @@ class _Training:
     def _stepped(self, feed: Feed) -> bool:
         """One run, and where it leaves the place; Ctrl-C comes before or after both. Whether it was a step."""
         with Uninterrupted():
-            self.group.append(self.program(feed)["loss"])
+            results = self.program(feed)
+            self.group.append(results["loss"])
+            self.watch.ran(results)
             least = self.program.peak_seconds
             self.history.place.batch += 1
             stepped = not self.program.accumulated
@@ -268,7 +286,9 @@ class _Training:
         for losses in (self.history.losses, self.unlogged, self.unsaved):
             losses += found
 
-    def _row(self, validation_loss: float | None = None) -> None:
+    def _row(
+        self, validation_loss: float | None = None, validated: Mapping[str, float] | None = None
+    ) -> None:
         self._fetch()
         place, losses, self.unlogged = self.history.place, self.unlogged, []
         now = time.perf_counter()
@@ -278,6 +298,7 @@ class _Training:
             "step": place.step, "epoch": place.epoch, "loss": loss, "validation_loss": validation_loss,
             "lr": self.lr(), "rate": self.pace.rate, "seconds": now - self.started,
             "peak": self.pace.peak, "loss_scale": self.number("loss_scale", float), "skipped_steps": self.number("skipped_steps", int),
+            **self.watch.row(validated or {}),
         }  # fmt: skip
         self.history.rows.append(row)
         for log in self.logs:
@@ -292,13 +313,13 @@ class _Training:
         assert self.judge is not None
         place = self.history.place
         begun = time.perf_counter()
-        loss = self.judge()
+        loss, watched = self.judge()
         place.loss, place.validated = loss, place.step
         self.pace.since += time.perf_counter() - begun  # no part of the rate
         self.history.validation.append((place.step, loss))
         better = loss == loss and (place.best is None or loss < place.best)
         place.best, place.waited = (loss, 0) if better else (place.best, place.waited + 1)
-        self._row(loss)
+        self._row(loss, watched)
         if self.checkpoint_every is None or self.saved == place.step:  # now it has a loss
             self._save()
         return self._out_of_patience()
@@ -338,8 +359,8 @@ def _at_least(least: int, **given: Any) -> None:
             raise AicfError(f"{name} can't be {value!r}", expected=f"an integer, at least {least}")
 
 
-def _judge(program: Trained, validation: Any) -> Callable[[], float]:
-    """The mean loss of the validation batches, by the weights of now."""
+def _judge(program: Trained, validation: Any, watch: Watch) -> Callable[[], tuple[float, dict[str, float]]]:
+    """The mean loss of the validation batches, and the means of what is watched, by the weights of now."""
     check_batches("validation", validation)
     if once(validation):
         raise FeedError(
@@ -349,11 +370,14 @@ def _judge(program: Trained, validation: Any) -> Callable[[], float]:
         )
     judge = program.in_mode("infer")
 
-    def mean() -> float:
-        losses = [judge(feed)["loss"] for feed in passes(validation, 0, 0)]
+    def mean() -> tuple[float, dict[str, float]]:
+        losses, runs = [], []
+        for results in map(judge, passes(validation, 0, 0)):
+            losses.append(results["loss"])
+            runs.append(watch.of(results))
         if not losses:
             raise FeedError("there are no batches to validate by", expected="feeds")
-        return float(np.mean([float(loss) for loss in losses]))
+        return float(np.mean([float(loss) for loss in losses])), watch.means(runs)
 
     return mean
 

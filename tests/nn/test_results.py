@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import pickle
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -196,8 +197,26 @@ def test_fit_trains_and_validates_models_of_several_results(tmp_path):
     made = model()
     loss = nn.LossFunction(routed_loss, y=Y)
     program = aicf.compile(made, "train", device="cpu", loss=loss, optimizer=nn.Adam(3e-2))
-    history = program.fit(data, epochs=8, validation=data[:2], checkpoints=tmp_path, progress=False)
+    log = tmp_path / "log.csv"
+    history = program.fit(
+        data, epochs=8, validation=data[:2], checkpoints=tmp_path, progress=False, log=log, log_every=3
+    )
     assert history.validation[-1][1] < history.validation[0][1]
+    first, last = history.rows[0], history.rows[-1]
+    logged = [row["accuracy"] for row in history.rows if row["accuracy"] is not None]
+    assert logged[-1] > logged[0] and last["validation_accuracy"] > 0.5
+    again = copy.copy(made)
+    steps = aicf.compile(again, "train", device="cpu", loss=loss, optimizer=nn.Adam(3e-2))
+    runs = [host(steps(fed)) for fed in data[:3]]
+    for name in ("accuracy", "router", "loss"):
+        assert first[name] == pytest.approx(np.mean([run[name] for run in runs]), rel=1e-5), name
+    judge = program.in_mode("infer")
+    judged = [host(judge(fed)) for fed in data[:2]]
+    assert last["validation_router"] == pytest.approx(np.mean([run["router"] for run in judged]))
+    table = list(csv.DictReader(log.read_text().splitlines()))
+    for name in ("router", "validation_accuracy"):
+        told = ["" if row[name] is None else str(row[name]) for row in history.rows]
+        assert [row[name] for row in table] == told and "" in told
     aicf.save(tmp_path / "w.safetensors", program.state_dict())
     served, learned = aicf.compile(copy.copy(made), device="cpu"), aicf.compile(made, device="cpu")
     served.load_state_dict(aicf.load(tmp_path / "w.safetensors"))
