@@ -41,7 +41,6 @@ CACHED = (
 EFFICIENCY = {64: 0.45, 128: 0.67}
 FINISH_US = 0.8
 GRADIENT_EFFICIENCY = {64: 0.5, 128: 0.62}
-AT_ONCE = 3  # tiles of a head under way, that wait for one another for little time
 GRADIENT_TOGETHER = (
     96  # query heads: few enough for the L2 cache, enough that few blocks wait for another's sums
 )
@@ -320,7 +319,7 @@ class AttentionGradWgmma:
         )
         boxes = {"q": queries, "k": KEYS, "v": KEYS, "dout": queries, "dk": ATOM, "dv": ATOM}
         base2, scale = Num(scales(region)[0].value, f32), Num(scale_of(region.attrs["scale"], p.d), f32)
-        of_tiles = _gradient_sizes(p, queries, device)
+        of_tiles = _gradient_sizes(p, queries)
         main = (maps(region, boxes), stats, sums, flags, counter, of_tiles, (base2, scale))
         last_numbers = p.queries, p.keys, p.batch_heads * p.group, cdiv(p.queries, queries), p.d, p.ahead
         last = sums, tensors["dq"][1], _numbers(*last_numbers), steps["dq"], scale
@@ -338,19 +337,14 @@ def _numbers(*numbers: int) -> tuple[Num, ...]:
     return tuple(Num(n, i32) for n in numbers)
 
 
-def _gradient_sizes(p: Problem, queries: int, device: DeviceSpec) -> tuple[Num, ...]:
-    """As hopper_grad_tiles.py has them. Of causal masks, tiles of the first keys take longest, and come first. But where many tiles of a head are
-    under way at once, each would wait for the sums of the one before: from the last one on, none does.
-    """
-    backwards = int(p.ahead == 0 and p.heads * AT_ONCE < device.sms)
-    first = sizes(p, GRADIENT_TOGETHER if p.ahead == 0 else GRADIENT_TOGETHER // 3)
+def _gradient_sizes(p: Problem, queries: int) -> tuple[Num, ...]:
+    """As hopper_grad_tiles.py has them."""
+    first = sizes(p, GRADIENT_TOGETHER)
     rows = cdiv(p.keys, KEYS)
     together = int(first[5].value) // p.group
     return (
         *first,
-        *_numbers(
-            rows, p.heads, together, rows * p.heads, cdiv(p.queries, queries), p.batch_heads, backwards
-        ),
+        *_numbers(rows, p.heads, together, rows * p.heads, cdiv(p.queries, queries), p.batch_heads),
     )
 
 

@@ -46,7 +46,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     maps    of q, k, v, dout, dk, dv
     stats   f32, by query head and tile of queries: as `before` leaves them
     sums    f32, likewise: dQ, in the order of accumulators
-    flags   i32, one for each tile of queries of each head: tiles of keys that have been added; 0 at first
+    flags   i32, one for each tile of queries of each head: tiles of keys that have been added, the first one's number counted in
     counter i32, 0: of tiles that are taken
     sizes   see hopper_tiles.py
     scales  scale log2(e), scale

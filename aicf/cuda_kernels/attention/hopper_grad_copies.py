@@ -34,12 +34,11 @@ from .hopper_grad_tiles import (
     THERE,
     WITH_ADDER,
     GradientPlan,
-    key_tile_of,
+    first_key_tile,
     query_tiles,
     taker,
-    turn_of,
 )
-from .hopper_tiles import KEYS, HopperForm, rows_loader
+from .hopper_tiles import KEYS, HopperForm, place_of, rows_loader
 
 
 def producer(form: HopperForm, plan: GradientPlan) -> Any:
@@ -51,7 +50,7 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
         load_bytes(),
     )
     wait, announce, address = wait_phase(), expect(), global_address()
-    place, tiles_of = key_tile_of(), query_tiles(plan.queries)
+    place, tiles_of = place_of(), query_tiles(plan.queries)
     next_of_two, fetch, leave, tell, numbers = (
         next_stage(2),
         fetch_add(),
@@ -75,7 +74,12 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
     )
 
     def produce(base, maps, stats, counter, sizes):
-        tiles = uint32(sizes[11])
+        rows, key_heads, together, tiles = (
+            uint32(sizes[8]),
+            uint32(sizes[9]),
+            uint32(sizes[10]),
+            uint32(sizes[11]),
+        )
         of_batch, group = uint32(sizes[13]), sizes[3]
         query_rows = sizes[12]
         stage, phase, parity = uint32(0), uint32(1), uint32(1)
@@ -86,7 +90,7 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
                 wait(uint32(base + uint32(k_empty)), parity)
                 tell(uint32(base + uint32(k_full)))
                 break
-            row, head = place(tile, sizes)
+            row, head = place(tile, rows, key_heads, together)
             batch = uint32(head // of_batch)
             own, key = int32(head - batch * of_batch), int32(row * uint32(KEYS))
             low, count = tiles_of(key, sizes)
@@ -140,8 +144,8 @@ def adder(form: HopperForm, plan: GradientPlan) -> Any:
         wait_stores(),
     )
     read, write, ordered, address = load_acquire(i32), store_release(i32), fence_async_all(), global_address()
-    place, take, tell, k_empty = key_tile_of(), taker(plan), arrive(), plan.k_ring.empty
-    tiles_of, turn = query_tiles(plan.queries), turn_of(plan.queries)
+    place, take, tell, k_empty = place_of(), taker(plan), arrive(), plan.k_ring.empty
+    tiles_of, first_of = query_tiles(plan.queries), first_key_tile(plan.queries)
     each_bytes, sums_at = plan.sums_bytes, plan.sums
 
     def send_half(to, source, first):
@@ -155,7 +159,12 @@ def adder(form: HopperForm, plan: GradientPlan) -> Any:
 
     def add(base, sums, flags, sizes):
         lane = int32(int32(cuda.threadIdx.x) & 31)
-        tiles = uint32(sizes[11])
+        rows, key_heads, together, tiles = (
+            uint32(sizes[8]),
+            uint32(sizes[9]),
+            uint32(sizes[10]),
+            uint32(sizes[11]),
+        )
         group, query_rows = sizes[3], sizes[12]
         source = uint32(base + uint32(sums_at))
         let_write(uint32(FREE))
@@ -168,29 +177,27 @@ def adder(form: HopperForm, plan: GradientPlan) -> Any:
             if tile >= tiles:
                 break
             parity = uint32(parity ^ uint32(1))
-            row, head = place(tile, sizes)
+            row, head = place(tile, rows, key_heads, together)
             number = int32(row)
             low, count = tiles_of(int32(row * uint32(KEYS)), sizes)
             left = int32(count * group)
             query_tile, at = low, int32(int32(head) * group * query_rows + low)
             while left > 0:
-                before = turn(query_tile, number, sizes)
+                first = first_of(query_tile, sizes) == number
                 if lane == 0:
-                    if before > 0:
+                    if not first:
                         signal = address(flags, np.int64(at))
-                        while read(signal) != before:
+                        while read(signal) != number:
                             pass
                         ordered()
                 cuda.syncwarp()
                 to = uint64(address(sums, np.int64(at) * (CONSUMERS * each_bytes // 4)))
                 wait_there(uint32(THERE))
                 if lane == 0:
-                    send_or_put(to, source, before == 0)
+                    send_or_put(to, source, first)
                 wait_there(uint32(THERE + 1))
                 if lane == 0:
-                    send_or_put(
-                        uint64(to + uint64(each_bytes)), uint32(source + uint32(each_bytes)), before == 0
-                    )
+                    send_or_put(uint64(to + uint64(each_bytes)), uint32(source + uint32(each_bytes)), first)
                     one_read()
                 cuda.syncwarp()
                 let_write(uint32(FREE))
@@ -200,7 +207,7 @@ def adder(form: HopperForm, plan: GradientPlan) -> Any:
                 let_write(uint32(FREE + 1))
                 if lane == 0:
                     all_done()
-                    write(address(flags, np.int64(at)), int32(before + 1))
+                    write(address(flags, np.int64(at)), int32(number + 1))
                 query_tile, at, left = int32(query_tile + 1), int32(at + 1), int32(left - 1)
                 if query_tile == low + count:  # the next query head's
                     query_tile, at = low, int32(at + query_rows - count)

@@ -31,18 +31,7 @@ from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, put_columns, put_words, unrolled
 from ..tiles.tile import each, mapped, mapped_runs, permute, zeros
-from .hopper_grad_tiles import (
-    BOTH,
-    FREE,
-    OWN,
-    THERE,
-    TOGETHER,
-    WITH_ADDER,
-    GradientPlan,
-    key_tile_of,
-    query_tiles,
-    taker,
-)
+from .hopper_grad_tiles import BOTH, FREE, OWN, THERE, TOGETHER, WITH_ADDER, GradientPlan, query_tiles, taker
 from .hopper_tiles import (
     ATOM,
     KEYS,
@@ -51,6 +40,7 @@ from .hopper_tiles import (
     WARPGROUP,
     HopperForm,
     chained,
+    place_of,
     score_product,
     weighted_sum,
 )
@@ -164,7 +154,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
     hidden, limits, cuts = hide(scores_of, form.masked == "all"), limits_of(), bool(form.masked)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
-    place, take, tiles_of = key_tile_of(), taker(plan), query_tiles(queries)
+    place, take, tiles_of = place_of(), taker(plan), query_tiles(queries)
     next_of_two, send = next_stage(2), _sender(form, plan)
     no_scores, no_results, no_dq = zeros(count), zeros(result.count), zeros(dq_count)
     scale_all = map_tile(result.count, lambda x, factor: x * factor)
@@ -204,7 +194,12 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     def consume(part, base, maps, sizes, scales):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         lane, warp = int32(member & 31), int32(member >> 5)
-        tiles = uint32(sizes[11])
+        rows, key_heads, together, tiles = (
+            uint32(sizes[8]),
+            uint32(sizes[9]),
+            uint32(sizes[10]),
+            uint32(sizes[11]),
+        )
         of_batch, group, who = uint32(sizes[13]), sizes[3], uint32(part)
         k = of_rows(uint32(base + uint32(k_at) + who * uint32(own_keys)))
         v = of_rows(uint32(base + uint32(v_at) + who * uint32(own_keys)))
@@ -224,7 +219,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
             tile = uniform(take(base, parity))
             if tile >= tiles:
                 break
-            row, head = place(tile, sizes)
+            row, head = place(tile, rows, key_heads, together)
             key = int32(row * uint32(KEYS))
             low, count = tiles_of(key, sizes)
             dk, dv = no_results, no_results
@@ -292,7 +287,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
                 if query == end:  # the next query head's
                     query = int32(low * queries)
             # again, rather than in registers all the while
-            row, head = place(uint32(again(int32(tile))), sizes)
+            row, head = place(uint32(again(int32(tile))), rows, key_heads, together)
             batch = uint32(head // of_batch)
             place_now = (
                 int32(int32(row * uint32(KEYS)) + part * 64),

@@ -7,7 +7,7 @@ from typing import Any
 from ..dsl import device, int32, uint32
 from ..hopper.shared_plan import SharedPlan
 from ..ptx import load_shared_word, wait_phase
-from .hopper_tiles import ATOM, KEYS, WARPGROUP, place_of
+from .hopper_tiles import ATOM, KEYS, WARPGROUP
 
 CONSUMERS = 2
 THREADS = WARPGROUP * (1 + CONSUMERS)
@@ -18,7 +18,7 @@ TOGETHER, THERE, FREE, OWN = 1, 2, 4, 6
 GROUP = 16  # queries, whose statistics lie side by side
 
 # `sizes` are those of hopper_tiles.py, and then: tiles of keys of a head, heads of keys, how many of these are taken together, tiles of keys in all, tiles of
-# queries of a head, heads of keys of a batch entry, whether tiles are taken backwards. What can be said beforehand takes no registers.
+# queries of a head, heads of keys of a batch entry. What can be said beforehand takes no registers.
 
 
 def queries_of(d: int) -> int:
@@ -63,28 +63,11 @@ def query_tiles(queries: int) -> Any:
     return device(of)
 
 
-def turn_of(queries: int) -> Any:
-    """`of(tile, number, sizes)`: how many tiles of keys add to this tile of queries before that number. They come from the first one on, or, if
-    tiles are taken backwards, from the last one."""
-
-    def of(tile, number, sizes):
-        at = int32(tile * queries + sizes[1] - sizes[0])
-        if sizes[14] != 0:
-            last = uint32(at + queries - 1 + sizes[6]) // uint32(KEYS)
-            return int32(min(int32(last), sizes[8] - 1) - number)
-        return int32(number - int32(uint32(max(int32(at - sizes[7]), 0)) // uint32(KEYS)))
-
-    return device(of)
-
-
-def key_tile_of() -> Any:
-    """`of(tile, sizes)`: (tile of keys, head of keys) of the tile that comes so manieth."""
-    place = place_of()
+def first_key_tile(queries: int) -> Any:
+    """`of(tile, sizes)`: the first tile of keys whose `query_tiles` have this one."""
 
     def of(tile, sizes):
-        rows = uint32(sizes[8])
-        row, head = place(tile, rows, uint32(sizes[9]), uint32(sizes[10]))
-        return (uint32(rows - uint32(1) - row) if sizes[14] != 0 else row), head
+        return int32(uint32(max(int32(tile * queries + sizes[1] - sizes[0] - sizes[7]), 0)) // uint32(KEYS))
 
     return device(of)
 
