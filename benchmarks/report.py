@@ -24,6 +24,8 @@ FIGURES = (
     ("add f16, 2^28 elements", "torch.add(out=)"),
     ("op_call, host", "torch.add(out=)"),
     ("MLP of 4 layers, batch 128, width 512, SGD, f16, train step", "torch.compile + CUDA graph"),
+    ("GPT-2 124M, 16x1024, bf16, AdamW: train step", "torch.compile + CUDA graph"),
+    ("attention bf16 16x12x1024x64 causal, backward", "the better of cuDNN and FlashAttention"),
     ("digits MLP, first step, cold, the whole process", "torch.compile"),
     ("all regions: regret of the untuned choice", None),
 )
