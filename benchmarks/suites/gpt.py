@@ -239,6 +239,6 @@ def _first_step(gpt: Gpt, bench: Bench) -> Iterator[Row]:
 SUITE = Suite(
     "gpt", "training steps of GPT-2 124M against PyTorch eager, compiled and captured: time, memory, first step", 540, cases,
     headlines=tuple(
-        (f"{GPT2.name}: {what}", how) for what in ("train step", "peak memory") for how in (EAGER, COMPILED, COMPILED_GRAPH)
+        (f"{GPT2.name}: {what}", COMPILED_GRAPH) for what in ("train step", "peak memory")
     ),
 )  # fmt: skip

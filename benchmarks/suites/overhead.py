@@ -169,7 +169,6 @@ SUITE = Suite(
     "overhead", "host time of op_call, of a bound kernel and of a plan's step; graph replays by host and by node", 120,
     cases,
     headlines=(
-        ("op_call, host", TORCH), ("plan step, host", TORCH), ("graph of 100 adds, host time of a replay", GRAPH),
-        ("graph of 100 adds, device time of a node", GRAPH),
+        ("op_call, host", TORCH), ("graph of 100 adds, host time of a replay", GRAPH),
     ),
 )  # fmt: skip

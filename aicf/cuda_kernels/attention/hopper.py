@@ -239,11 +239,8 @@ class AttentionWgmma:
         boxes = {"q": QUERIES, "k": KEYS, "v": ATOM, "out": ATOM}
         _, lse = _lse(region)
         arguments = maps(region, boxes), lse, sizes(p, taken_together(p)), scales(region)
-        tiles = p.heads * p.group * cdiv(p.queries, QUERIES)
         return [
-            Launch(
-                forward(made), (min(tiles, device.sms),), (THREADS,), arguments, ForwardPlan(made.d).nbytes
-            )
+            Launch(forward(made), (grid_of(p, device),), (THREADS,), arguments, ForwardPlan(made.d).nbytes)
         ]
 
 

@@ -17,9 +17,10 @@ WAVES = 4
 
 
 def groups_of(region: RegionSpec) -> list[tuple[DType, bool, list[int]]]:
-    """Operands that share a launch: (their type, whether all are aligned for vectors, which)."""
+    """Operands that share a launch: (their type, whether all are aligned for vectors, which), as often as the op has them."""
     kinds: dict[tuple[DType, bool], list[int]] = {}
-    for n, t in enumerate(region.operands):
+    for n in map(region.inputs.index, region.anchor.inputs):
+        t = region.operands[n]
         if t.numel:
             kinds.setdefault((t.dtype, t.alignment >= VECTOR), []).append(n)
     return [(*kind, ns[i : i + MOST]) for kind, ns in kinds.items() for i in range(0, len(ns), MOST)]
