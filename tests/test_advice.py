@@ -127,7 +127,13 @@ def test_a_loss_by_another_name_is_told_the_one_that_is_meant(given):
     aicf.compile(model, "grad", device="cpu", loss=eval(hint.removeprefix("loss="), NAMES))
 
 
-@pytest.mark.parametrize("given", ["hinge", "bce", lambda a, b: a])
+def test_a_function_as_a_loss_is_told_how_to_declare_its_targets():
+    model = nn.Model({"x": (4, 3)}).add(nn.Linear(3, 2))
+    hint = advice(lambda: aicf.compile(model, "grad", device="cpu", loss=lambda out, y: out), VerifyError)
+    assert "nn.LossFunction(function, y=aicf.TensorSpec(" in hint
+
+
+@pytest.mark.parametrize("given", ["hinge", "bce", 0.5])
 def test_a_loss_that_is_not_known_is_told_what_there_is(given):
     hint = advice(
         lambda: aicf.compile(nn.Model({"x": (4, 3)}).add(nn.Linear(3, 2)), "grad", loss=given), VerifyError
