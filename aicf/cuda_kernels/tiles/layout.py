@@ -72,11 +72,13 @@ class Places:
     @property
     def by_row(self) -> tuple[int, ...]:
         """Of each number: which of the thread's own rows it is in."""
-        return tuple(self.own_rows.index(row) for row, _ in self.offsets)
+        own = self.own_rows
+        return tuple(own.index(row) for row, _ in self.offsets)
 
     @property
     def by_column(self) -> tuple[int, ...]:
-        return tuple(self.own_columns.index(column) for _, column in self.offsets)
+        own = self.own_columns
+        return tuple(own.index(column) for _, column in self.offsets)
 
 
 @dataclass(frozen=True)

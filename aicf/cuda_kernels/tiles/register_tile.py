@@ -242,9 +242,9 @@ def accumulated(
 
 def accumulate_rows(layout: Places, fn: Callable[..., Any]) -> Any:
     """`accumulated` by rows, neighbours first: fn(state, x, y, column, env), column counted from the thread's first number."""
-    columns = tuple(column for _, column in layout.offsets)
-    order = sorted(range(layout.count), key=lambda i: (columns[i], layout.by_row[i]))
-    return accumulated(fn, layout.by_row, columns, tuple(order))
+    columns, by_row = tuple(column for _, column in layout.offsets), layout.by_row
+    order = sorted(range(layout.count), key=lambda i: (columns[i], by_row[i]))
+    return accumulated(fn, by_row, columns, tuple(order))
 
 
 def join_rows(layout: Places, fn: Callable[..., Any]) -> Any:
