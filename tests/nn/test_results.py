@@ -120,6 +120,18 @@ def test_results_are_no_views_of_one_another():
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
+@pytest.mark.parametrize("mode", ["infer", "grad", "train"])
+def test_plans_for_a_gpu_have_the_same_results(mode):
+    more: dict[str, Any] = {} if mode == "infer" else {"loss": nn.MeanSquaredError(result="scaled")}
+    if mode == "train":
+        more["optimizer"] = nn.AdamW(1e-3)
+    here = aicf.compile(model(Emits(all_sorts)), mode, device="cpu", **more)
+    for policy in ("f32", "bf16"):
+        there = aicf.explain_for(model(Emits(all_sorts)), "h200", mode, policy=policy, **more)
+        assert [s.name for s in there.plan.outputs] == list(here.outputs)
+        assert ExecPlan.from_json(there.plan.to_json(), here.registry).key == there.plan.key
+
+
 def test_nan_and_infinity_stay_in_the_results_that_they_reach():
     program = aicf.compile(model(), device="cpu")
     x = np.zeros((3, 8), np.float32)
