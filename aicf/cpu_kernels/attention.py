@@ -90,13 +90,18 @@ def _sizes(region, q, k, v) -> _Sizes:
 class _Block:
     """Scores of one block of queries, of a range of heads, as (heads, G * queries, keys) in f32."""
 
-    def __init__(self, sizes: _Sizes, attrs: Any, mask: np.ndarray | None) -> None:
-        self.sizes, self.mask = sizes, None
+    def __init__(self, sizes: _Sizes, attrs: Any, mask: np.ndarray | None, bias: np.ndarray | None) -> None:
+        self.sizes = sizes
         self.scale, self.softcap = np.float32(scale_of(attrs["scale"], sizes.d)), np.float32(attrs["softcap"])
-        if mask is not None:  # a view, of whatever it is broadcast from
-            heads = (*sizes.lead[:-1], sizes.lead[-1] * sizes.group)
-            whole = np.broadcast_to(mask, (*heads, sizes.queries, sizes.keys))
-            self.mask = _split(whole, sizes)
+        self.mask, self.bias = self._of_scores(mask), self._of_scores(bias)
+
+    def _of_scores(self, x: np.ndarray | None) -> np.ndarray | None:
+        """A view, of whatever it is broadcast from."""
+        if x is None:
+            return None
+        sizes = self.sizes
+        heads = (*sizes.lead[:-1], sizes.lead[-1] * sizes.group)
+        return _split(np.broadcast_to(x, (*heads, sizes.queries, sizes.keys)), sizes)
 
     def scaled(self, q: np.ndarray) -> np.ndarray:
         return np.multiply(q, self.scale, dtype=np.float32)
@@ -108,6 +113,17 @@ class _Block:
             np.tanh(scores, out=scores)
             scores *= self.softcap
         return scores
+
+    def biased(self, scores: np.ndarray, heads: range, rows: range, keys: range, kept: bool) -> np.ndarray:
+        """What softmax sees. kept: whether scores must stay as they are."""
+        if self.bias is None:
+            return scores
+        x = scores.copy() if kept else scores
+        blocks = x.reshape(len(heads), self.sizes.group, len(rows), len(keys))
+        for n, head in enumerate(heads):
+            at = np.unravel_index(head, self.sizes.lead)
+            blocks[n] += self.bias[at][:, rows.start : rows.stop, keys.start : keys.stop]
+        return x
 
     def hide(self, x: np.ndarray, value: float, heads: range, rows: range, keys: range) -> None:
         """Puts a value where a query may not attend to a key."""
@@ -204,36 +220,35 @@ def _shapes(region):
     return [None if p is None else region.operands[p] for p in op_operands(region)]
 
 
-def _each(region, q, k, v, mask, lengths, rows, columns):
-    """Problems that kernels take: (sizes, q, k, v, mask, others of a row for each query, others of a row for each key).
+def _each(region, q, k, v, mask, lengths, bias, rows, columns):
+    """Problems that kernels take: (sizes, q, k, v, mask, bias, others of a row for each query, others of a row for each key).
 
     Of ragged lengths each entry of the batch is one, of the keys that it has; else there is one in all.
     """
     sizes = _sizes(region, q, k, v)
     if lengths is None:
-        yield sizes, q, k, v, mask, rows, columns
+        yield sizes, q, k, v, mask, bias, rows, columns
         return
     batch, (heads,) = sizes.lead[:-1], sizes.lead[-1:]
-    if mask is not None:
-        mask = np.broadcast_to(mask, (*q.shape[:-1], sizes.keys))
+    of_scores = [x if x is None else np.broadcast_to(x, (*q.shape[:-1], sizes.keys)) for x in (mask, bias)]
     for at in np.ndindex(*batch):
         length = int(lengths[at])
         keys = min(max(length, 0), sizes.keys)
         own = replace(sizes, lead=(heads,), keys=keys, offset=length - sizes.queries)
         yield (
-            own, q[at], k[at][:, :keys], v[at][:, :keys], None if mask is None else mask[at][..., :keys],
+            own, q[at], k[at][:, :keys], v[at][:, :keys], *(x if x is None else x[at][..., :keys] for x in of_scores),
             [x[at] for x in rows], [x[at][:, :keys] for x in columns],
         )  # fmt: skip
 
 
-def _attend(region, attrs, q, k, v, mask=None, lengths=None, *, results):
+def _attend(region, attrs, q, k, v, mask=None, lengths=None, bias=None, *, results):
     out, lse = results
-    for sizes, *given, rows, _ in _each(region, q, k, v, mask, lengths, [out, lse[..., None]], []):
+    for sizes, *given, rows, _ in _each(region, q, k, v, mask, lengths, bias, [out, lse[..., None]], []):
         _attend_one(sizes, attrs, *given, *rows)
 
 
-def _attend_one(sizes, attrs, q, k, v, mask, out, lse):
-    block = _Block(sizes, attrs, mask)
+def _attend_one(sizes, attrs, q, k, v, mask, bias, out, lse):
+    block = _Block(sizes, attrs, mask, bias)
     queries, out, lse = (_Heads(x, sizes, True) for x in (q, out, lse))
     keys_of, values_of = _Heads(k, sizes, False), _Heads(v, sizes, False)
     for heads in _ranges(sizes.heads, sizes.heads_at_once):
@@ -241,6 +256,7 @@ def _attend_one(sizes, attrs, q, k, v, mask, out, lse):
         for rows, keys in sizes.blocks():
             span = slice(keys.start, keys.stop)
             s = block.scores(block.scaled(queries.read(heads, rows)), k32[:, span])
+            block.biased(s, heads, rows, keys, False)
             block.hide(s, -np.inf, heads, rows, keys)
             most = s.max(-1, keepdims=True, initial=-np.inf)
             most[most == -np.inf] = 0
@@ -276,33 +292,22 @@ class AttentionGradBlas:
         return _call(region, _differentiate)
 
 
-def _differentiate(region, attrs, dout, q, k, v, out, lse, mask=None, lengths=None, *, results):
+def _differentiate(region, attrs, dout, q, k, v, out, lse, mask=None, lengths=None, bias=None, *, results):
     dq, dk, dv = results
     if lengths is not None:
         dk[:], dv[:] = 0, 0  # of keys that do not exist
     of_queries, of_keys = [dout, out, lse[..., None], dq], [dk, dv]
-    for sizes, *given, rows, columns in _each(region, q, k, v, mask, lengths, of_queries, of_keys):
+    for sizes, *given, rows, columns in _each(region, q, k, v, mask, lengths, bias, of_queries, of_keys):
         _differentiate_one(sizes, attrs, *given, *rows, *columns)
 
 
-def _differentiate_one(sizes, attrs, q, k, v, mask, dout, out, lse, dq, dk, dv):
-    block = _Block(sizes, attrs, mask)
-    queries, given, made, logs, dqs = (_Heads(x, sizes, True) for x in (q, dout, out, lse, dq))
-    keys_of, values_of, dks, dvs = (_Heads(x, sizes, False) for x in (k, v, dk, dv))
-    every = range(sizes.keys)
-    for heads in _ranges(sizes.heads, sizes.heads_at_once):
-        k32, v32 = keys_of.read(heads, every), values_of.read(heads, every)
-        sum_k, sum_v = np.zeros_like(k32), np.zeros_like(v32)
-        for rows, keys in sizes.blocks():
+def _differentiate_one(sizes, attrs, q, k, v, mask, bias, dout, out, lse, dq, dk, dv):
+    dqs, dks, dvs = _Heads(dq, sizes, True), _Heads(dk, sizes, False), _Heads(dv, sizes, False)
+    block, every = _Block(sizes, attrs, mask, bias), range(sizes.keys)
+    for heads, k32, steps in _weighed(block, q, k, v, dout, out, lse):
+        sum_k, sum_v = np.zeros_like(k32), np.zeros((*k32.shape[:-1], sizes.dv), np.float32)
+        for rows, keys, scaled, g, s, p, ds in steps:
             span = slice(keys.start, keys.stop)
-            scaled, g = block.scaled(queries.read(heads, rows)), given.read(heads, rows)
-            s = block.scores(scaled, k32[:, span])
-            log_sum = logs.read(heads, rows)
-            p = np.exp(s - np.where(log_sum == -np.inf, np.inf, log_sum))
-            block.hide(p, 0, heads, rows, keys)
-            ds = product(g, v32[:, span].swapaxes(-1, -2))
-            ds -= (g * made.read(heads, rows)).sum(-1, keepdims=True)
-            ds *= p
             sum_v[:, span] += product(p.swapaxes(-1, -2), g)
             if block.softcap:
                 ds *= _slope(s, block.softcap)
@@ -312,8 +317,82 @@ def _differentiate_one(sizes, attrs, q, k, v, mask, dout, out, lse, dq, dk, dv):
         dvs.write(sum_v, heads, every)
 
 
+def _weighed(block, q, k, v, dout, out, lse):
+    """(heads, their keys in f32, blocks): and of each block its queries and keys; its rows of q, scaled, and of dout; scores, weights, and
+    gradients of what softmax sees."""
+    sizes = block.sizes
+    queries, given, made, logs = (_Heads(x, sizes, True) for x in (q, dout, out, lse))
+    keys_of, values_of, every = _Heads(k, sizes, False), _Heads(v, sizes, False), range(sizes.keys)
+
+    def steps(heads, k32, v32):
+        for rows, keys in sizes.blocks():
+            span = slice(keys.start, keys.stop)
+            scaled, g = block.scaled(queries.read(heads, rows)), given.read(heads, rows)
+            s = block.scores(scaled, k32[:, span])
+            seen, log_sum = block.biased(s, heads, rows, keys, bool(block.softcap)), logs.read(heads, rows)
+            p = np.exp(seen - np.where(log_sum == -np.inf, np.inf, log_sum))
+            block.hide(p, 0, heads, rows, keys)
+            ds = product(g, v32[:, span].swapaxes(-1, -2))
+            ds -= (g * made.read(heads, rows)).sum(-1, keepdims=True)
+            ds *= p
+            yield rows, keys, scaled, g, s, p, ds
+
+    for heads in _ranges(sizes.heads, sizes.heads_at_once):
+        k32, v32 = keys_of.read(heads, every), values_of.read(heads, every)
+        yield heads, k32, steps(heads, k32, v32)
+
+
 def _slope(capped: np.ndarray, softcap: np.float32) -> np.ndarray:
     """Of softcap * tanh(score / softcap), from itself."""
     capped /= softcap
     np.square(capped, out=capped)
     return np.subtract(np.float32(1), capped, out=capped)
+
+
+@variant("attention_bias_grad", id="cpu.attention_bias_grad_blas.v1", strided=True)
+class AttentionBiasGradBlas:
+    """Two products for each block of queries, whose slopes are added up over what the bias is repeated along, in f32, head by head.
+
+    Blocks are those of cpu.attention_blas. Memory beside operands and results: three blocks of scores, and the bias in f32.
+    """
+
+    def accepts(region):
+        yield one_op(region)
+
+    least = one_launch
+
+    def cost(region, device):
+        _, q, k, v = _shapes(region)[:4]
+        return _sizes(region, q, k, v).cost(region, device, 2)
+
+    def build(region, device):
+        return _call(region, _differentiate_bias)
+
+
+def _differentiate_bias(region, attrs, dout, q, k, v, out, lse, bias, mask=None, lengths=None, *, results):
+    shape = (1,) * (q.ndim - bias.ndim) + bias.shape
+    sums, batch = np.zeros(shape, np.float32), range(q.ndim - 3)
+    ragged = iter(np.ndindex(*q.shape[:-3])) if lengths is not None else None
+    of_queries = [dout, out, lse[..., None]]
+    for sizes, *given, rows, _ in _each(region, q, k, v, mask, lengths, bias, of_queries, []):
+        own = sums
+        if ragged is not None:
+            at = next(ragged)
+            own = sums[tuple(at[i] if shape[i] > 1 else 0 for i in batch)][..., : sizes.keys]
+        _add_slopes(own, sizes, attrs, *given, *rows)
+    results[0][...] = sums.reshape(bias.shape)
+
+
+def _add_slopes(sums, sizes, attrs, q, k, v, mask, bias, dout, out, lse):
+    """To sums, of bias's shape with all axes of scores."""
+    for heads, _, steps in _weighed(_Block(sizes, attrs, mask, bias), q, k, v, dout, out, lse):
+        for rows, keys, *_, ds in steps:
+            ds = ds.reshape(len(heads), sizes.group, len(rows), len(keys))
+            for own, head in zip(ds, heads):
+                *at, first = np.unravel_index(head, sizes.lead)
+                to = sums[tuple(i if n > 1 else 0 for i, n in zip(at, sums.shape))]
+                if len(to) > 1:
+                    to = to[first * sizes.group : (first + 1) * sizes.group]
+                else:
+                    own = own.sum(0, keepdims=True)
+                to[:, rows.start : rows.stop, keys.start : keys.stop] += own

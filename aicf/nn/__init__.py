@@ -6,7 +6,7 @@ from .. import near
 from ..graph.emit.objective import LossFunction
 from . import init, schedules
 from .adaptive import LAMB, Adagrad, Lion, RMSprop
-from .attention import MultiHeadAttention, RoPE, TransformerBlock
+from .attention import ALiBi, MultiHeadAttention, RoPE, TransformerBlock
 from .blocks import MLP, Residual, Sequential, SwiGLU
 from .groups import ParamGroup
 from .layer import Layer
@@ -35,6 +35,7 @@ __all__ = [
     "LAMB",
     "MLP",
     "SGD",
+    "ALiBi",
     "Adagrad",
     "Adam",
     "AdamW",

@@ -115,11 +115,50 @@ class RoPE(Layer):
         return name, lambda: ctx.table(name, shape, init, dtype)
 
 
+@dataclass(frozen=True)
+class _Slopes:
+    """Of each head, minus the slope times how far a key lies from a query, by their places."""
+
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        heads, queries, keys = shape
+        far = np.abs(np.arange(queries)[:, None] - np.arange(keys))
+        return -alibi_slopes(heads)[:, None, None] * far
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """Of so many heads, as published: 2^(-8 i / heads), i = 1, 2, ...; unless heads is a power of two, those of the power below, then
+    every other one of twice as many."""
+    power = 1 << heads.bit_length() - 1
+    own = 2.0 ** (-8 / power * np.arange(1, power + 1))
+    return np.concatenate([own, 2.0 ** (-4 / power * np.arange(1, 2 * power, 2))])[:heads]
+
+
+class ALiBi(Layer):
+    """A bias of attention that grows with distance: -slope * |query - key|, with a slope for each head (Press et al. 2022).
+
+    `alibi(x)` of x (..., T, size) is (heads, T, T), of f32: a table, which is not learned and costs no gradient. The layer it is handed to
+    has no other positions: attention(x, bias=alibi(x)).
+    """
+
+    def __init__(self, heads: int) -> None:
+        self.heads = checks.whole("ALiBi: heads", heads, 1)
+
+    def emit(self, ctx: Any, x: Value) -> Value:
+        if x.rank < 2:
+            raise TypeInferenceError(
+                "ALiBi: x is no sequence", expected="shape (..., T, size)", got=str(x.spec), where=ctx.here()
+            )
+        rows, shape = x.shape[-2], (self.heads, x.shape[-2], x.shape[-2])
+        name = f"alibi.{self.heads}x{rows}"
+        made: Value = ctx.once((name,), lambda: ctx.table(name, shape, _Slopes()))
+        return made
+
+
 class MultiHeadAttention(Layer):
     """out(attention(q, k, v)) with q, k, v = qkv(x): self-attention of the rows of a sequence, with dropout behind it.
 
     Shapes: x and y (..., T, size), of a float; mask, a Value of bools, broadcasts to (..., heads, T, T) and is true where a row may
-    attend. Weights: qkv.weight ((heads + 2 kv_heads) * head_size, size), the queries' rows first, then the keys', then the values';
+    attend; bias, of a float, broadcasts alike and is added to scores, such as an nn.ALiBi's result. Weights: qkv.weight ((heads + 2 kv_heads) * head_size, size), the queries' rows first, then the keys', then the values';
     out.weight (size, heads * head_size); and their biases.
 
     out_bias     whether `out` has a bias; by default as `bias` says, which is qkv's
@@ -175,7 +214,7 @@ class MultiHeadAttention(Layer):
         self.out = Linear(inner, self.size, out_bias, weight_init=out_init or weight_init)
         self.dropout = Dropout(dropout)
 
-    def emit(self, ctx: Any, x: Value, mask: Value | None = None) -> Value:
+    def emit(self, ctx: Any, x: Value, mask: Value | None = None, bias: Value | None = None) -> Value:
         if x.rank < 2:
             raise TypeInferenceError(
                 "MultiHeadAttention: x is no sequence", expected=f"shape (..., T, {self.size})", got=str(x.spec), where=ctx.here(),
@@ -186,19 +225,22 @@ class MultiHeadAttention(Layer):
             q, k = self.rope(q), self.rope(k)
         lengths = None
         if ctx.sequences is not None:
-            k, v, lengths = self._cached(ctx, k, v, mask)
+            k, v, lengths = self._cached(ctx, k, v, mask, bias)
         y = ctx.attention(
-            q, k, v, mask, lengths, scale=self.scale, causal=self.causal, window=self.window or 0
+            q, k, v, mask, lengths, bias, scale=self.scale, causal=self.causal, window=self.window or 0
         )
         together = _exchanged(y).reshape(*x.shape[:-1], self.heads * self.head_size)
         return self.dropout(self.out(together))
 
-    def _cached(self, ctx: Any, k: Value, v: Value, mask: Value | None) -> tuple[Value, Value, Value | None]:
+    def _cached(
+        self, ctx: Any, k: Value, v: Value, mask: Value | None, bias: Value | None
+    ) -> tuple[Value, Value, Value | None]:
         """All keys and values so far, and how many each sequence has."""
-        if not self.causal or mask is not None:
+        if not self.causal or mask is not None or bias is not None:
+            what = "of causal=False" if not self.causal else "under a mask" if bias is None else "with a bias"
             raise CacheError(
-                f"MultiHeadAttention {'under a mask' if self.causal else 'of causal=False'} can't keep its keys",
-                expected="causal=True without a mask: what was computed of a token stays as it is when others follow", where=ctx.here(),
+                f"MultiHeadAttention {what} can't keep its keys",
+                expected="causal=True without mask and bias: what was computed of a token stays as it is when others follow", where=ctx.here(),
             )  # fmt: skip
         found: tuple[Value, Value, Value | None] = ctx.sequences.cached(k, v)
         return found

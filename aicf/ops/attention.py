@@ -11,7 +11,9 @@ import math
 import numpy as np
 
 from ..types import DType, TensorSpec
-from .schema import F32, I32, Bool, Float, op, require
+from .arithmetic import unbroadcast
+from .row_steps import narrow, wide
+from .schema import F32, I32, Bool, Float, FloatOwn, op, require
 from .unsized import broadcast
 
 
@@ -42,14 +44,23 @@ def _check_lengths(q: TensorSpec, lengths: TensorSpec | None, constraint: str) -
     )
 
 
-def _spreads(mask, scores) -> bool:
+def _spreads(x, scores) -> bool:
     try:
-        return broadcast([mask, scores]) == scores
+        return broadcast([x, scores]) == scores
     except ValueError:
         return False
 
 
-def _check(
+def check_spreads(name: str, x: TensorSpec | None, q: TensorSpec, k: TensorSpec, constraint: str) -> None:
+    scores = (*q.shape[:-1], k.shape[-2])
+    require(
+        x is None or _spreads(x.shape, scores),
+        constraint,
+        f"{name} has shape {x and x.shape}, which does not broadcast to {scores}",
+    )
+
+
+def check(
     q: TensorSpec,
     k: TensorSpec,
     v: TensorSpec,
@@ -79,13 +90,7 @@ def _check(
         "C6",
         f"q has {heads} heads, expected a multiple of the {groups} of k",
     )
-    if mask is not None:
-        scores = (*q.shape[:-1], k.shape[-2])
-        require(
-            _spreads(mask.shape, scores),
-            "C7",
-            f"mask has shape {mask.shape}, which does not broadcast to {scores}",
-        )
+    check_spreads("mask", mask, q, k, "C7")
     require(math.isfinite(scale), "C8", f"scale is {scale}, expected a finite number")
     require(window >= 0, "C9", f"window is {window}, expected 0 or more")
     require(0 <= softcap < math.inf, "C10", f"softcap is {softcap}, expected a finite number, 0 or more")
@@ -98,6 +103,7 @@ def attention(
     v: Float,
     mask: Bool = None,
     lengths: I32 = None,
+    bias: FloatOwn = None,
     *,
     scale: float = 0.0,
     causal: bool = False,
@@ -112,6 +118,10 @@ def attention(
     scale 0 or None is 1 / sqrt(d). softcap c > 0 makes c * tanh(score / c) of a scaled score. Query i stands at position i + S - T, so
     that the last query stands at the last key, as with a cache of keys. causal: it attends to no key behind its position.
     window w > 0: nor to one w or more positions before it. mask, which broadcasts to (..., H, T, S): only where it is true.
+
+    bias, of any float, broadcasts to (..., H, T, S) and is added to scores behind scale and softcap, as ALiBi and T5 have it: what softmax
+    sees is c * tanh(scale * q k^T / c) + bias. Where it is -inf a query does not attend. It has a gradient, which costs nothing unless
+    something asks for it.
 
     lengths (...), one for each entry of the batch: of its S keys only the first `length` exist, and its query i stands at position
     i + length - T. Keys behind them are never read, whatever they hold, and have gradients of 0. A length beyond S says where queries
@@ -131,14 +141,16 @@ def attention(
     C9   window is not negative
     C10  softcap is finite and not negative
     C11  lengths has the shape of the batch of q
+    C12  bias broadcasts to (..., H, T, S)               (NumPy's rule)
     """
-    _check(q, k, v, mask, scale, window, softcap)
+    check(q, k, v, mask, scale, window, softcap)
     _check_lengths(q, lengths, "C11")
+    check_spreads("bias", bias, q, k, "C12")
     out = TensorSpec((*q.shape[:-1], v.shape[-1]), q.dtype, q.device)
     return out, TensorSpec(q.shape[:-1], DType.f32, q.device)
 
 
-def _default_scale(specs, attrs):
+def default_scale(specs, attrs):
     return {**attrs, "scale": 0.0} if attrs.get("scale", 0.0) is None else attrs
 
 
@@ -147,15 +159,15 @@ def _grouped(x: np.ndarray, heads: int) -> np.ndarray:
     return x.reshape(*x.shape[:-3], heads, x.shape[-3] // max(heads, 1), *x.shape[-2:])
 
 
-def _existing(x, lengths):
+def existing(x, lengths):
     """Keys or values, with zeros in the place of those that do not exist."""
     if lengths is None:
         return x
     return np.where((np.arange(x.shape[-2]) < lengths[..., None])[..., None, :, None], x, x.dtype.type(0))
 
 
-def _scores(q, k, mask, lengths, scale, causal, window, softcap):
-    """(scores, capped; which of them count), each (..., H / G, G, T, S)."""
+def scores_of(q, k, mask, lengths, bias, scale, causal, window, softcap):
+    """(scores, capped; what is added to them; which of them count), each (..., H / G, G, T, S)."""
     t, s, heads = q.shape[-2], k.shape[-2], k.shape[-3]
     scores = scale_of(scale, q.shape[-1]) * (_grouped(q, heads) @ k[..., None, :, :].swapaxes(-1, -2))
     if softcap:
@@ -168,14 +180,20 @@ def _scores(q, k, mask, lengths, scale, causal, window, softcap):
         seen = seen[..., None, None, :, :]
     if mask is not None:
         seen = seen & _grouped(np.broadcast_to(mask, (*q.shape[:-1], s)), heads)
-    return scores, np.broadcast_to(seen, scores.shape)
+    if bias is None:
+        return scores, scores.dtype.type(0), np.broadcast_to(seen, scores.shape)
+    return (
+        scores,
+        _grouped(np.broadcast_to(bias, (*q.shape[:-1], s)), heads),
+        np.broadcast_to(seen, scores.shape),
+    )
 
 
 @attention.reference
-def _(q, k, v, mask=None, lengths=None, *, scale, causal, window, softcap):
-    k, v = _existing(k, lengths), _existing(v, lengths)
-    scores, seen = _scores(q, k, mask, lengths, scale, causal, window, softcap)
-    scores = np.where(seen, scores, -np.inf)
+def _(q, k, v, mask=None, lengths=None, bias=None, *, scale, causal, window, softcap):
+    k, v = existing(k, lengths), existing(v, lengths)
+    scores, added, seen = scores_of(q, k, mask, lengths, bias, scale, causal, window, softcap)
+    scores = np.where(seen, scores + added, -np.inf)
     most = scores.max(-1, keepdims=True, initial=-np.inf)
     e = np.exp(scores - np.where(most == -np.inf, 0, most))
     sums = e.sum(-1, keepdims=True)
@@ -185,9 +203,26 @@ def _(q, k, v, mask=None, lengths=None, *, scale, causal, window, softcap):
 
 
 @attention.gradient
-def _(emit, dout, q, k, v, mask, lengths, out, lse, scale, causal, window, softcap):
+def _(emit, dout, q, k, v, mask, lengths, bias, out, lse, scale, causal, window, softcap):
     asked = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
-    return *emit.attention_grad(dout, q, k, v, out, lse, mask, lengths, **asked), None, None
+    grads = emit.attention_grad(dout, q, k, v, out, lse, mask, lengths, bias, **asked)
+    if bias is None:
+        return *grads, None, None, None
+    spread = _along_scores(emit, bias, q.shape[-2], k.shape[-2])
+    dbias = emit.attention_bias_grad(dout, q, k, v, out, lse, spread, mask, lengths, **asked)
+    if spread is not bias:
+        dbias = narrow(emit, unbroadcast(emit, dbias, bias), bias)
+    return *grads, None, None, dbias
+
+
+def _along_scores(emit, bias, queries, keys):
+    """A bias that goes along queries and keys: itself, or itself repeated along them, in f32."""
+    if bias.shape[-2:] == (queries, keys):
+        return bias
+    shape = (*bias.shape[:-2], queries, keys)
+    return emit.broadcast_in_dim(
+        wide(emit, bias), shape=shape, dims=tuple(range(len(shape) - bias.rank, len(shape)))
+    )
 
 
 @op("attention_grad", results=("dq", "dk", "dv"), flops=20)
@@ -200,6 +235,7 @@ def attention_grad(
     lse: F32,
     mask: Bool = None,
     lengths: I32 = None,
+    bias: FloatOwn = None,
     *,
     scale: float = 0.0,
     causal: bool = False,
@@ -208,7 +244,7 @@ def attention_grad(
 ):
     """attention's gradients of q, k and v, from its results: scores are computed again, none is kept.
 
-    With p = exp(score - lse), 0 where masked, and ds = p * (dout v^T - sum(dout * out)), times 1 - (score / softcap)^2 if there is a
+    With p = exp(score + bias - lse), 0 where masked, and ds = p * (dout v^T - sum(dout * out)), times 1 - (score / softcap)^2 if there is a
     softcap: dq = scale * ds k, dk = scale * ds^T q, dv = p^T dout. Each element is added up in one order: equal calls have equal bits.
 
     Shapes: dout and out (..., H, T, dv), lse (..., H, T); dq, dk and dv are as q, k and v.
@@ -226,70 +262,84 @@ def attention_grad(
     C11  dout and out have the shape of attention's result
     C12  lse has the shape of q without d
     C13  lengths has the shape of the batch of q
+    C14  bias broadcasts to (..., H, T, S)               (NumPy's rule)
     """
-    _check(q, k, v, mask, scale, window, softcap)
+    check(q, k, v, mask, scale, window, softcap)
+    check_results(dout, q, v, out, lse, lengths)
+    check_spreads("bias", bias, q, k, "C14")
+    return q, k, v
+
+
+def check_results(dout, q, v, out, lse, lengths) -> None:
+    """C11 to C13."""
     _check_lengths(q, lengths, "C13")
     shape = (*q.shape[:-1], v.shape[-1])
     for name, x in (("dout", dout), ("out", out)):
         require(x.shape == shape, "C11", f"{name} has shape {x.shape}, expected {shape}")
     require(lse.shape == q.shape[:-1], "C12", f"lse has shape {lse.shape}, expected {q.shape[:-1]}")
-    return q, k, v
+
+
+def slopes(dout, k, v, out, lse, scores, added, seen):
+    """(weights; gradients of what softmax sees), each (..., H / G, G, T, S)."""
+    g, o, log_sum = (_grouped(x, k.shape[-3]) for x in (dout, out, lse[..., None]))
+    p = np.where(seen, np.exp(scores + added - np.where(log_sum == -np.inf, np.inf, log_sum)), 0)
+    return p, p * (g @ v[..., None, :, :].swapaxes(-1, -2) - (g * o).sum(-1, keepdims=True))
 
 
 @attention_grad.reference
-def _(dout, q, k, v, out, lse, mask=None, lengths=None, *, scale, causal, window, softcap):
+def _(dout, q, k, v, out, lse, mask=None, lengths=None, bias=None, *, scale, causal, window, softcap):
     heads, factor = k.shape[-3], scale_of(scale, q.shape[-1])
-    k, v = _existing(k, lengths), _existing(v, lengths)
-    scores, seen = _scores(q, k, mask, lengths, scale, causal, window, softcap)
-    q4, g, o = (_grouped(x, heads) for x in (q, dout, out))
-    log_sum = _grouped(lse[..., None], heads)
-    p = np.where(seen, np.exp(scores - np.where(log_sum == -np.inf, np.inf, log_sum)), 0)
-    ds = p * (g @ v[..., None, :, :].swapaxes(-1, -2) - (g * o).sum(-1, keepdims=True))
+    k, v = existing(k, lengths), existing(v, lengths)
+    found = scores_of(q, k, mask, lengths, bias, scale, causal, window, softcap)
+    p, ds = slopes(dout, k, v, out, lse, *found)
     if softcap:
-        ds = ds * (1 - (scores / softcap) ** 2)
+        ds = ds * (1 - (found[0] / softcap) ** 2)
     ds = factor * ds
     dq = ds @ k[..., None, :, :]
-    dk, dv = ((x.swapaxes(-1, -2) @ y).sum(-3) for x, y in ((ds, q4), (p, g)))
+    dk, dv = ((x.swapaxes(-1, -2) @ _grouped(y, heads)).sum(-3) for x, y in ((ds, q), (p, dout)))
     return dq.reshape(q.shape), dk, dv
 
 
-def _work(products: int, q, k, v) -> int:
+def work(products: int, q, k, v) -> int:
     """Of so many products with d and with dv, and of all scores: masks spare a kernel some of it."""
     return math.prod(q.shape[:-1]) * k.shape[-2] * (products * (q.shape[-1] + v.shape[-1]) + 24)
 
 
 @attention.counts
 def _(q, k, v, *others, **attrs):
-    return _work(2, q, k, v)
+    return work(2, q, k, v)
 
 
 @attention_grad.counts
 def _(dout, q, k, v, *others, **attrs):
-    return _work(5, q, k, v)
+    return work(5, q, k, v)
 
 
 # --- samples ------------------------------------------------------------------------------------------------------------
 
 for _schema in (attention, attention_grad):
-    _schema.normalizer(_default_scale)
+    _schema.normalizer(default_scale)
 
 
-def _lengths(keys):
+def drawn_lse(rng, shape, shapes):
+    return rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1))
+
+
+def drawn_lengths(keys):
     """From none to one more than there are keys."""
     return lambda rng, shape, shapes: rng.integers(0, shapes[keys][-2] + 2, shape)
 
 
-attention.draws(lengths=_lengths(1))
-attention_grad.draws(
-    lse=lambda rng, shape, shapes: rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1)),
-    lengths=_lengths(2),
-)
+attention.draws(lengths=drawn_lengths(1))
+attention_grad.draws(lse=drawn_lse, lengths=drawn_lengths(2))
 
 
-def _sample(q, k, dv=None, mask=None, ragged=False, **attrs):
+def _sample(q, k, dv=None, mask=None, ragged=False, bias=None, **attrs):
     v = k if dv is None else (*k[:-1], dv)
-    out = (*q[:-1], v[-1])
-    more = [mask, q[:-3]] if ragged else [] if mask is None else [mask]
+    out, lengths = (*q[:-1], v[-1]), q[:-3] if ragged else None
+    more = [mask, lengths, bias]
+    while more and more[-1] is None:
+        more.pop()
     attention.samples(q, k, v, *more, **attrs)
     attention_grad.samples(out, q, k, v, out, q[:-1], *more, **attrs)
 
@@ -311,3 +361,11 @@ _sample((3, 2, 4, 5), (3, 1, 7, 5), ragged=True, causal=True)
 _sample((2, 2, 1, 4), (2, 2, 9, 4), ragged=True, window=3, mask=(9,))
 _sample((2, 3, 4), (2, 5, 4), ragged=True)
 _sample((0, 2, 3, 4), (0, 2, 5, 4), ragged=True)
+_sample((2, 3, 5, 4), (2, 3, 7, 4), bias=(3, 5, 7), causal=True)
+_sample((2, 4, 3, 5), (2, 2, 6, 5), dv=3, bias=(2, 1, 3, 6), mask=(2, 4, 1, 6), softcap=1.5)
+_sample((4, 5, 4), (2, 7, 4), bias=(5, 7), window=3, scale=0.3)
+_sample((2, 2, 3, 4), (2, 2, 6, 4), bias=(2, 1, 1, 6), ragged=True, causal=True)
+_sample((2, 2, 3, 4), (2, 1, 6, 4), bias=(2, 2, 3, 6), ragged=True)
+_sample((2, 3, 4), (2, 5, 4), bias=(3, 1))
+_sample((0, 2, 3, 4), (0, 1, 3, 4), bias=(2, 3, 3))
+_sample((2, 3, 4), (2, 0, 4), bias=(2, 3, 0))

@@ -19,7 +19,7 @@ from .regions import TOLERANCE, VARIANTS, Graph, normal
 KERNELS = "attention_blas", "attention_grad_blas"
 
 
-def formula(q, k, v, mask=None, lengths=None, scale=None, causal=False, window=0, softcap=0.0):
+def formula(q, k, v, mask=None, lengths=None, bias=None, scale=None, causal=False, window=0, softcap=0.0):
     """(out, lse) in float64."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     *batch, heads, queries, d = q.shape
@@ -27,6 +27,8 @@ def formula(q, k, v, mask=None, lengths=None, scale=None, causal=False, window=0
     out, lse = np.zeros((*batch, heads, queries, v.shape[-1])), np.full((*batch, heads, queries), -np.inf)
     if mask is not None:
         mask = np.broadcast_to(mask, (*batch, heads, queries, keys))
+    if bias is not None:
+        bias = np.broadcast_to(bias, (*batch, heads, queries, keys)).astype(np.float64)
     for at in np.ndindex(*batch, heads, queries):
         *b, head, query = at
         length = keys if lengths is None else int(lengths[tuple(b)])
@@ -42,6 +44,8 @@ def formula(q, k, v, mask=None, lengths=None, scale=None, causal=False, window=0
         scores = k[kv] @ q[at] * (scale or 1 / math.sqrt(max(d, 1)))
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
+        if bias is not None:
+            scores = scores + bias[(*at, kept)]
         if kept and scores.max() != -np.inf:
             with np.errstate(all="ignore"):
                 p = np.exp(scores - scores.max())
@@ -55,11 +59,12 @@ def heads_of(q, k, dv=None, dtype=f32, spread=1.0):
 
 
 def in_order(operands):
-    """Their names as an op is given them: none in the place of a mask that is left out before lengths."""
-    names = [n for n in operands if n != "lengths"]
-    return " ".join(
-        [*names, *["none"] * ("mask" not in names), "lengths"] if "lengths" in operands else names
-    )
+    """Their names as an op is given them: none in the place of one that is left out before another."""
+    more = ("mask", "lengths", "bias")
+    names = [n for n in operands if n not in more] + [n if n in operands else "none" for n in more]
+    while names[-1] == "none":
+        names.pop()
+    return " ".join(names)
 
 
 def attend(operands, results="out lse", **attrs):
@@ -187,29 +192,42 @@ def test_blocks_of_any_size_give_the_same(name, monkeypatch):
 # --- gradients ----------------------------------------------------------------------------------------------------------
 
 
-def differentiate(operands, dout, **attrs):
-    """dq, dk and dv by the kernel, from out and lse as the formula has them."""
+def given_back(operands, dout, **attrs):
+    """What gradients read, with out and lse as the formula has them."""
     out, lse = formula(**operands, **attrs)
-    q = operands["q"]
-    given = {
-        "dout": dout,
-        **{n: operands[n] for n in "qkv"},
-        "out": out.astype(q.dtype),
-        "lse": lse.astype(np.float32),
-    }
-    given |= {n: operands[n] for n in ("mask", "lengths") if n in operands}
+    own = {n: operands[n] for n in "qkv"}
+    return {"dout": dout, **own, "out": out.astype(own["q"].dtype), "lse": lse.astype(np.float32)}
+
+
+def differentiate(operands, dout, **attrs):
+    """dq, dk and dv by the kernel."""
+    given = given_back(operands, dout, **attrs)
+    given |= {n: operands[n] for n in ("mask", "lengths", "bias") if n in operands}
     graph = Graph(given, ("attention_grad", in_order(given), "dq dk dv", attrs), keep="dq dk dv")
     return graph.run("attention_grad_blas")
 
 
-def against_differences(operands, dout, dtype=f32, **attrs):
+def differentiate_bias(operands, dout, **attrs):
+    given = given_back(operands, dout, **attrs) | {"bias": operands["bias"]}
+    names = [*given, *(n if n in operands else "none" for n in ("mask", "lengths"))]
+    given |= {n: operands[n] for n in ("mask", "lengths") if n in operands}
+    graph = Graph(given, ("attention_bias_grad", " ".join(names), "dbias", attrs), keep="dbias")
+    (got,) = graph.run("attention_bias_grad_blas")
+    return got
+
+
+def against_differences(operands, dout, dtype=f32, grads=None, **attrs):
     """Of <dout, out> in float64, for a dozen elements of each operand."""
-    exact = {n: x.astype(np.float64) if n in "qkv" else x for n, x in operands.items()}
+    exact = {n: x.astype(np.float64) if n in (*"qkv", "bias") else x for n, x in operands.items()}
     rng, step = np.random.default_rng(), 1e-5
-    for name, got in zip("qkv", differentiate(operands, dout, **attrs)):
+    grads = grads or dict(zip("qkv", differentiate(operands, dout, **attrs)))
+    for name, got in grads.items():
         assert got.shape == operands[name].shape and got.dtype == operands[name].dtype
         for flat in rng.permutation(got.size)[:12]:
             at = np.unravel_index(flat, got.shape)
+            if exact[name][at] == -np.inf:
+                assert got[at] == 0
+                continue
             sums = []
             for shift in (step, -step):
                 moved = {**exact, name: exact[name].copy()}

@@ -13,6 +13,7 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.errors import AicfError
+from aicf.nn.attention import alibi_slopes
 from aicf.types import TensorSpec, bf16, bool_, f16, f64
 
 from .mlp import on_each_device, params
@@ -31,7 +32,7 @@ def rotated(x: np.ndarray, theta: float, interleaved: bool = False, offset: int 
 
 def attention(
     x: np.ndarray, w: Mapping[str, np.ndarray], heads: int, kv_heads: int, causal: bool = True, window: int | None = None,
-    theta: float | None = None, scale: float | None = None, mask: Any = True, prefix: str = "",
+    theta: float | None = None, scale: float | None = None, mask: Any = True, bias: Any = None, prefix: str = "",
 ) -> np.ndarray:  # fmt: skip
     """Head by head, row by row."""
     *batch, rows, _ = x.shape
@@ -50,6 +51,8 @@ def attention(
     for h in range(heads):
         k, v = (every[heads + n * kv_heads + h * kv_heads // heads] for n in (0, 1))
         scores = every[h] @ k.swapaxes(-1, -2) * (d**-0.5 if scale is None else scale)
+        if bias is not None:
+            scores = scores + bias[..., h, :, :]
         e = np.where(seen[..., h, :, :], np.exp(scores), 0)
         out.append(e / e.sum(-1, keepdims=True) @ v)
     return linear(np.concatenate(out, -1), w, f"{prefix}out.")
@@ -233,6 +236,37 @@ def test_a_mask_is_a_value_of_bools():
     np.testing.assert_allclose(
         program({"x": x, "keep": keep})["output"].numpy(), wanted, rtol=1e-4, atol=1e-5
     )
+
+
+SLOPES = {
+    1: [2**-8], 4: [2**-2, 2**-4, 2**-6, 2**-8], 8: [2.0**-i for i in range(1, 9)], 6: [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3],
+    12: [*[2.0**-i for i in range(1, 9)], 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5],
+}  # fmt: skip
+
+
+class Distant(nn.Layer):
+    def __init__(self, heads: int) -> None:
+        self.alibi, self.attention = nn.ALiBi(heads), nn.MultiHeadAttention(12, heads)
+
+    def emit(self, ctx: Any, x: Any) -> Any:
+        return self.attention(x, bias=self.alibi(x))
+
+
+@pytest.mark.parametrize("heads", [1, 4, 6, 12])
+def test_alibi_is_as_published_and_asks_for_no_gradient(heads):
+    program = program_of(Distant(heads), (2, 5, 12), "cpu")
+    far = np.abs(np.subtract.outer(range(5), range(5)))
+    bias = -np.array(SLOPES[heads])[:, None, None] * far
+    assert not any("alibi" in name for name in program.state_dict())
+    x = np.random.default_rng().standard_normal((2, 5, 12), np.float32)
+    check_gradients(program, x, lambda x, w: attention(x, w, heads, heads, bias=bias, prefix="attention."), 3)
+    told = str(program.explain())
+    assert "attention_grad" in told and "attention_bias_grad" not in told
+
+
+def test_slopes_of_any_number_of_heads():
+    for heads, slopes in SLOPES.items():
+        np.testing.assert_allclose(alibi_slopes(heads), slopes)
 
 
 @pytest.mark.parametrize("bias, out_bias", [(True, False), (False, True)])

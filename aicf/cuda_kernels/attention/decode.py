@@ -70,8 +70,9 @@ class AttentionDecode:
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
         yield contiguous(region)
-        if optional(region, "mask") is not None:
-            yield Reject("mask", "takes masks of positions and lengths, none from memory")
+        for name in ("mask", "bias"):
+            if optional(region, name) is not None:
+                yield Reject(name, f"takes masks of positions and lengths, no {name} from memory")
         p, dtype = problem(region), region.results[0].dtype
         if not 0 < p.queries <= QUERIES:
             yield Reject("queries", f"takes 1 to {QUERIES} queries of a head, these are {p.queries}")

@@ -124,9 +124,9 @@ def _checks(region: RegionSpec) -> Checks:
         yield Reject(
             "strict", "weights are rounded to halves before they multiply v; strict takes sums in f32"
         )
-    for name in ("mask", "lengths"):
+    for name in ("mask", "lengths", "bias"):
         if plain.optional(region, name) is not None:
-            yield Reject(name, "takes masks of positions and whole lengths, none from memory")
+            yield Reject(name, "takes masks of positions and whole lengths, nothing of scores from memory")
     yield at_most("head size", max(t.shape[-1] for _, t, _ in given), WIDEST)
     p = plain.problem(region)
     yield at_least("least extent", min(p.queries, p.keys, p.heads, p.d, p.dv), 1)

@@ -112,6 +112,8 @@ def _steps(region: RegionSpec) -> tuple[int, ...] | Reject:
 def _checks(region: RegionSpec) -> Checks:
     yield one_op(region)
     yield contiguous(region)
+    if optional(region, "bias") is not None:
+        yield Reject("bias", "takes none")
     steps = _steps(region)
     yield steps if isinstance(steps, Reject) else None
     p = problem(region)

@@ -41,30 +41,66 @@ _SHARED = {
         for c in (-1.0, float("inf"), float("nan"))
     ],
 }  # fmt: skip
+
+
+def _of_bias(operands):
+    """attention_bias_grad's: of a bias for every score, behind attention_grad's first six."""
+    q, k, v, *others = operands
+    return [*_gradient([q, k, v]), f32(q.shape[-2], k.shape[-2]), *others]
+
+
 _LENGTHS = [([Q, K, V, None, i32(3)], {}, r"lengths has shape \(3,\), expected that of q's batch, \(2,\)")]
-NEGATIVE = {
-    ("attention", "C11"): _LENGTHS,
-    ("attention_grad", "C13"): [(_gradient(operands), attrs, said) for operands, attrs, said in _LENGTHS],
-    **{("attention", c): cases for c, cases in _SHARED.items()},
-    **{
-        ("attention_grad", c): [(_gradient(operands), attrs, said) for operands, attrs, said in cases]
-        for c, cases in _SHARED.items()
-    },
-    ("attention_grad", "C11"): [
+_BIASES = [
+    ([Q, K, V, None, None, f32(2, 2, 3, 5)], {}, r"bias has shape \(2, 2, 3, 5\), which does not broadcast to \(2, 4, 3, 5\)"),
+    ([Q, K, V, None, None, f32(5, 3)], {}, r"bias has shape \(5, 3\), which does not broadcast to \(2, 4, 3, 5\)"),
+]  # fmt: skip
+_LATE = {
+    "C11": [
         (
             [f32(2, 4, 3, 6 + (n == "dout")), Q, K, V, f32(2, 4, 3, 6 + (n == "out")), f32(2, 4, 3)], {},
             rf"{n} has shape \(2, 4, 3, 7\), expected \(2, 4, 3, 6\)",
         )
         for n in ("dout", "out")
     ],
-    ("attention_grad", "C12"): (
-        [f32(2, 4, 3, 6), Q, K, V, f32(2, 4, 3, 6), f32(2, 4, 3, 1)], {},
-        r"lse has shape \(2, 4, 3, 1\), expected \(2, 4, 3\)",
-    ),
+    "C12": [
+        ([f32(2, 4, 3, 6), Q, K, V, f32(2, 4, 3, 6), f32(2, 4, 3, 1)], {}, r"lse has shape \(2, 4, 3, 1\), expected \(2, 4, 3\)")
+    ],
+}  # fmt: skip
+NEGATIVE = {
+    ("attention", "C11"): _LENGTHS,
+    ("attention", "C12"): _BIASES,
+    ("attention_grad", "C14"): [(_gradient(operands), attrs, said) for operands, attrs, said in _BIASES],
+    **{("attention_grad", c): cases for c, cases in _LATE.items()},
+    **{
+        ("attention_bias_grad", c): [([*operands, f32(3, 5)], attrs, said) for operands, attrs, said in cases]
+        for c, cases in _LATE.items()
+    },
+    **{
+        ("attention_bias_grad", c): [(_of_bias(operands), attrs, said) for operands, attrs, said in cases]
+        for c, cases in (_SHARED | {"C13": _LENGTHS}).items()
+    },
+    ("attention_bias_grad", "C14"): [
+        ([*_gradient([Q, K, V]), operands[-1]], attrs, said) for operands, attrs, said in _BIASES
+    ],
+    ("attention_bias_grad", "C15"): [
+        ([*_gradient([Q, K, V]), bias], {}, rf"bias has shape {told}, expected \(\.\.\., 3, 5\)")
+        for bias, told in ((f32(4, 1, 5), r"\(4, 1, 5\)"), (f32(5), r"\(5,\)"))
+    ],
+    ("attention_grad", "C13"): [(_gradient(operands), attrs, said) for operands, attrs, said in _LENGTHS],
+    **{("attention", c): cases for c, cases in _SHARED.items()},
+    **{
+        ("attention_grad", c): [(_gradient(operands), attrs, said) for operands, attrs, said in cases]
+        for c, cases in _SHARED.items()
+    },
 }  # fmt: skip
 
 EXACT = {
+    "attention_bias_grad": [
+        ([*_gradient([Q, K, V]), x, None, i32(2)], {"causal": True}, [x])
+        for x in (f32(3, 5), bf16(4, 3, 5), f16(2, 1, 3, 5))
+    ],
     "attention": [
+        ([bf16(4, 3, 8), bf16(2, 5, 8), bf16(2, 5, 8), None, None, f32(4, 1, 5)], {}, [bf16(4, 3, 8), f32(4, 3)]),
         ([Q, K, V], {}, [f32(2, 4, 3, 6), f32(2, 4, 3)]),
         ([Q, K, V, None, i32(2)], {}, [f32(2, 4, 3, 6), f32(2, 4, 3)]),
         ([f16(4, 0, 8), f16(1, 5, 8), f16(1, 5, 8), boolean(5)], {"scale": 2.0}, [f16(4, 0, 8), f32(4, 0)]),
