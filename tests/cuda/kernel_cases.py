@@ -183,23 +183,35 @@ def logsumexp(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> Regio
     return region("logsumexp", desc(shape, dtype), axis=axis)
 
 
-def _masks(q: Sequence[int], mask: Sequence[int] | None, ragged: bool) -> list[TensorDesc | None]:
-    """Of attention: its mask and its lengths."""
-    return [None if mask is None else desc(mask, DType.bool), *([desc(q[:-3], i32)] if ragged else [])]
+def _masks(q: Sequence[int], mask: Sequence[int] | None, ragged: bool, bias: Sequence[int] | None = None,
+           of_bias: DType = f32) -> list[TensorDesc | None]:  # fmt: skip
+    """Of attention: its mask, its lengths and its bias."""
+    found = [None if mask is None else desc(mask, DType.bool), desc(q[:-3], i32) if ragged else None]
+    return [*found, *([] if bias is None else [desc(bias, of_bias)])]
 
 
 def attention(q: Sequence[int], k: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None, dtype: DType = f32,
-              alignment: int = 256, ragged: bool = False, **attrs: Any) -> RegionSpec:  # fmt: skip
+              alignment: int = 256, ragged: bool = False, bias: Sequence[int] | None = None, of_bias: DType = f32, **attrs: Any) -> RegionSpec:  # fmt: skip
     own = [desc(x, dtype, alignment=alignment) for x in (q, k, (*k[:-1], k[-1] if dv is None else dv))]
-    return region("attention", *own, *_masks(q, mask, ragged), **attrs)
+    return region("attention", *own, *_masks(q, mask, ragged, bias, of_bias), **attrs)
 
 
 def attention_grad(q: Sequence[int], k: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None, dtype: DType = f32,
-                   alignment: int = 256, ragged: bool = False, **attrs: Any) -> RegionSpec:  # fmt: skip
+                   alignment: int = 256, ragged: bool = False, bias: Sequence[int] | None = None, of_bias: DType = f32, **attrs: Any) -> RegionSpec:  # fmt: skip
     v = (*k[:-1], k[-1] if dv is None else dv)
     out = (*q[:-1], v[-1])
     own = [desc(x, dtype, alignment=alignment) for x in (out, q, k, v, out)]
-    return region("attention_grad", *own, desc(q[:-1]), *_masks(q, mask, ragged), **attrs)
+    return region("attention_grad", *own, desc(q[:-1]), *_masks(q, mask, ragged, bias, of_bias), **attrs)
+
+
+def attention_bias_grad(q: Sequence[int], k: Sequence[int], bias: Sequence[int], dv: int | None = None, mask: Sequence[int] | None = None,
+                        dtype: DType = f32, ragged: bool = False, of_bias: DType = f32, **attrs: Any) -> RegionSpec:  # fmt: skip
+    v = (*k[:-1], k[-1] if dv is None else dv)
+    out = (*q[:-1], v[-1])
+    own = [desc(x, dtype) for x in (out, q, k, v, out)]
+    return region(
+        "attention_bias_grad", *own, desc(q[:-1]), desc(bias, of_bias), *_masks(q, mask, ragged), **attrs
+    )
 
 
 def cache_write(
@@ -221,7 +233,18 @@ def mark_tokens(rows: int, words: int, new: int) -> RegionSpec:
 
 
 ATTENTION, ATTENTION_GRAD = "cuda.attention_plain.v1", "cuda.attention_grad_plain.v1"
+ATTENTION_BIAS_GRAD = "cuda.attention_bias_grad_plain.v1"
 DECODE = "cuda.attention_decode.v1"
+
+
+def biased_attentions(
+    q: Sequence[int], k: Sequence[int], bias: Sequence[int], tolerance: float = 2e-5, **asked: Any
+) -> list[Case]:
+    """With the bias's gradient, if it goes along queries and keys."""
+    made = both_attentions(q, k, tolerance=tolerance, bias=bias, **asked)
+    if tuple(bias[-2:]) == (q[-2], k[-2]):
+        made.append(Case(ATTENTION_BIAS_GRAD, attention_bias_grad(q, k, bias, **asked), 10 * tolerance))
+    return made
 
 
 def both_attentions(*shapes: Any, tolerance: float = 2e-5, **asked: Any) -> list[Case]:
@@ -329,6 +352,7 @@ FIRST = [
     *hopper_attentions((6, 130, 64), (2, 130, 64), causal=True, dtype=f16, tolerance=2e-3),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
+    *biased_attentions((2, 6, 130, 70), (2, 2, 200, 70), (6, 130, 200), mask=(2, 1, 1, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
     *(Case(DECODE, attention((2, 2 * g, 1, d), (2, 2, 3000, d), dtype=t, ragged=True, causal=True), e)
       for g, d, t, e in ((1, 64, bf16, 2e-2), (2, 128, f16, 2e-3), (4, 128, bf16, 2e-2), (8, 128, bf16, 2e-2), (8, 256, f32, 2e-5))),
     Case("cuda.cache_write.v1", cache_write((8,), 4, 200, 3, 64, 64, bf16)),
@@ -673,6 +697,15 @@ def _attentions() -> list[Case]:
         for t, tolerance in ((f32, 2e-5), (f16, 2e-3), (bf16, 2e-2)):
             if "alignment" not in asked or t is not f32:
                 made += both_attentions(q, k, dtype=t, tolerance=tolerance, **asked)
+    for q, k, bias, asked in (
+        ((2, 4, 70, 64), (2, 2, 90, 64), (4, 70, 90), {"causal": True}), ((3, 4, 70, 8), (3, 4, 90, 8), (3, 1, 70, 90), {"ragged": True}),
+        ((2, 3, 4, 65, 8), (2, 3, 2, 65, 8), (2, 1, 4, 65, 65), {"mask": (2, 1, 1, 1, 65), "causal": True}),
+        ((4, 70, 64), (4, 90, 64), (4, 1, 90), {"softcap": 3.0}), ((2, 3, 4, 5, 8), (2, 3, 4, 7, 8), (3, 1, 5, 7), {"window": 3}),
+    ):  # fmt: skip
+        for t, tolerance in ((f32, 2e-5), (f16, 2e-3), (bf16, 2e-2)):
+            made += biased_attentions(
+                q, k, bias, dtype=t, tolerance=tolerance, of_bias=t if t is f16 else f32, **asked
+            )
     return made
 
 

@@ -85,6 +85,7 @@ def test_says_what_it_does_not_take():
         (attention((2, 1, 6), (2, 90, 6), dtype=f16), "these are 6 and 6"),
         (attention((2, 1, 512), (2, 90, 512)), "d"),
         (attention((2, 1, 64), (2, 90, 64), mask=(90,)), "no mask from memory"),
+        (attention((2, 1, 64), (2, 90, 64), bias=(90,)), "no bias from memory"),
         (attention((2, 1, 64), (2, 90, 64), alignment=4), "16 bytes at once"),
         (region("attention", *3 * [desc((2, 1, 64), stride=(256, 128, 1))]), "needs row-major"),
     ):

@@ -69,7 +69,7 @@ def operands(region: RegionSpec) -> list[TensorDesc | None]:
 
 
 def problem(region: RegionSpec) -> Problem:
-    first = region.kind.name == "attention_grad"  # dout is before q
+    first = region.kind.name != "attention"  # dout is before q
     q, k, v = operands(region)[first : first + 3]
     assert q and k and v
     heads = k.shape[-3]
@@ -90,32 +90,46 @@ def optional(region: RegionSpec, name: str) -> tuple[int, TensorDesc] | None:
     return region.inputs.index(inputs[at]), region.tensors[inputs[at]]
 
 
-def _steps(region: RegionSpec) -> tuple[int, ...] | Reject:
-    """Of the mask, along batch, query heads, queries and keys."""
-    found = optional(region, "mask")
+BATCH = 3  # axes of a batch that a mask or a bias may go along, each in its own way
+
+
+def walk_of(region: RegionSpec, name: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The scores' shape, and the operand's steps along it: 0 where it is repeated."""
+    found, q = optional(region, name), operands(region)[region.kind.name != "attention"]
     if found is None:
-        return ()
-    _, mask = found
-    q = operands(region)[region.kind.name == "attention_grad"]
+        return None
     assert q is not None
+    _, x = found
     whole = (*q.shape[:-1], problem(region).keys)
-    lead = len(whole) - mask.rank
-    steps = (0,) * lead + tuple(0 if n == 1 else s for n, s in zip(mask.shape, mask.stride))
+    return whole, (0,) * (len(whole) - x.rank) + tuple(0 if n == 1 else s for n, s in zip(x.shape, x.stride))
+
+
+def steps_of(region: RegionSpec, name: str) -> tuple[Num, ...] | Reject:
+    """Of mask or bias, as `mask_rows` has them."""
+    walk = walk_of(region, name)
+    if walk is None:
+        return ()
+    whole, steps = walk
     batch, (along,) = collapse(whole[:-3], [steps[:-3]])
-    if len(batch) > 1:
+    more = BATCH - len(batch)
+    if more < 0:
         return Reject(
-            "mask", f"the mask's batch {mask.shape[:-3]} is repeated along some axes of {whole[:-3]}, not all"
-        )
-    return (along[0], *steps[-3:])
+            name, f"{name} goes along a batch of {whole[:-3]} by steps of {steps[:-3]}: as {len(batch)} axes, at most {BATCH} are taken"
+        )  # fmt: skip
+    extents = ((1,) * more + batch)[1:]
+    return (
+        *(Num(max(n, 1), i32) for n in extents),
+        *(Num(s) for s in ((0,) * more + tuple(along))),
+        *(Num(s) for s in steps[-3:]),
+    )
 
 
-def _checks(region: RegionSpec) -> Checks:
+def checks(region: RegionSpec) -> Checks:
     yield one_op(region)
     yield contiguous(region)
-    if optional(region, "bias") is not None:
-        yield Reject("bias", "takes none")
-    steps = _steps(region)
-    yield steps if isinstance(steps, Reject) else None
+    for name in ("mask", "bias"):
+        steps = steps_of(region, name)
+        yield steps if isinstance(steps, Reject) else None
     p = problem(region)
     yield at_most("greatest extent", max(p.rows, p.keys, p.d, p.dv), UNLIMITED - 1)
     yield at_most("blocks", p.heads * cdiv(max(p.rows, p.keys), TILE) * _parts(max(p.d, p.dv), p), 2**31 - 1)
@@ -129,50 +143,53 @@ def _parts(width: int, p: Problem) -> int:
     return max(1, cdiv(width, _columns(p)))
 
 
-def _form(region: RegionSpec) -> AttentionForm:
+def form_of(region: RegionSpec) -> AttentionForm:
     p = problem(region)
-    given = [t for t in (*region.operands, *region.results) if t.rank > 0 and t.dtype.kind == "float"]
+    own = operands(region)[: 3 if region.kind.name == "attention" else 6]
+    given = [t for t in (*own, *region.results) if t is not None and t.rank > 0]
     vectors = not (p.d % 4 or p.dv % 4) and all(t.alignment >= min(16, 4 * t.dtype.itemsize) for t in given)
-    dtype = region.results[0].dtype
+    dtype = given[0].dtype  # of dout or q: a result may be a bias's gradient
     masked, ragged = (optional(region, name) is not None for name in ("mask", "lengths"))
+    bias = optional(region, "bias")
     return AttentionForm(
-        dtype, _columns(p), 4 if vectors else 1, bool(region.attrs["softcap"]), masked, ragged
-    )
+        dtype, _columns(p), 4 if vectors else 1, bool(region.attrs["softcap"]), masked, ragged, bias and bias[1].dtype
+    )  # fmt: skip
 
 
-def _arguments(region: RegionSpec, tiles: int, parts: int) -> tuple[Arg, ...]:
-    """mask, lengths, sizes, grid, limits, scales and steps of the mask."""
-    p, steps = problem(region), _steps(region)
-    mask, lengths = (optional(region, name) for name in ("mask", "lengths"))
-    assert not isinstance(steps, Reject)
+def arguments(region: RegionSpec, tiles: int, parts: int, p: Problem | None = None) -> tuple[Arg, ...]:
+    """mask, lengths, bias, sizes, grid, limits, scales, and steps of mask and bias."""
+    p = p or problem(region)
+    found = [optional(region, name) for name in ("mask", "lengths", "bias")]
+    mask_steps, bias_steps = (steps_of(region, name) for name in ("mask", "bias"))
+    assert not isinstance(mask_steps, Reject) and not isinstance(bias_steps, Reject)
     sizes = (p.queries, p.keys, p.batch_heads, p.group, p.heads, p.d, p.dv)
     scales = (scale_of(region.attrs["scale"], p.d), region.attrs["softcap"])
     return (
-        () if mask is None else (In(mask[0]),),
-        () if lengths is None else (In(lengths[0]),),
+        *(() if x is None else (In(x[0]),) for x in found),
         tuple(Num(n, i32) for n in sizes),
         (Num(max(1, tiles), i32), Num(parts, i32)),
         (Num(p.ahead, i32), Num(p.behind, i32)),
         tuple(Num(x, f32) for x in scales),
-        tuple(Num(s) for s in steps),
+        mask_steps,
+        bias_steps,
     )
 
 
 def _launch(
     body, region: RegionSpec, tiles: int, parts: int, before: tuple[Arg, ...], after: tuple[Arg, ...]
 ) -> Launch:
-    mask, lengths, *numbers = _arguments(region, tiles, parts)
+    mask, lengths, bias, *numbers = arguments(region, tiles, parts)
     blocks = max(1, problem(region).heads * tiles * parts)
-    return Launch(body, (blocks,), (THREADS,), (*before, mask, lengths, *after, *numbers))
+    return Launch(body, (blocks,), (THREADS,), (*before, mask, lengths, bias, *after, *numbers))
 
 
-def _given(region: RegionSpec) -> list[In]:
+def given_of(region: RegionSpec) -> list[In]:
     """Pointers to the op's operands, in its own order, without those that may be left out."""
     inputs = region.anchor.inputs[: 3 if region.kind.name == "attention" else 6]
     return [In(region.inputs.index(t)) for t in inputs]
 
 
-def _cost(
+def cost_of(
     region: RegionSpec,
     device: DeviceSpec,
     launches: int,
@@ -194,7 +211,7 @@ def _cost(
     )  # fmt: skip
 
 
-def _padded(width: int, of: int) -> int:
+def padded(width: int, of: int) -> int:
     return cdiv(width, of) * of
 
 
@@ -207,14 +224,14 @@ class AttentionPlain:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region)
+        yield from checks(region)
 
     least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)
-        each = _padded(p.d, DEPTH) + _columns(p)
-        return _cost(region, device, 1, ((cdiv(p.rows, TILE), _parts(p.dv, p), each),), 2)
+        each = padded(p.d, DEPTH) + _columns(p)
+        return cost_of(region, device, 1, ((cdiv(p.rows, TILE), _parts(p.dv, p), each),), 2)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .plain_body import forward
@@ -222,7 +239,7 @@ class AttentionPlain:
         p = problem(region)
         tiles, parts = cdiv(p.rows, TILE), _parts(p.dv, p)
         return [
-            _launch(forward(_form(region)), region, tiles, parts, tuple(_given(region)), (Out(0), Out(1)))
+            _launch(forward(form_of(region)), region, tiles, parts, tuple(given_of(region)), (Out(0), Out(1)))
         ]
 
 
@@ -234,16 +251,16 @@ class AttentionGradPlain:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region)
+        yield from checks(region)
 
     least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)
-        scores = _padded(p.d, DEPTH) + _padded(p.dv, DEPTH)
+        scores = padded(p.d, DEPTH) + padded(p.dv, DEPTH)
         queries = cdiv(p.rows, TILE), _parts(p.d, p), scores + _columns(p)
         keys = cdiv(p.keys, TILE), _parts(max(p.d, p.dv), p), scores + 2 * _columns(p)
-        return _cost(region, device, 2, (queries, keys), 5)
+        return cost_of(region, device, 2, (queries, keys), 5)
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
         p = problem(region)
@@ -252,8 +269,8 @@ class AttentionGradPlain:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .plain_grad_body import key_gradients, query_gradient
 
-        p, form, delta = problem(region), _form(region), Work(0, f32)
-        dout, q, k, v, out, lse = _given(region)
+        p, form, delta = problem(region), form_of(region), Work(0, f32)
+        dout, q, k, v, out, lse = given_of(region)
         query_tiles, key_tiles = cdiv(p.rows, TILE), cdiv(p.keys, TILE)
         width = _parts(max(p.d, p.dv), p)
         return [

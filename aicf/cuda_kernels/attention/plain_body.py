@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import f32
+from ...types import DType, f32
 from ..dsl import cuda, device, float32, int32
 from ..tiles.element import putter
 from ..tiles.fragment import fragment
@@ -32,6 +32,7 @@ from .tile_products import (
     cap_scores,
     key_bounds,
     mask_rows,
+    plus_bias,
     reach,
     result_storer,
     scale_rows,
@@ -57,16 +58,18 @@ place = device(_place)
 
 
 @functools.cache
-def hide_scores(masked: bool) -> Any:
-    """`hide(scores, lows, highs, mask_rows, (first key, mask, steps))`: scores, and -inf of keys that are masked."""
-    seen = visible(masked)
+def hide_scores(masked: bool, bias: DType | None) -> Any:
+    """`hide(scores, lows, highs, mask_rows, bias_rows, (first key, mask, steps, bias, its steps))`: what softmax sees, -inf of masked keys."""
+    seen, plus = visible(masked), plus_bias(bias)
 
-    def hide(score, low, high, mask_row, column, env):
-        return score if seen(env[0] + column, low, high, mask_row, (env[1], env[2])) else NOTHING
+    def hide(score, low, high, mask_row, bias_row, column, env):
+        if seen(env[0] + column, low, high, mask_row, (env[1], env[2])):
+            return plus(score, bias_row, env[0] + column, (env[3], env[4]))
+        return NOTHING
 
-    picks = (tuple(range(EACH * EACH)), OWN_ROWS, OWN_ROWS, OWN_ROWS)
+    picks = (tuple(range(EACH * EACH)), OWN_ROWS, OWN_ROWS, OWN_ROWS, OWN_ROWS)
     run = unrolled(hide, picks, tuple((column,) for column in OWN_COLUMNS), "float32")
-    return device(lambda scores, lows, highs, rows, env: run((scores, lows, highs, rows), env))
+    return device(lambda scores, lows, highs, rows, own, env: run((scores, lows, highs, rows, own), env))
 
 
 @functools.cache
@@ -117,12 +120,12 @@ def forward(form: AttentionForm) -> Callable[..., None]:
     dtype, width, columns = form.dtype, form.width, form.columns
     product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
     store, finish, put = weight_storer(), result_storer(dtype, width, columns), putter(f32)
-    cap, hide, softmax = cap_scores(form.capped), hide_scores(form.masked), running_softmax()
+    cap, hide, softmax = cap_scores(form.capped), hide_scores(form.masked, form.bias), running_softmax()
     bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
-    of_head = sizes_here(form.ragged)
+    of_head, rows_of_bias = sizes_here(form.ragged), mask_rows(form.bias is not None)
     start, scale, read_four = zeros(EACH * columns // SIDE), scale_rows(columns), fragment(1, EACH, 0)
 
-    def kernel(q, k, v, mask, lengths, out, lse, sizes, grid, limits, scales, steps):
+    def kernel(q, k, v, mask, lengths, bias, out, lse, sizes, grid, limits, scales, steps, bias_steps):
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         partial = cuda.shared.array(THREADS, float32)
@@ -138,6 +141,7 @@ def forward(form: AttentionForm) -> Callable[..., None]:
             column = part * columns
             lows, highs = bounds(row, (here, limits))
             masks = rows_of_mask(row, (head, sizes, steps))
+            biases = rows_of_bias(row, (head, sizes, bias_steps))
             low, high = reached(first, rows, here, limits)
             acc, most, total = start, NOTHING, ZERO
             key = int32(low // TILE * TILE)
@@ -145,7 +149,8 @@ def forward(form: AttentionForm) -> Callable[..., None]:
                 k_left = int32(here[7] - key)
                 scores = product(q, k, (from_q, (from_k + key) * d, left, k_left), d, stage, thread)
                 mine = int32(key + thread % SIDE * EACH)
-                store(weights, thread, hide(cap(scores, scales), lows, highs, masks, (mine, mask, steps)))
+                env = (mine, mask, steps, bias, bias_steps)
+                store(weights, thread, hide(cap(scores, scales), lows, highs, masks, biases, env))
                 most, total = softmax(weights, partial, factors, thread, most, total)
                 acc = scale(acc, read_four(factors, thread // SIDE * EACH))
                 values = (from_k + key) * dv + column, k_left, dv - column

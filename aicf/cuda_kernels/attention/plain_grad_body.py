@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import f32
+from ...types import DType, f32
 from ..dsl import cuda, device, float32, int32
 from ..tiles.element import getter, putter
 from ..tiles.fragment import fragment
@@ -34,6 +34,7 @@ from .tile_products import (
     key_bounds,
     mask_rows,
     of_four,
+    plus_bias,
     reach,
     result_storer,
     score_product,
@@ -48,20 +49,22 @@ ONE = np.float32(1)
 
 
 @functools.cache
-def weigh(masked: bool, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
-    """`run(scores, lse, lows, highs, mask_rows, (first key, mask, steps))`: exp(score - lse), 0 where masked.
+def weigh(masked: bool, bias: DType | None, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
+    """`run(scores, lse, lows, highs, mask_rows, bias_rows, (first key, mask, steps, bias, its steps))`: exp(score + bias - lse), 0 where masked.
 
     queries, keys  of each of a thread's scores, which of its queries and which of its keys it is of
     """
-    seen = visible(masked)
+    seen, plus = visible(masked), plus_bias(bias)
 
-    def one(score, lse, low, high, mask_row, key, env):
+    def one(score, lse, low, high, mask_row, bias_row, key, env):
         if seen(env[0] + key, low, high, mask_row, (env[1], env[2])):
-            return float32(math.exp(score - lse))
+            return float32(math.exp(plus(score, bias_row, env[0] + key, (env[3], env[4])) - lse))
         return ZERO
 
-    run = unrolled(one, (ALL, *[queries] * 4), tuple((key,) for key in keys), "float32")
-    return device(lambda scores, lse, lows, highs, rows, env: run((scores, lse, lows, highs, rows), env))
+    run = unrolled(one, (ALL, *[queries] * 5), tuple((key,) for key in keys), "float32")
+    return device(
+        lambda scores, lse, lows, highs, rows, own, env: run((scores, lse, lows, highs, rows, own), env)
+    )
 
 
 @functools.cache
@@ -97,6 +100,30 @@ def deltas() -> Any:
 
 
 @functools.cache
+def row_deltas(dtype: DType) -> Any:
+    """`sum_up(dout, out, (first row, how many, length), partial, shared, thread)`: sum(dout * out) of a tile's rows in `shared`, behind a
+    barrier; of the thread's row, if it has one, as the result."""
+    get = getter(dtype)
+
+    def sum_up(dout, out, rows, partial, shared, thread):
+        first, left, length = rows
+        total, at = ZERO, (first + thread % TILE) * length
+        if thread % TILE < left:
+            for i in range(thread // TILE, length, QUARTERS):
+                total += get(dout, at + i) * get(out, at + i)
+        partial[thread] = total
+        cuda.syncthreads()
+        if thread < TILE:
+            for i in range(1, QUARTERS):
+                total += partial[thread + i * TILE]
+            shared[thread] = total
+        cuda.syncthreads()
+        return total
+
+    return device(sum_up)
+
+
+@functools.cache
 def query_gradient(form: AttentionForm) -> Callable[..., None]:
     """dq: a block per tile of 64 queries and `columns` columns, over the tiles of keys that they attend to. First it leaves
     delta = sum(dout * out) of its queries, for `key_gradients` too.
@@ -105,13 +132,34 @@ def query_gradient(form: AttentionForm) -> Callable[..., None]:
     product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
     store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
     bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
-    weights_of, slopes = weigh(form.masked, OWN_ROWS, OWN_COLUMNS), differentiate(form.capped, OWN_ROWS)
-    of_head = sizes_here(form.ragged)
-    logs_of, read_four, get, put = log_sums(), fragment(1, EACH, 0), getter(form.dtype), putter(f32)
+    weights_of, slopes = (
+        weigh(form.masked, form.bias, OWN_ROWS, OWN_COLUMNS),
+        differentiate(form.capped, OWN_ROWS),
+    )
+    of_head, rows_of_bias = sizes_here(form.ragged), mask_rows(form.bias is not None)
+    logs_of, read_four, sum_up, put = log_sums(), fragment(1, EACH, 0), row_deltas(form.dtype), putter(f32)
     count = EACH * columns // SIDE
     start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
 
-    def kernel(dout, q, k, v, out, lse, mask, lengths, delta, dq, sizes, grid, limits, scales, steps):
+    def kernel(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        mask,
+        lengths,
+        bias,
+        delta,
+        dq,
+        sizes,
+        grid,
+        limits,
+        scales,
+        steps,
+        bias_steps,
+    ):
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         partial = cuda.shared.array(THREADS, float32)
@@ -124,23 +172,15 @@ def query_gradient(form: AttentionForm) -> Callable[..., None]:
             here = of_head(sizes, lengths, head)
             row, left, column = int32(first + thread // SIDE * EACH), int32(rows - first), part * columns
             from_rows, from_keys = np.int64(head) * rows, np.int64(head) * keys
-            total, at = ZERO, (from_rows + first + thread % TILE) * dv
-            if thread % TILE < left:
-                for i in range(thread // TILE, dv, QUARTERS):
-                    total += get(dout, at + i) * get(out, at + i)
-            partial[thread] = total
-            cuda.syncthreads()
-            if thread < TILE:
-                for i in range(1, QUARTERS):
-                    total += partial[thread + i * TILE]
-                shared_delta[thread] = total
-                if part == 0 and thread < left:
-                    put(delta, from_rows + first + thread, total)
-            cuda.syncthreads()
+            rows_at = (from_rows + first, left, dv)
+            total = sum_up(dout, out, rows_at, partial, shared_delta, thread)
+            if part == 0 and thread < min(left, TILE):
+                put(delta, from_rows + first + thread, total)
             own_delta = read_four(shared_delta, thread // SIDE * EACH)
             own_lse = logs_of(row, (lse, from_rows, rows))
             lows, highs = bounds(row, (here, limits))
             masks = rows_of_mask(row, (head, sizes, steps))
+            biases = rows_of_bias(row, (head, sizes, bias_steps))
             low, high = reached(first, rows, here, limits)
             acc, key = start, int32(low // TILE * TILE)
             while key <= high:
@@ -148,9 +188,8 @@ def query_gradient(form: AttentionForm) -> Callable[..., None]:
                 s = product(q, k, ((from_rows + first) * d, key_at * d, left, k_left), d, stage, thread)
                 g = product(dout, v, ((from_rows + first) * dv, key_at * dv, left, k_left), dv, stage, thread)
                 s = cap(s, scales)
-                p = weights_of(
-                    s, own_lse, lows, highs, masks, (int32(key + thread % SIDE * EACH), mask, steps)
-                )
+                env = (int32(key + thread % SIDE * EACH), mask, steps, bias, bias_steps)
+                p = weights_of(s, own_lse, lows, highs, masks, biases, env)
                 store(weights, thread, slopes(p, s, g, own_delta, scales[1]))
                 acc = sums(acc, weights, k, (key_at * d + column, k_left, d - column), d, stage, thread)
                 key += TILE
@@ -172,12 +211,34 @@ def key_gradients(form: AttentionForm) -> Callable[..., None]:
     product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
     store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
     bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
-    weights_of, slopes = weigh(form.masked, OWN_COLUMNS, OWN_ROWS), differentiate(form.capped, OWN_COLUMNS)
+    weights_of, slopes = (
+        weigh(form.masked, form.bias, OWN_COLUMNS, OWN_ROWS),
+        differentiate(form.capped, OWN_COLUMNS),
+    )
     logs_of, deltas_of, of_head = log_sums(), deltas(), sizes_here(form.ragged)
+    rows_of_bias = mask_rows(form.bias is not None)
     count = EACH * columns // SIDE
     start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
 
-    def kernel(dout, q, k, v, lse, mask, lengths, delta, dk, dv_, sizes, grid, limits, scales, steps):
+    def kernel(
+        dout,
+        q,
+        k,
+        v,
+        lse,
+        mask,
+        lengths,
+        bias,
+        delta,
+        dk,
+        dv_,
+        sizes,
+        grid,
+        limits,
+        scales,
+        steps,
+        bias_steps,
+    ):
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         thread = int32(cuda.threadIdx.x)
@@ -205,8 +266,11 @@ def key_gradients(form: AttentionForm) -> Callable[..., None]:
                     own_delta = deltas_of(row, (delta, from_rows, rows))
                     lows, highs = bounds(row, (here, limits))
                     masks = rows_of_mask(row, (head, sizes, steps))
+                    biases = rows_of_bias(row, (head, sizes, bias_steps))
                     mine = int32(key + thread // SIDE * EACH)
-                    p = weights_of(s, own_lse, lows, highs, masks, (mine, mask, steps))
+                    p = weights_of(
+                        s, own_lse, lows, highs, masks, biases, (mine, mask, steps, bias, bias_steps)
+                    )
                     store(weights, thread, p)
                     acc_v = sums(
                         acc_v, weights, dout, (row_at * dv + column, left, dv - column), dv, stage, thread

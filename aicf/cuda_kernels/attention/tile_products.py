@@ -47,6 +47,7 @@ class AttentionForm:
     columns  of the accumulators of a block: 64 or 128; wider results are several blocks'
     width    neighbours in a load or a store: 4 where every row is a multiple of them
     capped, masked, ragged   whether there is a softcap, a mask, and lengths
+    bias     its type, if there is one
     """
 
     dtype: DType
@@ -55,9 +56,11 @@ class AttentionForm:
     capped: bool
     masked: bool
     ragged: bool
+    bias: DType | None = None
 
     def __str__(self) -> str:
         more = "_capped" * self.capped + "_masked" * self.masked + "_ragged" * self.ragged
+        more += "" if self.bias is None else f"_bias_{self.bias}"
         return f"_{self.dtype}_{self.columns}_by{self.width}{more}"
 
 
@@ -235,8 +238,10 @@ def _mask_row(row, env):
     group = row // sizes[0]
     if group >= sizes[3]:
         return np.int64(0)  # a row that is none
-    of_head = (head % sizes[2] * sizes[3] + group) * steps[1]
-    return np.int64(head // sizes[2] * steps[0] + of_head + _query_of(row, sizes) * steps[2])
+    batch = head // sizes[2]
+    of_batch = batch // steps[1] // steps[0] * steps[2] + batch // steps[1] % steps[0] * steps[3]
+    of_head = (head % sizes[2] * sizes[3] + group) * steps[5]
+    return np.int64(of_batch + batch % steps[1] * steps[4] + of_head + _query_of(row, sizes) * steps[6])
 
 
 _query_of = device(_query)
@@ -268,7 +273,10 @@ def reach() -> Any:
 
 
 def mask_rows(masked: bool) -> Any:
-    """`of(row, (head, sizes, steps))`: where the mask's elements of four rows begin; steps along batch, heads, queries, keys."""
+    """`of(row, (head, sizes, steps))`: where the elements of four rows of a mask, or of a bias, begin.
+
+    steps   the extents of the batch's last two axes of three; steps along these three, query heads, queries and keys
+    """
     if not masked:
         return device(lambda row, env: (row, row, row, row))
     return of_four(_mask_row)
@@ -283,9 +291,17 @@ def visible(masked: bool) -> Any:
     def seen(key, low, high, mask_row, env):
         if key < low or key > high:
             return False
-        return get(env[0][0], mask_row + key * env[1][3]) != 0
+        return get(env[0][0], mask_row + key * env[1][7]) != 0
 
     return device(seen)
+
+
+def plus_bias(dtype: DType | None) -> Any:
+    """`plus(score, bias_row, key, (bias, steps))`."""
+    if dtype is None:
+        return device(lambda score, bias_row, key, env: score)
+    get = getter(dtype)
+    return device(lambda score, bias_row, key, env: score + get(env[0][0], bias_row + key * env[1][7]))
 
 
 def cap_scores(capped: bool) -> Any:
