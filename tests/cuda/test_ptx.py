@@ -37,6 +37,9 @@ INSTRUCTIONS: Instructions = {
     "mbarrier.try_wait.parity.shared::cta.b64": (ptx.wait_phase(), lambda f: lambda a, m, x: f(a, uint32(1))),
     "bar.sync 3, 128": (ptx.sync_threads(3, 128), lambda f: lambda a, m, x: f()),
     "bar.arrive 4, 256": (ptx.arrive_threads(4, 256), lambda f: lambda a, m, x: f()),
+    "bar.sync %r": (ptx.sync_at(128), lambda f: lambda a, m, x: f(a)),
+    "bar.arrive %r": (ptx.arrive_at(256), lambda f: lambda a, m, x: f(a)),
+    "mov.u32": (ptx.read_thread(), lambda f: lambda a, m, x: int32(f())),
     "%cluster_ctarank": (ptx.cluster_rank(), lambda f: lambda a, m, x: int32(f())),
     "barrier.cluster.arrive.release.aligned": (ptx.cluster_arrive(), lambda f: lambda a, m, x: f()),
     "barrier.cluster.wait.acquire.aligned": (ptx.cluster_wait(), lambda f: lambda a, m, x: f()),
@@ -60,6 +63,8 @@ INSTRUCTIONS: Instructions = {
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes": (
         ptx.load_bytes(), lambda f: lambda a, m, x: f(a, m, uint32(64), a)),
     "cp.async.bulk.global.shared::cta.bulk_group": (ptx.store_bytes(), lambda f: lambda a, m, x: f(m, a, uint32(64))),
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32": (
+        ptx.add_bytes(), lambda f: lambda a, m, x: f(m, a, uint32(64))),
     "cp.async.bulk.commit_group": (ptx.commit_stores(), lambda f: lambda a, m, x: f()),
     "cp.async.bulk.wait_group.read 1": (ptx.wait_stores_read(1), lambda f: lambda a, m, x: f()),
     "cp.async.bulk.wait_group 0": (ptx.wait_stores(), lambda f: lambda a, m, x: f()),
@@ -82,6 +87,7 @@ VALUES = {
     "mov.b32",
     "mapa.shared::cluster.u32",
     "%cluster_ctarank",
+    "mov.u32",
     "cvt.rn.f16x2.f32",
     "cvt.rn.bf16x2.f32",
 }

@@ -52,6 +52,8 @@ AMPERE: Instructions = {
     "ld.acquire.gpu.global.s64": (ptx.load_acquire(i64), lambda f: lambda a, m, x: int32(f(m))),
     "ld.shared.v4.f32": (ptx.load_shared(), lambda f: lambda a, m, x: int32(f(a)[3])),
     "st.shared.v4.f32": (ptx.store_shared(), lambda f: lambda a, m, x: f(a, x, x, x, x)),
+    "ld.shared.u32": (ptx.load_shared_word(), lambda f: lambda a, m, x: int32(f(a))),
+    "st.shared.u32": (ptx.store_shared_word(), lambda f: lambda a, m, x: f(a, a)),
     "st.release.gpu.global.s32": (ptx.store_release(), lambda f: lambda a, m, x: f(m, x)),
     "st.release.gpu.global.s64": (ptx.store_release(i64), lambda f: lambda a, m, x: f(m, x)),
     "fence.acq_rel.gpu": (ptx.fence_memory("gpu"), lambda f: lambda a, m, x: f()),

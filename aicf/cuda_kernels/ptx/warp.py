@@ -29,7 +29,8 @@ def elect() -> Any:
 
 @deferred
 def read_thread() -> Any:
-    """`thread()`: this thread's number in its block, read here: nothing that is made of it is kept in registers from before. `%tid.x`."""
+    """`thread()`: this thread's number in its block, read here: nothing that is made of it is kept in registers from before.
+    `mov.u32`, sm_70."""
     return instruction("mov.u32 $0, %tid.x;", result=types.uint32)
 
 
