@@ -1,5 +1,7 @@
 """Generation by a KV cache: the same tokens as from the whole window; ragged prompts; which models it can't serve, and why."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -111,13 +113,12 @@ def test_what_outgrows_the_cache_is_refused_and_the_window_slides():
 def test_generators_are_made_once_and_explain_both_plans():
     program = speaker(Speaker(rope=100.0))
     aicf.generate(program, [[1, 2]], 2)
-    made = dict(program._generators)
+    ((shape, generator),) = program._generators.waiting
     aicf.generate(program, [[3]], 4)
-    assert program._generators == made and len(made) == 1
-    (generator,) = made.values()
+    assert program._generators.waiting == [(shape, generator)]
     for batch in (2, 3, 4, 5):  # each has caches of its own: the oldest goes
         aicf.generate(program, [[1]] * batch, 1)
-    assert [key[0] for key in program._generators] == [2, 3, 4, 5]
+    assert [key[0] for key, _ in program._generators.waiting] == [2, 3, 4, 5]
     text = str(generator.explain())
     assert "cache_write" in text and text.count("predicted") >= 2
     gemms = [str(plan.explain()).count("gemm_blas") for plan in (generator.prefill, generator.decode)]
@@ -223,6 +224,42 @@ def test_what_is_asked_of_the_draw_changes_no_plan_and_reaches_the_device():
             program, [[3, 4, 5]], WORDS - 3, temperature=0, repetition_penalty=1e30, cache=cache
         )
         assert sorted(said[0].tolist()) == list(range(WORDS)) or (said[0] >= 0).all()
+
+
+def at_once(*calls):
+    """What each gives, called three times in a thread of its own."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        tasks = [pool.submit(lambda call=call: [call() for _ in range(3)]) for call in calls]
+        return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_calls_at_once_and_from_a_stream_have_sequences_of_their_own(cache):
+    program = speaker(Speaker(rope=100.0))
+
+    def said(n, **how):
+        rows = aicf.generate(program, [[n], [n + 1]], 8, temperature=4 * (n % 2), seed=n, cache=cache, **how)
+        return [row.tolist() for row in rows]
+
+    want = [said(n) for n in range(4)]
+    assert at_once(*(lambda n=n: said(n) for n in range(4))) == [[rows] * 3 for rows in want]
+    inner = []
+    assert said(0, stream=lambda n, token: inner.append(said(1))) == want[0]
+    assert inner == [want[1]] * 16
+
+
+def test_a_generator_writes_for_one_call_at_a_time():
+    generator = aicf.Generator(speaker(Speaker(rope=100.0)), 2)
+
+    def said(n, **how):
+        return [row.tolist() for row in generator([[n], [n + 1]], 8, temperature=0, **how)]
+
+    want = [said(n) for n in range(3)]
+    assert at_once(*(lambda n=n: said(n) for n in range(3))) == [[rows] * 3 for rows in want]
+    with pytest.raises(AicfError, match="called while it writes") as error:
+        said(0, stream=lambda n, token: said(1))
+    assert "one call at a time" in str(error.value) and "a second aicf.Generator" in str(error.value)
+    assert said(1) == want[1]
 
 
 @pytest.mark.gpu

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..device.reading import remember
 from ..errors import CacheError
 from .decoding import Window
 from .generator import Generator, padded, write
@@ -55,6 +55,8 @@ def generate(
               one shape, (len(prompts), length), and rows are filled up. None keeps them wherever True would not be refused
     stream    called with (which prompt, token) for each new token
 
+    Several threads may call it at once, and `stream` may: calls beside each other have caches of their own.
+
     FeedError for prompts that are none, AicfError for a program or numbers that don't fit, before anything runs, or for a model that gives
     other logits.
     """
@@ -64,9 +66,9 @@ def generate(
     if not request.rows or not request.count:
         return write(request, lambda rows: np.zeros(0), stream)
     if cache or (cache is None and _fit(request, length)):
-        generator = _generator(program, len(request.rows), length, cache)
-        if generator is not None:
-            return generator.write(request, how, stream)
+        with _generator(program, len(request.rows), length, cache) as generator:
+            if generator is not None:
+                return generator.write(request, how, stream)
     return _by_windows(program, request, how, length, stream)
 
 
@@ -74,17 +76,37 @@ def _fit(request: Request, length: int) -> bool:
     return all(len(row) + request.count <= length + 1 for row in request.rows)
 
 
-def _kept(program: Any, what: str, key: tuple[int, int], make: Callable[[], Any]) -> Any:
-    """What was made for this shape, or is made now; the least recently used goes first."""
-    known: OrderedDict[tuple[int, int], Any] = program.__dict__.setdefault(what, OrderedDict())
-    if key not in known:
-        remember(known, key, make(), KEPT)
-    known.move_to_end(key)
-    return known[key]
+class Lent:
+    """What was made for a shape, to one call at a time: it keeps where sequences stand, so a call beside it has another.
+
+    Up to KEPT wait for the next call; the least recently used goes first.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.waiting = Lock(), list[tuple[tuple[int, int], Any]]()
+
+    @contextmanager
+    def lend(self, key: tuple[int, int], make: Callable[[], Any]) -> Iterator[Any]:
+        with self.lock:
+            found = [n for n, (of, _) in enumerate(self.waiting) if of == key]
+            entry = self.waiting.pop(found[-1]) if found else None
+        if entry is None:
+            entry = key, make()
+        try:
+            yield entry[1]
+        finally:
+            with self.lock:
+                self.waiting = [*self.waiting, entry][-KEPT:]
 
 
-def _generator(program: Any, batch: int, length: int, cache: bool | None) -> Generator | None:
-    """The program's own for this shape; None where the model has none, and nobody insists."""
+def _lent(program: Any, what: str) -> Lent:
+    made: Lent = program.__dict__.setdefault(what, Lent())
+    return made
+
+
+@contextmanager
+def _generator(program: Any, batch: int, length: int, cache: bool | None) -> Iterator[Generator | None]:
+    """One of the program's for this shape; None where the model has none, and nobody insists."""
 
     def make() -> Generator | None:
         try:
@@ -94,8 +116,8 @@ def _generator(program: Any, batch: int, length: int, cache: bool | None) -> Gen
                 raise
             return None
 
-    found: Generator | None = _kept(program, "_generators", (batch, length), make)
-    return Generator(program, batch, length) if found is None and cache else found
+    with _lent(program, "_generators").lend((batch, length), make) as found:
+        yield Generator(program, batch, length) if found is None and cache else found
 
 
 def _by_windows(
@@ -107,9 +129,6 @@ def _by_windows(
     def make() -> Any:
         model = Window(program.recipe.model, batch, length, padded(max(map(len, request.rows))))
         return program.in_mode("infer", model, program.variables.of_session())
-
-    window = _kept(program, "_windows", (batch, length), make)
-    window.set(**how.numbers)
 
     def next_tokens(rows: Sequence[Sequence[int]]) -> np.ndarray:
         tokens = np.zeros((batch, length), np.int32)
@@ -128,4 +147,6 @@ def _by_windows(
         drawn: np.ndarray = window(feed)["output"].numpy()
         return drawn
 
-    return write(request, next_tokens, stream)
+    with _lent(program, "_windows").lend((batch, length), make) as window:
+        window.set(**how.numbers)
+        return write(request, next_tokens, stream)

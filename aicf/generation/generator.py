@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ class Generator:
 
     A model can be served if what it computes of a token depends on tokens before it through `nn.MultiHeadAttention` alone, causal and
     without a mask, and on places through it and `ctx.positions` alone; else CacheError says what stands against it.
+
+    It writes for one call at a time: another thread's waits, and AicfError refuses one from the `stream` of its own.
     """
 
     def __init__(self, program: Any, batch: int, length: int | None = None) -> None:
@@ -38,6 +42,7 @@ class Generator:
         if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1:
             raise AicfError(f"batch can't be {batch!r}", expected="how many prompts, an integer of 1 or more")
         self.batch, model = int(batch), program.recipe.model
+        self._lock, self._writer = Lock(), 0
         words, session = words_of(model, self.length), program.variables.of_session()
         self.decode = program.in_mode("infer", Decode(model, self.batch, self.length), session)
         self._make_prefill = lambda: program.in_mode(
@@ -72,7 +77,22 @@ class Generator:
             tokens: np.ndarray = self.decode({})["output"].numpy()
             return tokens
 
-        return write(request, next_tokens, stream)
+        with self._alone():
+            return write(request, next_tokens, stream)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._writer == get_ident():
+            raise AicfError(
+                "a Generator is called while it writes", expected="one call at a time", got="a call from its own stream callback",
+                hint="make a second aicf.Generator(program, batch) for what the callback writes",
+            )  # fmt: skip
+        with self._lock:
+            self._writer = get_ident()
+            try:
+                yield
+            finally:
+                self._writer = 0
 
     def _check(self, request: Request) -> None:
         if len(request.rows) > self.batch:
