@@ -40,6 +40,8 @@ def test_a_stop_ends_its_sequence_and_no_other():
     said = aicf.generate(program, [[0], [1]], 6, temperature=0, stop=6)
     assert said[0].tolist() == [0, 3, 6] and said[1].tolist() == [1, 0, 3, 6]
     assert aicf.generate(program, [[0]], 6, temperature=0, stop=(4, 2))[0].tolist() == [0, 3, 6, 4]
+    for stop in (np.array(6), np.int8(6), np.array([6, 2]), [np.array(6)], {6}):
+        assert aicf.generate(program, [[0]], 6, temperature=0, stop=stop)[0].tolist() == [0, 3, 6]
 
 
 def test_a_sequence_is_the_same_whatever_is_beside_it():
@@ -93,12 +95,33 @@ def test_a_causal_model_sees_what_stands_before_and_nothing_behind():
         ({"prompts": [[99]]}, "index 99"),
         ({"prompts": [[2**40]]}, "prompt 0 has a token that is no id"),
         ({"prompts": [[-1]]}, "prompt 0 has a token that is no id"),
+        ({"prompts": [[[1], [2, 3]]]}, "prompt 0 is no sequence of tokens"),
         ({"seed": -1}, "seed can't be -1"),
+        ({"stop": [2.7]}, r"stop can't be \[2\.7\]"),
+        ({"stop": 2.7}, r"stop can't be 2\.7"),
+        ({"stop": "a"}, "stop can't be 'a'"),
+        ({"stop": [3, True]}, r"stop can't be \[3, True\]"),
+        ({"stop": np.array([[3]])}, "stop can't be array"),
+        ({"repetition_penalty": 1e-46}, "repetition_penalty can't be 1e-46"),
+        ({"repetition_penalty": 1e39}, "repetition_penalty can't be 1e"),
+        ({"top_p": 1e-46}, "top_p can't be 1e-46"),
+        ({"temperature": 1e39}, "temperature can't be 1e"),
+        ({"temperature": 10**400}, "temperature can't be 1000"),
     ],
 )
 def test_what_can_t_be(how, what):
     with pytest.raises(AicfError, match=what):
         aicf.generate(**{"program": chain(np.eye(WORDS)), "prompts": [[1]], "count": 3, **how})
+
+
+def test_ids_are_of_i32_whatever_a_model_is_fed():
+    model = nn.Model({"x": aicf.TensorSpec(("batch", "length"), aicf.i64)}, batch=1, length=5)
+    program = aicf.compile(model.add(nn.Embedding(WORDS, WORDS)), device="cpu")
+    for token in (2**31, 2**40, 2**63):
+        with pytest.raises(FeedError, match="prompt 1 has a token that is no id") as error:
+            aicf.generate(program, [[1], [token]], 2)
+        assert f"0 to {2**31 - 1}" in str(error.value)
+    assert aicf.generate(program, [np.array([1, 2], np.uint64)], 2)[0].dtype == np.int64
 
 
 class Mean(nn.Layer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,10 @@ class Request:
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise AicfError(f"count can't be {count!r}", expected="how many tokens, an integer of 0 or more")
         rows = [_prompt(n, prompt, dtype) for n, prompt in enumerate(prompts)]
-        ends = {stop} if isinstance(stop, int | np.integer) else set(() if stop is None else stop)
+        ends = _ends(stop)
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise AicfError(f"seed can't be {seed!r}", expected="an integer of 0 or more")
-        return cls(rows, int(count), frozenset(map(int, ends)), int(seed), dtype)
+        return cls(rows, int(count), ends, int(seed), dtype)
 
 
 def window_of(program: Any, length: int | None) -> tuple[str, int, np.dtype]:
@@ -75,17 +75,36 @@ def window_of(program: Any, length: int | None) -> tuple[str, int, np.dtype]:
     return name, int(length), spec.dtype.numpy
 
 
+def _ends(stop: Any) -> frozenset[int]:
+    if stop is None:
+        return frozenset()
+    one = not isinstance(stop, Iterable) or isinstance(stop, str) or getattr(stop, "ndim", 1) == 0
+    ends = [stop] if one else list(stop)
+    for n, end in enumerate(ends):
+        if isinstance(end, np.ndarray) and end.ndim == 0:
+            end = ends[n] = end[()]
+        if isinstance(end, bool) or not isinstance(end, int | np.integer):
+            raise AicfError(
+                f"stop can't be {stop!r}", expected="a token, an integer, or several", got=f"{end!r}"
+            )
+    return frozenset(map(int, ends))
+
+
 def _prompt(n: int, prompt: Any, dtype: np.dtype) -> list[int]:
-    tokens = np.asarray(prompt)
+    try:
+        tokens = np.asarray(prompt)
+    except ValueError:  # rows of several lengths
+        tokens = np.empty(len(prompt), object)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise FeedError(
             f"prompt {n} is no sequence of tokens", expected="a list or an array of integers, at least one",
             got=f"{tokens.dtype}{list(tokens.shape)}", hint="encode text first; a model begins from a token, such as its end-of-text",
         )  # fmt: skip
-    if tokens.min() < 0 or tokens.max() > np.iinfo(dtype).max:
+    most = min(np.iinfo(dtype).max, np.iinfo(np.int32).max)  # the plans read them as i32
+    if tokens.min() < 0 or tokens.max() > most:
         raise FeedError(
             f"prompt {n} has a token that is no id",
-            expected=f"0 to {np.iinfo(dtype).max}",
+            expected=f"0 to {most}",
             got=f"{tokens.min()} to {tokens.max()}",
         )
     return tokens.tolist()

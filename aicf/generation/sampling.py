@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,17 +38,14 @@ class Sampling:
                 continue
             open_below = name != "temperature"
             number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            if (
-                not number
-                or not (least < value if open_below else least <= value)
-                or not value <= most
-                or value == np.inf
-            ):
+            held = _f32(value) if number else np.nan
+            if not number or not least <= value <= most or held == np.inf or (open_below and not held > 0):
                 raise AicfError(
                     f"{name} can't be {value!r}",
                     expected="a number of 0 or more"
                     if not open_below
                     else f"a number over 0{', at most 1' if most == 1 else ''}",
+                    hint=f"in f32 it is {held}" if number and held != value else None,
                 )
         k = self.top_k
         if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1):
@@ -60,7 +58,16 @@ class Sampling:
             "temperature": self.temperature, "top_k": min(self.top_k or 0, MOST_WORDS),
             "top_p": 1.0 if self.top_p is None else self.top_p, "repetition_penalty": self.repetition_penalty,
         }  # fmt: skip
-        return {name: float(np.float32(value)) for name, value in numbers.items()}
+        return {name: _f32(value) for name, value in numbers.items()}
+
+
+def _f32(value: Any) -> float:
+    """What a plan is given of a number; inf of one that is too great, 0 of one that is too small."""
+    try:
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.float32(value))
+    except OverflowError:  # an integer beyond f64
+        return np.inf
 
 
 def seeds_of(seed: int, count: int) -> np.ndarray:
