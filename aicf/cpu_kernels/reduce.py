@@ -114,7 +114,8 @@ def summed_columns(map: Map, reduction: ColumnSums, region: RegionSpec) -> Calla
 
         def run(product):
             reduce(product)
-            out[...] = sums.reshape(out.shape)
+            with np.errstate(over="ignore"):  # Inf is a value here, not a warning
+                out[...] = sums.reshape(out.shape)
 
         return run
 

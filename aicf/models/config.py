@@ -10,6 +10,7 @@ from ..nn import checks
 
 _Config = TypeVar("_Config")
 _NEEDED: Any = object()
+MOST = 2**31 - 1  # of a whole number: sizes are counted in i32
 
 
 def preset(presets: Mapping[str, _Config], name: str) -> _Config:
@@ -34,7 +35,7 @@ class Fields:
 
     def whole(self, field: str, default: Any = _NEEDED) -> Any:
         value = self.get(field, default)
-        return value if value is None else checks.whole(f"{self.name}: {field}", value, 1)
+        return value if value is None else checks.whole(f"{self.name}: {field}", value, 1, MOST)
 
     def number(self, field: str, default: Any = _NEEDED) -> float:
         return checks.positive(f"{self.name}: {field}", self.get(field, default))

@@ -31,7 +31,8 @@ class Checkpoint(Mapping[str, np.ndarray]):
     """
 
     def __init__(self, path: Path, prefix: str) -> None:
-        self.path, self.prefix = path.resolve(), prefix
+        # not resolved: a cache of downloads links its files, and what is named beside them is beside the links
+        self.path, self.prefix = Path(os.path.abspath(path)), prefix
 
     @cached_property
     def _files(self) -> dict[str, tuple[Mapped, str]]:
@@ -107,7 +108,7 @@ def _indexed(path: Path) -> dict[str, tuple[Mapped, str]]:
     named = _object(path).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
         raise StateError(f"{path} has no weight_map", expected='{"weight_map": {tensor: file}}')
-    if away := sorted({file for file in named.values() if Path(file).name != file or file in ("", "..")}):
+    if away := sorted({file for file in named.values() if not _beside(file)}):
         raise StateError(f"{path} names a file elsewhere", expected="files beside it", got=repr(away[0]))
     files = {file: Mapped(path.parent / file) for file in sorted(set(named.values()))}
     if lacking := sorted(name for name, file in named.items() if name not in files[file]):
@@ -116,6 +117,15 @@ def _indexed(path: Path) -> dict[str, tuple[Mapped, str]]:
             hint="files of two downloads may be mixed: fetch it again",
         )  # fmt: skip
     return {name: (files[file], name) for name, file in named.items()}
+
+
+def _beside(file: str) -> bool:
+    """Whether it is the name of a file in the same folder."""
+    try:
+        os.fsencode(file)
+    except UnicodeEncodeError:
+        return False
+    return Path(file).name == file and file not in ("", "..") and "\0" not in file
 
 
 @dataclass(frozen=True)

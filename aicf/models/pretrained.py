@@ -97,10 +97,11 @@ def save_pretrained(program: Program, folder: str | Path, *, most: int = 5 * 10*
 
     names = layer.published()
     groups = [Group(partial(tensors, ours), weights[ours].spec.nbytes) for ours in names]
+    # "dtype", as newer folders call it, would be that of the folder that was read
+    said = {field: value for field, value in layer.config.to_json().items() if field != "dtype"}
+    largest = max((weights[ours].spec for ours in names), key=lambda spec: spec.nbytes)
     with weights.lock:
-        write(
-            Path(folder), layer.config.to_json() | {"torch_dtype": IN_TORCH[layer.embed.dtype]}, groups, most
-        )
+        write(Path(folder), said | {"torch_dtype": IN_TORCH[largest.dtype]}, groups, most)
 
 
 def _config(said: Mapping[str, Any]) -> GPT2Config | LlamaConfig:

@@ -26,7 +26,7 @@ class Muon(Optimizer):
     ordinary GEMM kernels. It is for the matrices of hidden layers. Biases, norms, embeddings, and whatever is no matrix step by AdamW, with
     `adam_lr` and `betas`; so does what `adam_for` names. A head that is not tied to an embedding should be among it.
 
-    adam_lr   a schedule as lr makes it one of adam_lr, too
+    adam_lr   where lr is a schedule, times what that makes of lr by now
     adam_for  patterns of parameters' names, such as "head.*", or functions of a parameter
     groups    ParamGroups, whose lr_scale and weight_decay hold for parameters of either kind
     """
@@ -72,10 +72,13 @@ class Muon(Optimizer):
         others = (e(param) if callable(e) else fnmatchcase(param.name, e) for e in self.adam_for)
         return param.rank == 2 and param.use not in ("bias", "norm", "embedding") and not any(others)
 
-    def rates(self, ctx: Any, step: Value) -> dict[str, Value]:
+    def rates(self, ctx: Any, step: Value, lr: Value, base: Value) -> dict[str, Value]:
         rates = declared(ctx, adam_lr=self.adam_lr)
         if isinstance(self.lr, Schedule):
-            rates["adam_lr"] = self.lr.emit(ctx, step, rates["adam_lr"])
+            start = rates["adam_lr"]
+            # a schedule of adam_lr itself would end at a floor that is meant for lr; but there are no parts of 0
+            alone = self.lr.emit(ctx, step, start)
+            rates["adam_lr"] = ctx.select(base > 0.0, start * (lr / base), alone)
         return rates
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:

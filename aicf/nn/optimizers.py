@@ -55,7 +55,7 @@ class Optimizer:
             step = ctx.state(f"{self.family}.step", (), 0, i32, checks.whole)
             base = _meta(ctx, "lr", self.lr.base if isinstance(self.lr, Schedule) else self.lr)
             lr = self.lr.emit(ctx, step, base) if isinstance(self.lr, Schedule) else base
-            rates = self.rates(ctx, step)
+            rates = self.rates(ctx, step, lr, base)
             now = ctx.increment(step)
             ctx.update(step, now)
             meta = {**self.meta(ctx, now), **rates}
@@ -75,8 +75,8 @@ class Optimizer:
         scale = ctx.clip_scale(_joint_squares(ctx, grads), _meta(ctx, "clip_norm", self.clip_norm))
         return [_beside_the_step(ctx, grad, scale) for grad in grads]
 
-    def rates(self, ctx: Any, step: Value) -> dict[str, Value]:
-        """Learning rates beside `lr`, behind `step` steps; a group's lr_scale multiplies them, too."""
+    def rates(self, ctx: Any, step: Value, lr: Value, base: Value) -> dict[str, Value]:
+        """Learning rates beside lr, which is made of base, behind `step` steps; a group's lr_scale multiplies them, too."""
         return {}
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:

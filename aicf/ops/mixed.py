@@ -42,6 +42,8 @@ all_finite.samples((0,))
 
 # --- the scale of the loss ----------------------------------------------------------------------------------
 
+LEAST_SCALE = 2.0**-126  # f32's least normal number: 1 over it is finite, and it is not flushed to zero
+
 
 @elementwise(
     "loss_scale_step",
@@ -62,7 +64,7 @@ def loss_scale_step(
 ):
     """The next scale of the loss, the steps since it last changed, and those that were not taken: torch.amp.GradScaler's rule.
 
-    Not finite: scale * backoff, and 0 good steps. Else one more; at `interval` of them scale * growth, if that is finite, and 0 again.
+    Not finite: scale * backoff, 2^-126 at least, and 0 good steps. Else one more; at `interval` of them scale * growth, if that is finite, and 0 again.
     These are written in place, if valid. inverse is 1 / scale: what the gradients of this step, which come scaled, are multiplied by.
 
     C3  interval is at least 1
@@ -70,7 +72,9 @@ def loss_scale_step(
     grown = scale * growth
     due = good + 1 >= interval
     larger = grown if due and grown - grown == 0.0 else scale
-    scale2 = larger if finite else scale * backoff
+    lowered = scale * backoff
+    smaller = lowered if lowered > LEAST_SCALE else LEAST_SCALE
+    scale2 = larger if finite else smaller
     good2 = good + 1 if finite and not due else 0
     skipped2 = skipped if finite else skipped + 1
     return (scale2 if valid else scale, good2 if valid else good, skipped2 if valid else skipped, 1.0 / scale)
@@ -85,8 +89,9 @@ def _(scale, good, skipped, finite, valid, growth, backoff, interval):
 def _(scale, good, skipped, finite, valid, growth, backoff, interval):
     grown, due = scale * scale.dtype.type(growth), good + 1 >= interval
     larger = np.where(due & np.isfinite(grown), grown, scale)
+    smaller = np.maximum(scale * scale.dtype.type(backoff), scale.dtype.type(LEAST_SCALE))
     made = (
-        np.where(finite, larger, scale * scale.dtype.type(backoff)),
+        np.where(finite, larger, smaller),
         np.where(finite & ~due, good + 1, 0).astype(good.dtype),
         np.where(finite, skipped, skipped + 1).astype(skipped.dtype),
     )

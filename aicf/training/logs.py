@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,13 @@ def log_to(target: str | Path | Log, resumed: int, watched: Sequence[str] = ()) 
 
 def _line(path: Path, row: Row, columns: Sequence[str]) -> str:
     if path.suffix == ".jsonl":
-        return json.dumps({name: row.get(name) for name in columns}) + "\n"
+        return json.dumps({name: _in_json(row.get(name)) for name in columns}, allow_nan=False) + "\n"
     return _csv([row.get(name) for name in columns])
+
+
+def _in_json(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _csv(cells: Sequence[Any]) -> str:

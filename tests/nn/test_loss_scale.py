@@ -164,6 +164,33 @@ def test_a_scale_that_is_too_large_comes_down_by_itself(device):
 
 
 @pytest.mark.spec("D15")
+@on_each_device
+def test_the_scale_has_a_lower_bound(device):
+    """However many steps are skipped, the next good one is taken with numbers."""
+    program = compiled(linear(), device, aicf.LossScale(init=2.0**-100, backoff=2.0**-10))
+    for n in range(5):
+        program(feed(overflow=True))
+        assert program.get("loss_scale") == 2.0 ** -min(126, 100 + 10 * (n + 1))
+    compiled(linear(), device, aicf.LossScale()).load_state_dict(program.state_dict())
+    program(feed())
+    assert seen(program)[2:] == [5, 1] and np.isfinite(program.get("0.weight")).all()
+    assert np.isfinite(program.get("0.bias")).all()
+
+
+@pytest.mark.spec("D15")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("gradients", ["f32", "f16"])
+def test_an_overflow_is_no_warning(gradients):
+    """Inf is a value, in the sums of gradients of biases as elsewhere."""
+    model = nn.Model({"x": (8, 5)}).add(nn.Linear(5, 7)).add(nn.ReLU()).add(nn.Linear(7, 3))
+    policy = aicf.Policy("f16", gradients=gradients, loss_scale=aicf.LossScale(init=2.0**18))
+    how = {"loss": nn.MeanSquaredError(), "optimizer": nn.SGD(0.1), "policy": policy}
+    program = aicf.compile(model, "train", device="cpu", **how)
+    program({"x": np.ones((8, 5), np.float32), "y": np.full((8, 3), 9, np.float32)})
+    assert program.get("skipped_steps") == 1
+
+
+@pytest.mark.spec("D15")
 def test_gradients_that_f16_would_lose_arrive():
     """1e-8 is nothing in f16; 65536 times that is a number."""
     model = nn.Model({"x": (4, 3)}).add(nn.Linear(3, 3, bias=False))
@@ -200,7 +227,7 @@ def test_the_scale_is_saved_set_and_resumed_bit_for_bit(device):
     }
     program.set(loss_scale=4096.0)
     assert program.get("loss_scale") == 4096
-    for wrong in (0.0, -1.0, float("nan"), float("inf"), "much"):
+    for wrong in (0.0, -1.0, 2.0**-127, float("nan"), float("inf"), "much"):
         with pytest.raises(VerifyError, match="loss_scale"):
             program.set(loss_scale=wrong)
     with pytest.raises(StateError, match=r"optimizer\.loss_scale can't be loaded"):

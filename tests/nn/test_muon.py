@@ -116,6 +116,24 @@ def test_a_gradient_of_zeros_and_one_that_is_not_finite():
     assert np.isnan(program.get("0.weight")).all()
 
 
+@pytest.mark.spec("D15")
+@on_each_device
+def test_adam_s_rate_has_the_shape_of_the_schedule(device):
+    """AdamW's first steps of a bias are of its rate, whatever the gradient: from 0.01 down to a tenth, as lr is."""
+    rate = nn.schedules.Linear(0.5, total=4, floor=0.05)
+    model = nn.Model({"x": (6, 12)}).add(nn.Linear(12, 9))
+    program = compiled(model, nn.Muon(rate, adam_lr=0.01, betas=(0.0, 0.0), eps=0.0), device)
+    data = {"x": np.zeros((6, 12), np.float32), "y": np.full((6, 9), 99, np.float32)}
+    for n in range(6):
+        before = program.get("0.bias").astype(np.float64)
+        program(data)
+        want = 0.01 * (1 - 0.9 * min(n, 4) / 4)
+        np.testing.assert_allclose(program.get("0.bias") - before, want, rtol=1e-3)
+    program.set(lr=0.0)
+    program(data)
+    assert np.isfinite(program.get("0.bias")).all()
+
+
 @pytest.mark.spec("D15", "C13")
 @on_each_device
 @pytest.mark.parametrize("policy", ["bf16", "f16"])

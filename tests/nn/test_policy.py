@@ -176,7 +176,7 @@ def test_a_policy_says_what_can_t_be(wrong, told):
 
 
 @pytest.mark.parametrize("wrong", [
-    {"init": 0.0}, {"init": np.inf}, {"growth": 1.0}, {"backoff": 1.0}, {"backoff": -0.5}, {"interval": 0}, {"interval": 2.0},
+    {"init": 0.0}, {"init": 2.0**-127}, {"init": np.inf}, {"growth": 1.0}, {"backoff": 1.0}, {"backoff": -0.5}, {"interval": 0}, {"interval": 2.0},
 ])  # fmt: skip
 def test_a_loss_scale_says_what_can_t_be(wrong):
     (name,) = wrong

@@ -19,6 +19,7 @@ from aicf.device.spec import preset
 from aicf.errors import AicfError, FeedError, LabelError, StateError
 from aicf.graph.run.peak import counted_flops, peak_seconds
 from aicf.training import Batches, place_of
+from aicf.training.logs import log_to
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(120, 6)).astype(np.float32)
@@ -362,3 +363,16 @@ def test_hostile_metadata(tmp_path, told):
         place_of(tmp_path / "step-00000001.safetensors")
     with pytest.raises(StateError):
         program().fit(BATCHES, steps=2, checkpoints=tmp_path, resume=True)
+
+
+def test_numbers_that_json_has_none_of_are_null(tmp_path):
+    """A line with NaN in it is no JSON: readers other than Python's refuse the file."""
+    path = tmp_path / "a.jsonl"
+    write = log_to(path, 0, ("norm",))
+    write({"step": 1, "loss": float("nan"), "lr": np.float64("inf"), "norm": 0.5})
+
+    def refused(name):
+        raise AssertionError(name)
+
+    row = json.loads(path.read_text(), parse_constant=refused)
+    assert (row["step"], row["loss"], row["lr"], row["norm"]) == (1, None, None, 0.5)

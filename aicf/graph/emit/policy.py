@@ -8,19 +8,29 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ...errors import VerifyError
+from ...ops.mixed import LEAST_SCALE
 from ...types import DType, f32
 
 HALVES = DType.f16, DType.bf16
 Exempt = str | Callable[[str, Any], bool]
 
 
+def checked_scale(name: str, value: Any) -> float:
+    """What a scale of the loss may be set to, and a state dict may bring."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST_SCALE <= value <= 2.0**127:
+        raise VerifyError(
+            f"{name}={value!r}", expected="a number from 2**-126 to 2**127", hint="GradScaler starts at 2**16"
+        )
+    return float(value)
+
+
 @dataclass(frozen=True)
 class LossScale:
     """A scale of the loss that follows the gradients, by the rule of torch.amp.GradScaler.
 
-    init      the first scale
+    init      the first scale, 2**-126 or more
     growth    what it is multiplied by after `interval` steps without an overflow
-    backoff   what it is multiplied by after a step with one, which is not taken
+    backoff   what it is multiplied by after a step with one, which is not taken; the scale stays at 2**-126 or above
     interval  steps
     """
 
@@ -30,7 +40,8 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        for name, low, high in (("init", 0.0, 2.0**127), ("growth", 1.0, 2.0**63), ("backoff", 0.0, 1.0)):
+        checked_scale("LossScale: init", self.init)
+        for name, low, high in (("growth", 1.0, 2.0**63), ("backoff", 0.0, 1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value <= high:
                 raise VerifyError(
@@ -138,12 +149,3 @@ def policy_of(asked: Any) -> Policy:
         f"policy {asked!r} is unknown", expected=f"{', '.join(PRESETS)}, or an aicf.Policy",
         hint='parameters stay in f32, and policy says what the model computes in; aicf.Policy(compute="bf16", …) says it for each role',
     )  # fmt: skip
-
-
-def checked_scale(name: str, value: Any) -> float:
-    """What a scale of the loss may be set to, and a state dict may bring."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < 2.0**128:
-        raise VerifyError(
-            f"{name}={value!r}", expected="a finite number above 0", hint="GradScaler starts at 2**16"
-        )
-    return float(value)
