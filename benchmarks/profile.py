@@ -302,7 +302,7 @@ def _made(args: argparse.Namespace, bench: Bench) -> tuple[Program, dict[str, An
     from .suites.decode import DECODERS
 
     if args.program in DECODERS:
-        return _decoding(DECODERS[args.program], args.device, bench)
+        return _decoding(DECODERS[args.program], args, bench), {}
     from aicf import model_file
 
     asked = model_file.load(args.program, args.mode, policy=args.policy)
@@ -313,11 +313,15 @@ def _made(args: argparse.Namespace, bench: Bench) -> tuple[Program, dict[str, An
     return program, random_feed(program, bench.rng)
 
 
-def _decoding(model: Any, device: str, bench: Bench) -> tuple[Program, dict[str, Any]]:
-    """A token of one sequence in the middle of its cache, so that there is room for those that are run here."""
-    generator = aicf.Generator(aicf.compile(model.model(), device=device), 1, model.length)
-    generator._fill([bench.rng.integers(0, model.config.words, model.length // 2).tolist()])
-    return generator.decode, {"tokens": bench.rng.integers(0, model.config.words, 1).astype(np.int32)}
+def _decoding(model: Any, args: argparse.Namespace, bench: Bench) -> Program:
+    """A token of one sequence in the middle of its cache, or before it: each that is run here takes a place."""
+    room = 64 + 32 * (args.rounds + 1)  # for some 20 a round
+    if room >= model.length:
+        raise SystemExit(f"--rounds {args.rounds} outgrows a cache of {model.length} places")
+    generator = aicf.Generator(aicf.compile(model.model(), device=args.device), 1, model.length)
+    count = min(model.length // 2, model.length - room)
+    generator.start([bench.rng.integers(0, model.config.words, count)], temperature=0)
+    return generator.decode
 
 
 def main(argv: Sequence[str] | None = None) -> int:

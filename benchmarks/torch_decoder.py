@@ -93,3 +93,22 @@ def decoder(torch: Any, shape: Shape, weights: Mapping[str, Any]) -> Any:
             return F.linear(self.norm(x, "norm"), self.of("embed.weight"))
 
     return Decoder().eval()
+
+
+def greedy(torch: Any, model: Any) -> Any:
+    """A module without inputs: `token` (1, 1) to the likeliest next one (1,), which takes its place."""
+
+    class Greedy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.register_buffer(
+                "token", torch.zeros((1, 1), dtype=torch.int64, device=model.position.device)
+            )
+
+        def forward(self) -> Any:
+            drawn = self.model(self.token)[:, -1].argmax(-1)
+            self.token.copy_(drawn[:, None])
+            return drawn
+
+    return Greedy().eval()

@@ -221,6 +221,30 @@ def test_what_a_token_reads(model, weights, cache):
     assert kept == pytest.approx(cache, rel=2e-3)
 
 
+def test_a_token_is_checked_by_the_logits_behind_the_tokens_before_it():
+    model, prompt = decode.SMALL[0], np.arange(5)
+    logits = np.random.default_rng(3).normal(size=(decode.CHECKED, model.config.words))
+    best = logits.argmax(-1).tolist()
+
+    def check(chosen):
+        def reference(seen):
+            assert seen.tolist() == [*prompt, *chosen[:-1]]
+            return logits
+
+        tokens = iter(chosen)
+        decode._check(model, "a side", decode.Side(list, lambda: next(tokens), int), prompt, reference)
+
+    check(best)
+    logits[1, 7] = logits[1].max() * (1 - 1e-6)  # nearly as likely
+    check([best[0], 7, best[2]])
+    for wrong in (int(logits[2].argmin()), -1, model.config.words):
+        with pytest.raises(WrongResult, match="a side"):
+            check([*best[:2], wrong])
+    logits[0, 0] = np.nan
+    with pytest.raises(WrongResult, match="a side"):
+        check(best)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_heads_of_attention_are_checked_beside_a_reference(causal):
     rng, heads = np.random.default_rng(5), attention.Heads(2, 4, 6, 8, causal, shared=2, dtype=aicf.f32)

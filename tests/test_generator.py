@@ -81,6 +81,20 @@ def test_a_prompt_is_continued_as_it_is_alone():
     assert generator([], 5) == []
 
 
+def test_a_loop_of_ones_own_behind_start():
+    generator = aicf.Generator(speaker(Speaker(rope=100.0)), batch=2)
+    for how in ({"temperature": 0}, {"temperature": 2.0, "seed": 5}):
+        want = [row[-6:].tolist() for row in generator(PROMPTS[:2], 6, **how)]
+        for _ in range(2):  # from the beginning again
+            generator.start(PROMPTS[:2], **how)
+            made = [generator.decode({})["output"].numpy().copy() for _ in range(6)]
+            assert np.transpose(made).tolist() == want
+    with pytest.raises(CacheError, match="prompt 0 and what follows outgrow the cache"):
+        generator.start([[1] * 25])
+    with pytest.raises(CacheError, match="3 prompts are more"):
+        generator.start([[1]] * 3)
+
+
 def test_halves_and_weights_that_change():
     program = speaker(Speaker(rope=100.0), policy="bf16")
     generator = aicf.Generator(program, batch=1)

@@ -64,6 +64,21 @@ class Generator:
         how = Sampling(temperature, top_k, top_p, repetition_penalty)
         return self.write(Request.of(prompts, count, stop, seed, self.dtype), how, stream)
 
+    def start(
+        self, prompts: Sequence[Any], *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
+        repetition_penalty: float = 1.0, seed: int = 0,
+    ) -> None:  # fmt: skip
+        """Fill the caches with at most `batch` prompts, for a loop of your own: each `decode({})["output"]` is then their next tokens.
+
+        They are (batch,) of i32 on the device; a prompt of n tokens has `length` + 1 - n of them, which the loop is to count. Numbers and
+        errors are those of a call.
+        """
+        how = Sampling(temperature, top_k, top_p, repetition_penalty)
+        request = Request.of(prompts, 1, None, seed, self.dtype)
+        self._check(request)
+        with self._alone():
+            self._fill(request.rows, request.seed, how)
+
     def write(self, request: Request, how: Sampling, stream: Stream) -> list[np.ndarray]:
         self._check(request)
         fresh = True
@@ -71,8 +86,7 @@ class Generator:
         def next_tokens(rows: Sequence[Sequence[int]]) -> np.ndarray:
             nonlocal fresh
             if fresh:
-                self.decode.set(**how.numbers)
-                self._fill(rows, request.seed)
+                self._fill(rows, request.seed, how)
                 fresh = False
             tokens: np.ndarray = self.decode({})["output"].numpy()
             return tokens
@@ -108,8 +122,9 @@ class Generator:
                     hint="length=… makes a longer one, if the model takes it; generate(..., cache=False) lets the first tokens go",
                 )  # fmt: skip
 
-    def _fill(self, rows: Sequence[Sequence[int]], seed: int) -> None:
+    def _fill(self, rows: Sequence[Sequence[int]], seed: int, how: Sampling) -> None:
         """Keys and values of all tokens but each row's last, which `decode` reads."""
+        self.decode.set(**how.numbers)
         counts, last, seeds = (np.zeros(self.batch, dtype) for dtype in (np.int32, np.int32, np.int64))
         counts[: len(rows)], last[: len(rows)] = [len(row) - 1 for row in rows], [row[-1] for row in rows]
         seeds[: len(rows)] = seeds_of(seed, len(rows))
