@@ -60,6 +60,7 @@ class Value(Operators):
         ""  # of a state that is a param in another type: the param's name. No state dict carries it
     )
     check: Check | None = None  # what a meta-parameter may be set to, and a state dict may bring
+    shared: bool = False  # of a meta-parameter: the model's, not of one program alone
     session: bool = False  # a state of one generator, such as its KV cache, not of the model
     producer: Op | None = None
     users: list[Op] = field(default_factory=list)

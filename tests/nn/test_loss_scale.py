@@ -195,18 +195,88 @@ def test_gradients_that_f16_would_lose_arrive():
     """1e-8 is nothing in f16; 65536 times that is a number."""
     model = nn.Model({"x": (4, 3)}).add(nn.Linear(3, 3, bias=False))
     x, start = np.full((4, 3), 1e-3, np.float32), {}
-    for scale in (aicf.LossScale(), None):
-        grad = aicf.compile(
-            model,
-            "grad",
-            device="cpu",
-            policy=aicf.Policy("f16", loss_scale=scale),
-            loss=nn.MeanSquaredError(),
-        )
+    for scale in (2.0**16, 1.0):
+        grad = aicf.compile(model, "grad", device="cpu", policy="f16", loss=nn.MeanSquaredError())
+        assert grad.get("loss_scale") == 1
+        grad.set(loss_scale=scale)
         y = (x @ grad.get("0.weight").T + 1e-4).astype(np.float32)
         start[scale] = grad({"x": x, "y": y})["grad.0.weight"].numpy()
-    assert (start[aicf.LossScale()] != 0).all() and np.abs(start[aicf.LossScale()]).max() < 1e-6
-    assert not start[None].any() or np.abs(start[None] - start[aicf.LossScale()]).max() > 0
+    assert (start[2.0**16] != 0).all() and np.abs(start[2.0**16]).max() < 1e-6
+    assert not start[1.0].any() or np.abs(start[1.0] - start[2.0**16]).max() > 0
+
+
+@pytest.mark.spec("D15")
+@on_each_device
+def test_gradients_that_are_returned_start_at_a_scale_of_1(device):
+    """Errors of about 1e3: 65536 times that is infinite in f16, and there is no step to skip."""
+    model = linear()
+    how = {"device": device, "loss": nn.MeanSquaredError()}
+    train = compiled(model, device, aicf.LossScale())
+    grad, exact = (aicf.compile(model, "grad", policy=policy, **how) for policy in ("f16", "f32"))
+    data = feed()
+    data["y"] += 1e3
+    grad.load_state_dict(train.state_dict())  # whose scale follows what it does
+    for name in ("grad.0.weight", "grad.0.bias"):
+        want = exact(data)[name].numpy()
+        np.testing.assert_allclose(grad(data)[name].numpy(), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+    train(data)
+    assert (train.get("loss_scale"), grad.get("loss_scale")) == (2**15, 1)
+    grad.set(loss_scale=8.0)
+    again = aicf.compile(linear(), "grad", policy="f16", **how)
+    again.load_state_dict(grad.state_dict())
+    assert again.get("loss_scale") == 8 and train.get("loss_scale") == 2**15
+
+
+@pytest.mark.spec("D15", "C13")
+@on_each_device
+def test_training_programs_of_a_model_share_the_scale(device):
+    """With the steps that it counts: what is compiled anew goes on at the scale that was found."""
+    model, how = linear(), aicf.LossScale(init=64.0, interval=2)
+    first = compiled(model, device, how)
+    first(feed()), first(feed()), first(feed())
+    second = compiled(model, device, how, nn.AdamW(1e-3), accumulate=2)
+    assert seen(second)[:3] == seen(first)[:3] == [128, 1, 0]
+    second(feed(overflow=True)), second(feed())
+    assert seen(second)[:3] == seen(first)[:3] == [64, 0, 1]
+    second.set(loss_scale=4.0)
+    assert first.get("loss_scale") == 4
+    plain = aicf.compile(
+        model, "train", device=device, loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1), policy="bf16"
+    )
+    with pytest.raises(StateError, match="no meta-parameter is called 'loss_scale'"):
+        plain.set(loss_scale=4.0)
+
+
+@pytest.mark.spec("D15", "C13")
+def test_checkpoints_go_from_a_program_with_a_scale_to_one_without_and_back():
+    def made(policy):
+        return aicf.compile(
+            linear(),
+            "train",
+            device="cpu",
+            loss=nn.MeanSquaredError(),
+            optimizer=nn.AdamW(1e-2),
+            policy=policy,
+        )
+
+    scaled, plain = made("f16"), made("bf16")
+    scaled(feed()), scaled(feed(overflow=True))
+    kept = scaled.state_dict()
+    assert plain.load_state_dict(kept) == []
+    assert set(kept) - set(plain.state_dict()) == {
+        "optimizer.loss_scale",
+        "optimizer.good_steps",
+        "optimizer.skipped_steps",
+    }
+    plain(feed())
+    assert scaled.load_state_dict(plain.state_dict()) == []
+    assert seen(scaled) == [2**16, 0, 0, 2] and scaled.runs == 3
+    scaled(feed(overflow=True))
+    missing = scaled.load_state_dict({"0.bias": np.ones(OUTPUTS, np.float32)}, strict=False)
+    assert "optimizer.loss_scale" in missing and seen(scaled)[0] == 2**15
+    del kept["optimizer.lr"]
+    with pytest.raises(StateError, match=r"missing: optimizer\.lr"):
+        plain.load_state_dict(kept)
 
 
 @pytest.mark.spec("D15", "C13")

@@ -6,7 +6,7 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.errors import VerifyError
+from aicf.errors import FeedError, VerifyError
 
 from .mlp import on_each_device
 
@@ -182,6 +182,18 @@ def test_a_loss_scale_says_what_can_t_be(wrong):
     (name,) = wrong
     with pytest.raises(VerifyError, match=f"LossScale: {name}="):
         aicf.LossScale(**wrong)
+
+
+@pytest.mark.spec("D15")
+def test_copies_of_params_can_t_be_fed():
+    model = nn.Model({"x": (4, 3)}).add(nn.Linear(3, 5))
+    program = aicf.compile(model, device="cpu", policy="bf16")
+    x, copy = np.ones((4, 3), np.float32), np.zeros((5, 3), aicf.bf16.numpy)
+    wanted = program({"x": x})["output"].numpy()
+    for call in (program.run, program):
+        with pytest.raises(FeedError, match=r"the feed of 0\.weight\.bf16 is wrong"):
+            call({"x": x, "0.weight.bf16": copy})
+    assert (program({"x": x})["output"].numpy() == wanted).all()
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class Builder:
         check: Check | None = None,
         use: str = "",
         copy_of: str = "",
+        shared: bool = False,
         session: bool = False,
     ) -> Value:
         if spec.dims:
@@ -90,6 +91,7 @@ class Builder:
             use,
             copy_of,
             check,
+            shared,
             session,
             where=self.here(),
             emitter=self.emitter,

@@ -181,16 +181,19 @@ class Declarations(Narrowing):
             self._check_owned(known, f"ctx.once: {key!r}")
         return known
 
-    def meta(self, name: str, value: float, check: Check | None = None) -> Value:
+    def meta(self, name: str, value: float, check: Check | None = None, shared: bool = False) -> Value:
         """A meta-parameter: a 0-D f32 state that `program.set(name=…)` changes, without a new plan.
 
-        check  of (name, value) -> value; raises for what the parameter can't be
+        check   of (name, value) -> value; raises for what the parameter can't be
+        shared  with the model's other programs that declare it so; else it is this program's own
         """
         full, spec = self._name(name), TensorSpec((), f32, self.device)
         known = self.builder.find(full)
         if known is not None:
             return known
-        return self.builder.value(full, spec, Role.state, Constant(value), meta=name, check=check)
+        return self.builder.value(
+            full, spec, Role.state, Constant(value), meta=name, check=check, shared=shared
+        )
 
     # --- random numbers ---------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def checked_scale(name: str, value: Any) -> float:
 class LossScale:
     """A scale of the loss that follows the gradients, by the rule of torch.amp.GradScaler.
 
-    init      the first scale, 2**-126 or more
+    init      the first scale of the model's training programs, 2**-126 or more; they share it. Where gradients are returned it is 1
     growth    what it is multiplied by after `interval` steps without an overflow
     backoff   what it is multiplied by after a step with one, which is not taken; the scale stays at 2**-126 or above
     interval  steps

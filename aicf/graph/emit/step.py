@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from ...ir import Role, Value
 from ...types import DType, f32, i32
 from .autodiff import gradients
 from .builder import GraphEmitter
-from .policy import LossScale, checked_scale
+from .policy import LossScale, Policy, checked_scale
 
 ACCUMULATED = "optimizer.accumulated"  # how many runs are in the sums of gradients
+
+
+SCALE, GOOD, SKIPPED = (f"optimizer.{name}" for name in ("loss_scale", "good_steps", "skipped_steps"))
 
 
 class OptimizerLike(Protocol):
@@ -20,18 +23,21 @@ class OptimizerLike(Protocol):
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None: ...
 
 
-def scaled_gradients(ctx: GraphEmitter, loss: Value, params: list[Value]) -> list[Value]:
-    """As many as params, larger by the loss scale if there is one, in the policy's type."""
-    scale, kind = _scale(ctx), DType.of(ctx.policy.gradients)
+def scaled_gradients(ctx: GraphEmitter, loss: Value, params: list[Value], follows: bool) -> list[Value]:
+    """As many as params, larger by the loss scale if there is one, in the policy's type.
+
+    follows   whether the scale follows the gradients, as it does where an optimizer steps; see `_scale`
+    """
+    scale, kind = _scale(ctx, follows), DType.of(ctx.policy.gradients)
     if scale is not None and loss.dtype is not f32:
         loss = ctx.convert(loss, dtype=f32)
     grads = gradients(ctx, loss, params, scale, ctx.copies)
     return [ctx.convert(g, dtype=kind) if g.dtype is f32 and kind is not f32 else g for g in grads]
 
 
-def unscaled(ctx: GraphEmitter, grads: list[Value]) -> list[Value]:
+def unscaled(ctx: GraphEmitter, grads: list[Value], follows: bool) -> list[Value]:
     """Gradients without the loss scale."""
-    scale = _scale(ctx)
+    scale = _scale(ctx, follows)
     return grads if scale is None else _times(ctx, grads, 1.0 / scale)
 
 
@@ -88,17 +94,37 @@ def keep_if_valid(ctx: GraphEmitter, updated: Iterable[int]) -> None:
         graph.updates[old] = ctx.select(ctx.valid, graph.values[new], graph.values[old]).vid
 
 
-def _scale(ctx: GraphEmitter) -> Value | None:
+def with_scale(
+    state: Mapping[str, Any], names: Collection[str], policy: Policy, strict: bool
+) -> dict[str, Any]:
+    """A state dict for a program with these names. A scale that follows gradients is none for a program where it does not, nor the
+    other way: it is left aside. What is lacking of the program's own starts anew, if all must be there."""
+    made, follows = dict(state), GOOD in names
+    if (GOOD in state) != follows:
+        made = {name: value for name, value in state.items() if name not in (SCALE, GOOD, SKIPPED)}
+    if strict and isinstance(how := policy.loss_scale, LossScale):
+        starts = {SCALE: _start(how, follows), GOOD: 0, SKIPPED: 0}
+        made = {name: start for name, start in starts.items() if name in names} | made
+    return made
+
+
+def _start(how: LossScale, follows: bool) -> float:
+    return how.init if follows else 1.0
+
+
+def _scale(ctx: GraphEmitter, follows: bool) -> Value | None:
+    """One that follows is of all training programs of the model. Gradients that are returned have a program's own, 1 until it is set:
+    what overflows would be returned, and nothing would lower it."""
     how = ctx.policy.loss_scale
     if not isinstance(how, LossScale):
         return None
     with ctx.scope("optimizer"):
-        return ctx.meta("loss_scale", how.init, checked_scale)
+        return ctx.meta("loss_scale", _start(how, follows), checked_scale, shared=follows)
 
 
 def _checked(ctx: GraphEmitter, grads: list[Value]) -> tuple[Value, Value]:
     """(whether there was no overflow, 1 / scale); the scale follows."""
-    how, scale = ctx.policy.loss_scale, _scale(ctx)
+    how, scale = ctx.policy.loss_scale, _scale(ctx, True)
     assert isinstance(how, LossScale) and scale is not None
     finite: Value = ctx.all_finite(*grads)
     with ctx.scope("optimizer"):

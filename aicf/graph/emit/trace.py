@@ -191,11 +191,13 @@ def _backward(
         raise VerifyError(
             "the model has no parameters to differentiate", hint="add a layer with weights: nn.Linear(...)"
         )
-    grads, summed = scaled_gradients(ctx, loss, params), recipe.accumulate > 1
+    follows, summed = recipe.mode == "train", recipe.accumulate > 1
+    grads = scaled_gradients(ctx, loss, params, follows)
     if recipe.mode == "grad":
-        return set(), {f"{GRAD}.{param.name}": grad for param, grad in zip(params, unscaled(ctx, grads))}
+        plain = unscaled(ctx, grads, follows)
+        return set(), {f"{GRAD}.{param.name}": grad for param, grad in zip(params, plain)}
     if summed:
-        grads = accumulated(ctx, params, unscaled(ctx, grads), phase)
+        grads = accumulated(ctx, params, unscaled(ctx, grads, follows), phase)
     if phase != "step":
         return set(), {}
     assert recipe.optimizer is not None

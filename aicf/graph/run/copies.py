@@ -19,6 +19,9 @@ class Copies:
         self._outdated: set[str] = set()
         self._last: frozenset[str] | None = None  # what the last plan wrote, if nothing was written since
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._params
+
     @property
     def params(self) -> set[str]:
         return set(self._params.values())

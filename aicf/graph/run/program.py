@@ -24,7 +24,7 @@ from ...registry.tuning import Times
 from ...training import History, fit
 from ...types import TensorSpec
 from ...whole import Uninterrupted
-from ..emit.step import ACCUMULATED
+from ..emit.step import ACCUMULATED, with_scale
 from ..emit.trace import FED, Recipe, declared_names, trace
 from ..fuse import Region
 from .capture import CaptureReport
@@ -218,10 +218,8 @@ class Program(Immovable):
         compiled, sizes = self._compiled_for(adopted)
         inputs = compiled.plan.externals(Role.input)
         if self.mode != "train":  # then fed params and states take the variables' place for a run
-            inputs = [
-                *inputs,
-                *(s for s in compiled.plan.externals(Role.param, Role.state) if s.name in adopted),
-            ]
+            kept, copies = compiled.plan.externals(Role.param, Role.state), self.variables.shared.copies
+            inputs = [*inputs, *(s for s in kept if s.name in adopted and s.name not in copies)]
         because = f" with {sizes}" if sizes else ""
         return compiled, check_feed(
             inputs, adopted, self.runtime.place, frozenset(self.variables.names()), because
@@ -391,16 +389,18 @@ class Program(Immovable):
         """All or nothing; see Variables.load_state_dict. The run counter may be missing.
 
         A program that does not train takes a training program's checkpoint, and leaves aside what only training needs: the
-        optimizer's state, random states, the run counter.
+        optimizer's state, random states, the run counter. Programs with a scale of the loss and those without take each other's.
         """
         if not isinstance(state, Mapping):
             raise StateError(
                 f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(np.load('model.npz'))"
             )  # fmt: skip
         runs = _checked_runs(state[RUNS]) if RUNS in state else self.runs
-        extra = set(state) - self._names - {RUNS}
-        aside = self._of_training(extra) if extra and self.mode != "train" else ()
-        named = {k: state[k] for k in state if k != RUNS and k not in aside}
+        named = {k: state[k] for k in state if k != RUNS}
+        named = with_scale(named, self._names, self.recipe.types, strict)
+        extra = set(named) - self._names
+        for name in self._of_training(extra) if extra and self.mode != "train" else ():
+            del named[name]
         if (
             RUNS in state and ACCUMULATED in self._names
         ):  # older checkpoints say it by the number of runs alone

@@ -43,7 +43,8 @@ class Variables(Immovable, Mapping[str, Tensor]):
     nor another layer changes it.
 
     shared   what the programs of a model have in common: its params and states. Meta-parameters are each program's own
-             (`of_program`), so that compiling another changes nothing for those there are
+             (`of_program`), so that compiling another changes nothing for those there are, but for a scale of the loss, which
+             training programs share as they share what it follows
     session  what the programs of one generator have in common besides (`of_session`), such as a KV cache
     initial  initializers that take the place of those declared, by name
     """
@@ -57,6 +58,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self.runtime, self.seed, self.initial = runtime, seed, initial or {}
         self.shared: Variables = self if shared is None else shared
         self._own: dict[str, Variable] = {}
+        self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter of the program
         self._session: dict[str, Variable] = {} if session is None else session
         self.copies = Copies()  # of the shared ones
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
@@ -75,7 +77,13 @@ class Variables(Immovable, Mapping[str, Tensor]):
         """Make the params and states of a graph that are not there yet; the others must have the same type."""
         made = []
         for value in graph.externals(*KEPT):
-            held = self._own if value.meta else self._session if value.session else self.shared._own
+            held = (
+                self._own
+                if value.meta and not value.shared
+                else self._session
+                if value.session
+                else self.shared._own
+            )
             if (known := held.get(value.name)) is None:
                 made.append((held, value.name, self._made(value)))
             elif (known.tensor.shape, known.tensor.dtype) != (value.spec.shape, value.dtype):
@@ -88,6 +96,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 )
         for held, name, variable in made:
             held[name] = variable
+        self.meta |= {v.meta: v.name for v in graph.externals(Role.state) if v.meta}
         self.shared.copies.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
 
     def _made(self, value: Value) -> Variable:
@@ -136,11 +145,6 @@ class Variables(Immovable, Mapping[str, Tensor]):
         return self._variable(name).role
 
     @property
-    def meta(self) -> dict[str, str]:
-        """Short name -> name of each meta-parameter."""
-        return {v.meta: n for n, v in self._own.items() if v.meta}
-
-    @property
     def accumulated(self) -> int:
         """Runs in the sums of gradients. The device knows; it is asked when the host can't."""
         known = self.shared
@@ -164,7 +168,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 )
         checked = {}
         for short, value in meta.items():
-            check = self._own[known[short]].check
+            check = self._variable(known[short]).check
             checked[known[short]] = value if check is None else check(short, value)
         self._write({n: self._fitting(n, value) for n, value in checked.items()})
 
