@@ -150,6 +150,7 @@ class Joined(nn.Layer):
 
 JOINS = {
     "reduce_mean joins places": lambda ctx, x: x - x.mean(1, keepdims=True),
+    "reduce_mean joins sequences": lambda ctx, x: x - x.mean(0, keepdims=True),
     "reverse reads other places": lambda ctx, x: x[:, ::-1],
     "add reads what differs from place to place": lambda ctx, x: (
         x + ctx.iota(shape=(x.shape[1], 1), axis=0, dtype=aicf.f32)

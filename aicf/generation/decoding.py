@@ -168,7 +168,7 @@ def words_of(model: Any, places: int) -> int:
         logits = looked_at.go_on(ctx, tokens, starts)
         assert ctx.sequences is not None
         known = {tokens.vid: Along(1), ctx.sequences.positions(count).vid: Along(1)}
-        found = PlaceFlow(builder.graph.values, known)
+        found = PlaceFlow(builder.graph.values, known, batch=BATCH)
         if logits.role is Role.tmp:
             builder.output("output", logits)
         found.follow(optimize(builder.graph).ops)  # without what other results are made by

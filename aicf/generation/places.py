@@ -36,8 +36,11 @@ KEPT = Along(-1)  # keys or values of all places so far: for attention alone
 class PlaceFlow:
     """Of the ops of a graph, in their order."""
 
-    def __init__(self, values: Sequence[Value], known: dict[int, Along], where: str = "") -> None:
-        self.values, self.along, self.where = values, known, where
+    def __init__(
+        self, values: Sequence[Value], known: dict[int, Along], where: str = "", batch: int = 0
+    ) -> None:
+        """batch: how many sequences there are, a size that nothing else has; 0 is not looked at."""
+        self.values, self.along, self.where, self.batch = values, known, where, batch
 
     def follow(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -52,6 +55,17 @@ class PlaceFlow:
                 self._refuse(op, "reads keys or values that are for attention alone")
             elif any(states) and op.kind not in CHECKS:
                 self._alone(op, states)
+                self._apart(op)
+
+    def _apart(self, op: Op) -> None:
+        """What is made of sequences has as many: else some are joined, such as by a mean over the batch."""
+        has = {
+            vid: any(n and n % self.batch == 0 for n in self.values[vid].shape)
+            for vid in (*op.inputs, *op.outputs)
+            if self.batch and vid >= 0
+        }
+        if any(has.get(vid) for vid in op.inputs) and not all(has[vid] for vid in op.outputs):
+            self._refuse(op, "joins sequences of the batch")
 
     def _alone(self, op: Op, states: list[Along | None]) -> None:
         schema = schema_of(op.kind)
