@@ -297,7 +297,11 @@ def test_the_scale_is_saved_set_and_resumed_bit_for_bit(device):
     }
     program.set(loss_scale=4096.0)
     assert program.get("loss_scale") == 4096
-    for wrong in (0.0, -1.0, 2.0**-127, float("nan"), float("inf"), "much"):
+    most = float(np.finfo(np.float32).max)
+    program.set(loss_scale=most)
+    program.load_state_dict(program.state_dict())  # 3 grows to more than 2**127
+    assert program.get("loss_scale") == most
+    for wrong in (0.0, -1.0, 2.0**128, 2.0**-127, float("nan"), float("inf"), "much"):
         with pytest.raises(VerifyError, match="loss_scale"):
             program.set(loss_scale=wrong)
     with pytest.raises(StateError, match=r"optimizer\.loss_scale can't be loaded"):

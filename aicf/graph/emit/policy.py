@@ -11,15 +11,22 @@ from ...errors import VerifyError
 from ...ops.mixed import LEAST_SCALE
 from ...types import DType, f32
 
+LARGEST_SCALE = 2.0**128 - 2.0**104  # of f32
 HALVES = DType.f16, DType.bf16
 Exempt = str | Callable[[str, Any], bool]
 
 
 def checked_scale(name: str, value: Any) -> float:
     """What a scale of the loss may be set to, and a state dict may bring."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST_SCALE <= value <= 2.0**127:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not LEAST_SCALE <= value <= LARGEST_SCALE
+    ):
         raise VerifyError(
-            f"{name}={value!r}", expected="a number from 2**-126 to 2**127", hint="GradScaler starts at 2**16"
+            f"{name}={value!r}",
+            expected="a number of f32, 2**-126 or more",
+            hint="GradScaler starts at 2**16",
         )
     return float(value)
 
