@@ -129,8 +129,12 @@ def test_a_transformer_learns_as_it_does_in_f32(loss, rope, device):
         )
         losses[policy] = [float(program({**feed})["loss"]) for _ in range(30)]
         states[policy] = program.state_dict()
-    assert losses["bf16"][-1] < 0.6 * losses["bf16"][0] and losses["bf16"] != losses["f32"]
-    np.testing.assert_allclose(losses["bf16"], losses["f32"], rtol=0.05, atol=0.02)
+    exact, half = np.array(losses["f32"]), np.array(losses["bf16"])
+    assert max(exact[-1] / exact[0], half[-1] / half[0]) < 0.2 and (half != exact).any()
+    # Once it is nearly memorised, Adam divides by ever smaller gradients, and a run differs by a sixth from itself with
+    # parameters 2e-3 apart, in bf16 and of some texts. Of 800 texts the worst are 0.011 apart in ten steps, then 0.0066 of the first.
+    np.testing.assert_allclose(half[:10], exact[:10], rtol=0.03, err_msg=str(text.tolist()))
+    np.testing.assert_allclose(half, exact, rtol=0, atol=0.02 * exact[0], err_msg=str(text.tolist()))
     assert {k: v.dtype for k, v in states["bf16"].items()} == {k: v.dtype for k, v in states["f32"].items()}
 
 
