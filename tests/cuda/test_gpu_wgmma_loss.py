@@ -45,7 +45,8 @@ def small(monkeypatch):
 @pytest.mark.parametrize("asked", [{}, ASKED], ids=["plain", "asked"])
 @pytest.mark.parametrize("t", TILINGS, ids=str)
 def test_agrees_with_numpy_in_chunks(gpu, small, t, asked, rows, classes, k):  # noqa: F811
-    """Twice, to the same bits."""
+    """Twice, to the same bits. The gradient is given the lse of these rows: with another one probabilities are in the hundreds, and what
+    rounding leaves of those is more than a tolerance for sums of what is below 1."""
     small(t)
     for dtype, near in ((f16, 4e-3), (bf16, 3e-2)):
         for case in (
@@ -53,6 +54,9 @@ def test_agrees_with_numpy_in_chunks(gpu, small, t, asked, rows, classes, k):  #
             Case(GRAD.id, linear_loss_grad(rows, classes, k, dtype, i32, **asked), near),
         ):
             operands = operands_for(case)
+            if case.variant == GRAD.id:
+                _, x, weight, _, lse = operands.arrays
+                lse[...] = np.logaddexp.reduce(x.astype(np.float64) @ weight.T.astype(np.float64), axis=1)
             got, again = (launch_case(gpu, case, operands.memory) for _ in range(2))
             assert_close(case, got, reference(case, operands.arrays))
             assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(got, again))
