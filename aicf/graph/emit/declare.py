@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import VerifyError
+from ...errors import AicfError, VerifyError
 from ...ir import Check, Initializer, Role, Value
 from ...ir.tree import leaves
 from ...types import DType, TensorSpec, f32, i32, i64
@@ -46,6 +46,16 @@ class Declarations(Narrowing):
         """Names declared inside get `name.` in front; messages about what is emitted inside give `line`."""
         with self._within((*self._scope, name), line):
             yield
+
+    @contextmanager
+    def at(self, line: str) -> Iterator[None]:
+        """Messages about what is emitted inside give `line`, such as the node of a graph that was read."""
+        with self._within(self._scope, line):
+            try:
+                yield
+            except AicfError as error:
+                error.where = error.where or line
+                raise
 
     @contextmanager
     def _within(
