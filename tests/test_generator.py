@@ -8,7 +8,7 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.errors import AicfError, CacheError
-from aicf.generation.decoding import words_of
+from aicf.generation.decoding import Decode, words_of
 
 WORDS, SIZE = 13, 16
 
@@ -138,6 +138,14 @@ def test_generators_are_made_once_and_explain_both_plans():
     gemms = [str(plan.explain()).count("gemm_blas") for plan in (generator.prefill, generator.decode)]
     assert gemms[0] < gemms[1]  # prompts need no logits
     assert "Generator(1 prompts of up to 24 tokens" in repr(generator)
+
+
+def test_new_keys_and_values_are_written_from_where_the_projection_left_them():
+    model = nn.Model({"x": aicf.TensorSpec((3, "length"), aicf.i32)}, Speaker(places=24, depth=1), length=24)
+    plan = aicf.explain_for(Decode(model, 3, 24), "h200").plan
+    (writes,) = [step.region for step in plan.steps if step.region.kind.name == "cache_write"]
+    k, v = (writes.tensors[t] for t in writes.anchor.inputs[2:4])
+    assert k.stride == v.stride == (3 * SIZE, SIZE // 4, 3 * SIZE, 1)
 
 
 class Joined(nn.Layer):

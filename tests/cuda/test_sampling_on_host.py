@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_cases import VARIANTS, Case, cache_write, mark_tokens, operands_for, reference, sample_tokens
+from kernel_cases import (
+    VARIANTS,
+    Case,
+    cache_write,
+    desc,
+    mark_tokens,
+    operands_for,
+    reference,
+    region,
+    sample_tokens,
+)
 from machines.on_host import OnHost
 from test_fused_maps import fresh_seed
 
 from aicf.device.spec import preset
-from aicf.types import bf16, f16, f32
+from aicf.types import bf16, f16, f32, i32, row_major
 
 NAME = "cuda.sample_tokens.v1"
 
@@ -79,3 +89,30 @@ def test_writes_what_the_reference_does_in_place_and_not(case):
     for got, other, want in zip(apart, results, wants):
         np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
         np.testing.assert_array_equal(other.astype(np.float32), want.astype(np.float32))
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("batch", [(3,), (2, 2), ()])
+def test_new_rows_are_read_where_a_projection_left_them(batch):
+    """Heads of the keys and values of a projection: slices of its columns, transposed."""
+    heads, places, rows, d = 2, 9, 3, 4
+    each = 3 * heads * d
+    strides = (*row_major((*batch, rows * each))[:-1], d, each, 1)
+    cache, new = (desc((*batch, heads, n, d), bf16, s) for n, s in ((places, None), (rows, strides)))
+    case = Case("cuda.cache_write.v1", region("cache_write", cache, cache, new, new, desc(batch, i32)))
+    assert VARIANTS[case.variant].supported(case.region, preset("h200")) is None
+    operands = operands_for(case, fresh_seed())
+    apart = [np.zeros(t.shape, t.dtype.numpy) for t in case.region.results]
+    for launch in VARIANTS[case.variant].build(case.region, preset("h200")):
+        OnHost(launch, case.region)(operands.memory, apart, np.empty(0, np.uint8))
+    for got, want in zip(apart, reference(case, operands.arrays)):
+        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def test_batches_that_no_stride_walks_are_refused():
+    new = desc((2, 2, 2, 3, 4), bf16, (1000, 24, 12, 4, 1))
+    cache = desc((2, 2, 2, 9, 4), bf16)
+    r = region("cache_write", cache, cache, new, new, desc((2, 2), i32))
+    assert "apart by more than one stride" in str(
+        VARIANTS["cuda.cache_write.v1"].supported(r, preset("h200"))
+    )

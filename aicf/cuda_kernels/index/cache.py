@@ -4,22 +4,46 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, Reject, cdiv, one_op, variant
 from ...rows import RegionSpec
-from ...types import numel
+from ...types import Shape, TensorDesc, numel, reshaped_strides
 from ..maps.elementwise import THREADS, grid_for
 
 
-@variant("cache_write", id="cuda.cache_write.v1")
+def _strides(new: TensorDesc) -> Shape | None:
+    """Of new rows: from one entry of the batch to the next, one head, one row, one element; None where no strides say it."""
+    return reshaped_strides(new.shape, new.stride, (numel(new.shape[:-3]), *new.shape[-3:]))
+
+
+@variant("cache_write", id="cuda.cache_write.v1", strided=True)
 class CacheWriteElements:
     """A thread per new element, of keys and of values at once. Where results are not written over the caches these are copied as well.
 
-    Parallel over the new rows. Bytes: these, read once and written once. Limit: the launch, where few tokens are new.
+    Parallel over the new rows, which are read where they lie: heads of a projection, say. Bytes: these, read once and written once.
+    Limit: the launch, where few tokens are new.
     """
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
-        yield contiguous(region)
+        keys, values, k, v, starts = (region.tensors[t] for t in region.anchor.inputs)
+        named = {
+            "keys": keys,
+            "values": values,
+            "starts": starts,
+            "new_keys": region.results[0],
+            "new_values": region.results[1],
+        }
+        for name, t in named.items():
+            if not t.contiguous:
+                yield Reject(
+                    "contiguous", f"{name} has strides {t.stride} for shape {t.shape}, needs row-major"
+                )
+        for name, t in (("k", k), ("v", v)):
+            if _strides(t) is None:
+                yield Reject(
+                    "strides",
+                    f"entries of {name}'s batch are apart by more than one stride: {t.stride} for {t.shape}",
+                )
 
     least = one_launch
 
@@ -42,5 +66,6 @@ class CacheWriteElements:
             keys.shape[-1],
             values.shape[-1],
         )
-        args = (*pointers, Out(0), Out(1), tuple(map(Num, sizes)))
+        read = tuple(tuple(map(Num, _strides(new) or ())) for new in (k, v))
+        args = (*pointers, Out(0), Out(1), tuple(map(Num, sizes)), *read)
         return [Launch(cache_write(keys.dtype), grid_for(max(k.numel, v.numel)), (THREADS,), args)]

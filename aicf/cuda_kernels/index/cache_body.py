@@ -16,20 +16,23 @@ from ..tiles.element import getter, putter
 
 @functools.cache
 def row_writer(dtype: DType) -> Any:
-    """`write(cache, new, starts, out, sizes, d, i, step)`: elements i, i + step, … of the new rows to where they belong in `out`.
+    """`write(cache, new, starts, out, sizes, d, read, i, step)`: elements i, i + step, … of the new rows to where they belong in `out`.
 
     sizes  heads in all, heads of an entry of the batch, places, new rows of a head; d is the length of a row
+    read   from one entry of the new rows to the next, from one head, one row, one element
     """
     get, put, get_start, same = getter(dtype), putter(dtype), getter(i32), same_place()
 
-    def write(cache, new, starts, out, sizes, d, first, step):
+    def write(cache, new, starts, out, sizes, d, read, first, step):
         heads, of_entry, places, rows = sizes[0], sizes[1], sizes[2], sizes[3]
         i = first
         while i < heads * rows * d:
-            head, row = i // (rows * d), i // d % rows
-            place = np.int64(get_start(starts, head // of_entry)) + row
+            head, row, column = i // (rows * d), i // d % rows, i % d
+            entry = head // of_entry
+            place = np.int64(get_start(starts, entry)) + row
             if place >= 0 and place < places:
-                put(out, (head * places + place) * d + i % d, get(new, i))
+                at = entry * read[0] + head % of_entry * read[1] + row * read[2] + column * read[3]
+                put(out, (head * places + place) * d + column, get(new, at))
             i += step
         if not same(cache, out):
             i = first
@@ -47,11 +50,11 @@ def row_writer(dtype: DType) -> Any:
 def cache_write(dtype: DType) -> Callable[..., None]:
     write = row_writer(dtype)
 
-    def kernel(keys, values, k, v, starts, new_keys, new_values, sizes):
+    def kernel(keys, values, k, v, starts, new_keys, new_values, sizes, of_k, of_v):
         step = np.int64(cuda.gridDim.x) * cuda.blockDim.x
         first = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        write(keys, k, starts, new_keys, sizes, sizes[4], first, step)
-        write(values, v, starts, new_values, sizes, sizes[5], first, step)
+        write(keys, k, starts, new_keys, sizes, sizes[4], of_k, first, step)
+        write(values, v, starts, new_values, sizes, sizes[5], of_v, first, step)
 
     kernel.__name__ = f"cache_write_{dtype}"
     return kernel

@@ -26,7 +26,7 @@ from ...types import Shape, TensorDesc, pointer_alignment, reshaped_strides, row
 def find_views(ops: Sequence[LoweredOp], graph: Graph, selector: Selector) -> list[LoweredOp]:
     """The ops, those marked that no kernel runs; `graph.views` has where their values lie."""
     begins = {op.kind_id: selector.index.takes_strides(schema_of(op.kind)) for op in ops}
-    takers = {i for i, op in enumerate(ops) if begins[op.kind_id] and not op.constraints.get("alias")}
+    takers = {i for i, op in enumerate(ops) if begins[op.kind_id] and not _may_share(op)}
     if not takers:
         return list(ops)
     barred: set[int] = set()
@@ -41,6 +41,11 @@ def find_views(ops: Sequence[LoweredOp], graph: Graph, selector: Selector) -> li
         replace(op, constraints={**op.constraints, "view": True}) if i in moves.idle else op
         for i, op in enumerate(ops)
     ]
+
+
+def _may_share(op: LoweredOp) -> bool:
+    """Whether a result may lie in an operand or not: which is decided later. What has to lie there is fixed, and no view."""
+    return any(how != "must" for _, how in op.constraints.get("alias", {}).values())
 
 
 def desc_of(value: Value, view: StridedView | None) -> TensorDesc:
