@@ -144,16 +144,15 @@ def _timed(program: Program, bound: BoundPlan, step: Step, runs: KernelRuns, rou
     if all(t.numel == 0 for t in region.results):
         return {"us": 0.0, "spread": 0.0, "note": "nothing to compute"}
     sets = [_copied(bound, step) for _ in range(_copies(bench, step))]
-    calls = [sides.rebound(program, step, ins, outs, bound.scratch) for ins, outs in sets]
+    scratch = sides.workspace_of(program, step)
+    calls = [sides.rebound(program, step, ins, outs, scratch) for ins, outs in sets]
     if refused := bound.refused.get(step.kernel_id):
         sample = bench.lab.device_time(calls[0], 1, calls=10)
     else:
         sample = runs.sample(Bound(calls, runs.once(calls[0])))
     sample()
     stats = Stats.of(sample() for _ in range(rounds))
-    apart = (
-        _apart(bench, sides.launches(program, step, *sets[0], bound.scratch), rounds) if bench.on_gpu else ()
-    )
+    apart = _apart(bench, sides.launches(program, step, *sets[0], scratch), rounds) if bench.on_gpu else ()
     return {"us": stats.median * 1e6, "spread": stats.spread, "parts": apart, "note": refused or ""}
 
 

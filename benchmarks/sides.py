@@ -179,6 +179,14 @@ def bound_plan(program: Program, feed: dict[str, Any]) -> BoundPlan:
     return next(reversed(program._frozen.values())).bound
 
 
+def workspace_of(program: Program, step: Step) -> Tensor | None:
+    """Memory of its own for a step's kernel: other values lie in the plan's arena."""
+    nbytes = step.workspace.nbytes if step.workspace else 0
+    return (
+        program.runtime.empty(TensorSpec((-(-nbytes // 4),), device=program.runtime.kind)) if nbytes else None
+    )
+
+
 def rebound(
     program: Program, step: Step, ins: Sequence[Tensor], outs: Sequence[Tensor], scratch: Tensor | None
 ) -> Callable[..., Any]:
@@ -237,14 +245,9 @@ def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:
 
 
 def plan_bytes(plan: ExecPlan) -> dict[str, int]:
-    """Device memory that a bound plan takes by its own account: what outlives a run, what comes in and out, the arena, the workspace."""
+    """Device memory that a bound plan takes by its own account: what outlives a run, what comes in and out, the arena."""
     kept, edges = (
         sum(s.spec.nbytes for s in slots)
         for slots in (plan.externals(*KEPT), [*plan.externals(Role.input), *plan.outputs])
     )
-    return {
-        "state": kept,
-        "inputs and outputs": edges,
-        "arena": plan.arena_bytes,
-        "workspace": plan.workspace_bytes,
-    }
+    return {"state": kept, "inputs and outputs": edges, "arena": plan.arena_bytes}

@@ -83,6 +83,35 @@ def test_arenas_of_train_steps_are_hardly_larger_than_what_lives_at_once(sizes, 
     assert plan.arena_bytes <= 1.1 * most_alive(seen[0])
 
 
+@pytest.mark.spec("D14", "B10")
+def test_workspaces_lie_in_what_is_free_at_their_step():
+    """Of a step in bf16 with products that are split along k: each apart from all values that live then, and most of it in their holes."""
+    layers = nn.Model({"x": ("batch", 512)}, batch=64)
+    for n, m in ((512, 2048), (2048, 512), (512, 64)):
+        layers.add(nn.Linear(n, m)).add(nn.LayerNorm(m))
+    recipe = Recipe(layers, "train", nn.MeanSquaredError(), nn.AdamW(1e-3, clip_norm=1.0), policy="bf16")
+    plan = compile_graph(recipe, recipe.model.sizes, Selector(default_registry(), preset("h200"))).plan
+    uses = [(n, s.workspace) for n, s in enumerate(plan.steps) if s.workspace]
+    assert len(uses) >= 3
+    owner = {v: plan.slots[v].alias_of if plan.slots[v].alias_of is not None else v for v in plan.slots}
+    seen = {}
+    for n, step in enumerate(plan.steps):
+        for v in (*step.in_vids, *step.out_vids):
+            seen.setdefault(owner[v], []).append(n)
+    for new in plan.updates.values():
+        seen[owner[new]].append(len(plan.steps))
+    held = [plan.slots[v] for v in seen if plan.slots[v].offset is not None]
+    for n, used in uses:
+        assert used.offset % ALIGNMENT == 0 and used.offset + used.nbytes <= plan.arena_bytes
+        for slot in held:
+            if seen[slot.vid][0] <= n <= seen[slot.vid][-1]:
+                end = used.offset + used.nbytes
+                assert end <= slot.offset or slot.offset + slot.spec.nbytes <= used.offset, (n, slot)
+    values = max(s.offset + s.spec.nbytes for s in held)
+    assert plan.arena_bytes < values + plan.workspace_bytes
+    assert type(plan).from_json(plan.to_json()) == plan
+
+
 def train_like(n: int) -> list[Life]:
     """A forward pass whose values wait for the backward pass, with short-lived ones between; all sizes mixed."""
     pick = random.Random(n)

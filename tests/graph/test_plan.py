@@ -22,6 +22,7 @@ from aicf import ExecPlan, nn
 from aicf.dispatch import KernelLoader
 from aicf.errors import AicfError, AliasError, MissingKernelError
 from aicf.graph.run.executor import Executor
+from aicf.graph.run.plan import Workspace
 from aicf.ir import Role
 from examples import examples
 
@@ -331,27 +332,53 @@ def test_a_loaded_plan_runs_as_the_one_that_was_saved():
         assert bound.tensors[slot.vid].numpy().tobytes() == want[slot.name].tobytes()
 
 
-@pytest.mark.spec("C8")
-def test_a_bound_plan_keeps_the_workspace_of_its_steps(monkeypatch):
+@pytest.mark.spec("C8", "B10")
+def test_a_bound_plan_keeps_the_arena_in_which_its_steps_have_workspaces(monkeypatch):
     """Calls know pointers only: memory that nobody held would become that of later results, under the steps of a replay."""
-    program, nbytes, allocated = trainer(), 12_345 * 4, []
-    allocate = program.runtime.allocate
+    program, allocated, given = trainer(), [], []
+    allocate, n = program.runtime.allocate, len(program.plan.steps) - 1
+    at = program.plan.arena_bytes
+    scratch = replace(program.plan.steps[n], workspace=Workspace(at, 12_345))
+    plan = replace(program.plan, steps=(*program.plan.steps[:n], scratch), arena_bytes=at + 12_544)
 
     def seen(size):
         memory = allocate(size)
-        if size == nbytes:
-            allocated.append(weakref.ref(memory.owner))
+        if size == plan.arena_bytes:
+            allocated.append((memory.ptr, weakref.ref(memory.owner)))
         return memory
 
+    loader = KernelLoader(program.registry, program.runtime)
+    bind = loader.bind
+    monkeypatch.setattr(loader, "bind", lambda *args: given.append(args[-1]) or bind(*args))
     monkeypatch.setattr(program.runtime, "allocate", seen)
-    plan = replace(program.plan, workspace_bytes=nbytes)
-    executor = Executor(program.runtime, KernelLoader(program.registry, program.runtime))
-    bound = executor.bind(plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables)
+    bound = Executor(program.runtime, loader).bind(
+        plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables
+    )
+    ((start, arena),) = allocated
+    assert given[:-1] == [None] * (len(given) - 1) and given.pop().ptr == start + at
+    bound.tensors.clear()
     gc.collect()
-    assert [held() is None for held in allocated] == [False]
+    assert arena() is not None
     del bound
+    given.clear()
     gc.collect()
-    assert [held() is None for held in allocated] == [True]
+    assert arena() is None
+
+
+@pytest.mark.spec("B14")
+def test_a_kernel_that_needs_more_workspace_than_its_plan_has_is_refused(monkeypatch):
+    program = trainer()
+    loader = KernelLoader(program.registry, program.runtime)
+    monkeypatch.setattr(loader, "workspace", lambda kernel_id, region: 4 * (kernel_id == "cpu.gemm_blas.v2"))
+    with pytest.raises(AicfError, match="too little workspace") as caught:
+        Executor(program.runtime, loader).bind(
+            program.plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables
+        )
+    told = str(caught.value)
+    assert (
+        "expected: 4 bytes\n  got: 0\n  at: step 0: cpu.gemm_blas.v2" in told
+        and "compile the model again" in told
+    )
 
 
 @pytest.mark.spec("B14")

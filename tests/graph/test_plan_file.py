@@ -175,6 +175,33 @@ def _overlapped(plan: dict) -> None:
     plan["arena_bytes"] = 256
 
 
+def _worked_on(n: int, *workspace: Any):
+    return lambda plan: plan["steps"][n].update(workspace=list(workspace))
+
+
+def _lives_on(plan: dict) -> None:
+    """A workspace where a value lies that is read later."""
+    for n, step in enumerate(plan["steps"][1:], 1):
+        before = {v for s in plan["steps"][:n] for v in s["out"]}
+        after = {v for s in plan["steps"][n + 1 :] for v in s["in"]}
+        for slot in filter(_in_arena, plan["slots"]):
+            aliases = {slot["vid"], *(s["vid"] for s in plan["slots"] if s["alias_of"] == slot["vid"])}
+            if (
+                aliases & before & after
+                and not aliases.intersection(step["in"] + step["out"])
+                and step["kernel"]
+            ):
+                step["workspace"] = [slot["offset"], 4]
+                return
+    raise AssertionError("no step at which something else lives")
+
+
+def _own_operand(plan: dict) -> None:
+    offsets = {s["vid"]: s["offset"] for s in filter(_in_arena, plan["slots"])}
+    step = next(s for s in plan["steps"] if s["kernel"] and offsets.keys() & {*s["in"]})
+    step["workspace"] = [next(offsets[v] for v in step["in"] if v in offsets), 4]
+
+
 def _set(place: str, value: Any):
     def edit(plan: dict) -> None:
         *path, key = [int(p) if p.isdigit() else p for p in place.split(".")]
@@ -217,6 +244,14 @@ EDITS = {
     "a tensor with gaps": (_set("steps.0.region.tensors.0.stride", [9, 1]), "is wrong"),
     "an attribute cut off": (_set("steps.0.region.ops.0.attrs", "41"), "this attribute blob can't be read"),
     "an index too large": (_set("steps.0.region.inputs", [77]), "indices of the"),
+    "a workspace in the middle": (_worked_on(0, 8, 4), "steps[0].workspace is wrong\n  expected: a multiple of 256"),
+    "a workspace outside": (_worked_on(0, 1 << 40, 4), "arena_bytes is wrong"),
+    "a workspace before the arena": (_worked_on(0, -256, 4), "steps[0].workspace is wrong"),
+    "a workspace of nothing": (_worked_on(0, 0, 0), "steps[0].workspace is wrong"),
+    "a workspace without end": (_worked_on(0, 0, 1 << 50), "steps[0].workspace is wrong"),
+    "a workspace of one number": (_worked_on(0, 0), "an offset and bytes"),
+    "a workspace over an operand": (_own_operand, "memory apart from what the step reads and writes"),
+    "a workspace over what is read later": (_lives_on, "it was written over"),
     "an update of nothing": (lambda p: p["updates"].append([999, 0]), "a param or state, and a slot"),
     "an update of an input": (lambda p: p["updates"].append([0, p["updates"][0][1]]), "a param or state, and a slot"),
     "a field missing": (lambda p: p.pop("updates"), "updates is wrong\n  expected: a value"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import config
 from ...device.faults import tell
-from ...device.tensor import Runtime, Tensor
+from ...device.tensor import Memory, Runtime, Tensor
 from ...dispatch import Call, KernelLoader, report
 from ...errors import NanError, VerifyError
 from ...ir import Role
@@ -33,7 +33,7 @@ class BoundPlan:
     copies: list[Call]  # updates that are not written in place, after the last step
     notes: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # kernel ids that no graph may hold, and why
-    scratch: Tensor | None = None  # the steps' workspace, one after the other
+    arena: Memory | None = None  # the steps' workspaces lie there beside values
     faults: tuple[Tensor, ...] = ()  # records that the steps write
 
     def run(self) -> list[str | None]:
@@ -71,8 +71,9 @@ class BoundPlan:
                 tell(record)
             for vid in step.out_vids:
                 if count := self._count(np.isnan, vid):
+                    error = self._nan_error(n, step, vid, count)  # before workspaces are used out of turn
                     self._told_by_guards(n + 1)
-                    raise self._nan_error(n, step, vid, count)
+                    raise error
         return ran
 
     def _told_by_guards(self, n: int) -> None:
@@ -165,14 +166,14 @@ class Executor:
                 f"the plan is for {plan.device}, a {kind} device", got=self.runtime.spec.name,
                 hint="compile the model for the device that it is to run on",
             )  # fmt: skip
-        tensors, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
+        tensors, arena, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
         steps = [step for step in plan.steps if step.kernel_id]
         self.loader.prepare([(step.kernel_id, step.region) for step in steps])
-        scratch = self._scratch(plan, steps)
         calls = []
         for n, step in enumerate(steps):
             report(n, len(steps), step.kernel_id)
             ins, outs = ([tensors[v] for v in vids] for vids in (step.in_vids, step.out_vids))
+            scratch = self._workspace(n, step, arena)
             calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
         report(len(steps), len(steps))
         faults = {s.vid: tensors[s.vid] for s in plan.externals(Role.fault)}
@@ -184,23 +185,22 @@ class Executor:
                 copies.append(_copier(self.runtime, tensors[old], tensors[new]))
         ids = {id for id in plan.kernel_ids if not self.loader.registry.by_id(id).capture_safe}
         refused = dict.fromkeys(ids, "the variant is not capture-safe")
-        return BoundPlan(plan, tensors, calls, copies, notes, refused, scratch, tuple(faults.values()))
+        return BoundPlan(plan, tensors, calls, copies, notes, refused, arena, tuple(faults.values()))
 
-    def _scratch(self, plan: ExecPlan, steps: Sequence[Step]) -> Tensor | None:
-        """The workspace, which the steps use one after the other."""
-        used = [(s.kernel_id, s.region) for s in steps if any(t.numel for t in s.region.results)]
-        needed = max((self.loader.workspace(*kernel) for kernel in used), default=0)
-        if needed > plan.workspace_bytes:
+    def _workspace(self, n: int, step: Step, arena: Memory) -> Tensor | None:
+        """The part of the arena that the plan gives to a kernel."""
+        given = step.workspace.nbytes if step.workspace else 0
+        needed = self.loader.workspace(step.kernel_id, step.region)
+        if needed > given and any(t.numel for t in step.region.results):
             raise VerifyError(
-                "the plan has too little workspace", expected=f"{needed} bytes", got=plan.workspace_bytes,
+                "the plan has too little workspace", where=f"step {n}: {step.kernel_id}",
+                expected=f"{needed} bytes", got=given,
                 hint="compile the model again: kernels have changed since it was saved",
             )  # fmt: skip
-        if not plan.workspace_bytes:
+        if step.workspace is None:
             return None
-        memory = self.runtime.allocate(plan.workspace_bytes)
-        return self.runtime.view(
-            memory, 0, TensorSpec((plan.workspace_bytes // 4,), device=self.runtime.kind)
-        )
+        spec = TensorSpec((given // 4,), device=self.runtime.kind)
+        return self.runtime.view(arena, step.workspace.offset, spec)
 
 
 def _written(plan: ExecPlan, step: Step, faults: Mapping[int, Tensor]) -> list[Tensor]:

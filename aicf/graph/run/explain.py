@@ -102,7 +102,8 @@ class Explanation(Immovable, JupyterMixin):
         text = Text(f"{self.plan.mode} plan {self.plan.key} on {self.device}", style="bold")
         text.append(f" · {counted(ops, 'op')} in {counted(len(self.regions), 'region')}", style="none")
         return text.append(
-            f" · arena {self.plan.arena_bytes:,} B · {len(self.plan.alias)} aliases", style="none"
+            f" · arena {self.plan.arena_bytes:,} B · peak {self.plan.peak_bytes:,} B · {len(self.plan.alias)} aliases",
+            style="none",
         )
 
     def _body(self, n: int) -> RenderableType:
@@ -216,6 +217,7 @@ class Explanation(Immovable, JupyterMixin):
             "device": self.device,
             "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
             "plan": self.plan.key,
+            "memory": {name: getattr(self.plan, f"{name}_bytes") for name in ("arena", "workspace", "peak")},
             "fusion": asdict(self.gain),
             "regions": [
                 {

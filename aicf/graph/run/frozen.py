@@ -89,13 +89,14 @@ class FrozenPlan:
         filled = [(s.name, tensors[s.vid]) for s in (*copied, *staged)]
         self._feeds = Feeds(self.runtime, filled, found, variables)
         self._results = Results(self.runtime, [(s.name, tensors[s.vid]) for s in plan.outputs])
-        pinned = {t.ptr: t.spec.nbytes for t in tensors.values()}
+        apart = [s for s in plan.slots.values() if s.offset is None and s.alias_of is None]
+        pinned = {tensors[s.vid].ptr: s.spec.nbytes for s in apart}
         # at memory that is there, of the kind that is fed; nothing reads it before a replay does
         aimed = self._feeds.aim(found, variables, gather=False), self._results.fresh()
         segments = capture.segments_of(self.runtime, self._work(), policy.capture)
         del aimed
         self.report = capture.CaptureReport(
-            self.runtime.kind, segments, sum(pinned.values()), tuple(self.bound.notes)
+            self.runtime.kind, segments, plan.arena_bytes + sum(pinned.values()), tuple(self.bound.notes)
         )
 
     def _work(self) -> list[CapturedCall]:

@@ -1,4 +1,4 @@
-"""The memory planner: lifetimes to one arena.
+"""The memory planner: lifetimes of values and of kernels' workspaces to one arena.
 
 Three ways to lay it out are tried, and the smallest arena is taken; the first of equal ones. Walks along the steps, forwards
 and backwards, take the smallest hole that fits, in O(n log n). Placing the largest value first wastes less where sizes differ,
@@ -21,7 +21,7 @@ FEW = 256  # values that are compared with each other
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A value that owns `size` bytes of the arena from step `first` up to and including step `last`."""
+    """A value that owns `size` bytes of the arena from step `first` up to and including step `last`; or the workspace of step n: ~n."""
 
     vid: int
     first: int
@@ -29,9 +29,17 @@ class Life:
     size: int
 
 
-def place(graph: Graph, regions: Sequence[Region], aliases: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """Arena offset of each tmp value that owns storage, and the arena's size in bytes."""
-    return arrange(lifetimes(graph, regions, aliases))
+def place(
+    graph: Graph, regions: Sequence[Region], aliases: Mapping[int, int], workspaces: Mapping[int, int]
+) -> tuple[dict[int, int], int]:
+    """Arena offset of each tmp value that owns storage, and of ~n for each step n of `workspaces` (bytes); and the arena's size in bytes."""
+    scratch = [Life(~n, n, n, whole(size)) for n, size in workspaces.items()]
+    return arrange([*lifetimes(graph, regions, aliases), *scratch])
+
+
+def whole(nbytes: int) -> int:
+    """In whole units of the arena's alignment; one at the least."""
+    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def lifetimes(graph: Graph, regions: Sequence[Region], aliases: Mapping[int, int]) -> list[Life]:
@@ -48,8 +56,7 @@ def lifetimes(graph: Graph, regions: Sequence[Region], aliases: Mapping[int, int
         owner = aliases.get(new, new)
         if owner in last:
             last[owner] = len(regions)
-    size = {v: -(-max(graph.values[v].spec.nbytes, 1) // ALIGNMENT) * ALIGNMENT for v in first}
-    return [Life(v, first[v], last[v], size[v]) for v in first]
+    return [Life(v, first[v], last[v], whole(graph.values[v].spec.nbytes)) for v in first]
 
 
 def arrange(lives: Sequence[Life]) -> tuple[dict[int, int], int]:

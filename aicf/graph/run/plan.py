@@ -18,7 +18,7 @@ from ..fuse import Region
 from .alias import resolve_aliases
 from .memory import place
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,14 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Workspace:
+    """Bytes of the arena that a kernel has to itself while it runs; before and after, values lie there."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Step:
     """One kernel: `ops[anchor..last]` of the schedule. An empty kernel id is a view: nothing to run."""
 
@@ -53,6 +61,7 @@ class Step:
     in_vids: tuple[int, ...]
     out_vids: tuple[int, ...]
     where: str = field(default="", compare=False)
+    workspace: Workspace | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,6 @@ class ExecPlan:
     steps: tuple[Step, ...]
     updates: Mapping[int, int]
     arena_bytes: int
-    workspace_bytes: int
     notes: tuple[str, ...] = field(default=(), compare=False)  # alias decisions, in words
 
     @property
@@ -94,6 +102,17 @@ class ExecPlan:
     def outputs(self) -> list[Slot]:
         return [s for s in self.slots.values() if s.role is Role.output]
 
+    @lazy
+    def workspace_bytes(self) -> int:
+        """The largest workspace of a step: a part of the arena."""
+        return max((s.workspace.nbytes for s in self.steps if s.workspace), default=0)
+
+    @lazy
+    def peak_bytes(self) -> int:
+        """All memory of a run: what is bound to it, its results, and the arena."""
+        owners = (s for s in self.slots.values() if s.alias_of is None and s.offset is None)
+        return self.arena_bytes + sum(s.spec.nbytes for s in owners)
+
     @property
     def kernel_ids(self) -> tuple[str, ...]:
         return tuple(step.kernel_id for step in self.steps if step.kernel_id)
@@ -106,7 +125,7 @@ class ExecPlan:
     def __str__(self) -> str:
         lines = [
             f"plan {self.key} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
-            f"arena {self.arena_bytes} B · workspace {self.workspace_bytes} B"
+            f"arena {self.arena_bytes} B · peak {self.peak_bytes} B"
         ]
         for slot in self.slots.values():
             place = (
@@ -123,7 +142,11 @@ class ExecPlan:
             lines.append(f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {place}")
         for n, step in enumerate(self.steps):
             outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (step.out_vids, step.in_vids))
-            lines.append(f"  {n:3} {outs} = {step.kernel_id or 'view'}({ins})   {step.region.signature}")
+            scratch = step.workspace
+            uses = f"   {scratch.nbytes} B at arena+{scratch.offset}" if scratch else ""
+            lines.append(
+                f"  {n:3} {outs} = {step.kernel_id or 'view'}({ins})   {step.region.signature}{uses}"
+            )
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -156,12 +179,12 @@ class ExecPlan:
                     "kernel": s.kernel_id,
                     "in": list(s.in_vids),
                     "out": list(s.out_vids),
+                    **({"workspace": [s.workspace.offset, s.workspace.nbytes]} if s.workspace else {}),
                 }
                 for s in self.steps
             ],
             "updates": sorted(self.updates.items()),
             "arena_bytes": self.arena_bytes,
-            "workspace_bytes": self.workspace_bytes,
         }
         return json.dumps(data, indent=indent, sort_keys=True)
 
@@ -188,9 +211,12 @@ def make_plan(
     mode: str,
     registry: KernelRegistry,
 ) -> ExecPlan:
-    """Decide storage: aliases from the ops' in-place constraints, then arena offsets from lifetimes."""
+    """Decide storage: aliases from the ops' in-place constraints, then arena offsets from the lifetimes of values and workspaces."""
     aliases, views, notes = resolve_aliases(graph, ops, regions)
-    offsets, arena = place(graph, regions, aliases)
+    run = [(i, r) for i, r in enumerate(regions) if i not in views and any(t.numel for t in r.spec.results)]
+    asked = {i: registry.by_id(r.kernel_id).query_workspace(r.spec, device) for i, r in run}
+    needed = {i: nbytes for i, nbytes in asked.items() if nbytes}
+    offsets, arena = place(graph, regions, aliases, needed)
     used = {v for r in regions for v in (*r.in_vids, *r.out_vids)}
     used |= {v.vid for v in graph.values if v.role in (Role.input, Role.param, Role.output)}
     used |= {v for pair in graph.updates.items() for v in pair}
@@ -220,14 +246,11 @@ def make_plan(
             r.in_vids,
             r.out_vids,
             ops[r.anchor].where,
+            Workspace(offsets[~i], needed[i]) if i in needed else None,
         )
         for i, r in enumerate(regions)
     )
-    workspace = max(
-        (registry.by_id(s.kernel_id).query_workspace(s.region, device) for s in steps if s.kernel_id),
-        default=0,
-    )
-    return ExecPlan(mode, device.name, slots, steps, dict(graph.updates), arena, workspace, tuple(notes))
+    return ExecPlan(mode, device.name, slots, steps, dict(graph.updates), arena, tuple(notes))
 
 
 def _in_order(graph: Graph) -> list[Value]:

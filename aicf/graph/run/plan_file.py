@@ -20,9 +20,11 @@ from ...rows.region_file import DTYPE, REGION, SIZES, region_of
 from ...types import DType, TensorSpec, pointer_alignment, row_major
 from ..fuse.strided import read_through, written_through
 from .alias import why_not_in_place
-from .plan import PLAN_VERSION, ExecPlan, Slot, Step
+from .memory import whole
+from .plan import PLAN_VERSION, ExecPlan, Slot, Step, Workspace
 
 LARGEST = 1 << 48  # bytes of a tensor, or of all of them
+Span = tuple[int, int] | None  # of the arena: from where to where; None lies elsewhere
 
 
 def _maybe(check: Any) -> Any:
@@ -44,14 +46,13 @@ _PLAN = record(
         )
     ),
     steps=list_of(
-        record(**{
+        record(("workspace",), **{
             "anchor": WHOLE, "last": WHOLE, "region": REGION, "kernel": must("text", lambda v: isinstance(v, str)),
-            "in": SIZES, "out": SIZES,
+            "in": SIZES, "out": SIZES, "workspace": must("an offset and bytes", lambda v: isinstance(v, list) and [type(i) for i in v] == [int, int]),
         })
     ),
     updates=list_of(must("two slots", lambda v: isinstance(v, list) and [type(i) for i in v] == [int, int])),
     arena_bytes=WHOLE,
-    workspace_bytes=must(f"less than {LARGEST} bytes", lambda v: type(v) is int and 0 <= v < LARGEST),
 )  # fmt: skip
 
 
@@ -93,14 +94,16 @@ def _plan_of(data: Mapping[str, Any]) -> ExecPlan:
         place = s["offset"], s["alias_of"], s["alignment"], *strides
         slots[s["vid"]] = Slot(s["vid"], s["name"], spec, Role(s["role"]), *place)
     steps = [
-        Step(s["anchor"], s["last"], region_of(s["region"], f"steps[{n}].region"), s["kernel"], tuple(s["in"]), tuple(s["out"]))
+        Step(
+            s["anchor"], s["last"], region_of(s["region"], f"steps[{n}].region"), s["kernel"], tuple(s["in"]), tuple(s["out"]),
+            workspace=Workspace(*s["workspace"]) if "workspace" in s else None,
+        )
         for n, s in enumerate(data["steps"])
     ]  # fmt: skip
     updates = dict(map(tuple, data["updates"]))
     if len(updates) != len(data["updates"]):
         raise Bad("updates", "each state once", data["updates"])
-    sizes = data["arena_bytes"], data["workspace_bytes"]
-    return ExecPlan(data["mode"], device, slots, tuple(steps), updates, *sizes)
+    return ExecPlan(data["mode"], device, slots, tuple(steps), updates, data["arena_bytes"])
 
 
 class _Check:
@@ -150,7 +153,7 @@ class _Check:
             if slot.offset is not None:
                 if slot.offset % ALIGNMENT:
                     raise Bad(f"{at}.offset", f"a multiple of {ALIGNMENT}", slot.offset)
-                end = max(end, slot.offset + -(-max(slot.spec.nbytes, 1) // ALIGNMENT) * ALIGNMENT)
+                end = max(end, slot.offset + whole(slot.spec.nbytes))
             if slot.alias_of is not None:
                 owner = self.slots.get(slot.alias_of)
                 if owner is None or owner.alias_of is not None:
@@ -161,8 +164,26 @@ class _Check:
                     raise Bad(f"{at}.alias_of", f"storage of {slot.spec}", str(owner.spec))
             elif slot.stride is not None:
                 raise Bad(f"{at}.stride", "an alias", str(slot.spec))
+        end = max(end, self._workspaces())
         if end != self.plan.arena_bytes:
             raise Bad("arena_bytes", f"{end}, where the last of the slots ends", self.plan.arena_bytes)
+
+    def _workspaces(self) -> int:
+        """Where the last of them ends."""
+        end = 0
+        for n, step in enumerate(self.plan.steps):
+            if scratch := step.workspace:
+                at = f"steps[{n}].workspace"
+                if not step.kernel_id:
+                    raise Bad(at, "none: nothing runs", scratch.nbytes)
+                if scratch.offset < 0 or scratch.offset % ALIGNMENT or not 0 < scratch.nbytes < LARGEST:
+                    raise Bad(
+                        at,
+                        f"a multiple of {ALIGNMENT}, and up to {LARGEST} bytes",
+                        [scratch.offset, scratch.nbytes],
+                    )
+                end = max(end, scratch.offset + whole(scratch.nbytes))
+        return end
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -242,6 +263,16 @@ class _Check:
                 )
         for vid in step.out_vids:
             self._write(vid)
+        if step.workspace:
+            self._workspace(f"steps[{n}].workspace", step.workspace, {*read, *written})
+
+    def _workspace(self, at: str, workspace: Workspace, used: set[int]) -> None:
+        """It lies apart from what the step reads and writes; what lay there is there no more."""
+        span = workspace.offset, workspace.offset + workspace.nbytes
+        if touched := [owner for owner in used if _meet(span, self._span(owner))]:
+            raise Bad(at, "memory apart from what the step reads and writes", f"that of %{touched[0]}")
+        for other in [o for o in self.holds if _meet(span, self._span(o))]:
+            self.there.difference_update(self.holds.pop(other))
 
     def _view(self, n: int, step: Step) -> None:
         (op, *more) = step.region.ops
@@ -306,10 +337,11 @@ class _Check:
             raise Bad(at, f"%{out} in a place of its own: {reason}", f"over %{into}")
 
     def _overlap(self, a: int, b: int) -> bool:
-        one, other = self.slots[a], self.slots[b]
-        if a == b or one.offset is None or other.offset is None:
-            return a == b
-        return one.offset < other.offset + other.spec.nbytes and other.offset < one.offset + one.spec.nbytes
+        return a == b or _meet(self._span(a), self._span(b))
+
+    def _span(self, vid: int) -> Span:
+        slot = self.slots[vid]
+        return None if slot.offset is None else (slot.offset, slot.offset + slot.spec.nbytes)
 
     def _write(self, vid: int) -> None:
         """What lay there is there no more."""
@@ -350,6 +382,10 @@ class _Check:
         for vid in vids:
             if vid not in self.there:
                 raise Bad(which, f"%{vid} at the end of the steps", "it was written over")
+
+
+def _meet(a: Span, b: Span) -> bool:
+    return a is not None and b is not None and a[0] < b[1] and b[0] < a[1]
 
 
 def _within(at: str, slot: Slot, owner: Slot) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...device.foreign import Foreign
 from ...device.interop import adopt, conversion
-from ...device.tensor import Runtime, Tensor
+from ...device.tensor import Memory, Runtime, Tensor
 from ...dispatch import run_op
 from ...errors import FeedError, StateError
 from ...ir import FED, KEPT, Role
@@ -131,8 +131,8 @@ def bind_and_alloc_slots(
     variables: Mapping[str, Tensor] | None = None,
     contiguous: str = "copy",
     copied: frozenset[Role] | None = None,
-) -> tuple[dict[int, Tensor], list[str]]:
-    """A tensor for every slot of the plan, and notes on what was staged.
+) -> tuple[dict[int, Tensor], Memory, list[str]]:
+    """A tensor for every slot of the plan, the arena, and notes on what was staged.
 
     feed           inputs by name, and params and states that take the place of the variables
     contiguous     "copy" stages a strided or misaligned feed into a dense slot; "raise" refuses it by name
@@ -185,7 +185,7 @@ def bind_and_alloc_slots(
     for slot in plan.slots.values():  # aliases share the storage of their root, under their own shape
         if slot.alias_of is not None:
             tensors[slot.vid] = _alias(slot, tensors[slot.alias_of], runtime)
-    return tensors, notes
+    return tensors, arena, notes
 
 
 def _alias(slot: Slot, root: Tensor, runtime: Runtime) -> Tensor:
