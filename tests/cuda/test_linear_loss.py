@@ -203,7 +203,7 @@ def test_a_model_is_explained_with_the_kernels_of_the_chain():
         assert name in text
     assert "gemm_wgmma_" in text
     logits = 2 * 4096 * 32000
-    assert told.plan.arena_bytes < logits
+    assert told.plan.arena_bytes - told.plan.workspace_bytes < logits
 
 
 @pytest.mark.gpu

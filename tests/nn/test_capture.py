@@ -47,8 +47,9 @@ def test_capturing_changes_nothing_but_the_cache(device):
 
 @pytest.mark.spec("C9")
 def test_the_cpu_device_says_that_it_has_no_graphs():
-    report = aicf.compile(mlp(), device="cpu").capture({"x": X})
-    assert report.captured == 0
+    program = aicf.compile(mlp(), device="cpu")
+    report = program.capture({"x": X})
+    assert report.captured == 0 and report.pinned_bytes == program.plan.peak_bytes
     assert "one by one: the CPU device has no graphs" in str(report)
 
 
