@@ -38,6 +38,22 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("normalize", "l2_norm"), "l2_normalize(x, axis=-1)"),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "equal, not_equal, less, less_equal, greater, greater_equal"),
     **dict.fromkeys(("clone", "identity"), "copy(x)"),
+    **dict.fromkeys(("clip", "clip_by_value"), "clamp(low, x, high), of numbers or tensors"),
+    "relu6": "clamp(0, x, 6)",
+    **dict.fromkeys(("logistic", "expit"), "sigmoid(x)"),
+    "remainder": "mod(a, b) has the sign of b, as in PyTorch and NumPy; rem(a, b) that of a, as in StableHLO",
+    "fmod": "rem(a, b), the remainder that has the sign of a; mod(a, b) has the sign of b",
+    **dict.fromkeys(("floordiv", "floor_div"), "floor_divide(a, b); trunc_divide rounds towards 0"),
+    **dict.fromkeys(("rint", "round_nearest_even"), "round(x), of two the even one"),
+    "round_nearest_afz": "round_half_away(x)",
+    "ceiling": "ceil(x)",
+    **{f"arc{name}": f"a{name}(x)" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    "arctan2": "atan2(a, b)",
+    **dict.fromkeys(("erfinv", "ndtri"), "erf_inv(x)"),
+    **dict.fromkeys(("isnan", "isfinite", "isinf"), "is_nan(x), is_finite(x) and is_inf(x)"),
+    **dict.fromkeys(("and_", "or_", "xor", "not_"), "logical_and, logical_or, logical_xor and logical_not of bools; bitwise_and, … of integers"),
+    **dict.fromkeys(("left_shift", "lshift"), "shift_left(a, b)"),
+    **dict.fromkeys(("right_shift", "rshift"), "shift_right_arithmetic(a, b) copies the sign; shift_right_logical brings in zeros"),
 }  # fmt: skip
 
 # What `aicf.nn.NAME` is called here.

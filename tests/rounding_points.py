@@ -13,6 +13,9 @@ JUMPS = {
     "lion_step",  # by the sign of what it averages
     "argmax_key",  # a rank among the numbers of a type
     "argmax_place",  # of i64 alone, where nothing is rounded
+    "floor", "ceil", "trunc", "round", "round_half_away", "sign", "floor_divide", "trunc_divide", "mod", "rem", "atan2",
+    "is_finite", "is_inf", "is_nan", "logical_and", "logical_or", "logical_xor", "logical_not",  # the last four of bools alone
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic", "shift_right_logical",
     "adam_correction", "lamb_trust", "schedule_cosine", "schedule_linear",  # of f32 alone, where nothing is rounded
 }  # fmt: skip
 

@@ -59,6 +59,8 @@ def test_against_central_differences(schema, sample):
         if array is None or array.dtype != np.float64:
             assert grad is None, f"{schema.declared(len(arrays))[position].name} has no gradient"
             continue
+        if grad is None:  # of what changes by jumps alone
+            grad = np.zeros(array.shape)
         assert grad.shape == array.shape
         for flat in rng.permutation(array.size)[:25]:
             index = np.unravel_index(flat, array.shape)
@@ -135,6 +137,20 @@ def test_kinks():
     assert np.array_equal(gradient_at("abs", x)[0], [-1, 0, 0, 1])
     assert np.array_equal(gradient_at("relu", x)[0], [0, 0, 0, 1])
     assert np.array_equal(gradient_at("leaky_relu", x, slope=0.5)[0], [0.5, 0.5, 0.5, 1])
+    assert np.array_equal(gradient_at("elu", x[1:], alpha=0.5)[0], [0.5, 0.5, 1])
+    ends = np.array([-3.0, -2.9, 2.9, 3.0])
+    assert np.allclose(gradient_at("hard_sigmoid", ends)[0], [0, 1 / 6, 1 / 6, 0])
+    assert np.allclose(gradient_at("hard_swish", ends)[0], [-0.5, 0.5 - 2.9 / 3, 0.5 + 2.9 / 3, 1.5])
+
+
+def test_a_clamp_s_gradient_at_and_beyond_its_ends_is_pytorch_s():
+    """To x within the bounds, both included; where they cross, to the upper one alone."""
+    x = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    low, x_, high = gradient_at("clamp", np.full(5, -1.0), x, np.full(5, 1.0))
+    assert np.array_equal(low, [1, 0, 0, 0, 0]) and np.array_equal(high, [0, 0, 0, 0, 1])
+    assert np.array_equal(x_, [0, 1, 1, 1, 0])
+    low, x_, high = gradient_at("clamp", np.full(5, 1.0), x, np.full(5, -1.0))
+    assert not low.any() and not x_.any() and np.array_equal(high, np.ones(5))
 
 
 def test_gelus_gradient_stays_finite_for_every_finite_operand():

@@ -35,6 +35,7 @@ COMPILERS = (
     "halves",
     "linked",
     "vector_math",
+    "wide_math",
 )  # modules that make a loop's code
 PACKAGES = "numba", "llvmlite", "numpy", "icc_rt", "intel-cmplr-lib-rt"  # the last two bring numba's SVML
 SETTINGS = (

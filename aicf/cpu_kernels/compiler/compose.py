@@ -23,7 +23,7 @@ from numba.np.arrayobj import load_item, store_item
 
 from ...rows.program import Bound, Expression
 from ...types import DType
-from . import halves, vector_math
+from . import halves, vector_math, wide_math
 from .frame import inner, numba_type
 from .spec import APART, NEXT, REPEATED
 
@@ -44,7 +44,7 @@ _TYPES = {t: numba_type(t.numpy.name) for t in DType if t.compute is t}
 
 @lru_cache(maxsize=1024)
 def compiled(function: FunctionType, double: bool = False) -> Any:
-    """A scalar function for the host: plain functions that it calls are compiled too, and math is vector_math, unless it is of f64."""
+    """A scalar function for the host: plain functions that it calls are compiled too; math is vector_math, of f64 wide_math."""
     names = {
         n: _for_host(v, double)
         for n in function.__code__.co_names
@@ -62,15 +62,14 @@ def compiled(function: FunctionType, double: bool = False) -> Any:
 
 
 def _for_host(value: Any, double: bool) -> Any:
-    """What a scalar function reads: math's functions, however they were imported, as vector_math's; plain ones compiled."""
+    """What a scalar function reads: math's functions, however they were imported, as the host's; plain ones compiled."""
     if isinstance(value, FunctionType):
         return compiled(value, double)
-    if double:
-        return value
+    functions = wide_math if double else vector_math
     if value is math:
-        return vector_math
+        return functions
     if isinstance(value, BuiltinFunctionType) and value is getattr(math, value.__name__, None):
-        return getattr(vector_math, value.__name__)
+        return getattr(functions, value.__name__)
     return value
 
 

@@ -6,10 +6,10 @@ f32's last digit and 2^n neither overflows nor becomes subnormal, and round once
 
 from __future__ import annotations
 
-from math import *  # noqa: F403
-
 import numba
 import numpy as np
+
+from .wide_math import *  # noqa: F403
 
 _jit = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
