@@ -20,11 +20,10 @@ import numpy as np
 from ...types import f32
 from ..dsl import cuda, device, int32, uint32
 from ..hopper.entry import begin
-from ..hopper.ring import filler, next_stage
+from ..hopper.ring import advancer, filler, releaser
 from ..hopper.shared_plan import SharedPlan, aligned_base
 from ..ptx import (
     approximate,
-    arrive,
     arrive_at,
     commit_products,
     commit_stores,
@@ -169,7 +168,7 @@ def producer(form: HopperForm, plan: ForwardPlan) -> Any:
     fill_k = filler(plan.k_ring, plan.kv_bytes, rows_loader(chunks, KEYS))
     fill_v = filler(plan.v_ring, plan.kv_bytes, columns_loader(chunks, KEYS))
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
-    next_q, next_kv = next_stage(2), next_stage(plan.stages)
+    next_q, next_kv = advancer(2), advancer(plan.stages)
     q_at, k_at, v_at = plan.q, plan.k, plan.v
 
     def produce(base, maps, sizes):
@@ -243,7 +242,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     finish_sums = finish_products(result.count, 0, SCORES.count // 2)
     fence, commit = fence_products(), commit_products()
     of_rows, of_columns = describe(True), describe(False)
-    wait, tell, sync, hand_on = wait_phase(), arrive(), sync_at(256), arrive_at(256)
+    wait, release, sync, hand_on = wait_phase(), releaser(), sync_at(256), arrive_at(256)
     exp2, log2, most_of = approximate("exp2"), approximate("log2"), larger()
     peak = reduce_rows(SCORES, lambda x, y: most_of(x, y))
     fold, join = fold_rows(SCORES, lambda x, y: x + y), join_rows(SCORES, lambda x, y: x + y)
@@ -253,7 +252,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     hidden, limits = hide(form.masked), limits_of()
     in_first, in_all = bool(form.masked), form.masked == "all"
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
-    next_q, next_kv = next_stage(2), next_stage(stages)
+    next_q, next_kv = advancer(2), advancer(stages)
     send, put, all_read = _sender(form, plan), putter(f32), wait_stores_read(0)
     no_scores, no_sums = zeros(SCORES.count), zeros(result.count)
     q_at, k_at, v_at = plan.q, plan.k, plan.v
@@ -261,12 +260,6 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
         at for ring in (plan.q_ring, plan.k_ring, plan.v_ring) for at in (ring.full, ring.empty)
     )
     q_step, kv_step = plan.q_bytes // 16, plan.kv_bytes // 16
-
-    def release(barrier, member):
-        if member == 0:
-            tell(barrier)
-
-    let_go = device(release)
 
     def consume(part, base, maps, lse, sizes, scales):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
@@ -297,7 +290,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
             commit()
             hand_on(other)
             scores = finish_scores(scores)
-            let_go(uint32(ready + uint32(k_empty)), member)
+            release(uint32(ready + uint32(k_empty)), member)
             scores = cap(scores, scales)
             if in_first:
                 lows, highs = limits(row, key, column, sizes)
@@ -323,7 +316,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                 hand_on(other)
                 more = uint32(1)
                 scores = finish_behind(scores)
-                let_go(uint32(ready + uint32(k_empty)), member)
+                release(uint32(ready + uint32(k_empty)), member)
                 scores = cap(scores, scales)
                 if in_all:
                     lows, highs = limits(row, key, column, sizes)
@@ -336,12 +329,12 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                 own = fold(scores)
                 total = total[0] * shrink[0] + own[0], total[1] * shrink[1] + own[1]
                 sums = finish_sums(sums, words)
-                let_go(uint32(v_ready + uint32(v_empty)), member)
+                release(uint32(v_ready + uint32(v_empty)), member)
                 sums = scale(sums, shrink, ())
                 words = words_of(scores)
                 v_stage, v_phase = stage, phase
                 stage, phase = next_kv(stage, phase)
-            let_go(uint32(base + uint32(8) * q_stage + uint32(q_empty)), member)
+            release(uint32(base + uint32(8) * q_stage + uint32(q_empty)), member)
             v_ready = uint32(base + uint32(8) * v_stage)
             wait(uint32(v_ready + uint32(v_full)), v_phase)
             fence()
@@ -355,7 +348,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                 if row + 8 < sizes[0]:
                     put(lse, at + 8, (most[1] * factor + log2(total[1])) * LN2)
             sums = finish_sums(sums, words)
-            let_go(uint32(v_ready + uint32(v_empty)), member)
+            release(uint32(v_ready + uint32(v_empty)), member)
             over = ZERO if total[0] == ZERO else ONE / total[0], ZERO if total[1] == ZERO else ONE / total[1]
             send(part, base, maps[3], member, scale(sums, over, ()), int32(first + part * 64), head, sizes)
             q_stage, q_phase = next_q(q_stage, q_phase)

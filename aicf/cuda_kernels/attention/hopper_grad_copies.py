@@ -8,7 +8,7 @@ import numpy as np
 
 from ...types import i32
 from ..dsl import cuda, device, int32, uint32, uint64
-from ..hopper.ring import next_stage
+from ..hopper.ring import advancer
 from ..ptx import (
     add_bytes,
     arrive,
@@ -52,7 +52,7 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
     wait, announce, address = wait_phase(), expect(), global_address()
     place, tiles_of = place_of(), query_tiles(plan.queries)
     next_of_two, fetch, leave, tell, numbers = (
-        next_stage(2),
+        advancer(2),
         fetch_add(),
         store_shared_word(),
         arrive(),

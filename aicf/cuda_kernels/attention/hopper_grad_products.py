@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import cuda, device, int32, uint32
-from ..hopper.ring import next_stage
+from ..hopper.ring import advancer, releaser
 from ..ptx import (
     approximate,
     arrive,
@@ -148,14 +148,14 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
         finish_products(result.count, 1, count // 2), finish_products(dq_count, 1), finish_products(result.count, 0, count // 2),
     )  # fmt: skip
     fence, commit, of_rows, of_columns = fence_products(), commit_products(), describe(True), describe(False)
-    wait, tell, sync_both, sync_own = wait_phase(), arrive(), sync_at(BOTH), sync_at(WARPGROUP)
+    wait, release, sync_both, sync_own = wait_phase(), releaser(), sync_at(BOTH), sync_at(WARPGROUP)
     wait_free, say_there, fence_shared = sync_at(WITH_ADDER), arrive_at(WITH_ADDER), fence_async()
     weigh, slopes_of = weights(count), slopes(count, dtype)
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
     hidden, limits, cuts = hide(scores_of, form.masked == "all"), limits_of(), bool(form.masked)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
     place, take, tiles_of = place_of(), taker(plan), query_tiles(queries)
-    next_of_two, send = next_stage(2), _sender(form, plan)
+    next_of_two, send = advancer(2), _sender(form, plan)
     no_scores, no_results, no_dq = zeros(count), zeros(result.count), zeros(dq_count)
     scale_all = map_tile(result.count, lambda x, factor: x * factor)
     k_at, v_at, q_at, o_at, ds_at, sums_at, stats_at = (
@@ -184,12 +184,6 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     # of dQ, a consumer has 64 queries, or, of as many, 64 columns
     ds_part, k_part = (0, KEYS * ROW_BYTES) if wide else (64 * ROW_BYTES, 0)
     both_limits = form.masked == "all"
-
-    def release(barrier, member):
-        if member == 0:
-            tell(barrier)
-
-    let_go = device(release)
 
     def consume(part, base, maps, sizes, scales):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
@@ -267,20 +261,20 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
                 dq = of_queries(dq, uint32(ds_first + stage * uint32(ds_step)), k_columns)
                 commit()
                 dv = finish_v(dv, halves)
-                let_go(uint32(ready + uint32(o_empty)), member)
+                release(uint32(ready + uint32(o_empty)), member)
                 dk = add(dk, slopes_now, uint32(q_columns + stage * uint32(q_step)), uint32(1))
                 commit()
                 dq = finish_q(dq)
                 if not wide:
                     if left == 1:
-                        let_go(uint32(base + uint32(k_empty)), member)
-                        let_go(uint32(base + uint32(v_empty)), member)
+                        release(uint32(base + uint32(k_empty)), member)
+                        release(uint32(base + uint32(v_empty)), member)
                 wait_free(uint32(FREE + who))
                 put_sums(dq, sums_own)
                 fence_shared()
                 say_there(uint32(THERE + who))
                 dk = finish_k(dk, slopes_now)
-                let_go(uint32(ready + uint32(q_empty)), member)
+                release(uint32(ready + uint32(q_empty)), member)
                 stage, phase = next_of_two(stage, phase)
                 first, left = int32(0), int32(left - 1)
                 query = int32(query + queries)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..dsl import cuda, device, int32, uint32
+from ..hopper.ring import advancer
 from ..ptx import (
     arrive,
     commit_products,
@@ -30,15 +31,7 @@ from ..ptx.register_operand import register_operand_mn, register_operand_place
 from ..ptx.wgmma import WORDS
 from ..tiles.tile import each, permute, zeros
 from .epilogue import Epilogue, finisher
-from .wgmma_scheduler import (
-    advancer,
-    batch_coords,
-    grouped_raster,
-    lengths,
-    ordered_barrier,
-    skipper,
-    tiles_in_turn,
-)
+from .wgmma_scheduler import batch_coords, grouped_raster, lengths, ordered_barrier, skipper, tiles_in_turn
 from .wgmma_tiling import WARPGROUP, WgmmaTiling
 
 NO_WORDS = (np.uint32(0),) * WORDS

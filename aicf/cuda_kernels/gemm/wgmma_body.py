@@ -21,9 +21,8 @@ from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
 from ..hopper.entry import begin
+from ..hopper.ring import advancer, releaser
 from ..ptx import (
-    arrive,
-    arrive_remote,
     barrier_init,
     cluster_arrive_only,
     cluster_rank,
@@ -31,7 +30,6 @@ from ..ptx import (
     describe,
     expect,
     fence_async,
-    in_block,
     launch_dependents,
     load_box,
     multicast_box,
@@ -50,7 +48,6 @@ from .stream_k_body import fixup, work_tiles_of
 from .wgmma_loss_body import results_of
 from .wgmma_mainloop import mainloop_of
 from .wgmma_scheduler import (
-    advancer,
     batch_coords,
     counter,
     lengths,
@@ -406,22 +403,3 @@ def consumer(
         done(member)
 
     return device(consume)
-
-
-def releaser(cluster: int) -> Any:
-    """`release(empty, member)`: this warpgroup has read the K-tile; every block that loaded a part of it is told."""
-    if cluster == 1:
-        tell = arrive()
-
-        def release(empty, member):
-            if member == 0:
-                tell(empty)
-
-        return device(release)
-    tell_remote, there = arrive_remote(), in_block()
-
-    def release_all(empty, member):
-        if member < cluster:
-            tell_remote(there(empty, uint32(member)))
-
-    return device(release_all)

@@ -196,17 +196,6 @@ def lengths(work_tiles: WorkTiles) -> Any:
     return device(length)
 
 
-def advancer(stages: int) -> Any:
-    """`advance(stage, phase)`: the next stage of the ring, and the parity of its phase."""
-
-    def advance(stage, phase):
-        if stage == stages - 1:
-            return uint32(0), uint32(phase ^ uint32(1))
-        return uint32(stage + uint32(1)), phase
-
-    return device(advance)
-
-
 def places_of_stages(stages: int, stage_bytes: int) -> tuple[Any, Any]:
     """(`here(stage, first)`, `go_on(stage, phase, ready, a, b)`): the barrier of a stage and its descriptors, of which those of the
     first are given; and all of the next one, each a sum: products would be an instruction more for each."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import device, uint32
-from ..ptx import expect, wait_phase
+from ..ptx import arrive, arrive_remote, expect, in_block, wait_phase
 from .shared_plan import Ring
 
 
-def next_stage(stages: int) -> Any:
-    """`of(stage, phase)`."""
+def advancer(stages: int) -> Any:
+    """`advance(stage, phase)`: the next stage of the ring, and the parity of its phase."""
 
-    def of(stage, phase):
+    def advance(stage, phase):
         if stage == stages - 1:
             return uint32(0), uint32(phase ^ uint32(1))
         return uint32(stage + uint32(1)), phase
 
-    return device(of)
+    return device(advance)
 
 
 def filler(ring: Ring, nbytes: int, load: Any) -> Any:
@@ -34,3 +34,23 @@ def filler(ring: Ring, nbytes: int, load: Any) -> Any:
         load(uint32(to + stage * uint32(nbytes)), map, uint32(barrier + uint32(full)), row, head, batch)
 
     return device(fill)
+
+
+def releaser(cluster: int = 1) -> Any:
+    """`release(empty, member)`: this warpgroup has read a stage. One arrival on its empty barrier: the first thread's; or, of a cluster
+    whose blocks each load a part of the stage, one at each of them."""
+    if cluster == 1:
+        tell = arrive()
+
+        def release(empty, member):
+            if member == 0:
+                tell(empty)
+
+        return device(release)
+    tell_remote, there = arrive_remote(), in_block()
+
+    def release_all(empty, member):
+        if member < cluster:
+            tell_remote(there(empty, uint32(member)))
+
+    return device(release_all)
