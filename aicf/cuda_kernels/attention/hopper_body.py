@@ -19,9 +19,9 @@ import numpy as np
 
 from ...types import f32
 from ..dsl import cuda, device, int32, uint32
-from ..hopper.entry import begin
+from ..hopper.opening import WARPGROUP, opening
 from ..hopper.ring import advancer, filler, releaser
-from ..hopper.shared_plan import SharedPlan, aligned_base
+from ..hopper.shared_plan import SharedPlan
 from ..ptx import (
     approximate,
     arrive_at,
@@ -33,7 +33,6 @@ from ..ptx import (
     finish_products,
     larger,
     launch_dependents,
-    prefetch_map,
     read_thread,
     setmaxnreg_dec,
     setmaxnreg_inc,
@@ -42,7 +41,6 @@ from ..ptx import (
     tanh_for_halves,
     wait_phase,
     wait_stores_read,
-    warp_uniform,
 )
 from ..tiles.element import putter
 from ..tiles.layout import Layout
@@ -62,7 +60,6 @@ from .hopper_tiles import (
     KEYS,
     NOTHING,
     ROW_BYTES,
-    WARPGROUP,
     HopperForm,
     columns_loader,
     in_turn,
@@ -97,7 +94,7 @@ class ForwardPlan:
             shared.region(n * size) for n, size in ((2, self.q_bytes), (self.stages, self.kv_bytes), (self.stages, self.kv_bytes))
         )  # fmt: skip
         self.out = shared.region(self.q_bytes)
-        self.init, self.nbytes = shared.init(), shared.nbytes
+        self.shared, self.nbytes = shared, shared.nbytes
 
 
 @functools.cache
@@ -110,21 +107,12 @@ def forward(form: HopperForm) -> Callable[..., None]:
     scales  c; and softcap's: what S is multiplied by before tanh. c is softcap log2(e) then
     """
     plan = ForwardPlan(form.d)
-    base_of, init, uniform, prefetch = aligned_base(), plan.init, warp_uniform(), prefetch_map()
     fewer, more = (f(n) for f, n in zip((setmaxnreg_dec, setmaxnreg_inc), REGISTERS))
-    wait_before, let_next = begin(), launch_dependents()
+    open, let_next = opening(plan.shared), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
 
     def kernel(maps, lse, sizes, scales):
-        base, thread = base_of(), uint32(cuda.threadIdx.x)
-        warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
-        if thread == WARPGROUP:
-            init(base)
-        if thread == 0:
-            for map in maps:
-                prefetch(map)
-        cuda.syncthreads()
-        wait_before()
+        base, thread, warpgroup = open(maps)
         if warpgroup == 0:
             fewer()
             if thread == 0:

@@ -22,21 +22,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..dsl import cuda, int32, uint32
-from ..hopper.entry import begin
-from ..hopper.shared_plan import aligned_base
-from ..ptx import (
-    global_address,
-    launch_dependents,
-    prefetch_map,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-    warp_uniform,
-)
+from ..dsl import int32, uint32
+from ..hopper.opening import opening
+from ..ptx import global_address, launch_dependents, setmaxnreg_dec, setmaxnreg_inc, warp_uniform
 from .hopper_grad_copies import adder, producer
 from .hopper_grad_products import consumer
 from .hopper_grad_tiles import REGISTERS, GradientPlan
-from .hopper_tiles import WARPGROUP, HopperForm
+from .hopper_tiles import HopperForm
 
 
 @functools.cache
@@ -52,21 +44,17 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     scales  scale log2(e), scale
     """
     plan = GradientPlan(form.d)
-    base_of, init, uniform, prefetch = aligned_base(), plan.init, warp_uniform(), prefetch_map()
     fewer, more = (f(n) for f, n in zip((setmaxnreg_dec, setmaxnreg_inc), REGISTERS))
-    wait_before, let_next, address = begin(), launch_dependents(), global_address()
+    open, uniform, let_next, address = (
+        opening(plan.shared),
+        warp_uniform(),
+        launch_dependents(),
+        global_address(),
+    )
     produce, add, consume = producer(form, plan), adder(form, plan), consumer(form, plan)
 
     def kernel(maps, stats, sums, flags, counter, sizes, scales):
-        base, thread = base_of(), uint32(cuda.threadIdx.x)
-        warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
-        if thread == WARPGROUP:
-            init(base)
-        if thread == 0:
-            for map in maps:
-                prefetch(map)
-        cuda.syncthreads()
-        wait_before()
+        base, thread, warpgroup = open(maps)
         if warpgroup == 0:
             fewer()
             warp = uint32(uniform(uint32(thread // uint32(32))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import cuda, device, int32, uint32
+from ..hopper.opening import WARPGROUP
 from ..hopper.ring import advancer, releaser
 from ..ptx import (
     approximate,
@@ -37,7 +38,6 @@ from .hopper_tiles import (
     KEYS,
     NOTHING,
     ROW_BYTES,
-    WARPGROUP,
     HopperForm,
     chained,
     place_of,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import device, int32, uint32
+from ..hopper.opening import WARPGROUP
 from ..hopper.shared_plan import SharedPlan
 from ..ptx import load_shared_word, wait_phase
-from .hopper_tiles import ATOM, KEYS, WARPGROUP
+from .hopper_tiles import ATOM, KEYS
 
 CONSUMERS = 2
 THREADS = WARPGROUP * (1 + CONSUMERS)
@@ -48,7 +49,7 @@ class GradientPlan:
         self.ds, self.sums = shared.region(2 * self.ds_bytes), shared.region(CONSUMERS * self.sums_bytes)
         self.stats = shared.region(2 * self.stats_bytes)
         self.numbers = shared.region(2 * 4, 8)  # of two tiles
-        self.init, self.nbytes = shared.init(), shared.nbytes
+        self.shared, self.nbytes = shared, shared.nbytes
 
 
 def query_tiles(queries: int) -> Any:

@@ -20,7 +20,6 @@ from ..tiles.tile import permute
 KEYS = 128  # of a tile
 NOTHING = np.float32(-np.inf)
 ATOM = 64  # columns of a box: 128 bytes
-WARPGROUP = 128
 ROW_BYTES = 2 * ATOM
 
 

@@ -1,0 +1,42 @@
+"""How a block of warpgroups with roles begins: barriers, tensor maps, and the wait for what ran before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dsl import cuda, device, uint32
+from ..ptx import prefetch_map, warp_uniform
+from .entry import begin
+from .shared_plan import SharedPlan, aligned_base
+
+WARPGROUP = 128
+
+
+def opening(plan: SharedPlan) -> Any:
+    """`open(maps)`: (base, thread, warpgroup): where shared memory begins, and who this is; as u32.
+
+    All barriers of the plan are made and seen by the block; what came before this launch is done and seen. The first warpgroup's first
+    thread, the producer, prefetches the maps' descriptors while the second's makes barriers.
+    """
+    base_of, init, prefetch, uniform, wait_before = (
+        aligned_base(),
+        plan.init(),
+        prefetch_map(),
+        warp_uniform(),
+        begin(),
+    )
+
+    def open(maps):
+        base, thread = base_of(), uint32(cuda.threadIdx.x)
+        # once the compiler knows that a warp is of one warpgroup, main loops are in uniform registers, and half as long
+        warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
+        if thread == WARPGROUP:
+            init(base)
+        if thread == 0:
+            for map in maps:
+                prefetch(map)
+        cuda.syncthreads()
+        wait_before()
+        return base, thread, warpgroup
+
+    return device(open)
