@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...device.spec import DeviceSpec
+from ...ops.schema import schema_of
 from ...registry.cost import Cost, roofline
 from ...registry.variant import (
     Checks,
@@ -23,7 +24,7 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc, f32, i32, numel
+from ...types import TensorDesc, f32, i32
 from ..index.labels import op_operands
 from ..maps.elementwise import THREADS
 from .chain import ALIGNMENT, Chain, Place, dense, moved, part, region_of, shaped
@@ -33,15 +34,30 @@ IGNORED = -2  # in the place of a label, as linear_loss_body has it
 ROWS, CLASSES = 128, 256  # chunks are whole numbers of them, so that they begin where tensors are aligned
 
 
-def _checks(region: RegionSpec, weight: int) -> Checks:
+class LossOperands:
+    """What both ops read: the linear layer, and its labels.
+
+    x       rows x k
+    weight  classes x k
+    labels  rows
+    at      where the op's operands are, by their names
+    """
+
+    def __init__(self, region: RegionSpec) -> None:
+        op = region.anchor
+        names = [declared.name for declared in schema_of(op.kind).declared(len(op.inputs))]
+        given = dict(zip(names, op_operands(region)))
+        self.weight, labels = given["weight"], given["labels"]
+        self.rows, (self.classes, self.k) = labels.numel, self.weight.shape
+        self.x, self.labels = shaped(given["x"], self.rows, self.k), shaped(labels, self.rows)
+        # the op may take a tensor twice
+        self.at: dict[str, Place] = {name: In(region.inputs.index(i)) for name, i in zip(names, op.inputs)}
+
+
+def _checks(region: RegionSpec) -> Checks:
     yield one_op(region)
     yield contiguous(region)
-    yield at_least("classes", op_operands(region)[weight].shape[0], 1)
-
-
-def places_of(region: RegionSpec) -> list[In]:
-    """Of the op's operands in its own order; it may take a tensor twice."""
-    return [In(region.inputs.index(i)) for i in region.anchor.inputs]
+    yield at_least("classes", LossOperands(region).classes, 1)
 
 
 def _chunk(count: int, others: int, unit: int) -> int:
@@ -64,18 +80,16 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     """Chunks of rows: their logits in f32, then cross_entropy; at the end loss and lse of all rows."""
     from .linear_loss_body import finish_rows
 
-    x, weight, labels = op_operands(region)
-    x_at, weight_at, labels_at = places_of(region)
-    attrs, rows, (classes, k) = region.attrs, labels.numel, weight.shape
-    x, labels, number = shaped(x, rows, k), shaped(labels, rows), dense((rows,), f32)
-    chain, step = Chain(device), _chunk(rows, classes, ROWS)
-    logits_at = chain.reserve(dense((step, classes), f32))
+    loss, attrs, chain = LossOperands(region), region.attrs, Chain(device)
+    x, labels, labels_at, rows = loss.x, loss.labels, loss.at["labels"], loss.rows
+    number, step = dense((rows,), f32), _chunk(rows, loss.classes, ROWS)
+    logits_at = chain.reserve(dense((step, loss.classes), f32))
     found = [chain.reserve(number) for _ in range(3)]
     how = {"trans_b": True, "out_dtype": f32, "precision": attrs["precision"]}
     asked = {n: attrs[n] for n in ("ignore_index", "label_smoothing")}
     for first, count in chunks_of(rows, step):
-        product = region_of({"x": part(x, count, ROWS), "w": weight}, ("y", "gemm", "x w", how))
-        chain.run(product, (moved(x_at, x, first), weight_at), (logits_at,))
+        product = region_of({"x": part(x, count, ROWS), "w": loss.weight}, ("y", "gemm", "x w", how))
+        chain.run(product, (moved(loss.at["x"], x, first), loss.at["weight"]), (logits_at,))
         given = {"y": product.results[0], "labels": part(labels, count, ROWS)}
         losses = region_of(given, ("loss peak rsum", "cross_entropy", "y labels", asked))
         places = [moved(place, number, first) for place in found]
@@ -106,13 +120,12 @@ class GradientChain:
     """
 
     def __init__(self, region: RegionSpec, device: DeviceSpec, by_rows: bool, step: int) -> None:
-        dloss, x, weight, labels, lse = op_operands(region)
+        loss = LossOperands(region)
         self.attrs, self.how = region.attrs, {"precision": region.attrs["precision"]}
         self.dx, self.dweight = region.results
-        self.at: dict[str, Place] = dict(zip(("dloss", "x", "w", "labels", "lse"), places_of(region)))
-        self.rows, self.classes, k = labels.numel, *weight.shape
-        self.x, self.weight = shaped(x, self.rows, k), weight
-        self.dloss, self.labels, self.lse = (shaped(t, self.rows) for t in (dloss, labels, lse))
+        self.at, self.rows, self.classes, k = loss.at, loss.rows, loss.classes, loss.k
+        self.x, self.weight, self.labels = loss.x, loss.weight, loss.labels
+        self.dloss, self.lse = (shaped(t, self.rows) for t in op_operands(region)[::4])
         self.chain, self.by_rows, self.step = Chain(device), by_rows, step
         if by_rows:
             chunks = [GradientChunk(first, n, 0, self.classes) for first, n in chunks_of(self.rows, step)]
@@ -120,14 +133,14 @@ class GradientChain:
             chunks = [GradientChunk(0, self.rows, first, n) for first, n in chunks_of(self.classes, step)]
         self.chunks = chunks or [GradientChunk(0, 0, 0, self.classes)]
         widest = self.chunks[0]
-        self.g_at = self.chain.reserve(dense((widest.rows, self.pitch_of(widest.classes)), x.dtype))
+        self.g_at = self.chain.reserve(dense((widest.rows, self.pitch_of(widest.classes)), self.x.dtype))
         self.total = dense((self.classes if by_rows else self.rows, k), f32)
         self.total_at = self.chain.reserve(self.total) if len(self.chunks) > 1 else None
         if self.rows:
             self.begin()
         for c in self.chunks:
             parts = part(self.x, c.rows, ROWS), part(self.weight, c.classes, CLASSES)
-            places = moved(self.at["x"], self.x, c.row), moved(self.at["w"], self.weight, c.first)
+            places = moved(self.at["x"], self.x, c.row), moved(self.at["weight"], self.weight, c.first)
             (x, w), (x_at, w_at) = parts, places
             if self.rows:
                 self.differentiate(c, parts, places)
@@ -228,8 +241,8 @@ class _Gradients(GradientChain):
 
 @lru_cache(maxsize=64)
 def _gradients(region: RegionSpec, device: DeviceSpec) -> Chain:
-    x, weight = op_operands(region)[1:3]
-    rows, classes = numel(x.shape[:-1]), weight.shape[0]
+    loss = LossOperands(region)
+    rows, classes = loss.rows, loss.classes
     by_rows = rows > classes
     step = _chunk(rows, classes, ROWS) if by_rows else _chunk(classes, rows, CLASSES)
     return _Gradients(region, device, by_rows, step).chain
@@ -244,7 +257,7 @@ class LinearCrossEntropyChunks:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region, 1)
+        yield from _checks(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _losses(region, device).cost
@@ -266,7 +279,7 @@ class LinearCrossEntropyGradChunks:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region, 2)
+        yield from _checks(region)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _gradients(region, device).cost

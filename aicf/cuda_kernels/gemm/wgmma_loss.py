@@ -22,12 +22,11 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc, bf16, f16, f32, i32, numel
-from ..index.labels import op_operands
+from ...types import TensorDesc, bf16, f16, f32, i32
 from ..maps.elementwise import THREADS
 from . import wgmma, wgmma_cost
-from .chain import Chain, Place, dense, moved, part, region_of, shaped
-from .linear_loss import CLASSES, GradientChain, GradientChunk, chunks_of, places_of
+from .chain import Chain, Place, dense, moved, part, region_of
+from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunks_of
 from .linear_loss import ROWS as ROW_UNIT
 from .wgmma_cost import Leaving
 from .wgmma_tiling import ATOM, TILINGS, WgmmaTiling
@@ -45,18 +44,18 @@ MORE_CHUNKS = 3  # than there have to be, are tried
 WAVE = 128, 256  # tiles that large GEMMs have
 
 
-def halves_checks(region: RegionSpec, logits: RegionSpec, rows: int, classes: int) -> Checks:
-    """Of both ops. `logits`: their GEMM alone."""
+def halves_checks(region: RegionSpec) -> Checks:
+    """Of both ops."""
     yield one_op(region)
     yield contiguous(region)
-    yield at_least("rows", rows, 1)
-    yield at_least("classes", classes, 1)
-    x = logits.operands[0].dtype
-    if x not in (f16, bf16):
-        yield Reject("dtype", f"x is {x}, needs f16 or bf16")
+    loss = LossOperands(region)
+    yield at_least("rows", loss.rows, 1)
+    yield at_least("classes", loss.classes, 1)
+    if loss.x.dtype not in (f16, bf16):
+        yield Reject("dtype", f"x is {loss.x.dtype}, needs f16 or bf16")
     if region.strict:
         yield Reject("strict", "powers of two are approximate, to 2^-22; strict takes those of exp")
-    yield wgmma.family(logits)
+    yield wgmma.family(logits_of(loss.x, loss.weight))
 
 
 def logits_of(x: TensorDesc, weight: TensorDesc) -> RegionSpec:
@@ -131,13 +130,10 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     from .linear_loss_body import TILE_WARPS, finish_tiles
     from .wgmma_loss_body import RowStatistics
 
-    x, weight, labels = op_operands(region)
-    x_at, weight_at, labels_at = places_of(region)
-    attrs, rows, (classes, k) = region.attrs, labels.numel, weight.shape
-    x, labels, number = shaped(x, rows, k), shaped(labels, rows), dense((rows,), f32)
-    summed = attrs["label_smoothing"] > 0
+    loss, attrs, chain = LossOperands(region), region.attrs, Chain(device)
+    x, weight, labels, rows, classes = loss.x, loss.weight, loss.labels, loss.rows, loss.classes
+    number, summed = dense((rows,), f32), attrs["label_smoothing"] > 0
     step = chunk(rows, (2 + summed) * f32.itemsize * cdiv(classes, MIDDLE), STATISTICS, ROWS)
-    chain = Chain(device)
     tilings = {
         size: statistics_tiling(logits_of(part(x, size, ROWS), weight), device, summed)
         for _, size in chunks_of(rows, step)
@@ -148,10 +144,10 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     for first, count in chunks_of(rows, step):
         logits = logits_of(part(x, count, ROWS), weight)
         tiling, cost = tilings[count]
-        given = moved(labels_at, labels, first)
+        given = moved(loss.at["labels"], labels, first)
         shifts, totals, sums = (*found, found[0])[:3]
         operands = given, shifts, totals, picked, sums
-        ins = moved(x_at, x, first), weight_at
+        ins = moved(loss.at["x"], x, first), loss.at["weight"]
         launch = logits_launch(tiling, logits, device, RowStatistics.of(x.dtype, summed), ins, operands)
         chain.launch(launch, cost)
         tiles = cdiv(classes, tiling.n)
@@ -218,8 +214,8 @@ class HopperGradients(GradientChain):
 @lru_cache(maxsize=64)
 def _gradients(region: RegionSpec, device: DeviceSpec) -> Chain:
     """By classes or by rows, whichever leaves less to be added up, in the chunks that are predicted to take least."""
-    x, weight = op_operands(region)[1:3]
-    rows, (classes, k) = numel(x.shape[:-1]), weight.shape
+    loss = LossOperands(region)
+    rows, classes, k = loss.rows, loss.classes, loss.k
     by_rows = rows > classes
     count, others, unit = (rows, classes, ROW_UNIT) if by_rows else (classes, rows, CLASSES)
     chains = [
@@ -250,12 +246,7 @@ class LinearCrossEntropyWgmma:
     tile that uses them, 8 for each row of a tile. Limit: tensor cores; powers of two, 16 a cycle, where k is small.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        x, weight, labels = op_operands(region)
-        rows = labels.numel
-        yield from halves_checks(
-            region, logits_of(shaped(x, rows, weight.shape[1]), weight), rows, weight.shape[0]
-        )
+    accepts = halves_checks
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _losses(region, device).cost
@@ -276,12 +267,7 @@ class LinearCrossEntropyGradWgmma:
     the chunks add up, f32 once written and once read for each. Limit: tensor cores.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        _, x, weight, labels, _ = op_operands(region)
-        rows = labels.numel
-        yield from halves_checks(
-            region, logits_of(shaped(x, rows, weight.shape[1]), weight), rows, weight.shape[0]
-        )
+    accepts = halves_checks
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _gradients(region, device).cost
