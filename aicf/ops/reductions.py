@@ -17,7 +17,7 @@ def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
     return tuple(sorted(int(a) % rank for a in axes)) if axes else tuple(range(rank))
 
 
-def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
+def reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
     for a in axes:
         require(
             is_integer(a) and -x.rank <= a < x.rank,
@@ -30,7 +30,7 @@ def _reduced(x: TensorSpec, axes: tuple, keepdims: bool) -> TensorSpec:
     return TensorSpec(tuple(kept), x.dtype, x.device)
 
 
-def _normalize(specs, attrs):
+def normalize_axes(specs, attrs):
     rank, axes = specs[0].rank, attrs.get("axes", ())
     valid = isinstance(axes, (tuple, list)) and all(is_integer(a) and -rank <= a < rank for a in axes)
     if not valid or len({a % rank for a in axes}) < len(axes):
@@ -46,7 +46,7 @@ def _expand(emit, g, x, axes, keepdims):
 
 
 def _enrol(schema: OpSchema) -> None:
-    schema.normalizer(_normalize)
+    schema.normalizer(normalize_axes)
     schema.samples((4, 7))
     schema.samples((4, 7), axes=(1,))
     schema.samples((4, 7), axes=(0,), keepdims=True)
@@ -67,7 +67,7 @@ def reduce_sum(x: Number, *, axes: tuple = (), keepdims: bool = False):
     C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
     C2  axes are distinct                                (StableHLO reduce C5)
     """
-    return _reduced(x, axes, keepdims)
+    return reduced(x, axes, keepdims)
 
 
 @reduce_sum.reference
@@ -89,25 +89,66 @@ def reduce_mean(x: Real, *, axes: tuple = (), keepdims: bool = False):
     C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
     C2  axes are distinct                                (StableHLO reduce C5)
     """
-    return _reduced(x, axes, keepdims)
+    return reduced(x, axes, keepdims)
 
 
 @reduce_mean.reference
 def _(x, axes, keepdims):
     total = np.sum(x, axis=axes or None, keepdims=keepdims)
-    return total / x.dtype.type(_count(x, axes))
+    return total / x.dtype.type(counted(x, axes))
 
 
 @reduce_mean.gradient
 def _(emit, dy, x, axes, keepdims):
     """1 / n is a number in memory, in f32: as an attribute it would be part of a kernel, and each n would have its own."""
     dy, narrow = (dy, None) if x.dtype is DType.f32 else (emit.convert(dy, dtype=DType.f32), x.dtype)
-    share = emit.mul(dy, 1.0 / max(_count(x, axes), 1))
+    share = emit.mul(dy, 1.0 / max(counted(x, axes), 1))
     return _expand(emit, emit.convert(share, dtype=narrow) if narrow else share, x, axes, keepdims)
 
 
-def _count(x, axes):
+def counted(x, axes):
     return numel(tuple(x.shape[a] for a in axes or range(len(x.shape))))
+
+
+@op("reduce_prod", core="reduce")
+def reduce_prod(x: Number, *, axes: tuple = (), keepdims: bool = False):
+    """The product over axes; () means all axes. An empty product is 1.
+
+    Shapes: y is x without the axes, or with 1 in their place if keepdims.
+
+    C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
+    C2  axes are distinct                                (StableHLO reduce C5)
+    """
+    return reduced(x, axes, keepdims)
+
+
+@reduce_prod.reference
+def _(x, axes, keepdims):
+    return np.prod(x, axis=axes or None, keepdims=keepdims, dtype=x.dtype)
+
+
+@reduce_prod.gradient
+def _(emit, dy, x, y, axes, keepdims):
+    """The product of the others: y / x, but of the one zero among x that of all that are none, and nothing if there are more."""
+    axes = normal_axes(x.rank, axes)
+    zero = emit.equal(x, 0)
+    zeros = _expand(
+        emit,
+        emit.reduce_sum(emit.convert(zero, dtype=DType.f32), axes=axes, keepdims=keepdims),
+        x,
+        axes,
+        keepdims,
+    )
+    others = emit.reduce_prod(emit.select(zero, 1, x), axes=axes, keepdims=keepdims)
+    of_zero = emit.select(
+        emit.logical_and(zero, emit.equal(zeros, 1.0)), _expand(emit, others, x, axes, keepdims), 0
+    )
+    rest = emit.select(
+        emit.equal(zeros, 0.0),
+        emit.div(_expand(emit, y, x, axes, keepdims), emit.select(zero, 1, x)),
+        of_zero,
+    )
+    return emit.mul(_expand(emit, dy, x, axes, keepdims), rest)
 
 
 @op("reduce_max", core="reduce")
@@ -120,7 +161,7 @@ def reduce_max(x: Number, *, axes: tuple = (), keepdims: bool = False):
     C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
     C2  axes are distinct                                (StableHLO reduce C5)
     """
-    return _reduced(x, axes, keepdims)
+    return reduced(x, axes, keepdims)
 
 
 @reduce_max.reference
@@ -139,7 +180,7 @@ def reduce_min(x: Number, *, axes: tuple = (), keepdims: bool = False):
     C1  each axis is an integer in [-rank(x), rank(x))   (StableHLO reduce C4; a negative one counts from the end)
     C2  axes are distinct                                (StableHLO reduce C5)
     """
-    return _reduced(x, axes, keepdims)
+    return reduced(x, axes, keepdims)
 
 
 @reduce_min.reference
@@ -158,5 +199,5 @@ def _(emit, dy, x, y, axes, keepdims):
     return emit.mul(winners, emit.div(dy, emit.reduce_sum(winners, axes=axes, keepdims=True)))
 
 
-for _schema in (reduce_sum, reduce_mean, reduce_max, reduce_min):
+for _schema in (reduce_sum, reduce_mean, reduce_prod, reduce_max, reduce_min):
     _enrol(_schema)

@@ -8,7 +8,7 @@ from ..types import TensorSpec
 from .schema import LINEAR, MOVES, Access, Any_, is_integer, op, require
 
 
-def _check_axes(name: str, axes: tuple, rank: int) -> None:
+def check_axes(name: str, axes: tuple, rank: int) -> None:
     """C1 of what names axes."""
     for axis in axes:
         require(
@@ -26,7 +26,7 @@ def transpose(x: Any_, *, perm: tuple):
     C1  perm has integers in [0, rank(x)), each once     (StableHLO transpose C2)
     C2  perm has one entry per axis of x
     """
-    _check_axes("perm", perm, x.rank)
+    check_axes("perm", perm, x.rank)
     require(len(perm) == x.rank, "C2", f"perm {perm} has {len(perm)} entries, x has rank {x.rank}")
     return TensorSpec(tuple([x.shape[axis] for axis in perm]), x.dtype, x.device)
 
@@ -124,7 +124,7 @@ def reverse(x: Any_, *, dims: tuple):
 
     C1  dims are integers in [0, rank(x)), each once     (StableHLO reverse C2, C3)
     """
-    _check_axes("dims", dims, x.rank)
+    check_axes("dims", dims, x.rank)
     return x
 
 

@@ -215,7 +215,7 @@ class Gemm(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """sum, mean, max or min of `before`'s core input over axes of its domain."""
+    """sum, mean, prod, max or min of `before`'s core input over axes of its domain."""
 
     how: str
     axes: tuple[int, ...]

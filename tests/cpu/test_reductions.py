@@ -12,7 +12,7 @@ from aicf.types import bf16, f16, f32, i32, i64
 from .regions import VARIANTS, Graph, normal, with_specials
 
 REDUCE = "reduce_loop"
-HOWS = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"]
+HOWS = ["reduce_sum", "reduce_mean", "reduce_prod", "reduce_max", "reduce_min"]
 # shape, axes: rows, columns, all, middle, blocks of rows that are longer and shorter than a block, empty
 DOMAINS = [
     ((4, 7), (1,)), ((4, 7), (0,)), ((4, 7), ()), ((), ()), ((1,), (0,)), ((2, 3, 5), (1,)), ((2, 3, 5), (0, 1)),

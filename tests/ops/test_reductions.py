@@ -12,7 +12,7 @@ from aicf.types import DType, TensorSpec
 from .cases import f32
 from .sampling import packed
 
-REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"]
+REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_prod", "reduce_max", "reduce_min"]
 
 
 def reduce(op, x, **attrs):

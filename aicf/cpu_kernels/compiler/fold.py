@@ -33,6 +33,9 @@ def _arithmetic(how: str, dtype: DType) -> tuple[Callable[..., Any], Callable[..
         else:
             join = inner(lambda best, other: other if other < best or other != other else best)
         return join, inner(lambda best, count: best), worst(how, dtype)
+    if how == "prod":
+        wide = np.dtype(f"{dtype.numpy.kind}8").type if dtype.kind == "int" else np.float64
+        return inner(lambda total, other: total * other), inner(lambda total, count: number(total)), wide(1)
     join = inner(lambda total, other: total + other)
     if how == "mean":
         return join, inner(lambda total, count: number(total / count)), np.float64(0)

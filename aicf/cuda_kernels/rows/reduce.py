@@ -1,4 +1,4 @@
-"""Variants for reduce_sum, reduce_mean, reduce_max and reduce_min, and for argmax and argmin, which are a max of keys, with maps before and after them.
+"""Variants for reduce_sum, reduce_mean, reduce_prod, reduce_max and reduce_min, and for argmax and argmin, which are a max of keys, with maps before and after them.
 
 Neighbouring axes that are all reduced, or all kept, are one axis if every load walks them as one; after merging them most
 reductions are over rows (the reduced axis is the last) or over columns (the last axis is kept). What comes before is

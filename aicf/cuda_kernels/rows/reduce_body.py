@@ -30,6 +30,10 @@ def _sum(a, b):
     return a + b
 
 
+def _product(a, b):
+    return a * b
+
+
 def _max(a, b):
     """The greater; NaN if either is NaN."""
     return a if a > b or a != a else b
@@ -41,9 +45,11 @@ def _min(a, b):
 
 
 def reducer(op: str, dtype: DType) -> tuple[Any, Any]:
-    """combine and identity of `sum`, `mean`, `max` or `min` in the compute type."""
+    """combine and identity of `sum`, `mean`, `prod`, `max` or `min` in the compute type."""
     if op in ("max", "min"):
         return device(_max if op == "max" else _min), worst(op, dtype)
+    if op == "prod":
+        return device(_product), dtype.compute.numpy.type(1)
     return device(_sum), dtype.compute.numpy.type(0)
 
 

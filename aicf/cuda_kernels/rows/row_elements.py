@@ -93,6 +93,8 @@ def combine(how: str) -> Any:
         return lambda a, b: a if a > b or a != a else b, float("-inf")
     if how == "min":
         return lambda a, b: a if a < b or a != a else b, float("inf")
+    if how == "prod":
+        return lambda a, b: a * b, 1.0
     return lambda a, b: a + b, 0.0
 
 

@@ -1,0 +1,89 @@
+"""Ops that a graph has others in the place of: the others, run in float64, make what the op's own reference makes; so they have its gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import aicf
+from aicf import nn
+from aicf.ops.schema import schemas
+
+from .numpy_emitter import NumpyEmitter, Tensor
+from .sampling import name, operands, packed, types_of
+
+SOMETIMES = {"gather"}  # of some operands only: tests/graph has those
+COMPOSED = [
+    s for s in schemas() if s.instead_fn is not None and s.origin == "aicf" and s.name not in SOMETIMES
+]
+CASES = [(s, sample) for s in COMPOSED for sample in s.sample_specs]
+
+
+@pytest.mark.parametrize("schema, sample", CASES, ids=name)
+def test_what_stands_in_an_op_s_place_makes_what_it_does(schema, sample):
+    for dtype in types_of(schema):
+        for seed in range(3):
+            arrays = operands(schema, sample, dtype, exact=True, seed=seed)
+            attrs = packed(schema, arrays, sample["attrs"])
+            (want,) = schema.call_reference(arrays, attrs)
+            with np.errstate(all="ignore"):
+                made = schema.instead_fn(NumpyEmitter(), *map(Tensor, arrays), **schema.values(attrs))
+            assert made.data.shape == want.shape and (made.data.dtype == want.dtype or want.dtype.kind == "f")
+            np.testing.assert_allclose(made.data, want, rtol=1e-12, atol=1e-12)
+
+
+def test_they_all_say_so():
+    assert {s.name for s in COMPOSED} >= {
+        "reduce_any",
+        "reduce_var",
+        "tril",
+        "one_hot",
+        "roll",
+        "pad_reflect",
+        "dynamic_slice",
+    }
+
+
+class Chain(nn.Layer):
+    """A few of them on the way from x to y."""
+
+    def emit(self, ctx, x):
+        starts = ctx.constant(1, aicf.i64)
+        starts = ctx.broadcast_in_dim(starts, shape=(2,), dims=())
+        x = ctx.roll(ctx.tril(x), shifts=(1, -2), axes=(0, 1))
+        x = ctx.dynamic_update_slice(x, ctx.dynamic_slice(x, starts, sizes=(2, 3)), ctx.add(starts, 1))
+        x = ctx.pad_edge(ctx.pad_reflect(x, low=(0, 1), high=(0, 2)), low=(1, 0), high=(0, 1))
+        return ctx.div(ctx.tile(x, repeats=(1, 2)), ctx.reduce_std(x, correction=1.0))
+
+
+def chained(x):
+    x = np.roll(np.tril(x), (1, -2), (0, 1))
+    x = x.copy()
+    x[2:4, 2:5] = x[1:3, 1:4]
+    x = np.pad(np.pad(x, ((0, 0), (1, 2)), "reflect"), ((1, 0), (0, 1)), "edge")
+    return np.tile(x, (1, 2)) / np.std(x, ddof=1)
+
+
+class Shifted(nn.Layer):
+    def emit(self, ctx, x):
+        return ctx.add(x, ctx.param("w", (5, 6), lambda shape, rng: np.linspace(-1, 1, 30).reshape(shape)))
+
+
+def test_a_model_of_them_runs_and_has_their_gradient():
+    model = nn.Model({"x": aicf.TensorSpec((5, 6))}).add(Shifted()).add(Chain())
+    program = aicf.compile(
+        model, "grad", device="cpu", loss=nn.LossFunction(lambda out: (out * out * out).mean())
+    )
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    made = program({"x": x})
+    (grad,) = [np.asarray(v) for n, v in made.items() if n.startswith("grad")]
+    w = np.linspace(-1, 1, 30).reshape(5, 6)
+
+    def loss(w):
+        return (chained(w + x) ** 3).mean()
+
+    assert float(made["loss"]) == pytest.approx(loss(w), rel=1e-4)
+    for at in np.ndindex(5, 6):
+        step = np.zeros((5, 6))
+        step[at] = 1e-5
+        assert grad[at] == pytest.approx((loss(w + step) - loss(w - step)) / 2e-5, rel=1e-3, abs=1e-5)
