@@ -15,6 +15,7 @@ from .device.spec import DeviceSpec
 from .device.tensor import Tensor
 from .dispatch import default_registry, op_call
 from .errors import AicfError
+from .frontends import import_frontend
 from .generation import Generator, generate
 from .graph.compile import compile, explain_for
 from .graph.emit.policy import LossScale, Policy
@@ -109,5 +110,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
+_FRONTENDS = frozenset({"jax"})  # imported when they are asked for: each imports its framework
+
+
 def __getattr__(name: str) -> Any:
+    if name in _FRONTENDS:
+        return import_frontend(name)
     raise near.no_attribute("aicf", name, near.AICF, __all__)

@@ -78,6 +78,10 @@ class StateError(AicfError):
     """A state dict does not fit the program: names, shapes or dtypes."""
 
 
+class FrontendError(AicfError):
+    """A model of another framework can't be read: what it is written in is damaged, or aicf lacks some of its ops, which the details list."""
+
+
 class NoKernelError(AicfError):
     """No registered variant accepts a region; the details list each variant and its reason."""
 

@@ -101,7 +101,7 @@ AICF: Mapping[str, str] = {
     **dict.fromkeys(("float64", "double"), "aicf.f64"),
     **{f"{u}int{n}": f"aicf.{u or 'i'}{n}" for u, n in (("", 8), ("u", 8), ("", 16), ("u", 16), ("u", 32), ("u", 64))},
     **dict.fromkeys(("tensor", "array", "from_numpy"), "feeds are arrays of NumPy, PyTorch, CuPy or JAX as they are"),
-    "jit": "aicf.compile(model) compiles a model; aicf.op_call(\"add\", [a, b], [c]) runs one op",
+    "jit": "aicf.compile(model) compiles a model; aicf.op_call(\"add\", [a, b], [c]) runs one op; aicf.jax.jit(f) compiles a function of JAX",
     "explain": "aicf.explain_for(model, \"h200\"), or program.explain()",
 }  # fmt: skip
 
