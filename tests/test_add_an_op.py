@@ -43,7 +43,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of aicf with the recipe's files: that they lie there is all that is needed."""
     folder = tmp_path_factory.mktemp("tree")
     for part in ("aicf", "tests/ops", "tests/nn"):  # tests of ops take helpers from those of nn
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / part)  # with bytecode, which is valid there
     for part in ("tests/conftest.py", "tests/rounding_points.py", "pyproject.toml"):
         shutil.copy(ROOT / part, folder / part)
     write(folder, {name: text for name, text in FILES.items() if name.startswith(("aicf/", "tests/"))})

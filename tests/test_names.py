@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,13 +15,17 @@ FILES = {
     for p in ROOT.rglob("*.py")
     if "examples" not in p.parts
 }
-TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
 PUBLIC = {"Linear"}  # a layer, and a schedule of learning rates: both are called what PyTorch calls them
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text()) for name, path in FILES.items()}
 
 
 def test_a_class_s_name_is_one_class():
     found = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(module)
@@ -30,7 +35,7 @@ def test_a_class_s_name_is_one_class():
 
 def imported(module: str) -> set[str]:
     """Modules of aicf's that are imported with it, those for type checkers included, and none that a function imports when it runs."""
-    tree, path = TREES[module], FILES[module]
+    tree, path = trees()[module], FILES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     late = {id(inner) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for inner in ast.walk(f)}
     found = set()
@@ -43,12 +48,12 @@ def imported(module: str) -> set[str]:
             parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*parts, *([node.module] if node.module else [])])
             inside = {f"{base}.{alias.name}" for alias in node.names}
-            found |= {name if name in TREES else base for name in inside}
-    return (found & set(TREES)) - {module}
+            found |= {name if name in FILES else base for name in inside}
+    return (found & FILES.keys()) - {module}
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    edges = {module: imported(module) for module in TREES}
+    edges = {module: imported(module) for module in FILES}
     assert sum(map(len, edges.values())) > 800
     while leaves := [m for m, targets in edges.items() if not targets & set(edges)]:
         for module in leaves:
@@ -59,10 +64,10 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_bodies_of_kernels_import_no_variants():
     """Who builds kernels knows their bodies; a body knows what it is made of, and not who chooses it."""
     family = "aicf.cuda_kernels."
-    variants = {m for m in TREES if f"{m}_body" in TREES}
+    variants = {m for m in FILES if f"{m}_body" in FILES}
     wrong = {
         m: sorted(imported(m) & variants)
-        for m in TREES
+        for m in FILES
         if m.startswith(family) and m.endswith("_body") and imported(m) & variants
     }
     assert len(variants) > 12 and wrong == {}

@@ -9,6 +9,7 @@ import io
 import linecache
 import textwrap
 import tokenize
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,13 +17,14 @@ from typing import Any, NamedTuple
 @functools.cache
 def source(value: Any, without: frozenset[str] = frozenset()) -> str:
     """Of a function or a class; `without`: methods of these names. OSError where none can be read."""
-    lines = _module(inspect.getsourcefile(value) or "").lines
+    module = _module(inspect.getsourcefile(value) or "")
     node = node_of(value)
     if isinstance(node, ast.Lambda):
-        return f"({_segment(lines, node)})"
+        return f"({_segment(module.lines, node)})"
     first, last = _lines(node)
-    kept = lines[first - 1 : last]
-    for start, end in _left_out(node, without):
+    kept = module.lines[first - 1 : last]
+    docs = module.docs[bisect_left(module.docs, (first, 0)) : bisect_left(module.docs, (last + 1, 0))]
+    for start, end in (*docs, *_methods(node, without)):
         kept[start - first : end - first + 1] = [""] * (end - start + 1)
     return textwrap.dedent("\n".join(line for line in kept if line.strip()))
 
@@ -40,6 +42,7 @@ class _Module(NamedTuple):
     lines: list[str]  # without comments
     defined: dict[str, list[ast.FunctionDef | ast.ClassDef]]  # by name, outermost first
     lambdas: dict[int, list[ast.Lambda]]  # by line
+    docs: list[tuple[int, int]]  # first and last line of docstrings that aren't all that is there, ascending
 
 
 @functools.cache
@@ -52,12 +55,16 @@ def _module(path: str) -> _Module:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    module = _Module(lines, {}, {})
+    module = _Module(lines, {}, {}, [])
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             module.defined.setdefault(node.name, []).append(node)
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1:
+                module.docs.append((first.lineno, first.end_lineno or first.lineno))
         elif isinstance(node, ast.Lambda):
             module.lambdas.setdefault(node.lineno, []).append(node)
+    module.docs.sort()
     return module
 
 
@@ -93,12 +100,9 @@ def _lines(node: Any) -> tuple[int, int]:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno
 
 
-def _left_out(tree: ast.AST, methods: frozenset[str]) -> Iterable[tuple[int, int]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1:
-                yield first.lineno, first.end_lineno or first.lineno
+def _methods(tree: ast.AST, names: frozenset[str]) -> Iterable[tuple[int, int]]:
+    """Lines of the methods of these names, of all classes inside."""
+    for node in ast.walk(tree) if names else ():
         if isinstance(node, ast.ClassDef):
-            inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in methods)
+            inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in names)
             yield from map(_lines, inside)

@@ -32,6 +32,7 @@ def wide(x):
     return x.astype(np.float64 if x.dtype.kind not in "iu" else np.int64)
 
 
+@pytest.mark.sample(1, each="shape")
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_along_each_axis(shape, how):
@@ -60,6 +61,7 @@ def test_the_first_of_equals_and_the_first_nan(dtype, how):
     np.testing.assert_array_equal(found(many, how), PLACES[how](wide(many), 1))
 
 
+@pytest.mark.sample(1, each="dtype")
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("dtype", [i32, u32, i16, u16, i8, u8], ids=str)
 def test_integers_from_the_least_to_the_greatest(dtype, how):
@@ -70,6 +72,7 @@ def test_integers_from_the_least_to_the_greatest(dtype, how):
         np.testing.assert_array_equal(found(x, how, axis=axis), PLACES[how](x, axis))
 
 
+@pytest.mark.sample(1, each="layout")
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_of_every_layout(layout, how):

@@ -68,6 +68,7 @@ def test_a_nan_stays_with_its_query():
     assert np.isnan(out[..., 5, :]).all() and np.isfinite(np.delete(out, 5, -2)).all()
 
 
+@pytest.mark.sample(1, each="shape")
 @pytest.mark.parametrize("attrs", ASKED, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gradients_under_a_bias_against_differences(shape, attrs):

@@ -46,6 +46,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(4, pool="on the host")
 @pytest.mark.spec("A13")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_columns_are_reduced(case):

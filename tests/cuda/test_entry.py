@@ -43,10 +43,25 @@ def follows(ptx: str) -> bool:
 WGMMAS = [Case(v.id, wgmma_cases.residual(130, 136, 72)) for v in wgmma_cases.BY_NAME.values()]
 
 
+def named(case: Case) -> str:
+    return f"{case.variant} {case.region.results[0].dtype}"
+
+
 @pytest.mark.sample(2)
 @pytest.mark.spec("F3", "F2")
-@pytest.mark.parametrize("case", [*FIRST, *WGMMAS], ids=lambda c: f"{c.variant} {c.region.results[0].dtype}")
+@pytest.mark.parametrize("case", FIRST, ids=named)
 def test_every_kernel_waits_before_it_touches_memory(case):
+    waits(case)
+
+
+@pytest.mark.sample(1, pool="machine code")
+@pytest.mark.spec("F3", "F2")
+@pytest.mark.parametrize("case", WGMMAS, ids=named)
+def test_products_in_warpgroups_wait_before_they_touch_memory(case):
+    waits(case)
+
+
+def waits(case: Case) -> None:
     for launch in VARIANTS[case.variant].build(case.region, H200):
         assert follows(engine.ptx_of(launch, case.region, "sm_90a"))
 

@@ -13,6 +13,7 @@ from aicf.types import bf16, f16, f32
 KERNEL = "cuda.sum_of_squares.v1"
 
 
+@pytest.mark.sample(2, pool="on the host")
 @pytest.mark.spec("A13")
 @pytest.mark.parametrize("t, alignment", [(f32, 256), (f16, 256), (bf16, 256), (f16, 2), (f32, 4)])
 def test_squares_are_added_up(t, alignment):

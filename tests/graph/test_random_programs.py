@@ -13,7 +13,7 @@ from .chains import Fn
 from .random_programs import Program, drawn, shrunk, wrong
 from .test_fusion import unfused
 
-MANY = 3000 if EVERYTHING else 24
+MANY = 3000 if EVERYTHING else 16
 MODES = {
     "fused": {},
     "strict": {"numerics": "strict"},

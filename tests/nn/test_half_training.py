@@ -38,6 +38,7 @@ def train(device: str, dtype: DType, optimizer: nn.Optimizer, **more) -> aicf.gr
     )
 
 
+@pytest.mark.sample(1, each="dtype")
 @on_each_device
 @pytest.mark.spec("D16")
 @HALVES

@@ -91,6 +91,7 @@ def drawn(program: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {n: np.asarray(v, np.float64) for n, v in state.items()}
 
 
+@pytest.mark.sample(1, each="name")
 @on_each_device
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)

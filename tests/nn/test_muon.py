@@ -62,6 +62,7 @@ def compiled(model, optimizer, device, mode="train", **how):
     )
 
 
+@pytest.mark.sample(1, each="dtype")
 @pytest.mark.spec("D15")
 @on_each_device
 @pytest.mark.parametrize("nesterov", [True, False])

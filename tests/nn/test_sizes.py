@@ -124,6 +124,7 @@ def test_on_the_cpu_a_kernel_is_compiled_for_all_lengths(name, described):
         )  # by which regions of these ops there are
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_on_cuda_a_kernel_has_a_bounded_number_of_forms(name, described):
     """Other sizes may choose other kernels, and forms of one by alignment and by powers of two; no form is of one size alone."""
