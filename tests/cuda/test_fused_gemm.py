@@ -51,7 +51,8 @@ from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
 from aicf.cuda_kernels.gemm.simt import problem
-from aicf.cuda_kernels.gemm.wgmma_tiling import ATOM, TILINGS
+from aicf.cuda_kernels.gemm.wgmma_tiling import TILINGS
+from aicf.cuda_kernels.hopper.units import ATOM
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec
 from aicf.types import f16, f32

@@ -38,8 +38,9 @@ import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
-from aicf.cuda_kernels.gemm.wgmma_scheduler import grouped_raster
-from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, SUBTILE_BYTES, WgmmaTiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, WgmmaTiling
+from aicf.cuda_kernels.hopper.scheduler import grouped_raster
+from aicf.cuda_kernels.hopper.units import SUBTILE_BYTES
 from aicf.cuda_kernels.tiles.pairs import functions
 from aicf.device.spec import preset
 from aicf.registry.select import select

@@ -28,7 +28,7 @@ from wgmma_cases import (
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
-from aicf.cuda_kernels.gemm.wgmma_scheduler import counter, placer
+from aicf.cuda_kernels.gemm.wgmma_scheduler import counter_of, placer_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16, f32
@@ -69,7 +69,7 @@ def test_epilogues_read_and_write_what_they_should(t, r, monkeypatch):
 def test_tiles_cover_the_results_once(rows, columns, narrow_tiles):
     t = replace(PINGPONG, m=128)
     python, sizes = bodies(Machine(0)), (rows * 128, columns * 64, 64, narrow_tiles)
-    where, count = python.of(placer(t, False)), python.of(counter(t))(sizes)
+    where, count = python.of(placer_of(t, False)), python.of(counter_of(t))(sizes)
     seen = [where(tile, rows, count, sizes) for tile in range(rows * count)]
     covered = sorted((row, first, first + (64 if strip < 0 else 56)) for row, first, _, strip in seen)
     for row, tiles in itertools.groupby(covered, key=lambda one: one[0]):

@@ -31,7 +31,8 @@ from wgmma_cases import (
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed, preloaded_reads
-from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WARPS, WgmmaTiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WgmmaTiling
+from aicf.cuda_kernels.hopper.units import WARPS
 from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32

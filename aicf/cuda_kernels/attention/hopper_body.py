@@ -19,9 +19,11 @@ import numpy as np
 
 from ...types import f32
 from ..dsl import cuda, device, int32, uint32
-from ..hopper.opening import WARPGROUP, opening
+from ..hopper.opening import opening
 from ..hopper.ring import advancer, filler, releaser
+from ..hopper.roles import registers
 from ..hopper.shared_plan import SharedPlan
+from ..hopper.units import WARPGROUP
 from ..ptx import (
     approximate,
     arrive_at,
@@ -34,8 +36,6 @@ from ..ptx import (
     larger,
     launch_dependents,
     read_thread,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
     store_box,
     sync_at,
     tanh_for_halves,
@@ -107,7 +107,7 @@ def forward(form: HopperForm) -> Callable[..., None]:
     scales  c; and softcap's: what S is multiplied by before tanh. c is softcap log2(e) then
     """
     plan = ForwardPlan(form.d)
-    fewer, more = (f(n) for f, n in zip((setmaxnreg_dec, setmaxnreg_inc), REGISTERS))
+    fewer, more = registers(REGISTERS)
     open, let_next = opening(plan.shared), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
 

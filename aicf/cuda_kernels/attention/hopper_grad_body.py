@@ -24,7 +24,8 @@ import numpy as np
 
 from ..dsl import int32, uint32
 from ..hopper.opening import opening
-from ..ptx import global_address, launch_dependents, setmaxnreg_dec, setmaxnreg_inc, warp_uniform
+from ..hopper.roles import registers
+from ..ptx import global_address, launch_dependents, warp_uniform
 from .hopper_grad_copies import adder, producer
 from .hopper_grad_products import consumer
 from .hopper_grad_tiles import REGISTERS, GradientPlan
@@ -44,7 +45,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     scales  scale log2(e), scale
     """
     plan = GradientPlan(form.d)
-    fewer, more = (f(n) for f, n in zip((setmaxnreg_dec, setmaxnreg_inc), REGISTERS))
+    fewer, more = registers(REGISTERS)
     open, uniform, let_next, address = (
         opening(plan.shared),
         warp_uniform(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import cuda, device, int32, uint32
-from ..hopper.opening import WARPGROUP
 from ..hopper.ring import advancer, releaser
+from ..hopper.units import WARPGROUP
 from ..ptx import (
     approximate,
     arrive,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import device, int32, uint32
-from ..hopper.opening import WARPGROUP
 from ..hopper.shared_plan import SharedPlan
+from ..hopper.units import WARPGROUP
 from ..ptx import load_shared_word, wait_phase
 from .hopper_tiles import ATOM, KEYS
 

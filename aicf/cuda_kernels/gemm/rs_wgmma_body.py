@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..dsl import cuda, device, int32, uint32
-from ..hopper.ring import advancer
+from ..hopper.ring import advancer, skipper
+from ..hopper.roles import ordered_barrier
+from ..hopper.scheduler import grouped_raster, lengths, tiles_in_turn
+from ..hopper.units import WARPGROUP
 from ..ptx import (
     arrive,
     commit_products,
@@ -31,8 +34,8 @@ from ..ptx.register_operand import register_operand_mn, register_operand_place
 from ..ptx.wgmma import WORDS
 from ..tiles.tile import each, permute, zeros
 from .epilogue import Epilogue, finisher
-from .wgmma_scheduler import batch_coords, grouped_raster, lengths, ordered_barrier, skipper, tiles_in_turn
-from .wgmma_tiling import WARPGROUP, WgmmaTiling
+from .wgmma_scheduler import coords_of
+from .wgmma_tiling import WgmmaTiling
 
 NO_WORDS = (np.uint32(0),) * WORDS
 
@@ -50,10 +53,10 @@ def rs_consumer(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> Any:
     load, own_place, b_of = load_register_operand(), register_operand_place(), describe(True)
     wait, tell, advance, skip = wait_phase(), arrive(), advancer(stages), skipper(stages)
     place = grouped_raster(tiling.group_m, epilogue.batch > 0)
-    wait_turn, pass_turn = ordered_barrier(tiling)
-    _, number, k_tiles, _, batch_origin_of = batch_coords(epilogue)
+    wait_turn, pass_turn = ordered_barrier(tiling.consumers, tiling.ping_pong)
+    _, number, k_tiles, _, batch_origin_of = coords_of(epilogue)
     length, start, write = (
-        lengths(tiles_in_turn(epilogue)),
+        lengths(tiles_in_turn(coords_of(epilogue))),
         zeros(tiling.accumulators),
         rs_results(tiling, epilogue, swap_ab),
     )

@@ -6,10 +6,11 @@ from ...device.spec import DeviceSpec
 from ...registry.variant import Checks, Reject, Work, at_least, at_most
 from ...rows import RegionSpec
 from ...types import f32, i64
+from ..hopper.units import WARPS
 from . import simt as gemm
 from . import split_k as gemm_split
 from . import wgmma_cost
-from .wgmma_tiling import SMS, WARPS, WgmmaTiling, k_tile
+from .wgmma_tiling import SMS, WgmmaTiling, k_tile
 
 
 def checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:

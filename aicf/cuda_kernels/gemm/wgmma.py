@@ -29,25 +29,12 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32, u8
+from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS, boxed, left
 from . import column_sums, wgmma_cost
 from . import simt as gemm
 from . import split_k as gemm_split
 from . import stream_k as wgmma_stream
-from .wgmma_tiling import (
-    ATOM,
-    MIXED_WIDTHS,
-    OF_C,
-    SPLIT,
-    STREAM,
-    TILINGS,
-    TMA_ALIGNMENT,
-    WARPS,
-    WgmmaTiling,
-    boxed,
-    k_tile,
-    left,
-    promotes,
-)
+from .wgmma_tiling import MIXED_WIDTHS, OF_C, SPLIT, STREAM, TILINGS, WgmmaTiling, k_tile, promotes
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 

@@ -10,7 +10,7 @@ What there is in a block (docs/kernels/gemm.md is the lesson):
     empty[stage]    the K-tile has been read: an arrival by each consumer of its tile, of each block that shares it
     ping-pong       two groups of consumers take tiles in turns; the producer knows nothing of them
     clusters        two blocks with tiles one below the other need the same K-tile of b: each loads half of it, for both; or
-                    blocks share a tile and divide k: cluster_split_k.py
+                    blocks share a tile and divide k: hopper/cluster.py
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import cuda, device, int32, types, uint32
+from ..hopper.cluster import cluster_sync as cluster_sync_of
+from ..hopper.cluster import divider, exchange_barriers, gatherer
+from ..hopper.copies import Order, bringer, chosen_box, narrow_box
 from ..hopper.entry import begin
-from ..hopper.ring import advancer, releaser
+from ..hopper.ring import advancer, places_of_stages, releaser, skipper
+from ..hopper.roles import ordered_barrier, registers
+from ..hopper.scheduler import lengths, over
+from ..hopper.stream_k import fixup
+from ..hopper.units import SWIZZLE_BYTES, WARPGROUP, WARPS
 from ..ptx import (
     barrier_init,
-    cluster_arrive_only,
-    cluster_rank,
-    cluster_wait,
     describe,
     expect,
     fence_async,
@@ -35,29 +39,16 @@ from ..ptx import (
     multicast_box,
     prefetch_map,
     publish_barriers,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
     shared_address,
     wait_phase,
     warp_uniform,
 )
-from .cluster_split_k import barriers_of_cluster_split, divider, gatherer
 from .epilogue import Epilogue
 from .rs_wgmma_body import rs_consumer
-from .stream_k_body import fixup, work_tiles_of
 from .wgmma_loss_body import results_of
 from .wgmma_mainloop import mainloop_of
-from .wgmma_scheduler import (
-    batch_coords,
-    counter,
-    lengths,
-    ordered_barrier,
-    over,
-    placer,
-    places_of_stages,
-    skipper,
-)
-from .wgmma_tiling import SWIZZLE_BYTES, WARPGROUP, WARPS, WgmmaTiling, boxed, k_tile, left
+from .wgmma_scheduler import coords_of, counter_of, placer_of, work_tiles_of
+from .wgmma_tiling import WgmmaTiling, k_tile
 
 
 @functools.cache
@@ -96,11 +87,11 @@ def wgmma(
     )
     address, init, publish = shared_address(), barrier_init(), publish_barriers()
     prefetch, fence = prefetch_map(), fence_async()
-    cluster_sync, cluster_join, rank_of = _together(tiling)
-    prepare = barriers_of_cluster_split(tiling, staged)
-    dec_registers, inc_registers = _registers(tiling)
+    cluster_sync, cluster_join, rank_of = cluster_sync_of(tiling.together, cluster_split > 1)
+    prepare = exchange_barriers(tiling.exchange, tiling.split_barriers_at(staged))
+    dec_registers, inc_registers = registers(tiling.registers)
     griddepcontrol_wait, griddepcontrol_launch, uniform = begin(), launch_dependents(), warp_uniform()
-    each, columns_of = batch_coords(epilogue).each, counter(tiling)
+    each, columns_of = coords_of(epilogue).each, counter_of(tiling)
     produce = producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
     if register_operand:
         consume = rs_consumer(tiling, epilogue, register_operand == "b")
@@ -163,43 +154,7 @@ def wgmma(
     return kernel
 
 
-def _together(tiling: WgmmaTiling) -> tuple[Any, Any, Any]:
-    """(`cluster_sync()`: barriers are made, and all who use them know; `cluster_join()`: other blocks too, of those that share a tile, who need
-    each other at the end only; `rank()`): alone, or in a cluster.
-
-    Arriving releases nothing: barriers are published already, and a release waits for all that the chip has under way.
-    """
-    nothing, arrive, wait = device(lambda: None), cluster_arrive_only(), cluster_wait()
-    if tiling.together == 1:
-        return device(lambda: cuda.syncthreads()), nothing, device(lambda: uint32(0))
-    if tiling.cluster_split > 1:
-
-        def sync_block():
-            arrive()
-            cuda.syncthreads()
-
-        return device(sync_block), wait, cluster_rank()
-
-    def sync_cluster():
-        arrive()
-        wait()
-
-    return device(sync_cluster), nothing, cluster_rank()
-
-
-def _registers(tiling: WgmmaTiling) -> tuple[Any, Any]:
-    """(`dec_registers()` for the producer, `inc_registers()` for consumers)."""
-    if tiling.registers is None:
-        nothing = device(lambda: None)
-        return nothing, nothing
-    return setmaxnreg_dec(tiling.registers[0]), setmaxnreg_inc(tiling.registers[1])
-
-
 # --- the producer -----------------------------------------------------------------------------------------------------
-
-
-# of an operand: whether k is contiguous; the axes of the batch that it has
-Order = tuple[bool, tuple[int, ...]]
 
 
 def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
@@ -217,11 +172,11 @@ def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epil
         share, b_order, tile_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
     )
     make_plan, tile_of, k_tiles_of, in_k = work_tiles_of(tiling, epilogue)
-    point_of, place = batch_coords(epilogue).point, placer(tiling, epilogue.batch > 0)
+    point_of, place = coords_of(epilogue).point, placer_of(tiling, epilogue.batch > 0)
     wait, announce, advance, divide = wait_phase(), expect(), advancer(stages), divider(tiling.cluster_split)
     a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
     b_box = narrow_box(
-        tiling, b_order[0], chosen_box(share, b_order[0], 1, -1, cluster == 1), -2 - a_order[0]
+        tiling.narrow_n, b_order[0], chosen_box(share, b_order[0], 1, -1, cluster == 1), -2 - a_order[0]
     )
 
     def produce(base, full, maps, walk, sizes):
@@ -256,63 +211,6 @@ def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epil
     return device(produce)
 
 
-def chosen_box(tile_mn: int, k_major: bool, map: int, last_map: int, may_be_last: bool = True) -> Any:
-    """`choose(maps, mn, extent)`: the map that loads a tile from this m or n on, and how much of it that loads. A share of
-    a tile in a cluster loads as much as the others."""
-    if not k_major:
-        return device(lambda maps, mn, extent: (maps[map], uint32(tile_mn)))
-    count, count_left = device(boxed), device(left)
-
-    def choose(maps, mn, extent):
-        if may_be_last and int32(mn + tile_mn) > int32(extent):
-            return maps[last_map], uint32(count_left(tile_mn, extent))
-        return maps[map], uint32(count(tile_mn, extent))
-
-    return device(choose)
-
-
-def narrow_box(tiling: WgmmaTiling, k_major: bool, choose: Any, map: int) -> Any:
-    """`choose(maps, mn, extent, narrow_tile)`: the same of b, of which narrow tiles may take less."""
-    if not (tiling.narrow_n and k_major):
-        return device(lambda maps, mn, extent, narrow_tile: choose(maps, mn, extent))
-    tile_mn = tiling.narrow_n
-
-    def choose_either(maps, mn, extent, narrow_tile):
-        if narrow_tile < 0:
-            return choose(maps, mn, extent)
-        return maps[map], uint32(tile_mn)
-
-    return device(choose_either)
-
-
-def bringer(tile_mn: int, order: Order, wide: int, load_box: Callable[..., Any]) -> Any:
-    """`bring(to, map, ready, mn, k, point)`: `tile_mn` x 128 bytes of k, or as much as there is; K-major, or MN-major, 128 bytes
-    of m or n at a time, `wide` of them."""
-    (k_major, axes), boxes = order, tile_mn // wide
-    assert k_major or tile_mn % wide == 0, f"{tile_mn} are no boxes of {wide}"
-    load = loader(load_box, axes)
-
-    def k_major_rows(to, map, ready, mn, k, point):
-        load(to, map, ready, k, mn, point)
-
-    def mn_major_rows(to, map, ready, mn, k, point):
-        for i in range(boxes):
-            load(uint32(to + uint32(i * wide * SWIZZLE_BYTES)), map, ready, int32(mn + i * wide), k, point)
-
-    return device(k_major_rows if k_major else mn_major_rows)
-
-
-def loader(load_box: Callable[..., Any], axes: tuple[int, ...]) -> Any:
-    """`load(to, map, ready, x, y, point)`: a box of the matrix at this point of the batch, of an operand with such axes."""
-    load = load_box(2 + len(axes))
-    if not axes:
-        return device(lambda to, map, ready, x, y, point: load(to, map, ready, x, y))
-    first, last = axes[0], axes[-1]
-    if len(axes) == 1:
-        return device(lambda to, map, ready, x, y, point: load(to, map, ready, x, y, point[first]))
-    return device(lambda to, map, ready, x, y, point: load(to, map, ready, x, y, point[first], point[last]))
-
-
 # --- consumers --------------------------------------------------------------------------------------------------------
 
 
@@ -336,16 +234,19 @@ def consumer(
     stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
     start, begin, multiply, finish, late = mainloop_of(tiling, epilogue, a_k_major, b_k_major)
     a_of, b_of, wait, release = describe(a_k_major), describe(b_k_major), wait_phase(), releaser(cluster)
-    skip, place = skipper(stages), placer(tiling, epilogue.batch > 0)
-    wait_turn, pass_turn = ordered_barrier(tiling)
-    work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), batch_coords(epilogue).origin
+    skip, place = skipper(stages), placer_of(tiling, epilogue.batch > 0)
+    wait_turn, pass_turn = ordered_barrier(tiling.consumers, tiling.ping_pong)
+    work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), coords_of(epilogue).origin
     make_plan, tile_of, k_tiles_of, _ = work_tiles
     length = lengths(work_tiles)
     ask, write, done = results_of(tiling, epilogue, staged, tma_sources)
     cluster_split, own_columns = tiling.cluster_split, tiling.columns
-    divide, gather = divider(cluster_split), gatherer(tiling, staged)
-    asks, gives, give, take = fixup(tiling)
-    _, cluster_join, _ = _together(tiling)
+    divide, gather = (
+        divider(cluster_split),
+        gatherer(tiling.exchange, tiling.slots_at(staged), tiling.split_barriers_at(staged)),
+    )
+    asks, gives, give, take = fixup(tiling.accumulators, cooperative, not tiling.stream)
+    _, cluster_join, _ = cluster_sync_of(tiling.together, cluster_split > 1)
     here, go_on = places_of_stages(stages, stage_bytes)
 
     def consume(group, base, full, maps, walk, sizes, scales, operands):

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...types import DType, bf16, f16
 from ..dsl import SIMULATED, cuda, deferred, device, intrinsic, ir, types
+from ..hopper.units import ATOM, WARPS
 from ..llvm import const
 from ..ptx import opaque, optimization_barrier, scatter_sums
 from ..tiles.element import putter
@@ -22,7 +23,7 @@ from ..tiles.pairs import PAIR
 from ..tiles.register_tile import EVERYONE
 from ..tiles.tile import column_sums, each, permute
 from .epilogue import Epilogue, places
-from .wgmma_tiling import ADDRESSES, ATOM, WARPS, WgmmaTiling, promotes
+from .wgmma_tiling import ADDRESSES, WgmmaTiling, promotes
 
 EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
 OWN = ATOM // 4  # columns that a thread has of a subtile

@@ -17,10 +17,11 @@ from ...registry.variant import cdiv
 from ...rows import RegionSpec
 from ...rows.program import Map
 from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
+from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
 from . import simt as gemm
 from . import split_k as gemm_split
 from .split_k import KSplit
-from .wgmma_tiling import ATOM, OF_C, TMA_ALIGNMENT, WgmmaTiling, boxed, k_tile
+from .wgmma_tiling import OF_C, WgmmaTiling, k_tile
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and
@@ -127,7 +128,8 @@ def cost(
     finish = DRAIN_US + subtiles * each
     if tiling.cluster_split > 1:
         finish += (
-            EXCHANGE_US * (tiling.cluster_split - 1) + tiling.consumers * tiling.sent_bytes / REMOTE * 1e-3
+            EXCHANGE_US * (tiling.cluster_split - 1)
+            + tiling.consumers * tiling.exchange.sent_bytes / REMOTE * 1e-3
         )
 
     # tiles of the busiest multiprocessor

@@ -23,13 +23,14 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import TensorDesc, bf16, f16, f32, i32
+from ..hopper.units import ATOM
 from ..maps.elementwise import THREADS
 from . import wgmma, wgmma_cost
 from .chain import Chain, Place, dense, moved, part, region_of
 from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunks_of
 from .linear_loss import ROWS as ROW_UNIT
 from .wgmma_cost import Leaving
-from .wgmma_tiling import ATOM, TILINGS, WgmmaTiling
+from .wgmma_tiling import TILINGS, WgmmaTiling
 
 NAMES = "128x256", "256x128", "128x128_pingpong", "64x128_pingpong", "64x128", "64x64"
 LOSS_TILINGS = tuple(t for t in TILINGS if str(t) in NAMES)

@@ -18,13 +18,14 @@ import numpy as np
 from ...rows.program import Expression
 from ...types import DType, f32
 from ..dsl import cuda, device, float32, int32, uint32
+from ..hopper.units import ATOM, WARPS
 from ..ptx import approximate, larger, opaque, pack_halves, store_matrices
 from ..tiles.layout import Layout
 from ..tiles.register_tile import accumulate_rows, join_rows, map_tile
 from ..tiles.tile import each, get_run
 from .epilogue import Epilogue
 from .wgmma_store import SUBTILE, Filling, boxes_of_results, runs_of_results
-from .wgmma_tiling import ATOM, WARPS, WgmmaTiling
+from .wgmma_tiling import WgmmaTiling
 
 LOG2E = np.float32(math.log2(math.e))
 NOTHING = np.float32(-math.inf)  # the maximum of no logits, or of such

@@ -1,115 +1,21 @@
-"""How a consumer of a Hopper GEMM accumulates K-tile after K-tile: all of k in the tensor cores' accumulators, or each K-tile in some of
-its own, which are promoted to f32, where tensor cores keep less than that."""
+"""How a consumer of a Hopper GEMM accumulates K-tiles, by its tiling and its types."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from ...types import DType, f8e4m3, f8e5m2, f32
-from ..dsl import device, uint32
-from ..ptx import commit_products, fence_products, finish_products, multiply_k_tiles, wait_products
-from ..ptx.wgmma import ROWS, k_tile_bytes
-from ..tiles.tile import add_tiles, zeros
+from ..hopper.accumulators import Mainloop, accumulated, promoted
 from .epilogue import Epilogue
 from .wgmma_tiling import WgmmaTiling, promotes
 
 KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2"}  # that wgmma multiplies elements as
 
 
-class Mainloop(NamedTuple):
-    """start     before the first tile
-    begin     `begin(acc)`: of a tile
-    multiply  `multiply(acc, a, b, more, narrow_tile)`: the products of a K-tile, by its descriptors, are added if `more`
-    finish    `finish(acc)`: all are done: (accumulators for the next tile, those of this one, as `multiply_k_tiles` says)
-    late      K-tiles whose products may still be under way after `multiply`
-    """
-
-    start: tuple[Any, ...]
-    begin: Any
-    multiply: Any
-    finish: Any
-    late: int
-
-
 def mainloop_of(tiling: WgmmaTiling, epilogue: Epilogue, a_k_major: bool, b_k_major: bool) -> Mainloop:
     both = kind(epilogue.dtype), kind(epilogue.b_dtype)
-    how = _promoted if tiling.promoted or promotes(epilogue.dtype) else _together
-    return how(tiling, both, a_k_major, b_k_major)
+    if tiling.promoted or promotes(epilogue.dtype):
+        return promoted(both, tiling.n, tiling.row_blocks, a_k_major, b_k_major)
+    return accumulated(both, tiling.n, tiling.row_blocks, a_k_major, b_k_major, tiling.narrow_n)
 
 
 def kind(dtype: DType) -> str:
     return KINDS.get(dtype, dtype.name)
-
-
-def _together(tiling: WgmmaTiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
-    """What accumulators hold before the first product of a tile is not read."""
-    wait = finish_products(tiling.accumulators)
-
-    def finish(acc):  # nobody has the registers that products go to but who goes on
-        acc = wait(acc)
-        return acc, acc
-
-    def asker(n: int) -> Any:
-        fence, commit, wait_but_one = fence_products(), commit_products(), wait_products(1)
-        ask = multiply_k_tiles(kinds, n, tiling.row_blocks, a_k_major, b_k_major, tiling.n // 2)
-
-        def multiply(acc, a, b, more):
-            fence()
-            acc = ask(acc, a, b, more)
-            commit()
-            wait_but_one()
-            return acc
-
-        return device(multiply)
-
-    wide = asker(tiling.n)
-    multiply = device(lambda acc, a, b, more, narrow_tile: wide(acc, a, b, more))
-    if tiling.narrow_n:
-        narrow_n = asker(tiling.narrow_n)
-
-        def either(acc, a, b, more, narrow_tile):
-            # Each commits its products: where both ways meet, ptxas would not know of which products a group is, commit none, and
-            # wait for all of them.
-            if narrow_tile < 0:
-                return wide(acc, a, b, more)
-            return narrow_n(acc, a, b, more)
-
-        multiply = device(either)
-    return Mainloop(zeros(tiling.accumulators), device(lambda acc: acc), multiply, device(finish), 1)
-
-
-def _promoted(tiling: WgmmaTiling, kinds: tuple[str, str], a_k_major: bool, b_k_major: bool) -> Mainloop:
-    """64 rows at a time: (accumulators of the tile, room for those of a K-tile). Who shares the tensor cores multiplies while this
-    one adds."""
-    count, nothing = tiling.n // 2, zeros(tiling.accumulators)
-
-    def begin(acc):
-        return nothing, acc[1]
-
-    promote = _promoted_rows(
-        tiling.row_blocks, count, multiply_k_tiles(kinds, tiling.n, 1, a_k_major, b_k_major)
-    )
-    multiply = device(lambda acc, a, b, more, narrow_tile: promote(acc, a, b, more))
-    return Mainloop((nothing, zeros(count)), device(begin), multiply, device(lambda acc: (acc, acc[0])), 0)
-
-
-def _promoted_rows(blocks: int, count: int, ask: Any, block: int = 0) -> Any:
-    """`multiply(acc, a, b, more)` of this block of 64 rows and those below it."""
-    fence, commit, finish = fence_products(), commit_products(), finish_products(count)
-    add, below = add_tiles(count, block * count), k_tile_bytes(ROWS) // 16
-
-    def multiply(acc, a, b, more):
-        fence()
-        part = ask(acc[1], a, b, uint32(0))
-        commit()
-        part = finish(part)
-        return add(acc[0], part), part
-
-    if block == blocks - 1:
-        return device(multiply)
-    first, others = device(multiply), _promoted_rows(blocks, count, ask, block + 1)
-
-    def multiply_all(acc, a, b, more):
-        return others(first(acc, a, b, more), uint32(a + uint32(below)), b, more)
-
-    return device(multiply_all)

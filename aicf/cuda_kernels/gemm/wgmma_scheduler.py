@@ -1,261 +1,27 @@
-"""Which tiles the blocks of a Hopper product compute, and how they pass through the ring of stages.
-
-Indices of tiles are u32 throughout: unsigned 32-bit division needs no floor correction, so the producer fits its registers.
-No memory holds the results of more than 2^32 tiles.
-"""
+"""Which tiles the blocks of a Hopper GEMM compute: the scheduler of `hopper`, by its tiling and its epilogue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from ..dsl import device, int32, uint32
-from ..ptx import arrive_threads, sync_threads
+from ..hopper import scheduler, stream_k
+from ..hopper.scheduler import BatchCoords, WorkTiles
 from .epilogue import Epilogue
-from .wgmma_tiling import WARPGROUP, WgmmaTiling, k_tile
+from .wgmma_tiling import WgmmaTiling, k_tile
 
 
-@device
-def over(length, tile):
-    """Tiles that cover a length."""
-    return uint32((uint32(length) + uint32(tile - 1)) // uint32(tile))
+def coords_of(epilogue: Epilogue) -> BatchCoords:
+    return scheduler.batch_coords(epilogue.batch, k_tile(epilogue.dtype) if epilogue.split else 0)
 
 
-def placer(tiling: WgmmaTiling, batched: bool) -> Any:
-    """`place(tile, rows, columns, sizes)`: a tile's row, the first of its columns, its batch coordinate, and its place in a row of narrow ones or
-    -1. All tiles of the first matrix, if there may be more, then of the next. Narrow ones are the results' left part, and the last to
-    be taken, so that no block has more than one of either than another."""
-    place, tile_n, narrow_n = grouped_raster(tiling.group_m, batched), tiling.n, tiling.narrow_n
-    if not narrow_n:
-
-        def place_one(tile, rows, columns, sizes):
-            row, column, batch_coord = place(tile, rows, columns)
-            return row, int32(column * tile_n), batch_coord, int32(-1)
-
-        return device(place_one)
-
-    def place_either(tile, rows, columns, sizes):
-        narrow_tiles = uint32(sizes[3])
-        others = uint32(columns - narrow_tiles)
-        first = uint32(rows * others)
-        if tile < first:
-            row, column, batch_coord = place(tile, rows, others)
-            return row, int32(column * tile_n + narrow_tiles * narrow_n), batch_coord, int32(-1)
-        row, column, batch_coord = place(uint32(tile - first), rows, narrow_tiles)
-        return row, int32(column * narrow_n), batch_coord, int32(column)
-
-    return device(place_either)
+def work_tiles_of(tiling: WgmmaTiling, epilogue: Epilogue) -> WorkTiles:
+    coords = coords_of(epilogue)
+    return stream_k.work_units(coords) if tiling.stream else scheduler.tiles_in_turn(coords)
 
 
-def counter(tiling: WgmmaTiling) -> Any:
-    """`columns(sizes)`: of tiles; with as many narrow ones as `sizes` says, one more for each group of these."""
-    tile_n = tiling.n
-    if not tiling.narrow_n:
-        return device(lambda sizes: over(sizes[1], tile_n))
-    narrow_group = tiling.narrow_group
-    return device(lambda sizes: uint32(over(sizes[1], tile_n) + uint32(sizes[3]) // uint32(narrow_group)))
+def placer_of(tiling: WgmmaTiling, batched: bool) -> Any:
+    return scheduler.placer(tiling.group_m, tiling.n, batched, tiling.narrow_n)
 
 
-def ender(tiling: WgmmaTiling) -> Any:
-    """`end(tile_coord, n)`: where the columns of a tile end; its coordinate says whether it is a narrow one."""
-    if not tiling.narrow_n:
-        return device(lambda tile_coord, n: n)
-    narrow_n = tiling.narrow_n
-
-    def end(tile_coord, n):
-        if tile_coord[3] < 0:
-            return int32(n)
-        return int32(tile_coord[1] + narrow_n)
-
-    return device(end)
-
-
-def grouped_raster(group_m: int, batched: bool) -> Any:
-    """`place(tile, rows, columns)`: a tile's row, column and batch coordinate. In groups of `group_m` rows, down each column of a group: what is near
-    in time shares operands in the L2 cache."""
-
-    def place(tile, rows, columns):
-        batch_coord = uint32(tile // uint32(rows * columns)) if batched else uint32(0)
-        tile = uint32(tile - batch_coord * rows * columns)
-        above = uint32(tile // uint32(group_m * columns) * uint32(group_m))
-        height = uint32(min(uint32(rows - above), uint32(group_m)))
-        within = uint32(tile - above * columns)
-        column = uint32(within // height)
-        return uint32(above + within - column * height), column, batch_coord
-
-    return device(place)
-
-
-class BatchCoords(NamedTuple):
-    """What tiles at one row and column differ by: their split of k, or their place in a batch.
-
-    each     `each(sizes, steps)`: how many K-tiles each has, the last one maybe fewer
-    number   `number(sizes, steps, each)`: how many there are
-    k_tiles  `k_tiles(batch_coord, steps, each)`: the first K-tile of one, and how many it has
-    point    `point(batch_coord, sizes)`: its index along each axis of the batch, i32
-    origin   `origin(batch_coord, sizes)`: of its results, as `finisher` takes it
-    """
-
-    each: Any
-    number: Any
-    k_tiles: Any
-    point: Any
-    origin: Any
-
-
-def batch_coords(epilogue: Epilogue) -> BatchCoords:
-    """One; or splits of k, each of whose results lie below those of the one before; or a batch's products."""
-    all_steps, no_point = device(lambda sizes, steps: steps), device(lambda batch_coord, sizes: ())
-    splits = device(lambda sizes, steps, each: over(steps, each))
-    all_of_k = device(lambda batch_coord, steps, each: (uint32(0), steps))
-    if not epilogue.batch:
-        one = device(lambda sizes, steps, each: uint32(1))
-        return BatchCoords(all_steps, one, all_of_k, no_point, no_point)
-
-    def below(batch_coord, sizes):
-        return np.int64(batch_coord) * sizes[0], np.int64(batch_coord)
-
-    if epilogue.split:
-        tile_k = k_tile(epilogue.dtype)
-        steps_of_split = device(lambda sizes, steps: over(sizes[3], tile_k))
-        return BatchCoords(steps_of_split, splits, split_of_k, no_point, device(below))
-    if epilogue.batch == 1:
-        count, point = (
-            device(lambda sizes, steps, each: uint32(sizes[3])),
-            device(lambda batch_coord, sizes: (int32(batch_coord),)),
-        )
-        return BatchCoords(all_steps, count, all_of_k, point, device(below))
-
-    def along_two(batch_coord, sizes):
-        # never 0, which the compiler can't know: what it would make of it stayed in two registers of each thread
-        along = max(uint32(sizes[4]), uint32(1))
-        x = uint32(batch_coord // along)
-        return int32(x), int32(batch_coord - x * along)
-
-    point = device(along_two)
-
-    def below_two(batch_coord, sizes):
-        x, y = point(batch_coord, sizes)
-        return np.int64(batch_coord) * sizes[0], np.int64(x), np.int64(y)
-
-    count = device(lambda sizes, steps, each: uint32(uint32(sizes[3]) * uint32(sizes[4])))
-    return BatchCoords(all_steps, count, all_of_k, point, device(below_two))
-
-
-@device
-def split_of_k(split, steps, each):
-    """The first K-tile of a split of k, and how many it has: `each`, or in the last one what there is."""
-    first = uint32(split * each)
-    return first, uint32(min(each, uint32(steps - first)))
-
-
-class WorkTiles(NamedTuple):
-    """What a block does one after the other, numbered: tiles, or slices of k of them (see stream_k_body.py). Turn groups take turns.
-
-    plan     `plan(walk, sizes)`: (the first work tile, from one to the next, where they end, whatever the others need)
-    tile     `tile(work_tile, plan)`: that it is, or is a part of
-    k_tiles  `k_tiles(work_tile, batch_coord, walk, plan)`: the first K-tile of it, and how many it has
-    place    `place(step, walk)`: in k, of as many K-tiles as there are, from the first on; they may go round
-    """
-
-    plan: Any
-    tile: Any
-    k_tiles: Any
-    place: Any
-
-
-def tiles_in_turn(epilogue: Epilogue) -> WorkTiles:
-    """Each block takes whole tiles, as far apart as there are blocks."""
-    _, number, k_tiles_of, _, _ = batch_coords(epilogue)
-
-    def plan(walk, sizes):
-        first, apart, rows, columns, steps, each, _, _ = walk
-        return first, apart, uint32(rows * columns * number(sizes, steps, each))
-
-    def k_tiles(work_tile, batch_coord, walk, plan):
-        return k_tiles_of(batch_coord, walk[4], walk[5])
-
-    return WorkTiles(
-        device(plan),
-        device(lambda work_tile, plan: work_tile),
-        device(k_tiles),
-        device(lambda step, walk: step),
-    )
-
-
-def lengths(work_tiles: WorkTiles) -> Any:
-    """`length(work_tile, walk, plan)`: how many K-tiles it has."""
-    tile, k_tiles = work_tiles.tile, work_tiles.k_tiles
-
-    def length(work_tile, walk, plan):
-        batch_coord = uint32(tile(work_tile, plan) // uint32(walk[2] * walk[3]))
-        return k_tiles(work_tile, batch_coord, walk, plan)[1]
-
-    return device(length)
-
-
-def places_of_stages(stages: int, stage_bytes: int) -> tuple[Any, Any]:
-    """(`here(stage, first)`, `go_on(stage, phase, ready, a, b)`): the barrier of a stage and its descriptors, of which those of the
-    first are given; and all of the next one, each a sum: products would be an instruction more for each."""
-    apart, back = stage_bytes // 16, stages - 1
-
-    def here(stage, first):
-        further = uint32(stage * uint32(apart))
-        return uint32(first[0] + stage * uint32(8)), uint32(first[1] + further), uint32(first[2] + further)
-
-    def go_on(stage, phase, ready, a, b):
-        if stage == stages - 1:
-            ready = uint32(ready - uint32(8 * back))
-            return (
-                uint32(0),
-                uint32(phase ^ uint32(1)),
-                ready,
-                uint32(a - uint32(back * apart)),
-                uint32(b - uint32(back * apart)),
-            )
-        ready = uint32(ready + uint32(8))
-        return uint32(stage + uint32(1)), phase, ready, uint32(a + uint32(apart)), uint32(b + uint32(apart))
-
-    return device(here), device(go_on)
-
-
-def skipper(stages: int) -> Any:
-    """`skip(stage, phase, count)`: as `advance`, `count` times."""
-
-    def skip(stage, phase, count):
-        passed = uint32(stage + count)
-        return uint32(passed % uint32(stages)), uint32((phase ^ passed // uint32(stages)) & uint32(1))
-
-    return device(skip)
-
-
-def ordered_barrier(tiling: WgmmaTiling) -> tuple[Any, Any]:
-    """(`wait(turn_group)`, `pass_on(turn_group)`): of two turn groups, one after the other issues the wgmmas of its tile.
-
-    Parity cannot tell a phase from the one two earlier, so groups must consume in order. It pays, too: one turn group has the
-    tensor cores while the other stores its results. Named barrier ids follow the epilogue's.
-    """
-    if not tiling.ping_pong:
-        nothing = device(lambda turn_group: None)
-        return nothing, nothing
-    barriers, both = (1 + tiling.consumers, 2 + tiling.consumers), WARPGROUP * tiling.consumers
-    wait = chosen([sync_threads(barrier, both) for barrier in barriers])
-    return wait, chosen([arrive_threads(barrier, both) for barrier in reversed(barriers)])
-
-
-def chosen(instructions: Sequence[Any]) -> Any:
-    """`do(i)`: the i-th of some instructions that differ in a constant."""
-    first, *rest = instructions
-    if not rest:
-        return device(lambda i: first())
-    others = chosen(rest)
-
-    def do(i):
-        if i == 0:
-            first()
-        else:
-            others(int32(i - 1))
-
-    return device(do)
+def counter_of(tiling: WgmmaTiling) -> Any:
+    return scheduler.counter(tiling.n, tiling.narrow_n, tiling.narrow_group)

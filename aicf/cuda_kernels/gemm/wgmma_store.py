@@ -20,21 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dsl import device, uint32
-from ..ptx import (
-    commit_stores,
-    expect,
-    fence_async,
-    load_matrices,
-    opaque,
-    store_matrices,
-    sync_threads,
-    wait_phase,
-    wait_stores_read,
-)
+from ..hopper.roles import chosen
+from ..hopper.scheduler import ender
+from ..hopper.store import empty_subtiles, matrix_loader, matrix_storer, result_storer, source_loader
+from ..hopper.units import ATOM, SUBTILE_BYTES, WARPGROUP, WARPS
+from ..ptx import commit_stores, fence_async, opaque, sync_threads, wait_stores_read
 from ..tiles.layout import Layout
 from ..tiles.pairs import PAIR, functions, pair_maker
 from .epilogue import Epilogue, finisher, first_row, places, starter
-from .wgmma_boxes import box_loader, box_prefetcher, of_maps, result_storer
 from .wgmma_columns import (
     EIGHT,
     OWN,
@@ -49,8 +42,7 @@ from .wgmma_columns import (
     with_words,
     words_for,
 )
-from .wgmma_scheduler import chosen, ender
-from .wgmma_tiling import ATOM, OF_C, SUBTILE_BYTES, WARPGROUP, WARPS, WgmmaTiling
+from .wgmma_tiling import OF_C, WgmmaTiling
 
 SUBTILE = ATOM * 64 // 128  # accumulators that a thread has of a 64 x 64 subtile
 
@@ -61,7 +53,7 @@ def runs_of_results(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[Any, Any, 
     blocks, finish, apart, outside = tiling.row_blocks, finisher(epilogue), opaque(), epilogue.outside
     wide, size = subtiles(tiling)
     layout = Layout(64, wide, warps=WARPS)
-    place, end_of = layout.place(), ender(tiling)
+    place, end_of = layout.place(), ender(tiling.narrow_n)
 
     def write_run(i, products, given):
         first, (first_row, column, end, m, n, scales, operands) = given
@@ -133,10 +125,16 @@ def boxes_of_results(
     slots, box, own = buffers // staged, staged * SUBTILE_BYTES, buffers * SUBTILE_BYTES
     size, put_all, load_rows, preloaded, distributed = filling or mapped(tiling, epilogue, tma_sources)
     wait_read, fence, commit = wait_stores_read(0), fence_async(), commit_stores()
-    store = result_storer(tiling, epilogue, len(tma_sources))
+    first, results = 2, len(epilogue.stores)  # among maps
+    first_narrow = first + results + len(tma_sources)
+    store = result_storer(first, results, bool(epilogue.batch), tiling.narrow_n, first_narrow)
     sync = chosen([sync_threads(1 + group, WARPGROUP) for group in range(tiling.consumers)])
     ask_for, wait_for_room, go_on = (
-        source_loader(tiling, epilogue, staged, tma_sources) if tma_sources else empty_subtiles(slots, sync)
+        source_loader(
+            first + results, len(tma_sources), blocks, tiling.subtiles, slots, box, tiling.arrived_at(staged)
+        )
+        if tma_sources
+        else empty_subtiles(slots, sync)
     )
 
     def write_subtile(i, run, given):
@@ -172,77 +170,6 @@ def boxes_of_results(
             wait_read()  # shared memory goes with the block; what is on its way from there arrives
 
     return device(ask), device(write), device(done)
-
-
-def empty_subtiles(slots: int, sync: Any) -> tuple[Any, Any, Any]:
-    """(`ask(base, subtiles, maps, group, tile_coord)`, `wait(subtile, base, group, member, parity)`, `go_on(subtile, base, subtiles, maps,
-    group, tile_coord)`): a subtile is free when what was there has been read, of this tile some subtiles ago, or of the one before."""
-    wait_but_one, wait_read = wait_stores_read(slots - 1), wait_stores_read(0)
-
-    def wait(subtile, base, group, member, parity):
-        if member == 0:
-            if subtile == 0:
-                wait_read()
-            else:
-                wait_but_one()
-        sync(group)
-
-    nothing = device(lambda base, subtiles, maps, group, tile_coord: None)
-    return nothing, device(wait), device(lambda subtile, base, subtiles, maps, group, tile_coord: None)
-
-
-def source_loader(
-    tiling: WgmmaTiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...]
-) -> tuple[Any, Any, Any]:
-    """The same, where subtiles of operands are loaded to where those of results will be: a subtile is free when they are there.
-
-    Loads of as many as there is room for are issued before the main loop, and the others prefetched into L2; each of these is
-    loaded when what is in its place has been read. Each subtile of a tile has a barrier, of which each tile is a phase.
-    """
-    blocks, count, slots = tiling.row_blocks, tiling.subtiles, tiling.buffers(staged) // staged
-    box, nbytes, arrived_at = (
-        staged * SUBTILE_BYTES,
-        len(tma_sources) * SUBTILE_BYTES,
-        tiling.arrived_at(staged),
-    )
-    announce, wait_read, wait_arrived = expect(), wait_stores_read(0), wait_phase()
-    load_one, prefetch_one = box_loader(), box_prefetcher()
-    operands = 2 + len(epilogue.stores), len(tma_sources)  # among maps
-    load, prefetch = of_maps(load_one, *operands), of_maps(prefetch_one, *operands)
-    at_once = min(slots, count)
-
-    def barrier(subtile, base, group):
-        return uint32(base + uint32(arrived_at + (group * count + subtile) * 8))
-
-    barrier_of = device(barrier)
-
-    def bring(subtile, base, subtiles, maps, group, tile_coord):
-        row = np.int32(tile_coord[0] + subtile % blocks * 64)
-        column = np.int32(tile_coord[1] + subtile // blocks * ATOM)
-        ready = barrier_of(subtile, base, group)
-        announce(ready, uint32(nbytes))
-        load(maps, uint32(subtiles + uint32(subtile % slots * box)), ready, column, row, tile_coord[2])
-
-    bring_one = device(bring)
-
-    def ask(base, subtiles, maps, group, tile_coord):
-        wait_read()
-        for subtile in range(at_once):
-            bring_one(subtile, base, subtiles, maps, group, tile_coord)
-        for subtile in range(at_once, count):
-            row = np.int32(tile_coord[0] + subtile % blocks * 64)
-            column = np.int32(tile_coord[1] + subtile // blocks * ATOM)
-            prefetch(maps, subtiles, subtiles, column, row, tile_coord[2])
-
-    def wait(subtile, base, group, member, parity):
-        wait_arrived(barrier_of(subtile, base, group), parity)
-
-    def go_on(subtile, base, subtiles, maps, group, tile_coord):
-        if subtile + slots < count:
-            wait_read()
-            bring_one(subtile + slots, base, subtiles, maps, group, tile_coord)
-
-    return device(ask), device(wait), device(go_on)
 
 
 def matrices(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[int, ...]) -> Any:
@@ -287,47 +214,6 @@ def matrices(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[
         return add(a[1], b[1], c[1], d[1])
 
     return put
-
-
-def matrix_loader(operands: int) -> Any:
-    """`load(at)`: for each of four matrices the words of all operands, which lie as `matrix_storer` puts results."""
-    if operands == 0:
-        return device(lambda at: ((), (), (), ()))
-    load_others, load_this, behind = (
-        matrix_loader(operands - 1),
-        load_matrices(),
-        (operands - 1) * SUBTILE_BYTES,
-    )
-
-    def load(at):
-        others, words = load_others(at), load_this(uint32(at + uint32(behind)))
-        return (
-            others[0] + (words[0],),
-            others[1] + (words[1],),
-            others[2] + (words[2],),
-            others[3] + (words[3],),
-        )
-
-    return device(load)
-
-
-def matrix_storer(results: int) -> Any:
-    """`store(at, a, b, c, d)`: of each result four matrices, the words of one behind those of the other."""
-    store, last = store_matrices(), results - 1
-    behind = last * SUBTILE_BYTES
-
-    def store_last(at, a, b, c, d):
-        store(uint32(at + uint32(behind)), a[last], b[last], c[last], d[last])
-
-    if results == 1:
-        return device(store_last)
-    store_others, store_this = matrix_storer(last), device(store_last)
-
-    def store_all(at, a, b, c, d):
-        store_others(at, a, b, c, d)
-        store_this(at, a, b, c, d)
-
-    return device(store_all)
 
 
 @functools.cache

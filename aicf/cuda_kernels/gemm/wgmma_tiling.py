@@ -6,14 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ...types import DType
+from ..hopper.cluster import Exchange
+from ..hopper.units import SUBTILE_BYTES, SWIZZLE_BYTES, WARPGROUP
 
-SWIZZLE_BYTES = 128  # of k in a K-tile, and of a swizzled row of a box
-TMA_ALIGNMENT = 16  # that rows and pointers are multiples of
-ATOM = 64  # halves in a row of a box
-SUBTILE_BYTES = 64 * ATOM * 2  # of results on their way out
 ENOUGH = 4  # stages: a second subtile for each result is not worth one of them
-WARPGROUP = 128
-WARPS = 4  # of a warpgroup
 OF_C = -1  # c, where loads of an epilogue are counted
 ADDRESSES = 40  # registers that a main loop has beside accumulators, at least
 SMS = 132  # of an H100 or H200: what `group_m` is made for
@@ -26,17 +22,6 @@ SLACK = 1024  # to begin at a multiple of 1024
 def k_tile(dtype: DType) -> int:
     """Of k in a K-tile: 64 halves, 32 f32, 128 of fp8."""
     return SWIZZLE_BYTES // dtype.itemsize
-
-
-def boxed(tile_mn: int, extent: int) -> int:
-    """Of a tile's extent along m or n, what one box loads of a K-major operand: no more than it has, in whole eights.
-    Rows outside of it take the accelerator three times as long as those inside."""
-    return min(tile_mn, (extent + 7) // 8 * 8)
-
-
-def left(tile_mn: int, extent: int) -> int:
-    """The same of the last tile of an operand."""
-    return ((extent - 1) % tile_mn + 8) // 8 * 8
 
 
 def promotes(dtype: DType) -> bool:
@@ -56,7 +41,7 @@ class WgmmaTiling:
     blocks     for each multiprocessor: registers and shared memory are divided among them
     registers  (of a producer's thread, of a consumer's) after they were divided anew; None where there are enough for all
     stream     whether the first G + r of w G + r tiles, for G blocks, are cut along k, so that all blocks have as much to do; see
-               gemm/stream_k_body.py
+               hopper/stream_k.py
     promoted   whether each K-tile has accumulators of its own, which are added up in f32, whatever the type; see `promotes`
     narrow_n   columns of the narrower tiles that it may have beside the others; see `narrow_group`
     """
@@ -130,7 +115,12 @@ class WgmmaTiling:
     @property
     def finished(self) -> int:
         """Of these, sums that a consumer's thread has."""
-        return self.row_blocks * self.columns // 2
+        return self.exchange.finished
+
+    @property
+    def exchange(self) -> Exchange:
+        """Of sums over splits of k, among the blocks that share a tile."""
+        return Exchange(self.cluster_split, self.consumers, self.row_blocks, self.n)
 
     @property
     def spare(self) -> int:
@@ -188,7 +178,9 @@ class WgmmaTiling:
         return 2 * staged if staged < 2 or two >= min(one, ENOUGH) else staged
 
     def _stages(self, buffers: int) -> int:
-        exchange = self.consumers * (self.sent_bytes + 8 * (self.cluster_split > 1) + 8 * self.subtiles)
+        exchange = self.consumers * (
+            self.exchange.sent_bytes + 8 * (self.cluster_split > 1) + 8 * self.subtiles
+        )
         room = (
             (SHARED + 1024) // self.blocks
             - 1024
@@ -197,16 +189,6 @@ class WgmmaTiling:
             - exchange
         )
         return room // (self.stage_bytes + 16)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of a consumer's accumulators for another block."""
-        return 4 * WARPGROUP * self.finished
-
-    @property
-    def sent_bytes(self) -> int:
-        """That a consumer gets from the other blocks that share its tile."""
-        return (self.cluster_split - 1) * self.slot_bytes
 
     # shared memory: stages, from the first multiple of 1024 on; subtiles of results; accumulators of other blocks; barriers, full and
     # then empty, one for each consumer that gets these, and of subtiles
@@ -218,7 +200,7 @@ class WgmmaTiling:
         return self.subtiles_at(staged) + self.buffers(staged) * self.consumers * SUBTILE_BYTES
 
     def barriers_at(self, staged: int) -> int:
-        return self.slots_at(staged) + self.consumers * self.sent_bytes
+        return self.slots_at(staged) + self.consumers * self.exchange.sent_bytes
 
     def split_barriers_at(self, staged: int) -> int:
         return self.barriers_at(staged) + 16 * self.stages(staged)

@@ -1,1 +1,12 @@
-"""What kernels for Hopper (sm_90) share, whatever they compute."""
+"""What kernels for Hopper (sm_90) share, whatever they compute. Each module takes numbers and layouts, and knows no family of kernels.
+
+entry, opening   how kernels and their blocks begin
+shared_plan      what is where in shared memory
+ring             stages that a producer fills and consumers empty
+roles            registers of producers and consumers; consumers that take turns
+scheduler        tiles of persistent blocks; stream_k divides some of them along k
+cluster          blocks that begin together, share loads, or share tiles and exchange sums
+copies, store    TMA: operands in, results out
+accumulators     K-tile after K-tile by wgmma
+units            numbers of the hardware
+"""

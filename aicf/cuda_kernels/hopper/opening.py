@@ -8,8 +8,7 @@ from ..dsl import cuda, device, uint32
 from ..ptx import prefetch_map, warp_uniform
 from .entry import begin
 from .shared_plan import SharedPlan, aligned_base
-
-WARPGROUP = 128
+from .units import WARPGROUP
 
 
 def opening(plan: SharedPlan) -> Any:

@@ -23,6 +23,41 @@ def advancer(stages: int) -> Any:
     return device(advance)
 
 
+def places_of_stages(stages: int, stage_bytes: int) -> tuple[Any, Any]:
+    """(`here(stage, first)`, `go_on(stage, phase, ready, a, b)`): the barrier of a stage and its descriptors, of which those of the
+    first are given; and all of the next one, each a sum: products would be an instruction more for each."""
+    apart, back = stage_bytes // 16, stages - 1
+
+    def here(stage, first):
+        further = uint32(stage * uint32(apart))
+        return uint32(first[0] + stage * uint32(8)), uint32(first[1] + further), uint32(first[2] + further)
+
+    def go_on(stage, phase, ready, a, b):
+        if stage == stages - 1:
+            ready = uint32(ready - uint32(8 * back))
+            return (
+                uint32(0),
+                uint32(phase ^ uint32(1)),
+                ready,
+                uint32(a - uint32(back * apart)),
+                uint32(b - uint32(back * apart)),
+            )
+        ready = uint32(ready + uint32(8))
+        return uint32(stage + uint32(1)), phase, ready, uint32(a + uint32(apart)), uint32(b + uint32(apart))
+
+    return device(here), device(go_on)
+
+
+def skipper(stages: int) -> Any:
+    """`skip(stage, phase, count)`: as `advance`, `count` times."""
+
+    def skip(stage, phase, count):
+        passed = uint32(stage + count)
+        return uint32(passed % uint32(stages)), uint32((phase ^ passed // uint32(stages)) & uint32(1))
+
+    return device(skip)
+
+
 def filler(ring: Ring, nbytes: int, load: Any) -> Any:
     """`fill(base, to, stage, phase, map, row, head, batch)`: a stage of a ring, as soon as it is empty."""
     wait, announce, full, empty = wait_phase(), expect(), ring.full, ring.empty

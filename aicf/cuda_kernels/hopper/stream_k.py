@@ -30,22 +30,17 @@ from ...types import f32, i64
 from ..dsl import cuda, device, int32, uint32
 from ..ptx import global_address, load_acquire, store_release
 from ..tiles.tile import each, get_run, mapped, put_run
-from .epilogue import Epilogue
-from .wgmma_scheduler import WorkTiles, batch_coords, tiles_in_turn
-from .wgmma_tiling import WARPGROUP, WARPS, WgmmaTiling
+from .scheduler import BatchCoords, WorkTiles
+from .units import WARPGROUP, WARPS
 
 RUN = 4  # accumulators that are stored together; those of all threads of a warpgroup lie side by side
 TOKEN = 0x5B1D_93F7_6E2A_C48D
 
 
-def work_tiles_of(tiling: WgmmaTiling, epilogue: Epilogue) -> WorkTiles:
-    return work_units(epilogue) if tiling.stream else tiles_in_turn(epilogue)
-
-
-def work_units(epilogue: Epilogue) -> WorkTiles:
+def work_units(coords: BatchCoords) -> WorkTiles:
     """The plan: (first work tile, 1, end, the head's tile, its K-tiles, the first whole tile, K-tiles before the tail, which work tile the tail is,
     which is the first of the other tiles, that tile, and the K-tile that these begin with). Work tile 0 is the head; without one, they begin at 1."""
-    number = batch_coords(epilogue).number
+    number = coords.number
 
     def plan(walk, sizes):
         block, blocks, rows, columns, steps, each, _, _ = walk
@@ -94,8 +89,9 @@ def work_units(epilogue: Epilogue) -> WorkTiles:
     return WorkTiles(device(plan), device(tile), device(k_tiles), device(place))
 
 
-def fixup(tiling: WgmmaTiling) -> tuple[Any, Any, Any, Any]:
-    """(`asks`, `gives`, `give`, `take`): what a consumer does otherwise for a part of a tile.
+def fixup(count: int, cooperative: int, whole: bool = False) -> tuple[Any, Any, Any, Any]:
+    """(`asks`, `gives`, `give`, `take`): what a consumer does otherwise for a part of a tile; nothing, if all are `whole`. `count`: accumulators
+    of a thread; `cooperative`: consumers that share a tile.
 
     asks(work_tile, member)   the thread index for `ask`, whose thread 0 loads the epilogue's sources: `member`; for a head, which is not
                               finished here, `member + WARPGROUP`: no thread is 0, so none loads
@@ -103,14 +99,13 @@ def fixup(tiling: WgmmaTiling) -> tuple[Any, Any, Any, Any]:
     give(accumulators, part, member, operands)   stores the head's partial sums to the workspace, and then each warp's flag
     take(acc, accumulators, part, member, work_tile, plan, operands)   if the work tile is a tail, adds the head's partial sums
     """
-    if not tiling.stream:
+    if whole:
         return (
             device(lambda work_tile, member: member),
             device(lambda work_tile: False),
             device(lambda accumulators, part, member, operands: None),
             device(lambda acc, accumulators, part, member, work_tile, plan, operands: (acc, accumulators)),
         )
-    count, cooperative = tiling.accumulators, tiling.cooperative
     place, load, release = global_address(), load_acquire(i64), store_release(i64)
     put, get = put_run(f32, RUN), get_run(f32, RUN)
 

@@ -1,23 +1,87 @@
-"""How blocks of a cluster that share a tile divide k, and how they exchange sums: each block gets the others' sums of its own part
-of the columns, by way of its shared memory, and finishes these.
+"""Blocks of a cluster: how they begin together; and how those that share a tile divide k and exchange sums.
 
+Each block gets the others' sums of its own part of the columns, by way of its shared memory, and finishes these.
 Nobody waits before sending: a consumer's accumulators have slots in shared memory that nothing else uses, and a barrier there counts
 their bytes. So there is one tile for each cluster, and no more.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..dsl import device, uint32
-from ..ptx import barrier_init, expect, in_block, load_shared, send_remote, wait_phase
+from ..dsl import cuda, device, uint32
+from ..ptx import (
+    barrier_init,
+    cluster_arrive_only,
+    cluster_rank,
+    cluster_wait,
+    expect,
+    in_block,
+    load_shared,
+    send_remote,
+    wait_phase,
+)
 from ..tiles.tile import each, mapped, permute
-from .wgmma_tiling import WARPGROUP, WgmmaTiling
+from .units import WARPGROUP
 
 RUN = 4  # accumulators that are sent together
 RUN_BYTES = (
     4 * RUN * WARPGROUP
 )  # from one run of a thread's to its next: those of all threads lie side by side
+
+
+def cluster_sync(blocks: int, share_tiles: bool) -> tuple[Any, Any, Any]:
+    """Of a cluster of so many blocks: (`sync()`: barriers are made, and all who use them know; `join()`: other blocks too, of those that share a tile, who need
+    each other at the end only; `rank()`): alone, or in a cluster.
+
+    Arriving releases nothing: barriers are published already, and a release waits for all that the chip has under way.
+    """
+    nothing, arrive, wait = device(lambda: None), cluster_arrive_only(), cluster_wait()
+    if blocks == 1:
+        return device(lambda: cuda.syncthreads()), nothing, device(lambda: uint32(0))
+    if share_tiles:
+
+        def sync_block():
+            arrive()
+            cuda.syncthreads()
+
+        return device(sync_block), wait, cluster_rank()
+
+    def sync_cluster():
+        arrive()
+        wait()
+
+    return device(sync_cluster), nothing, cluster_rank()
+
+
+class Exchange(NamedTuple):
+    """Sums that blocks of a cluster exchange, of tiles whose k they divide.
+
+    splits      of k: blocks that share a tile
+    consumers   warpgroups of each
+    row_blocks  of 64 rows, that a consumer has
+    columns     of a tile
+    """
+
+    splits: int
+    consumers: int
+    row_blocks: int
+    columns: int
+
+    @property
+    def finished(self) -> int:
+        """Sums that a thread finishes."""
+        return self.row_blocks * self.columns // self.splits // 2
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a consumer's sums for another block."""
+        return 4 * WARPGROUP * self.finished
+
+    @property
+    def sent_bytes(self) -> int:
+        """That a consumer gets from the other blocks."""
+        return (self.splits - 1) * self.slot_bytes
 
 
 def divider(cluster_split: int) -> Any:
@@ -34,13 +98,11 @@ def divider(cluster_split: int) -> Any:
     return device(divide)
 
 
-def barriers_of_cluster_split(tiling: WgmmaTiling, staged: bool) -> Any:
-    """`prepare(base)`: each consumer's barrier, and how many bytes it gets. By one thread, before the cluster synchronizes.
-    `staged`: how many, as for `WgmmaTiling.stages`."""
-    if tiling.cluster_split == 1:
+def exchange_barriers(exchange: Exchange, at: int) -> Any:
+    """`prepare(base)`: each consumer's barrier, from this offset on, and how many bytes it gets. By one thread, before the cluster synchronizes."""
+    if exchange.splits == 1:
         return device(lambda base: None)
-    init, announce, consumers, sent = barrier_init(), expect(), tiling.consumers, tiling.sent_bytes
-    at = tiling.split_barriers_at(staged)
+    init, announce, consumers, sent = barrier_init(), expect(), exchange.consumers, exchange.sent_bytes
 
     def prepare(base):
         for consumer in range(consumers):
@@ -51,21 +113,17 @@ def barriers_of_cluster_split(tiling: WgmmaTiling, staged: bool) -> Any:
     return device(prepare)
 
 
-def gatherer(tiling: WgmmaTiling, staged: bool) -> Any:
+def gatherer(exchange: Exchange, slots_at: int, split_barriers_at: int) -> Any:
     """`gather(acc, base, group, member, split)`: of accumulators over a split of k, as `multiply_k_tiles` says, all of those of this
-    block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before. `staged`: how many, as for
-    `WgmmaTiling.stages`."""
-    if tiling.cluster_split == 1:
+    block's columns: its own, and the others' in the order of their splits from its own on. The cluster has synchronized before. What the others send lies, and is counted, at these
+    offsets."""
+    if exchange.splits == 1:
         return device(lambda acc, base, group, member, split: acc)
-    cluster_split, slots_at, split_barriers_at = (
-        tiling.cluster_split,
-        tiling.slots_at(staged),
-        tiling.split_barriers_at(staged),
-    )
-    sent, slot_bytes, count = tiling.sent_bytes, tiling.slot_bytes, tiling.finished
-    half, own_columns = tiling.n // 2, tiling.columns // 2
+    cluster_split, sent, slot_bytes = exchange.splits, exchange.sent_bytes, exchange.slot_bytes
+    count = exchange.finished
+    half, own_columns = exchange.columns // 2, exchange.columns // cluster_split // 2
     columns = tuple(
-        tuple(block * half + p * own_columns + i for block in range(tiling.row_blocks) for i in range(own_columns))
+        tuple(block * half + p * own_columns + i for block in range(exchange.row_blocks) for i in range(own_columns))
         for p in range(cluster_split)
     )  # fmt: skip
     send, own = sender(columns, slot_bytes), chooser(columns)
