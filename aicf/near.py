@@ -11,7 +11,7 @@ from .errors import VerifyError
 
 # What `ctx.NAME` and `op_call("NAME", …)` are called here.
 OPS: Mapping[str, str] = {
-    **dict.fromkeys(("matmul", "mm", "bmm", "dot", "einsum"), "gemm(a, b) is the matrix product; trans_a, trans_b transpose; a @ b also broadcasts batches"),
+    **dict.fromkeys(("matmul", "mm", "bmm", "dot"), "gemm(a, b) is the matrix product; trans_a, trans_b transpose; a @ b also broadcasts batches"),
     **dict.fromkeys(("linear", "dense", "addmm"), "gemm(x, weight, None, bias, trans_b=True), or the layer nn.Linear"),
     "where": "select(condition, a, b)",
     **dict.fromkeys(("sum", "reduce_add"), "reduce_sum(x, axes=(…), keepdims=False)"),
@@ -43,6 +43,10 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("stack",), "concatenate(a, b, axis=0), of what reshape has given one axis more"),
     **dict.fromkeys(("prod", "any", "all", "var", "std"), "reduce_prod, reduce_any, reduce_all, reduce_var and reduce_std, with axes=(…), keepdims=False"),
     **dict.fromkeys(("repeat_interleave",), "repeat(x, repeats=(…)), one number for each axis"),
+    **dict.fromkeys(("conv", "conv1d", "conv2d", "conv3d"), "convolution(x, w, strides=(…), low=(…), high=(…)), of (N, C, …)"),
+    **dict.fromkeys(("conv_transpose2d", "conv_transpose"), "convolution(x, w, input_dilation=(…)), w reversed"),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d", "reduce_window"), "max_pool(x, window=(…), strides=(…)); avg_pool for means"),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), "avg_pool(x, window=(…), strides=(…))"),
     **dict.fromkeys(("clip", "clip_by_value"), "clamp(low, x, high), of numbers or tensors"),
     "relu6": "clamp(0, x, 6)",
     **dict.fromkeys(("logistic", "expit"), "sigmoid(x)"),

@@ -87,3 +87,18 @@ def test_a_model_of_them_runs_and_has_their_gradient():
         step = np.zeros((5, 6))
         step[at] = 1e-5
         assert grad[at] == pytest.approx((loss(w + step) - loss(w - step)) / 2e-5, rel=1e-3, abs=1e-5)
+
+
+class Pooled(nn.Layer):
+    def emit(self, ctx, x):
+        ties = np.array([[1, 1, 0, 0], [1, 1, 0, 2], [0, 0, 5, 5], [0, 0, 5, 1]])
+        w = ctx.param("w", (1, 1, 4, 4), lambda shape, rng: ties.reshape(shape))
+        return ctx.max_pool(ctx.add(w, x), window=(2, 2), strides=(2, 2))
+
+
+def test_of_equal_elements_of_a_window_the_first_has_the_gradient():
+    model = nn.Model({"x": aicf.TensorSpec((1, 1, 4, 4))}).add(Pooled())
+    program = aicf.compile(model, "grad", device="cpu", loss=nn.LossFunction(lambda out: out.sum()))
+    made = program({"x": np.zeros((1, 1, 4, 4), np.float32)})
+    (grad,) = [np.asarray(v) for n, v in made.items() if n.startswith("grad")]
+    assert np.array_equal(grad[0, 0], [[1, 0, 0, 0], [0, 0, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
