@@ -7,7 +7,7 @@ program({"x": x, "y": y}); print(program.explain())
 
 __version__ = "0.1.0"
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import errors, models, near, nn, training
 from .device.runtime import current, runtime
@@ -51,6 +51,10 @@ from .types import (
 )
 from .weights import load, save
 
+if TYPE_CHECKING:
+    from .frontends.onnx import OnnxBackend as onnx_backend
+    from .frontends.onnx import from_onnx
+
 __all__ = [
     "ActKind",
     "AicfError",
@@ -84,6 +88,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "from_onnx",
     "generate",
     "i8",
     "i16",
@@ -92,6 +97,7 @@ __all__ = [
     "load",
     "models",
     "nn",
+    "onnx_backend",
     "op_call",
     "runtime",
     "save",
@@ -111,9 +117,13 @@ def __dir__() -> list[str]:
 
 
 _FRONTENDS = frozenset({"jax"})  # imported when they are asked for: each imports its framework
+_OF_FRONTENDS = {"from_onnx": ("onnx", "from_onnx"), "onnx_backend": ("onnx", "OnnxBackend")}
 
 
 def __getattr__(name: str) -> Any:
     if name in _FRONTENDS:
         return import_frontend(name)
+    if name in _OF_FRONTENDS:
+        frontend, attribute = _OF_FRONTENDS[name]
+        return getattr(import_frontend(frontend), attribute)
     raise near.no_attribute("aicf", name, near.AICF, __all__)

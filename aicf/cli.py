@@ -1,4 +1,4 @@
-"""The command line: `aicf demo`, `doctor`, `info`, `explain`, `tune`, `examples`, `cache`."""
+"""The command line: `aicf demo`, `doctor`, `info`, `explain`, `run`, `tune`, `examples`, `cache`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import __version__, config
+from .arguments import positive, seconds, sized
 from .errors import AicfError
 from .files import Bad, parse_json, read_text, shown
 from .types import Precision
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train an MLP on handwritten digits and show every kernel choice")
     demo.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
     demo.add_argument("--json", metavar="FILE", help="write accuracies, step times and selections there")
-    demo.add_argument("--epochs", type=_positive, default=None)
+    demo.add_argument("--epochs", type=positive, default=None)
     demo.add_argument(
         "-v", "--verbose", action="store_true", help="every candidate and every rejected variant"
     )
@@ -116,12 +117,20 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     explain.set_defaults(run=_explain)
 
+    run = commands.add_parser("run", help="feed an ONNX model arrays, and write or tell what it returns")
+    run.add_argument("model", metavar="FILE", help="FILE.onnx")
+    what = "an array in a .npy file, by the input's name if there are several; or all of them in a .npz file"
+    run.add_argument("--input", action="append", default=[], metavar="[NAME=]FILE", help=what)
+    run.add_argument("--output", metavar="FILE", help="write the results there, as .npz, by their names")
+    run.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
+    run.set_defaults(run=_run)
+
     tune = commands.add_parser(
         "tune", help="measure the kernels of a model's regions; the file then overrides predictions"
     )
     _add_model(tune, nargs="?")
     tune.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
-    tune.add_argument("--budget", type=_seconds, default=60.0, metavar="SECONDS", help="60 if not given")
+    tune.add_argument("--budget", type=seconds, default=60.0, metavar="SECONDS", help="60 if not given")
     tune.add_argument(
         "--output",
         metavar="FILE",
@@ -160,8 +169,10 @@ def _add_model(command: argparse.ArgumentParser, **options: Any) -> None:
     """A model and how it is compiled; what is not given is as the file has it."""
     command.add_argument(
         "model", metavar="FILE", **options,
-        help="a Python file with a Model or a compiled Program at module level, or build() -> Model; FILE:NAME picks one of several",
+        help="a Python file with a Model or a compiled Program at module level, or build() -> Model; FILE:NAME picks one of several; or FILE.onnx",
     )  # fmt: skip
+    size = "of an ONNX model's dimension; 1 if not given"
+    command.add_argument("--size", action="append", default=[], type=sized, metavar="NAME=N", help=size)
     command.add_argument(
         "--mode", choices=MODES,
         help="if not given, that of the file's program, or infer; grad and train need a loss and an optimizer in the file",
@@ -169,33 +180,19 @@ def _add_model(command: argparse.ArgumentParser, **options: Any) -> None:
     command.add_argument("--numerics", choices=("fused", "strict"), help="as of aicf.compile")
     command.add_argument("--precision", choices=tuple(Precision.__members__), help="as of aicf.compile")
     command.add_argument("--policy", choices=("f32", "bf16", "f16"), help="as of aicf.compile")
-    command.add_argument("--beam", type=_positive, default=1, help="as of aicf.compile")
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return number
+    command.add_argument("--beam", type=positive, default=1, help="as of aicf.compile")
 
 
 def _tune(args: argparse.Namespace) -> int:
     from . import tune
 
     return tune.run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from . import run_model
+
+    return run_model.run(args.model, args.input, args.output, args.device)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -218,7 +215,12 @@ def _explain(args: argparse.Namespace) -> int:
     from .graph.run.explain import Explanation
 
     asked = model_file.load(
-        args.model, args.mode, precision=args.precision, numerics=args.numerics, policy=args.policy
+        args.model,
+        args.mode,
+        dict(args.size),
+        precision=args.precision,
+        numerics=args.numerics,
+        policy=args.policy,
     )
 
     def explained(device: str, tuning: str | None = None) -> Explanation:

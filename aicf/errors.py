@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 
@@ -80,6 +80,17 @@ class StateError(AicfError):
 
 class FrontendError(AicfError):
     """A model of another framework can't be read: what it is written in is damaged, or aicf lacks some of its ops, which the details list."""
+
+
+class UnsupportedOpsError(FrontendError):
+    """A model of another framework has ops that aicf can't express; the details list each, how often and where.
+
+    ops    how often each is there, by its name
+    needs  inputs on whose values shapes depend: with those fixed there may be less to refuse
+    """
+
+    ops: Mapping[str, int] = {}
+    needs: frozenset[str] = frozenset()
 
 
 class NoKernelError(AicfError):

@@ -1,6 +1,6 @@
-"""The model in a Python file, as `aicf explain FILE` and `aicf tune FILE` take it.
+"""The model in a file, as `aicf explain FILE` and `aicf tune FILE` take it.
 
-FILE, or FILE:NAME. The file is run once, as `python FILE` would but not as `__main__`; then there are two ways to have a model:
+FILE.onnx is read. Of a Python file, FILE or FILE:NAME, the file is run once, as `python FILE` would but not as `__main__`; then there are two ways to have a model:
 
     a function build() -> Model, and to train it loss() and optimizer(); examples/mlp.py
     a Model at module level, or a Program that `aicf.compile` made of one, whatever it is called
@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import AicfError
+from .frontends import onnx
 from .graph.emit.policy import Policy
 from .graph.run.program import Program
 from .nn import Model
@@ -47,12 +48,20 @@ class Asked:
     policy: Policy | str = "f32"
 
 
-def load(place: str, mode: str | None = None, **wanted: Any) -> Asked:
+def load(place: str, mode: str | None = None, sizes: Mapping[str, int] | None = None, **wanted: Any) -> Asked:
     """The model of FILE or FILE:NAME, with the loss and optimizer that the mode needs.
 
     mode    None is the program's own; "infer" where there is none
+    sizes   of an ONNX model's dimensions that have names
     wanted  precision, numerics, policy; None leaves them as the program has them
     """
+    if is_onnx(place):
+        return _onnx(place, mode, sizes or {}, {k: v for k, v in wanted.items() if v is not None})
+    if sizes:
+        raise AicfError(
+            f"{place} says its sizes itself: --size is for ONNX models",
+            hint="nn.Model(inputs, layer, batch=8)",
+        )
     path, name = _split(place)
     module = _run(path)
     made = {n: value for n, value in vars(module).items() if isinstance(value, (Model, Program))}
@@ -73,6 +82,19 @@ def load(place: str, mode: str | None = None, **wanted: Any) -> Asked:
     lacking = [part for part in NEEDED[asked.mode] if getattr(asked, part) is None]
     parts = {part: _part(path, module, part, asked.mode) for part in lacking}
     return replace(asked, **parts, **{k: v for k, v in wanted.items() if v is not None})
+
+
+def is_onnx(place: str) -> bool:
+    return place.lower().endswith(".onnx")
+
+
+def _onnx(place: str, mode: str | None, sizes: Mapping[str, int], wanted: dict[str, Any]) -> Asked:
+    if mode not in (None, "infer"):
+        raise AicfError(
+            f"{place} has no loss, which mode {mode} needs", expected="mode infer",
+            hint=f"in Python: aicf.from_onnx({place!r}, mode={mode!r}, loss=…)",
+        )  # fmt: skip
+    return Asked(onnx.load(place, sizes=sizes), **wanted)
 
 
 def _split(place: str) -> tuple[str, str | None]:

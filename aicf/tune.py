@@ -65,7 +65,12 @@ def _measure(args: Namespace, output: Path) -> int:
         )
     if args.model:
         asked = model_file.load(
-            args.model, args.mode, precision=args.precision, numerics=args.numerics, policy=args.policy
+            args.model,
+            args.mode,
+            dict(args.size),
+            precision=args.precision,
+            numerics=args.numerics,
+            policy=args.policy,
         )
     else:
         asked = model_file.Asked(None)  # --update alone

@@ -1,0 +1,159 @@
+"""from_onnx: an ONNX model as a Program; `load`: as a model that `aicf.compile`, `explain_for` and training take."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...device.runtime import cuda_missing, runtime
+from ...device.spec import PRESETS
+from ...errors import DeviceError, UnsupportedOpsError
+from ...graph.compile import compile
+from ...graph.emit.builder import Builder, GraphEmitter
+from ...graph.run.program import Program
+from ...ir import Value
+from ..imported import Imported, free_names
+from .graph import Document
+from .reading import bad, read
+from .walk import OnnxWalk, RefusedNode
+
+SHOWN = 4  # nodes of an op that an error names
+
+
+def from_onnx(
+    source: Any,
+    device: str | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    **options: Any,
+) -> Program:
+    """Compile an ONNX model: a path, its bytes or an onnx.ModelProto, of version 13 of the ops or newer (older ones whose ops have not changed).
+
+    The program is fed the model's inputs by their names and returns its outputs by theirs. Weights keep their names: `load_state_dict` takes them.
+
+    device     as for `aicf.compile`, or the name of the GPU that is here; `aicf.explain_for(aicf.frontends.onnx.load(source), "l4")` needs none
+    sizes      of dimensions that have names, for the first plan; 1 where none is given. Others follow each feed. A dimension without a
+               name is called `<input>.<axis>`
+    constants  inputs that are fixed, by name: those on whose values shapes depend must be
+    folder     where files of external data lie; the model's own if it is a path
+    options    of `aicf.compile`, such as mode, loss, optimizer, policy
+
+    FrontendError for a model that is damaged; UnsupportedOpsError lists everything that aicf can't express, before anything is compiled.
+    """
+    model = load(source, sizes=sizes, constants=constants, folder=folder)
+    return compile(model, device=_here(device), **options)
+
+
+def _here(device: str | None) -> str | None:
+    """A preset's name stands for the GPU of this machine if it is one."""
+    if device not in PRESETS or device == "cpu":
+        return device
+    if not cuda_missing() and runtime("cuda").spec.name == PRESETS[device].name:
+        return "cuda"
+    raise DeviceError(
+        f"this machine has no {device}, so nothing runs on it here", expected="cpu, cuda, cuda:N or auto",
+        hint=f'aicf.explain_for(aicf.frontends.onnx.load(source), "{device}") says what would run there',
+    )  # fmt: skip
+
+
+def load(
+    source: Any,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+) -> Imported:
+    """An ONNX model, for `aicf.compile(model)` and `aicf.explain_for(model, "l4")`; the rest as for `from_onnx`."""
+    document = Document.of(read(source, folder))
+    fixed = _fixed(document, constants or {})
+    inputs = {name: spec for name, spec in document.inputs.items() if name not in fixed}
+    named = {dim for spec in inputs.values() for dim in spec.dims}
+    if unknown := sorted(set(sizes or {}) - named):
+        raise bad(
+            f"no input has a dimension called {unknown[0]!r}", expected=", ".join(sorted(named)) or "no sizes"
+        )
+    sizes = {**dict.fromkeys(named, 1), **(sizes or {})}
+    first = _first_walk(document, inputs, sizes, fixed)
+    weights = first.asked
+    names = free_names([*document.outputs], {*inputs, *weights})
+    body = OnnxBody(document, fixed, names)
+    return Imported(inputs, body, weights, sizes=sizes, source=f"onnx {document.source.name}")
+
+
+@dataclass
+class OnnxBody:
+    """Emits a model: what an Imported calls for each size."""
+
+    document: Document
+    constants: Mapping[str, np.ndarray]
+    names: Sequence[str] = field(default_factory=list)
+
+    def __call__(
+        self, ctx: GraphEmitter, inputs: Mapping[str, Value], weights: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        walk = OnnxWalk(self.document, ctx, weights)
+        made = walk.run(inputs, self.constants)
+        if made is None:
+            raise refusal_of(walk.refused, self.document.source.name)
+        return dict(zip(self.names, made.values()))
+
+
+def _first_walk(
+    document: Document, inputs: Mapping[str, Any], sizes: Mapping[str, int], fixed: Mapping[str, np.ndarray]
+) -> OnnxWalk:
+    """Emitted once for nothing: says what can't be, and which weights are read as they are."""
+    ctx = GraphEmitter(Builder(), "cpu")
+    given = {}
+    for name, spec in inputs.items():
+        bound = spec.bind(sizes)
+        given[name] = ctx.input(name, bound.shape, bound.dtype)
+    walk = OnnxWalk(document, ctx, {})
+    if walk.run(given, fixed) is None:
+        raise refusal_of(walk.refused, document.source.name)
+    return walk
+
+
+def refusal_of(refused: Sequence[RefusedNode], source: str) -> UnsupportedOpsError:
+    """One error that lists every op that can't be expressed, how often and where."""
+    counts = Counter(r.op for r in refused)
+    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for r in refused:
+        reasons[r.op, r.reason].append(r.where)
+    details = []
+    for (op, reason), where in sorted(reasons.items(), key=lambda item: (-counts[item[0][0]], item[0])):
+        more = f" and {len(where) - SHOWN} more" if len(where) > SHOWN else ""
+        details.append(f"{op} × {len(where)}: {reason}  at {', '.join(where[:SHOWN])}{more}")
+    needs = frozenset[str]().union(*(r.needs for r in refused))
+    fixes = ", ".join(f"{name!r}: array" for name in sorted(needs))
+    error = UnsupportedOpsError(
+        f"{source} has {sum(counts.values())} nodes of {len(counts)} ops that aicf can't express", details=details,
+        hint=f"constants={{{fixes}}} fixes the inputs on which shapes depend" if needs else "aicf info lists the ops there are",
+    )  # fmt: skip
+    error.ops, error.needs = counts, needs
+    return error
+
+
+def _fixed(document: Document, constants: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    fixed = {}
+    for name, value in constants.items():
+        if name not in document.inputs:
+            raise bad(f"no input is called {name!r}", expected=", ".join(document.inputs) or "no inputs")
+        spec, array = document.inputs[name], np.asarray(value)
+        sizes = len(spec.shape) == array.ndim and all(
+            isinstance(d, str) or d == size for d, size in zip(spec.shape, array.shape)
+        )
+        if array.dtype != spec.dtype.numpy or not sizes:
+            raise bad(
+                f"the constant {name!r} does not fit",
+                expected=str(spec),
+                got=f"{array.dtype}{list(array.shape)}",
+            )
+        fixed[name] = array
+    return fixed

@@ -1,0 +1,231 @@
+"""Arithmetic, comparison, logic and activations."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ....types import DType
+from ..operands import Call, Operand
+from ..reading import TYPES, type_name
+from ..table import rule
+
+BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Equal": "equal", "Greater": "greater", "Less": "less",
+    "GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal", "And": "logical_and", "Or": "logical_or",
+    "Xor": "logical_xor", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+}  # fmt: skip
+UNARY = {
+    "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Sigmoid": "sigmoid", "Tanh": "tanh",
+    "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sign": "sign", "Reciprocal": "reciprocal", "Sin": "sin",
+    "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
+    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Erf": "erf", "Not": "logical_not", "IsNaN": "is_nan",
+    "BitwiseNot": "bitwise_not", "Softplus": "softplus", "HardSwish": "hard_swish", "Mish": "mish",
+}  # fmt: skip
+VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+
+
+@rule(*BINARY, since=7)
+def _binary(n: Call, a: Operand, b: Operand) -> Any:
+    return n.op(BINARY[n.node.op], a, b)
+
+
+@rule(*UNARY)
+def _unary(n: Call, x: Operand) -> Any:
+    return n.op(UNARY[n.node.op], x)
+
+
+@rule(*VARIADIC, since=8)
+def _variadic(n: Call, *xs: Operand) -> Any:
+    if len(xs) == 1:
+        return xs[0]
+    return reduce(lambda a, b: n.op(VARIADIC[n.node.op], a, b), xs)
+
+
+@rule("Mean", since=8)
+def _mean(n: Call, *xs: Operand) -> Any:
+    total = reduce(lambda a, b: n.op("add", a, b), xs)
+    return n.op("scale", total, factor=1 / len(xs))
+
+
+@rule("Div", since=7)
+def _div(n: Call, a: Operand, b: Operand) -> Any:
+    _check_divisor(n, b)
+    return n.op("div" if a.dtype.kind == "float" else "trunc_divide", a, b)
+
+
+@rule("Mod", since=10)
+def _mod(n: Call, a: Operand, b: Operand) -> Any:
+    """Of the sign of the divisor; with fmod, of the dividend."""
+    _check_divisor(n, b)
+    return n.op("rem" if n.attr("fmod") else "mod", a, b)
+
+
+def _check_divisor(n: Call, b: Operand) -> None:
+    if b.dtype.kind != "float" and b.array is not None and not np.all(b.array):
+        raise n.wrong("an integer is divided by 0")
+
+
+@rule("BitShift", since=11)
+def _bit_shift(n: Call, a: Operand, b: Operand) -> Any:
+    direction = n.attr("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise n.wrong(f"direction is {direction!r}, expected LEFT or RIGHT")
+    right = "shift_right_logical" if a.dtype.numpy.kind == "u" else "shift_right_arithmetic"
+    return n.op("shift_left" if direction == "LEFT" else right, a, b)
+
+
+@rule("Pow", since=13)
+def _pow(n: Call, a: Operand, b: Operand) -> Any:
+    exponent = b.array.item() if b.array is not None and b.array.size == 1 and b.rank <= a.rank else None
+    if exponent in (0.5, 1, 2, 3) and (a.dtype.kind == "float" or exponent != 0.5):
+        x = n.value(a)
+        return x if exponent == 1 else x**exponent
+    if a.dtype.kind != "float":
+        raise n.refuse(f"aicf has no power of {a.dtype}")
+    if b.dtype is not a.dtype:
+        b = Operand(value=n.op("convert", b, dtype=a.dtype))
+    return n.op("power", a, b)
+
+
+@rule("Where", since=9)
+def _where(n: Call, condition: Operand, a: Operand, b: Operand) -> Any:
+    return n.op("select", condition, a, b)
+
+
+@rule("IsInf", since=10)
+def _isinf(n: Call, x: Operand) -> Any:
+    up, down = n.attr("detect_positive", 1), n.attr("detect_negative", 1)
+    if up and down:
+        return n.op("is_inf", x)
+    if not up and not down:
+        return n.op("fill", shape=x.shape, value=0.0, dtype=DType.bool)
+    return n.op("equal", x, math.inf if up else -math.inf)
+
+
+# --- activations ------------------------------------------------------------------------------------------------------
+
+
+@rule("Relu", since=6)
+def _relu(n: Call, x: Operand) -> Any:
+    if x.dtype in (DType.f32, DType.f16, DType.bf16):
+        return n.op("relu", x)
+    return n.op("maximum", x, 0)
+
+
+@rule("LeakyRelu", since=6)
+def _leaky_relu(n: Call, x: Operand) -> Any:
+    return n.op("leaky_relu", x, slope=n.attr("alpha"))
+
+
+@rule("PRelu", since=9)
+def _prelu(n: Call, x: Operand, slope: Operand) -> Any:
+    return n.op("select", n.op("less", x, 0), n.op("mul", slope, x), x)
+
+
+@rule("ThresholdedRelu", since=10)
+def _thresholded(n: Call, x: Operand) -> Any:
+    return n.op("select", n.op("greater", x, n.attr("alpha")), x, 0)
+
+
+@rule("Elu", since=6)
+def _elu(n: Call, x: Operand) -> Any:
+    return n.op("elu", x, alpha=n.attr("alpha"))
+
+
+@rule("Selu", since=6)
+def _selu(n: Call, x: Operand) -> Any:
+    """With constants of its own, which ONNX lets a model choose."""
+    return n.op("scale", n.op("elu", x, alpha=n.attr("alpha")), factor=n.attr("gamma"))
+
+
+@rule("Celu", since=12)
+def _celu(n: Call, x: Operand) -> Any:
+    return n.op("celu", x, alpha=n.attr("alpha"))
+
+
+@rule("HardSigmoid", since=6)
+def _hard_sigmoid(n: Call, x: Operand) -> Any:
+    return n.op("hard_sigmoid", x, slope=n.attr("alpha"), offset=n.attr("beta"))
+
+
+@rule("Softsign")
+def _softsign(n: Call, x: Operand) -> Any:
+    return n.op("div", x, n.op("add", n.op("abs", x), 1))
+
+
+@rule("Swish", since=24)
+def _swish(n: Call, x: Operand) -> Any:
+    alpha = n.attr("alpha", 1.0)
+    if alpha == 1:
+        return n.op("silu", x)
+    return n.op("mul", x, n.op("sigmoid", n.op("scale", x, factor=alpha)))
+
+
+@rule("Gelu", since=20)
+def _gelu(n: Call, x: Operand) -> Any:
+    form = n.attr("approximate")
+    if form not in ("none", "tanh"):
+        raise n.wrong(f"approximate is {form!r}, expected none or tanh")
+    return n.op("gelu" if form == "tanh" else "gelu_erf", x)
+
+
+@rule("Shrink", since=9)
+def _shrink(n: Call, x: Operand) -> Any:
+    bias, lambd = n.attr("bias"), n.attr("lambd")
+    above = n.op("select", n.op("greater", x, lambd), n.op("sub", x, bias), 0)
+    return n.op("select", n.op("less", x, -lambd), n.op("add", x, bias), above)
+
+
+@rule("Clip", since=11)
+def _clip(n: Call, x: Operand, low: Operand | None, high: Operand | None) -> Any:
+    y: Any = x
+    if low is not None:
+        y = n.op("maximum", y, low)
+    if high is not None:
+        y = n.op("minimum", y, high)
+    return y
+
+
+@rule("Identity")
+def _identity(n: Call, x: Operand) -> Any:
+    return x
+
+
+@rule("Dropout", since=7)
+def _dropout(n: Call, x: Operand, ratio: Operand | None = None, training: Operand | None = None) -> Any:
+    """In inference: x, and a mask that keeps everything."""
+    if (
+        training is not None
+        and n.known(training, "training_mode").any()
+        and not (ratio is not None and not n.known(ratio, "ratio").any())
+    ):
+        raise n.refuse("it is in training mode, whose random numbers ONNX leaves open")
+    if len(n.node.outputs) < 2:
+        return x
+    return x, n.op("fill", shape=x.shape, value=1.0, dtype=DType.bool)
+
+
+# --- element types ----------------------------------------------------------------------------------------------------
+
+
+@rule("Cast", since=9)
+def _cast(n: Call, x: Operand) -> Any:
+    number = n.attr("to")
+    if number not in TYPES:
+        raise n.refuse(f"aicf has no {type_name(number)}")
+    dtype = TYPES[number]
+    if dtype is x.dtype:
+        return x
+    if dtype.is_fp8:
+        if not n.attr("saturate", 1):
+            raise n.refuse("aicf's fp8 saturates")
+        if (
+            dtype is DType.f8e5m2 and x.dtype.kind == "float"
+        ):  # an infinity becomes the greatest number, here alone
+            wide = x if x.dtype is DType.f32 else n.op("convert", x, dtype=DType.f32)
+            x = n.op("minimum", n.op("maximum", wide, -57344.0), 57344.0)
+    return n.op("convert", x, dtype=dtype)

@@ -1,0 +1,115 @@
+"""Quantised tensors: scales and zero points of a tensor, of an axis, or of blocks of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....types import DType
+from ..operands import Call, Operand
+from ..reading import TYPES, type_name
+from ..table import rule
+
+RANGES = {DType.u8: (0, 255), DType.i8: (-128, 127), DType.u16: (0, 65535), DType.i16: (-32768, 32767)}
+
+
+def _spread(n: Call, parameter: Any, x: Any) -> Any:
+    """A scale or zero point beside x: one number, one for each place of an axis, or one for each block along it."""
+    rank, shape = len(x.shape), tuple(parameter.shape)
+    if shape in ((), (1,)):
+        return n.op("reshape", parameter, shape=())
+    axis, block = n.axis(n.attr("axis", 1), rank), n.attr("block_size", 0)
+    if not block:
+        if shape != (x.shape[axis],):
+            raise n.wrong(
+                f"scales of shape {list(shape)} are not one for each of axis {axis} of {list(x.shape)}"
+            )
+        return n.op("reshape", parameter, shape=(*[1] * axis, shape[0], *[1] * (rank - axis - 1)))
+    count = -(-x.shape[axis] // block)
+    if shape != (*x.shape[:axis], count, *x.shape[axis + 1 :]):
+        raise n.wrong(
+            f"scales of shape {list(shape)} are not one for each block of {block} of {list(x.shape)}"
+        )
+    column = n.op("reshape", parameter, shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    wide = n.op(
+        "broadcast_in_dim",
+        column,
+        shape=(*shape[: axis + 1], block, *shape[axis + 1 :]),
+        dims=tuple(range(rank + 1)),
+    )
+    whole = n.op("reshape", wide, shape=(*shape[:axis], count * block, *shape[axis + 1 :]))
+    return n.op("slice", whole, start=(0,) * rank, limit=tuple(x.shape))
+
+
+def _as(n: Call, x: Any, dtype: DType) -> Any:
+    return x if x.dtype is dtype else n.op("convert", x, dtype=dtype)
+
+
+@rule("DequantizeLinear", since=10)
+def _dequantize(n: Call, x: Operand, scale: Operand, zero: Operand | None = None) -> Any:
+    number = n.attr("output_dtype", 0)
+    made = TYPES.get(number, scale.dtype)
+    wide = _as(n, x, DType.f32)
+    if zero is not None:
+        wide = n.op("sub", wide, _spread(n, _as(n, zero, DType.f32), x))
+    return _as(n, n.op("mul", wide, _spread(n, _as(n, scale, DType.f32), x)), made)
+
+
+@rule("QuantizeLinear", since=10)
+def _quantize(n: Call, x: Operand, scale: Operand, zero: Operand | None = None) -> Any:
+    """round(x / scale) + zero, of ties to even, within the element type's range; fp8 rounds by itself."""
+    number = n.attr("output_dtype", 0)
+    made = zero.dtype if zero is not None else TYPES.get(number, DType.u8)
+    if number and number not in TYPES:
+        raise n.refuse(f"aicf has no {type_name(number)}")
+    if n.attr("precision", 0) not in (0, 1):
+        raise n.refuse("a division in another type than f32")
+    y = n.op("div", _as(n, x, DType.f32), _spread(n, _as(n, scale, DType.f32), x))
+    if made.is_fp8:
+        if zero is not None and (zero.array is None or np.any(zero.array)):
+            raise n.refuse("a zero point of fp8")
+        if not n.attr("saturate", 1):
+            raise n.refuse("aicf's fp8 saturates")
+        return n.op("convert", y, dtype=made)
+    if made not in RANGES:
+        raise n.refuse(f"quantising to {made}")
+    y = n.op("round", y)
+    if zero is not None:
+        y = n.op("add", y, _spread(n, _as(n, zero, DType.f32), x))
+    low, high = RANGES[made]
+    return n.op("convert", n.op("clamp", float(low), y, float(high)), dtype=made)
+
+
+EXACT = 1 << 24  # up to here f32 has every integer
+
+
+@rule("MatMulInteger", since=10)
+def _matmul_integer(
+    n: Call, a: Operand, b: Operand, zero_a: Operand | None = None, zero_b: Operand | None = None
+) -> Any:
+    """A product of f32, where that is exact: of terms of 16 bits and a sign, up to 257 of them."""
+    if a.shape[-1] * 255 * 255 >= EXACT:
+        raise n.refuse(f"a sum of {a.shape[-1]} products of integers is not exact in f32")
+    left, right = _as(n, a, DType.f32), _as(n, b, DType.f32)
+    if zero_a is not None:
+        shape = zero_a.shape if zero_a.rank != 1 or zero_a.shape == (1,) else (*zero_a.shape, 1)
+        left = n.op("sub", left, n.op("reshape", _as(n, zero_a, DType.f32), shape=shape))
+    if zero_b is not None:
+        right = n.op("sub", right, _as(n, zero_b, DType.f32))
+    return n.op("convert", n.value(left) @ n.value(right), dtype=DType.i32)
+
+
+@rule("QLinearMatMul", since=10)
+def _qlinear_matmul(
+    n: Call, a: Operand, scale_a: Operand, zero_a: Operand, b: Operand, scale_b: Operand, zero_b: Operand, scale_y: Operand, zero_y: Operand
+) -> Any:  # fmt: skip
+    whole = [x.shape in ((), (1,)) for x in (scale_a, scale_b, scale_y, zero_a, zero_b, zero_y)]
+    if not all(whole) or zero_y.dtype not in RANGES:
+        raise n.refuse("scales of rows or columns, or a result of fp8")
+    product = _as(n, _matmul_integer(n, a, b, zero_a, zero_b), DType.f32)
+    factors = [n.op("reshape", _as(n, s, DType.f32), shape=()) for s in (scale_a, scale_b, scale_y)]
+    y = n.op("round", n.op("mul", product, n.op("div", n.op("mul", factors[0], factors[1]), factors[2])))
+    y = n.op("add", y, n.op("reshape", _as(n, zero_y, DType.f32), shape=()))
+    low, high = RANGES[zero_y.dtype]
+    return n.op("convert", n.op("clamp", float(low), y, float(high)), dtype=zero_y.dtype)

@@ -1,0 +1,272 @@
+"""From a checked model to a graph. Every node becomes ops by its rule, or by the nodes of the function that defines it, or is
+refused; what is refused is collected, so that one error names all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...errors import AttrError, TypeInferenceError, VerifyError
+from ...graph.emit.builder import GraphEmitter
+from ...ir import Value
+from ...types import DType
+from ..imported import Weight
+from .fold import folded
+from .functions import NUMBERS, body_of, defined_by
+from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode, nodes_of
+from .operands import NONE, Call, Operand, Refusal, check_attributes, constant, plain
+from .reading import array_of, bad, library
+from .table import OnnxRule, find
+
+MOST_BYTES = 1 << 42  # of one tensor
+BROKEN = (TypeInferenceError, AttrError, VerifyError, Refusal)
+
+
+class _Unknown:
+    """The result of a node that was refused."""
+
+
+UNKNOWN = _Unknown()
+Env = dict[str, "Operand | _Unknown | None"]
+
+
+@dataclass
+class RefusedNode:
+    """A node that can't be expressed."""
+
+    op: str
+    where: str
+    reason: str
+    needs: frozenset[str] = NONE
+
+
+@dataclass
+class OnnxWalk:
+    """One emission of a model.
+
+    weights  initializers that are declared, by name; those of others become constants
+    asked    initializers that were read as they are
+    """
+
+    document: Document
+    ctx: GraphEmitter
+    weights: Mapping[str, Value]
+    asked: dict[str, Weight] = field(default_factory=dict)
+    refused: list[RefusedNode] = field(default_factory=list)
+    count: int = 0
+
+    def run(
+        self, inputs: Mapping[str, Value], constants: Mapping[str, np.ndarray]
+    ) -> dict[str, Value] | None:
+        """Emit the model; its outputs, or None where something was refused."""
+        env: Env = {name: Operand(value=value, sources=frozenset((name,))) for name, value in inputs.items()}
+        env |= {name: Operand(array) for name, array in constants.items()}
+        for name, array in self.document.arrays.items():
+            env[name] = Operand(array, weight=name)
+        self.emit(self.document.nodes, env, self.document.opsets, ())
+        if self.refused:
+            return None
+        return {name: self._result(name, env[name], kind) for name, kind in self.document.outputs.items()}
+
+    def _result(self, name: str, x: Any, kind: int) -> Value:
+        if x is None:
+            raise bad(f"the output {name!r} is left out by the node that would make it")
+        value = self.declare(x)
+        if kind and NUMBERS[value.dtype] != kind:
+            raise bad(
+                f"the output {name!r} is declared with another element type",
+                expected=kind,
+                got=f"{NUMBERS[value.dtype]}, {value.spec}",
+            )
+        return value
+
+    def declare(self, x: Operand) -> Value:
+        """An operand in the graph."""
+        if x.value is None:
+            assert x.array is not None
+            if x.weight and _is_weight(x.array):
+                self.asked.setdefault(x.weight, Weight.of(x.array))
+                x.value = self.weights.get(x.weight)
+            if x.value is None:
+                x.value = constant(self.ctx, x.array)
+        return x.value
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        nodes: Iterable[OnnxNode],
+        env: Env,
+        opsets: Mapping[str, int],
+        calls: tuple[tuple[str, str], ...],
+    ) -> None:
+        for node in nodes:
+            self.count += 1
+            if self.count > MOST_NODES:
+                raise bad(
+                    f"the model has more than {MOST_NODES} nodes when its functions are expanded",
+                    where=node.where,
+                )
+            operands = [env[name] if name else None for name in node.inputs]
+            try:
+                with self.ctx.at(f"ONNX {node.where}"):
+                    results = self._results(node, operands, env, opsets, calls)
+            except Refusal as refusal:
+                self.refused.append(RefusedNode(node.kind, node.where, refusal.reason, refusal.needs))
+                results = None
+            for n, name in enumerate(node.outputs):
+                if name:
+                    env[name] = UNKNOWN if results is None else results[n]
+
+    def _results(
+        self, node: OnnxNode, operands: Sequence[Any], env: Env, opsets: Mapping[str, int], calls: tuple[tuple[str, str], ...]
+    ) -> Sequence[Operand | None] | None:  # fmt: skip
+        """What a node makes; None where its operands are unknown, since nodes before it were refused."""
+        unknown = any(x is UNKNOWN for x in operands)
+        local = self.document.functions.get((node.domain, node.op))
+        if local is not None:
+            return None if unknown else self._called(node, local, None, list(operands), opsets, calls)
+        version = opsets.get(node.domain)
+        if version is None:
+            raise bad(
+                f"the model names no version of the ops of {node.domain or 'ai.onnx'!r}", where=node.where
+            )
+        schema = _schema(node, version)
+        check_attributes(node, schema)
+        if node.op == "If" and not node.domain:
+            return None if unknown else self._branch(node, operands, env, opsets, calls)
+        found = find(node.domain, node.op, schema.since_version)
+        if unknown:
+            if found is None and not (schema.has_function or schema.has_context_dependent_function):
+                raise Refusal("aicf has no rule for it")
+            return None
+        reason: Exception | None = None
+        if found is not None:
+            mark = self.ctx.builder.mark()
+            try:
+                return self._by_rule(found, node, schema, list(operands))
+            except BROKEN as error:
+                self.ctx.builder.rewind(mark)
+                reason = error
+        function = defined_by(node, schema, min(version, NEWEST), list(operands))
+        if function is None:
+            if reason is None:
+                raise Refusal(
+                    "aicf has no rule for it" if found is None else f"it is of version {schema.since_version}"
+                )
+            raise _refusal(reason)
+        before = len(self.refused)
+        results = self._called(node, function, schema, list(operands), opsets, calls)
+        lacking = self.refused[before:]
+        if lacking:
+            del self.refused[before:]
+            needs = frozenset[str]().union(*(r.needs for r in lacking))
+            if reason is not None:
+                refusal = _refusal(reason)
+                raise Refusal(refusal.reason, refusal.needs | needs)
+            kinds = sorted({f"{r.op} ({r.reason})" for r in lacking})
+            raise Refusal(f"its definition needs {', '.join(kinds)}", needs)
+        return results
+
+    def _by_rule(
+        self, found: OnnxRule, node: OnnxNode, schema: Any, operands: list[Operand | None]
+    ) -> Sequence[Operand | None]:
+        given = [x for x in operands if x is not None]
+        if found.folds and all(x.array is not None for x in given):
+            made = folded(self.document, found, node, schema, operands)
+            if made is not None:
+                return made
+        call = Call(
+            self.ctx, node, schema.since_version, schema, self.document.source, operands, self.declare
+        )
+        sources = frozenset[str]().union(*(x.sources for x in given))
+        return self._wrapped(node, found.function(call, *_padded(operands, schema)), sources)
+
+    def _wrapped(self, node: OnnxNode, made: Any, sources: frozenset[str]) -> Sequence[Operand | None]:
+        results: list[Operand | None] = []
+        for x in made if isinstance(made, tuple) else (made,):
+            if x is not None and not isinstance(x, Operand):
+                x = Operand(value=x, sources=sources) if isinstance(x, Value) else Operand(np.asarray(x))
+            if x is not None and prod(x.shape) * x.dtype.itemsize > MOST_BYTES:
+                raise bad(
+                    f"{node.op} makes a tensor that no machine holds", got=str(x.spec), where=node.where
+                )
+            results.append(x)
+        return [*results, *[None] * (len(node.outputs) - len(results))]
+
+    # --- functions and branches -----------------------------------------------------------------------------------------
+
+    def _called(
+        self, node: OnnxNode, function: Any, schema: Any, operands: list[Any], opsets: Mapping[str, int], calls: tuple[tuple[str, str], ...]
+    ) -> Sequence[Operand | None] | None:  # fmt: skip
+        """The nodes of a function in the place of its call."""
+        key = node.domain, node.op
+        if key in calls:
+            raise bad(f"the function {node.kind} calls itself", where=node.where)
+        if len(calls) >= MOST_DEPTH:
+            raise bad(f"functions call each other {MOST_DEPTH} deep", where=node.where)
+        body = body_of(function, node, schema, "")
+        given = dict(zip(body.inputs, operands))
+        env: Env = {name: given.get(name) for name in body.inputs}
+        before = len(self.refused)
+        self.emit(body.nodes, env, {**opsets, **body.opsets}, (*calls, key))
+        if len(self.refused) > before:
+            return None
+        results = [env.get(name) for name, _ in zip(body.outputs, node.outputs)]
+        return [x if isinstance(x, Operand) else None for x in results]
+
+    def _branch(
+        self, node: OnnxNode, operands: Sequence[Any], env: Env, opsets: Mapping[str, int], calls: tuple[tuple[str, str], ...]
+    ) -> Sequence[Operand | None] | None:  # fmt: skip
+        """The one branch of an If whose condition is known."""
+        condition = operands[0]
+        if condition is None or condition.array is None or condition.array.size != 1:
+            raise Refusal("its condition is computed", NONE if condition is None else condition.sources)
+        name = "then_branch" if condition.array.reshape(-1)[0] else "else_branch"
+        if len(calls) >= MOST_DEPTH:
+            raise bad(f"branches lie {MOST_DEPTH} deep in each other", where=node.where)
+        graph = plain(node.attrs[name], self.document.source, node)
+        inner: Env = dict(env)
+        for tensor in graph.initializer:
+            inner[tensor.name] = Operand(
+                array_of(tensor, self.document.source, f"initializer {tensor.name!r}")
+            )
+        nodes = nodes_of(graph.node, inner, f"{name} › ")
+        if len(graph.output) != len(node.outputs):
+            raise bad(f"{name} has {len(graph.output)} outputs, If {len(node.outputs)}", where=node.where)
+        before = len(self.refused)
+        self.emit(nodes, inner, opsets, (*calls, ("", f"{name} of {node.where}")))
+        if len(self.refused) > before:
+            return None
+        if missing := [info.name for info in graph.output if info.name not in inner]:
+            raise bad(f"{name} makes no {missing[0]!r}", where=node.where)
+        return [x if isinstance(x, Operand) else None for x in (inner[info.name] for info in graph.output)]
+
+
+def _schema(node: OnnxNode, version: int) -> Any:
+    defs = library().defs
+    with suppress(defs.SchemaError):
+        return defs.get_schema(node.op, version, node.domain)
+    raise Refusal(f"ONNX has no such op in version {version} of {node.domain or 'ai.onnx'!r}")
+
+
+def _padded(operands: list[Operand | None], schema: Any) -> list[Operand | None]:
+    """One for each that the op takes; a variadic one takes all there are."""
+    most = schema.max_input
+    return operands if most > 1000 else [*operands, *[None] * (most - len(operands))]
+
+
+def _refusal(error: Exception) -> Refusal:
+    if isinstance(error, Refusal):
+        return error
+    parts = [getattr(error, "what", str(error)), *getattr(error, "details", ())[:1]]
+    return Refusal("; ".join(" ".join(part.split()) for part in parts))
+
+
+def _is_weight(array: np.ndarray) -> bool:
+    return array.ndim > 0 and DType.of(array.dtype).kind == "float"
