@@ -265,6 +265,16 @@ def hopper_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case
     return made
 
 
+MMA_ATTENTION, MMA_ATTENTION_GRAD = "cuda.attention_mma.v1", "cuda.attention_grad_mma.v1"
+
+
+def mma_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case]:
+    return [
+        Case(MMA_ATTENTION, attention(*shapes, **asked), tolerance),
+        Case(MMA_ATTENTION_GRAD, attention_grad(*shapes, **asked), 5 * tolerance),
+    ]
+
+
 ROW_TOLERANCE = {f32: 1e-5, f16: 1e-3, bf16: 8e-3}  # results are rounded, sums are not
 
 LINEAR_LOSS, LINEAR_LOSS_GRAD = (f"cuda.linear_cross_entropy{of}_chunks.v1" for of in ("", "_grad"))
@@ -350,6 +360,9 @@ FIRST = [
     *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *hopper_attentions((6, 130, 128), (2, 200, 128), causal=True, dtype=bf16, tolerance=2e-2),
     *hopper_attentions((6, 130, 64), (2, 130, 64), causal=True, dtype=f16, tolerance=2e-3),
+    *mma_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
+    *mma_attentions((6, 130, 128), (2, 200, 128), mask=(6, 1, 200), bias=(6, 130, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
+    *mma_attentions((2, 6, 130, 256), (2, 2, 200, 256), ragged=True, causal=True, bias=(6, 130, 200), dtype=bf16, tolerance=2e-2),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
     *biased_attentions((2, 6, 130, 70), (2, 2, 200, 70), (6, 130, 200), mask=(2, 1, 1, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
@@ -747,6 +760,30 @@ def _hopper_attentions() -> list[Case]:
     return made + [_of_one_projection(c) for c in made if c.region.tensors[0].shape == (2, 128, 64)]
 
 
+def _mma_attentions() -> list[Case]:
+    """Tiles that are whole and not; every head size's form, rows at any multiple of 4 bytes; every mask, and what is added to scores."""
+    made = []
+    for q, k, asked in (
+        ((1, 1, 2), (1, 1, 2), {}), ((2, 64, 64), (2, 64, 64), {}), ((2, 64, 64), (2, 64, 64), {"causal": True}),
+        ((3, 200, 64), (3, 200, 64), {"scale": -0.1}), ((4, 1000, 64), (2, 1000, 64), {"causal": True}),
+        ((2, 333, 128), (2, 333, 128), {"causal": True}), ((2, 300, 256), (1, 300, 256), {"causal": True, "window": 70}),
+        ((2, 4, 150, 192), (2, 1, 150, 192), {"causal": True, "dv": 128}), ((3, 2, 77, 72), (3, 1, 300, 72), {"causal": True, "dv": 40}),
+        ((2, 300, 64), (2, 170, 64), {"causal": True}), ((1, 129, 200), (1, 257, 200), {"window": 5, "scale": 0.1, "dv": 4}),
+        ((2, 200, 96), (2, 200, 96), {"softcap": 5.0, "causal": True}), ((2, 70, 36), (2, 70, 36), {"alignment": 4}),
+        ((2, 90, 34), (2, 130, 34), {"dv": 250}), ((40, 130, 64), (40, 130, 64), {"causal": True}),
+        ((2, 4, 70, 8), (2, 2, 90, 8), {"mask": (2, 1, 70, 90)}), ((2, 3, 4, 70, 8), (2, 3, 2, 90, 8), {"mask": (90,), "causal": True}),
+        ((2, 70, 4), (2, 90, 4), {"mask": (2, 70, 1)}), ((5, 4, 70, 64), (5, 2, 150, 64), {"ragged": True, "causal": True}),
+        ((5, 2, 3, 64), (5, 2, 90, 64), {"ragged": True, "window": 30}), ((3, 4, 8), (3, 9, 8), {"ragged": True}),
+        ((2, 4, 70, 64), (2, 2, 90, 64), {"bias": (4, 70, 90), "causal": True}), ((3, 4, 70, 128), (3, 4, 90, 128), {"bias": (3, 1, 70, 90), "ragged": True}),
+        ((2, 3, 4, 65, 8), (2, 3, 2, 65, 8), {"bias": (2, 1, 4, 65, 65), "mask": (2, 1, 1, 1, 65), "causal": True}),
+        ((4, 70, 256), (4, 90, 256), {"bias": (4, 1, 90), "softcap": 3.0}), ((2, 3, 4, 5, 8), (2, 3, 4, 7, 8), {"bias": (3, 1, 5, 7), "window": 3}),
+    ):  # fmt: skip
+        for t, tolerance in ((f16, 2e-3), (bf16, 2e-2)):
+            of_bias = t if t is f16 else f32
+            made += mma_attentions(q, k, dtype=t, tolerance=tolerance, of_bias=of_bias, **asked)
+    return made + [_of_one_projection(c) for c in made if c.region.tensors[0].shape == (2, 64, 64)]
+
+
 def _of_one_projection(case: Case) -> Case:
     """Heads that lie beside each other in the rows of a wider matrix."""
     tensors = [
@@ -819,6 +856,7 @@ MORE = (
     + _attentions()
     + _caches()
     + _hopper_attentions()
+    + _mma_attentions()
     + _memory()
 )
 

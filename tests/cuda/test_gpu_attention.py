@@ -10,6 +10,8 @@ from kernel_cases import (
     DECODE,
     HOPPER_ATTENTION,
     HOPPER_ATTENTION_GRAD,
+    MMA_ATTENTION,
+    MMA_ATTENTION_GRAD,
     Case,
     attention,
     attention_grad,
@@ -161,3 +163,73 @@ def test_tensor_cores_keep_what_is_no_number_with_the_queries_that_meet_it(gpu, 
     assert np.isnan(out[1, 200]).all() and np.isfinite(out[~met]).all() and np.isfinite(lse[~met]).all()
     np.testing.assert_allclose(out[~met], want[~met], rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(lse[~met], want_lse[~met], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize(
+    "d, asked", [(64, {"causal": True}), (128, {"mask": (700, 900)}), (256, {"bias": (700, 900)})]
+)
+@pytest.mark.parametrize("kind, make", [(MMA_ATTENTION, attention), (MMA_ATTENTION_GRAD, attention_grad)])
+def test_mma_has_equal_bits_each_time(gpu, kind, make, d, asked):  # noqa: F811
+    case = Case(kind, make((8, 700, d), (2, 900, d), dtype=f16, **asked))
+    operands = operands_for(case)
+    first, *others = ([x.tobytes() for x in launch_case(gpu, case, operands.memory)] for _ in range(4))
+    assert all(first == other for other in others)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_mma_keeps_what_is_no_number_with_the_queries_that_meet_it(gpu, value):  # noqa: F811
+    case = Case(MMA_ATTENTION, attention((2, 300, 64), (2, 300, 64), causal=True, dtype=f16))
+    q, k, v = (x.copy() for x in operands_for(case).arrays)
+    k[0, 150, 1] = q[1, 200, 0] = value
+    out, lse = (x.astype(np.float64) for x in launch_case(gpu, case, [q, k, v]))
+    want, want_lse = by_formula(q, k, v, np.tri(300, dtype=np.bool_))
+    met = np.zeros((2, 300), np.bool_)
+    met[0, 150:] = met[1, 200] = True
+    assert np.isnan(out[1, 200]).all() and np.isfinite(out[~met]).all() and np.isfinite(lse[~met]).all()
+    np.testing.assert_allclose(out[~met], want[~met], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(lse[~met], want_lse[~met], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("least", [-np.inf, -1e9, np.finfo(np.float32).min])
+def test_mma_takes_biases_that_stand_for_masks(gpu, least):  # noqa: F811
+    """Of a row of the least numbers all keys weigh the same, unless they are infinite: then none does."""
+    case = Case(MMA_ATTENTION, attention((2, 70, 64), (2, 90, 64), bias=(70, 90), dtype=f16))
+    q, k, v, bias = (x.copy() for x in operands_for(case).arrays)
+    bias[:, 50:], bias[[3, 65]] = least, least
+    out, lse = (x.astype(np.float64) for x in launch_case(gpu, case, [q, k, v, bias]))
+    with np.errstate(all="ignore"):
+        want, want_lse = reference(case, [q, k, v, bias])
+    seen = np.isin(np.arange(70), [3, 65], invert=True)
+    np.testing.assert_allclose(out[:, seen], want[:, seen], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(lse[:, seen], want_lse[:, seen], rtol=1e-3, atol=1e-3)
+    if least == -np.inf:
+        assert not out[:, ~seen].any() and (lse[:, ~seen] == -np.inf).all()
+    else:
+        assert np.isfinite(out[:, ~seen]).all()
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("queries", [1, 70])
+def test_mma_reads_no_key_behind_a_length_whatever_it_holds(gpu, queries):  # noqa: F811
+    case = Case(MMA_ATTENTION, attention((4, 2, queries, 64), (4, 2, 150, 64), ragged=True, dtype=f16))
+    lengths = np.array([0, 150, 64, 7], np.int32)
+    q, k, v, _ = operands_for(case).arrays
+    k, v = k.copy(), v.copy()
+    for n, length in enumerate(lengths):
+        k[n, :, length:] = v[n, :, length:] = np.nan
+    out, lse = launch_case(gpu, case, [q, k, v, lengths])
+    for n, length in enumerate(lengths):
+        want, want_lse = by_formula(q[n], k[n], v[n], np.tile(np.arange(150) < length, (queries, 1)))
+        np.testing.assert_allclose(out[n].astype(np.float64), want, rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(lse[n], want_lse, rtol=1e-3, atol=1e-3)
+    grad = Case(
+        MMA_ATTENTION_GRAD, attention_grad((4, 2, queries, 64), (4, 2, 150, 64), ragged=True, dtype=f16)
+    )
+    dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float16)
+    dq, dk, dv = launch_case(gpu, grad, [dout, q, k, v, out, lse, lengths])
+    assert np.isfinite(dq).all() and not dq[0].any()
+    for n, length in enumerate(lengths):
+        assert all(np.isfinite(x[n]).all() and not x[n, :, length:].any() for x in (dk, dv))

@@ -23,13 +23,14 @@ import numpy as np
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec
 from machines.fibers import Fiber, Meeting, Stuck, getcurrent, take_turns
-from machines.on_host import engine_of, host_arguments, host_code, place_thread, prepare
+from machines.on_host import ALONE, engine_of, host_arguments, host_code, new_warps, place_thread, prepare
 
 _ASM = re.compile(
     r'call ([^\n]*?) ?asm +(?:sideeffect )?"([^"]*)", "[^"]*"\(([^\n]*?)\)( convergent)?$', re.MULTILINE
 )
 _SMEM = re.compile(r'(@"_cudapy_smem\w*") = external addrspace\(3\) global (\[0 x i(8|32)\]), align \d+')
 _BITS = {"i16": 16, "i32": 32, "i64": 64, "float": 32}
+NOTHING = np.empty(0, np.uint8)  # of workspace
 PENDING = 1 << 30  # an epoch that never comes
 # Bits that tensor cores add, and that they keep of the sum. So those of an H200 behave: of 4096 positive TF32 products, 2.70e-5 of
 # the sum is gone, and by this 2.75e-5.
@@ -93,6 +94,8 @@ class Rewriter:
 
         def call(found: re.Match) -> str:
             result, assembly, args, _ = found.groups()
+            if assembly.startswith(ALONE):
+                return found.group(0)  # for `host_code`
             kinds = tuple(a.split(" ")[0] for a in args.split(", ")) if args else ()
             for what, other in self.faults.items():
                 assembly = assembly.replace(what, other)
@@ -184,15 +187,22 @@ class Machine:
             binding.add_symbol(name, ctypes.cast(callback, ctypes.c_void_p).value)
         module, name, _ = host_code(launch, region, rewriter)
         self.engine, self.texts = engine_of(module), rewriter.texts
-        self.base = self.engine.get_global_value_address(rewriter.smem) & 0xFFFFFFFF
+        smem = self.engine.get_global_value_address(rewriter.smem) if rewriter.smem else 0
+        self.base = smem & 0xFFFFFFFF
         self.address = self.engine.get_function_address(name)
 
-    def __call__(self, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], seed: int = 0) -> None:
+    def __call__(
+        self,
+        ins: Sequence[np.ndarray],
+        outs: Sequence[np.ndarray],
+        seed: int = 0,
+        workspace: np.ndarray = NOTHING,
+    ) -> None:
         """On the memory behind each pointer; results are written in place."""
-        args = host_arguments(self.launch, ins, outs, np.empty(0, np.uint8))
+        args = host_arguments(self.launch, ins, outs, workspace)
         kernel = ctypes.CFUNCTYPE(None, *map(type, args))(self.address)
         self.failure: BaseException | None = None
-        self.memory = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in ins]
+        self.memory = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in (*ins, workspace)]
         threads = self.launch.block[0]
 
         def run(block: Block, number: int, index: int) -> None:
@@ -204,6 +214,7 @@ class Machine:
 
         for number in range(self.launch.grid[0]):
             block = Block(self.launch.shared, threads)
+            new_warps(number, threads)
             fibers = [Fiber(functools.partial(run, block, number, index)) for index in range(threads)]
             with contextlib.suppress(Stuck):
                 take_turns(fibers, self._fail)
@@ -256,6 +267,8 @@ class Machine:
             self._settle(thread, args[0], 2)
         elif name == "ld.shared.b32":
             return [int(self._take(thread, args[0], 4).view(np.uint32)[0])]
+        elif name == "ld.shared.v4.f32":
+            return [int(x) for x in self._take(thread, args[0], 16).view(np.uint32)]
         elif name == "cvt.rna.tf32.f32":
             return [rounded(args[0])]
         elif name == "mov.u32" and "%dynamic_smem_size" in text:

@@ -177,12 +177,22 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
     "wait": ("barrier.cluster.wait.acquire.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _wait_in_cluster),
     "exp2": ("ex2.approx.ftz.f32 ", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), _power_of_two),
     "max": ("max.NaN.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), _greater),
+    "tanh": ("{\n.reg .f32 x, t;", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), lambda x: float(np.tanh(np.float32(x)))),
     "f16x2": ("cvt.rn.f16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
               functools.partial(_pair_of, f16.numpy)),
     "bf16x2": ("cvt.rn.bf16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
                functools.partial(_pair_of, bf16.numpy)),
 }  # fmt: skip
 _MEETS = "arrive", "wait"
+ALONE = tuple(
+    text for name, (text, *_) in _INSTRUCTIONS.items() if name in ("exp2", "max", "tanh", "f16x2", "bf16x2")
+)  # what a thread does by itself
+
+
+def new_warps(block: int, threads: int) -> None:
+    """For a block's shuffles, where no other one runs."""
+    _warps.clear()
+    _warps.update({(block, w): _Warp() for w in range(threads // 32)})
 
 
 def _with_instructions(text: str) -> str:

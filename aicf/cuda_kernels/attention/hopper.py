@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.attention import scale_of
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import (
-    Checks,
-    In,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    TensorMap,
-    Work,
-    at_least,
-    at_most,
-    cdiv,
-    variant,
-)
+from ...registry.variant import Checks, Launch, Num, Reject, TensorMap, Work, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...rows.program import collapse
-from ...types import TensorDesc, bf16, f16, f32, i32
+from ...types import bf16, f16, f32, i32
 from . import plain
 from .hopper_tiles import ATOM, KEYS, HopperForm
+from .matrices import lse_of, matrices, tensors_of
 from .plain import Problem
 
 LOG2E = 1.4426950408889634
-ALIGNMENT = 16  # of pointers and rows, for tensor maps
 EXTENT = 2**29  # of queries and keys: positions, and distances between them, are i32
 WIDEST = 128  # head size
 QUERIES = 128  # of a forward tile
@@ -47,76 +32,13 @@ GRADIENT_TOGETHER = (
 GRADIENT_QUERIES = {64: 128, 128: 64}  # of a tile
 
 
-class Matrices(NamedTuple):
-    """q, k, v or one of their like: heads of a batch, of rows of `d`; bytes from one to the next."""
-
-    name: str
-    rows: int
-    heads: int
-    batch: int
-    d: int
-    pitches: tuple[int, int, int]
-
-    def map(self, source: In | Out, like: TensorDesc, rows: int) -> TensorMap:
-        """For boxes of 64 columns and so many rows."""
-        extents = self.d, self.rows, self.heads, self.batch
-        return TensorMap(source, like.dtype, extents, self.pitches, (ATOM, rows, 1, 1))
-
-    def steps(self) -> tuple[Num, Num, Num]:
-        """Elements from one row, head and batch entry to the next."""
-        row, head, batch = (Num(pitch // 2) for pitch in self.pitches)
-        return row, head, batch
-
-
-def matrices(name: str, t: TensorDesc) -> Matrices | Reject:
-    """What a tensor map describes, or why it can't."""
-    if t.alignment < ALIGNMENT:
-        return Reject("aligned", f"{name} is aligned to {t.alignment} bytes, needs {ALIGNMENT}")
-    *batch, heads, rows, d = t.shape
-    *batch_steps, head_step, row_step, step = t.stride
-    if step != 1 and d > 1:
-        return Reject("rows", f"{name} is {t}, needs rows of neighbours")
-    walk, (along,) = collapse(tuple(batch), [tuple(batch_steps)])
-    if len(walk) > 1:
-        return Reject("batch", f"{name} is {t}, needs a batch of equal steps")
-    own = -(-d * t.dtype.itemsize // ALIGNMENT) * ALIGNMENT  # for extents of one, whose steps mean nothing
-    steps = ((rows, row_step), (heads, head_step), (walk[0], along[0]))
-    pitches = tuple(s * t.dtype.itemsize if extent > 1 else own for extent, s in steps)
-    if any(p % ALIGNMENT or p <= 0 for p in pitches):
-        return Reject(
-            "rows",
-            f"{name} is {t}, needs rows, heads and batch entries at multiples of {ALIGNMENT} bytes, one after the other",
-        )
-    return Matrices(name, rows, heads, walk[0], d, pitches)
-
-
-FORWARD, GRADIENT = ("q", "k", "v", "out"), ("dout", "q", "k", "v", "out", "dq", "dk", "dv")
-
-
-def _tensors(region: RegionSpec) -> list[tuple[str, TensorDesc, In | Out]]:
-    """Those that are read or written by rows of d, in the op's order."""
-    gradient = region.kind.name == "attention_grad"
-    inputs = region.anchor.inputs[: 5 if gradient else 3]
-    given = [(region.tensors[t], In(region.inputs.index(t))) for t in inputs]
-    made = [(t, Out(i)) for i, t in enumerate(region.results[: 3 if gradient else 1])]
-    names = GRADIENT if gradient else FORWARD
-    return [(name, t, at) for name, (t, at) in zip(names, [*given, *made])]
-
-
-def _lse(region: RegionSpec) -> tuple[TensorDesc, In | Out]:
-    if region.kind.name == "attention":
-        return region.results[1], Out(1)
-    at = region.anchor.inputs[5]
-    return region.tensors[at], In(region.inputs.index(at))
-
-
 @lru_cache(maxsize=256)
 def family(region: RegionSpec) -> Reject | None:
     return next((reject for reject in _checks(region) if reject is not None), None)
 
 
 def _checks(region: RegionSpec) -> Checks:
-    given = _tensors(region)
+    given = tensors_of(region)
     for name, t, _ in given:
         if t.dtype not in (f16, bf16):
             yield Reject("dtype", f"{name} is {t.dtype}, tensor cores multiply weights of f16 or bf16")
@@ -139,7 +61,7 @@ def _checks(region: RegionSpec) -> Checks:
     for name, t, _ in given:
         made = matrices(name, t)
         yield made if isinstance(made, Reject) else None
-    lse, _ = _lse(region)
+    lse, _ = lse_of(region)
     yield None if lse.contiguous else Reject("contiguous", f"lse is {lse}, needs to be dense")
 
 
@@ -237,7 +159,7 @@ class AttentionWgmma:
 
         p, made = plain.problem(region), form(region)
         boxes = {"q": QUERIES, "k": KEYS, "v": ATOM, "out": ATOM}
-        _, lse = _lse(region)
+        _, lse = lse_of(region)
         arguments = maps(region, boxes), lse, sizes(p, taken_together(p)), scales(region)
         return [
             Launch(forward(made), (grid_of(p, device),), (THREADS,), arguments, ForwardPlan(made.d).nbytes)
@@ -270,7 +192,7 @@ class AttentionGradWgmma:
                 f"no query attends to the first {p.keys - p.queries - p.behind} keys, which leaves a tile of {KEYS} nothing",
             )
         yield at_most("tiles of queries", p.heads * p.group * cdiv(p.queries, ATOM), 2**31 - 1)
-        for name, t, _ in _tensors(region):
+        for name, t, _ in tensors_of(region):
             if t.shape[-1] % 8:
                 yield Reject("head size", f"{name} has rows of {t.shape[-1]}, needs a multiple of 8")
 
@@ -296,10 +218,10 @@ class AttentionGradWgmma:
         from .hopper_grad_ends_body import after, before
         from .hopper_grad_tiles import THREADS, GradientPlan, queries_of
 
-        p, made, work, (_, lse_at) = plain.problem(region), form(region), _work(region), _lse(region)
+        p, made, work, (_, lse_at) = plain.problem(region), form(region), _work(region), lse_of(region)
         stats, sums, flags, counter = work
         d, queries = made.d, queries_of(made.d)
-        tensors = {name: (matrices(name, t), at) for name, t, at in _tensors(region)}
+        tensors = {name: (matrices(name, t), at) for name, t, at in tensors_of(region)}
         heads, tiles = p.heads * p.group, _query_tiles(region)
         steps = {name: m.steps() for name, (m, _) in tensors.items() if not isinstance(m, Reject)}
         numbers = p.queries, p.batch_heads * p.group, heads, p.dv
@@ -370,7 +292,7 @@ def _work(region: RegionSpec) -> tuple[Work, Work, Work, Work]:
 
 def maps(region: RegionSpec, boxes: dict[str, int]) -> tuple[TensorMap, ...]:
     """Of those tensors, in this order, with boxes of so many rows."""
-    given = {name: (t, at) for name, t, at in _tensors(region)}
+    given = {name: (t, at) for name, t, at in tensors_of(region)}
     found = []
     for name, rows in boxes.items():
         t, at = given[name]

@@ -76,7 +76,9 @@ from .mma import (
     multiply_fragments,
     multiply_steps,
     multiply_words,
+    multiply_words_steps,
     read_fragments,
+    read_operand,
     store_matrices,
 )
 from .quads import load_front, multiply_quad, transpose_runs
@@ -118,8 +120,8 @@ __all__ = [
     "global_address", "in_block", "instruction", "larger", "launch_dependents", "load_acquire", "load_box",
     "load_bytes", "load_front", "load_matrices", "load_register_operand", "load_remote", "load_shared", "load_shared_word",
     "load_units", "load_words", "multicast_box", "multiply_fragments", "multiply_k_tiles", "multiply_quad",
-    "multiply_steps", "multiply_words", "opaque", "optimization_barrier", "pack_fp8", "pack_halves",
-    "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments", "read_thread", "reduce_warp",
+    "multiply_steps", "multiply_words", "multiply_words_steps", "opaque", "optimization_barrier", "pack_fp8", "pack_halves",
+    "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments", "read_operand", "read_thread", "reduce_warp",
     "scatter_sums", "send_remote", "setmaxnreg_dec", "setmaxnreg_inc", "shared_address", "store_box",
     "store_bytes", "store_matrices", "store_release", "store_remote", "store_shared", "store_shared_word", "store_units",
     "store_words", "sync_at", "sync_threads", "tanh_for_halves", "transpose_runs", "unpack_fp8", "unpack_halves",

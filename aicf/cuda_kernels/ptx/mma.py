@@ -100,6 +100,66 @@ def multiply_fragments(kind: str, rows: int) -> Any:
     return multiply
 
 
+@deferred
+def read_operand(a: Places) -> Any:
+    """`read(a_at)`: all of an operand's fragments, for `multiply_words_steps`. `ldmatrix.x4`, sm_75."""
+
+    @intrinsic
+    def read(typing, a_at):
+        def codegen(ctx, builder, sig, args):
+            steps = [_load(builder, args[0], places, False) for places in a]
+            words = [w for i in range(0, len(steps[0]), 4) for step in steps for w in step[i : i + 4]]
+            return ctx.make_tuple(builder, sig.return_type, words)
+
+        return types.UniTuple(types.uint32, 4 * len(a) * len(a[0]))(types.uint32), codegen
+
+    return read
+
+
+@deferred
+def multiply_words_steps(kind: str, b: Places, b_transposed: bool) -> Any:
+    """`multiply(acc, words, b_at)`: acc + a b over all steps, of an `a` that lies in registers.
+
+    words  of halves: four for each fragment of 16 x 16, along k, then for the next 16 rows: as `read_operand` reads them, and as accumulators
+           of another product are once they are packed
+    b      as for `multiply_steps`; each fragment is on its way while the one before it is multiplied
+    `mma.sync`, sm_80
+    """
+    text, order = product_text(kind), [(s, j) for s in range(len(b)) for j in range(len(b[0]))]
+
+    @intrinsic
+    def multiply(typing, acc, words, b_at):
+        def codegen(ctx, builder, sig, args):
+            values, a = (
+                [builder.extract_value(arg, i) for i in range(len(kinds))]
+                for arg, kinds in zip(args, sig.args[:2])
+            )
+            rows, columns, four = (
+                len(a) // (4 * len(b)),
+                2 * len(b[0]),
+                ir.LiteralStructType([ir.FloatType()] * 4),
+            )
+            coming = _load(builder, args[2], (b[0][0],), b_transposed)
+            for (step, j), following in zip(order, [*order[1:], None]):
+                now = coming
+                if following:
+                    coming = _load(builder, args[2], (b[following[0]][following[1]],), b_transposed)
+                for row in range(rows):
+                    left = a[4 * (row * len(b) + step) :][:4]
+                    for half in range(2):
+                        first = 4 * (row * columns + 2 * j + half)
+                        given = [*left, *now[2 * half : 2 * half + 2], *values[first : first + 4]]
+                        made = assemble(
+                            builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", four, given, together=True
+                        )
+                        values[first : first + 4] = [builder.extract_value(made, i) for i in range(4)]
+            return ctx.make_tuple(builder, sig.return_type, values)
+
+        return acc(acc, words, types.uint32), codegen
+
+    return multiply
+
+
 def _words(a: Places, b: Places) -> int:
     return 4 * (len(a[0]) + len(b[0]))
 

@@ -1,0 +1,195 @@
+"""Attention by mma.sync (sm_80 and newer): a block for each tile of queries goes over tiles of keys with a running softmax in registers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...types import f32
+from ..dsl import cuda, device, float32, int32, uint32
+from ..ptx import approximate, commit_copies, larger, wait_copies
+from ..tiles.element import putter
+from ..tiles.layout import Layout
+from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, reduce_rows, zip_rows, zip_tiles
+from ..tiles.tile import each, zeros
+from .mma_tiles import (
+    ALIGNED,
+    LOG2E,
+    ROW_BYTES,
+    WARPS,
+    MmaForm,
+    StoredRows,
+    hide_scores,
+    mask_starts,
+    pair_loader,
+    query_tile,
+    register_product,
+    row_product,
+    scale_scores,
+    shared_base,
+    start_of,
+    store_rows,
+    weighted_sum,
+    whole,
+)
+from .tile_products import NOTHING
+
+ZERO, ONE = np.float32(0), np.float32(1)
+KEPT = 32  # registers that may hold a warp's queries
+
+
+class MmaForwardPlan:
+    """Where a block has what: queries, then two stages of keys and values."""
+
+    def __init__(self, form: MmaForm) -> None:
+        self.q, self.k, self.v = (
+            StoredRows(form.rows, form.d),
+            StoredRows(form.others, form.d),
+            StoredRows(form.others, form.dv),
+        )
+        self.stage = self.k.nbytes + self.v.nbytes
+        self.nbytes = ALIGNED + self.q.nbytes + 2 * self.stage
+
+
+@functools.cache
+def forward(form: MmaForm) -> Callable[..., None]:
+    """`kernel(q, k, v, mask, lengths, bias, out, lse, sizes, grid, limits, scales, steps, bias_steps, of_q, of_k, of_v, of_out)`.
+
+    mask, lengths, bias  a pointer each, or ()
+    grid    tiles of queries of a head, and query heads to a head of keys
+    of_q …  elements from one row, head and batch entry to the next
+
+    The next tile of keys and values is on its way while one is multiplied: one barrier a tile.
+    """
+    dtype, keys, count = form.dtype, form.others, form.rows // (16 * WARPS)
+    plan, scores, result = MmaForwardPlan(form), form.scores, Layout(16 * count, form.dv)
+    steps_of_d = form.d // 16
+    in_registers = 4 * count * steps_of_d <= KEPT and not form.looked_at
+    if in_registers:
+        take_q, product = register_product(dtype, plan.q, plan.k, count, steps_of_d)
+    else:
+        take_q, product = device(lambda at: at), row_product(dtype, plan.q, plan.k, count, steps_of_d)
+    add, words_of = weighted_sum(dtype, plan.v, form.dv), pack(scores.count, dtype)
+    load_q, load = plan.q.loader(form.width), pair_loader(plan.k, plan.v, form.width)
+    q_lane, k_lane, v_lane = plan.q.lane(True), plan.k.lane(False), plan.v.lane(False, True)
+    base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
+    tile_of, start, starts_of = query_tile(form), start_of(), mask_starts(form)
+    scaled, hide, all_seen, always = (
+        scale_scores(form, scores.count),
+        hide_scores(form, scores),
+        whole(),
+        form.looked_at,
+    )
+    exp2, most_of = approximate("exp2"), larger()
+    own = 2 * count
+    peak, most_rows = (
+        reduce_rows(scores, lambda x, y: most_of(x, y)),
+        zip_tiles(own, lambda x, y, env: most_of(x, y)),
+    )
+    shift_of = map_tile(own, lambda most, env: most if most > NOTHING else ZERO)
+    shrink_of = zip_tiles(own, lambda most, shift, c: exp2((most - shift) * c))
+    weigh = zip_rows(scores, _weigh(form.scaled))
+    fold, join = fold_rows(scores, lambda x, y: x + y), join_rows(scores, lambda x, y: x + y)
+    sum_up, times = zip_tiles(own, lambda x, y, env: x + y), zip_tiles(own, lambda x, y, env: x * y)
+    over = map_tile(own, lambda total, env: ONE / total if total != ZERO else ZERO)
+    scale, store, put_lse = (
+        zip_rows(result, lambda x, factor, env: x * factor),
+        store_rows(result, dtype),
+        _put_lse(own),
+    )
+    logarithms = zip_tiles(own, _logarithm)
+    nothing, none, no_rows = zeros(result.count), (NOTHING,) * own, zeros(own)
+    warp_rows, q_bytes, k_bytes, stage_bytes = 16 * count, plan.q.nbytes, plan.k.nbytes, plan.stage
+
+    def kernel(
+        q, k, v, mask, lengths, bias, out, lse, sizes, grid, limits, scales, steps, bias_steps, of_q, of_k, of_v, of_out
+    ):  # fmt: skip
+        base, thread = base_of(), int32(cuda.threadIdx.x)
+        lane, warp = thread & 31, thread >> 5
+        head, (batch, own_head, key_head), first, here, low, high = tile_of(sizes, grid, limits, lengths)
+        queries, d, dv = sizes[0], sizes[5], sizes[6]
+        mask_start, bias_start = starts_of(head, sizes, steps, bias_steps)
+        load_q(q, base, thread, (start(batch, own_head, first, of_q), int32(queries - first), d, of_q[0]))
+        from_kv, widths, pitches = (
+            (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v)),
+            (d, dv),
+            (of_k[0], of_v[0]),
+        )
+        ring = uint32(base + uint32(q_bytes))
+        key, stage = int32(low // keys * keys), int32(0)
+        if key <= high:
+            load((k, v), ring, thread, (key, here[3]), from_kv, widths, pitches)
+        commit()
+        wait()
+        cuda.syncthreads()
+        queries_here = take_q(uint32(base + uint32(warp * warp_rows * ROW_BYTES) + q_lane(lane)))
+        k_get = uint32(ring + k_lane(lane))
+        v_get = uint32(ring + uint32(k_bytes) + v_lane(lane))
+        row, column = int32(first + warp * warp_rows), int32((lane & 3) * 2)
+        acc, most, total = nothing, none, no_rows
+        while key <= high:
+            at = uint32(stage * stage_bytes)
+            wait()
+            cuda.syncthreads()
+            stage = int32(1 - stage)
+            following = int32(key + keys)
+            if following <= high:
+                to = uint32(ring + uint32(stage * stage_bytes))
+                load((k, v), to, thread, (following, here[3]), from_kv, widths, pitches)
+            commit()
+            s = scaled(product(queries_here, uint32(k_get + at)), scales)
+            if always or not all_seen(row, warp_rows, key, keys, here):
+                env = here, mask, steps, mask_start, bias, bias_steps, bias_start
+                s = hide(s, (int32(row + (lane >> 2)), int32(key + column)), env)
+            found = most_rows(peak(s), most, ())
+            shift = shift_of(found, ())
+            shrink = shrink_of(most, shift, scales[2])
+            most = found
+            s = weigh(s, shift, scales[2])
+            total = sum_up(times(total, shrink, ()), fold(s), ())
+            acc = add(scale(acc, shrink, ()), words_of(s), uint32(v_get + at))
+            key = following
+        wait()
+        total = join(total)
+        left = int32(queries - row)
+        store(
+            scale(acc, over(total, ()), ()),
+            (out, start(batch, own_head, row, of_out), left, dv, of_out[0]),
+            lane,
+        )
+        if lane & 3 == 0:
+            to = np.int64(head) * queries + row + (lane >> 2)
+            put_lse(logarithms(most, total, scales[2]), (lse, to, int32(left - (lane >> 2))))
+
+    kernel.__name__ = f"attention_mma{form}"
+    kernel.blocks_per_sm = form.resident
+    return kernel
+
+
+def _weigh(scaled: bool) -> Any:
+    """2^(c (score - shift)): of raw products by one multiply-add; what may be as large as f32 is, such as a bias, is not multiplied before it is small."""
+    exp2 = approximate("exp2")
+    if scaled:
+        return lambda x, shift, c: exp2((x - shift) * c)
+    return lambda x, shift, c: exp2(x * c - shift * c)
+
+
+def _logarithm(most, total, c):
+    """Of a row's sum. c: log2(e) times what scores are still to be scaled by."""
+    return most * (c / LOG2E) + float32(math.log(total)) if total != ZERO else NOTHING
+
+
+def _put_lse(own: int) -> Any:
+    """`put(lse, (pointer, at, rows))`: of each of a thread's rows, if it is one."""
+    put = putter(f32)
+
+    def put_one(i, one, env):
+        row = i // 2 * 16 + i % 2 * 8
+        if row < env[2]:
+            put(env[0], env[1] + row, one[0])
+
+    return each(own, 1, put_one)

@@ -1,0 +1,221 @@
+"""attention_grad's dk and dv by mma.sync, by tiles of keys. See mma_grad_body.py."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...types import f32
+from ..dsl import cuda, device, int32, uint32
+from ..ptx import commit_copies, copy_async, load_shared, wait_copies
+from ..tiles.layout import Layout
+from ..tiles.register_tile import map_tile, pack
+from ..tiles.tile import mapped, mapped_runs, zeros
+from .mma_grad_body import GROUP, slope_of, weigh_of
+from .mma_tiles import (
+    ALIGNED,
+    CHUNK,
+    ROW_BYTES,
+    WARPS,
+    MmaForm,
+    StoredRows,
+    head_places,
+    hide_scores,
+    mask_starts,
+    pair_loader,
+    row_product,
+    scale_scores,
+    shared_base,
+    start_of,
+    store_rows,
+    weighted_sum,
+    whole,
+)
+from .tile_products import sizes_here
+
+GROUP_BYTES = 2 * GROUP * f32.itemsize
+PART = 128  # columns of dk and of dv that a block adds up
+
+
+class MmaKeyPlan:
+    """Where a block of `key_gradients` has what: keys and values, then two stages of queries, their gradients and their statistics.
+
+    parts    blocks that share the columns of dk and dv of a tile of keys
+    columns  of dk, and of dv, of a block
+    """
+
+    def __init__(self, form: MmaForm) -> None:
+        self.parts = -(-max(form.d, form.dv) // PART)
+        self.columns = (PART, PART) if self.parts > 1 else (form.d, form.dv)
+        of_q, of_o = (
+            max(columns, self.parts * PART) if self.parts > 1 else columns for columns in (form.d, form.dv)
+        )
+        self.k, self.v = StoredRows(form.rows, form.d), StoredRows(form.rows, form.dv)
+        self.q, self.o = StoredRows(form.others, of_q), StoredRows(form.others, of_o)
+        self.stats = form.others // GROUP * GROUP_BYTES
+        self.ring, self.stage = self.k.nbytes + self.v.nbytes, self.q.nbytes + self.o.nbytes + self.stats
+        self.nbytes = ALIGNED + self.ring + 2 * self.stage
+
+
+def _weights(form: MmaForm, count: int) -> Any:
+    """`run(scores, (stats, c))`: weights. Eight numbers are of four queries, whose statistics are one load."""
+    load, weigh = load_shared(), device(weigh_of(form.scaled))
+
+    def eight(i, x, env):
+        a, b, c, d = load(uint32(env[0] + uint32(i * (GROUP_BYTES // 8))))
+        f = env[1]
+        return (
+            weigh(x[0], a, f), weigh(x[1], b, f), weigh(x[2], a, f), weigh(x[3], b, f),
+            weigh(x[4], c, f), weigh(x[5], d, f), weigh(x[6], c, f), weigh(x[7], d, f),
+        )  # fmt: skip
+
+    return mapped(count, 8, eight)
+
+
+def _slopes(form: MmaForm, count: int) -> Any:
+    """`run((weights, gradients, scores), (stats, softcap))`."""
+    load, slope = load_shared(), device(slope_of(form.capped))
+
+    def eight(i, tiles, env):
+        p, g, x = tiles
+        a, b, c, d = load(uint32(env[0] + uint32(i * (GROUP_BYTES // 8) + GROUP_BYTES // 2)))
+        f = env[1]
+        return (
+            slope(p[0], g[0], a, x[0], f), slope(p[1], g[1], b, x[1], f), slope(p[2], g[2], a, x[2], f), slope(p[3], g[3], b, x[3], f),
+            slope(p[4], g[4], c, x[4], f), slope(p[5], g[5], d, x[5], f), slope(p[6], g[6], c, x[6], f), slope(p[7], g[7], d, x[7], f),
+        )  # fmt: skip
+
+    return mapped_runs(count, 8, "float32", 8, eight)
+
+
+def _stats_loader(others: int) -> Any:
+    """`load(stats, to, thread, at)`: the statistics of a tile of queries to shared memory."""
+    units = others // GROUP * GROUP_BYTES // 16
+    copy = copy_async(((0, 0),), 1, lambda at: (at, np.int64(4), np.int64(16), np.int64(1)), 16, f32.itemsize)
+
+    def load(stats, to, thread, at):
+        if thread < units:
+            copy(stats, uint32(to + uint32(thread * 16)), np.int64(at + thread * 4))
+
+    return device(load)
+
+
+@functools.cache
+def key_gradients(form: MmaForm) -> Callable[..., None]:
+    """`kernel(dout, q, k, v, stats, mask, lengths, bias, dk, dv, sizes, grid, limits, scales, steps, bias_steps, padded, of_dout, …)`: a block per tile of
+    keys of a head, and 128 columns of both, over the tiles of queries that attend to them, of all heads that share the keys.
+
+    Scores have a row for each key here, so that weights and their gradients multiply the rows of dout and q out of registers.
+
+    grid    tiles of keys of a head, and query heads to a head of keys
+    """
+    dtype, rows, others, count = form.dtype, form.rows, form.others, form.rows // (16 * WARPS)
+    plan, scores = MmaKeyPlan(form), form.scores
+    of_k, of_v = (Layout(16 * count, columns) for columns in plan.columns)
+    products = row_product(dtype, plan.k, plan.q, count, form.d // 16)
+    gradients = row_product(dtype, plan.v, plan.o, count, form.dv // 16)
+    add_k, add_v = weighted_sum(dtype, plan.q, plan.columns[0]), weighted_sum(dtype, plan.o, plan.columns[1])
+    words_of, load_stats = pack(scores.count, dtype), _stats_loader(others)
+    load_keys, load = (pair_loader(*x, form.width) for x in ((plan.k, plan.v), (plan.q, plan.o)))
+    k_lane, q_lane, q_down = plan.k.lane(True), plan.q.lane(False), plan.q.lane(False, True)
+    base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
+    place, start, of_head, starts_of = head_places(), start_of(), sizes_here(form.ragged), mask_starts(form)
+    scaled, hide, all_seen = (
+        scale_scores(form, scores.count),
+        hide_scores(form, scores, by_keys=True),
+        whole(),
+    )
+    weigh, slopes, always = _weights(form, scores.count), _slopes(form, scores.count), form.looked_at
+    store_k, store_v = store_rows(of_k, dtype), store_rows(of_v, dtype)
+    scale = map_tile(of_k.count, lambda x, factor: x * factor)
+    no_k, no_v, warp_rows = zeros(of_k.count), zeros(of_v.count), 16 * count
+    k_bytes, ring_at, q_bytes, stage_bytes = plan.k.nbytes, plan.ring, plan.q.nbytes, plan.stage
+    pair_bytes = plan.q.nbytes + plan.o.nbytes
+    parts, part_bytes, part_columns = plan.parts, PART // CHUNK * plan.q.chunk_bytes, PART
+
+    def kernel(
+        dout, q, k, v, stats, mask, lengths, bias, dk, dv_, sizes, grid, limits, scales, steps, bias_steps, padded,
+        of_dout, of_q, of_k, of_v, of_dk, of_dv,
+    ):  # fmt: skip
+        base, thread = base_of(), int32(cuda.threadIdx.x)
+        lane, warp = thread & 31, thread >> 5
+        block, part = int32(cuda.blockIdx.x) // parts, int32(cuda.blockIdx.x) % parts
+        group = int32(uint32(block) // uint32(grid[0]))
+        key = int32((block - group * grid[0]) * rows)  # causal masks leave early keys the most queries
+        share, head = grid[1], int32(group * grid[1])
+        batch, own_head, key_head = place(head, sizes, share)
+        queries, d, dv = sizes[0], sizes[5], sizes[6]
+        sized = of_head(sizes, lengths, head)
+        here = int32(sized[1] - queries), limits[0], limits[1], sized[7], queries
+        low = int32(max(int32(key - here[0] - here[1]), 0) // others * others)
+        high = min(int32(min(key + rows, here[3]) - 1 - here[0] + here[2]), queries - 1)
+        if key >= here[3]:
+            high = int32(low - 1)
+        widths, from_kv = (d, dv), (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v))
+        load_keys((k, v), base, thread, (key, here[3]), from_kv, widths, (of_k[0], of_v[0]))
+        from_q, pitches = (
+            (start(batch, own_head, 0, of_q), start(batch, own_head, 0, of_dout)),
+            (of_q[0], of_dout[0]),
+        )
+        from_stats = np.int64(head) * padded
+        ring = uint32(base + uint32(ring_at))
+        query, stage, member = low, int32(0), int32(0)
+        if query <= high:
+            load((q, dout), ring, thread, (query, queries), from_q, widths, pitches)
+            load_stats(stats, uint32(ring + uint32(pair_bytes)), thread, (from_stats + query) * 2)
+        commit()
+        own = uint32(uint32(warp * warp_rows * ROW_BYTES) + k_lane(lane))
+        k_get, v_get = uint32(base + own), uint32(base + uint32(k_bytes) + own)
+        q_get, o_get = uint32(ring + q_lane(lane)), uint32(ring + uint32(q_bytes) + q_lane(lane))
+        down = uint32(ring + uint32(part * part_bytes) + q_down(lane))
+        stats_get = uint32(ring + uint32(pair_bytes) + uint32((lane & 3) * 16))
+        row, column = int32(key + warp * warp_rows), int32((lane & 3) * 2)
+        acc_k, acc_v = no_k, no_v
+        while query <= high and member < share:
+            at = uint32(stage * stage_bytes)
+            wait()
+            cuda.syncthreads()
+            stage = int32(1 - stage)
+            following, next_member = int32(query + others), member
+            if following > high:
+                following, next_member = low, int32(member + 1)
+            if next_member < share:
+                to, more = uint32(ring + uint32(stage * stage_bytes)), np.int64(next_member)
+                moved = from_q[0] + more * of_q[1], from_q[1] + more * of_dout[1]
+                load((q, dout), to, thread, (following, queries), moved, widths, pitches)
+                load_stats(
+                    stats,
+                    uint32(to + uint32(pair_bytes)),
+                    thread,
+                    (from_stats + more * padded + following) * 2,
+                )
+            commit()
+            x = scaled(products(k_get, uint32(q_get + at)), scales)
+            s = x
+            if always or not all_seen(query, others, row, warp_rows, here):
+                mask_start, bias_start = starts_of(int32(head + member), sizes, steps, bias_steps)
+                env = here, mask, steps, mask_start, bias, bias_steps, bias_start
+                s = hide(x, (int32(row + (lane >> 2)), int32(query + column)), env)
+            p = weigh(s, (uint32(stats_get + at), scales[2]))
+            acc_v = add_v(acc_v, words_of(p), uint32(down + uint32(q_bytes) + at))
+            g = gradients(v_get, uint32(o_get + at))
+            ds = slopes((p, g, x), (uint32(stats_get + at), scales[1]))
+            acc_k = add_k(acc_k, words_of(ds), uint32(down + at))
+            query, member = following, next_member
+        wait()
+        first, left = int32(part * part_columns), int32(sizes[1] - row)
+        store_k(
+            scale(acc_k, scales[0]),
+            (dk, start(batch, key_head, row, of_dk) + first, left, int32(d - first), of_dk[0]),
+            lane,
+        )
+        store_v(
+            acc_v, (dv_, start(batch, key_head, row, of_dv) + first, left, int32(dv - first), of_dv[0]), lane
+        )
+
+    kernel.__name__ = f"attention_dkv_mma{form}"
+    kernel.blocks_per_sm = form.resident
+    return kernel
