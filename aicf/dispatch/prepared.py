@@ -112,23 +112,29 @@ class Prepared:
 
     def _launch(self, pointers: Sequence[int], handle: int) -> None:
         assert self.ordinal is not None, "the host has no launches"
-        launch, stream, scratch = _launcher(), streams.stream_object(self.ordinal, handle), 0
+        stream, scratch = streams.stream_object(self.ordinal, handle), 0
         previous = streams.enter(self.ordinal)
         try:
             if self.scratch:
                 scratch = streams.allocate(handle, self.scratch)
                 pointers = [*pointers, scratch]
-            for start in self.starts:
-                args = start.args.copy()
-                for at, which, offset in start.fill:
-                    args[at] = pointers[which] + offset
-                for at, described in start.maps:
-                    args[at] = described.at(args[at])
-                launch(stream, start.config, start.kernel, *args)
+            launch_all(self.starts, pointers, stream)
         finally:
             if scratch:
                 streams.free(handle, scratch)
             streams.leave(previous)
+
+
+def launch_all(starts: Sequence[KernelStart], pointers: Sequence[int], stream: Any) -> None:
+    """Start kernels in order on a `cuda.core.Stream` of the current device."""
+    launch = _launcher()
+    for start in starts:
+        args = start.args.copy()
+        for at, which, offset in start.fill:
+            args[at] = pointers[which] + offset
+        for at, described in start.maps:
+            args[at] = described.at(args[at])
+        launch(stream, start.config, start.kernel, *args)
 
 
 @cache
@@ -295,7 +301,7 @@ class _StartBuilder:
         built = blame.built(variant, region, device)
         assert not isinstance(built, HostCall), variant.id
         for launch in built:
-            self.starts.append(_start(launch, region, variant.id, ins, outs, work))
+            self.starts.append(start_of(launch, region, variant.id, ins, outs, work))
         if any(_points_at_work(launch.args) for launch in built):
             self.scratch = max(self.scratch, ALIGNMENT)  # a pointer to none of it is a pointer all the same
 
@@ -306,9 +312,10 @@ def _points_at_work(arg: Any) -> bool:
     return isinstance(arg.source if isinstance(arg, TensorMap) else arg, Work)
 
 
-def _start(
+def start_of(
     launch: Launch, region: RegionSpec, kernel_id: str, ins: list[Place], outs: list[Place], work: Place
 ) -> KernelStart:
+    """A launch compiled and loaded for the current device, which lacks pointers alone."""
     from ..cuda_kernels.compiler import engine
 
     start = engine.prepare(launch, region, kernel_id)
