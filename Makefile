@@ -18,7 +18,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --quiet --numprocesses auto --
 
 SPEC_REPORT := $(VENV)/spec-report.jsonl
 
-.PHONY: help demo test test-all dry-run spec lint check-ruff check-format check-types check-imports fmt dev
+.PHONY: help demo test test-all test-torch dry-run spec lint check-ruff check-format check-types check-imports fmt dev
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,6 +33,10 @@ test: dev ## run the tests
 
 test-all: dev ## run the tests, with those that install aicf into fresh environments, and all tilings of the large kernels
 	AICF_TEST_ALL=1 AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
+
+test-torch: dev ## install PyTorch and transformers, and run the tests of that front end
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[torch-test]'
+	AICF_TEST_CACHE=$${AICF_TEST_CACHE-$(abspath $(VENV))/test-cache} $(PYTEST) tests/frontends/torch $(ARGS)
 
 dry-run: dev ## without a GPU: do kernels take what the tests for one ask them to?
 	PYTHONPATH=tests:tests/cuda AICF_TEST_ALL=1 $(PYTEST) -p dry_run -m gpu $(ARGS) tests/cuda

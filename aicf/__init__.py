@@ -116,8 +116,12 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_FRONTENDS = frozenset({"jax"})  # imported when they are asked for: each imports its framework
-_OF_FRONTENDS = {"from_onnx": ("onnx", "from_onnx"), "onnx_backend": ("onnx", "OnnxBackend")}
+_FRONTENDS = frozenset({"jax", "torch"})  # imported when they are asked for: each imports its framework
+_OF_FRONTENDS = {
+    "from_onnx": ("onnx", "from_onnx"),
+    "from_torch": ("torch", "from_torch"),
+    "onnx_backend": ("onnx", "OnnxBackend"),
+}
 
 
 def __getattr__(name: str) -> Any:

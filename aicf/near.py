@@ -5,9 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
-
-from .errors import VerifyError
 
 # What `ctx.NAME` and `op_call("NAME", …)` are called here.
 OPS: Mapping[str, str] = {
@@ -154,9 +151,7 @@ def part(name: str, value: object) -> str | None:
     return next(found, None)
 
 
-TORCH_HINT = "write the model with aicf.nn (docs/guide.md); single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"
-
-
-def torch_backend(module: Any, example_inputs: Any, **options: Any) -> NoReturn:
-    """What `torch.compile(model, backend="aicf")` finds: it says that there is no such backend yet."""
-    raise VerifyError("aicf can't compile graphs of PyTorch yet", hint=TORCH_HINT)
+TORCH_HINT = (
+    'torch.compile(module, backend="aicf") runs it in PyTorch, trained or not; aicf.compile(aicf.from_torch(module, (x,))) makes a model '
+    "of it; single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"
+)

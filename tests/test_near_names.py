@@ -79,7 +79,8 @@ def test_a_model_of_pytorch_is_named_as_one():
         "ResNet", (type("Module", (), {"__module__": "torch.nn.modules.module"}),), {"__module__": "mine"}
     )
     with pytest.raises(
-        VerifyError, match=r"model is PyTorch's ResNet(.|\n)*next: write the model with aicf\.nn"
+        VerifyError,
+        match=r"model is PyTorch's ResNet(.|\n)*next: torch\.compile\(module, backend=\"aicf\"\)(.|\n)*aicf\.from_torch",
     ):
         aicf.compile(module())
     loss = type("MSELoss", (), {"__module__": "torch.nn.modules.loss"})
@@ -88,15 +89,24 @@ def test_a_model_of_pytorch_is_named_as_one():
         aicf.compile(model, mode="train", loss=loss(), optimizer=nn.SGD(lr=0.1))
 
 
-def test_torch_compile_finds_a_backend_that_says_what_to_do():
+def test_torch_compile_finds_the_backend():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["torch_dynamo_backends"]["aicf"].partition(":")
-    assert module == "aicf.near"
-    with pytest.raises(AicfError, match="can't compile graphs of PyTorch yet"):
-        getattr(near, name)(None, [])
-    a, out = np.ones(3, np.float32), np.empty(3, np.float32)  # and what it advises works
+    assert (module, name) == ("aicf.frontends.torch", "backend")
+    assert (Path(__file__).parents[1] / "aicf/frontends/torch/backend.py").exists()
+    a, out = np.ones(3, np.float32), np.empty(3, np.float32)  # and what the hint advises works
+    assert "aicf.op_call('add', [a, b], [c])" in near.TORCH_HINT
     aicf.op_call("add", [a, a], [out])
     assert (out == 2).all()
+
+
+def test_a_front_end_without_its_framework_says_what_to_install(monkeypatch):
+    def absent(name):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("aicf.frontends.import_module", absent)
+    with pytest.raises(AicfError, match=r"aicf\.torch needs the package torch(.|\n)*pip install torch"):
+        _ = aicf.from_torch
 
 
 def test_a_layer_in_a_models_place():

@@ -130,11 +130,15 @@ def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hi
     hint = meant or hint
     if near.from_torch(value):
         raise VerifyError(
-            f"{name} is PyTorch's {type(value).__name__}, which aicf can't read yet", expected=expected,
+            f"{name} is PyTorch's {_class_of(value)}", expected=expected,
             hint=near.TORCH_HINT if name == "model" else hint,
         )  # fmt: skip
     if not all(hasattr(value, need) for need in needs):
         raise VerifyError(f"{name} is {value!r}", expected=expected, hint=hint)
+
+
+def _class_of(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else type(value).__name__
 
 
 def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:

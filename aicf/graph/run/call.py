@@ -32,7 +32,7 @@ FIRST = 1  # the base of the first input; those of the results come after the in
 
 
 @dataclass(frozen=True)
-class Place:
+class Whereabouts:
     """Where a value lies: `offset` bytes behind the pointer of a base; stride in elements, None if it is dense."""
 
     base: int
@@ -79,10 +79,10 @@ class PlanCall:
             if self._places[old] != self._places[new]:
                 raise VerifyError("a call keeps nothing from run to run", got=plan.slots[old].name)
 
-    def _place(self, slot: Slot, bases: dict[int, int]) -> Place:
+    def _place(self, slot: Slot, bases: dict[int, int]) -> Whereabouts:
         root = slot if slot.alias_of is None else self.plan.slots[slot.alias_of]
         at = (ARENA, root.offset) if root.offset is not None else (bases[root.vid], 0)
-        return Place(at[0], at[1] + slot.start * slot.spec.dtype.itemsize, slot.spec, slot.stride)
+        return Whereabouts(at[0], at[1] + slot.start * slot.spec.dtype.itemsize, slot.spec, slot.stride)
 
     def __call__(self, bases: Sequence[int], stream: int = 0) -> None:
         """Run all kernels in order. On CUDA on this stream, and the host does not wait. On the host what a check found wrong is raised."""
@@ -104,7 +104,7 @@ class PlanCall:
 # --- the host ---------------------------------------------------------------------------------------------------------
 
 
-def _on_host(step: Step, loader: KernelLoader, places: dict[int, Place]) -> list[Any]:
+def _on_host(step: Step, loader: KernelLoader, places: dict[int, Whereabouts]) -> list[Any]:
     if all(t.numel == 0 for t in step.region.results):
         return []
     built = loader.build(step.kernel_id, step.region)
@@ -123,7 +123,7 @@ def _on_host(step: Step, loader: KernelLoader, places: dict[int, Place]) -> list
     return [call]
 
 
-def _array(place: Place, pointers: Sequence[int]) -> np.ndarray:
+def _array(place: Whereabouts, pointers: Sequence[int]) -> np.ndarray:
     """The NumPy array over a place. It holds no memory: whoever calls does."""
     spec = place.spec
     dtype, shape = spec.dtype.numpy, spec.shape
@@ -141,7 +141,7 @@ def _array(place: Place, pointers: Sequence[int]) -> np.ndarray:
 # --- CUDA -------------------------------------------------------------------------------------------------------------
 
 
-def _on_device(step: Step, loader: KernelLoader, places: dict[int, Place]) -> list[KernelStart]:
+def _on_device(step: Step, loader: KernelLoader, places: dict[int, Whereabouts]) -> list[KernelStart]:
     if all(t.numel == 0 for t in step.region.results):
         return []
     built = loader.build(step.kernel_id, step.region)

@@ -1,0 +1,95 @@
+"""`torch.compile(model, backend="aicf")`: TorchDynamo's graphs, forward and backward, through AOTAutograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+from ...errors import VerifyError
+from . import report as reports
+from .partition import cut, refuse_left
+from .report import GraphReport
+from .rules import rules
+
+OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "fallback": ("eager", "error"),
+    "numerics": ("fused", "strict"),
+    "deterministic": (False, True),
+}
+
+
+def backend(
+    graph: GraphModule,
+    example_inputs: Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Any:
+    """A graph of TorchDynamo's, compiled: what `torch.compile(model, backend="aicf")` calls. Inference and training.
+
+    options  "fallback": "eager" runs what aicf lacks in PyTorch, between parts; "error" refuses such a graph, naming the first op.
+             "numerics": "fused" or "strict", as for aicf.compile. "deterministic": only kernels whose results repeat bit for bit
+    mode     refused: it is for TorchInductor
+
+    `aicf.torch.report()` prints what was taken and what was left.
+    """
+    asked = _checked(options or {}, mode)
+    name = _name_of(graph)
+    compilers = {
+        kind: partial(_compiled, name=name, kind=kind, asked=asked)
+        for kind in ("forward", "backward", "inference")
+    }
+    return aot_autograd(
+        fw_compiler=compilers["forward"], bw_compiler=compilers["backward"], inference_compiler=compilers["inference"],
+        decompositions=decompositions(), partition_fn=min_cut_rematerialization_partition,
+    )(graph, example_inputs)  # fmt: skip
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions to core ops, but for ops that have a rule."""
+    found = core_aten_decompositions()
+    return {op: how for op, how in found.items() if str(op) not in rules()}
+
+
+def _checked(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
+    if mode is not None and mode != "default":
+        raise VerifyError(
+            f'torch.compile(mode={mode!r}, backend="aicf")',
+            expected="no mode",
+            hint=f"options={{…}} takes {', '.join(OPTIONS)}",
+        )
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise VerifyError(f"option {name!r} is unknown", expected=", ".join(OPTIONS))
+        if value not in OPTIONS[name]:
+            raise VerifyError(f"option {name}={value!r}", expected=" or ".join(map(repr, OPTIONS[name])))
+    return {name: options.get(name, known[0]) for name, known in OPTIONS.items()}
+
+
+def _name_of(graph: GraphModule) -> str:
+    """The class of the model, as far as a graph of its ops knows it."""
+    for node in graph.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    return "function"
+
+
+def _compiled(
+    graph: GraphModule, example_inputs: Any, *, name: str, kind: str, asked: Mapping[str, Any]
+) -> Any:
+    said = GraphReport(name.rpartition(".")[2], kind)
+    with torch.no_grad():
+        made = cut(graph, said, asked["deterministic"], asked["numerics"] == "strict")
+    reports.add(said)
+    if asked["fallback"] == "error":
+        refuse_left(said)
+    return make_boxed_func(made.forward)

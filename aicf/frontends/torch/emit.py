@@ -1,0 +1,196 @@
+"""Nodes of an FX graph, emitted by their rules; and one node tried alone, before it is taken."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...errors import AicfError
+from ...graph.emit.builder import Builder, GraphEmitter
+from ...graph.emit.passes import lower
+from ...ir import Value
+from ...registry.select import Selector
+from ...rows import RegionSpec
+from ...types import TensorDesc, TensorSpec
+from .rules import Site, rules
+from .types import Unsupported, hinted, spec_of
+
+Meta = Callable[[Node], Any]  # what a node makes: a fake tensor, a list of them, or a size
+RULE_FAILED = "the rule failed"
+
+
+def meta_of(node: Node) -> Any:
+    """What a node made when the graph was traced."""
+    return node.meta.get("val")
+
+
+def name_of(node: Node) -> str:
+    return (
+        str(node.target)
+        if isinstance(node.target, torch._ops.OpOverload)
+        else getattr(node.target, "__name__", str(node.target))
+    )
+
+
+def is_size(node: Node) -> bool:
+    """Whether a node makes a number, not a tensor."""
+    return isinstance(meta_of(node), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def tensors_of(node: Node) -> list[Node]:
+    """The nodes that it reads tensors of."""
+    return [n for n in node.all_input_nodes if not is_size(n)]
+
+
+def emit_nodes(ctx: GraphEmitter, nodes: Iterable[Node], env: dict[Node, Any], meta: Meta = meta_of) -> None:
+    """Emit nodes in order. `env` has what they read, and gets what they make."""
+    for node in nodes:
+        if node.op != "call_function" or is_size(node):
+            continue
+        with ctx.at(f"{node.name}: {name_of(node)}"):
+            env[node] = _emitted(ctx, node, env, meta)
+
+
+def _emitted(ctx: GraphEmitter, node: Node, env: Mapping[Node, Any], meta: Meta) -> Any:
+    if node.target is operator.getitem:
+        whole, n = node.args
+        made = env[whole][n]
+        if made is None:
+            raise Unsupported(f"result {n} of {name_of(whole)}")
+        return made
+    rule = rules().get(name_of(node))
+    if rule is None:
+        raise Unsupported("no rule")
+
+    def given(arg: Any) -> Any:
+        if isinstance(arg, Node):
+            return env[arg] if arg in env else _number(meta(arg))
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(given(a) for a in arg)
+        return arg
+
+    args, named = [given(a) for a in node.args], {k: given(v) for k, v in node.kwargs.items()}
+    made = meta(node)
+    several = isinstance(made, (list, tuple))
+    out = [_spec(m) for m in made] if several else _spec(made)
+    used = frozenset(u.args[1] for u in node.users) if several else None
+    if several and any(u.target is not operator.getitem for u in node.users):
+        used = None
+    result = rule(Site(ctx, out, used), *args, **named)
+    return _checked(result, out)
+
+
+def _number(size: Any) -> Any:
+    if isinstance(size, torch.SymInt):
+        return hinted(size)
+    if isinstance(size, (int, float, bool)):
+        return size
+    raise Unsupported("a number known only when it runs")
+
+
+def _spec(made: Any) -> TensorSpec | None:
+    return spec_of(made) if isinstance(made, torch.Tensor) else None
+
+
+def _checked(result: Any, out: Any) -> Any:
+    """That a rule made what PyTorch would: a difference would be a wrong result somewhere."""
+    pairs = zip(result, out) if isinstance(out, list) else [(result, out)]
+    for value, spec in pairs:
+        if isinstance(value, Value) and (
+            spec is None or (value.shape, value.dtype) != (spec.shape, spec.dtype)
+        ):
+            raise Unsupported(f"{RULE_FAILED}: {value.spec} where PyTorch has {spec}")
+    return result
+
+
+class PartEmitter(GraphEmitter):
+    """Emits what runs among PyTorch's ops. Indices are checked on the host; on a GPU one that is out of bounds reads NaN, as
+    nobody could be told in the order of PyTorch's stream."""
+
+    def check_indices(self, indices: Value, *, size: int) -> None:
+        if self.device == "cpu":
+            super().check_indices(indices, size=size)
+
+
+class NodeTrial:
+    """Asks of single nodes whether aicf takes them on a device: a rule, types that `infer` accepts, and a kernel for each op."""
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+        self._known: dict[str, str | None] = {}
+
+    def __call__(self, node: Node) -> str | None:
+        """Why it is left to PyTorch; None if it is taken."""
+        if name_of(node) not in rules():
+            return "no rule"
+        try:
+            key = self._key(node)
+            if key not in self._known:
+                self._known[key] = self._asked(node)
+            return self._known[key]
+        except Unsupported as refused:
+            return str(refused)
+
+    def _key(self, node: Node) -> str:
+        def said(arg: Any) -> Any:
+            if isinstance(arg, Node):
+                made = meta_of(arg)
+                return (
+                    ("tensor", str(_spec(made)), str(made.device))
+                    if isinstance(made, torch.Tensor)
+                    else _number(made)
+                )
+            return [said(a) for a in arg] if isinstance(arg, (list, tuple)) else arg
+
+        used = [u.args[1] if u.target is operator.getitem else None for u in node.users]
+        return repr(
+            (
+                name_of(node),
+                said(list(node.args)),
+                {k: said(v) for k, v in node.kwargs.items()},
+                sorted(map(str, used)),
+            )
+        )
+
+    def _asked(self, node: Node) -> str | None:
+        builder = Builder()
+        ctx = PartEmitter(builder, self.selector.device.kind)
+        env: dict[Node, Any] = {}
+        try:
+            places = {meta_of(n).device for n in tensors_of(node) if isinstance(meta_of(n), torch.Tensor)}
+            if len(places) > 1:
+                raise Unsupported("tensors on several devices")
+            for n, read in enumerate(tensors_of(node)):
+                if not isinstance(meta_of(read), torch.Tensor):
+                    raise Unsupported("a list of tensors")
+                spec = spec_of(meta_of(read))
+                env[read] = ctx.input(f"i{n}", spec.shape, spec.dtype)
+            emit_nodes(ctx, [node], env)
+            for user in node.users:
+                if user.target is operator.getitem:
+                    emit_nodes(ctx, [user], env)
+        except Unsupported as refused:
+            return str(refused)
+        except AicfError as error:
+            return str(error).splitlines()[0]
+        except Exception as error:
+            return f"{RULE_FAILED}: {type(error).__name__}: {error}"
+        return self._without_kernel(builder)
+
+    def _without_kernel(self, builder: Builder) -> str | None:
+        values = builder.graph.values
+
+        def described(vid: int) -> TensorDesc | None:
+            return TensorDesc.dense(values[vid].spec) if vid >= 0 else None
+
+        for op in lower(builder.graph):
+            results = [d for v in op.out_vids if (d := described(v)) is not None]
+            region = RegionSpec.single(op.kind, op.attrs, [described(v) for v in op.in_vids], results)
+            if self.selector.alone(region) is None:
+                types = ", ".join(dict.fromkeys(str(t.dtype) for t in region.tensors))
+                return f"no {self.selector.device.kind} kernel for {op.kind} of {types}"
+        return None

@@ -1,0 +1,255 @@
+"""A part: a subgraph that aicf computes. It is compiled for its sizes, and run on PyTorch's tensors, memory and stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+from ...device import streams
+from ...device.runtime import runtime
+from ...dispatch import KernelLoader, default_registry
+from ...graph.compile import compile_graph
+from ...graph.emit.builder import GraphEmitter
+from ...graph.emit.trace import Recipe
+from ...graph.run.call import FIRST, PlanCall, Whereabouts
+from ...graph.run.variables import Variables
+from ...ir import Value
+from ...registry.registry import KernelRegistry
+from ...registry.select import Selector
+from ...types import Precision, TensorSpec
+from .emit import Meta, NodeTrial, PartEmitter, emit_nodes, meta_of
+from .types import DTYPES, TORCH, TorchLayout, hinted, layout_of
+
+_COMPILING = threading.RLock()
+
+
+class Target:
+    """A device with what compiling for it keeps: which kernels there are, and what was chosen among them."""
+
+    def __init__(self, place: str, deterministic: bool, strict: bool, precision: Precision) -> None:
+        self.runtime, self.precision = runtime(place), precision
+        required = frozenset({"deterministic"} if deterministic else ())
+        self.selector = Selector(_registry(), self.runtime.spec, None, required, strict)
+        self.loader = KernelLoader(_registry(), self.runtime)
+        self.takes = NodeTrial(self.selector)
+
+
+@cache
+def _registry() -> KernelRegistry:
+    """Without the kernel whose pointers are in a table: a table is filled when a launch is bound, and calls bind none."""
+    registry = default_registry().copy()
+    registry.remove("cuda.multi_map_table.v1")
+    return registry
+
+
+_target = cache(Target)
+
+
+def target(device: torch.device, deterministic: bool = False, strict: bool = False) -> Target:
+    """The target of a device, under PyTorch's settings of now."""
+    place = (
+        "cpu"
+        if device.type == "cpu"
+        else f"cuda:{device.index if device.index is not None else torch.cuda.current_device()}"
+    )
+    exact = device.type == "cpu" or torch.get_float32_matmul_precision() == "highest"
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    return _target(place, deterministic, strict, Precision.exact if exact else Precision.tf32)
+
+
+class PartModel:
+    """The subgraph as a model: what a recipe compiles. Inputs are as they lie in memory, and so are results."""
+
+    seed = 0
+    sizes: Mapping[str, int] = {}
+
+    def __init__(self, graph: GraphModule, meta: Meta) -> None:
+        self._nodes, self._meta = list(graph.graph.nodes), meta
+        given = [n for n in self._nodes if n.op == "placeholder" and isinstance(meta(n), torch.Tensor)]
+        (self._output,) = [n for n in self._nodes if n.op == "output"]
+        made = self._output.args[0]
+        self.made: list[Node] = [made] if isinstance(made, Node) else list(made)
+        self.given = {f"i{n}": node for n, node in enumerate(given)}
+        self.layouts = {name: layout_of(meta(node)) for name, node in self.given.items()}
+        self.inputs = {
+            name: TensorSpec(self.layouts[name].dense, DTYPES[meta(node).dtype])
+            for name, node in self.given.items()
+        }
+        self.results = [_result(layout_of(meta(node))) for node in self.made]
+        self.outputs = [f"o{n}" for n in range(len(self.made))]
+
+    def emit(self, ctx: GraphEmitter, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        ctx.__class__ = PartEmitter
+        env: dict[Node, Any] = {
+            node: _as_read(ctx, inputs[name], self.layouts[name]) for name, node in self.given.items()
+        }
+        emit_nodes(ctx, self._nodes, env, self._meta)
+        return {
+            name: _as_stored(ctx, env[node], layout)
+            for name, node, layout in zip(self.outputs, self.made, self.results)
+        }
+
+
+def _result(layout: TorchLayout) -> TorchLayout:
+    """Results have memory for each element."""
+    return layout if not layout.repeated else layout_of(torch.empty(layout.shape, device="meta"))
+
+
+def _as_read(ctx: GraphEmitter, x: Value, layout: TorchLayout) -> Value:
+    """A dense input as the graph reads it: its axes in their order, repeated where they have no memory."""
+    if layout.repeated:
+        return ctx.broadcast_in_dim(x, shape=layout.shape, dims=layout.order)
+    if layout.plain:
+        return x
+    perm = tuple(sorted(range(len(layout.order)), key=layout.order.__getitem__))
+    return ctx.transpose(x, perm=perm)
+
+
+def _as_stored(ctx: GraphEmitter, x: Value, layout: TorchLayout) -> Value:
+    if layout.plain:
+        return x
+    before = ctx.transposed(x)
+    if before is not None and layout.order == (*range(x.rank - 2), x.rank - 1, x.rank - 2):
+        return before
+    return ctx.transpose(x, perm=layout.order)
+
+
+class BoundPart:
+    """A part compiled for its sizes."""
+
+    def __init__(self, model: PartModel, on: Target, device: torch.device) -> None:
+        recipe = Recipe(model, "infer", precision=on.precision)
+        variables = Variables(on.runtime, 0).of_program()
+        with on.runtime.current():
+            self.compiled = compile_graph(recipe, {}, on.selector, variables=variables)
+            plan = self.compiled.plan
+            self.call = PlanCall(plan, on.loader, variables, list(model.inputs), model.outputs)
+            on.runtime.sync()  # constants are there, whatever stream reads them
+        self.device, self.ordinal = device, getattr(on.runtime, "ordinal", None)
+        self._inputs = list(zip(model.layouts.values(), self.call.alignments))
+        self._results = [
+            _Result(model.results[n], place, n + FIRST + len(model.inputs))
+            for n, place in enumerate(self.call.places)
+        ]
+        self._dtypes = [TORCH[p.spec.dtype] for p in self.call.places]
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        arena = torch.empty(max(self.call.arena_bytes, 1), dtype=torch.uint8, device=self.device)
+        given = [_as_laid_out(t, layout, alignment) for t, (layout, alignment) in zip(tensors, self._inputs)]
+        made = [
+            torch.empty_strided(r.layout.shape, r.layout.stride, dtype=dtype, device=self.device)
+            if r.own
+            else None
+            for r, dtype in zip(self._results, self._dtypes)
+        ]
+        pointers = [t.data_ptr() for t in (arena, *given)]
+        pointers += [0 if t is None else t.data_ptr() for t in made]
+        self.call(pointers, 0 if self.ordinal is None else streams.torch_stream(self.ordinal))
+        bases: list[Any] = [arena, *given, *made]
+        return [
+            t if t is not None else r.seen(bases, dtype)
+            for t, r, dtype in zip(made, self._results, self._dtypes)
+        ]
+
+
+class _Result:
+    """A result of a part: memory of its own, or a view of what is there."""
+
+    def __init__(self, layout: TorchLayout, place: Whereabouts, own: int) -> None:
+        self.layout, self.place = layout, place
+        self.own = place.base == own
+
+    def seen(self, bases: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        base = bases[self.place.base]
+        size = dtype.itemsize
+        flat = torch.empty(0, dtype=dtype, device=base.device)
+        start = base.storage_offset() * base.element_size() + self.place.offset
+        return flat.set_(base.untyped_storage(), start // size, self.layout.shape, self.layout.stride).clone()
+
+
+def _as_laid_out(tensor: torch.Tensor, layout: TorchLayout, alignment: int) -> torch.Tensor:
+    """A tensor whose memory is as the part was compiled for; a copy where it lies otherwise."""
+    if _lies(tensor, layout) and tensor.data_ptr() % alignment == 0:
+        return tensor
+    for axis in layout.repeated:
+        tensor = tensor.narrow(axis, 0, 1)
+    dense = tensor.permute(*layout.order, *layout.repeated) if layout.shape else tensor
+    return dense.clone(memory_format=torch.contiguous_format)
+
+
+def _lies(tensor: torch.Tensor, layout: TorchLayout) -> bool:
+    stride = tensor.stride()
+    if stride == layout.stride or not tensor.numel():
+        return True
+    return all(n == 1 or s == w for n, s, w in zip(layout.shape, stride, layout.stride))
+
+
+class PartModule(torch.nn.Module):
+    """The part in the graph that runs: as PyTorch calls it. Each combination of sizes is compiled when it is first met."""
+
+    def __init__(self, graph: GraphModule, device: torch.device, on: Target) -> None:
+        super().__init__()
+        self.graph_module, self.device, self.on = graph, device, on
+        placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        self._tensors = [i for i, n in enumerate(placeholders) if isinstance(meta_of(n), torch.Tensor)]
+        self._static = not any(_symbolic(meta_of(n)) for n in placeholders)
+        output = next(n for n in graph.graph.nodes if n.op == "output")
+        self._single = isinstance(output.args[0], Node)
+        self._bound: dict[Any, BoundPart] = {}
+        if self._static:
+            self._bound[None] = self._compile(meta_of)
+
+    def _compile(self, meta: Meta) -> BoundPart:
+        with _COMPILING:
+            return BoundPart(PartModel(self.graph_module, meta), self.on, self.device)
+
+    @property
+    def bound(self) -> list[BoundPart]:
+        """One for each combination of sizes."""
+        return list(self._bound.values())
+
+    def forward(self, *args: Any) -> Any:
+        key = (
+            None
+            if self._static
+            else tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
+        )
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = self._compile(concrete(self.graph_module, args))
+        made = bound([args[i] for i in self._tensors])
+        return made[0] if self._single else tuple(made)
+
+
+def _symbolic(made: Any) -> bool:
+    if isinstance(made, torch.Tensor):
+        return any(not isinstance(n, int) for n in (*made.shape, *made.stride()))
+    return True
+
+
+def concrete(graph: GraphModule, args: Sequence[Any]) -> Meta:
+    """What nodes make at the sizes of these arguments."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    found: dict[Node, Any] = {}
+
+    class Noting(Interpreter):
+        def run_node(self, n: Node) -> Any:
+            found[n] = super().run_node(n)
+            return found[n]
+
+    with FakeTensorMode() as mode, torch.no_grad():
+        given = [
+            torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device)
+            if isinstance(a, torch.Tensor)
+            else hinted(a)
+            for a in args
+        ]
+        del mode
+        Noting(graph).run(*given)
+    return found.__getitem__

@@ -1,0 +1,161 @@
+"""Which ops of a graph aicf takes, and the parts that they form between those that PyTorch runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from ...errors import AicfError, VerifyError
+from .emit import is_size, meta_of, name_of, tensors_of
+from .part import PartModule, Target, target
+from .report import TOO_SMALL, GraphReport
+from .rules import HEAVY, VIEWS
+
+WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
+
+
+def cut(
+    graph: GraphModule, report: GraphReport, deterministic: bool = False, strict: bool = False
+) -> GraphModule:
+    """The graph with parts in the place of what aicf takes. `report` is told what was left and why."""
+    targets: dict[Node, Target] = {}
+    for node in _ops(graph):
+        why = _why_left(node, targets, deterministic, strict)
+        if why is not None and not _is_view(node):
+            report.left[name_of(node), why] += 1
+    taken = _without_idle_views(targets)
+    proposed = _Partitioner(graph, taken).partitions()
+    kept = []
+    for nodes in proposed:
+        if _pays(nodes):
+            kept.append(nodes)
+        else:
+            report.left.update((name_of(n), TOO_SMALL) for n in nodes if n in targets and not _is_view(n))
+    made = _Partitioner(graph, {n: targets[n] for nodes in kept for n in nodes if n in targets}).fused(kept)
+    _install(made, targets, report)
+    return made
+
+
+def _ops(graph: GraphModule) -> list[Node]:
+    """The calls of ops: not getitem, and not what computes sizes."""
+    return [
+        n
+        for n in graph.graph.nodes
+        if n.op == "call_function" and n.target is not operator.getitem and not is_size(n)
+    ]
+
+
+def _is_view(node: Node) -> bool:
+    return name_of(node) in VIEWS
+
+
+def _device_of(node: Node) -> torch.device | None:
+    made = meta_of(node)
+    found = made if isinstance(made, (list, tuple)) else [made]
+    return next((m.device for m in found if isinstance(m, torch.Tensor)), None)
+
+
+def _why_left(node: Node, targets: dict[Node, Target], deterministic: bool, strict: bool) -> str | None:
+    device = _device_of(node)
+    if device is None:
+        return "it makes no tensor"
+    if device.type not in ("cpu", "cuda"):
+        return f"device {device.type}"
+    on = target(device, deterministic, strict)
+    why = on.takes(node)
+    if why is None:
+        targets[node] = on
+    return why
+
+
+def _without_idle_views(targets: dict[Node, Target]) -> dict[Node, Target]:
+    """Views are taken beside ops that read or make what they show; the others cost nothing where they are."""
+    kept = {n: t for n, t in targets.items() if not _is_view(n)}
+    views = [n for n in targets if _is_view(n)]
+    for node in views:  # behind ops that are taken
+        if any(_source(read) in kept for read in tensors_of(node)):
+            kept[node] = targets[node]
+    for node in reversed(views):  # before them
+        readers = [
+            u for user in node.users for u in ([user] if user.target is not operator.getitem else user.users)
+        ]
+        if node.users and any(user in kept for user in readers):
+            kept[node] = targets[node]
+    return kept
+
+
+def _source(node: Node) -> Node:
+    return node.args[0] if node.target is operator.getitem else node
+
+
+def _pays(nodes: Iterable[Node]) -> bool:
+    """Whether a part saves more than its launch costs: it has an op that is worth one, or a few that fuse."""
+    names = [name_of(n) for n in nodes if n.target is not operator.getitem]
+    return any(n in HEAVY for n in names) or len([n for n in names if n not in VIEWS]) >= WORTH
+
+
+class _Partitioner:
+    """PyTorch's partitioner, which keeps to what depends on what, over the ops that are taken."""
+
+    def __init__(self, graph: GraphModule, taken: dict[Node, Any]) -> None:
+        class Support(OperatorSupportBase):
+            def is_node_supported(self, submodules: Any, node: Node) -> bool:
+                return node.op == "call_function" and _source(node) in taken
+
+        self._inner = CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
+
+    def partitions(self) -> list[list[Node]]:
+        """One device each."""
+        return [list(p.nodes) for p in self._inner.propose_partitions()]
+
+    def fused(self, kept: list[list[Node]]) -> GraphModule:
+        from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+        graph = self._inner.graph_module
+        order = {n: i for i, n in enumerate(graph.graph.nodes)}
+        ordered = [dict.fromkeys(sorted(nodes, key=order.__getitem__)) for nodes in kept]
+        try:
+            fuse_by_partitions(graph, ordered, prefix="aicf_part_")
+        except (TypeError, AttributeError):  # before PyTorch 2.7 partitions were lists
+            fuse_by_partitions(graph, [list(nodes) for nodes in ordered], prefix="aicf_part_")
+        return graph
+
+
+def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphReport) -> None:
+    """Compile each part; one that can't be stays PyTorch's, and the report says so."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_module" or not str(node.target).startswith("aicf_part_"):
+            continue
+        inner: Any = getattr(graph, node.target)
+        ops = [n for n in _ops(inner) if not _is_view(n)]
+        device = next(d for n in _ops(inner) if (d := _device_of(n)) is not None)
+        try:
+            part = PartModule(inner, device, target_of(targets, device))
+        except AicfError as error:
+            why = f"the part did not compile: {str(error).splitlines()[0]}"
+            report.left.update((name_of(n), why) for n in ops)
+            continue
+        setattr(graph, node.target, part)
+        report.taken.update(name_of(n) for n in ops)
+        report.parts += 1
+    graph.recompile()
+
+
+def target_of(targets: dict[Node, Target], device: torch.device) -> Target:
+    """The target that ops of a device were tried on."""
+    return next(t for n, t in targets.items() if _device_of(n) == device)
+
+
+def refuse_left(report: GraphReport) -> None:
+    """fallback="error": VerifyError for the first op that PyTorch would run."""
+    for (op, why), count in report.left.items():
+        raise VerifyError(
+            f"{report.name}, {report.kind}: {op} would run in PyTorch, {count} times", got=why, expected="ops that aicf takes, alone",
+            hint='options={"fallback": "eager"}, the default, runs it in PyTorch between parts of aicf',
+        )  # fmt: skip

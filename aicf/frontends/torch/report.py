@@ -1,0 +1,82 @@
+"""What aicf took of PyTorch's graphs and what it left, and why: `aicf.torch.report()`."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TextIO
+
+KEPT = 256  # graphs that are remembered; the oldest goes first
+TOO_SMALL = "alone among PyTorch's ops: too small to pay"
+
+
+@dataclass
+class GraphReport:
+    """One compiled graph. Views are not counted: they compute nothing.
+
+    kind   "inference", "forward" or "backward"
+    taken  op calls that aicf computes, by name
+    left   op calls that PyTorch computes, by (name, why)
+    parts  how many parts aicf's ops are in
+    """
+
+    name: str
+    kind: str
+    taken: Counter[str] = field(default_factory=Counter)
+    left: Counter[tuple[str, str]] = field(default_factory=Counter)
+    parts: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of op calls, those that aicf computes."""
+        total = self.taken.total() + self.left.total()
+        return self.taken.total() / total if total else 1.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}, {self.kind}: {self.taken.total()} of {self.taken.total() + self.left.total()} op calls "
+            f"in {self.parts} parts"
+        ]
+        lines += [f"  {count:4} {op}: {why}" for (op, why), count in self.left.most_common()]
+        return "\n".join(lines)
+
+
+_graphs: deque[GraphReport] = deque(maxlen=KEPT)
+
+
+def add(graph: GraphReport) -> None:
+    _graphs.append(graph)
+
+
+def graphs() -> list[GraphReport]:
+    """The graphs that were compiled since the start or the last `reset`, the oldest first."""
+    return list(_graphs)
+
+
+def reset() -> None:
+    """Forget all graphs."""
+    _graphs.clear()
+
+
+def report(file: TextIO | None = None) -> None:
+    """Print what was compiled by `torch.compile(..., backend="aicf")`: for each graph how many op calls aicf took, in how many parts,
+    and which ones it left to PyTorch, how often and why."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=file)
+    if not _graphs:
+        console.print('no graph was compiled yet: torch.compile(model, backend="aicf")(x)', markup=False)
+        return
+    for graph in _graphs:
+        total = graph.taken.total() + graph.left.total()
+        table = Table(
+            title=f"{graph.name}, {graph.kind}: {graph.taken.total()} of {total} op calls taken ({graph.share:.0%}), {graph.parts} parts"
+        )
+        for column in ("left to PyTorch", "calls", "why"):
+            table.add_column(column, justify="right" if column == "calls" else "left")
+        for (op, why), count in graph.left.most_common():
+            table.add_row(op, str(count), why)
+        if not graph.left:
+            table.add_row("nothing", "0", "")
+        console.print(table)

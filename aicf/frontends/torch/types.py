@@ -1,0 +1,93 @@
+"""PyTorch's tensors as aicf sees them: element types, sizes, and how dense memory lies behind strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...types import DType, TensorSpec, row_major
+
+DTYPES: dict[torch.dtype, DType] = {
+    getattr(torch, d.numpy.name): d
+    for d in DType
+    if isinstance(getattr(torch, d.numpy.name, None), torch.dtype)
+}
+TORCH = {dtype: found for found, dtype in DTYPES.items()}
+
+Concrete = Callable[[Any], int]  # a size that may be symbolic, as a number
+
+
+class Unsupported(Exception):
+    """Why an op is left to PyTorch: a short reason that reports count by."""
+
+
+def hinted(size: Any) -> int:
+    """A symbolic size as the number that it was traced with."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    if hint is None:
+        raise Unsupported("a size is known only when it runs")
+    return int(hint)
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    found = DTYPES.get(dtype)
+    if found is None:
+        raise Unsupported(f"element type {str(dtype).removeprefix('torch.')}")
+    return found
+
+
+def spec_of(tensor: Any, device: str = "cpu") -> TensorSpec:
+    """The type of a tensor, fake or real; of symbolic sizes those that it was traced with."""
+    return TensorSpec(tuple(hinted(n) for n in tensor.shape), dtype_of(tensor.dtype), device)
+
+
+@dataclass(frozen=True)
+class TorchLayout:
+    """How a tensor lies in memory, as a dense one: its axes in `order`, from the slowest; those in `repeated` have no memory of their
+    own and lie outside of it.
+
+    dense    the shape of that dense tensor
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: tuple[int, ...]
+    repeated: tuple[int, ...]
+
+    @property
+    def dense(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.order)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is row-major as it is."""
+        return not self.repeated and self.order == tuple(range(len(self.shape)))
+
+
+def layout_of(tensor: Any) -> TorchLayout:
+    """The layout of a tensor; where its memory is not dense, that of a dense copy: row-major."""
+    shape = tuple(hinted(n) for n in tensor.shape)
+    stride = tuple(hinted(n) for n in tensor.stride())
+    plain = TorchLayout(shape, row_major(shape), tuple(range(len(shape))), ())
+    if not all(shape) or _same(shape, stride, plain.stride):
+        return plain
+    repeated = tuple(axis for axis, (n, s) in enumerate(zip(shape, stride)) if s == 0 and n > 1)
+    own = [axis for axis in range(len(shape)) if axis not in repeated]
+    order = tuple(sorted(own, key=lambda axis: (-stride[axis], axis) if shape[axis] > 1 else (0, axis)))
+    dense = row_major(tuple(shape[axis] for axis in order))
+    if not _same([shape[axis] for axis in order], [stride[axis] for axis in order], dense):
+        return plain
+    full = list(stride)
+    for axis, step in zip(order, dense):
+        full[axis] = step
+    return TorchLayout(shape, tuple(full), order, repeated)
+
+
+def _same(shape: Sequence[int], stride: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Equal strides, but of axes of one element, which have none."""
+    return all(n == 1 or s == w for n, s, w in zip(shape, stride, wanted))

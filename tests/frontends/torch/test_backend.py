@@ -1,0 +1,247 @@
+"""torch.compile(backend="aicf"): numbers of eager PyTorch's, forward and backward, and PyTorch's semantics around them."""
+
+import io
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import aicf  # noqa: E402
+from aicf.errors import VerifyError  # noqa: E402
+from aicf.frontends.torch import graphs, report  # noqa: E402
+
+from .helpers import close, compiled, left, same_as_eager, train  # noqa: E402
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(20, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
+
+
+def test_the_name_is_known_to_pytorch():
+    model = mlp()
+    x = torch.randn(3, 20)
+    assert aicf.torch.backend is not None
+    close(torch.compile(model, backend="aicf")(x), model(x))
+    assert graphs()
+
+
+def test_an_mlp_is_taken_whole():
+    found = same_as_eager(mlp(), torch.randn(6, 20))
+    assert not left(found) and {g.kind for g in found} == {"inference", "forward", "backward"}
+    assert all(g.parts == 1 for g in found if g.kind != "backward")
+
+
+def test_fifty_steps_of_training_stay_with_eager():
+    same_as_eager(mlp(), torch.randn(6, 20), steps=50, lr=0.5)
+
+
+def test_a_cnn_runs_between_pytorchs_convolutions():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5)
+    )
+    found = same_as_eager(model, torch.randn(4, 3, 8, 8), steps=3)
+    assert "aten._native_batch_norm_legit_functional.default" not in left(found)
+
+
+def test_batch_norm_in_evaluation():
+    model = nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 3)).eval()
+    model[0].running_mean.normal_()
+    model[0].running_var.uniform_(0.5, 2)
+    same_as_eager(model, torch.randn(5, 7))
+
+
+def test_dropout_draws_what_eager_draws():
+    found = same_as_eager(
+        nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 4)), torch.randn(6, 8)
+    )
+    assert "aten.native_dropout.default" in left(found)
+
+
+class Views(nn.Module):
+    """In place, through views, of its input and of its own."""
+
+    def forward(self, x):
+        y = x.clone()
+        y[:, 1:3] += 1
+        z = y.t()
+        z.mul_(2)
+        x.add_(1)
+        return y, z, x, x.view(-1)[2:6]
+
+
+def test_in_place_and_aliases():
+    got = torch.randn(4, 5)
+    want = got.clone()
+    outs, wanted = compiled(Views())(got), Views()(want)
+    for a, b in zip((*outs, got), (*wanted, want)):
+        close(a, b)
+    assert outs[2] is got or outs[2].data_ptr() == got.data_ptr()
+    outs[2].zero_()
+    assert not got.any() and not outs[3].any()
+
+
+def test_results_that_are_inputs_or_none():
+    def f(x, y):
+        return x, None, x + y * 2 - 1, 3
+
+    x, y = torch.randn(3), torch.randn(3)
+    a, none, b, three = compiled(f)(x, y)
+    assert none is None and three == 3 and a is x
+    close(b, x + y * 2 - 1)
+
+
+def test_layouts_are_those_of_eager():
+    def f(x, y):
+        return (x * 2 + 1).t(), (y.permute(0, 3, 1, 2) * 3 - 1), (x[:, ::2] * 2 - 1), x.t() @ x
+
+    x, y = torch.randn(6, 4).t(), torch.randn(2, 5, 6, 3)
+    for got, want in zip(compiled(f)(x, y), f(x, y)):
+        close(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_inputs_lie_as_they_like():
+    call = compiled(lambda x: torch.softmax(x * 2 + 1, -1))
+    for x in (
+        torch.randn(4, 6),
+        torch.randn(6, 4).t(),
+        torch.randn(4, 12)[:, ::2],
+        torch.randn(6).expand(4, 6),
+        torch.randn(25)[1:].view(4, 6),
+    ):
+        close(call(x), torch.softmax(x * 2 + 1, -1))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (1,), (2, 0, 4)])
+def test_empty_and_tiny(shape):
+    x = torch.randn(shape)
+    close(compiled(lambda x: torch.relu(x * 2 - 1).sum(-1))(x), torch.relu(x * 2 - 1).sum(-1))
+
+
+def test_nan_and_infinities():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e38, -1e-40])
+    for f in (
+        lambda x: torch.maximum(x * 2, -x),
+        lambda x: (x * 10).clamp(-1, 5),
+        lambda x: torch.where(x > 0, x, -x) + 1,
+    ):
+        torch.testing.assert_close(compiled(f)(x), f(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_element_types(dtype):
+    def f(x, y):
+        return (x * 0.1 + y).sum(-1), (x > y).to(dtype), x @ y.t() - 1
+
+    x, y = torch.randn(5, 7).to(dtype), torch.randn(5, 7).to(dtype)
+    for got, want in zip(compiled(f)(x, y), f(x, y)):
+        close(got, want, 2e-2 if dtype.itemsize == 2 else 1e-6)
+
+
+def test_promotion():
+    def f(x, i, b):
+        return x + i, i * 2.5, i / 2, x * b, (i + b) * 2, i > x, torch.where(b, x, i)
+
+    x, i, b = torch.randn(4), torch.arange(4), torch.tensor([True, False, True, True])
+    for got, want in zip(compiled(f)(x, i, b), f(x, i, b)):
+        close(got, want)
+
+
+def test_autocast():
+    model, x = mlp(), torch.randn(6, 20)
+    call = compiled(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        close(call(x), model(x), 3e-2)
+
+
+def test_sizes_that_change():
+    model = mlp()
+    call = torch.compile(model, backend="aicf", dynamic=True)
+    for n in (3, 8, 3, 1, 5):
+        x = torch.randn(n, 20)
+        close(call(x), model(x))
+    assert len({g.kind for g in graphs()}) <= 2 and len(graphs()) <= 4, "a plan for each size, not a graph"
+
+
+def test_several_threads():
+    model, x = mlp(), torch.randn(6, 20)
+    call, want, wrong = compiled(model), model(x).detach(), []
+    call(x)
+
+    def work():
+        for _ in range(40):
+            with torch.no_grad():
+                if not torch.allclose(call(x), want, atol=1e-5):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_an_index_out_of_bounds_is_told_on_the_host():
+    table = torch.randn(5, 3)
+    call = compiled(lambda i: F.embedding(i, table) * 2 + 1)
+    close(call(torch.tensor([0, 4])), F.embedding(torch.tensor([0, 4]), table) * 2 + 1)
+    with pytest.raises(aicf.errors.OutOfBoundsError, match="index 5"):
+        call(torch.tensor([0, 5]))
+
+
+def bessel(x):
+    """With an op that aicf lacks."""
+    return torch.special.bessel_j0(x @ x) * 2 + 1
+
+
+def test_the_report_names_and_counts_what_was_left():
+    x = torch.randn(3, 3)
+    close(compiled(bessel)(x), bessel(x))
+    (graph,) = graphs()
+    assert graph.left == {("aten.special_bessel_j0.default", "no rule"): 1}
+    assert graph.taken.total() == 3 and graph.parts == 2 and graph.share == 0.75
+    text = io.StringIO()
+    report(text)
+    assert "bessel_j0" in text.getvalue() and "3 of 4" in text.getvalue()
+
+
+def test_a_lone_cheap_op_is_not_worth_a_part():
+    x = torch.randn(3)
+    close(compiled(lambda x: x + 1)(x), x + 1)
+    (graph,) = graphs()
+    assert graph.parts == 0 and "too small to pay" in str(graph)
+
+
+def test_fallback_error_names_the_first_op():
+    with pytest.raises(Exception, match=r"bessel_j0\.default would run in PyTorch"):
+        compiled(bessel, fallback="error")(torch.eye(3))
+    close(compiled(mlp(), fallback="error")(torch.ones(2, 20)).detach() * 0, torch.zeros(2, 5))
+
+
+def test_options_that_make_no_sense():
+    from aicf.frontends.torch import backend
+
+    for options, said in (({"fallbak": 1}, "fallbak"), ({"fallback": "no"}, "'eager' or 'error'")):
+        with pytest.raises(VerifyError, match=said):
+            backend(None, [], options=options)
+    with pytest.raises(VerifyError, match="max-autotune"):
+        backend(None, [], mode="max-autotune")
+
+
+def test_training_under_clipping_and_accumulation():
+    """Gradients are PyTorch's own tensors: what reads and writes them goes on as ever."""
+    model, other = mlp(), mlp()
+    other.load_state_dict(model.state_dict())
+    call, x = compiled(model), torch.randn(6, 20)
+    for run, net in ((call, model), (other, other)):
+        for _ in range(2):
+            run(x).square().sum().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    for a, b in zip(model.parameters(), other.parameters()):
+        close(a.grad, b.grad, 1e-4)
+    assert train(call, model, (x,), 1)[0][0] > 0

@@ -1,0 +1,121 @@
+"""aicf.from_torch: a module as a model of aicf's, compiled, trained and explained without PyTorch."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from torch import nn  # noqa: E402
+
+import aicf  # noqa: E402
+from aicf.errors import VerifyError  # noqa: E402
+
+
+def text_model():
+    return nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 5))
+
+
+def test_it_computes_what_the_module_does():
+    module, x = text_model(), torch.randint(0, 10, (3, 4))
+    model = aicf.from_torch(module, (x,))
+    program = aicf.compile(model, device="cpu")
+    got = program({"input": x})["output"].numpy()
+    np.testing.assert_allclose(got, module(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert set(program.state_dict()) == set(module.state_dict())
+
+
+def test_a_state_dict_goes_in():
+    module, other, x = text_model(), text_model(), torch.randint(0, 10, (3, 4))
+    program = aicf.compile(aicf.from_torch(module, (x,)), device="cpu")
+    program.load_state_dict(other.state_dict())
+    np.testing.assert_allclose(
+        program({"input": x})["output"].numpy(), other(x).detach().numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_dimensions_have_names():
+    module = text_model()
+    model = aicf.from_torch(
+        module, (torch.randint(0, 10, (3, 4)),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    assert model.inputs["input"].shape == ("batch", 4) and model.sizes == {"batch": 3}
+    program = aicf.compile(model, device="cpu")
+    for n in (3, 7, 2):
+        x = torch.randint(0, 10, (n, 4))
+        np.testing.assert_allclose(
+            program({"input": x})["output"].numpy(), module(x).detach().numpy(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_an_absent_device_is_explained():
+    text = str(aicf.explain_for(aicf.from_torch(text_model(), (torch.randint(0, 10, (64, 4)),)), "h200"))
+    assert "cuda.gemm" in text and "on h200" in text
+
+
+def test_it_trains_as_pytorch_does():
+    module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = torch.randn(5, 6), torch.randint(0, 3, (5,))
+    program = aicf.compile(
+        aicf.from_torch(module, (x,)),
+        "train",
+        device="cpu",
+        loss=aicf.nn.SoftmaxCrossEntropy(),
+        optimizer=aicf.nn.SGD(lr=0.5),
+    )
+    got = [float(program({"input": x, "y": y})["loss"]) for _ in range(20)]
+    optimizer, want = torch.optim.SGD(module.parameters(), lr=0.5), []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(x), y)
+        loss.backward()
+        optimizer.step()
+        want.append(float(loss.detach()))
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_running_means_are_written():
+    module, x = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(6, 4)
+    program = aicf.compile(aicf.from_torch(module, (x,)), device="cpu")
+    program({"input": x})
+    module(x)
+    for name, value in program.state_dict().items():
+        np.testing.assert_allclose(value, module.state_dict()[name].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_results_have_the_names_of_what_is_returned():
+    class Two(nn.Module):
+        def forward(self, x, scale):
+            return {"twice": x * 2 * scale, "pair": (x + 1, None, x - scale)}
+
+    model = aicf.from_torch(Two(), (torch.ones(3),), {"scale": torch.tensor(2.0)})
+    assert list(model.inputs) == ["x", "scale"]
+    assert set(model.outputs) == {"twice", "pair.0", "pair.2"}
+
+
+def test_what_aicf_lacks_is_named_and_counted():
+    class Bessel(nn.Module):
+        def forward(self, x):
+            return torch.special.bessel_j0(torch.special.bessel_j0(x) * 2)
+
+    with pytest.raises(VerifyError, match=r"special_bessel_j0\.default \(2\)(.|\n)*torch\.compile"):
+        aicf.from_torch(Bessel(), (torch.eye(3),))
+
+
+def test_a_pickle_of_it_needs_no_pytorch(tmp_path):
+    module, x = text_model(), torch.randint(0, 10, (3, 4))
+    (tmp_path / "model.pickle").write_bytes(pickle.dumps(aicf.from_torch(module, (x,))))
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "y.npy", module(x).detach().numpy())
+    code = """
+import pickle, sys
+sys.modules["torch"] = None
+import numpy as np, aicf
+model = pickle.load(open("model.pickle", "rb"))
+made = aicf.compile(model, device="cpu")({"input": np.load("x.npy")})["output"].numpy()
+np.testing.assert_allclose(made, np.load("y.npy"), rtol=1e-5, atol=1e-6)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=120)
