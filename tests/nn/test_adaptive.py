@@ -295,6 +295,7 @@ STEPS = [("lion", "lion_step"), ("rmsprop", "rmsprop_step"), ("centered", "rmspr
          ("amsgrad", "amsgrad_step"), ("lamb", "lamb_update"), ("lamb", "lamb_step")]  # fmt: skip
 
 
+@pytest.mark.sample(1, each="name")
 @pytest.mark.spec("A13")
 @pytest.mark.parametrize("dtype", [DType.f32, DType.bf16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name, op", STEPS)
