@@ -93,6 +93,7 @@ def operands_for(case: Case, seed: int = 0) -> Operands:
 REPLACED = {
     "open_gpu": open_gpu, "launch_case": launch_case, "operands_for": operands_for, "assert_close": lambda *args, **more: None,
     "reference": lambda case, arrays, exact=True: _zeros(case.region.results),
+    "lse_of": lambda x, weight: np.zeros(len(x)),
 }  # fmt: skip
 BEYOND = (Beyond, DeviceError, DynamicLibNotFoundError)
 
