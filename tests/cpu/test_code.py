@@ -233,6 +233,7 @@ def other_facts(data: bytes) -> bytes:
     return disk.encode(disk.decode(data)[0], {"name": "?"})
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("damage", [
     lambda data: b"", lambda data: data[:25], lambda data: data[:-1], lambda data: bytes(len(data)),
     lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:], other_code, other_symbol, other_facts,

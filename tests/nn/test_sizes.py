@@ -106,6 +106,7 @@ def test_on_the_cpu_nothing_is_compiled_after_the_second_size(name, described):
         assert new == [], f"for a batch of {size}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LENGTHS)
 def test_on_the_cpu_a_kernel_is_compiled_for_all_lengths(name, described):
     """Where regions end depends on sizes, by cost; what is compiled for a region does not."""

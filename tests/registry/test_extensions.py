@@ -154,6 +154,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("B15")
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_package_is_named_in_one_error(tmp_path, how):
