@@ -11,7 +11,7 @@ from kernel_cases import Case, desc, gemm, region
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, bf16, f16, f32
 
-SIMT, MMA = "cuda.gemv_simt.v1", "cuda.gemv_mma.v1"
+SIMT, MMA, WARPS = "cuda.gemv_simt.v1", "cuda.gemv_mma.v1", "cuda.gemv_warps.v1"
 TYPES = (f32, f16, bf16)
 TRANSPOSES = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
 
@@ -78,18 +78,33 @@ def halves(dtype: DType) -> list[RegionSpec]:
     return made
 
 
+def along_k(dtype: DType) -> list[RegionSpec]:
+    """For warps: both operands along k in whole runs; one to four lines, edges of both, one warp of a team and eight, k in steps."""
+    made, width = [], 16 // dtype.itemsize
+    for few, many, k in ((1, 40, 3), (3, 37, 40), (2, 5, 129), (4, 9, 300), (1, 8195, 2), (1, 3, 1100)):
+        made.append(gemm(few, many, k * width, dtype=dtype, trans_b=True))
+        made.append(gemm(many, few, k * width, dtype=dtype, trans_b=True))
+    made.append(region("gemm", desc((3, 40), dtype, (48, 1)), desc((40, 24), dtype, (1, 80)), None, None))
+    more = {"c": True, "alpha": 0.5, "beta": -1.5, "act": ActKind.gelu, "save_preact": True}
+    return [*made, gemm(1, 33, 64, dtype=dtype, trans_b=True, bias=33, **more)]
+
+
 def fused_cases(variant: str, dtype: DType) -> list[Case]:
     """Every epilogue, behind few rows or behind few columns; parts of k are the same for all."""
-    some = [(6, 20, 24), (20, 5, 24), (2, 18, 9)] if variant == SIMT else [(6, 24, 24), (40, 24, 16)]
+    some = {
+        SIMT: [(6, 20, 24), (20, 5, 24), (2, 18, 9)],
+        WARPS: [(3, 20, 24), (20, 4, 24)],
+        MMA: [(6, 24, 24), (40, 24, 16)],
+    }[variant]
     sizes = itertools.cycle(some)
     made = [
-        case_of(variant, regions(Product(*next(sizes), dtype, trans_b=variant == MMA))[name])
+        case_of(variant, regions(Product(*next(sizes), dtype, trans_b=variant != SIMT))[name])
         for name in regions(Product(2, 3, 4, dtype))
         if "[" not in name
     ]
-    return [*made, case_of(variant, residual(Product(1, 24, 9000, dtype)))]
+    return [*made, case_of(variant, residual(Product(1, 24, 9000, dtype, trans_b=variant == WARPS)))]
 
 
 def cases(variant: str, dtype: DType) -> list[Case]:
-    own = plain if variant == SIMT else halves
+    own = {SIMT: plain, MMA: halves, WARPS: along_k}[variant]
     return [*(case_of(variant, r) for r in own(dtype)), *fused_cases(variant, dtype)]

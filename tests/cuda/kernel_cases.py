@@ -320,6 +320,7 @@ FIRST = [
     Case("cuda.gemv_simt.v1", gemm(5, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)),
     Case("cuda.gemv_simt.v1", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
                                    dtype=f16), tolerance=2e-3),
+    Case("cuda.gemv_warps.v1", gemm(3, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True)),
     Case("cuda.gemv_mma.v1", gemm(12, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), 2e-3),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, precision=Precision.tf32), e)
       for v, e in TF32S.items()),

@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 from fused_gemm_cases import Product, case_of, residual
-from gemv_cases import MMA, SIMT, TYPES, cases
+from gemv_cases import MMA, SIMT, TYPES, WARPS, cases
 from kernel_cases import (
     VARIANTS,
     Case,
@@ -230,7 +230,15 @@ def test_fragments_meet_their_own_numbers(few, k_major):
 # --- what they compute ------------------------------------------------------------------------------------------------
 
 
-RUN = [(SIMT, f32, 9), (SIMT, f16, 14), (SIMT, bf16, 19), (MMA, f16, 2), (MMA, bf16, 15)]
+RUN = [
+    (SIMT, f32, 9),
+    (SIMT, f16, 14),
+    (SIMT, bf16, 19),
+    (MMA, f16, 2),
+    (MMA, bf16, 15),
+    (WARPS, f32, 2),
+    (WARPS, bf16, 7),
+]
 
 
 @pytest.mark.sample(1, pool="on the host")
@@ -274,6 +282,35 @@ def test_tensor_core_kernels_compile_without_spills(target: str):
         compile_case(Case(MMA, r), device, look_at_ptx=True)
 
 
+@pytest.mark.sample(1, pool="machine code")
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a"])
+def test_warps_of_lines_compile_without_spills(target: str):
+    """For each count of lines of the small operand, one line of a team and two, teams of one warp and of eight."""
+    (device,) = (d for d in DEVICES if d.target == target)
+    every = [
+        gemm(few, n, k, trans_b=True, dtype=t)
+        for t in (bf16, f32)
+        for few, n, k in ((1, 9000, 768), (1, 64, 8192), (2, 64, 768), (4, 64, 8192))
+    ]
+    for r in every if EVERYTHING else every[DEVICES.index(device) % 2 :: 3]:
+        compile_case(Case(WARPS, r), device, look_at_ptx=True)
+
+
+@pytest.mark.spec("D10")
+def test_warps_refuse_what_does_not_lie_along_k():
+    variant = VARIANTS[WARPS]
+    assert variant.supported(gemm(4, 4096, 64, trans_b=True), H200) is None
+    for r, reason in (
+        (gemm(5, 64, 64, trans_b=True), "smaller of m and n 5 is over 4"),
+        (gemm(1, 64, 64), "the larger operand is f32[64x64], needs whole aligned runs of 4 along k"),
+        (gemm(1, 64, 68, trans_b=True, dtype=f16), "needs whole aligned runs of 8 along k"),
+        (gemm(1, 64, 64, trans_b=True, dtype=f16, alignment=8), "needs whole aligned runs of 8 along k"),
+        (gemm(1, 64, 0, trans_b=True), "takes products with elements"),
+    ):
+        assert reason in str(variant.supported(r, H200))
+
+
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
@@ -281,7 +318,8 @@ def test_tensor_core_kernels_compile_without_spills(target: str):
 @pytest.mark.spec("A12", "D9", "D10")
 @pytest.mark.parametrize(
     "case",
-    [c for t in TYPES for c in cases(SIMT, t)] + [c for t in (f16, bf16) for c in cases(MMA, t)],
+    [c for t in TYPES for v in (SIMT, WARPS) for c in cases(v, t)]
+    + [c for t in (f16, bf16) for c in cases(MMA, t)],
     ids=str,
 )
 def test_agrees_with_numpy(gpu, case):  # noqa: F811
@@ -301,7 +339,7 @@ def test_agrees_with_numpy(gpu, case):  # noqa: F811
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_at_size_and_again(gpu: Gpu, sizes, dtype, trans_b):  # noqa: F811
     """At pointers of any alignment; and the same bits each time."""
-    for variant, shift in ((SIMT, 0), (SIMT, 1), (MMA, 0)):
+    for variant, shift in ((SIMT, 0), (SIMT, 1), (MMA, 0), (WARPS, 0)):
         case = case_of(variant, gemm(*sizes, dtype=dtype, trans_b=trans_b))
         case = unaligned([case])[0] if shift else case
         if VARIANTS[variant].supported(case.region, H200):

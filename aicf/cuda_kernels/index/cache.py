@@ -68,4 +68,5 @@ class CacheWriteElements:
         )
         read = tuple(tuple(map(Num, _strides(new) or ())) for new in (k, v))
         args = (*pointers, Out(0), Out(1), tuple(map(Num, sizes)), *read)
-        return [Launch(cache_write(keys.dtype), grid_for(max(k.numel, v.numel)), (THREADS,), args)]
+        most = max(k.numel, v.numel)
+        return [Launch(cache_write(keys.dtype, most < 2**32), grid_for(most), (THREADS,), args)]
