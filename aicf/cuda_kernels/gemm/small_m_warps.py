@@ -20,7 +20,7 @@ LOADS, MANY = (
 LONGEST = 8  # warps of a team
 PAIRED = 8192  # lines from which on a warp takes two: then the small operand is read half as often
 # What follows was measured on an H200.
-START_US = 0.5  # shuffles, sums of a team, and what is behind them
+START_US = 0.7  # shuffles, sums of a team, and what is behind them
 STEP_US = 0.8  # a trip to memory, that no warp beside hides
 FRACTION = 0.8  # of the bandwidth, where lines are many
 

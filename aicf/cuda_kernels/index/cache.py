@@ -17,7 +17,7 @@ def _strides(new: TensorDesc) -> Shape | None:
 
 @variant("cache_write", id="cuda.cache_write.v1", strided=True)
 class CacheWriteElements:
-    """A thread per new element, of keys and of values at once. Where results are not written over the caches these are copied as well.
+    """A thread per new element; half of the blocks write keys, half values. Where results are not written over the caches these are copied as well.
 
     Parallel over the new rows, which are read where they lie: heads of a projection, say. Bytes: these, read once and written once.
     Limit: the launch, where few tokens are new.
@@ -50,7 +50,7 @@ class CacheWriteElements:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         _, _, k, v, _ = (region.tensors[t] for t in region.anchor.inputs)
         return roofline(
-            device, bytes=2 * (k.nbytes + v.nbytes), blocks=max(1, cdiv(max(k.numel, v.numel), THREADS)), chain=2 * CACHE_TRIP_US
+            device, bytes=2 * (k.nbytes + v.nbytes), blocks=2 * grid_for(max(k.numel, v.numel))[0], chain=2 * CACHE_TRIP_US
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -69,4 +69,4 @@ class CacheWriteElements:
         read = tuple(tuple(map(Num, _strides(new) or ())) for new in (k, v))
         args = (*pointers, Out(0), Out(1), tuple(map(Num, sizes)), *read)
         most = max(k.numel, v.numel)
-        return [Launch(cache_write(keys.dtype, most < 2**32), grid_for(most), (THREADS,), args)]
+        return [Launch(cache_write(keys.dtype, most < 2**32), (2 * grid_for(most)[0],), (THREADS,), args)]

@@ -56,10 +56,12 @@ def cache_write(dtype: DType, narrow: bool) -> Callable[..., None]:
     write = row_writer(dtype, narrow)
 
     def kernel(keys, values, k, v, starts, new_keys, new_values, sizes, of_k, of_v):
-        step = np.int64(cuda.gridDim.x) * cuda.blockDim.x
-        first = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
-        write(keys, k, starts, new_keys, sizes, sizes[4], of_k, first, step)
-        write(values, v, starts, new_values, sizes, sizes[5], of_v, first, step)
+        step = np.int64(cuda.gridDim.x // 2) * cuda.blockDim.x
+        first = np.int64(cuda.blockIdx.x // 2) * cuda.blockDim.x + cuda.threadIdx.x
+        if cuda.blockIdx.x % 2 == 0:  # side by side: neither waits for the other's trips to memory
+            write(keys, k, starts, new_keys, sizes, sizes[4], of_k, first, step)
+        else:
+            write(values, v, starts, new_values, sizes, sizes[5], of_v, first, step)
 
     kernel.__name__ = f"cache_write_{dtype}{'' if narrow else '_wide'}"
     return kernel
