@@ -44,6 +44,8 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("conv_transpose2d", "conv_transpose"), "convolution(x, w, input_dilation=(…)), w reversed"),
     **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d", "reduce_window"), "max_pool(x, window=(…), strides=(…)); avg_pool for means"),
     **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), "avg_pool(x, window=(…), strides=(…))"),
+    "topk": "top_k(x, k=…, axis=-1): values and indices",
+    **dict.fromkeys(("index_put", "index_copy", "scatter_reduce", "index_add"), 'scatter(x, indices, updates, axis=0, how="set"), or add, mul, min, max; along=True is torch.scatter'),
     **dict.fromkeys(("clip", "clip_by_value"), "clamp(low, x, high), of numbers or tensors"),
     "relu6": "clamp(0, x, 6)",
     **dict.fromkeys(("logistic", "expit"), "sigmoid(x)"),

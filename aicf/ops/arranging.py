@@ -10,7 +10,7 @@ from .schema import LINEAR, Any_, is_integer, op, require
 from .views import check_axes
 
 
-def _part(emit, x, axis, start, limit):
+def part(emit, x, axis, start, limit):
     """x from start to limit along an axis."""
     first = tuple([start if a == axis else 0 for a in range(x.rank)])
     last = tuple([limit if a == axis else n for a, n in enumerate(x.shape)])
@@ -44,7 +44,7 @@ def _(emit, x, shifts, axes):
         size = x.shape[axis]
         if size and shift % size:
             cut = size - shift % size
-            y = emit.concatenate(_part(emit, y, axis, cut, size), _part(emit, y, axis, 0, cut), axis=axis)
+            y = emit.concatenate(part(emit, y, axis, cut, size), part(emit, y, axis, 0, cut), axis=axis)
     return y
 
 
@@ -190,13 +190,13 @@ def _pad_by(beside):
 
 def _mirrored(emit, x, axis, count, before):
     first = 1 if before else x.shape[axis] - 1 - count
-    return emit.reverse(_part(emit, x, axis, first, first + count), dims=(axis,))
+    return emit.reverse(part(emit, x, axis, first, first + count), dims=(axis,))
 
 
 def _end(emit, x, axis, count, before):
     at = 0 if before else x.shape[axis] - 1
     shape = tuple([count if a == axis else d for a, d in enumerate(x.shape)])
-    return emit.broadcast_in_dim(_part(emit, x, axis, at, at + 1), shape=shape, dims=tuple(range(x.rank)))
+    return emit.broadcast_in_dim(part(emit, x, axis, at, at + 1), shape=shape, dims=tuple(range(x.rank)))
 
 
 pad_reflect.replaced_by(_pad_by(_mirrored))

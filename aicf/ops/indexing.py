@@ -27,7 +27,7 @@ def _without(shape: tuple, axis: int) -> tuple:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _axis_from_the_end(operands, attrs):
+def axis_from_the_end(operands, attrs):
     axis = attrs.get("axis", 0)
     return {**attrs, "axis": axis + operands[0].rank if is_integer(axis) and axis < 0 else axis}
 
@@ -57,7 +57,7 @@ def _nothing(x: np.ndarray):
     return np.nan if dtype.kind == "float" else _least(dtype)
 
 
-def _wrapped(indices: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def wrapped(indices: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """(indices from 0 on, 0 for what is none; which are indices)."""
     indices = indices.astype(np.int64)
     indices = np.where(indices < 0, indices + size, indices)
@@ -87,7 +87,7 @@ def _gather_access(x, indices, axis):
     return [Access(0, axes, index=((axis, 1),)), Access(1, tuple(range(axis, axis + many)))]
 
 
-gather.normalizer(_axis_from_the_end)
+gather.normalizer(axis_from_the_end)
 gather.specialised(_special)
 
 
@@ -115,7 +115,7 @@ def _(emit, x, indices, axis):
 
 @gather.reference
 def _(x, indices, axis):
-    places, valid = _wrapped(indices, x.shape[axis])
+    places, valid = wrapped(indices, x.shape[axis])
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if not valid.any():
         return np.full(shape, _nothing(x), x.dtype)
@@ -155,7 +155,7 @@ def _along_access(x, indices, axis):
     return [Access(0, tuple([-1 if a == axis else a for a in whole]), index=((axis, 1),)), Access(1, whole)]
 
 
-take_along_axis.normalizer(_axis_from_the_end)
+take_along_axis.normalizer(axis_from_the_end)
 take_along_axis.specialised(_special)
 
 
@@ -171,7 +171,7 @@ def _(emit, x, indices, axis):
 
 @take_along_axis.reference
 def _(x, indices, axis):
-    places, valid = _wrapped(indices, x.shape[axis])
+    places, valid = wrapped(indices, x.shape[axis])
     if not valid.any():
         return np.full(indices.shape, _nothing(x), x.dtype)
     return np.where(valid, np.take_along_axis(x, places, axis), x.dtype.type(_nothing(x)))
@@ -235,7 +235,7 @@ def _(emit, updates, indices, size, axis, along):
 
 @scatter_add.reference
 def _(updates, indices, size, axis, along):
-    places, valid = _wrapped(indices, size)
+    places, valid = wrapped(indices, size)
     if along:
         y = np.zeros((*updates.shape[:axis], size, *updates.shape[axis + 1 :]), updates.dtype)
         at = list(np.indices(places.shape))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from functools import reduce
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,22 +113,22 @@ def _slices(emit, x, w: Windows, value: float = 0.0):
 def _views(x: np.ndarray, w: Windows, value: float) -> np.ndarray:
     """(N, C, windows along each axis, places of a window), a view of what is padded."""
     wide = np.full((*x.shape[:2], *[max(n, 0) for n in w.padded(x.shape[2:])]), value, x.dtype)
-    cut = tuple([slice(max(-low, 0), None) for low in w.low])
+    cut: Any = (..., *[slice(max(-low, 0), None) for low in w.low])
     spread = np.full(
         (*x.shape[:2], *[n + max(n - 1, 0) * b for n, b in zip(x.shape[2:], w.interior)]), value, x.dtype
     )
     spread[(..., *[slice(None, None, b + 1) for b in w.interior])] = x
-    spread = spread[(..., *cut)]
-    at = tuple([slice(max(low, 0), max(low, 0) + n) for low, n in zip(w.low, spread.shape[2:])])
-    inside = wide[(..., *at)]
+    spread = spread[cut]
+    at: Any = (..., *[slice(max(low, 0), max(low, 0) + n) for low, n in zip(w.low, spread.shape[2:])])
+    inside = wide[at]
     inside[...] = spread[(..., *[slice(n) for n in inside.shape[2:]])]
     span = tuple([(n - 1) * apart + 1 for n, apart in zip(w.window, w.dilation)])
     made, axes = w.made(x.shape[2:]), tuple(range(2, x.ndim))
     if 0 in made:
         return np.empty((*x.shape[:2], *made, *w.window), x.dtype)
     seen = np.lib.stride_tricks.sliding_window_view(wide, span, axes)
-    steps = [slice(None, None, n) for n in (*w.strides, *w.dilation)]
-    return seen[(slice(None), slice(None), *steps)]
+    steps: Any = (..., *[slice(None, None, n) for n in (*w.strides, *w.dilation)])
+    return seen[steps]
 
 
 # --- convolution ------------------------------------------------------------------------------------------------------

@@ -284,7 +284,8 @@ class GraphEmitter(Declarations):
         if schema.instead_fn is not None:
             made = schema.instead_fn(self, *given, **schema.values(pack))
             if made is not None:
-                made.producer.constraints = {**made.producer.constraints, "instead": kind}
+                for value in made if isinstance(made, tuple) else (made,):
+                    value.producer.constraints = {**value.producer.constraints, "instead": kind}
                 return made
         if schema.guard_fn is not None:
             schema.guard_fn(self, *given, **schema.values(pack))

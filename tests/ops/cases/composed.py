@@ -34,7 +34,29 @@ _REPEATS = [
 ]
 _START = ([f32(2, 3), i32(3)], r"starts have shape \(3,\), expected \(2,\), one for each axis of x")
 
+_SCATTERED = r"updates have shape \({}\), indices \({}\), x \(2, 3\)"
+
 NEGATIVE = {
+    **{
+        (op, "C1"): [
+            ([f32(2, 3)], {**more, "axis": 2}, r"axis 2 is not in \[-2, 2\)"), ([f32(2, 3)], {**more, "axis": -3}, r"axis -3 is not in \[-2, 2\)"),
+        ]
+        for op in ("cumsum", "cumprod", "cummax", "cummin", "sort", "argsort", "top_k")
+        for more in [{"k": 0} if op == "top_k" else {}]
+    },
+    ("top_k", "C2"): [
+        ([f32(2, 3)], {"k": 4}, "k is 4, expected 0 to 3, the size of axis -?1"), ([f32(2, 3)], {"k": -1}, "k is -1, expected 0 to 3, the size of axis -?1"),
+    ],
+    ("scatter", "C1"): [
+        ([f32(2, 3), i32(2), f32(2, 2)], {"axis": 2}, "axis is 2, x has rank 2"), ([f32(2, 3), i32(2), f32(2, 2)], {"axis": -3}, "axis is -1, x has rank 2"),
+    ],
+    ("scatter", "C2"): ([f32(2, 3), i32(4), f32(4, 2)], {}, r"updates have shape \(4, 2\), expected \(4, 3\)"),
+    ("scatter", "C3"): [
+        ([f32(2, 3), i32(4), f32(4)], {"along": True}, _SCATTERED.format("4,", "4,")),
+        ([f32(2, 3), i32(4, 2), f32(4, 2)], {"along": True}, _SCATTERED.format("4, 2", "4, 2")),
+        ([f32(2, 3), i32(2), f32(2)], {"along": True, "axis": 1}, _SCATTERED.format("2,", "2,")),
+        ([f32(2, 3), i32(4, 3), f32(5, 3)], {"along": True}, _SCATTERED.format("5, 3", "4, 3")),
+    ],
     ("tril", "C1"): ([f32(3)], {}, "x has rank 1, expected 2 or more"),
     ("triu", "C1"): ([f32(3)], {}, "x has rank 1, expected 2 or more"),
     ("eye", "C1"): [
@@ -93,5 +115,13 @@ EXACT = {
     "pad_reflect": ([f32(2, 3)], {"low": (1, 0), "high": (0, 2)}, [f32(3, 5)]),
     "pad_edge": ([i64(2, 3)], {"low": (4, 0), "high": (0, 2)}, [i64(6, 5)]),
     "dynamic_slice": ([f16(2, 3), i64(2)], {"sizes": (1, 3)}, [f16(1, 3)]),
+    "cumsum": ([f16(2, 3)], {"axis": 0, "exclusive": True}, [f16(2, 3)]),
+    "cumprod": ([i32(2, 3)], {"reverse": True}, [i32(2, 3)]),
+    "cummax": ([i64(2, 3)], {}, [i64(2, 3)]),
+    "cummin": ([f32(2, 3)], {"axis": 0}, [f32(2, 3)]),
+    "sort": ([f16(2, 3)], {"descending": True}, [f16(2, 3)]),
+    "argsort": ([f16(2, 3)], {"axis": 0}, [i64(2, 3)]),
+    "top_k": ([f16(2, 3, 4)], {"k": 2, "axis": 1}, [f16(2, 2, 4), i64(2, 2, 4)]),
+    "scatter": ([i64(2, 3), i32(4, 5), i64(2, 4, 5)], {"axis": 1}, [i64(2, 3)]),
     "dynamic_update_slice": ([f16(2, 3), f16(2, 1), i64(2)], {}, [f16(2, 3)]),
 }
