@@ -106,12 +106,12 @@ class Jitted:
             return self._jax(*args, **kwargs)
         leaves, signature = self._signature(args, kwargs)
         compiled = self._compiled.get(signature) or self._compile(signature, args, kwargs)
-        if compiled.program is None:
+        if compiled.program is None:  # JAX's, or a function that returns no array
             return self._jax(*args, **kwargs)
         feed = self._feed(compiled.program, leaves, signature)
-        run = compiled.program.run if signature.place == "cpu" else compiled.program.replay
-        made = run(feed).values() if compiled.out_info else ()
-        results = [array_of(tensor, info) for tensor, info in zip(made, compiled.out_info)]
+        results = [
+            array_of(tensor, info) for tensor, info in zip(compiled.program(feed).values(), compiled.out_info)
+        ]
         for n in self._donated:
             for leaf in jax.tree_util.tree_leaves(args[n]) if n < len(args) else ():
                 if isinstance(leaf, jax.Array):

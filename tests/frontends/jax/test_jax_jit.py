@@ -202,6 +202,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_training_steps(name):
     optimizer, model, params, x, y = CASES[name]

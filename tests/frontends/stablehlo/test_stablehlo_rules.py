@@ -61,10 +61,42 @@ FUNCTIONS = {
     "a norm's gradient": (
         jax.grad(lambda x, g: ((x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * g).sum() ** 2, (0, 1)), X, V,
     ),
+    "functions": (lambda x: (jnp.floor(x), jnp.round(x), jnp.sin(x), jnp.expm1(x), jnp.log1p(abs(x)), nn.gelu(x, approximate=False), nn.elu(x)), X),
+    "bits": (lambda i: (i & 1, i | 2, i ^ 3, ~i, i << 1, (i - 2) >> 1, (i - 2) // 3, (i - 2) % 3, lax.rem(i - 2, 3)), PLACES),
+    "loops": (
+        lambda x: (lax.fori_loop(0, 3, lambda i, c: c * 2 + i, x), lax.scan(lambda c, r: (c + r, c * r), jnp.zeros(5), x, reverse=True)), X,
+    ),
+    "a recurrence's gradient": (
+        jax.grad(lambda w, x: lax.scan(lambda c, r: (jnp.tanh(c @ w + r), c), jnp.zeros(5), x)[1].sum()), normal(5, 5), X,
+    ),
+    "branches": (
+        lambda x, i: (lax.switch(i, [lambda: x, lambda: -x, lambda: x * 2]), lax.cond(x.sum() > 0, lambda: x[0], lambda: x[1])), X, np.int32(9),
+    ),
+    "random numbers": (
+        lambda k: (jax.random.normal(k, (7,)), jax.random.bernoulli(k, 0.3, (9,)), jax.random.split(k), jax.random.randint(k, (5,), 0, 10)),
+        np.array([1, 7], np.uint32),
+    ),
+    "convolutions": (
+        lambda x, w: (
+            lax.conv_general_dilated(x, w, (2, 1), ((1, 2), (0, 1)), rhs_dilation=(1, 2)),
+            lax.conv_general_dilated(x, w.transpose(2, 3, 1, 0), (1, 1), "SAME", dimension_numbers=("NCHW", "HWIO", "NHWC")),
+            lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=("NCHW", "OIHW", "NCHW")),
+        ), normal(2, 2, 7, 6), normal(2, 2, 3, 3),
+    ),
+    "a convolution's gradients": (
+        jax.grad(lambda x, w: (lax.conv_general_dilated(x, w, (2, 1), ((1, 2), (0, 1))) ** 2).sum(), (0, 1)), normal(2, 2, 7, 6), normal(3, 2, 3, 3),
+    ),
+    "pools": (
+        lambda x: (
+            lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"),
+            lax.reduce_window(x, 0.0, lax.add, (1, 2, 3, 1), (1, 2, 1, 1), "VALID"),
+        ), normal(2, 7, 6, 3),
+    ),
     "nothing": (lambda x: (x.sum(1), x + 1, x.max(1, initial=0), x @ x.T, x.T @ x), normal(3, 0)),
 }  # fmt: skip
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_jax(name):
     function, *arguments = FUNCTIONS[name]

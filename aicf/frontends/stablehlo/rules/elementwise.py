@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ....ir import Value
@@ -14,7 +12,15 @@ from ..table import UnsupportedForm, rule
 
 _SAME = {
     "abs": "abs", "negate": "neg", "exponential": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "logistic": "sigmoid",
+    "exponential_minus_one": "expm1", "log_plus_one": "log1p", "cosine": "cos", "sine": "sin", "tan": "tan", "floor": "floor", "ceil": "ceil",
+    "round_nearest_even": "round", "round_nearest_afz": "round_half_away", "rsqrt": "rsqrt", "cbrt": "cbrt", "sign": "sign", "is_finite": "is_finite",
+    "atan2": "atan2", "remainder": "rem", "shift_left": "shift_left", "shift_right_arithmetic": "shift_right_arithmetic",
+    "shift_right_logical": "shift_right_logical", "clamp": "clamp",
     "add": "add", "subtract": "sub", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "power": "power",
+}  # fmt: skip
+_CHLO = {
+    "square": "square", "erf": "erf", "erfc": "erfc", "erf_inv": "erf_inv", "acos": "acos", "acosh": "acosh", "asin": "asin",
+    "asinh": "asinh", "atan": "atan", "atanh": "atanh", "sinh": "sinh", "cosh": "cosh", "tan": "tan",
 }  # fmt: skip
 _COMPARISONS = {
     "EQ": "equal",
@@ -37,80 +43,43 @@ def _is_bool(x: Value) -> bool:
 
 
 def _declare(name: str, kind: str) -> None:
-    @rule(f"stablehlo.{name}")
+    @rule(name)
     def _(e: Emission, node: Operation, *operands: Value) -> Value:
         if _is_bool(operands[0]):
-            return _of_bools(e, node, name, *operands)
+            return _of_bools(e, node, kind, *operands)
         return emitted(e, node, kind, *operands)
 
 
-for _name, _kind in _SAME.items():
-    _declare(_name, _kind)
+for _dialect, _table in (("stablehlo", _SAME), ("chlo", _CHLO)):
+    for _name, _kind in _table.items():
+        _declare(f"{_dialect}.{_name}", _kind)
 
 
 def _of_bools(e: Emission, node: Operation, name: str, *operands: Value) -> Value:
     """StableHLO's add and maximum of bools are `or`, its multiply and minimum `and`."""
-    joined = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(name)
+    joined = {"add": "or", "maximum": "or", "mul": "and", "minimum": "and"}.get(name)
     if joined is None:
         raise UnsupportedForm("of bools")
     return logic(e, node, joined, *operands)
 
 
-def logic(e: Emission, node: Operation, name: str, a: Value, b: Value) -> Value:
-    if name == "and":
-        return emitted(e, node, "select", a, b, e.number(False, DType.bool))
-    if name == "or":
-        return emitted(e, node, "select", a, e.number(True, DType.bool), b)
-    return emitted(e, node, "not_equal", a, b)
+def logic(e: Emission, node: Operation, name: str, *operands: Value) -> Value:
+    """and, or, xor, not: of bools, or of the bits of integers."""
+    return emitted(e, node, f"{'logical' if _is_bool(operands[0]) else 'bitwise'}_{name}", *operands)
 
 
 @rule("stablehlo.and", name="and")
 @rule("stablehlo.or", name="or")
 @rule("stablehlo.xor", name="xor")
-def _(e: Emission, node: Operation, a: Value, b: Value, *, name: str) -> Value:
-    if not _is_bool(a):
-        raise UnsupportedForm(f"of {a.dtype}")
-    return logic(e, node, name, a, b)
-
-
-@rule("stablehlo.not")
-def _(e: Emission, node: Operation, x: Value) -> Value:
-    if not _is_bool(x):
-        raise UnsupportedForm(f"of {x.dtype}")
-    return emitted(e, node, "equal", x, e.number(False, DType.bool))
+@rule("stablehlo.not", name="not")
+def _(e: Emission, node: Operation, *operands: Value, name: str) -> Value:
+    return logic(e, node, name, *operands)
 
 
 @rule("stablehlo.divide")
 def _(e: Emission, node: Operation, a: Value, b: Value) -> Value:
-    if a.dtype.kind != "float":
-        raise UnsupportedForm(f"of {a.dtype}")
-    return emitted(e, node, "div", a, b)
-
-
-@rule("stablehlo.rsqrt")
-def _(e: Emission, node: Operation, x: Value) -> Value:
-    return emitted(e, node, "div", e.number(1, x.dtype), e.ctx.sqrt(e.bare(x)))
-
-
-@rule("stablehlo.sign")
-def _(e: Emission, node: Operation, x: Value) -> Value:
-    """x itself where it is 0 or NaN: -0.0 keeps its sign."""
-    x, one = e.bare(x), e.number(1, x.dtype)
-    ctx = e.ctx
-    if x.dtype.numpy.kind == "u":
-        return emitted(e, node, "minimum", x, one)
-    below = ctx.select(ctx.less(x, 0), ctx.neg(one), x)
-    return emitted(e, node, "select", ctx.greater(x, 0), one, below)
-
-
-@rule("stablehlo.is_finite")
-def _(e: Emission, node: Operation, x: Value) -> Value:
-    return emitted(e, node, "less", e.ctx.abs(e.bare(x)), e.number(math.inf, x.dtype))
-
-
-@rule("stablehlo.clamp")
-def _(e: Emission, node: Operation, low: Value, x: Value, high: Value) -> Value:
-    return emitted(e, node, "minimum", e.ctx.maximum(e.bare(x), e.bare(low)), e.bare(high))
+    """Of integers, cut towards zero."""
+    return emitted(e, node, "div" if a.dtype.kind == "float" else "trunc_divide", a, b)
 
 
 @rule("stablehlo.select")
@@ -157,6 +126,38 @@ def _(e: Emission, node: Operation) -> Value:
     return e.ctx.iota(shape=kind.shape, axis=node.attrs["iota_dimension"], dtype=kind.dtype)
 
 
-@rule("chlo.square")
+@rule("stablehlo.bitcast_convert")
 def _(e: Emission, node: Operation, x: Value) -> Value:
-    return emitted(e, node, "square", x)
+    """Between integers of one width; and of the bits of a float in [1, 2), which is how JAX draws its uniform numbers: 1 + mantissa / 2^23."""
+    dtype = node.types[0].dtype
+    if dtype is x.dtype:
+        return x
+    if dtype is not None and dtype.kind == x.dtype.kind == "int" and dtype.itemsize == x.dtype.itemsize:
+        return emitted(e, node, "convert", x, dtype=dtype)
+    mantissa = _of_one_to_two(e, x) if dtype is DType.f32 and x.dtype is DType.u32 else None
+    if mantissa is None:
+        raise UnsupportedForm(f"of {x.dtype} to {dtype}")
+    share = e.ctx.mul(e.ctx.convert(mantissa, dtype=DType.f32), 2.0**-23)
+    return e.spread(e.ctx.add(share, 1.0), node.types[0].shape)
+
+
+def _of_one_to_two(e: Emission, x: Value) -> Value | None:
+    """The 23 bits that are joined with those of 1.0; None where x is no such thing."""
+    values, op = e.ctx.builder.graph.values, e.bare(x).producer
+    if op is None or op.kind != "bitwise_or":
+        return None
+    pair = [values[vid] for vid in op.inputs]
+    known = [e.known(e.bare(v)) for v in pair]
+    for n, (bits, one) in enumerate(zip(pair, reversed(known))):
+        shifted = bits.producer
+        if (
+            one is None
+            or not np.all(one == 0x3F800000)
+            or shifted is None
+            or shifted.kind != "shift_right_logical"
+        ):
+            continue
+        by = e.known(e.bare(values[shifted.inputs[1]]))
+        if by is not None and np.all(by >= 9) and np.all(by < 32):
+            return pair[n]
+    return None

@@ -85,23 +85,36 @@ def _(e: Emission, node: Operation, x: Value, *starts: Value) -> Value:
 
 @rule("stablehlo.dynamic_update_slice")
 def _(e: Emission, node: Operation, x: Value, update: Value, *starts: Value) -> Value:
-    """Each element of the result is the update's where the update lies, else x's: the update, moved to its place by a gather along each
-    axis, and a mask."""
+    """Along one axis from a known start, a join; else each element of the result is the update's where the update lies, else x's: the update,
+    moved to its place by a gather along each axis, and a mask."""
     ctx, mask = e.ctx, None
     if x.shape == update.shape:
         return update
     if 0 in update.shape:
         return x
-    for axis, start in enumerate(starts):
-        size, whole = update.shape[axis], x.shape[axis]
-        if size == whole:
-            continue
+    narrow = [axis for axis in range(x.rank) if update.shape[axis] < x.shape[axis]]
+    if len(narrow) == 1 and (known := e.known(starts[narrow[0]])) is not None:
+        return _joined(e, x, update, narrow[0], int(known))
+    for axis in narrow:
+        size, whole, start = update.shape[axis], x.shape[axis], starts[axis]
         place = ctx.sub(ctx.iota(shape=(whole,), axis=0, dtype=DType.i32), _inside(e, start, size, whole))
         update = ctx.gather(update, ctx.minimum(ctx.maximum(place, 0), size - 1), axis=axis)
         here = ctx.select(ctx.greater_equal(place, 0), ctx.less(place, size), False)
         here = e.spread(here, x.shape, (axis,))
         mask = here if mask is None else ctx.select(mask, here, False)
     return ctx.select(mask, update, x)
+
+
+def _joined(e: Emission, x: Value, update: Value, axis: int, start: int) -> Value:
+    """What is before the update along an axis, the update, what is behind it."""
+    size, whole = update.shape[axis], x.shape[axis]
+    first = min(max(start, 0), whole - size)
+    parts = []
+    for begin, end in ((0, first), (first + size, whole)):
+        low = tuple(begin if a == axis else 0 for a in range(x.rank))
+        high = tuple(end if a == axis else n for a, n in enumerate(x.shape))
+        parts.append([e.ctx.slice(x, start=low, limit=high)] if begin < end else [])
+    return e.ctx.concatenate(*parts[0], update, *parts[1], axis=axis)
 
 
 def as_index(e: Emission, x: Value) -> Value:

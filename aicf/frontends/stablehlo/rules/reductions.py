@@ -76,13 +76,10 @@ def _neutral(kind: str, dtype: DType) -> float:
 def _bools_reduced(
     e: Emission, node: Operation, x: Value, init: Value, axes: tuple[int, ...], kind: str
 ) -> Value:
-    """Any and all, as the greatest and the least of integers."""
+    """Any and all."""
     kind = {"add": "or", "maximum": "or", "mul": "and", "minimum": "and"}.get(kind, kind)
     if axes:
-        reduce = e.ctx.reduce_max if kind == "or" else e.ctx.reduce_min
-        # an empty maximum of i32 is its least number, not 0
-        y = reduce(e.ctx.convert(x, dtype=DType.i32), axes=axes)
-        x = e.ctx.greater(y, 0)
+        x = (e.ctx.reduce_any if kind == "or" else e.ctx.reduce_all)(x, axes=axes)
     known = e.known(init)
     return x if known is not None and bool(known) == (kind == "and") else logic(e, node, kind, x, init)
 

@@ -1,0 +1,50 @@
+"""Control flow, decided while the graph is read where what it depends on is known: loops are unrolled, branches chosen. A branch that data
+choose is computed as all branches, and a selection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....ir import Value
+from ..emission import Emission
+from ..nodes import Operation
+from ..table import UnsupportedForm, rule
+
+MAX_UNROLLED = 20_000  # operations of a loop's turns
+
+
+@rule("stablehlo.while")
+def _(e: Emission, node: Operation, *values: Value, outer: Mapping[int, Value]) -> list[Value]:
+    condition, body = node.bodies
+    state, turns = list(values), 0
+    length = max(sum(1 for _ in body.walk()), 1)
+    while True:
+        (goes_on,) = e.run(condition, state, outer)
+        known = e.known(goes_on)
+        if known is None:
+            raise UnsupportedForm("whose number of turns depends on data")
+        if not known:
+            return state
+        turns += 1
+        if turns * length > MAX_UNROLLED:
+            raise UnsupportedForm(
+                f"of more than {turns - 1} turns of {length} operations: loops are unrolled"
+            )
+        state = e.run(body, state, outer)
+
+
+@rule("stablehlo.case")
+@rule("stablehlo.if")
+def _(e: Emission, node: Operation, chosen: Value, *, outer: Mapping[int, Value]) -> list[Value]:
+    """`case` takes its last branch for an index that is none; `if` its first where the condition is true."""
+    bodies, known = node.bodies, e.known(chosen)
+    last = len(bodies) - 1
+    if known is not None:
+        first = 0 if known else 1
+        index = int(known) if node.name == "stablehlo.case" else first
+        return e.run(bodies[index if 0 <= index <= last else last], (), outer)
+    results = e.run(bodies[last], (), outer)
+    for n in reversed(range(last)):
+        here = chosen if node.name == "stablehlo.if" else e.ctx.equal(chosen, n)
+        results = [e.ctx.select(here, a, b) for a, b in zip(e.run(bodies[n], (), outer), results)]
+    return results

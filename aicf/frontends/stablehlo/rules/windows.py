@@ -1,0 +1,108 @@
+"""Convolutions and pooling: axes brought to the order that aicf's ops have, batch, channels, places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ....ir import Value
+from ..emission import Emission
+from ..nodes import Operation
+from ..table import UnsupportedForm, rule
+from .movement import permuted
+from .reductions import combiner
+
+
+@rule("stablehlo.convolution")
+def _(e: Emission, node: Operation, x: Value, weight: Value) -> Value:
+    numbers, attrs = node.attrs["dimension_numbers"], node.attrs
+    if attrs["batch_group_count"] != 1:
+        raise UnsupportedForm("with groups of the batch")
+    places = len(numbers["input_spatial_dimensions"])
+    if not 1 <= places <= 3:
+        raise UnsupportedForm(f"over {places} axes")
+    if x.dtype is not weight.dtype or x.dtype is not node.types[0].dtype:
+        raise UnsupportedForm(f"of {x.dtype} and {weight.dtype} to {node.types[0].dtype}")
+    x = permuted(
+        e,
+        x,
+        (
+            numbers["input_batch_dimension"],
+            numbers["input_feature_dimension"],
+            *numbers["input_spatial_dimensions"],
+        ),
+    )
+    kernel = (
+        numbers["kernel_output_feature_dimension"],
+        numbers["kernel_input_feature_dimension"],
+        *numbers["kernel_spatial_dimensions"],
+    )
+    weight = permuted(e, weight, kernel)
+    reversed_ = attrs.get("window_reversal") or ()
+    if backwards := tuple(2 + n for n, flag in enumerate(_flags(reversed_)) if flag):
+        weight = e.ctx.reverse(weight, dims=backwards)
+    padding = _pairs(attrs.get("padding"), places)
+    made = e.ctx.convolution(
+        x, weight, strides=_sizes(attrs, "window_strides", places), low=tuple(p for p, _ in padding), high=tuple(p for _, p in padding),
+        dilation=_sizes(attrs, "rhs_dilation", places), input_dilation=_sizes(attrs, "lhs_dilation", places),
+        groups=attrs["feature_group_count"],
+    )  # fmt: skip
+    order = (
+        numbers["output_batch_dimension"],
+        numbers["output_feature_dimension"],
+        *numbers["output_spatial_dimensions"],
+    )
+    return permuted(e, made, tuple(order.index(axis) for axis in range(made.rank)))
+
+
+def _sizes(attrs: Mapping[str, object], name: str, places: int) -> tuple[int, ...]:
+    found = attrs.get(name)
+    return tuple(found) if isinstance(found, tuple) else (1,) * places
+
+
+def _flags(given: object) -> tuple[bool, ...]:
+    return tuple(map(bool, given)) if isinstance(given, tuple) else ()
+
+
+def _pairs(padding: object, rank: int) -> list[tuple[int, int]]:
+    """An attribute of (rank, 2) elements: an array, or a splat of one number."""
+    if padding is None:
+        return [(0, 0)] * rank
+    array = padding if isinstance(padding, np.ndarray) else np.full((rank, 2), getattr(padding, "value", 0))
+    return [(int(low), int(high)) for low, high in array]
+
+
+@rule("stablehlo.reduce_window")
+def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]) -> Value:
+    """Greatest numbers and sums of windows over the last axes of (batch, channels, places), or all axes but two in another order."""
+    kind = combiner(node.bodies[0]) if len(operands) == 2 else None
+    if kind not in ("maximum", "add"):
+        raise UnsupportedForm(f"by {kind or 'a body of its own'}")
+    x, init = operands
+    known, rank, attrs = e.known(init), x.rank, node.attrs
+    if known is None or x.dtype.kind != "float" or known != (0 if kind == "add" else -np.inf):
+        raise UnsupportedForm(f"of {x.dtype} from another initial value than that of {kind}")
+    window, strides = tuple(attrs["window_dimensions"]), _sizes(attrs, "window_strides", rank)
+    dilation, padding = _sizes(attrs, "window_dilations", rank), _pairs(attrs.get("padding"), rank)
+    if any(n != 1 for n in _sizes(attrs, "base_dilations", rank)):
+        raise UnsupportedForm("of a dilated operand")
+    moving = [a for a in range(rank) if (window[a], strides[a], padding[a]) != (1, 1, (0, 0))]
+    still = [a for a in range(rank) if a not in moving]
+    if not 1 <= len(moving) <= 3:
+        raise UnsupportedForm(f"over {len(moving)} axes")
+    order = (*still, *moving)
+    moved = permuted(e, x, order)
+    kept = moved.shape[: len(still)]
+    rows = e.ctx.reshape(moved, shape=(int(np.prod(kept)), 1, *moved.shape[len(still) :]))
+    where = {
+        "window": tuple(window[a] for a in moving), "strides": tuple(strides[a] for a in moving), "low": tuple(padding[a][0] for a in moving),
+        "high": tuple(padding[a][1] for a in moving), "dilation": tuple(dilation[a] for a in moving),
+    }  # fmt: skip
+    if kind == "maximum":
+        made = e.ctx.max_pool(rows, **where)
+    else:
+        ones = e.spread(e.number(1, x.dtype), (1, 1, *where["window"]))
+        made = e.ctx.convolution(rows, ones, **{n: v for n, v in where.items() if n != "window"})
+    made = e.ctx.reshape(made, shape=(*kept, *made.shape[2:]))
+    return permuted(e, made, tuple(order.index(axis) for axis in range(rank)))
