@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -99,7 +99,7 @@ class Jitted:
         self._compiled: OrderedDict[_Signature, _Compiled] = OrderedDict()
         self._lock = threading.RLock()
         self._name = getattr(fun, "__qualname__", None) or type(fun).__name__
-        update_wrapper(self, fun)
+        update_wrapper(self, fun, updated=())  # not its attributes: fun may be a Jitted
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _LOWERING.get():  # inside of another function that aicf compiles: a part of it
@@ -154,6 +154,12 @@ class Jitted:
         leaves, tree = jax.tree_util.tree_flatten(
             (dynamic, {n: a for n, a in kwargs.items() if n not in self._static_names})
         )
+        for name, value in (*static, *named):
+            if not isinstance(value, Hashable):
+                raise FrontendError(
+                    f"the static argument {name} of {self._name} is a {type(value).__name__}", expected="a value that has a hash, such as a tuple",
+                    hint="arrays are arguments that are not static",
+                )  # fmt: skip
         avals = tuple(_aval(leaf) for leaf in leaves)
         return leaves, _Signature(
             tree, avals, (*static, *named), self._place(leaves), bool(jax.config.jax_enable_x64)

@@ -35,6 +35,7 @@ class Emission:
         self._live: dict[int, tuple[Operation, ...]] = {}
         self._known: dict[int, np.ndarray | None] = {}
         self._tables = 0
+        self.unrolled = 0  # operations of loops' turns
 
     def main(self, operands: Sequence[Value]) -> list[Value]:
         """Emit the whole module; FrontendError with everything that can't be."""
@@ -144,18 +145,31 @@ class Emission:
 
     def known(self, x: Value) -> np.ndarray | None:
         """The elements of a value that depends on constants alone, if they are few."""
-        if x.vid not in self._known:
-            self._known[x.vid] = self._computed(x)
+        values, waiting = self.ctx.builder.graph.values, [x]
+        while waiting:  # a chain of ops may be longer than Python's stack
+            value = waiting[-1]
+            few = value.spec.numel <= KNOWN_ELEMENTS and value.producer is not None
+            needed = (
+                [values[vid] for vid in value.producer.inputs if vid >= 0] if few and value.producer else []
+            )
+            missing = [] if value.vid in self._known else [v for v in needed if v.vid not in self._known]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if value.vid not in self._known:
+                self._known[value.vid] = self._computed(value)
         return self._known[x.vid]
 
     def _computed(self, x: Value) -> np.ndarray | None:
+        """The elements of a value whose operands were looked at."""
         if x.spec.numel > KNOWN_ELEMENTS:
             return None
         if x.producer is None:
             if not x.constant or x.init is None:
                 return None
             return np.asarray(x.init(x.shape, np.random.default_rng(0))).astype(x.dtype.numpy)
-        operands = [self.known(self.ctx.builder.graph.values[vid]) for vid in x.producer.inputs if vid >= 0]
+        operands = [self._known[vid] for vid in x.producer.inputs if vid >= 0]
         if len(operands) < len(x.producer.inputs) or any(n is None for n in operands):
             return None
         return self._evaluated(x.producer, operands)[x.producer.outputs.index(x.vid)]

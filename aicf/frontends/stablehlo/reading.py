@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import FeedError
+from ...errors import FeedError, FrontendError
 from ...graph.compile import compile
 from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
@@ -25,8 +25,13 @@ def read(source: Any) -> Imported:
     Its inputs are called as the module calls them, or "arg0", "arg1", …; its results "output.0", "output.1", …, in their order. FrontendError
     says what can't be read, and lists all operations that aicf lacks.
     """
-    module = module_of(source)
-    check_size(module)
+    try:
+        module = module_of(source)
+        check_size(module)
+    except RecursionError:
+        raise FrontendError(
+            "this StableHLO module nests bodies or calls deeper than Python's stack"
+        ) from None
     main = module.functions[module.main]
     names = free_names([name or f"arg{n}" for n, name in enumerate(main.arguments)], set())
     inputs = specs_of(main.body.types, names)

@@ -99,6 +99,7 @@ def test_a_function_within_another_is_a_part_of_it():
     inner = aicf.jax.jit(jnp.tanh)
     x = normal(3)
     same(aicf.jax.jit(lambda x: inner(x) * 2, fallback="error")(x), jnp.tanh(x) * 2)
+    same(aicf.jax.jit(aicf.jax.jit(jnp.tanh, fallback="error"), fallback="error")(x), jnp.tanh(x))
     with pytest.raises(FrontendError, match=r"next: put jax\.grad"):
         jax.grad(lambda x: inner(x).sum())(x)
 
@@ -132,6 +133,8 @@ def test_bad_arguments_of_jit():
     for wrong in ({"fallback": "eager"}, {"fun": 3}):
         with pytest.raises(FrontendError):
             aicf.jax.jit(**{"fun": jnp.tanh, **wrong})
+    with pytest.raises(FrontendError, match="static argument 1 of"):
+        aicf.jax.jit(lambda x, n: x, static_argnums=1)(normal(3), [1])
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

@@ -151,6 +151,23 @@ def test_what_is_no_module_is_one_clear_error(name):
         read(source)
 
 
+def test_loops_end_whatever_they_say():
+    forever = jax.jit(
+        lambda x: jax.lax.while_loop(lambda c: c[1] < 2, lambda c: (c[0] + 1, c[1] * 1), (x, 1))
+    )
+    with pytest.raises(FrontendError, match="loops are unrolled"):
+        read(forever.lower(SPEC))
+
+
+def test_a_long_chain_of_constants_is_computed():
+    chain = "".join(f"%{n + 1} = stablehlo.add %{n}, %{n} : tensor<i32> " for n in range(3000))
+    text = main(
+        f"%0 = stablehlo.constant dense<0> : tensor<i32> {chain} %y = stablehlo.dynamic_slice %x, %3000, %3000, sizes = [1, 4] : "
+        "(tensor<3x4xf32>, tensor<i32>, tensor<i32>) -> tensor<1x4xf32> return %y : tensor<1x4xf32>", results="tensor<1x4xf32>",
+    )  # fmt: skip
+    assert [n for n in str(aicf.explain_for(read(text), "h200")).split() if n == "gather"] == []
+
+
 def test_an_artifact_cut_anywhere_is_refused():
     whole = export.export(jax.jit(lambda x: jnp.tanh(x) * 2))(SPEC).mlir_module_serialized
     for length in range(4, len(whole), len(whole) // 12):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from ....ir import Value
-from ....types import DType
+from ....types import DType, Precision
 from ..emission import Emission
 from ..nodes import Operation
 from ..table import UnsupportedForm, rule
@@ -23,7 +24,8 @@ def _(e: Emission, node: Operation, a: Value, b: Value) -> Value:
         _Side(x, numbers[f"{side}_batching_dimensions"], numbers[f"{side}_contracting_dimensions"])
         for side, x in (("lhs", a), ("rhs", b))
     )
-    product = _product(e, left, right, kind.dtype)
+    exact = {"precision": Precision.exact} if "HIGHEST" in node.attrs.get("precision_config", ()) else {}
+    product = _product(e, left, right, kind.dtype, exact)
     return product if product.shape == kind.shape else e.ctx.reshape(product, shape=kind.shape)
 
 
@@ -49,10 +51,10 @@ class _Side:
         return (x if x.shape == shape else e.ctx.reshape(x, shape=shape)), swapped
 
 
-def _product(e: Emission, a: _Side, b: _Side, dtype: DType | None) -> Value:
+def _product(e: Emission, a: _Side, b: _Side, dtype: DType | None, more: Mapping[str, Precision]) -> Value:
     if a.x.dtype is b.x.dtype and a.x.dtype in _GEMM and dtype in _GEMM:
         (x, trans_a), (y, trans_b) = a.matrix(e, True), b.matrix(e, False)
-        return e.ctx.gemm(x, y, trans_a=trans_a, trans_b=trans_b, out_dtype=dtype)
+        return e.ctx.gemm(x, y, trans_a=trans_a, trans_b=trans_b, out_dtype=dtype, **more)
     return _summed(e, a, b, dtype)
 
 

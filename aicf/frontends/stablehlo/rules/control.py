@@ -10,14 +10,14 @@ from ..emission import Emission
 from ..nodes import Operation
 from ..table import UnsupportedForm, rule
 
-MAX_UNROLLED = 20_000  # operations of a loop's turns
+MAX_UNROLLED = 20_000  # operations of all loops' turns
 
 
 @rule("stablehlo.while")
 def _(e: Emission, node: Operation, *values: Value, outer: Mapping[int, Value]) -> list[Value]:
     condition, body = node.bodies
-    state, turns = list(values), 0
-    length = max(sum(1 for _ in body.walk()), 1)
+    state = list(values)
+    length = sum(1 for inner in node.bodies for _ in inner.walk())
     while True:
         (goes_on,) = e.run(condition, state, outer)
         known = e.known(goes_on)
@@ -25,10 +25,10 @@ def _(e: Emission, node: Operation, *values: Value, outer: Mapping[int, Value]) 
             raise UnsupportedForm("whose number of turns depends on data")
         if not known:
             return state
-        turns += 1
-        if turns * length > MAX_UNROLLED:
+        e.unrolled += max(length, 1)
+        if e.unrolled > MAX_UNROLLED:
             raise UnsupportedForm(
-                f"of more than {turns - 1} turns of {length} operations: loops are unrolled"
+                f"whose turns have over {MAX_UNROLLED} operations with those before: loops are unrolled"
             )
         state = e.run(body, state, outer)
 
