@@ -117,11 +117,13 @@ def _views(x: np.ndarray, w: Windows, value: float) -> np.ndarray:
     spread = np.full(
         (*x.shape[:2], *[n + max(n - 1, 0) * b for n, b in zip(x.shape[2:], w.interior)]), value, x.dtype
     )
-    spread[(..., *[slice(None, None, b + 1) for b in w.interior])] = x
+    apart: Any = (..., *[slice(None, None, b + 1) for b in w.interior])
+    spread[apart] = x
     spread = spread[cut]
     at: Any = (..., *[slice(max(low, 0), max(low, 0) + n) for low, n in zip(w.low, spread.shape[2:])])
     inside = wide[at]
-    inside[...] = spread[(..., *[slice(n) for n in inside.shape[2:]])]
+    kept: Any = (..., *[slice(n) for n in inside.shape[2:]])
+    inside[...] = spread[kept]
     span = tuple([(n - 1) * apart + 1 for n, apart in zip(w.window, w.dilation)])
     made, axes = w.made(x.shape[2:]), tuple(range(2, x.ndim))
     if 0 in made:

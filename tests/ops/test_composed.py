@@ -121,13 +121,12 @@ def test_zeros_end_a_product_s_gradient_where_they_stand():
     """Against differences: one zero, two, at the ends, and none."""
     from .test_gradient import gradient_at
 
-    for x in ([2.0, 0, 3, 4], [2.0, 0, 3, 0], [0.0, 1, 2, 3], [1.0, 2, 3, 0], [1.0, 2, 3, 4]):
-        x, dy = np.array(x), np.array([1.0, -2, 0.5, 3])
+    dy = np.array([1.0, -2, 0.5, 3])
+    for x in map(np.array, ([2.0, 0, 3, 4], [2.0, 0, 3, 0], [0.0, 1, 2, 3], [1.0, 2, 3, 0], [1.0, 2, 3, 4])):
         for how in ({}, {"reverse": True}, {"exclusive": True}):
             (got,) = gradient_at("cumprod", x, dy=dy, axis=0, **how)
-            assert np.allclose(
-                got, differences(lambda v, how=how: dy @ product_so_far(v, **how), x), atol=1e-5
-            )
+            want = differences(lambda v, how=how: dy @ product_so_far(v, **how), x)
+            assert np.allclose(got, want, atol=1e-5)
         (got,) = gradient_at("reduce_prod", x)
         assert np.allclose(got, differences(np.prod, x), atol=1e-5)
 

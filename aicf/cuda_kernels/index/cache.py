@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, Reject, cdiv, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, Reject, one_op, variant
 from ...rows import RegionSpec
 from ...types import Shape, TensorDesc, numel, reshaped_strides
 from ..maps.elementwise import THREADS, grid_for
