@@ -20,7 +20,7 @@ from aicf.cuda_kernels.gemm import pack
 from aicf.cuda_kernels.gemm import simt as gemm
 from aicf.cuda_kernels.gemm import tf32x3 as gemm_tf32x3
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm.wgmma_mainloop import mainloop_of
+from aicf.cuda_kernels.gemm.wgmma_mainloop import accumulators_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
@@ -101,7 +101,10 @@ def test_slices_are_added_up():
     """TF32 alone waits for a slice after it has asked for the next."""
     finish = gemm.epilogue(gemm_tf32x3.split(of(64, 64, 64)).region, 2)
     for t in TILINGS:
-        assert [mainloop_of(replace(t, promoted=s), finish, True, True).late for s in (False, True)] == [1, 0]
+        assert [accumulators_of(replace(t, promoted=s), finish, True, True).late for s in (False, True)] == [
+            1,
+            0,
+        ]
 
 
 @pytest.mark.sample(1, pool="machine code")

@@ -31,6 +31,7 @@ from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_body as body
 from aicf.cuda_kernels.gemm import wgmma_mainloop as wgmma_sums
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
+from aicf.cuda_kernels.hopper import mainloop
 from aicf.cuda_kernels.ptx.wgmma import layout_bits
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f8e4m3, f16, f32
@@ -409,7 +410,7 @@ def test_the_model_notices_descriptors_with_a_rank(monkeypatch):
         bits = layout_bits(k_major)
         return device(lambda address: address >> 4 | bits)
 
-    monkeypatch.setattr(body, "describe", whole)
+    monkeypatch.setattr(mainloop, "describe", whole)
     body.wgmma.cache_clear()
     with pytest.raises(AssertionError):
         run(PAIR, product(72, 136, 64))

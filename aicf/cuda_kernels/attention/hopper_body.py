@@ -108,7 +108,7 @@ def forward(form: HopperForm) -> Callable[..., None]:
     """
     plan = ForwardPlan(form.d)
     fewer, more = registers(REGISTERS)
-    open, let_next = opening(plan.shared), launch_dependents()
+    open, let_next = opening(plan.shared.init()), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
 
     def kernel(maps, lse, sizes, scales):

@@ -47,7 +47,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     plan = GradientPlan(form.d)
     fewer, more = registers(REGISTERS)
     open, uniform, let_next, address = (
-        opening(plan.shared),
+        opening(plan.shared.init()),
         warp_uniform(),
         launch_dependents(),
         global_address(),

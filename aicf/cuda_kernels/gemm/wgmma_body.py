@@ -19,32 +19,28 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..dsl import cuda, device, int32, types, uint32
-from ..hopper.cluster import cluster_sync as cluster_sync_of
-from ..hopper.cluster import divider, exchange_barriers, gatherer
+from ..dsl import cuda, device, int32, uint32
+from ..hopper.cluster import cluster_sync, divider, exchange_barriers, gatherer
 from ..hopper.copies import Order, bringer, chosen_box, narrow_box
-from ..hopper.entry import begin
-from ..hopper.ring import advancer, places_of_stages, releaser, skipper
+from ..hopper.mainloop import Mainloop
+from ..hopper.opening import opening
+from ..hopper.ring import advancer, skipper
 from ..hopper.roles import ordered_barrier, registers
 from ..hopper.scheduler import lengths, over
 from ..hopper.stream_k import fixup
 from ..hopper.units import SWIZZLE_BYTES, WARPGROUP, WARPS
 from ..ptx import (
     barrier_init,
-    describe,
     expect,
     fence_async,
     launch_dependents,
     load_box,
     multicast_box,
-    prefetch_map,
     publish_barriers,
-    shared_address,
     wait_phase,
-    warp_uniform,
 )
 from .epilogue import Epilogue
-from .rs_wgmma_body import rs_consumer
+from .rs_wgmma_body import rs_results
 from .wgmma_loss_body import results_of
 from .wgmma_mainloop import mainloop_of
 from .wgmma_scheduler import coords_of, counter_of, placer_of, work_tiles_of
@@ -79,24 +75,19 @@ def wgmma(
     tile_m, cluster, together = tiling.m, tiling.cluster, tiling.together
     cluster_split, tile_k = tiling.cluster_split, k_tile(epilogue.dtype)
     stages = tiling.stages(staged)
-    arrivals = tiling.cooperative * cluster * (WARPS if register_operand else 1)
-    barriers_at, empty = tiling.barriers_at(staged), 8 * tiling.stages(staged)
-    arrived, subtiles = (
-        tiling.arrived_at(staged) - barriers_at,
-        tiling.consumers * tiling.subtiles * bool(tma_sources),
-    )
-    address, init, publish = shared_address(), barrier_init(), publish_barriers()
-    prefetch, fence = prefetch_map(), fence_async()
-    cluster_sync, cluster_join, rank_of = cluster_sync_of(tiling.together, cluster_split > 1)
-    prepare = exchange_barriers(tiling.exchange, tiling.split_barriers_at(staged))
+    barriers_at = tiling.barriers_at(staged)
+    sync, cluster_join, rank_of = cluster_sync(tiling.together, cluster_split > 1)
+    open = opening(barriers_of(tiling, staged, bool(tma_sources), bool(register_operand)), sync)
     dec_registers, inc_registers = registers(tiling.registers)
-    griddepcontrol_wait, griddepcontrol_launch, uniform = begin(), launch_dependents(), warp_uniform()
+    griddepcontrol_launch = launch_dependents()
     each, columns_of = coords_of(epilogue).each, counter_of(tiling)
     produce = producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
+    mainloop = mainloop_of(tiling, epilogue, a_k_major, b_k_major, staged, bool(register_operand))
     if register_operand:
-        consume = rs_consumer(tiling, epilogue, register_operand == "b")
+        results = rs_results(tiling, epilogue, register_operand == "b")
     else:
-        consume = consumer(tiling, a_k_major, b_k_major, epilogue, staged, tma_sources)
+        results = results_of(tiling, epilogue, staged, tma_sources)
+    consume = consumer(tiling, epilogue, mainloop, results, staged)
     swap_ab = device(
         (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if register_operand == "b" else (lambda sizes: sizes)
     )
@@ -104,26 +95,8 @@ def wgmma(
     def kernel(maps, operands, sizes, scales):
         extents = swap_ab(sizes)
         m, k = extents[0], extents[2]
-        # swizzles repeat every 1024 bytes, and shared memory begins where it likes
-        base = uint32((address(cuda.shared.array(0, types.uint8)) + uint32(1023)) & uint32(0xFFFFFC00))
+        base, thread, warpgroup = open(maps)
         full = uint32(base + uint32(barriers_at))
-        thread = uint32(cuda.threadIdx.x)
-        # once the compiler knows that a warp is of one warpgroup, main loops are in uniform registers, and half as long
-        warpgroup = uint32(uniform(uint32(thread // uint32(WARPGROUP))))
-        if thread == WARPGROUP:  # while the producer prefetches descriptors
-            for stage in range(stages):
-                init(uint32(full + uint32(8 * stage)), uint32(1))
-                init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
-            prepare(base)
-            for subtile in range(subtiles):
-                init(uint32(full + uint32(8 * subtile + arrived)), uint32(1))
-            publish()
-            fence()
-        if thread == 0:
-            for map in maps:
-                prefetch(map)
-        cluster_sync()
-        griddepcontrol_wait()
         rows, columns, steps = over(m, cluster * tile_m), columns_of(extents), over(k, tile_k)
         first, apart = uint32(cuda.blockIdx.x) // uint32(together), uint32(cuda.gridDim.x) // uint32(together)
         rank = uint32(rank_of())
@@ -152,6 +125,28 @@ def wgmma(
     kernel.blocks_per_sm = tiling.blocks
     kernel.waits = True
     return kernel
+
+
+def barriers_of(tiling: WgmmaTiling, staged: int, tma_sources: bool, register_operand: bool) -> Any:
+    """`init(base)`: of stages, of blocks that share a tile, of subtiles that sources are loaded to."""
+    stages, first = tiling.stages(staged), tiling.barriers_at(staged)
+    arrivals, empty = tiling.cooperative * tiling.cluster * (WARPS if register_operand else 1), 8 * stages
+    subtiles, arrived = tiling.consumers * tiling.subtiles * tma_sources, tiling.arrived_at(staged) - first
+    init, publish, fence = barrier_init(), publish_barriers(), fence_async()
+    prepare = exchange_barriers(tiling.exchange, tiling.split_barriers_at(staged))
+
+    def make(base):
+        full = uint32(base + uint32(first))
+        for stage in range(stages):
+            init(uint32(full + uint32(8 * stage)), uint32(1))
+            init(uint32(full + uint32(8 * stage + empty)), uint32(arrivals))
+        prepare(base)
+        for subtile in range(subtiles):
+            init(uint32(full + uint32(8 * subtile + arrived)), uint32(1))
+        publish()
+        fence()
+
+    return device(make)
 
 
 # --- the producer -----------------------------------------------------------------------------------------------------
@@ -215,45 +210,34 @@ def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epil
 
 
 def consumer(
-    tiling: WgmmaTiling,
-    a_k_major: bool,
-    b_k_major: bool,
-    epilogue: Epilogue,
-    staged: int,
-    tma_sources: tuple[int, ...],
+    tiling: WgmmaTiling, epilogue: Epilogue, mainloop: Mainloop, results: tuple[Any, Any, Any], staged: int
 ) -> Any:
     """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its turn group's tiles.
 
-    After issuing K-tile s it waits until only that group is in flight, then releases stage s - 1 (promoted: waits for s itself, and
-    releases s); `late` is how many stages behind it is. With ping-pong, the next turn group starts once this one has issued its last
-    wgmma.
+    With ping-pong, the next turn group starts once this one has issued its last wgmma. `results`: what they are made by; see
+    wgmma_store.py.
     """
     tile_m, cluster, blocks = tiling.m, tiling.cluster, tiling.row_blocks
     turn_groups, cooperative = tiling.turn_groups, tiling.cooperative
-    stages = tiling.stages(staged)
-    stage_bytes, a_bytes, empty, own_bytes = tiling.stage_bytes, tiling.a_bytes, 8 * stages, tiling.own_bytes
-    start, begin, multiply, finish, late = mainloop_of(tiling, epilogue, a_k_major, b_k_major)
-    a_of, b_of, wait, release = describe(a_k_major), describe(b_k_major), wait_phase(), releaser(cluster)
-    skip, place = skipper(stages), placer_of(tiling, epilogue.batch > 0)
+    (start, places_of, run, finish), (ask, write, done) = mainloop, results
+    skip, place = skipper(tiling.stages(staged)), placer_of(tiling, epilogue.batch > 0)
     wait_turn, pass_turn = ordered_barrier(tiling.consumers, tiling.ping_pong)
     work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), coords_of(epilogue).origin
     make_plan, tile_of, k_tiles_of, _ = work_tiles
     length = lengths(work_tiles)
-    ask, write, done = results_of(tiling, epilogue, staged, tma_sources)
     cluster_split, own_columns = tiling.cluster_split, tiling.columns
     divide, gather = (
         divider(cluster_split),
         gatherer(tiling.exchange, tiling.slots_at(staged), tiling.split_barriers_at(staged)),
     )
     asks, gives, give, take = fixup(tiling.accumulators, cooperative, not tiling.stream)
-    _, cluster_join, _ = cluster_sync_of(tiling.together, cluster_split > 1)
-    here, go_on = places_of_stages(stages, stage_bytes)
+    _, cluster_join, _ = cluster_sync(tiling.together, cluster_split > 1)
 
     def consume(group, base, full, maps, walk, sizes, scales, operands):
         _, _, rows, columns, _, _, rank, split = walk
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         turn_group, part = int32(group // cooperative), int32(group % cooperative)
-        places = full, a_of(uint32(base + uint32(part * own_bytes))), b_of(uint32(base + uint32(a_bytes)))
+        places = places_of(base, full, part, member)
         acc = start
         plan = make_plan(walk, sizes)
         first, apart, end = plan[0], plan[1], plan[2]
@@ -264,30 +248,17 @@ def consumer(
         while work_tile < end:
             row, column, batch_coord, narrow_tile = place(tile_of(work_tile, plan), rows, columns, sizes)
             _, count = divide(k_tiles_of(work_tile, batch_coord, walk, plan), split)
-            before, acc = uint32(0), begin(acc)
             first_row = int32((row * cluster + rank) * tile_m + part * blocks * 64)
             tile_coord = first_row, int32(column + split * own_columns), int32(batch_coord), narrow_tile
             given = *operands, batch_origin_of(batch_coord, sizes)
             words = ask(base, maps, group, asks(work_tile, member), tile_coord, sizes, given)
             if work_tile != first:
                 wait_turn(turn_group)
-            ready, a, b = here(stage, places)
-            step = uint32(0)
-            while step < count:
-                wait(ready, phase)
-                acc = multiply(acc, a, b, step, narrow_tile)
-                read = uint32(ready + uint32(empty))
-                if step >= late:
-                    release(before if late else read, member)
-                before = read
-                stage, phase, ready, a, b = go_on(stage, phase, ready, a, b)
-                step = uint32(step + uint32(1))
+            acc, stage, phase, last = run(acc, stage, phase, count, narrow_tile, places, member)
             following = uint32(work_tile + apart)
             if following < end:
                 pass_turn(turn_group)
-            acc, accumulators = finish(acc)
-            if late and (cluster_split == 1 or count > 0):
-                release(before, member)
+            acc, accumulators = finish(acc, last, count, places, member)
             cluster_join()
             accumulators = gather(accumulators, base, group, member, split)
             if gives(work_tile):

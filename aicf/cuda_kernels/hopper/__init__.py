@@ -7,6 +7,6 @@ roles            registers of producers and consumers; consumers that take turns
 scheduler        tiles of persistent blocks; stream_k divides some of them along k
 cluster          blocks that begin together, share loads, or share tiles and exchange sums
 copies, store    TMA: operands in, results out
-accumulators     K-tile after K-tile by wgmma
+mainloop         K-tile after K-tile by wgmma, of operands in shared memory or in registers; accumulators: where sums are kept
 units            numbers of the hardware
 """

@@ -11,7 +11,7 @@ from ..ptx.wgmma import ROWS, k_tile_bytes
 from ..tiles.tile import add_tiles, zeros
 
 
-class Mainloop(NamedTuple):
+class Accumulators(NamedTuple):
     """start     before the first tile
     begin     `begin(acc)`: of a tile
     multiply  `multiply(acc, a, b, more, narrow_tile)`: the products of a K-tile, by its descriptors, are added if `more`
@@ -28,7 +28,7 @@ class Mainloop(NamedTuple):
 
 def accumulated(
     kinds: tuple[str, str], n: int, row_blocks: int, a_k_major: bool, b_k_major: bool, narrow: int = 0
-) -> Mainloop:
+) -> Accumulators:
     """All of k in the accumulators of a tile of n columns, or of `narrow`; what these hold before the first product is not read."""
     half, count = n // 2, row_blocks * n // 2
     wait = finish_products(count)
@@ -63,10 +63,12 @@ def accumulated(
             return narrow_n(acc, a, b, more)
 
         multiply = device(either)
-    return Mainloop(zeros(count), device(lambda acc: acc), multiply, device(finish), 1)
+    return Accumulators(zeros(count), device(lambda acc: acc), multiply, device(finish), 1)
 
 
-def promoted(kinds: tuple[str, str], n: int, row_blocks: int, a_k_major: bool, b_k_major: bool) -> Mainloop:
+def promoted(
+    kinds: tuple[str, str], n: int, row_blocks: int, a_k_major: bool, b_k_major: bool
+) -> Accumulators:
     """Each K-tile in accumulators of its own, 64 rows at a time: (accumulators of the tile, room for those of a K-tile). Who shares the tensor cores multiplies while this
     one adds."""
     count, nothing = n // 2, zeros(row_blocks * n // 2)
@@ -76,7 +78,9 @@ def promoted(kinds: tuple[str, str], n: int, row_blocks: int, a_k_major: bool, b
 
     promote = _promoted_rows(row_blocks, count, multiply_k_tiles(kinds, n, 1, a_k_major, b_k_major))
     multiply = device(lambda acc, a, b, more, narrow_tile: promote(acc, a, b, more))
-    return Mainloop((nothing, zeros(count)), device(begin), multiply, device(lambda acc: (acc, acc[0])), 0)
+    return Accumulators(
+        (nothing, zeros(count)), device(begin), multiply, device(lambda acc: (acc, acc[0])), 0
+    )
 
 
 def _promoted_rows(blocks: int, count: int, ask: Any, block: int = 0) -> Any:

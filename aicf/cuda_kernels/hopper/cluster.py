@@ -22,6 +22,7 @@ from ..ptx import (
     wait_phase,
 )
 from ..tiles.tile import each, mapped, permute
+from .opening import block_sync
 from .units import WARPGROUP
 
 RUN = 4  # accumulators that are sent together
@@ -38,7 +39,7 @@ def cluster_sync(blocks: int, share_tiles: bool) -> tuple[Any, Any, Any]:
     """
     nothing, arrive, wait = device(lambda: None), cluster_arrive_only(), cluster_wait()
     if blocks == 1:
-        return device(lambda: cuda.syncthreads()), nothing, device(lambda: uint32(0))
+        return block_sync, nothing, device(lambda: uint32(0))
     if share_tiles:
 
         def sync_block():

@@ -7,23 +7,22 @@ from typing import Any
 from ..dsl import cuda, device, uint32
 from ..ptx import prefetch_map, warp_uniform
 from .entry import begin
-from .shared_plan import SharedPlan, aligned_base
+from .shared_plan import aligned_base
 from .units import WARPGROUP
 
+block_sync = device(lambda: cuda.syncthreads())
 
-def opening(plan: SharedPlan) -> Any:
+
+def opening(init: Any, sync: Any = block_sync) -> Any:
     """`open(maps)`: (base, thread, warpgroup): where shared memory begins, and who this is; as u32.
 
-    All barriers of the plan are made and seen by the block; what came before this launch is done and seen. The first warpgroup's first
-    thread, the producer, prefetches the maps' descriptors while the second's makes barriers.
+    init  `init(base)` makes all barriers, and publishes them: see `SharedPlan.init`
+    sync  `sync()`: all who use them know; the block, or a cluster
+
+    What came before this launch is done and seen. The first warpgroup's first thread, the producer, prefetches the maps' descriptors while
+    the second's makes barriers.
     """
-    base_of, init, prefetch, uniform, wait_before = (
-        aligned_base(),
-        plan.init(),
-        prefetch_map(),
-        warp_uniform(),
-        begin(),
-    )
+    base_of, prefetch, uniform, wait_before = aligned_base(), prefetch_map(), warp_uniform(), begin()
 
     def open(maps):
         base, thread = base_of(), uint32(cuda.threadIdx.x)
@@ -34,7 +33,7 @@ def opening(plan: SharedPlan) -> Any:
         if thread == 0:
             for map in maps:
                 prefetch(map)
-        cuda.syncthreads()
+        sync()
         wait_before()
         return base, thread, warpgroup
 

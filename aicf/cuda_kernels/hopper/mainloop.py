@@ -1,0 +1,169 @@
+"""The main loops of a consumer: K-tile after K-tile of one tile, as they arrive in a ring whose stages are a's part and b's behind it.
+
+A main loop goes through the stages, waits for each and releases it; what becomes of a K-tile is the accumulators' (accumulators.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dsl import device, uint32
+from ..ptx import (
+    arrive,
+    commit_products,
+    describe,
+    finish_products,
+    load_register_operand,
+    multiply_k_tiles,
+    wait_phase,
+    wait_products,
+)
+from ..ptx.register_operand import register_operand_place
+from ..ptx.wgmma import WORDS
+from ..tiles.tile import zeros
+from .accumulators import Accumulators
+from .ring import advancer, places_of_stages, releaser
+
+NO_WORDS = (np.uint32(0),) * WORDS
+
+
+class Stages(NamedTuple):
+    """A ring of K-tiles: how many, bytes of each, where b begins in it, and from one consumer's part of a to the next one's. Their barriers are
+    full ones and then empty ones."""
+
+    number: int
+    nbytes: int
+    b_at: int
+    own_bytes: int
+
+
+class Mainloop(NamedTuple):
+    """start     what is in registers before the first tile
+    places    `places(base, full, part, member)`: where the operands of this consumer begin, for all tiles
+    run       `run(state, stage, phase, count, narrow_tile, places, member)`: the products of so many K-tiles are issued:
+              (state, stage, phase, what is to be released)
+    finish    `finish(state, last, count, places, member)`: they are done, and all stages released: (state for the next tile, accumulators of
+              this one, as `multiply_k_tiles` says)
+    """
+
+    start: tuple[Any, ...]
+    places: Any
+    run: Any
+    finish: Any
+
+
+def from_shared(
+    stages: Stages,
+    accumulators: Accumulators,
+    a_k_major: bool,
+    b_k_major: bool,
+    cluster: int = 1,
+    splits: int = 1,
+) -> Mainloop:
+    """Both operands are read from shared memory, of blocks of a cluster that load b together, or divide k.
+
+    After issuing K-tile s it waits until only that group is in flight, then releases stage s - 1 (promoted: waits for s itself, and
+    releases s); `late` is how many stages behind it is.
+    """
+    start, begin, multiply, done, late = accumulators
+    a_of, b_of, wait, release = describe(a_k_major), describe(b_k_major), wait_phase(), releaser(cluster)
+    here, go_on = places_of_stages(stages.number, stages.nbytes)
+    own_bytes, b_at, empty = stages.own_bytes, stages.b_at, 8 * stages.number
+
+    def places(base, full, part, member):
+        return full, a_of(uint32(base + uint32(part * own_bytes))), b_of(uint32(base + uint32(b_at)))
+
+    def run(acc, stage, phase, count, narrow_tile, places, member):
+        before, acc = uint32(0), begin(acc)
+        ready, a, b = here(stage, places)
+        step = uint32(0)
+        while step < count:
+            wait(ready, phase)
+            acc = multiply(acc, a, b, step, narrow_tile)
+            read = uint32(ready + uint32(empty))
+            if step >= late:
+                release(before if late else read, member)
+            before = read
+            stage, phase, ready, a, b = go_on(stage, phase, ready, a, b)
+            step = uint32(step + uint32(1))
+        return acc, stage, phase, before
+
+    def finish(acc, before, count, places, member):
+        acc, accumulators = done(acc)
+        if late and (splits == 1 or count > 0):
+            release(before, member)
+        return acc, accumulators
+
+    return Mainloop(start, device(places), device(run), device(finish))
+
+
+def from_registers(stages: Stages, n: int) -> Mainloop:
+    """64 rows of TF32 of the MN-major first operand, whose words each thread loads from shared memory itself: wgmma takes words from there
+    K-major only. The second operand is K-major.
+
+    Products read registers while their threads go on. So there are two sets of words, and a set is loaded when the products that read
+    it before are done: those of a K-tile are under way while words of the next one are loaded. There is a K-tile at least.
+    """
+    count, stage_bytes, empty = stages.number, stages.nbytes, 8 * stages.number
+    own_bytes, b_at = stages.own_bytes, stages.b_at
+    commit, wait_but_one, done = commit_products(), wait_products(1), finish_products(n // 2)
+    ask = multiply_k_tiles(("tf32", "tf32"), n, 1, None, True)
+    load, own_place, b_of = load_register_operand(), register_operand_place(), describe(True)
+    wait, tell, advance = wait_phase(), arrive(), advancer(count)
+
+    def places(base, full, part, member):
+        own = uint32(base + uint32(part * own_bytes) + own_place(member >> 5, member & 31))
+        return full, own, b_of(uint32(base + uint32(b_at)))
+
+    def fetch(words, stage, phase, places):
+        """Words of a K-tile, when it has arrived."""
+        wait(uint32(places[0] + uint32(8) * stage), phase)
+        return load(words, uint32(places[1] + stage * uint32(stage_bytes)))
+
+    def release_before(stage, places, member):
+        """Each warp has read its rows of it by itself."""
+        before = uint32(stage - uint32(1)) if stage > 0 else uint32(count - 1)
+        if member % 32 == 0:
+            tell(uint32(places[0] + uint32(empty) + uint32(8) * before))
+
+    release = device(release_before)
+
+    def multiply(acc, words, stage, phase, step, places, member):
+        """Issues the wgmmas of a K-tile; those of the one before are done then. The next one's stage and phase."""
+        acc = ask(acc, words, uint32(places[2] + stage * uint32(stage_bytes // 16)), step)
+        commit()
+        wait_but_one()
+        if step > 0:
+            release(stage, places, member)
+        following, phase = advance(stage, phase)
+        return acc, following, phase
+
+    fetch_words, ask_for = device(fetch), device(multiply)
+
+    def run(state, stage, phase, count, narrow_tile, places, member):
+        acc, words, others = state
+        words = fetch_words(words, stage, phase, places)
+        step = uint32(0)
+        while step + uint32(2) < count:
+            acc, stage, phase = ask_for(acc, words, stage, phase, step, places, member)
+            step = uint32(step + uint32(1))
+            others = fetch_words(others, stage, phase, places)
+            acc, stage, phase = ask_for(acc, others, stage, phase, step, places, member)
+            step = uint32(step + uint32(1))
+            words = fetch_words(words, stage, phase, places)
+        acc, stage, phase = ask_for(acc, words, stage, phase, step, places, member)
+        step = uint32(step + uint32(1))
+        if step < count:
+            others = fetch_words(others, stage, phase, places)
+            acc, stage, phase = ask_for(acc, others, stage, phase, step, places, member)
+        return (acc, words, others), stage, phase, stage
+
+    def finish(state, stage, count, places, member):
+        acc, words, others = state
+        acc = done(acc)
+        release(stage, places, member)
+        return (acc, words, others), acc
+
+    return Mainloop((zeros(n // 2), NO_WORDS, NO_WORDS), device(places), device(run), device(finish))
