@@ -11,7 +11,7 @@ import numpy as np
 
 from ...types import DType, f32
 from ..dsl import cuda, device, int32, uint32
-from ..ptx import approximate, commit_copies, wait_copies
+from ..ptx import approximate, commit_copies, opaque, wait_copies
 from ..tiles.element import getter, putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, unrolled, zip_rows
@@ -138,7 +138,7 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
     load_queries, load_keys = (pair_loader(*x, form.width) for x in ((plan.q, plan.o), (plan.k, plan.v)))
     q_lane, k_lane, k_down = plan.q.lane(True), plan.k.lane(False), plan.k.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
-    tile_of, start, starts_of = query_tile(form), start_of(), mask_starts(form)
+    tile_of, start, starts_of, again = query_tile(form), start_of(), mask_starts(form), opaque()
     scaled, hide, all_seen, always = (
         scale_scores(form, scores.count),
         hide_scores(form, scores),
@@ -190,7 +190,8 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
             following = int32(key + keys)
             if following <= high:
                 to = uint32(ring + uint32(stage * stage_bytes))
-                load_keys((k, v), to, thread, (following, here[3]), from_kv, widths, pitches)
+                now = int32(again(thread))  # what copies are computed from is not kept in registers
+                load_keys((k, v), to, now, (following, here[3]), from_kv, widths, pitches)
             commit()
             x = scaled(products(q_get, uint32(k_get + at)), scales)
             s = x
