@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import aicf
 from aicf import nn
-from aicf.errors import DeviceError, FrontendError, UnsupportedOpsError
+from aicf.errors import DeviceError, FrontendError, OutOfBoundsError, UnsupportedOpsError
 from aicf.frontends.onnx import load
 from aicf.frontends.onnx.reading import TYPES, Source, array_of
 from aicf.frontends.onnx.table import covered
@@ -218,6 +218,34 @@ def test_known_indices_outside_of_their_axis_are_refused_while_reading():
     arrays = {"table": _f32(4, 2), "at": np.array([1, 4])}
     with pytest.raises(FrontendError, match="outside"):
         aicf.from_onnx(model([gather], [], [("y", None)], arrays), "cpu")
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_an_index_outside_of_one_axis_is_no_element_of_another_row(batch):
+    """(0, 4) of a 3 x 4 tensor is not (1, 0), though they are as far from the start."""
+    gather = helper.make_node("GatherND", ["x", "at"], ["y"], batch_dims=batch)
+    shape = [2, 3, 4] if batch else [3, 4]
+    made = model([gather], [("x", shape), ("at", [*shape[:batch], 2, 2], 7)], [("y", None)])
+    program, x = aicf.from_onnx(made, "cpu"), _f32(*shape)
+    at = np.array([[0, 3], [-1, -4]])
+    wanted = x[..., [0, 2], [3, 0]]
+    assert np.array_equal(
+        program({"x": x, "at": np.broadcast_to(at, (*shape[:batch], 2, 2)).copy()})["y"].numpy(), wanted
+    )
+    for wrong in ([0, 4], [3, 0], [-4, 0], [2, -5]):
+        bad = np.broadcast_to(np.array([[0, 0], wrong]), (*shape[:batch], 2, 2)).copy()
+        with pytest.raises(OutOfBoundsError):
+            program({"x": x, "at": bad})["y"].numpy()
+
+
+def test_scattered_updates_lie_where_their_indices_say():
+    scatter = helper.make_node("ScatterND", ["x", "at", "u"], ["y"], reduction="add")
+    made = model([scatter], [("x", [3, 4]), ("at", [3, 2], 7), ("u", [3])], [("y", None)], opset=18)
+    x, u, at = _f32(3, 4), _f32(3), np.array([[0, 3], [-1, -4], [0, 3]])
+    wanted = x.astype(np.float64)
+    np.add.at(wanted, ([0, 2, 0], [3, 0, 3]), u.astype(np.float64))
+    got = aicf.from_onnx(made, "cpu")({"x": x, "at": at, "u": u})["y"].numpy()
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_importing_aicf_imports_no_onnx():

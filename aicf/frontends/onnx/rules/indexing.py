@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ....ops.scattering import Scatter
 from ....types import DType
 from ..operands import Call, Operand
 from ..table import rule
@@ -40,23 +41,86 @@ def _gather_elements(n: Call, x: Operand, indices: Operand) -> Any:
     return n.op("take_along_axis", sliced(n, x, part) if part else x, _index(n, indices), axis=axis)
 
 
+def _flat(n: Call, indices: Operand, sizes: tuple[int, ...]) -> Any:
+    """Places in axes of these sizes as one index of all their elements; beyond them where one lies outside of its axis."""
+    places = _index(n, indices)
+    total, flat, inside = prod(sizes), None, None
+    for at, size in enumerate(sizes):
+        one = sliced(n, places, {indices.rank - 1: slice(at, at + 1, 1)})
+        one = n.op("reshape", one, shape=indices.shape[:-1])
+        one = n.op("select", n.op("less", one, 0), n.op("add", one, size), one)
+        fits = n.op("logical_and", n.op("greater_equal", one, 0), n.op("less", one, size))
+        flat = one if flat is None else n.op("add", n.op("mul", flat, size), one)
+        inside = fits if inside is None else n.op("logical_and", inside, fits)
+    return n.op("select", inside, flat, total)
+
+
 @rule("GatherND", since=11)
 def _gather_nd(n: Call, x: Operand, indices: Operand) -> Any:
-    """Of known indices, the rows of x with their axes merged; those outside of an axis are refused here."""
+    """Rows of x with the indexed axes merged; an entry of the batch is an index more."""
     batch = n.attr("batch_dims", 0)
     deep = indices.shape[-1] if indices.rank else 0
-    if not indices.rank or batch + deep > x.rank or batch >= min(indices.rank, x.rank):
+    if not deep or batch + deep > x.rank or batch >= min(indices.rank, x.rank) or batch < 0:
         raise n.wrong(f"indices {list(indices.shape)} do not lie in {list(x.shape)}")
-    places = n.known(indices, "indices").astype(np.int64)
-    sizes = x.shape[batch : batch + deep]
-    if ((places < -np.array(sizes)) | (places >= np.array(sizes))).any():
-        raise n.wrong(f"an index lies outside of {list(sizes)}")
-    places = np.where(places < 0, places + np.array(sizes), places)
-    outer = x.shape[:batch]
-    flat = (places * np.array([prod(sizes[i + 1 :]) for i in range(deep)], np.int64)).sum(-1)
-    each = np.arange(prod(outer)).reshape(*outer, *[1] * (flat.ndim - batch))
-    rows = n.op("reshape", x, shape=(prod(x.shape[: batch + deep]), *x.shape[batch + deep :]))
-    return n.op("gather", rows, flat + each * prod(sizes), axis=0)
+    if indices.shape[:batch] != x.shape[:batch]:
+        raise n.wrong(f"the batch of indices {list(indices.shape)} is not that of {list(x.shape)}")
+    outer, sizes = x.shape[:batch], x.shape[batch : batch + deep]
+    flat = _flat(n, indices, sizes)
+    rows = n.op("reshape", x, shape=(prod(outer) * prod(sizes), *x.shape[batch + deep :]))
+    if batch:
+        each = np.arange(prod(outer)).reshape(*outer, *[1] * (len(flat.shape) - batch)) * prod(sizes)
+        within = n.op("less", flat, prod(sizes))
+        place = n.op("add", flat, each if flat.dtype is DType.i64 else each.astype(np.int32))
+        flat = n.op("select", within, place, prod(outer) * prod(sizes))
+    return n.op("gather", rows, flat, axis=0)
+
+
+REDUCTIONS = {
+    "none": Scatter.set, "add": Scatter.add, "mul": Scatter.mul, "max": Scatter.max, "min": Scatter.min,
+}  # fmt: skip
+
+
+def _how(n: Call) -> Scatter:
+    reduction = n.attr("reduction", "none")
+    if reduction not in REDUCTIONS:
+        raise n.wrong(f"reduction is {reduction!r}, expected {', '.join(REDUCTIONS)}")
+    return REDUCTIONS[reduction]
+
+
+@rule("ScatterElements", "Scatter", since=9)
+def _scatter_elements(n: Call, x: Operand, indices: Operand, updates: Operand) -> Any:
+    axis = n.axis(n.attr("axis"), x.rank)
+    return n.op("scatter", x, _index(n, indices), updates, axis=axis, how=_how(n), along=True)
+
+
+@rule("ScatterND", since=11)
+def _scatter_nd(n: Call, x: Operand, indices: Operand, updates: Operand) -> Any:
+    deep = indices.shape[-1] if indices.rank else 0
+    if not 0 < deep <= x.rank:
+        raise n.wrong(f"indices {list(indices.shape)} do not lie in {list(x.shape)}")
+    sizes, rest = x.shape[:deep], x.shape[deep:]
+    count = prod(indices.shape[:-1])
+    if updates.shape != (*indices.shape[:-1], *rest):
+        raise n.wrong(f"updates {list(updates.shape)} are not one for each of {list(indices.shape)}")
+    flat = n.op("reshape", _flat(n, indices, sizes), shape=(count,))
+    rows = n.op("reshape", x, shape=(prod(sizes), *rest))
+    given = n.op("reshape", updates, shape=(count, *rest))
+    return n.op("reshape", n.op("scatter", rows, flat, given, axis=0, how=_how(n)), shape=x.shape)
+
+
+@rule("CumSum", "CumProd", since=11)
+def _cumulative(n: Call, x: Operand, axis: Operand) -> Any:
+    (at,) = n.integers(axis, "axis") or [0]
+    backwards, exclusive = bool(n.attr("reverse")), bool(n.attr("exclusive"))
+    kind = "cumsum" if n.node.op == "CumSum" else "cumprod"
+    return n.op(kind, x, axis=n.axis(at, x.rank), reverse=backwards, exclusive=exclusive)
+
+
+@rule("TopK", since=10)
+def _top_k(n: Call, x: Operand, k: Operand) -> Any:
+    """Sorted, which is also right where no order is asked for."""
+    (count,) = n.integers(k, "k") or [0]
+    return n.op("top_k", x, k=count, axis=n.axis(n.attr("axis"), x.rank), largest=bool(n.attr("largest", 1)))
 
 
 @rule("Compress", since=9)

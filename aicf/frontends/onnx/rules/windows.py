@@ -1,0 +1,162 @@
+"""Convolution, pooling, and products by their indices."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any, NamedTuple
+
+from ..operands import Call, Operand
+from ..table import rule
+
+
+class Spatial(NamedTuple):
+    """What slides over the spatial axes, and what is added around them."""
+
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def span(self) -> tuple[int, ...]:
+        return tuple((n - 1) * apart + 1 for n, apart in zip(self.window, self.dilation))
+
+    @property
+    def attrs(self) -> dict[str, tuple[int, ...]]:
+        return {"strides": self.strides, "dilation": self.dilation, "low": self.low, "high": self.high}
+
+
+def _entries(n: Call, name: str, count: int, least: int, default: int) -> tuple[int, ...]:
+    given = n.attr(name)
+    entries = (default,) * count if given is None else tuple(given)
+    if len(entries) != count or min(entries, default=least) < least:
+        raise n.wrong(f"{name} is {list(entries)}, expected {count} numbers of {least} or more")
+    return entries
+
+
+def _spatial(n: Call, x: Operand, window: tuple[int, ...]) -> Spatial:
+    """By explicit pads, or those that `auto_pad` asks for."""
+    axes = x.rank - 2
+    if axes < 1 or len(window) != axes or min(window, default=1) < 1:
+        raise n.wrong(f"a window {list(window)} does not slide over {list(x.shape)}")
+    strides, dilation = _entries(n, "strides", axes, 1, 1), _entries(n, "dilations", axes, 1, 1)
+    mode = n.attr("auto_pad", "NOTSET")
+    pads = _entries(n, "pads", 2 * axes, 0, 0)
+    if mode in ("NOTSET", "VALID", ""):
+        zeros = (0,) * axes
+        low, high = (zeros, zeros) if mode == "VALID" else (pads[:axes], pads[axes:])
+        return Spatial(window, strides, dilation, low, high)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise n.wrong(f"auto_pad is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    span = Spatial(window, strides, dilation, (), ()).span
+    total = [max((ceil(d / s) - 1) * s + w - d, 0) for d, s, w in zip(x.shape[2:], strides, span)]
+    less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    return Spatial(window, strides, dilation, *((less, more) if mode == "SAME_UPPER" else (more, less)))
+
+
+@rule("Conv")
+def _conv(n: Call, x: Operand, w: Operand, bias: Operand | None = None) -> Any:
+    s = _spatial(n, x, tuple(n.attr("kernel_shape") or w.shape[2:]))
+    if s.window != w.shape[2:]:
+        raise n.wrong(f"kernel_shape {list(s.window)} is not that of w, {list(w.shape)}")
+    return _biased(n, n.op("convolution", x, w, **s.attrs, groups=n.attr("group", 1)), bias)
+
+
+def _biased(n: Call, y: Any, bias: Operand | None) -> Any:
+    if bias is None:
+        return y
+    return n.op("add", y, n.op("reshape", bias, shape=(1, bias.shape[0], *[1] * (y.rank - 2))))
+
+
+@rule("ConvTranspose")
+def _conv_transpose(n: Call, x: Operand, w: Operand, bias: Operand | None = None) -> Any:
+    """A convolution of x with zeros between its elements, by w backwards."""
+    axes, groups = x.rank - 2, n.attr("group", 1)
+    if w.rank != x.rank or axes < 1 or groups < 1 or w.shape[0] % groups or x.shape[1] != w.shape[0]:
+        raise n.wrong(f"weights {list(w.shape)} of {groups} groups do not fit {list(x.shape)}")
+    strides, dilation = _entries(n, "strides", axes, 1, 1), _entries(n, "dilations", axes, 1, 1)
+    more, pads = _entries(n, "output_padding", axes, 0, 0), _entries(n, "pads", 2 * axes, 0, 0)
+    span = Spatial(w.shape[2:], strides, dilation, (), ()).span
+    low, high = list(pads[:axes]), list(pads[axes:])
+    wanted, mode = n.attr("output_shape"), n.attr("auto_pad", "NOTSET")
+    if mode in ("SAME_UPPER", "SAME_LOWER") and wanted is None:
+        wanted = [d * s for d, s in zip(x.shape[2:], strides)]
+    if wanted is not None:
+        sizes = zip(x.shape[2:], strides, more, span, wanted[-axes:])
+        total = [s * (d - 1) + m + k - size for d, s, m, k, size in sizes]
+        less, rest = [t // 2 for t in total], [t - t // 2 for t in total]
+        low, high = (less, rest) if mode == "SAME_UPPER" else (rest, less)
+    c, out = w.shape[0] // groups, w.shape[1]
+    turned = n.op("reverse", w, dims=tuple(range(2, w.rank)))
+    turned = n.op("reshape", turned, shape=(groups, c, out, *w.shape[2:]))
+    turned = n.op("transpose", turned, perm=(0, 2, 1, *range(3, 3 + axes)))
+    turned = n.op("reshape", turned, shape=(groups * out, c, *w.shape[2:]))
+    y = n.op(
+        "convolution", x, turned, low=tuple(k - 1 - p for k, p in zip(span, low)),
+        high=tuple(k - 1 - p + m for k, p, m in zip(span, high, more)), dilation=dilation, input_dilation=strides, groups=groups,
+    )  # fmt: skip
+    return _biased(n, y, bias)
+
+
+def _pooled(n: Call, x: Operand) -> tuple[Spatial, bool]:
+    """The windows of a pool, and whether ceil_mode has added one."""
+    s = _spatial(n, x, tuple(n.attr("kernel_shape")))
+    if not n.attr("ceil_mode", 0):
+        return s, False
+    high = list(s.high)
+    for a, (size, step, span) in enumerate(zip(x.shape[2:], s.strides, s.span)):
+        room = size + s.low[a] + s.high[a] - span
+        count = -(-room // step) + 1
+        if (count - 1) * step >= size + s.low[a]:
+            count -= 1  # it would begin behind the elements
+        high[a] += max((count - 1) * step - room, 0)
+    return s._replace(high=tuple(high)), tuple(high) != s.high
+
+
+@rule("MaxPool", since=8)
+def _max_pool(n: Call, x: Operand) -> Any:
+    if any(n.node.outputs[1:]):
+        raise n.refuse("places of the greatest elements")
+    s, _ = _pooled(n, x)
+    return n.op("max_pool", x, window=s.window, **s.attrs)
+
+
+@rule("AveragePool", since=7)
+def _average_pool(n: Call, x: Operand) -> Any:
+    s, added = _pooled(n, x)
+    padding = bool(n.attr("count_include_pad", 0))
+    if padding and added:
+        raise n.refuse("a mean that counts some of what is added")
+    return n.op("avg_pool", x, window=s.window, **s.attrs, count_padding=padding)
+
+
+@rule("Einsum", since=12)
+def _einsum(n: Call, *xs: Operand) -> Any:
+    equation = n.attr("equation").replace(" ", "")
+    if "->" not in equation:  # what is there once, in its alphabetical order
+        letters = equation.replace(",", "").replace("...", "")
+        once = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        equation += "->" + "..." * ("..." in equation) + once
+    return n.op("einsum", *xs, equation=equation)
+
+
+@rule("LRN")
+def _lrn(n: Call, x: Operand) -> Any:
+    """x / (bias + alpha / size * sum of squares of the channels beside it) ** beta."""
+    size = n.attr("size")
+    if size < 1 or x.rank < 2:
+        raise n.wrong(f"{size} channels of {list(x.shape)}")
+    around = [0] * x.rank
+    low, high = around.copy(), around.copy()
+    low[1], high[1] = (size - 1) // 2, size // 2
+    padded = n.op("pad", n.op("square", x), low=tuple(low), high=tuple(high))
+    total: Any = None
+    for first in range(size):
+        limit = [first + x.shape[1] if a == 1 else d for a, d in enumerate(x.shape)]
+        part = n.op(
+            "slice", padded, start=tuple(first if a == 1 else 0 for a in range(x.rank)), limit=tuple(limit)
+        )
+        total = part if total is None else n.op("add", total, part)
+    scaled = n.op("add", n.op("scale", total, factor=n.attr("alpha") / size), n.attr("bias"))
+    return n.op("div", x, n.op("power", scaled, n.attr("beta")))
