@@ -299,12 +299,14 @@ def main() -> int:
         models.update(rest.keys())
         parts = sum(g.parts for g in graphs)
         rows.append((name, taken, taken + rest.total(), parts, wrong))
+        ops = ", ".join(f"{op.removeprefix('aten.')} {n} ({why})" for (op, why), n in rest.most_common())
+        took = time.perf_counter() - started
         print(
-            f"{name}: {taken} of {taken + rest.total()}, {parts} parts, {time.perf_counter() - started:.0f} s {wrong}",
+            f"{name}: {taken} of {taken + rest.total()}, {parts} parts, {took:.0f} s {wrong} left: {ops}",
             flush=True,
         )
-    if asked.write:
-        (ROOT / "docs/results/coverage.md").write_text(page(rows, left, models, failed))
+        if asked.write:  # after each, as many take long
+            (ROOT / "docs/results/coverage.md").write_text(page(rows, left, models, failed))
     return int(bool(failed) or any(wrong for *_, wrong in rows))
 
 

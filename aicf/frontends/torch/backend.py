@@ -88,7 +88,9 @@ def _compiled(
 ) -> Any:
     said = GraphReport(name.rpartition(".")[2], kind)
     with torch.no_grad():
-        made = cut(graph, said, asked["deterministic"], asked["numerics"] == "strict")
+        made = cut(
+            graph, said, asked["deterministic"], asked["numerics"] == "strict", asked["fallback"] == "error"
+        )
     reports.add(said)
     if asked["fallback"] == "error":
         refuse_left(said)

@@ -59,7 +59,7 @@ def _emitted(ctx: GraphEmitter, node: Node, env: Mapping[Node, Any], meta: Meta)
     if node.target is operator.getitem:
         whole, n = node.args
         made = env[whole][n]
-        if made is None:
+        if made is None and meta(node) is not None:
             raise Unsupported(f"result {n} of {name_of(whole)}")
         return made
     rule = rules().get(name_of(node))

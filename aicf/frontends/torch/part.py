@@ -23,6 +23,7 @@ from ...registry.registry import KernelRegistry
 from ...registry.select import Selector
 from ...types import Precision, TensorSpec
 from .emit import Meta, NodeTrial, PartEmitter, emit_nodes, meta_of
+from .rules import Unread
 from .types import DTYPES, TORCH, TorchLayout, hinted, layout_of
 
 _COMPILING = threading.RLock()
@@ -81,7 +82,9 @@ class PartModel:
             for name, node in self.given.items()
         }
         self.results = [_result(layout_of(meta(node))) for node in self.made]
+        self.dtypes = [meta(node).dtype for node in self.made]
         self.outputs = [f"o{n}" for n in range(len(self.made))]
+        self.unread: set[str] = set()  # results that are zeros; known when it was emitted
 
     def emit(self, ctx: GraphEmitter, inputs: Mapping[str, Value]) -> dict[str, Value]:
         ctx.__class__ = PartEmitter
@@ -89,9 +92,11 @@ class PartModel:
             node: _as_read(ctx, inputs[name], self.layouts[name]) for name, node in self.given.items()
         }
         emit_nodes(ctx, self._nodes, env, self._meta)
+        self.unread = {name for name, node in zip(self.outputs, self.made) if isinstance(env[node], Unread)}
         return {
             name: _as_stored(ctx, env[node], layout)
             for name, node, layout in zip(self.outputs, self.made, self.results)
+            if name not in self.unread
         }
 
 
@@ -128,15 +133,20 @@ class BoundPart:
         with on.runtime.current():
             self.compiled = compile_graph(recipe, {}, on.selector, variables=variables)
             plan = self.compiled.plan
-            self.call = PlanCall(plan, on.loader, variables, list(model.inputs), model.outputs)
+            computed = [n for n, name in enumerate(model.outputs) if name not in model.unread]
+            names = [model.outputs[n] for n in computed]
+            self.call = PlanCall(plan, on.loader, variables, list(model.inputs), names)
             on.runtime.sync()  # constants are there, whatever stream reads them
         self.device, self.ordinal = device, getattr(on.runtime, "ordinal", None)
         self._inputs = list(zip(model.layouts.values(), self.call.alignments))
+        first = FIRST + len(model.inputs)
         self._results = [
-            _Result(model.results[n], place, n + FIRST + len(model.inputs))
-            for n, place in enumerate(self.call.places)
+            _Result(model.results[n], place, first + i)
+            for i, (n, place) in enumerate(zip(computed, self.call.places))
         ]
         self._dtypes = [TORCH[p.spec.dtype] for p in self.call.places]
+        unread = [n for n, name in enumerate(model.outputs) if name in model.unread]
+        self._zeros = [(n, model.results[n].shape, model.dtypes[n]) for n in unread]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         arena = torch.empty(max(self.call.arena_bytes, 1), dtype=torch.uint8, device=self.device)
@@ -151,10 +161,13 @@ class BoundPart:
         pointers += [0 if t is None else t.data_ptr() for t in made]
         self.call(pointers, 0 if self.ordinal is None else streams.torch_stream(self.ordinal))
         bases: list[Any] = [arena, *given, *made]
-        return [
+        results = [
             t if t is not None else r.seen(bases, dtype)
             for t, r, dtype in zip(made, self._results, self._dtypes)
         ]
+        for n, shape, dtype in self._zeros:
+            results.insert(n, torch.zeros(shape, dtype=dtype, device=self.device))
+        return results
 
 
 class _Result:

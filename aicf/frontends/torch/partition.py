@@ -15,18 +15,26 @@ from ...errors import AicfError, VerifyError
 from .emit import is_size, meta_of, name_of, tensors_of
 from .part import PartModule, Target, target
 from .report import TOO_SMALL, GraphReport
-from .rules import HEAVY, VIEWS
+from .rules import HEAVY, SLOWER, VIEWS
 
 WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
 
 
 def cut(
-    graph: GraphModule, report: GraphReport, deterministic: bool = False, strict: bool = False
+    graph: GraphModule,
+    report: GraphReport,
+    deterministic: bool = False,
+    strict: bool = False,
+    all_of_it: bool = False,
 ) -> GraphModule:
-    """The graph with parts in the place of what aicf takes. `report` is told what was left and why."""
+    """The graph with parts in the place of what aicf takes. `report` is told what was left and why.
+
+    all_of_it  also what PyTorch computes faster
+    """
     targets: dict[Node, Target] = {}
     for node in _ops(graph):
-        why = _why_left(node, targets, deterministic, strict)
+        slower = name_of(node) in SLOWER and not all_of_it
+        why = "PyTorch's own is faster" if slower else _why_left(node, targets, deterministic, strict)
         if why is not None and not _is_view(node):
             report.left[name_of(node), why] += 1
     taken = _without_idle_views(targets)

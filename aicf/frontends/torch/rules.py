@@ -25,9 +25,19 @@ Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
 VIEWS: set[str] = set()  # names of the ops that only say how elements are read
 HEAVY: set[str] = set()  # those worth a part of their own
+SLOWER: set[str] = set()  # those that PyTorch computes faster, and is left to where it may
 
 
-def rule(*names: str, view: bool = False, heavy: bool = False) -> Callable[[Rule], Rule]:
+class Unread:
+    """A result that nothing but PyTorch's own backward would read, in vain: zeros, if it leaves a part."""
+
+
+UNREAD = Unread()
+
+
+def rule(
+    *names: str, view: bool = False, heavy: bool = False, slower: bool = False
+) -> Callable[[Rule], Rule]:
     """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default"."""
 
     def keep(function: Rule) -> Rule:
@@ -39,6 +49,8 @@ def rule(*names: str, view: bool = False, heavy: bool = False) -> Callable[[Rule
                 VIEWS.add(full)
             if heavy:
                 HEAVY.add(full)
+            if slower:
+                SLOWER.add(full)
         return function
 
     return keep

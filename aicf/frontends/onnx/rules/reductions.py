@@ -13,7 +13,6 @@ PLAIN = {
     "ReduceMean": "reduce_mean",
     "ReduceMax": "reduce_max",
     "ReduceMin": "reduce_min",
-    "ReduceProd": "reduce_prod",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....ir import Value
 from ....types import bool_, f32
-from ..rules import Site, rule
+from ..rules import UNREAD, Site, Unread, rule
 from ..types import Unsupported
 
 
@@ -27,12 +27,11 @@ def _masks(s: Site, mask: Value | None) -> dict[str, Value]:
 
 def forward(
     s: Site, q: Value, k: Value, v: Value, dropout: float, causal: bool, mask: Value | None, scale: float | None,
-    rest: Sequence[Any] = (),
-) -> tuple[Any, ...]:  # fmt: skip
-    """(out, lse, *rest); what is left out there is only read by PyTorch's own backward."""
+) -> tuple[Value, Value]:  # fmt: skip
+    """(out, lse)."""
     asked = _asked(q, k, dropout, causal, scale)
     out, lse = s.results(s.ctx.attention(q, k, v, **_masks(s, mask), **asked))
-    return (out, s.cast(lse, f32), *rest)
+    return out, s.cast(lse, f32)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu", heavy=True)
@@ -50,20 +49,13 @@ def _flash(
     s: Site, q: Value, k: Value, v: Value, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False,
     scale: float | None = None,
 ) -> Any:  # fmt: skip
-    # behind out and lse: lengths, the random state and a debug mask
-    return (
-        *forward(s, q, k, v, dropout_p, is_causal, None, scale),
-        None,
-        None,
-        *sizes(q, k),
-        None,
-        None,
-        None,
-    )
+    # behind out and lse: where sequences begin, their lengths, the random state and a debug mask
+    return (*forward(s, q, k, v, dropout_p, is_causal, None, scale), *unread(s, 2))
 
 
-def sizes(q: Value, k: Value) -> tuple[int, int]:
-    return q.shape[-2], k.shape[-2]
+def unread(s: Site, first: int) -> list[Unread]:
+    """Results from `first` on, that only a dropout's backward reads: there is none."""
+    return [UNREAD] * len(s.outs[first:])
 
 
 @rule("_scaled_dot_product_efficient_attention", heavy=True)
@@ -75,7 +67,7 @@ def _efficient(
     want = s.outs[1]
     if want is not None and lse.shape != want.shape and s.reads(1):
         raise Unsupported("an lse that is padded")
-    return out, lse, None, None
+    return out, lse, *unread(s, 2)
 
 
 @rule("_scaled_dot_product_cudnn_attention", heavy=True)
@@ -87,7 +79,7 @@ def _cudnn(
     want = s.outs[1]
     if want is not None and lse.shape != want.shape:
         lse = s.reshape(lse, want.shape)
-    return out, lse, None, None, *sizes(q, k), None, None, None
+    return out, lse, *unread(s, 2)
 
 
 def backward(

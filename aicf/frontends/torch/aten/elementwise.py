@@ -213,14 +213,14 @@ def _masked_fill(s: Site, x: Value, mask: Value, value: Any) -> Value:
 @rule("isnan")
 def _isnan(s: Site, x: Value) -> Value:
     if x.dtype.kind != "float":
-        return s.ctx.fill(shape=x.shape, value=False, dtype=bool_)
+        return s.ctx.fill(shape=x.shape, value=0, dtype=bool_)
     return s.ctx.is_nan(x)
 
 
 @rule("isinf")
 def _isinf(s: Site, x: Value) -> Value:
     if x.dtype.kind != "float":
-        return s.ctx.fill(shape=x.shape, value=False, dtype=bool_)
+        return s.ctx.fill(shape=x.shape, value=0, dtype=bool_)
     return s.ctx.is_inf(x)
 
 
@@ -337,13 +337,18 @@ def _lazy(s: Site, x: Value) -> Value:
 
 
 def filled(s: Site, value: Any) -> Value:
-    return s.ctx.fill(shape=s.out.shape, value=plain(value, s.out.dtype), dtype=s.out.dtype)
+    number = plain(value, s.out.dtype)
+    return s.ctx.fill(
+        shape=s.out.shape, value=int(number) if s.out.dtype is bool_ else number, dtype=s.out.dtype
+    )
 
 
 rule("full")(lambda s, size, value, **how: filled(s, value))
 rule("full_like")(lambda s, x, value, **how: filled(s, value))
 rule("scalar_tensor")(lambda s, value, **how: filled(s, value))
 rule("zeros", "zeros_like", "new_zeros")(lambda s, *of, **how: filled(s, 0))
+# what nobody has written yet may be anything
+rule("empty.memory_format", "empty_permuted", "empty_like", "new_empty")(lambda s, *of, **how: filled(s, 0))
 rule("ones", "ones_like", "new_ones")(lambda s, *of, **how: filled(s, 1))
 rule("new_full")(lambda s, x, size, value, **how: filled(s, value))
 rule("fill.Scalar")(lambda s, x, value: filled(s, value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,29 +59,44 @@ def _gather(s: Site, x: Value, dim: int, index: Value, sparse_grad: bool = False
     return s.ctx.take_along_axis(x, _checked(index), axis=axis)
 
 
+def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Value, int]:
+    """x with the axes that are indexed as one axis, the index along it, and which axis it is. They must stand side by side."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    first, last = given[0][0], given[-1][0]
+    if len(given) != last - first + 1:
+        raise Unsupported("indices along axes that stand apart")
+    if len(given) == 1:
+        return x, _checked(given[0][1]), first
+    place: Value | None = None
+    for axis, index in given:  # row by row
+        size = x.shape[axis]
+        index = s.cast(_checked(index), DType.i64)
+        index = s.ctx.select(s.ctx.less(index, 0), s.ctx.add(index, size), index)
+        place = index if place is None else s.ctx.add(s.ctx.mul(place, size), index)
+    assert place is not None
+    flat = (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
+    return s.reshape(x, flat), place, first
+
+
 @rule("index.Tensor")
 def _index(s: Site, x: Value, indices: Sequence[Value | None]) -> Value:
-    """One tensor of indices, along one axis."""
-    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if len(given) != 1:
-        raise Unsupported("indices along several axes")
-    axis, index = given[0]
-    return s.ctx.gather(x, _checked(index), axis=axis)
+    x, place, axis = merged(s, x, indices)
+    return s.ctx.gather(x, place, axis=axis)
 
 
 @rule("index_put", "_unsafe_index_put", "index_put_")
 def _index_put(
     s: Site, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    """Adding along the first axis: the gradient of an index."""
-    if not accumulate or len(indices) != 1 or indices[0] is None or x.dtype.kind != "float":
-        raise Unsupported("index_put other than adding along the first axis")
-    index = _checked(indices[0])
-    values = s.spread(values, (*index.shape, *x.shape[1:]))
-    flat = s.reshape(values, (index.spec.numel, *x.shape[1:]))
-    return s.ctx.add(
-        x, s.ctx.scatter_add(flat, s.reshape(index, (index.spec.numel,)), size=x.shape[0], axis=0)
-    )
+    """Of the first axes: what an index's gradient adds up, or what is written."""
+    if indices[0] is None:
+        raise Unsupported("index_put along other axes than the first")
+    flat, place, _ = merged(s, x, indices)
+    values = s.spread(values, (*place.shape, *flat.shape[1:]))
+    how = "add" if accumulate else "set"
+    if accumulate and flat.dtype in (DType.f16, DType.bf16):
+        raise Unsupported("index_put that adds up halves")
+    return s.reshape(s.ctx.scatter(flat, place, values, axis=0, how=how), x.shape)
 
 
 @rule("scatter_add")
@@ -102,3 +118,32 @@ def _scatter_value(s: Site, x: Value, dim: int, index: Value, value: Any) -> Val
         raise Unsupported("scatter of several places in a row")
     places = s.ctx.iota(shape=x.shape, axis=axis, dtype=_checked(index).dtype)
     return s.ctx.select(s.ctx.equal(places, index), s.value(value, x.dtype), x)
+
+
+# --- order --------------------------------------------------------------------------------------------------------------
+
+
+@rule("cumsum", heavy=True)
+def _cumsum(s: Site, x: Value, dim: int, dtype: Any = None) -> Value:
+    x = s.cast(x, s.out.dtype)
+    return s.ctx.cumsum(x, axis=axis_of(dim, x.rank)) if x.rank else x
+
+
+@rule("sort", "sort.stable", heavy=True)
+def _sort(
+    s: Site, x: Value, *how: Any, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> Any:
+    if how:
+        dim, descending = (*how[-2:], descending)[:2] if len(how) > 1 else (how[0], descending)
+    if x.rank == 0:
+        raise Unsupported("an order of one number")
+    axis = axis_of(dim, x.rank)
+    order = s.ctx.argsort(x, axis=axis, descending=descending)
+    return s.ctx.sort(x, axis=axis, descending=descending), order
+
+
+@rule("topk", heavy=True)
+def _topk(s: Site, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if x.rank == 0:
+        raise Unsupported("an order of one number")
+    return s.ctx.top_k(x, k=k, axis=axis_of(dim, x.rank), largest=largest)

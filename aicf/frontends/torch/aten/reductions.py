@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....ir import Value
-from ....types import DType, bool_, f32
+from ....types import bool_, f32
 from ..rules import Site, axes_of, axis_of, rule
 from ..types import Unsupported
 from .elementwise import truth
@@ -47,14 +47,19 @@ for _name, _kind in {
     _extreme(_name, _kind)
 
 
-def _logical(name: str, kind: str) -> None:
+def _logical(name: str) -> None:
     @rule(f"{name}.dim", f"{name}.dims", name)
     def _(s: Site, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        return s.cast(reduced(s, kind, s.cast(truth(s, x), DType.i32), dim, keepdim), s.out.dtype)
+        return s.cast(reduced(s, f"reduce_{name}", truth(s, x), dim, keepdim), s.out.dtype)
 
 
-_logical("any", "reduce_max")
-_logical("all", "reduce_min")
+_logical("any")
+_logical("all")
+
+
+@rule("prod", "prod.dim_int", heavy=True)
+def _prod(s: Site, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return reduced(s, "reduce_prod", s.cast(x, s.out.dtype), dim, keepdim)
 
 
 def _index(name: str) -> None:
