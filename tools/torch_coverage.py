@@ -24,6 +24,7 @@ from torch import nn
 
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- torch -->", "<!-- /torch -->"
 sys.path.insert(0, str(ROOT))
 
 TEXT = {
@@ -306,8 +307,18 @@ def main() -> int:
             flush=True,
         )
         if asked.write:  # after each, as many take long
-            (ROOT / "docs/results/coverage.md").write_text(page(rows, left, models, failed))
+            write(page(rows, left, models, failed))
     return int(bool(failed) or any(wrong for *_, wrong in rows))
+
+
+def write(section: str) -> None:
+    """Into the page, in the place of the section that was there; what other scripts wrote stays."""
+    path = ROOT / "docs/results/coverage.md"
+    text = path.read_text()
+    before, _, rest = text.partition(BEGIN)
+    path.write_text(
+        f"{before.rstrip()}\n\n{BEGIN}\n{section.rstrip()}\n{END}\n{rest.partition(END)[2].lstrip()}"
+    )
 
 
 def page(
@@ -315,7 +326,7 @@ def page(
 ) -> str:
     taken, total = sum(r[1] for r in rows), sum(r[2] for r in rows)
     lines = [
-        "# Coverage of PyTorch's models",
+        "## PyTorch's models",
         "",
         f"Written by `python tools/torch_coverage.py --write`, with PyTorch {torch.__version__.partition('+')[0]} on the CPU: small "
         "configurations with random weights, forward and backward",
@@ -325,13 +336,13 @@ def page(
         f"{len(rows)} models ran, {sum(not r[4] for r in rows)} of them with eager PyTorch's numbers; {len(failed)} failed. "
         f"aicf took {taken:,} of {total:,} op calls ({taken / max(total, 1):.1%}); of {sum(r[1] == r[2] for r in rows)} models all.",
         "",
-        "## What was left, by calls",
+        "### What was left, by calls",
         "",
         "| op | why | calls | models |",
         "|---|---|---|---|",
         *(f"| `{op}` | {why} | {count} | {models[op, why]} |" for (op, why), count in left.most_common()),
         "",
-        "## Models",
+        "### Models",
         "",
         "| model | taken | op calls | share | parts | beside eager |",
         "|---|---|---|---|---|---|",
@@ -341,7 +352,7 @@ def page(
         ),
     ]
     if failed:
-        lines += ["", "## Failed", "", *(f"- {text}" for text in failed)]
+        lines += ["", "### Failed", "", *(f"- {text}" for text in failed)]
     return "\n".join(lines) + "\n"
 
 

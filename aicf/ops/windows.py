@@ -269,7 +269,9 @@ def _pooled(x: TensorSpec, window, strides, dilation, low, high) -> TensorSpec:
 def max_pool(
     x: Padded, *, window: tuple, strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = ()
 ):
-    """The maximum of each window of x, (N, C, …): NaN if there is one. A step is 1 unless strides says otherwise.
+    """The maximum of each window of x: NaN if there is one. A step is 1 unless strides says otherwise.
+
+    Shapes: x (N, C, …), y the same with as many windows as fit along each spatial axis.
 
     low and high are how far windows may begin before each spatial axis and end behind it: nothing is there, and a window of nothing is
     the type's least value. Of equal elements the first has the gradient.
@@ -287,7 +289,9 @@ def avg_pool(
     x: Float, *, window: tuple, strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (),
     count_padding: bool = True,
 ):  # fmt: skip
-    """The mean of each window of x, (N, C, …). A step is 1 unless strides says otherwise.
+    """The mean of each window of x. A step is 1 unless strides says otherwise.
+
+    Shapes: x (N, C, …), y the same with as many windows as fit along each spatial axis.
 
     low and high are zeros before and behind each spatial axis; count_padding says whether they are counted.
 

@@ -259,5 +259,5 @@ def _rows(m: Model, bench: Bench, sides: Mapping[str, Side], nbytes: int) -> Ite
 
 SUITE = Suite(
     "decode", "a token of one sequence with a KV cache, GPT-2 124M and a Llama of 1B, against PyTorch's static cache, compiled", 420, cases,
-    headlines=tuple((f"{_name(m)}{what}", OVERHEAD) for m in MODELS for what in ("", ", of the bandwidth bound")),
+    headlines=tuple((_name(m), OVERHEAD) for m in MODELS),
 )  # fmt: skip

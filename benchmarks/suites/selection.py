@@ -314,6 +314,5 @@ SUITE = Suite(
     cases, summary=summary, compared=lambda row: False,
     headlines=(
         ("all regions: " + UNTUNED, None), ("all regions: " + TUNED, None),
-        *((f"train step of {mlp.name}, {mlp.dtype}", ALONE) for mlp in (DIGITS, WIDE)),
     ),
 )  # fmt: skip

@@ -159,8 +159,6 @@ _SECONDS = {PROCESS: lambda r: r["seconds"], BEYOND: lambda r: r["done"] - r["op
 SUITE = Suite(
     "startup", "processes from their start to the first result, with nothing compiled yet and the second time", 300, cases,
     headlines=tuple(
-        (f"digits MLP, first step, {caches}, {PROCESS}", peer)
-        for caches in ("cold", "warm")
-        for peer in (TORCH, COMPILED)
+        (f"digits MLP, first step, {caches}, {PROCESS}", COMPILED) for caches in ("cold", "warm")
     ),
 )  # fmt: skip

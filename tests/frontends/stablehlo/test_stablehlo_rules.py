@@ -92,6 +92,9 @@ FUNCTIONS = {
             lax.reduce_window(x, 0.0, lax.add, (1, 2, 3, 1), (1, 2, 1, 1), "VALID"),
         ), normal(2, 7, 6, 3),
     ),
+    "a pool's gradient": (
+        jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 2, 1), "SAME") ** 2).sum()), np.round(normal(2, 7, 6, 3)),
+    ),
     "nothing": (lambda x: (x.sum(1), x + 1, x.max(1, initial=0), x @ x.T, x.T @ x), normal(3, 0)),
 }  # fmt: skip
 

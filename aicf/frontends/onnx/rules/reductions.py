@@ -13,6 +13,7 @@ PLAIN = {
     "ReduceMean": "reduce_mean",
     "ReduceMax": "reduce_max",
     "ReduceMin": "reduce_min",
+    "ReduceProd": "reduce_prod",
 }
 
 

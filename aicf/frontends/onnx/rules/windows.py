@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 from ..operands import Call, Operand
@@ -129,6 +129,19 @@ def _average_pool(n: Call, x: Operand) -> Any:
     if padding and added:
         raise n.refuse("a mean that counts some of what is added")
     return n.op("avg_pool", x, window=s.window, **s.attrs, count_padding=padding)
+
+
+@rule("LpPool", since=2)
+def _lp_pool(n: Call, x: Operand) -> Any:
+    """The p-norm of each window: what is added is 0, so a mean that counts it is the sum by the window's size."""
+    s, _ = _pooled(n, x)
+    p = n.attr("p", 2)
+    powers = (
+        n.op("abs", x) if p == 1 else n.op("square", x) if p == 2 else n.op("power", n.op("abs", x), float(p))
+    )
+    mean = n.op("avg_pool", powers, window=s.window, **s.attrs, count_padding=True)
+    total = n.op("scale", mean, factor=float(prod(s.window)))
+    return total if p == 1 else n.op("sqrt", total) if p == 2 else n.op("power", total, 1 / p)
 
 
 @rule("Einsum", since=12)

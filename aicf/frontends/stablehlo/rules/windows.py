@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
+from ....graph.emit.autodiff import gradients
 from ....ir import Value
 from ..emission import Emission
 from ..nodes import Operation
@@ -83,26 +85,65 @@ def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]
     known, rank, attrs = e.known(init), x.rank, node.attrs
     if known is None or x.dtype.kind != "float" or known != (0 if kind == "add" else -np.inf):
         raise UnsupportedForm(f"of {x.dtype} from another initial value than that of {kind}")
-    window, strides = tuple(attrs["window_dimensions"]), _sizes(attrs, "window_strides", rank)
-    dilation, padding = _sizes(attrs, "window_dilations", rank), _pairs(attrs.get("padding"), rank)
     if any(n != 1 for n in _sizes(attrs, "base_dilations", rank)):
         raise UnsupportedForm("of a dilated operand")
-    moving = [a for a in range(rank) if (window[a], strides[a], padding[a]) != (1, 1, (0, 0))]
-    still = [a for a in range(rank) if a not in moving]
-    if not 1 <= len(moving) <= 3:
-        raise UnsupportedForm(f"over {len(moving)} axes")
-    order = (*still, *moving)
-    moved = permuted(e, x, order)
-    kept = moved.shape[: len(still)]
-    rows = e.ctx.reshape(moved, shape=(int(np.prod(kept)), 1, *moved.shape[len(still) :]))
-    where = {
-        "window": tuple(window[a] for a in moving), "strides": tuple(strides[a] for a in moving), "low": tuple(padding[a][0] for a in moving),
-        "high": tuple(padding[a][1] for a in moving), "dilation": tuple(dilation[a] for a in moving),
-    }  # fmt: skip
+    moving = _Moving(node, rank)
+    rows = moving.rows(e, x)
     if kind == "maximum":
-        made = e.ctx.max_pool(rows, **where)
-    else:
-        ones = e.spread(e.number(1, x.dtype), (1, 1, *where["window"]))
-        made = e.ctx.convolution(rows, ones, **{n: v for n, v in where.items() if n != "window"})
-    made = e.ctx.reshape(made, shape=(*kept, *made.shape[2:]))
-    return permuted(e, made, tuple(order.index(axis) for axis in range(rank)))
+        return moving.back(e, e.ctx.max_pool(rows, window=moving.window, **moving.how), x.shape)
+    ones = e.spread(e.number(1, x.dtype), (1, 1, *moving.window))
+    return moving.back(e, e.ctx.convolution(rows, ones, **moving.how), x.shape)
+
+
+class _Moving:
+    """The axes along which windows move, and how: those axes come last, the others are merged to rows of one channel."""
+
+    def __init__(self, node: Operation, rank: int) -> None:
+        attrs = node.attrs
+        window, strides = tuple(attrs["window_dimensions"]), _sizes(attrs, "window_strides", rank)
+        dilation, padding = _sizes(attrs, "window_dilations", rank), _pairs(attrs.get("padding"), rank)
+        moving = [a for a in range(rank) if (window[a], strides[a], padding[a]) != (1, 1, (0, 0))]
+        if not 1 <= len(moving) <= 3:
+            raise UnsupportedForm(f"over {len(moving)} axes")
+        self.still = [a for a in range(rank) if a not in moving]
+        self.order = (*self.still, *moving)
+        self.window = tuple(window[a] for a in moving)
+        self.how = {
+            "strides": tuple(strides[a] for a in moving), "low": tuple(padding[a][0] for a in moving),
+            "high": tuple(padding[a][1] for a in moving), "dilation": tuple(dilation[a] for a in moving),
+        }  # fmt: skip
+
+    def rows(self, e: Emission, x: Value) -> Value:
+        x = permuted(e, x, self.order)
+        count = len(self.still)
+        return e.ctx.reshape(x, shape=(prod(x.shape[:count]), 1, *x.shape[count:]))
+
+    def back(self, e: Emission, rows: Value, shape: tuple[int, ...]) -> Value:
+        """The contrary of `rows`; the axes that don't move have the sizes of `shape`."""
+        x = e.ctx.reshape(rows, shape=(*(shape[a] for a in self.still), *rows.shape[2:]))
+        return permuted(e, x, tuple(self.order.index(axis) for axis in range(x.rank)))
+
+
+@rule("stablehlo.select_and_scatter")
+def _(
+    e: Emission, node: Operation, x: Value, source: Value, init: Value, *, outer: Mapping[int, Value]
+) -> Value:
+    """Where it adds to the greatest element of each window, it is the gradient of the pooling that takes them."""
+    select, scatter = node.bodies
+    chosen = select.nodes[0] if len(select.nodes) == 1 else None
+    greatest = (
+        chosen is not None
+        and chosen.operands == select.arguments
+        and chosen.attrs.get("comparison_direction") in ("GE", "GT")
+    )
+    known = e.known(init)
+    if not greatest or combiner(scatter) != "add" or known is None or known != 0 or x.dtype.kind != "float":
+        raise UnsupportedForm("that is not the gradient of a maximum")
+    if chosen is not None and chosen.attrs["comparison_direction"] == "GT":
+        raise UnsupportedForm("that takes the last of equal elements")
+    moving = _Moving(node, x.rank)
+    rows = e.ctx.copy(moving.rows(e, x))
+    pooled = e.ctx.max_pool(rows, window=moving.window, **moving.how)
+    weighed = e.ctx.mul(pooled, moving.rows(e, source))
+    (gradient,) = gradients(e.ctx, e.ctx.reduce_sum(weighed), [rows])
+    return moving.back(e, gradient, x.shape)
