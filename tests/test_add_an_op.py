@@ -138,6 +138,6 @@ def test_a_script_brings_an_op_and_a_kernel(tmp_path):
 @pytest.mark.spec("A12")
 @pytest.mark.spec("B11")
 def test_a_script_brings_a_core_and_fuses_maps_around_it(tmp_path):
-    write(tmp_path, {"cumsum.py": FILES["cumsum.py"]})
-    printed = run("cumsum.py", cwd=tmp_path, path=ROOT)
-    assert "relu + cumsum + tanh" in printed and "chosen    cpu.cumsum_rows.v1" in printed
+    write(tmp_path, {"running_sum.py": FILES["running_sum.py"]})
+    printed = run("running_sum.py", cwd=tmp_path, path=ROOT)
+    assert "relu + running_sum + tanh" in printed and "chosen    cpu.running_sum_rows.v1" in printed

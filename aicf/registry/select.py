@@ -278,11 +278,15 @@ class Selector:
         return tuple(found)
 
     def _none(self, region: RegionSpec) -> NoKernelError:
+        rejected = self._rejected(region)
+        hint = "`aicf info` lists the ops and their variants; docs/add-an-op.md shows how to add one"
+        if not rejected and schema_of(region.kind).instead_fn is not None:
+            hint = f"in a model other ops stand in the place of {region.kind}: compile a layer that returns ctx.{region.kind}(…)"
         return NoKernelError(
             f"no kernel takes {region} on {self.device.name}",
-            details=[f"{r.variant.id}: {r.reject.reason}" for r in self._rejected(region)]
+            details=[f"{r.variant.id}: {r.reject.reason}" for r in rejected]
             or [f"no variant for {region.kind} on {self.device.kind} is registered"],
-            hint="`aicf info` lists the ops and their variants; docs/add-an-op.md shows how to add one",
+            hint=hint,
         )
 
 

@@ -186,10 +186,10 @@ def test_op_calls_describe_whatever_pointer_comes(made, monkeypatch):
     args = (A, Out(0), TensorMap(Work(32), f16, (8, 8), 16, (64, 64)), Work(8))
     start = engine.Start("kernel", "config", *engine.parameters(args))
     monkeypatch.setattr(engine, "prepare", lambda *given: start)
-    one = prepared._start(Launch(print, (1,), (1,), args), None, "", [(0, 0)], [(1, 64)], (2, 512))
+    one = prepared.start_of(Launch(print, (1,), (1,), args), None, "", [(0, 0)], [(1, 64)], (2, 512))
     launched = []
     monkeypatch.setattr(
-        "cuda.core.launch", lambda stream, config, kernel, *given: launched.append(given), raising=False
+        prepared, "_launcher", lambda: lambda stream, config, kernel, *given: launched.append(given)
     )
     monkeypatch.setattr(prepared.streams, "stream_object", lambda *given: None)
     monkeypatch.setattr(prepared.streams, "enter", lambda *given: None)
