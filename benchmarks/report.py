@@ -15,6 +15,7 @@ from .results import RESULTS, ROOT, ResultFile, Row, all_files, earlier
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 OLD = "†"
 NOTHING = "\nNothing has been measured yet.\n"
+OTHERS = ("coverage.md",)  # pages there that tools/ write
 
 # The README's: (case, peer), wins and losses; what has not been measured is left out.
 FIGURES = (
@@ -259,4 +260,6 @@ def written(
 
 def leftovers(found: Mapping[Path, str], root: Path = ROOT) -> list[Path]:
     """Pages of suites that have no results any more."""
-    return sorted(set((root / "docs" / "results").glob("*.md")) - set(found))
+    return sorted(
+        p for p in (root / "docs" / "results").glob("*.md") if p not in found and p.name not in OTHERS
+    )

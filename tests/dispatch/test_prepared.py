@@ -35,7 +35,7 @@ class Recorded:
 def recording(monkeypatch):
     monkeypatch.setattr(
         prepared,
-        "_start",
+        "start_of",
         lambda launch, region, id, ins, outs, work: Recorded(region, [*ins], [*outs], work),
     )
 
