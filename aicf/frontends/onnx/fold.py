@@ -25,16 +25,17 @@ def folded(
     document: Document, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
 ) -> Sequence[Operand | None] | None:
     """The results of a node whose operands are known; None where they are better computed in each run, as they are large."""
-    key = id(node.proto), tuple(None if x is None else id(x.array) for x in operands)
-    kept = document.folded.get(key)
-    if kept is not None:
-        return [None if a is None else Operand(a) for a in kept[1]]
+    key: Any = None
+    if any(x is not None and x.weight for x in operands):  # other arrays are made anew in each emission
+        # by its content, since nodes of functions and branches are made anew, too, and an id returns; operands are kept, so theirs can't
+        text = node.proto.SerializeToString(deterministic=True)
+        key = text, schema.since_version, tuple(None if x is None else id(x.array) for x in operands)
+        if (kept := document.folded.get(key)) is not None:
+            return [None if a is None else Operand(a) for a in kept[1]]
     arrays = _evaluated(document, found, node, schema, operands)
     if arrays is None:
         return None
-    if any(
-        x is not None and x.weight for x in operands
-    ):  # others are made anew in each emission: their ids say nothing later
+    if key is not None:
         document.folded[key] = operands, arrays
     return [None if a is None else Operand(a) for a in arrays]
 
