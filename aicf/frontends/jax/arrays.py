@@ -54,7 +54,18 @@ def array_of(tensor: Tensor, like: Any) -> jax.Array:
         array = jax.numpy.zeros(tensor.shape, tensor.dtype.numpy)
     else:
         array = jax.dlpack.from_dlpack(tensor)
-    return jax.random.wrap_key_data(array, impl=_impl(like.dtype)) if is_key(like.dtype) else array
+    if is_key(like.dtype):
+        return jax.random.wrap_key_data(array, impl=_impl(like.dtype))
+    return _weak(array) if like.weak_type else array
+
+
+@jax.jit
+def _weak(x: jax.Array) -> jax.Array:
+    """x of a weak type, which yields to those of what it meets. Only numbers of Python have one, and what is made like them."""
+    number = {"i": 0, "f": 0.0, "c": 0j}.get(x.dtype.kind)
+    if number is None or jax.numpy.asarray(number).dtype != x.dtype:  # JAX has no public way to such ones
+        return x
+    return jax.vmap(lambda v: jax.lax.full_like(number, v))(x.ravel()).reshape(x.shape)
 
 
 def _impl(dtype: Any) -> str:

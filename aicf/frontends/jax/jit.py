@@ -120,9 +120,12 @@ class Jitted:
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """JAX's lowered function for these arguments, arrays or shapes: `.as_text()` is the StableHLO that aicf reads."""
+        return self._traced(args, kwargs).lower()
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         token = _LOWERING.set(True)
         try:
-            return self._jax.lower(*args, **kwargs)
+            return self._jax.trace(*args, **kwargs)
         finally:
             _LOWERING.reset(token)
 
@@ -161,16 +164,16 @@ class Jitted:
                     hint="arrays are arguments that are not static",
                 )  # fmt: skip
         avals = tuple(_aval(leaf) for leaf in leaves)
-        return leaves, _Signature(
-            tree, avals, (*static, *named), self._place(leaves), bool(jax.config.jax_enable_x64)
-        )
+        # 1, 1.0 and True are equal, and other programs; within tuples JAX does not tell them apart
+        typed = tuple((name, type(value), value) for name, value in (*static, *named))
+        return leaves, _Signature(tree, avals, typed, self._place(leaves), bool(jax.config.jax_enable_x64))
 
     def _compile(self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Compiled:
         with self._lock:
             if (known := self._compiled.get(signature)) is not None:
                 return known
-            lowered = self.lower(*args, **kwargs)
-            info = tuple(jax.tree_util.tree_leaves(lowered.out_info))
+            traced = self._traced(args, kwargs)
+            lowered, info = traced.lower(), tuple(jax.tree_util.tree_leaves(traced.out_info))
             program: Program | None = None
             try:
                 if info:

@@ -61,6 +61,24 @@ def test_static_arguments_by_number_and_by_name():
     assert "4 signatures" in repr(g)
 
 
+def test_equal_static_arguments_of_other_types_are_other_programs():
+    x = np.arange(3, dtype=np.int32)
+    g = aicf.jax.jit(lambda x, n: x * n, static_argnums=1, fallback="error")
+    assert [g(x, n).dtype for n in (1, 1.0, True)] == [jnp.int32, jnp.float32, jnp.int32]
+
+
+def test_results_keep_weak_types():
+    f, g = (
+        jit(lambda x: (x * 2, jnp.broadcast_to(x, (2, 3))))
+        for jit in (jax.jit, aicf.jax.jit(fallback="error"))
+    )
+    for x in (3.0, 3, np.float32(3), jnp.asarray(3.0), jnp.zeros((), jnp.float32)):
+        same(g(x), f(x))
+        assert [y.weak_type for y in g(x)] == [y.weak_type for y in f(x)]
+    half = jnp.ones(2, jnp.bfloat16)
+    assert (g(3.0)[0] * half).dtype == jnp.bfloat16 and (g(np.float32(3))[0] * half).dtype == jnp.float32
+
+
 def test_signatures_are_compiled_once():
     traced = []
 

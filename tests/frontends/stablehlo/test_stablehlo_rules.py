@@ -111,3 +111,25 @@ def test_functions_of_jax(name):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         exact = 1e-2 if want.dtype.itemsize == 2 else 1e-5
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=exact, atol=exact)
+
+
+@pytest.mark.parametrize("source", ["float32", "bfloat16", "float16"])
+def test_floats_beyond_integers_saturate(source):
+    x = np.array(
+        [1e10, -1e10, NAN, INF, -INF, 2.5, -2.5, -0.5, 300, -3, -129, 2.0**31, -(2.0**31)], np.float32
+    )
+    with np.errstate(over="ignore"):
+        x = x.astype(jnp.dtype(source))
+    lowered = jax.jit(
+        lambda x: [x.astype(t) for t in ("int32", "uint32", "int16", "uint16", "int8", "uint8")]
+    ).lower(x)
+    for got, want in zip(run_module(lowered, [x]), lowered.compile()(x)):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint32])
+def test_arithmetic_shifts_copy_the_highest_bit(dtype):
+    top = np.iinfo(dtype).max
+    a, b = np.array([top - 6, top - 6, 7, 0, top, 0, 5], dtype), np.array([0, 1, 1, 7, 40, 9, top], dtype)
+    lowered = jax.jit(lax.shift_right_arithmetic).lower(a, b)
+    np.testing.assert_array_equal(run_module(lowered, [a, b])[0], lowered.compile()(a, b))

@@ -14,7 +14,7 @@ _SAME = {
     "abs": "abs", "negate": "neg", "exponential": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "logistic": "sigmoid",
     "exponential_minus_one": "expm1", "log_plus_one": "log1p", "cosine": "cos", "sine": "sin", "tan": "tan", "floor": "floor", "ceil": "ceil",
     "round_nearest_even": "round", "round_nearest_afz": "round_half_away", "rsqrt": "rsqrt", "cbrt": "cbrt", "sign": "sign", "is_finite": "is_finite",
-    "atan2": "atan2", "remainder": "rem", "shift_left": "shift_left", "shift_right_arithmetic": "shift_right_arithmetic",
+    "atan2": "atan2", "remainder": "rem", "shift_left": "shift_left",
     "shift_right_logical": "shift_right_logical", "clamp": "clamp",
     "add": "add", "subtract": "sub", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "power": "power",
 }  # fmt: skip
@@ -100,7 +100,42 @@ def _(e: Emission, node: Operation, x: Value) -> Value:
     assert dtype is not None
     if dtype.is_fp8 and x.dtype is not dtype:
         raise UnsupportedForm(f"to {dtype}: aicf saturates where StableHLO makes NaN or infinity")
-    return x if x.dtype is dtype else emitted(e, node, "convert", x, dtype=dtype)
+    if x.dtype is dtype:
+        return x
+    if x.dtype.kind == "float" and dtype.kind == "int":
+        return e.spread(_saturated(e, e.bare(x), dtype), node.types[0].shape)
+    return emitted(e, node, "convert", x, dtype=dtype)
+
+
+def _saturated(e: Emission, x: Value, dtype: DType) -> Value:
+    """Floats as integers the way XLA has them: what is beyond becomes the nearest integer of the type, NaN 0. StableHLO leaves both to
+    implementations, and so does a plain `convert`."""
+    ctx, limits = e.ctx, np.iinfo(dtype.numpy)
+    least, beyond = (
+        float(limits.min),
+        float(int(limits.max) + 1),
+    )  # powers of two, which floats have; the greatest integer they may not
+    known = e.known(x)
+    if known is not None and np.all((known >= least) & (known < beyond)):
+        return ctx.convert(x, dtype=dtype)
+    if x.dtype.itemsize < 4:
+        x = ctx.convert(x, dtype=DType.f32)  # f16 ends before 2^16
+    under, over = ctx.less(x, e.number(least, x.dtype)), ctx.greater_equal(x, e.number(beyond, x.dtype))
+    outside = ctx.logical_or(ctx.logical_or(under, over), ctx.is_nan(x))
+    y = ctx.convert(ctx.select(outside, e.number(0, x.dtype), x), dtype=dtype)
+    y = ctx.select(over, e.number(int(limits.max), dtype), y)
+    return ctx.select(under, e.number(int(limits.min), dtype), y)
+
+
+@rule("stablehlo.shift_right_arithmetic")
+def _(e: Emission, node: Operation, a: Value, b: Value) -> Value:
+    """The highest bit counts as a sign in unsigned types, too, as XLA has it; the specification gives them no rule of their own."""
+    dtype = a.dtype
+    if dtype.numpy.kind == "u":  # an amount that becomes negative is none below the width, as before
+        signed = DType.of(np.dtype(f"i{dtype.itemsize}"))
+        a, b = (e.ctx.convert(e.bare(v), dtype=signed) for v in (a, b))
+        return e.spread(e.ctx.convert(e.ctx.shift_right_arithmetic(a, b), dtype=dtype), node.types[0].shape)
+    return emitted(e, node, "shift_right_arithmetic", a, b)
 
 
 @rule("stablehlo.optimization_barrier", "sdy.sharding_constraint")
