@@ -57,6 +57,15 @@ def find(domain: str, op: str, version: int) -> OnnxRule | None:
     return max(fits, key=lambda r: r.since, default=None)
 
 
+def without_rule(domain: str, op: str, version: int) -> str:
+    """Why there is no rule for the definition of an op that came with this version."""
+    _load()
+    since = [r.since for r in _RULES.get((domain, op), ()) if r.since > version]
+    if not since:
+        return "aicf has no rule for it"
+    return f"aicf has no rule for its definition of version {version}, but for those from version {min(since)} on"
+
+
 def covered() -> list[tuple[str, str]]:
     """All ops that have a rule, as (domain, op)."""
     _load()

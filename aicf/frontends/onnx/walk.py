@@ -21,7 +21,7 @@ from .functions import NUMBERS, body_of, defined_by
 from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode, nodes_of
 from .operands import NONE, Call, Operand, Refusal, check_attributes, constant, plain
 from .reading import array_of, bad, library
-from .table import OnnxRule, find
+from .table import OnnxRule, find, without_rule
 
 MOST_BYTES = 1 << 42  # of one tensor
 BROKEN = (TypeInferenceError, AttrError, VerifyError, Refusal)
@@ -143,7 +143,7 @@ class OnnxWalk:
         found = find(node.domain, node.op, schema.since_version)
         if unknown:
             if found is None and not (schema.has_function or schema.has_context_dependent_function):
-                raise Refusal("aicf has no rule for it")
+                raise Refusal(without_rule(node.domain, node.op, schema.since_version))
             return None
         reason: Exception | None = None
         if found is not None:
@@ -156,9 +156,7 @@ class OnnxWalk:
         function = defined_by(node, schema, min(version, NEWEST), list(operands))
         if function is None:
             if reason is None:
-                raise Refusal(
-                    "aicf has no rule for it" if found is None else f"it is of version {schema.since_version}"
-                )
+                raise Refusal(without_rule(node.domain, node.op, schema.since_version))
             raise _refusal(reason)
         before = len(self.refused)
         results = self._called(node, function, schema, list(operands), opsets, calls)

@@ -81,9 +81,12 @@ def _bit_shift(n: Call, a: Operand, b: Operand) -> Any:
 @rule("Pow", since=13)
 def _pow(n: Call, a: Operand, b: Operand) -> Any:
     exponent = b.array.item() if b.array is not None and b.array.size == 1 and b.rank <= a.rank else None
-    if exponent in (0.5, 1, 2, 3) and (a.dtype.kind == "float" or exponent != 0.5):
+    if exponent in (1, 2, 3):  # not 0.5: a root of -inf is NaN, its power inf
         x = n.value(a)
         return x if exponent == 1 else x**exponent
+    if a.dtype.kind != "float" and b.dtype.kind == "float" and a.dtype is not DType.bool:
+        wide = (n.op("convert", v, dtype=DType.f64) for v in (a, b))
+        return n.op("convert", n.op("power", *wide), dtype=a.dtype)
     if a.dtype.kind != "float":
         raise n.refuse(f"aicf has no power of {a.dtype}")
     if b.dtype is not a.dtype:
@@ -176,8 +179,20 @@ def _gelu(n: Call, x: Operand) -> Any:
 @rule("Shrink", since=9)
 def _shrink(n: Call, x: Operand) -> Any:
     bias, lambd = n.attr("bias"), n.attr("lambd")
-    above = n.op("select", n.op("greater", x, lambd), n.op("sub", x, bias), 0)
-    return n.op("select", n.op("less", x, -lambd), n.op("add", x, bias), above)
+    v = x if x.dtype.kind == "float" else n.op("convert", x, dtype=DType.f32)
+    above = n.op("select", n.op("greater", v, lambd), n.op("sub", v, bias), 0)
+    y = n.op("select", n.op("less", v, -lambd), n.op("add", v, bias), above)
+    return y if v is x else n.op("convert", y, dtype=x.dtype)
+
+
+@rule("Clip", since=6, until=10)
+def _clip_to_numbers(n: Call, x: Operand) -> Any:
+    """Without bounds they are the least and the greatest f32, which an f16 does not reach."""
+    y: Any = x
+    for kind, bound in (("maximum", n.attr("min")), ("minimum", n.attr("max"))):
+        if abs(bound) < 1e38 or x.dtype is not DType.f16:
+            y = n.op(kind, y, bound)
+    return y
 
 
 @rule("Clip", since=11)

@@ -89,8 +89,18 @@ def _how(n: Call) -> Scatter:
 
 @rule("ScatterElements", "Scatter", since=9)
 def _scatter_elements(n: Call, x: Operand, indices: Operand, updates: Operand) -> Any:
+    """Where there are fewer indices than elements beside the axis, the first of them are scattered into."""
     axis = n.axis(n.attr("axis"), x.rank)
-    return n.op("scatter", x, _index(n, indices), updates, axis=axis, how=_how(n), along=True)
+    reach = tuple(x.shape[a] if a == axis else d for a, d in enumerate(indices.shape))
+    if indices.rank != x.rank or any(d > size for d, size in zip(reach, x.shape)):
+        raise n.wrong(f"indices {list(indices.shape)} do not lie in {list(x.shape)}")
+    if reach == x.shape:
+        return n.op("scatter", x, _index(n, indices), updates, axis=axis, how=_how(n), along=True)
+    part = sliced(n, n.value(x), {a: slice(0, d, 1) for a, d in enumerate(reach)})
+    part = n.op("scatter", part, _index(n, indices), updates, axis=axis, how=_how(n), along=True)
+    sides = {"low": (0,) * x.rank, "high": tuple(size - d for d, size in zip(reach, x.shape))}
+    inside = n.op("pad", n.op("fill", shape=reach, value=1.0, dtype=DType.bool), value=0.0, **sides)
+    return n.op("select", inside, n.op("pad", part, **sides), x)
 
 
 @rule("ScatterND", since=11)

@@ -222,6 +222,8 @@ def _padded_by_itself(n: Call, x: Operand, low: list[int], high: list[int], mode
         size = x.shape[axis]
         if (before, behind) == (0, 0):
             continue
+        if (mode == "reflect" and min(before, behind) < 0) or (mode == "wrap" and before * behind < 0):
+            raise n.refuse(f"{mode} of pads {before} and {behind}: what is cut off, ONNX leaves open")
         if not size or max(before, behind) > MOST:
             raise n.wrong(f"axis {axis} of size {size} can't be padded by {before} and {behind} of its own")
         places: Any = np.pad(np.arange(size), (max(before, 0), max(behind, 0)), mode)  # type: ignore[call-overload]

@@ -41,6 +41,14 @@ def _softmax(n: Call, x: Operand) -> Any:
     )
 
 
+@rule("Softmax", "LogSoftmax", until=12)
+def _softmax_of_rows(n: Call, x: Operand) -> Any:
+    """The axes from one on are as one."""
+    axis = n.axis(n.attr("axis"), x.rank)
+    kind = "softmax" if n.node.op == "Softmax" else "log_softmax"
+    return n.op("reshape", n.op(kind, _rows(n, x, axis), axis=axis), shape=x.shape)
+
+
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +146,8 @@ def _group_norm(n: Call, x: Operand, scale: Operand, bias: Operand) -> Any:
 @rule("LpNormalization")
 def _lp_norm(n: Call, x: Operand) -> Any:
     axis, p = n.axis(n.attr("axis"), x.rank), n.attr("p")
+    if p not in (1, 2):
+        raise n.refuse(f"p is {p}, where ONNX defines 1 and 2")
     size = n.op("abs", x) if p == 1 else n.op("square", x)
     total = n.op("reduce_sum", size, axes=(axis,), keepdims=True)
     norm = total if p == 1 else n.op("sqrt", total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ....types import DType
@@ -39,6 +40,12 @@ def _plain(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     if x.dtype is DType.bool:  # the greatest of bools
         small = n.op("convert", x, dtype=DType.u8)
         return n.op("convert", _reduced(n, small, PLAIN[n.node.op], over, keep), dtype=DType.bool)
+    if n.node.op == "ReduceMean" and x.dtype.kind != "float":
+        count = prod(x.shape[a] for a in over)
+        if not count:
+            raise n.refuse("a mean of no integers")
+        total = _reduced(n, x, "reduce_sum", over, keep)
+        return n.op("trunc_divide", total, n.number(count, x.dtype))
     return _reduced(n, x, PLAIN[n.node.op], over, keep)
 
 
@@ -83,9 +90,21 @@ def _place(n: Call, x: Operand) -> Any:
     return n.op("sub", n.number(x.shape[axis] - 1, DType.i64), y) if last else y
 
 
+@rule("Hardmax", until=12)
+def _hardmax_of_rows(n: Call, x: Operand) -> Any:
+    """The axes from one on are as one."""
+    axis = n.axis(n.attr("axis"), x.rank)
+    rows = n.op("reshape", x, shape=(*x.shape[:axis], prod(x.shape[axis:])))
+    return n.op("reshape", _greatest(n, rows, axis), shape=x.shape)
+
+
 @rule("Hardmax", since=13)
 def _hardmax(n: Call, x: Operand) -> Any:
-    axis = n.axis(n.attr("axis"), x.rank)
+    return _greatest(n, n.value(x), n.axis(n.attr("axis"), x.rank))
+
+
+def _greatest(n: Call, x: Any, axis: int) -> Any:
+    """1 where the first of the greatest stands, 0 elsewhere."""
     places = n.op("iota", shape=x.shape, axis=axis, dtype=DType.i64)
     first = n.op("equal", places, n.op("argmax", x, axis=axis, keepdims=True))
     return n.op("convert", first, dtype=x.dtype)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from ..operands import Call, Operand
 from ..table import rule
 
+MOST_PLACES = 1024  # of a window that is written out, an op for each
+
 
 class Spatial(NamedTuple):
     """What slides over the spatial axes, and what is added around them."""
@@ -85,6 +87,10 @@ def _conv_transpose(n: Call, x: Operand, w: Operand, bias: Operand | None = None
     if wanted is not None:
         sizes = zip(x.shape[2:], strides, more, span, wanted[-axes:])
         total = [s * (d - 1) + m + k - size for d, s, m, k, size in sizes]
+        if min(total) < 0 and n.attr("output_shape") is None:
+            raise n.refuse(
+                f"auto_pad {mode} of a kernel {list(span)} that is smaller than its stride {list(strides)}"
+            )
         less, rest = [t // 2 for t in total], [t - t // 2 for t in total]
         low, high = (less, rest) if mode == "SAME_UPPER" else (rest, less)
     c, out = w.shape[0] // groups, w.shape[1]
@@ -99,9 +105,15 @@ def _conv_transpose(n: Call, x: Operand, w: Operand, bias: Operand | None = None
     return _biased(n, y, bias)
 
 
+def _check_places(n: Call, count: int) -> None:
+    if count > MOST_PLACES:
+        raise n.refuse(f"a window of {count} elements, where aicf takes up to {MOST_PLACES}")
+
+
 def _pooled(n: Call, x: Operand) -> tuple[Spatial, bool]:
     """The windows of a pool, and whether ceil_mode has added one."""
     s = _spatial(n, x, tuple(n.attr("kernel_shape")))
+    _check_places(n, prod(s.window))
     if not n.attr("ceil_mode", 0):
         return s, False
     high = list(s.high)
@@ -136,6 +148,8 @@ def _lp_pool(n: Call, x: Operand) -> Any:
     """The p-norm of each window: what is added is 0, so a mean that counts it is the sum by the window's size."""
     s, _ = _pooled(n, x)
     p = n.attr("p", 2)
+    if p < 1:
+        raise n.wrong(f"p is {p}, expected 1 or more")
     powers = (
         n.op("abs", x) if p == 1 else n.op("square", x) if p == 2 else n.op("power", n.op("abs", x), float(p))
     )
@@ -160,12 +174,13 @@ def _lrn(n: Call, x: Operand) -> Any:
     size = n.attr("size")
     if size < 1 or x.rank < 2:
         raise n.wrong(f"{size} channels of {list(x.shape)}")
-    around = [0] * x.rank
+    around, most = [0] * x.rank, max(x.shape[1] - 1, 0)  # what is further away is no channel
     low, high = around.copy(), around.copy()
-    low[1], high[1] = (size - 1) // 2, size // 2
+    low[1], high[1] = min((size - 1) // 2, most), min(size // 2, most)
+    _check_places(n, low[1] + high[1] + 1)
     padded = n.op("pad", n.op("square", x), low=tuple(low), high=tuple(high))
     total: Any = None
-    for first in range(size):
+    for first in range(low[1] + high[1] + 1):
         limit = [first + x.shape[1] if a == 1 else d for a, d in enumerate(x.shape)]
         part = n.op(
             "slice", padded, start=tuple(first if a == 1 else 0 for a in range(x.rank)), limit=tuple(limit)
