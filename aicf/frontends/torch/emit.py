@@ -107,6 +107,13 @@ def _checked(result: Any, out: Any) -> Any:
     return result
 
 
+def _devices(node: Node) -> set[torch.device]:
+    """Where the tensors are that a node made."""
+    made = meta_of(node)
+    found = made if isinstance(made, (list, tuple)) else [made]
+    return {m.device for m in found if isinstance(m, torch.Tensor)}
+
+
 class PartEmitter(GraphEmitter):
     """Emits what runs among PyTorch's ops. Indices are checked on the host; on a GPU one that is out of bounds reads NaN, as
     nobody could be told in the order of PyTorch's stream."""
@@ -153,6 +160,7 @@ class NodeTrial:
                 said(list(node.args)),
                 {k: said(v) for k, v in node.kwargs.items()},
                 sorted(map(str, used)),
+                sorted(map(str, _devices(node))),
             )
         )
 
@@ -161,8 +169,7 @@ class NodeTrial:
         ctx = PartEmitter(builder, self.selector.device.kind)
         env: dict[Node, Any] = {}
         try:
-            places = {meta_of(n).device for n in tensors_of(node) if isinstance(meta_of(n), torch.Tensor)}
-            if len(places) > 1:
+            if len(_devices(node).union(*map(_devices, tensors_of(node)))) > 1:
                 raise Unsupported("tensors on several devices")
             for n, read in enumerate(tensors_of(node)):
                 if not isinstance(meta_of(read), torch.Tensor):

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from ...device import streams
 from ...device.runtime import runtime
 from ...dispatch import KernelLoader, default_registry
+from ...errors import NoKernelError, VerifyError
 from ...graph.compile import compile_graph
 from ...graph.emit.builder import GraphEmitter
 from ...graph.emit.trace import Recipe
@@ -23,8 +24,9 @@ from ...registry.registry import KernelRegistry
 from ...registry.select import Selector
 from ...types import Precision, TensorSpec
 from .emit import Meta, NodeTrial, PartEmitter, emit_nodes, meta_of
+from .report import GraphReport
 from .rules import Unread
-from .types import DTYPES, TORCH, TorchLayout, hinted, layout_of
+from .types import DTYPES, TORCH, TorchLayout, Unsupported, hinted, layout_of
 
 _COMPILING = threading.RLock()
 
@@ -203,17 +205,22 @@ def _lies(tensor: torch.Tensor, layout: TorchLayout) -> bool:
 
 
 class PartModule(torch.nn.Module):
-    """The part in the graph that runs: as PyTorch calls it. Each combination of sizes is compiled when it is first met."""
+    """The part in the graph that runs: as PyTorch calls it. Each combination of sizes is compiled when it is first met.
 
-    def __init__(self, graph: GraphModule, device: torch.device, on: Target) -> None:
+    report   is told of sizes at which aicf can't compute the part: PyTorch does. None: they are an error
+    """
+
+    def __init__(
+        self, graph: GraphModule, device: torch.device, on: Target, report: GraphReport | None = None
+    ) -> None:
         super().__init__()
-        self.graph_module, self.device, self.on = graph, device, on
+        self.graph_module, self.device, self.on, self._report = graph, device, on, report
         placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         self._tensors = [i for i, n in enumerate(placeholders) if isinstance(meta_of(n), torch.Tensor)]
         self._static = not any(_symbolic(meta_of(n)) for n in placeholders)
         output = next(n for n in graph.graph.nodes if n.op == "output")
         self._single = isinstance(output.args[0], Node)
-        self._bound: dict[Any, BoundPart] = {}
+        self._bound: dict[Any, BoundPart | None] = {}  # None: PyTorch runs these sizes
         if self._static:
             self._bound[None] = self._compile(meta_of)
 
@@ -221,10 +228,25 @@ class PartModule(torch.nn.Module):
         with _COMPILING:
             return BoundPart(PartModel(self.graph_module, meta), self.on, self.device)
 
+    def _met(self, args: Sequence[Any]) -> BoundPart | None:
+        """The part for the sizes of these arguments: rules and kernels were asked about those of the trace alone."""
+        try:
+            return self._compile(concrete(self.graph_module, args))
+        except (Unsupported, NoKernelError) as error:
+            why = str(error).splitlines()[0]
+            if self._report is None:
+                raise VerifyError(
+                    "a part would run in PyTorch at sizes met after it was compiled", got=why,
+                    expected="ops that aicf takes at all sizes",
+                    hint='options={"fallback": "eager"}, the default, runs it in PyTorch; dynamic=False compiles each size',
+                ) from error  # fmt: skip
+            self._report.refused[why] += 1
+            return None
+
     @property
     def bound(self) -> list[BoundPart]:
         """One for each combination of sizes."""
-        return list(self._bound.values())
+        return [part for part in self._bound.values() if part is not None]
 
     def forward(self, *args: Any) -> Any:
         key = (
@@ -232,9 +254,11 @@ class PartModule(torch.nn.Module):
             if self._static
             else tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
         )
-        bound = self._bound.get(key)
+        if key not in self._bound:
+            self._bound[key] = self._met(args)
+        bound = self._bound[key]
         if bound is None:
-            bound = self._bound[key] = self._compile(concrete(self.graph_module, args))
+            return self.graph_module(*args)
         made = bound([args[i] for i in self._tensors])
         return made[0] if self._single else tuple(made)
 

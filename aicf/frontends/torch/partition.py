@@ -16,6 +16,7 @@ from .emit import is_size, meta_of, name_of, tensors_of
 from .part import PartModule, Target, target
 from .report import TOO_SMALL, GraphReport
 from .rules import HEAVY, SLOWER, VIEWS
+from .types import Unsupported
 
 WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
 
@@ -46,7 +47,7 @@ def cut(
         else:
             report.left.update((name_of(n), TOO_SMALL) for n in nodes if n in targets and not _is_view(n))
     made = _Partitioner(graph, {n: targets[n] for nodes in kept for n in nodes if n in targets}).fused(kept)
-    _install(made, targets, report)
+    _install(made, targets, report, all_of_it)
     return made
 
 
@@ -119,8 +120,14 @@ class _Partitioner:
         self._inner = CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
 
     def partitions(self) -> list[list[Node]]:
-        """One device each."""
-        return [list(p.nodes) for p in self._inner.propose_partitions()]
+        """One device each. No op that is taken reads another device, so what is split depends on nothing of the rest."""
+        found: list[list[Node]] = []
+        for proposed in self._inner.propose_partitions():
+            by_device: dict[torch.device | None, list[Node]] = {}
+            for node in proposed.nodes:
+                by_device.setdefault(_device_of(_source(node)), []).append(node)
+            found += by_device.values()
+        return found
 
     def fused(self, kept: list[list[Node]]) -> GraphModule:
         from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
@@ -135,7 +142,7 @@ class _Partitioner:
         return graph
 
 
-def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphReport) -> None:
+def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphReport, all_of_it: bool) -> None:
     """Compile each part; one that can't be stays PyTorch's, and the report says so."""
     for node in list(graph.graph.nodes):
         if node.op != "call_module" or not str(node.target).startswith("aicf_part_"):
@@ -144,8 +151,8 @@ def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphRepor
         ops = [n for n in _ops(inner) if not _is_view(n)]
         device = next(d for n in _ops(inner) if (d := _device_of(n)) is not None)
         try:
-            part = PartModule(inner, device, target_of(targets, device))
-        except AicfError as error:
+            part = PartModule(inner, device, target_of(targets, device), None if all_of_it else report)
+        except (AicfError, Unsupported) as error:
             why = f"the part did not compile: {str(error).splitlines()[0]}"
             report.left.update((name_of(n), why) for n in ops)
             continue

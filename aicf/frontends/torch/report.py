@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
+LATER = "a part, at sizes met later"
 TOO_SMALL = "alone among PyTorch's ops: too small to pay"
 
 
@@ -14,10 +15,11 @@ TOO_SMALL = "alone among PyTorch's ops: too small to pay"
 class GraphReport:
     """One compiled graph. Views are not counted: they compute nothing.
 
-    kind   "inference", "forward" or "backward"
-    taken  op calls that aicf computes, by name
-    left   op calls that PyTorch computes, by (name, why)
-    parts  how many parts aicf's ops are in
+    kind     "inference", "forward" or "backward"
+    taken    op calls that aicf computes, by name
+    left     op calls that PyTorch computes, by (name, why)
+    parts    how many parts aicf's ops are in
+    refused  why parts were PyTorch's at sizes met later, of how many combinations of sizes
     """
 
     name: str
@@ -25,6 +27,7 @@ class GraphReport:
     taken: Counter[str] = field(default_factory=Counter)
     left: Counter[tuple[str, str]] = field(default_factory=Counter)
     parts: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def share(self) -> float:
@@ -38,6 +41,7 @@ class GraphReport:
             f"in {self.parts} parts"
         ]
         lines += [f"  {count:4} {op}: {why}" for (op, why), count in self.left.most_common()]
+        lines += [f"  {count:4} {LATER}: {why}" for why, count in self.refused.most_common()]
         return "\n".join(lines)
 
 
@@ -77,6 +81,8 @@ def report(file: TextIO | None = None) -> None:
             table.add_column(column, justify="right" if column == "calls" else "left")
         for (op, why), count in graph.left.most_common():
             table.add_row(op, str(count), why)
-        if not graph.left:
+        for why, count in graph.refused.most_common():
+            table.add_row(LATER, str(count), why)
+        if not graph.left and not graph.refused:
             table.add_row("nothing", "0", "")
         console.print(table)

@@ -194,6 +194,53 @@ def test_an_index_out_of_bounds_is_told_on_the_host():
         call(torch.tensor([0, 5]))
 
 
+@pytest.mark.parametrize("j", [[1, 5], [1, -5]])
+def test_an_index_beyond_one_of_several_axes_is_not_in_the_next_row(j):
+    x, i = torch.arange(12.0).view(3, 4), torch.tensor([0, 0])
+    call = compiled(lambda x, i, j: x[i, j] * 2 + 1)
+    close(call(x, i, torch.tensor([1, -1])), torch.tensor([3.0, 7.0]))
+    with pytest.raises(aicf.errors.OutOfBoundsError, match=f"index {j[1]} at place 1"):
+        call(x, i, torch.tensor(j))
+
+
+@pytest.mark.parametrize(
+    "f, index",
+    [
+        (lambda x, i: F.embedding(i, x) * 2 + 1, [0, -1]),
+        (lambda x, i: x.index_select(1, i) * 2 + 1, [0, -1]),
+        (lambda x, i: x.gather(1, i) * 2 + 1, [[0, -1]]),
+        (lambda x, i: x.scatter(1, i, 2.0) * 2 + 1, [[0], [-1], [0]]),
+        (lambda x, i: x.scatter(1, i, 2.0) * 2 + 1, [[0], [4], [0]]),
+    ],
+)
+def test_indices_that_pytorch_takes_for_none(f, index):
+    x, index = torch.arange(12.0).view(3, 4), torch.tensor(index)
+    call = compiled(f)
+    close(call(x, index.clamp(0, 2)), f(x, index.clamp(0, 2)))
+    with pytest.raises(aicf.errors.OutOfBoundsError):
+        call(x, index)
+
+
+def test_sizes_that_a_rule_refuses_are_pytorchs():
+    def f(x):
+        return x.var(0, correction=3) * 2 + 1
+
+    call = torch.compile(f, backend="aicf", dynamic=True)
+    for n in (8, 5, 3, 3, 6):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(call(x), f(x))
+    (graph,) = graphs()
+    assert graph.refused == {"a variance of too few elements": 1} and "sizes met later" in str(graph)
+    text = io.StringIO()
+    report(text)
+    assert "sizes met later" in text.getvalue()
+    torch._dynamo.reset()
+    call = torch.compile(f, backend="aicf", dynamic=True, options={"fallback": "error"})
+    call(torch.randn(8, 4))
+    with pytest.raises(VerifyError, match="too few elements"):
+        call(torch.randn(3, 4))
+
+
 def bessel(x):
     """With an op that aicf lacks."""
     return torch.special.bessel_j0(x @ x) * 2 + 1

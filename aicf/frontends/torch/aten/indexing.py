@@ -20,9 +20,16 @@ def _checked(index: Value) -> Value:
     return index
 
 
+def _from_zero(s: Site, index: Value, size: int) -> Value:
+    """Indices where PyTorch takes no negative ones: those are made what aicf takes for none either."""
+    if s.ctx.first_of_count(_checked(index)) is not None:
+        return index
+    return s.ctx.select(s.ctx.less(index, 0), s.ctx.sub(index, size), index)
+
+
 @rule("embedding", heavy=True)
 def _embedding(s: Site, weight: Value, index: Value, *how: Any, **named: Any) -> Value:
-    return s.ctx.gather(weight, _checked(index), axis=0)
+    return s.ctx.gather(weight, _from_zero(s, index, weight.shape[0]), axis=0)
 
 
 @rule("embedding_dense_backward", heavy=True)
@@ -43,7 +50,8 @@ def _embedding_backward(
 def _index_select(s: Site, x: Value, dim: int, index: Value) -> Value:
     if x.rank == 0 or index.rank == 0:
         raise Unsupported("an index of no axes")
-    return s.ctx.gather(x, _checked(index), axis=axis_of(dim, x.rank))
+    axis = axis_of(dim, x.rank)
+    return s.ctx.gather(x, _from_zero(s, index, x.shape[axis]), axis=axis)
 
 
 @rule("gather")
@@ -56,7 +64,7 @@ def _gather(s: Site, x: Value, dim: int, index: Value, sparse_grad: bool = False
         start, limit = [0] * x.rank, list(index.shape)
         limit[axis] = x.shape[axis]
         x = s.ctx.slice(x, start=tuple(start), limit=tuple(limit))
-    return s.ctx.take_along_axis(x, _checked(index), axis=axis)
+    return s.ctx.take_along_axis(x, _from_zero(s, index, x.shape[axis]), axis=axis)
 
 
 def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Value, int]:
@@ -67,15 +75,18 @@ def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, V
         raise Unsupported("indices along axes that stand apart")
     if len(given) == 1:
         return x, _checked(given[0][1]), first
-    place: Value | None = None
+    place, inside = None, None
     for axis, index in given:  # row by row
         size = x.shape[axis]
-        index = s.cast(_checked(index), DType.i64)
+        s.ctx.check_indices(_checked(index), size=size)
+        index = s.cast(index, DType.i64)
         index = s.ctx.select(s.ctx.less(index, 0), s.ctx.add(index, size), index)
+        valid = s.ctx.logical_and(s.ctx.greater_equal(index, 0), s.ctx.less(index, size))
         place = index if place is None else s.ctx.add(s.ctx.mul(place, size), index)
-    assert place is not None
-    flat = (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
-    return s.reshape(x, flat), place, first
+        inside = valid if inside is None else s.ctx.logical_and(inside, valid)
+    many = math.prod(x.shape[first : last + 1])
+    place = s.ctx.select(inside, place, many)  # beyond one axis is beyond all, not in the next row
+    return s.reshape(x, (*x.shape[:first], many, *x.shape[last + 1 :])), place, first
 
 
 @rule("index.Tensor")
@@ -106,7 +117,8 @@ def _scatter_add(s: Site, x: Value, dim: int, index: Value, source: Value) -> Va
         raise Unsupported("scatter_add into a part of a tensor")
     if source.shape != index.shape:
         source = s.ctx.slice(source, start=(0,) * source.rank, limit=index.shape)
-    return s.ctx.add(x, s.ctx.scatter_add(source, _checked(index), size=x.shape[axis], axis=axis, along=True))
+    index = _from_zero(s, index, x.shape[axis])
+    return s.ctx.add(x, s.ctx.scatter_add(source, index, size=x.shape[axis], axis=axis, along=True))
 
 
 @rule("scatter.value")
@@ -116,7 +128,9 @@ def _scatter_value(s: Site, x: Value, dim: int, index: Value, value: Any) -> Val
     rest = all(n == m for a, (n, m) in enumerate(zip(x.shape, index.shape)) if a != axis)
     if x.rank == 0 or not rest or index.shape[axis] != 1:
         raise Unsupported("scatter of several places in a row")
-    places = s.ctx.iota(shape=x.shape, axis=axis, dtype=_checked(index).dtype)
+    index = _from_zero(s, index, x.shape[axis])
+    s.ctx.check_indices(index, size=x.shape[axis])
+    places = s.ctx.iota(shape=x.shape, axis=axis, dtype=index.dtype)
     return s.ctx.select(s.ctx.equal(places, index), s.value(value, x.dtype), x)
 
 
