@@ -144,6 +144,18 @@ def test_a_transposed_convolution_whose_kernel_is_smaller_than_its_stride_is_ref
         _refused("smaller than its stride", "ConvTranspose", {"x": x, "w": w}, strides=[3], auto_pad=mode)
 
 
+def test_a_transposed_convolution_beyond_its_windows_is_refused_but_for_one_at_the_end():
+    x, w = _f32(1, 1, 3), _f32(1, 1, 3)
+    wanted = np.append(np.outer(x, w).reshape(-1), 0)
+    got = _run("ConvTranspose", {"x": x, "w": w}, strides=[3], output_shape=[10])
+    np.testing.assert_allclose(got.reshape(-1), wanted, rtol=1e-6)
+    for size, mode in ((11, "NOTSET"), (14, "SAME_LOWER"), (10, "SAME_UPPER")):
+        feeds = {"x": x, "w": w}
+        _refused(
+            "beyond all windows", "ConvTranspose", feeds, strides=[3], output_shape=[size], auto_pad=mode
+        )
+
+
 @pytest.mark.parametrize(
     "mode, pads", [("wrap", [2, -1]), ("wrap", [-1, 2]), ("reflect", [-1, 2]), ("reflect", [-1, -1])]
 )

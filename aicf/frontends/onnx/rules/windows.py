@@ -91,6 +91,8 @@ def _conv_transpose(n: Call, x: Operand, w: Operand, bias: Operand | None = None
             raise n.refuse(
                 f"auto_pad {mode} of a kernel {list(span)} that is smaller than its stride {list(strides)}"
             )
+        if min(total) < (0 if mode == "SAME_UPPER" else -1):  # one more at the end is as all have it
+            raise n.refuse(f"an output_shape {list(wanted)} beyond all windows: where they begin differs")
         less, rest = [t // 2 for t in total], [t - t // 2 for t in total]
         low, high = (less, rest) if mode == "SAME_UPPER" else (rest, less)
     c, out = w.shape[0] // groups, w.shape[1]
