@@ -95,6 +95,22 @@ FUNCTIONS = {
     "a pool's gradient": (
         jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 2, 1), "SAME") ** 2).sum()), np.round(normal(2, 7, 6, 3)),
     ),
+    "in order": (
+        lambda x, i: (
+            jnp.sort(x), jnp.sort(x, 0, descending=True), jnp.argsort(x), jnp.argsort(x, 0, descending=True), jnp.sort(i), jnp.argsort(-i),
+            lax.sort((x, x * 2), dimension=0), lax.top_k(x, 2), lax.top_k(i, 3), jnp.argsort(x[:, :0]),
+        ), ODD.round(), np.array([3, 1, 3, 0], np.int32),
+    ),
+    "up to each one": (
+        lambda x, i: (
+            jnp.cumsum(x, 1), jnp.cumprod(x, 0), lax.cummax(x, 1, reverse=True), lax.cummin(x, 0), lax.cumsum(x, 0, reverse=True), jnp.cumsum(i),
+            jnp.cumsum(x[:, :1], 1), jnp.cumsum(x > 0),
+        ), X, PLACES,
+    ),
+    "set again": (
+        lambda x, i: (x.at[i].set(x[:3]), x.at[i, i].set(jnp.arange(3.0)), x.at[:, i].set(9.0), x.at[i + 2].set(x[1:]),
+            x.at[i].mul(x[:3]), x.at[i + 2].max(x[:3]), x.at[:, i].min(-1.0), x.at[i, i].multiply(3.0)), X, np.array([1, -1, 1], np.int32),
+    ),
     "nothing": (lambda x: (x.sum(1), x + 1, x.max(1, initial=0), x @ x.T, x.T @ x), normal(3, 0)),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from ....ir import Value
+from ....ops.scattering import Scatter
 from ....types import DType
 from ..emission import Emission
 from ..nodes import Operation
@@ -161,8 +162,10 @@ def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]
     x, indices, updates = operands
     body, numbers, ctx = node.bodies[0], node.attrs["scatter_dimension_numbers"], e.ctx
     kind = "set" if not body.nodes and body.returned == body.arguments[1:] else combiner(body)
-    if kind not in ("set", "add"):
+    if kind not in _JOINED:
         raise UnsupportedForm(f"by {kind or 'a body of its own'}")
+    if kind not in ("set", "add") and ctx.device == "cuda":
+        raise UnsupportedForm(f"by {kind} on a GPU")
     if 0 in updates.shape or 0 in x.shape:
         return x
     own, inserted = (
@@ -198,8 +201,9 @@ def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]
         place = _Place((), (), place.batch, ())
     flat, inside = _checked(e, place, x.shape)
     rows = prod(x.shape[a] for a in place.axes)
-    if kind == "set" and not (node.attrs.get("unique_indices") or _are_unique(e, flat)):
-        raise UnsupportedForm("that sets elements by indices which may repeat")
+    unique = kind != "set" or node.attrs.get("unique_indices") or _are_unique(e, flat)
+    if kind not in ("set", "add") or not unique:
+        return _row_by_row(e, x, place, rest, flat, inside, updates, _JOINED[kind])
     if inside is not None:
         flat = ctx.select(inside, flat, 0)
         column = ctx.reshape(inside, shape=(*inside.shape, *[1] * len(rest)))
@@ -214,6 +218,25 @@ def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]
     hit = ctx.greater(ctx.scatter_add(ones, flat, size=rows), 0)
     hit = _unmerged(e, ctx.reshape(hit, shape=(rows, *[1] * len(rest))), x, place.axes, rest)
     return ctx.select(hit, added, x)
+
+
+_JOINED = {
+    "set": Scatter.set, "add": Scatter.add, "mul": Scatter.mul, "minimum": Scatter.min, "maximum": Scatter.max,
+}  # fmt: skip
+
+
+def _row_by_row(
+    e: Emission, x: Value, place: _Place, rest: tuple[int, ...], flat: Value, inside: Value | None,
+    updates: Value, how: Scatter,
+) -> Value:  # fmt: skip
+    """Updates one after the other: of several that are set at one place the last one stays, as XLA has it on a CPU. Those for no place go to
+    a row that is cut off."""
+    ctx, rows = e.ctx, _merged(e, x, place.axes, rest)
+    if inside is None:
+        return _unmerged(e, ctx.scatter(rows, flat, updates, axis=0, how=how), x, place.axes, rest)
+    longer = ctx.pad(rows, value=0, low=(0,) * rows.rank, high=(1, *[0] * (rows.rank - 1)))
+    made = ctx.scatter(longer, ctx.select(inside, flat, rows.shape[0]), updates, axis=0, how=how)
+    return _unmerged(e, ctx.slice(made, start=(0,) * rows.rank, limit=rows.shape), x, place.axes, rest)
 
 
 def _checked(e: Emission, place: _Place, shape: tuple[int, ...]) -> tuple[Value, Value | None]:

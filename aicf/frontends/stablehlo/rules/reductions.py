@@ -60,11 +60,11 @@ def _reduced(e: Emission, node: Operation, x: Value, init: Value, axes: tuple[in
 def _with_init(e: Emission, y: Value, init: Value, kind: str) -> Value:
     """An initial value takes part once, unless it changes nothing."""
     known = e.known(init)
-    neutral = _neutral(kind, y.dtype)
-    return y if known is not None and known == neutral else e.ctx.op(kind, y, init)
+    return y if known is not None and known == neutral(kind, y.dtype) else e.ctx.op(kind, y, init)
 
 
-def _neutral(kind: str, dtype: DType) -> float:
+def neutral(kind: str, dtype: DType) -> float:
+    """What a combiner joins with anything to that."""
     if kind in ("add", "mul"):
         return float(kind == "mul")
     if dtype.kind == "float":

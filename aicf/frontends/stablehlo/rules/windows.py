@@ -9,11 +9,12 @@ import numpy as np
 
 from ....graph.emit.autodiff import gradients
 from ....ir import Value
+from ....types import DType
 from ..emission import Emission
 from ..nodes import Operation
 from ..table import UnsupportedForm, rule
 from .movement import permuted
-from .reductions import combiner
+from .reductions import combiner, neutral
 
 
 @rule("stablehlo.convolution")
@@ -79,6 +80,8 @@ def _pairs(padding: object, rank: int) -> list[tuple[int, int]]:
 def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]) -> Value:
     """Greatest numbers and sums of windows over the last axes of (batch, channels, places), or all axes but two in another order."""
     kind = combiner(node.bodies[0]) if len(operands) == 2 else None
+    if kind is not None and (scanned := _scanned(e, node, kind, *operands)) is not None:
+        return scanned
     if kind not in ("maximum", "add"):
         raise UnsupportedForm(f"by {kind or 'a body of its own'}")
     x, init = operands
@@ -93,6 +96,33 @@ def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]
         return moving.back(e, e.ctx.max_pool(rows, window=moving.window, **moving.how), x.shape)
     ones = e.spread(e.number(1, x.dtype), (1, 1, *moving.window))
     return moving.back(e, e.ctx.convolution(rows, ones, **moving.how), x.shape)
+
+
+_SCANS = {"add": "cumsum", "mul": "cumprod", "maximum": "cummax", "minimum": "cummin"}
+
+
+def _scanned(e: Emission, node: Operation, kind: str, x: Value, init: Value) -> Value | None:
+    """Windows that reach from an end of one axis to each element: a running sum, product, maximum or minimum. None if they are others."""
+    attrs, rank, known = node.attrs, x.rank, e.known(init)
+    window, padding = tuple(attrs["window_dimensions"]), _pairs(attrs.get("padding"), rank)
+    names = ("window_strides", "base_dilations", "window_dilations")
+    axes = [a for a in range(rank) if (window[a], padding[a]) != (1, (0, 0))]
+    if (
+        kind not in _SCANS
+        or x.dtype is DType.bool
+        or any(n != 1 for name in names for n in _sizes(attrs, name, rank))
+    ):
+        return None
+    if len(axes) > 1 or known is None or known != neutral(kind, x.dtype):
+        return None
+    if not axes:
+        return x
+    size = x.shape[axes[0]]
+    reach = {(size - 1, 0): False, (0, size - 1): True}.get(padding[axes[0]])
+    if window[axes[0]] != size or reach is None:
+        return None
+    made: Value = e.ctx.op(_SCANS[kind], x, axis=axes[0], reverse=reach)
+    return made
 
 
 class _Moving:
