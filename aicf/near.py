@@ -154,6 +154,6 @@ def part(name: str, value: object) -> str | None:
 
 
 TORCH_HINT = (
-    'torch.compile(module, backend="aicf") runs it in PyTorch, trained or not; aicf.compile(aicf.from_torch(module, (x,))) makes a model '
-    "of it; single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"
+    'torch.compile(module, backend="aicf") runs it in PyTorch, trained or not; aicf.from_torch(module, (x,)) compiles it '
+    "without; single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"
 )

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import VerifyError
+from ..device.runtime import cuda_missing, runtime
+from ..device.spec import PRESETS
+from ..errors import DeviceError, VerifyError
 from ..graph.emit.builder import Builder, GraphEmitter
 from ..graph.emit.results import named_results
 from ..ir import Initializer, Role, Value
@@ -133,3 +135,15 @@ def free_names(names: Sequence[str], taken: Collection[str]) -> list[str]:
         used.add(name)
         found.append(name)
     return found
+
+
+def runtime_of(device: str | None, model: str) -> str | None:
+    """What `aicf.compile` takes: a preset's name stands for the GPU of this machine if it is one. `model` is how one asks for other GPUs."""
+    if device not in PRESETS or device == "cpu":
+        return device
+    if not cuda_missing() and runtime("cuda").spec.name == PRESETS[device].name:
+        return "cuda"
+    raise DeviceError(
+        f"this machine has no {device}, so nothing runs on it here", expected="cpu, cuda, cuda:N or auto",
+        hint=f'aicf.explain_for({model}, "{device}") says what would run there',
+    )  # fmt: skip

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...device.runtime import cuda_missing, runtime
-from ...device.spec import PRESETS
-from ...errors import DeviceError, UnsupportedOpsError
+from ...errors import UnsupportedOpsError
 from ...graph.compile import compile
 from ...graph.emit.builder import Builder, GraphEmitter
 from ...graph.run.program import Program
 from ...ir import Value
-from ..imported import Imported, free_names
+from ..imported import Imported, free_names, runtime_of
 from .graph import Document
 from .reading import bad, read
 from .walk import OnnxWalk, RefusedNode
@@ -48,19 +46,7 @@ def from_onnx(
     FrontendError for a model that is damaged; UnsupportedOpsError lists everything that aicf can't express, before anything is compiled.
     """
     model = load(source, sizes=sizes, constants=constants, folder=folder)
-    return compile(model, device=_here(device), **options)
-
-
-def _here(device: str | None) -> str | None:
-    """A preset's name stands for the GPU of this machine if it is one."""
-    if device not in PRESETS or device == "cpu":
-        return device
-    if not cuda_missing() and runtime("cuda").spec.name == PRESETS[device].name:
-        return "cuda"
-    raise DeviceError(
-        f"this machine has no {device}, so nothing runs on it here", expected="cpu, cuda, cuda:N or auto",
-        hint=f'aicf.explain_for(aicf.frontends.onnx.load(source), "{device}") says what would run there',
-    )  # fmt: skip
+    return compile(model, device=runtime_of(device, "aicf.frontends.onnx.load(source)"), **options)
 
 
 def load(

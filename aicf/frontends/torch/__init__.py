@@ -5,7 +5,7 @@ rules      what emits each ATen op: `aten/` has them, by family
 partition  which ops are taken: those with a rule whose types `infer` and selection accept, asked before anything runs
 part       a part as a model, compiled for its sizes, run on PyTorch's tensors and stream
 report     what was taken and what was left, and why: `aicf.torch.report()`
-export     a module as a model free of PyTorch, through torch.export
+export     a module as a Program, or as a model, free of PyTorch, through torch.export
 """
 
 from importlib.metadata import entry_points
@@ -13,10 +13,10 @@ from importlib.metadata import entry_points
 from torch._dynamo import register_backend
 
 from .backend import backend
-from .export import from_torch
+from .export import from_torch, load
 from .report import graphs, report, reset
 
-__all__ = ["backend", "from_torch", "graphs", "report", "reset"]
+__all__ = ["backend", "from_torch", "graphs", "load", "report", "reset"]
 
 # Where aicf runs from its folder, uninstalled, no entry point tells PyTorch of the backend.
 if not [

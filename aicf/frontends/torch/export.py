@@ -1,4 +1,4 @@
-"""from_torch: a module of PyTorch's as a model of aicf's, through torch.export."""
+"""from_torch: a module of PyTorch's as a Program, through torch.export; `load`: as a model that `aicf.compile`, `explain_for` and training take."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch.utils import _pytree as pytree
 
 from ...device.interop import adopt
 from ...errors import VerifyError
+from ...graph.compile import compile
 from ...graph.emit.builder import Builder, GraphEmitter
+from ...graph.run.program import Program
 from ...ir import Value
 from ...types import TensorSpec
-from ..imported import Imported, Weight, free_names
+from ..imported import Imported, Weight, free_names, runtime_of
 from ..recorded import Recorded
 from .backend import decompositions
 from .emit import Meta, emit_nodes, meta_of, name_of
@@ -30,6 +32,21 @@ _ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "state", InputKind.CON
 
 
 def from_torch(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, device: str | None = None, *,
+    dynamic_shapes: Any = None, **options: Any,
+) -> Program:  # fmt: skip
+    """Compile a module, as it is, for runs without PyTorch's.
+
+    device   as for `aicf.compile`, or the name of the GPU that is here; `aicf.explain_for(aicf.torch.load(module, args), "l4")` needs none
+    options  of `aicf.compile`, such as mode, loss, optimizer, policy
+
+    The rest as for `load`, and so are the errors.
+    """
+    model = load(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+    return compile(model, device=runtime_of(device, "aicf.torch.load(module, args)"), **options)
+
+
+def load(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, dynamic_shapes: Any = None,
 ) -> Imported:  # fmt: skip
     """A module as a model that `aicf.compile` and `aicf.explain_for` take. It is exported as it is: in training or evaluation mode.

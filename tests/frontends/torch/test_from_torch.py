@@ -21,7 +21,7 @@ def text_model():
 
 def test_it_computes_what_the_module_does():
     module, x = text_model(), torch.randint(0, 10, (3, 4))
-    model = aicf.from_torch(module, (x,))
+    model = aicf.torch.load(module, (x,))
     program = aicf.compile(model, device="cpu")
     got = program({"input": x})["output"].numpy()
     np.testing.assert_allclose(got, module(x).detach().numpy(), rtol=1e-5, atol=1e-6)
@@ -30,7 +30,7 @@ def test_it_computes_what_the_module_does():
 
 def test_a_state_dict_goes_in():
     module, other, x = text_model(), text_model(), torch.randint(0, 10, (3, 4))
-    program = aicf.compile(aicf.from_torch(module, (x,)), device="cpu")
+    program = aicf.from_torch(module, (x,), device="cpu")
     program.load_state_dict(other.state_dict())
     np.testing.assert_allclose(
         program({"input": x})["output"].numpy(), other(x).detach().numpy(), rtol=1e-5, atol=1e-6
@@ -39,7 +39,7 @@ def test_a_state_dict_goes_in():
 
 def test_dimensions_have_names():
     module = text_model()
-    model = aicf.from_torch(
+    model = aicf.torch.load(
         module, (torch.randint(0, 10, (3, 4)),), dynamic_shapes=({0: torch.export.Dim("batch")},)
     )
     assert model.inputs["input"].shape == ("batch", 4) and model.sizes == {"batch": 3}
@@ -52,20 +52,15 @@ def test_dimensions_have_names():
 
 
 def test_an_absent_device_is_explained():
-    text = str(aicf.explain_for(aicf.from_torch(text_model(), (torch.randint(0, 10, (64, 4)),)), "h200"))
+    text = str(aicf.explain_for(aicf.torch.load(text_model(), (torch.randint(0, 10, (64, 4)),)), "h200"))
     assert "cuda.gemm" in text and "on h200" in text
 
 
 def test_it_trains_as_pytorch_does():
     module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     x, y = torch.randn(5, 6), torch.randint(0, 3, (5,))
-    program = aicf.compile(
-        aicf.from_torch(module, (x,)),
-        "train",
-        device="cpu",
-        loss=aicf.nn.SoftmaxCrossEntropy(),
-        optimizer=aicf.nn.SGD(lr=0.5),
-    )
+    trained = {"mode": "train", "loss": aicf.nn.SoftmaxCrossEntropy(), "optimizer": aicf.nn.SGD(lr=0.5)}
+    program = aicf.from_torch(module, (x,), device="cpu", **trained)
     got = [float(program({"input": x, "y": y})["loss"]) for _ in range(20)]
     optimizer, want = torch.optim.SGD(module.parameters(), lr=0.5), []
     for _ in range(20):
@@ -79,7 +74,7 @@ def test_it_trains_as_pytorch_does():
 
 def test_running_means_are_written():
     module, x = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(6, 4)
-    program = aicf.compile(aicf.from_torch(module, (x,)), device="cpu")
+    program = aicf.from_torch(module, (x,), device="cpu")
     program({"input": x})
     module(x)
     for name, value in program.state_dict().items():
@@ -91,7 +86,7 @@ def test_results_have_the_names_of_what_is_returned():
         def forward(self, x, scale):
             return {"twice": x * 2 * scale, "pair": (x + 1, None, x - scale)}
 
-    model = aicf.from_torch(Two(), (torch.ones(3),), {"scale": torch.tensor(2.0)})
+    model = aicf.torch.load(Two(), (torch.ones(3),), {"scale": torch.tensor(2.0)})
     assert list(model.inputs) == ["x", "scale"]
     assert set(model.outputs) == {"twice", "pair.0", "pair.2"}
 
@@ -107,7 +102,7 @@ def test_what_aicf_lacks_is_named_and_counted():
 
 def test_a_pickle_of_it_needs_no_pytorch(tmp_path):
     module, x = text_model(), torch.randint(0, 10, (3, 4))
-    (tmp_path / "model.pickle").write_bytes(pickle.dumps(aicf.from_torch(module, (x,))))
+    (tmp_path / "model.pickle").write_bytes(pickle.dumps(aicf.torch.load(module, (x,))))
     np.save(tmp_path / "x.npy", x.numpy())
     np.save(tmp_path / "y.npy", module(x).detach().numpy())
     code = """
