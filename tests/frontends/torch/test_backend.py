@@ -132,6 +132,38 @@ def test_nan_and_infinities():
         torch.testing.assert_close(compiled(f)(x), f(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quotients_remainders_and_signs(dtype):
+    def f(x, b, n):
+        return x // b, x // n, x % b, torch.div(x, b, rounding_mode="trunc"), x.sign(), x.sgn()
+
+    inf = float("inf")
+    x = torch.tensor([1.0, 0.6, 0.7, 0.3, 2.0, inf, -5.0, float("nan"), -0.0], dtype=dtype)
+    for by in (0.1, inf, -0.3, 0.0):
+        torch._dynamo.reset()
+        b = torch.full_like(x, by)
+        for got, want in zip(compiled(f)(x, b, by), f(x, b, by)):
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("f", [lambda a, b: a // b * 2 + 1, lambda a, b: a % b * 2 + 1])
+def test_integers_by_zero_are_an_error_on_the_host(f):
+    a = torch.tensor([5, -5])
+    close(compiled(f)(a, torch.tensor([2, 3])), f(a, torch.tensor([2, 3])))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        compiled(f)(a, torch.tensor([1, 0]))
+
+
+def test_halves_beside_numbers_are_compared_as_halves():
+    def f(x):
+        return x == 0.1, x < 0.2, x >= 1e-9, x == 0.5
+
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.tensor([0.1, 0.2, 0.5, 0.0]).to(dtype)
+        for got, want in zip(compiled(f)(x), f(x)):
+            close(got, want)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_element_types(dtype):
     def f(x, y):

@@ -68,21 +68,31 @@ def _div(s: Site, a: Any, b: Any) -> Value:
     return binary(s, "div", a, b, dtype if dtype.kind == "float" else s.out.dtype)
 
 
+def _may_be_zero(s: Site, b: Any) -> None:
+    """Refuse a divisor of integers that PyTorch may have to refuse on the host."""
+    if s.ctx.device == "cpu" and (isinstance(b, Value) or b == 0):
+        raise Unsupported("integers by what may be 0, which is an error on the host")
+
+
 @rule("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(s: Site, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
         return _div(s, a, b)
     dtype = s.out.dtype
     if dtype.kind == "float":
-        wide = f32 if dtype in HALVES else dtype
-        y = s.ctx.div(s.value(a, wide), s.value(b, wide))
-        return s.cast(s.ctx.floor(y) if rounding_mode == "floor" else s.ctx.trunc(y), dtype)
+        if dtype in HALVES and rounding_mode == "floor":
+            raise Unsupported("quotients of halves, rounded down")
+        kind = "floor_divide" if rounding_mode == "floor" else "trunc_divide"
+        return binary(s, kind, a, b, f32 if dtype in HALVES else dtype)
+    _may_be_zero(s, b)
     return binary(s, "floor_divide" if rounding_mode == "floor" else "trunc_divide", a, b, dtype)
 
 
 for _name, _kind in {"remainder": "mod", "fmod": "rem", "atan2": "atan2"}.items():
 
     def _of(s: Site, a: Any, b: Any, kind: str = _kind) -> Value:
+        if s.out.dtype.kind == "int":
+            _may_be_zero(s, b)
         return binary(s, kind, a, b, s.out.dtype)
 
     rule(*([f"{_name}.Tensor", f"{_name}.Scalar"] if _name != "atan2" else ["atan2"]))(_of)
@@ -150,7 +160,9 @@ def _pow(s: Site, a: Any, b: Any) -> Value:
 def _comparison(name: str, kind: str) -> None:
     @rule(f"{name}.Tensor", f"{name}.Scalar")
     def _(s: Site, a: Any, b: Any) -> Value:
-        dtype = computed_in(s, a, b)
+        dtype = s.together(a, b)  # the host rounds a number to halves beside it
+        if s.ctx.device != "cpu" and computed_in(s, a, b) is not dtype:
+            raise Unsupported("halves compared with a number that is none of theirs")
         if dtype is bool_ and kind not in ("equal", "not_equal"):
             dtype = DType.i32
         return s.ctx.op(kind, s.value(a, dtype), s.value(b, dtype))
@@ -252,7 +264,8 @@ def _erfinv(s: Site, x: Value) -> Value:
 
 @rule("sign", "sgn")
 def _sign(s: Site, x: Value) -> Value:
-    return s.ctx.sign(x)
+    y = s.ctx.sign(x)
+    return s.ctx.select(s.ctx.is_nan(x), 0.0, y) if x.dtype.kind == "float" else y
 
 
 @rule("hardtanh")
