@@ -7,16 +7,14 @@ from functools import lru_cache
 from ...device.spec import DeviceSpec
 from ...ops.attention import scale_of
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import Checks, Launch, Num, Reject, TensorMap, Work, at_least, at_most, cdiv, variant
+from ...registry.variant import Checks, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import bf16, f16, f32, i32
 from . import plain
 from .hopper_tiles import ATOM, KEYS, HopperForm
-from .matrices import lse_of, matrices, tensors_of
+from .matrices import EXTENT, LOG2E, extent_checks, halves_checks, lse_of, matrices, tensors_of
 from .plain import Problem
 
-LOG2E = 1.4426950408889634
-EXTENT = 2**29  # of queries and keys: positions, and distances between them, are i32
 WIDEST = 128  # head size
 QUERIES = 128  # of a forward tile
 TOGETHER = (
@@ -39,20 +37,12 @@ def family(region: RegionSpec) -> Reject | None:
 
 def _checks(region: RegionSpec) -> Checks:
     given = tensors_of(region)
-    for name, t, _ in given:
-        if t.dtype not in (f16, bf16):
-            yield Reject("dtype", f"{name} is {t.dtype}, tensor cores multiply weights of f16 or bf16")
-    if region.strict:
-        yield Reject(
-            "strict", "weights are rounded to halves before they multiply v; strict takes sums in f32"
-        )
+    yield from halves_checks(region)
     for name in ("mask", "lengths", "bias"):
         if plain.optional(region, name) is not None:
             yield Reject(name, "takes masks of positions and whole lengths, nothing of scores from memory")
-    yield at_most("head size", max(t.shape[-1] for _, t, _ in given), WIDEST)
+    yield from extent_checks(region, WIDEST)
     p = plain.problem(region)
-    yield at_least("least extent", min(p.queries, p.keys, p.heads, p.d, p.dv), 1)
-    yield at_most("greatest extent", max(p.queries, p.keys), EXTENT)
     yield at_most("heads", p.heads * p.group, EXTENT)
     if region.attrs["scale"] < 0:
         yield Reject(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...registry.variant import In, Num, Out, Reject, TensorMap
+from ...registry.variant import Checks, In, Num, Out, Reject, TensorMap, at_least, at_most
 from ...rows import RegionSpec
 from ...rows.program import collapse
-from ...types import TensorDesc
+from ...types import TensorDesc, bf16, f16
+from . import plain
 from .hopper_tiles import ATOM
 
 ALIGNMENT = 16  # of pointers and rows, for tensor maps
+EXTENT = 2**29  # of queries and keys: positions, and distances between them, are i32
+LOG2E = 1.4426950408889634
 
 
 class Matrices(NamedTuple):
@@ -74,3 +77,22 @@ def lse_of(region: RegionSpec) -> tuple[TensorDesc, In | Out]:
         return region.results[1], Out(1)
     at = region.anchor.inputs[5]
     return region.tensors[at], In(region.inputs.index(at))
+
+
+def halves_checks(region: RegionSpec) -> Checks:
+    """What tensor cores multiply."""
+    for name, t, _ in tensors_of(region):
+        if t.dtype not in (f16, bf16):
+            yield Reject("dtype", f"{name} is {t.dtype}, tensor cores multiply weights of f16 or bf16")
+    if region.strict:
+        yield Reject(
+            "strict", "weights are rounded to halves before they multiply v; strict takes sums in f32"
+        )
+
+
+def extent_checks(region: RegionSpec, widest: int) -> Checks:
+    """Something of everything, head sizes up to `widest`, and positions that i32 holds."""
+    yield at_most("head size", max(t.shape[-1] for _, t, _ in tensors_of(region)), widest)
+    p = plain.problem(region)
+    yield at_least("least extent", min(p.queries, p.keys, p.heads, p.d, p.dv), 1)
+    yield at_most("greatest extent", max(p.queries, p.keys), EXTENT)

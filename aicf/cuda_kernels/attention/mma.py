@@ -8,30 +8,15 @@ from math import gcd
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import (
-    Arg,
-    Checks,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    Work,
-    at_least,
-    at_most,
-    cdiv,
-    one_op,
-    variant,
-)
+from ...registry.variant import Arg, Checks, Launch, Num, Out, Reject, Work, at_most, cdiv, one_op, variant
 from ...rows import RegionSpec
-from ...types import bf16, f16, f32, i32
+from ...types import f32, i32
 from . import plain
-from .matrices import lse_of, matrices, tensors_of
+from .matrices import LOG2E, extent_checks, halves_checks, lse_of, matrices, tensors_of
 from .mma_tiles import THREADS, MmaForm
 from .plain import Problem
 
-LOG2E = 1.4426950408889634
 NARROWEST, WIDEST_COPY = 4, 16  # bytes that cp.async copies
-EXTENT = 2**29  # of queries and keys: positions, and distances between them, are i32
 WIDEST = 256  # head size: accumulators of a warp's 16 rows
 STEP = 16  # columns of a product
 TILE = 64  # queries, or keys, of a block
@@ -54,17 +39,9 @@ def family(region: RegionSpec) -> Reject | None:
 def _checks(region: RegionSpec) -> Checks:
     yield one_op(region)
     given = tensors_of(region)
-    for name, t, _ in given:
-        if t.dtype not in (f16, bf16):
-            yield Reject("dtype", f"{name} is {t.dtype}, tensor cores multiply weights of f16 or bf16")
-    if region.strict:
-        yield Reject(
-            "strict", "weights are rounded to halves before they multiply v; strict takes sums in f32"
-        )
-    yield at_most("head size", max(t.shape[-1] for _, t, _ in given), WIDEST)
+    yield from halves_checks(region)
+    yield from extent_checks(region, WIDEST)
     p = plain.problem(region)
-    yield at_least("least extent", min(p.queries, p.keys, p.heads, p.d, p.dv), 1)
-    yield at_most("greatest extent", max(p.queries, p.keys), EXTENT)
     yield at_most("blocks", p.heads * p.group * cdiv(max(p.queries, p.keys), STEP), 2**31 - 1)
     for name, t, _ in given:
         made = matrices(name, t, NARROWEST)

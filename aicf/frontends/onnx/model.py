@@ -32,7 +32,7 @@ def from_onnx(
     folder: str | Path | None = None,
     **options: Any,
 ) -> Program:
-    """Compile an ONNX model: a path, its bytes or an onnx.ModelProto, of version 13 of the ops or newer (older ones whose ops have not changed).
+    """Compile an ONNX model: a path, its bytes or an onnx.ModelProto, of versions 13 to 28 of the ops, or of older ones as far as there are rules for these.
 
     The program is fed the model's inputs by their names and returns its outputs by theirs. Weights keep their names: `load_state_dict` takes them.
 
