@@ -7,7 +7,7 @@ import ast
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
 from os import devnull, dup2, sep
 from pathlib import Path
@@ -117,6 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     explain.set_defaults(run=_explain)
 
+    report = commands.add_parser("report", help="what explain knows, as one HTML file that needs no network")
+    _add_model(report, more=", or what explain --json wrote")
+    report.add_argument("--device", default="cpu", help="as of explain")
+    report.add_argument("--tuning", metavar="FILE", help="as of explain")
+    report.add_argument(
+        "-o", "--output", metavar="FILE", default="report.html", help="report.html if not given"
+    )
+    report.set_defaults(run=_report)
+
     run = commands.add_parser("run", help="feed an ONNX model arrays, and write or tell what it returns")
     run.add_argument("model", metavar="FILE", help="FILE.onnx")
     what = "an array in a .npy file, by the input's name if there are several; or all of them in a .npz file"
@@ -165,11 +174,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_model(command: argparse.ArgumentParser, **options: Any) -> None:
+def _add_model(command: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """A model and how it is compiled; what is not given is as the file has it."""
     command.add_argument(
         "model", metavar="FILE", **options,
-        help="a Python file with a Model or a compiled Program at module level, or build() -> Model; FILE:NAME picks one of several; or FILE.onnx",
+        help="a Python file with a Model or a compiled Program at module level, or build() -> Model; FILE:NAME picks one of several; or FILE.onnx" + more,
     )  # fmt: skip
     size = "of an ONNX model's dimension; 1 if not given"
     command.add_argument("--size", action="append", default=[], type=sized, metavar="NAME=N", help=size)
@@ -208,10 +217,20 @@ def _doctor(args: argparse.Namespace) -> int:
     return doctor.run(device=args.device, as_json=args.json)
 
 
-def _explain(args: argparse.Namespace) -> int:
+def _report(args: argparse.Namespace) -> int:
+    from .pages.data import check_drawn
+    from .pages.page import write
+
+    made = args.model.endswith(".json")
+    data = _saved(args.model, check_drawn) if made else _explainer(args)(args.device, args.tuning).to_json()
+    print(f"wrote {write(data, args.output, Path(args.model).name)}")
+    return 0
+
+
+def _explainer(args: argparse.Namespace) -> Callable[..., Any]:
+    """(device, tuning) -> the Explanation of the model that was asked for."""
     from . import model_file
     from .graph.compile import explain_for
-    from .graph.run.diff import Diff
     from .graph.run.explain import Explanation
 
     asked = model_file.load(
@@ -230,10 +249,19 @@ def _explain(args: argparse.Namespace) -> int:
             beam=args.beam, tuning=tuning,
         )  # fmt: skip
 
+    return explained
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from .graph.run.diff import Diff
+    from .graph.run.explain import Explanation
+    from .pages.data import check_explanation
+
+    explained = _explainer(args)
     explanation: Explanation | Diff = explained(args.device, args.tuning)
     if args.diff:
         other = (
-            _saved(args.diff)
+            _saved(args.diff, check_explanation)
             if args.diff.endswith(".json") or sep in args.diff or Path(args.diff).is_file()
             else explained(args.diff).to_json()
         )
@@ -249,15 +277,13 @@ def _explain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _saved(path: str) -> dict[str, Any]:
-    """What `aicf explain --json` wrote."""
-    from .graph.run.diff import check_explanation
-
+def _saved(path: str, check: Callable[[Any], None]) -> dict[str, Any]:
+    """What `aicf explain --json` wrote, if it passes the check."""
     wrote = "what aicf explain --json wrote"
     text = read_text(path, wrote, "aicf explain FILE --json > EXPLANATION.json writes one")
     try:
         data = parse_json(text)
-        check_explanation(data)
+        check(data)
     except ValueError as error:
         raise AicfError(f"{path} can't be read: {error}", expected=wrote) from None
     except Bad as bad:

@@ -186,6 +186,7 @@ def selection_json(selection: Selection) -> dict[str, Any]:
         "device": selection.device.name,
         "chosen": selection.kernel_id,
         "score": selection.chosen.score,
+        "next": why_next_lost(selection) if len(selection.ranked) > 1 else None,
         "candidates": [
             {
                 "id": c.variant.id,

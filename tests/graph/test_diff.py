@@ -15,7 +15,8 @@ import aicf
 from aicf.cli import main
 from aicf.errors import AicfError
 from aicf.files import Bad
-from aicf.graph.run.diff import Diff, check_explanation
+from aicf.graph.run.diff import Diff
+from aicf.pages.data import check_explanation
 
 from .chains import model_of
 

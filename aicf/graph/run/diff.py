@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,46 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...errors import AicfError
-from ...files import WHOLE, Bad, has, list_of, must
+from ...pages.data import Json
 from ...registry.trace import labelled, microseconds, render
-
-Json = Mapping[str, Any]
-
-_WORDS = must("text", lambda v: isinstance(v, str))
-_MAYBE = must("text, or null", lambda v: v is None or isinstance(v, str))
-_US = must("a number of microseconds", lambda v: type(v) in (int, float) and math.isfinite(v))
-_FIRST = has(
-    id=_WORDS,
-    us=_US,
-    terms=must(
-        "numbers by name", lambda v: isinstance(v, dict) and all(type(n) in (int, float) for n in v.values())
-    ),
-)
-_EXPLANATION = has(
-    ("numerics",),
-    device=_WORDS,
-    numerics=_MAYBE,
-    regions=list_of(
-        has(
-            anchor=WHOLE, last=WHOLE, region=_WORDS, chosen=_WORDS, view=must("true or false", lambda v: isinstance(v, bool)),
-            candidates=list_of(_FIRST), rejected=list_of(has(id=_WORDS, reason=_WORDS)),
-            ended=has(trigger=_MAYBE, detail=_MAYBE), steps=list_of(has(op=_WORDS)),
-        )
-    ),
-)  # fmt: skip
-
-
-def check_explanation(data: Any) -> None:
-    """Bad, unless this is what `Explanation.to_json()` makes, in all that a Diff reads."""
-    _EXPLANATION(data, "")
-    next_op = 0
-    for n, region in enumerate(data["regions"]):
-        if not region["candidates"]:
-            raise Bad(f"regions[{n}].candidates", "the chosen kernel at least", "none")
-        last = next_op + len(region["steps"]) - 1
-        if (region["anchor"], region["last"]) != (next_op, last) or not region["steps"]:
-            raise Bad(f"regions[{n}]", f"ops {next_op}..{last}", f"{region['anchor']}..{region['last']}")
-        next_op = last + 1
 
 
 @dataclass(frozen=True)

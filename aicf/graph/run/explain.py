@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.jupyter import JupyterMixin
 from rich.text import Text
 
+from ...device.spec import DeviceSpec
 from ...errors import Immovable
 from ...registry.measured import counted
 from ...registry.trace import (
@@ -25,6 +27,7 @@ from ...registry.trace import (
 )
 from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region
+from .peak import region_flops, unit_of
 from .picture import Box, Picture, brief
 from .plan import ExecPlan
 
@@ -163,6 +166,11 @@ class Explanation(Immovable, JupyterMixin):
         return labelled(lines)
 
     @property
+    def spec(self) -> DeviceSpec | None:
+        """Of the device that the kernels were chosen for; None where nothing had to be chosen."""
+        return self.regions[0].selection.device if self.regions else None
+
+    @property
     def predicted_us(self) -> float:
         """Of all kernels together, in microseconds."""
         return math.fsum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
@@ -217,17 +225,26 @@ class Explanation(Immovable, JupyterMixin):
             "device": self.device,
             "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
             "plan": self.plan.key,
+            "target": _target_json(self.spec) if self.spec else None,
             "memory": {name: getattr(self.plan, f"{name}_bytes") for name in ("arena", "workspace", "peak")},
             "fusion": asdict(self.gain),
+            "values": _values_json(self.plan),
             "regions": [
                 {
                     "anchor": r.anchor,
                     "last": r.last,
                     "ended": {
-                        name: getattr(r.ended, name) for name in ("trigger", "row", "left", "right", "detail")
+                        name: getattr(r.ended, name)
+                        for name in ("trigger", "row", "left", "right", "detail", "sentence")
                     },
                     "steps": [_step_json(step) for step in r.steps],
+                    "links": _links(r),
+                    "reads": list(r.in_vids),
+                    "writes": list(r.out_vids),
                     "bytes": r.spec.nbytes,
+                    "flops": region_flops(r.spec),
+                    "unit": unit_of(r.spec),
+                    "workspace": [s.workspace.offset, s.workspace.nbytes] if s.workspace else None,
                     "view": not s.kernel_id,
                     **selection_json(r.selection),
                 }
@@ -239,6 +256,43 @@ class Explanation(Immovable, JupyterMixin):
 def _step_json(step: Composed) -> dict[str, Any]:
     usual = {"near": "", "count": 1}
     return {name: value for name, value in asdict(step).items() if value != usual.get(name)}
+
+
+def _links(region: Region) -> list[list[int]]:
+    """Which step of the region reads what which step of it made: [from, to]."""
+    ends = list(accumulate(step.count for step in region.steps))
+    maker: dict[int, int] = {}
+    found: dict[tuple[int, int], None] = {}
+    for n, op in enumerate(region.spec.ops):
+        step = bisect_right(ends, n)
+        found.update({(maker[t], step): None for t in op.inputs if maker.get(t, step) != step})
+        maker.update(dict.fromkeys(op.outputs, step))
+    return [list(link) for link in found]
+
+
+def _values_json(plan: ExecPlan) -> list[dict[str, Any]]:
+    """The plan's values; of those in the arena where they lie, and from which region to which one they need their place."""
+    lives = plan.lives
+    return [
+        {
+            "vid": slot.vid,
+            "name": slot.name,
+            "type": str(slot.spec),
+            "role": slot.role.value,
+            "bytes": slot.spec.nbytes,
+            **({} if slot.alias_of is None else {"alias_of": slot.alias_of}),
+            **({"offset": slot.offset, "life": list(lives[slot.vid])} if slot.vid in lives else {}),
+        }
+        for slot in plan.slots.values()
+    ]
+
+
+def _target_json(spec: DeviceSpec) -> dict[str, Any]:
+    return {
+        "kind": spec.kind, "target": spec.target, "sms": spec.sms, "bandwidth": spec.bandwidth, "tflops": dict(spec.tflops),
+        "l2_bytes": spec.l2_bytes, "shared_per_block": spec.shared_per_block, "memory_bytes": spec.memory_bytes,
+        "launch_us": spec.launch_us,
+    }  # fmt: skip
 
 
 def _brief(region: Region) -> str:

@@ -30,6 +30,21 @@ def peak_seconds(plan: ExecPlan, device: DeviceSpec) -> float:
     )
 
 
+def region_flops(region: RegionSpec) -> int:
+    """Of all ops: those that are counted as above, of the others what their schemas say for each element of a result."""
+    return sum(_flops(region, op) or _of_elements(region, op) for op in region.ops)
+
+
+def unit_of(region: RegionSpec) -> str:
+    """The arithmetic that bounds the region, as DeviceSpec.tflops names it: its products', else f32."""
+    counted = (op for op in region.ops if schema_of(op.kind).count_fn is not None)
+    return next((_unit(region, op)[0] for op in counted), "f32")
+
+
+def _of_elements(region: RegionSpec, op: RegionOp) -> int:
+    return schema_of(op.kind).flops * max((region.tensors[t].numel for t in op.outputs), default=0)
+
+
 def _flops(region: RegionSpec, op: RegionOp) -> int:
     schema = schema_of(op.kind)
     if schema.count_fn is None:
@@ -40,7 +55,12 @@ def _flops(region: RegionSpec, op: RegionOp) -> int:
 
 def _rate(region: RegionSpec, op: RegionOp, device: DeviceSpec) -> float:
     """TFLOP/s of an op; that of f32 where the device has no rate for its type."""
+    unit, times = _unit(region, op)
+    return (device.tflops.get(unit, 0.0) or device.tflops["f32"]) / times
+
+
+def _unit(region: RegionSpec, op: RegionOp) -> tuple[str, int]:
+    """What multiplies, and how many products one takes there."""
     halves = [region.tensors[t].dtype for t in op.inputs if t >= 0 and region.tensors[t].dtype in UNITS]
     precision = schema_of(op.kind).values(op.attrs).get("precision", Precision.exact)
-    unit, times = UNITS[halves[0]] if halves else PRECISIONS.get(precision, ("f32", 1))
-    return (device.tflops.get(unit, 0.0) or device.tflops["f32"]) / times
+    return UNITS[halves[0]] if halves else PRECISIONS.get(precision, ("f32", 1))

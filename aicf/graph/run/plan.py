@@ -113,6 +113,19 @@ class ExecPlan:
         owners = (s for s in self.slots.values() if s.alias_of is None and s.offset is None)
         return self.arena_bytes + sum(s.spec.nbytes for s in owners)
 
+    @lazy
+    def lives(self) -> dict[int, tuple[int, int]]:
+        """Of each value in the arena: the first and the last step at which its place is its own. What is copied into a state at the end
+        lives until then."""
+        found: dict[int, tuple[int, int]] = {}
+        last = len(self.steps) - 1
+        used = [(n, vid) for n, step in enumerate(self.steps) for vid in (*step.in_vids, *step.out_vids)]
+        for n, vid in [*used, *((last, new) for new in self.updates.values())]:
+            owner = self.alias.get(vid, vid)
+            if self.slots[owner].offset is not None:
+                found[owner] = found.get(owner, (n, n))[0], n
+        return found
+
     @property
     def kernel_ids(self) -> tuple[str, ...]:
         return tuple(step.kernel_id for step in self.steps if step.kernel_id)

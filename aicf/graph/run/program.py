@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...device.tensor import Runtime, Tensor
 from ...dispatch import KernelLoader
 from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
 from ...ir import Role
+from ...pages.page import write
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
 from ...training import History, fit
@@ -273,6 +275,10 @@ class Program(Immovable):
         """Why each kernel was chosen: `print(program.explain())`."""
         compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
         return explain(compiled.plan, compiled.regions)
+
+    def report(self, path: str | Path, sizes: Mapping[str, int] | None = None) -> Path:
+        """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline."""
+        return write(self.explain(sizes).to_json(), path)
 
     def _phase(self, fed: Collection[str] = ()) -> str:
         """A training program steps as soon as its number of runs is in the sums, whoever made them. Others have a plan of its own for

@@ -1,0 +1,129 @@
+"""An explanation as data, which may come from a file made elsewhere: every field is checked before something is drawn of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..files import COUNT, WHOLE, Bad, has, list_of, must
+
+Json = Mapping[str, Any]
+
+_WORDS = must("text", lambda v: isinstance(v, str))
+_MAYBE = must("text, or null", lambda v: v is None or isinstance(v, str))
+_US = must("a number of microseconds", lambda v: type(v) in (int, float) and math.isfinite(v))
+_FIRST = has(
+    id=_WORDS,
+    us=_US,
+    terms=must(
+        "numbers by name", lambda v: isinstance(v, dict) and all(type(n) in (int, float) for n in v.values())
+    ),
+)
+_EXPLANATION = has(
+    ("numerics",),
+    device=_WORDS,
+    numerics=_MAYBE,
+    regions=list_of(
+        has(
+            anchor=WHOLE, last=WHOLE, region=_WORDS, chosen=_WORDS, view=must("true or false", lambda v: isinstance(v, bool)),
+            candidates=list_of(_FIRST), rejected=list_of(has(id=_WORDS, reason=_WORDS)),
+            ended=has(trigger=_MAYBE, detail=_MAYBE), steps=list_of(has(("count",), op=_WORDS, count=COUNT)),
+        )
+    ),
+)  # fmt: skip
+
+
+def check_explanation(data: Any) -> None:
+    """Bad, unless this is what `Explanation.to_json()` makes, in all that a comparison reads."""
+    _EXPLANATION(data, "")
+    next_op = 0
+    for n, region in enumerate(data["regions"]):
+        if not region["candidates"]:
+            raise Bad(f"regions[{n}].candidates", "the chosen kernel at least", "none")
+        last = next_op + sum(step.get("count", 1) for step in region["steps"]) - 1
+        if (region["anchor"], region["last"]) != (next_op, last) or not region["steps"]:
+            raise Bad(f"regions[{n}]", f"ops {next_op}..{last}", f"{region['anchor']}..{region['last']}")
+        next_op = last + 1
+
+
+_NUMBER = must("a number of 0 or more", lambda v: type(v) in (int, float) and math.isfinite(v) and v >= 0)
+_WHOLES = list_of(WHOLE)
+_PAIR = must(
+    "two whole numbers",
+    lambda v: isinstance(v, list) and len(v) == 2 and all(type(n) is int and n >= 0 for n in v),
+)
+
+
+def _or_none(check: Any) -> Any:
+    return lambda value, at: None if value is None else check(value, at)
+
+
+_DRAWN = has(
+    mode=_WORDS, plan=_WORDS,
+    target=_or_none(
+        has(target=_WORDS, sms=WHOLE, bandwidth=_NUMBER, l2_bytes=WHOLE, memory_bytes=WHOLE, launch_us=_NUMBER,
+            tflops=must("rates by name", lambda v: isinstance(v, dict) and all(type(n) in (int, float) and 0 <= n < math.inf for n in v.values())))
+    ),
+    memory=has(arena=WHOLE, workspace=WHOLE, peak=WHOLE),
+    fusion=has(kernels_before=WHOLE, kernels=WHOLE, bytes_before=WHOLE, bytes=WHOLE, us_before=_or_none(_NUMBER), us=_NUMBER),
+    values=list_of(has(("alias_of", "offset", "life"), vid=WHOLE, name=_WORDS, type=_WORDS, role=_WORDS, bytes=WHOLE,
+                       alias_of=WHOLE, offset=WHOLE, life=_PAIR)),
+    regions=list_of(
+        has(
+            ended=has(sentence=_WORDS), steps=list_of(has(("near", "changed"), candidates=WHOLE)), links=list_of(_PAIR), reads=_WHOLES,
+            writes=_WHOLES, bytes=WHOLE, flops=WHOLE, unit=_WORDS, workspace=_or_none(_PAIR), next=_or_none(_WORDS),
+            operands=list_of(_WORDS), results=list_of(_WORDS), candidates=list_of(has(us=_NUMBER, score=_NUMBER)),
+            rejected=list_of(has(condition=_WORDS)),
+        )
+    ),
+)  # fmt: skip
+
+
+def check_drawn(data: Any) -> None:
+    """Bad, unless it also has all that a page draws."""
+    check_explanation(data)
+    _DRAWN(data, "")
+    known = {value["vid"] for value in data["values"]}
+    for n, region in enumerate(data["regions"]):
+        for what in ("reads", "writes"):
+            if lost := sorted(set(region[what]) - known):
+                raise Bad(f"regions[{n}].{what}", "values that are listed", lost[0])
+        if any(not i < j < len(region["steps"]) for i, j in region["links"]):
+            raise Bad(
+                f"regions[{n}].links",
+                f"pairs of steps in order, below {len(region['steps'])}",
+                region["links"],
+            )
+
+
+def used_by(data: Json) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Which region makes a value, and which ones read it, in order."""
+    makers: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for n, region in enumerate(data["regions"]):
+        for vid in dict.fromkeys(region["reads"]):
+            if vid in makers:
+                readers.setdefault(vid, []).append(n)
+        for vid in region["writes"]:
+            makers.setdefault(vid, n)
+    return makers, readers
+
+
+def us_of(region: Json) -> float:
+    """Predicted microseconds; 0 of a view, which runs nothing."""
+    return 0.0 if region["view"] else float(region["candidates"][0]["us"])
+
+
+def family_of(region: Json) -> str:
+    """What its kernel is built around, as the drawings colour it."""
+    ops = region["region"]
+    if region["view"]:
+        return "view"
+    if "gemm" in ops or "attention" in ops or "linear_cross_entropy" in ops:
+        return "product"
+    return (
+        "rows"
+        if any(word in ops for word in ("reduce", "softmax", "norm", "cross_entropy", "arg"))
+        else "map"
+    )

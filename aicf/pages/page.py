@@ -1,0 +1,146 @@
+"""The page: one HTML file that needs no network. What is long, such as candidates, waits in it as text until somebody opens it.
+
+Its content security policy names the script and the styles by their digests: nothing else that finds its way into the page can run or load.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ..registry.measured import counted
+from ..registry.trace import microseconds
+from . import charts, graph
+from .data import Json
+from .markup import Html, joined, table, tag, text
+from .regions import Told, title
+
+FOLDER = Path(__file__).parent
+PACKAGES = "aicf", "numpy", "numba", "numba-cuda", "cuda-core", "onnx", "torch", "jax"
+
+
+class Waiting:
+    """Markup that is put into the page as text, once if it is equal, and drawn when the element that names it is opened."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, str] = {}
+
+    def later(self, summary: Any, inside: Html, **attributes: Any) -> Html:
+        key = self.keys.setdefault(inside, f"w{len(self.keys)}")
+        return tag("details", tag("summary", summary), data_later=key, **attributes)
+
+    def scripts(self) -> Html:
+        """Escaped text holds no `<`, and no table is a script: nothing in it ends the element."""
+        return joined(
+            [tag("script", Html(inside), type="text/plain", id=key) for inside, key in self.keys.items()]
+        )
+
+
+def write(data: Json, path: str | Path, name: str = "") -> Path:
+    """Write the page; OSError if the file can't be written."""
+    place = Path(path)
+    place.write_text(page(data, name), encoding="utf-8")
+    return place
+
+
+def page(data: Json, name: str = "") -> str:
+    """The whole file, of data that `check_drawn` has passed. `name` is the model's, for the title."""
+    css = (FOLDER / "page.css").read_text(encoding="utf-8")
+    drawings = graph.drawings(data)
+    css += "".join(
+        f".c{i}{{contain-intrinsic-height:{height:g}px}}\n" for i, (height, _) in enumerate(drawings)
+    )
+    js = (FOLDER / "page.js").read_text(encoding="utf-8")
+    waiting = Waiting()
+    regions = _regions(data, waiting)
+    heading = f"{data['mode']} plan on {data['device']}"
+    template = Template((FOLDER / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        script=_digest(js), style=_digest(css), css=css, js=js, waiting=waiting.scripts(), regions=regions,
+        title=text(f"{name}: {heading}" if name else heading), heading=text(heading), name=text(name), summary=_summary(data),
+        graph=joined([graph.legend(), *(tag("div", drawn, class_=f"drawing c{i}") for i, (_, drawn) in enumerate(drawings))]),
+        arena=charts.arena(data), timeline=charts.timeline(data), roofline=charts.roofline(data), environment=_environment(data),
+    )  # fmt: skip
+
+
+def _digest(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+
+
+def _summary(data: Json) -> Html:
+    fusion, memory = data["fusion"], data["memory"]
+    ops = sum(step.get("count", 1) for region in data["regions"] for step in region["steps"])
+    before = (
+        ""
+        if fusion["us_before"] is None
+        else f"{microseconds(fusion['us_before'])} with a kernel for each op"
+    )
+    tiles = [
+        (microseconds(fusion["us"]), "predicted", before),
+        (f"{fusion['kernels']:,}", "kernels", f"{ops:,} ops in {counted(len(data['regions']), 'region')}"),
+        (
+            f"{fusion['bytes']:,} B",
+            "moved at the least",
+            f"{fusion['bytes_before']:,} B with a kernel for each op",
+        ),
+        (f"{memory['arena']:,} B", "arena", f"peak {memory['peak']:,} B"),
+    ]
+    shown = [
+        tag("div", tag("strong", what), tag("span", name), tag("small", more), class_="tile")
+        for what, name, more in tiles
+    ]
+    rows = [
+        (tag("code", id), count, microseconds(us), joined([charts.bar(share), f" {share:.0%}"]))
+        for id, count, us, share in charts.kernels(data)
+    ]
+    heads = ("kernel", "launches", "predicted", "of the whole")
+    return joined([tag("div", *shown, class_="tiles"), table(heads, rows, frozenset({1, 2}))])
+
+
+def _regions(data: Json, waiting: Waiting) -> Html:
+    told = Told(data)
+    return joined(
+        [
+            waiting.later(
+                joined([title(n, region), tag("span", f"ended: {region['ended']['sentence']}", class_="ended")]),
+                told.body(n, waiting.later), id=f"r{n}", class_="region", data_names=told.names(n),
+            )
+            for n, region in enumerate(data["regions"])
+        ],
+        Html("\n"),
+    )  # fmt: skip
+
+
+def _environment(data: Json) -> Html:
+    target = data["target"] or {}
+    rows = [("device", data["device"]), ("plan", data["plan"]), ("numerics", data.get("numerics") or "")]
+    if target:
+        rates = ", ".join(f"{unit} {rate:g}" for unit, rate in target["tflops"].items() if rate)
+        rows += [
+            ("target", target["target"]), ("multiprocessors", target["sms"]), ("memory", f"{target['bandwidth']:g} GB/s, {target['memory_bytes']:,} B"),
+            ("L2 cache", f"{target['l2_bytes']:,} B"), ("TFLOP/s at the most", rates), ("a launch", f"{target['launch_us']:g} us"),
+        ]  # fmt: skip
+    rows += [
+        (
+            "this page was written by",
+            f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
+        )
+    ]
+    rows += [("with", ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))]
+    return table(("what", "value"), rows)
+
+
+def _version(name: str) -> str | None:
+    """Of a package that is installed; None of one that is not."""
+    if name == "aicf":
+        return getattr(sys.modules["aicf"], "__version__", None)
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,135 @@
+"""What is told of a region: what it reads and makes, why it ended, which kernels could run it and why others could not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..registry.measured import counted
+from ..registry.trace import microseconds
+from .data import Json, us_of, used_by
+from .markup import Html, joined, table, tag
+
+SHOWN = 16  # values of a region
+
+
+def title(n: int, region: Json) -> Html:
+    """A line: the number, the ops, the kernel, its time."""
+    parts = [tag("b", n), " ", tag("span", region["region"], class_="ops")]
+    if region["view"]:
+        return joined([*parts, " ", tag("span", "a view: nothing runs", class_="dim")])
+    return joined(
+        [
+            *parts,
+            " ",
+            tag("code", region["chosen"]),
+            " ",
+            tag("span", microseconds(us_of(region)), class_="us"),
+        ]
+    )
+
+
+class Told:
+    """An explanation's regions, to be told one by one."""
+
+    def __init__(self, data: Json) -> None:
+        self.regions = data["regions"]
+        self.values = {value["vid"]: value for value in data["values"]}
+        self.makers, self.readers = used_by(data)
+
+    def names(self, n: int) -> str:
+        """Of the values that a region reads and makes."""
+        region = self.regions[n]
+        return " ".join(self.values[v]["name"] for v in (*region["reads"][:16], *region["writes"][:16]))
+
+    def body(self, n: int, folded: Callable[[str, Html], Html]) -> Html:
+        """Everything of a region. `folded(summary, table)` puts a long table behind its summary."""
+        region = self.regions[n]
+        made = {vid: [self.makers[vid]] for vid in region["reads"] if vid in self.makers}
+        rows = [
+            ("reads", self._values(region["reads"], made, n)),
+            ("makes", self._values(region["writes"], self.readers, n)),
+        ]
+        rows += _choice(region)
+        listed = tag("dl", *(part for name, what in rows for part in (tag("dt", name), tag("dd", what))))
+        more = [folded(f"{counted(len(region['steps']), 'step')}: how it grew", _grew(region))]
+        if not region["view"]:
+            more.append(folded(counted(len(region["candidates"]), "candidate"), _candidates(region)))
+            if region["rejected"]:
+                more.append(folded(f"{len(region['rejected'])} rejected, with reasons", _rejected(region)))
+        return joined([listed, *more])
+
+    def _values(self, vids: list[int], others: Mapping[int, list[int]], n: int) -> Html:
+        """`%12 hidden: tensor<64x256xf32> region 3`."""
+        parts = []
+        for vid in vids[:SHOWN]:
+            value = self.values[vid]
+            links = joined([tag("a", i, href=f"#r{i}") for i in others.get(vid, [])[:8] if i != n], ", ")
+            name = tag("code", f"%{vid} {value['name']}: {value['type']}")
+            parts.append(joined([name, " region " if links else "", links]))
+        if len(vids) > SHOWN:
+            parts.append(Html(f"and {len(vids) - SHOWN} more"))
+        return joined(parts, "; ")
+
+
+def _choice(region: Json) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    if not region["view"]:
+        best = region["candidates"][0]
+        rows.append(
+            ("chosen", joined([tag("code", best["id"]), f" {microseconds(best['us'])} = {_terms(best)}"]))
+        )
+        if len(region["candidates"]) > 1:
+            other = region["candidates"][1]
+            lost = region["next"] or f"+{other['us'] - best['us']:.3g} us"
+            rows.append(("next", joined([tag("code", other["id"]), f" {microseconds(other['us'])}: {lost}"])))
+        moved = f"{region['bytes']:,} B, {region['flops']:,} flops"
+        if region["workspace"]:
+            moved += f"; {region['workspace'][1]:,} B of workspace"
+        rows.append(("moves", moved))
+    return [*rows, ("ended", region["ended"]["sentence"])]
+
+
+def _terms(candidate: Json) -> str:
+    shown = [f"{name} {us:.3g}" for name, us in candidate["terms"].items() if not us < 1e-3 * candidate["us"]]
+    return " + ".join(shown)
+
+
+def _grew(region: Json) -> Html:
+    rows = [
+        (
+            step["op"],
+            step["candidates"],
+            "; ".join(f"{row} {what}" for row, what in step.get("changed", {}).items()),
+            step.get("near", ""),
+        )
+        for step in region["steps"]
+    ]
+    return table(("op", "candidates left", "rows it changed", "kept though"), rows, frozenset({1}))
+
+
+def _candidates(region: Json) -> Html:
+    best = region["candidates"][0]["us"]
+    rows = [
+        (
+            tag("code", c["id"]),
+            microseconds(c["us"]),
+            f"+{c['us'] - best:.3g} us" if i else "",
+            f"{c['score']:,.0f}",
+            _terms(c),
+        )
+        for i, c in enumerate(region["candidates"])
+    ]
+    return table(("kernel", "time", "over the chosen", "score", "terms, in us"), rows, frozenset({1, 2, 3}))
+
+
+def _rejected(region: Json) -> Html:
+    """Kernels with one reason stand in one row."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for r in region["rejected"]:
+        found.setdefault((r["condition"], r["reason"]), []).append(r["id"])
+    rows = [
+        (condition, reason, joined([tag("code", id) for id in ids], " "))
+        for (condition, reason), ids in sorted(found.items(), key=lambda item: len(item[1]))
+    ]
+    return table(("condition", "reason", "kernels"), rows)
