@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
+from os import PathLike, fspath
+from types import FunctionType, MethodType
 
 # What `ctx.NAME` and `op_call("NAME", …)` are called here.
 OPS: Mapping[str, str] = {
@@ -153,7 +156,37 @@ def part(name: str, value: object) -> str | None:
     return next(found, None)
 
 
-TORCH_HINT = (
-    'torch.compile(module, backend="aicf") runs it in PyTorch, trained or not; aicf.from_torch(module, (x,)) compiles it '
-    "without; single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"
+# What to call with a model of another framework, by the first parts of its classes' modules.
+MODELS_OF: Mapping[str, tuple[str, str]] = {
+    "torch": ("PyTorch's", 'torch.compile(module, backend="aicf") runs it in PyTorch, trained or not; aicf.from_torch(module, (x,)) compiles it '
+              "without; single ops take torch's tensors: aicf.op_call('add', [a, b], [c])"),
+    "onnx": ("ONNX's", "aicf.from_onnx(model) compiles it; aicf.frontends.onnx.load(model) is a model that aicf.compile takes"),
+    "jax": ("JAX's", "aicf.jax.jit(f) compiles a function of JAX's arrays, jax.grad inside of it; aicf.jax.jit(f).model(x) is a model that aicf.compile takes"),
+    "flax": ("Flax's", "aicf.jax.jit(lambda params, x: module.apply(params, x)) compiles what it computes; a flax.nnx module is called instead: lambda x: module(x)"),
+    "keras": ("Keras'", 'with the backend of JAX aicf.jax.jit(lambda x: model(x)) compiles it; else model.export("model.onnx", format="onnx"), then aicf.from_onnx("model.onnx")'),
+    "tensorflow": ("TensorFlow's", 'tf2onnx makes a file of it: aicf.from_onnx("model.onnx")'),
+}  # fmt: skip
+FUNCTION_HINT = (
+    "aicf.jax.jit(f) compiles a function of JAX's arrays; one that emits aicf's ops is a layer of a model: "
+    "class Mine(nn.Layer): def emit(self, ctx, x): …"
 )
+
+
+def foreign_model(value: object) -> tuple[str, str] | None:
+    """(what it is, what to call with it) of a model that is another framework's, a file or a function; None of all else.
+    Imports no framework."""
+    if isinstance(value, (str, PathLike)):
+        path = fspath(value)
+        if path.endswith(".onnx"):
+            return f"the file {path!r}", f"aicf.from_onnx({path!r})"
+        return None
+    kind = value if isinstance(value, type) else type(value)
+    for cls in kind.__mro__:
+        package = cls.__module__.partition(".")[0]
+        package = {"jaxlib": "jax", "tf_keras": "keras"}.get(package, package)
+        if package in MODELS_OF:
+            whose, hint = MODELS_OF[package]
+            return f"{whose} {kind.__name__}", hint
+    if isinstance(value, (FunctionType, MethodType, partial)):
+        return f"the function {getattr(value, '__name__', 'partial')}", FUNCTION_HINT
+    return None

@@ -122,17 +122,18 @@ class Recipe:
 def _check_part(name: str, value: Any, needs: tuple[str, ...], expected: str, hint: str) -> None:
     """An object with these attributes; a class or a name in its place is a slip of the pen."""
     meant = near.part(name, value)
+    fits = not isinstance(value, type) and all(hasattr(value, need) for need in needs)
+    foreign = near.foreign_model(value) if name == "model" and not fits else None
+    if foreign is not None:
+        raise VerifyError(f"{name} is {foreign[0]}", expected=expected, hint=foreign[1])
     if isinstance(value, type) and not near.from_torch(value):
         raise VerifyError(
             f"{name} is the class {value.__name__}", expected=f"{expected}, an instance",
             hint=meant or f"{name}={value.__name__}(...)",
         )  # fmt: skip
     hint = meant or hint
-    if near.from_torch(value):
-        raise VerifyError(
-            f"{name} is PyTorch's {_class_of(value)}", expected=expected,
-            hint=near.TORCH_HINT if name == "model" else hint,
-        )  # fmt: skip
+    if near.from_torch(value) and not (fits and name == "model"):
+        raise VerifyError(f"{name} is PyTorch's {_class_of(value)}", expected=expected, hint=hint)
     if not all(hasattr(value, need) for need in needs):
         raise VerifyError(f"{name} is {value!r}", expected=expected, hint=hint)
 
