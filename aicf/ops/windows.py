@@ -86,7 +86,7 @@ Padded = TypeConstraint(
 _STEPS = {"strides": 1, "dilation": 1, "low": 0, "high": 0}
 
 
-def _slices(emit, x, w: Windows, value: float = 0.0):
+def slices(emit, x, w: Windows, value: float = 0.0):
     """Of each place of a window, what all windows have there: (N, C, windows along each axis)."""
     if any((*w.low, *w.high, *w.interior)):
         x = emit.pad(x, value=value, low=(0, 0, *w.low), high=(0, 0, *w.high), interior=(0, 0, *w.interior))
@@ -198,7 +198,7 @@ def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
     shape = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation)
     made, places = shape.made(x.shape[2:]), prod(w.shape[2:])
     (n, c), o, points, each = x.shape[:2], w.shape[0], prod(made), w.shape[1]
-    seen = tuple(_slices(emit, x, shape))
+    seen = tuple(slices(emit, x, shape))
     if groups == c == o > 1:
         return _depthwise(emit, x, seen, emit.reshape(w, shape=(c, places)))
     columns = emit.concatenate(*seen, axis=1) if len(seen) > 1 else seen[0]
@@ -314,19 +314,19 @@ def _(emit, x, window, strides, low, high, dilation):
         return emit.select(stays, best, other)
 
     shape = windows_of(window, strides, dilation, low, high)
-    found = reduce(larger, _slices(emit, x, shape, _least(x.dtype)))
+    found = reduce(larger, slices(emit, x, shape, _least(x.dtype)))
     return emit.copy(found)
 
 
 @avg_pool.replaced_by
 def _(emit, x, window, strides, low, high, dilation, count_padding):
     shape = windows_of(window, strides, dilation, low, high)
-    total = reduce(emit.add, _slices(emit, wide(emit, x), shape))
+    total = reduce(emit.add, slices(emit, wide(emit, x), shape))
     if count_padding or not any((*low, *high)):
         y = emit.scale(total, factor=1 / prod(window))
     else:
         ones = emit.fill(shape=(1, 1, *x.shape[2:]), value=1.0, dtype=DType.f32)
-        y = emit.div(total, reduce(emit.add, _slices(emit, ones, shape)))
+        y = emit.div(total, reduce(emit.add, slices(emit, ones, shape)))
     return narrow(emit, y, x)
 
 

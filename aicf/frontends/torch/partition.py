@@ -34,7 +34,7 @@ def cut(
     """
     targets: dict[Node, Target] = {}
     for node in _ops(graph):
-        slower = name_of(node) in SLOWER and not all_of_it
+        slower = not all_of_it and name_of(node) in SLOWER and SLOWER[name_of(node)](node)
         why = "PyTorch's own is faster" if slower else _why_left(node, targets, deterministic, strict)
         if why is not None and not _is_view(node):
             report.left[name_of(node), why] += 1
@@ -42,7 +42,7 @@ def cut(
     proposed = _Partitioner(graph, taken).partitions()
     kept = []
     for nodes in proposed:
-        if _pays(nodes):
+        if all_of_it or _pays(nodes):
             kept.append(nodes)
         else:
             report.left.update((name_of(n), TOO_SMALL) for n in nodes if n in targets and not _is_view(n))

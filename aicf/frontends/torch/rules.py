@@ -14,6 +14,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
@@ -25,7 +26,9 @@ Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
 VIEWS: set[str] = set()  # names of the ops that only say how elements are read
 HEAVY: set[str] = set()  # those worth a part of their own
-SLOWER: set[str] = set()  # those that PyTorch computes faster, and is left to where it may
+SLOWER: dict[
+    str, Callable[[Node], bool]
+] = {}  # which calls PyTorch computes faster, and is left where it may
 
 
 class Unread:
@@ -36,9 +39,12 @@ UNREAD = Unread()
 
 
 def rule(
-    *names: str, view: bool = False, heavy: bool = False, slower: bool = False
+    *names: str, view: bool = False, heavy: bool = False, slower: bool | Callable[[Node], bool] = False
 ) -> Callable[[Rule], Rule]:
-    """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default"."""
+    """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default".
+
+    slower   whether PyTorch computes a call faster
+    """
 
     def keep(function: Rule) -> Rule:
         for name in names:
@@ -50,7 +56,7 @@ def rule(
             if heavy:
                 HEAVY.add(full)
             if slower:
-                SLOWER.add(full)
+                SLOWER[full] = slower if callable(slower) else lambda node: True
         return function
 
     return keep

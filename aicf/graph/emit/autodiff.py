@@ -27,6 +27,13 @@ def gradients(
             where=loss.where,
             hint="reduce it first: emit.reduce_mean(loss)",
         )
+    return pulled_back(emit, loss, scale, wrt, copies)
+
+
+def pulled_back(
+    emit: GraphEmitter, y: Value, dy: Value | None, wrt: Sequence[Value], copies: Sequence[tuple[Value, Value]] = ()
+) -> list[Value]:  # fmt: skip
+    """d sum(y * dy) / d w for each w, where dy is of y's shape and type; 1 if it is None. The rest as for `gradients`."""
     graph = emit.builder.graph
     ops = list(graph.ops)
     reached = {w.vid for w in (*wrt, *(copy for copy, _ in copies))}
@@ -35,8 +42,8 @@ def gradients(
             reached.update(op.outputs)
     grads: dict[int, Value] = {}
     parts: dict[int, list[Value]] = {}  # gradients of a value's slices, each within zeros
-    if loss.vid in reached:
-        grads[loss.vid] = emit.constant(1.0, loss.dtype) if scale is None else scale
+    if y.vid in reached:
+        grads[y.vid] = emit.constant(1.0, y.dtype) if dy is None else dy
     waiting = _by_first_reader(ops, copies)
     for op in reversed(ops):
         for vid in parts.keys() & set(op.outputs):

@@ -331,9 +331,14 @@ def _to_copy(s: Site, x: Value, **how: Any) -> Value:
     moved = how.get("device")
     if moved is not None and moved.type not in ("cpu", "cuda"):
         raise Unsupported(f"device {moved}")
-    if x.dtype.kind == "float" and s.out.dtype.kind == "int":
-        raise Unsupported("floats that become integers")
+    if x.dtype.kind == "float" and s.out.dtype.kind == "int" and s.out.dtype not in (DType.i32, DType.i64):
+        raise Unsupported("floats that become narrow integers")
     return s.cast(x, s.out.dtype)
+
+
+@rule("copy")
+def _copy(s: Site, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return s.spread(_to_copy(s, source), x.shape)
 
 
 @rule("clone", "alias", "detach", "lift_fresh_copy", view=True)
@@ -361,7 +366,9 @@ rule("full_like")(lambda s, x, value, **how: filled(s, value))
 rule("scalar_tensor")(lambda s, value, **how: filled(s, value))
 rule("zeros", "zeros_like", "new_zeros")(lambda s, *of, **how: filled(s, 0))
 # what nobody has written yet may be anything
-rule("empty.memory_format", "empty_permuted", "empty_like", "new_empty")(lambda s, *of, **how: filled(s, 0))
+rule("empty.memory_format", "empty_permuted", "empty_like", "new_empty", "new_empty_strided")(
+    lambda s, *of, **how: filled(s, 0)
+)
 rule("ones", "ones_like", "new_ones")(lambda s, *of, **how: filled(s, 1))
 rule("new_full")(lambda s, x, size, value, **how: filled(s, value))
 rule("fill.Scalar")(lambda s, x, value: filled(s, value))
@@ -371,7 +378,7 @@ rule("fill.Scalar")(lambda s, x, value: filled(s, value))
 def _arange(s: Site, start: Any, end: Any, step: Any = 1, **how: Any) -> Value:
     dtype = s.out.dtype
     if not (isinstance(start, int) and isinstance(step, int)):
-        raise Unsupported("a range of floats")
+        return _range_of_floats(s, float(start), float(step))
     whole = dtype if dtype.kind == "int" else DType.i64
     y = s.ctx.iota(shape=s.out.shape, axis=0, dtype=whole)
     if step != 1:
@@ -379,6 +386,13 @@ def _arange(s: Site, start: Any, end: Any, step: Any = 1, **how: Any) -> Value:
     if start != 0:
         y = s.ctx.add(y, start)
     return s.cast(y, dtype)
+
+
+def _range_of_floats(s: Site, start: float, step: float) -> Value:
+    """Computed in the type that PyTorch has on the device."""
+    dtype = DType.f64 if s.ctx.device == "cpu" or s.out.dtype is DType.f64 else f32
+    places = s.cast(s.ctx.iota(shape=s.out.shape, axis=0, dtype=DType.i64), dtype)
+    return s.cast(s.ctx.add(s.ctx.mul(places, step), start), s.out.dtype)
 
 
 rule("arange")(lambda s, end, **how: _arange(s, 0, end, **how))

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....ir import Value
-from ....types import DType
+from ....ops.scattering import Scatter
+from ....types import DType, bool_
 from ..rules import Site, axis_of, rule
 from ..types import Unsupported
+from .views import permuted
 
 INDICES = DType.i32, DType.i64
 
@@ -68,11 +70,9 @@ def _gather(s: Site, x: Value, dim: int, index: Value, sparse_grad: bool = False
 
 
 def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Value, int]:
-    """x with the axes that are indexed as one axis, the index along it, and which axis it is. They must stand side by side."""
+    """x with the axes that are indexed as one axis, the index along it, and which axis it is. They stand side by side."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     first, last = given[0][0], given[-1][0]
-    if len(given) != last - first + 1:
-        raise Unsupported("indices along axes that stand apart")
     if len(given) == 1:
         return x, _checked(given[0][1]), first
     place, inside = None, None
@@ -89,8 +89,19 @@ def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, V
     return s.reshape(x, (*x.shape[:first], many, *x.shape[last + 1 :])), place, first
 
 
+def _beside(rank: int, indices: Sequence[Value | None]) -> tuple[int, ...] | None:
+    """An order of axes in which those that are indexed come first, as in PyTorch's result, where they stand apart; None if they don't."""
+    given = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(given) == given[-1] - given[0] + 1:
+        return None
+    return (*given, *(axis for axis in range(rank) if axis not in given))
+
+
 @rule("index.Tensor")
 def _index(s: Site, x: Value, indices: Sequence[Value | None]) -> Value:
+    order = _beside(x.rank, indices)
+    if order is not None:
+        x, indices = permuted(s, x, order), [index for index in indices if index is not None]
     x, place, axis = merged(s, x, indices)
     return s.ctx.gather(x, place, axis=axis)
 
@@ -99,15 +110,27 @@ def _index(s: Site, x: Value, indices: Sequence[Value | None]) -> Value:
 def _index_put(
     s: Site, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    """Of the first axes: what an index's gradient adds up, or what is written."""
-    if indices[0] is None:
-        raise Unsupported("index_put along other axes than the first")
-    flat, place, _ = merged(s, x, indices)
-    values = s.spread(values, (*place.shape, *flat.shape[1:]))
-    how = "add" if accumulate else "set"
-    if accumulate and flat.dtype in (DType.f16, DType.bf16):
-        raise Unsupported("index_put that adds up halves")
-    return s.reshape(s.ctx.scatter(flat, place, values, axis=0, how=how), x.shape)
+    """What an index's gradient adds up, or what is written."""
+    (first, *more) = [index for index in indices if index is not None]
+    if (
+        first.dtype is bool_
+        and not more
+        and indices[0] is not None
+        and values.spec.numel == 1
+        and not accumulate
+    ):
+        mask = s.reshape(first, (*first.shape, *[1] * (x.rank - first.rank)))
+        return s.spread(s.ctx.select(mask, s.reshape(values, ()), x), x.shape)
+    order = _beside(x.rank, indices)
+    if order is not None:
+        x, indices = permuted(s, x, order), [first, *more]
+    flat, place, axis = merged(s, x, indices)
+    values = s.spread(values, (*flat.shape[:axis], *place.shape, *flat.shape[axis + 1 :]))
+    how = Scatter.add if accumulate else Scatter.set
+    if accumulate:
+        flat, values = s.wide(flat), s.wide(values)
+    y = s.cast(s.reshape(s.ctx.scatter(flat, place, values, axis=axis, how=how), x.shape), x.dtype)
+    return y if order is None else permuted(s, y, sorted(range(x.rank), key=order.__getitem__))
 
 
 @rule("scatter_add")
@@ -119,6 +142,17 @@ def _scatter_add(s: Site, x: Value, dim: int, index: Value, source: Value) -> Va
         source = s.ctx.slice(source, start=(0,) * source.rank, limit=index.shape)
     index = _from_zero(s, index, x.shape[axis])
     return s.ctx.add(x, s.ctx.scatter_add(source, index, size=x.shape[axis], axis=axis, along=True))
+
+
+@rule("scatter.src")
+def _scatter(s: Site, x: Value, dim: int, index: Value, source: Value) -> Value:
+    axis = axis_of(dim, x.rank)
+    if x.rank == 0 or any(n != m for a, (n, m) in enumerate(zip(x.shape, index.shape)) if a != axis):
+        raise Unsupported("scatter into a part of a tensor")
+    if source.shape != index.shape:
+        source = s.ctx.slice(source, start=(0,) * source.rank, limit=index.shape)
+    index = _from_zero(s, index, x.shape[axis])
+    return s.ctx.scatter(x, index, source, axis=axis, how=Scatter.set, along=True)
 
 
 @rule("scatter.value")

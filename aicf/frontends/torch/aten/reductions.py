@@ -198,6 +198,20 @@ def _rms_norm(s: Site, x: Value, shape: Sequence[int], weight: Value | None, eps
     )
 
 
+@rule("native_group_norm", heavy=True)
+def _group_norm(
+    s: Site, x: Value, weight: Value | None, bias: Value | None, n: int, channels: int, points: int, groups: int, eps: float
+) -> Any:  # fmt: skip
+    rows = s.reshape(s.wide(x), (n * groups, channels // groups * points))
+    y, mean, rstd = s.results(s.ctx.layer_norm(rows, None, None, eps=float(eps)))
+    y = s.reshape(y, x.shape)
+    for kind, of in (("mul", weight), ("add", bias)):
+        y = y if of is None else s.ctx.op(kind, y, _per_channel(s, x, of))
+    return s.cast(y, x.dtype), *(
+        s.cast(s.reshape(v, spec.shape), spec.dtype) for v, spec in zip((mean, rstd), s.outs[1:])
+    )
+
+
 # --- batch norm -------------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,29 @@ def placed(s: Site, x: Value, axis: int, start: int, step: int, extent: int) -> 
     return s.ctx.pad(x, value=plain(0, x.dtype), low=tuple(low), high=tuple(high), interior=tuple(between))
 
 
+@rule("slice_scatter")
+def _slice_scatter(
+    s: Site, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
+    axis = axis_of(dim, x.rank)
+    first, last, by = slice(start, end, step).indices(x.shape[axis])
+    if by != 1:
+        raise Unsupported("every n-th element written")
+    extent = x.shape[axis]
+    sides = [cut(s, x, axis, 0, first), s.cast(source, x.dtype), cut(s, x, axis, max(first, last), extent)]
+    kept = [part for part in sides if part.shape[axis]]
+    return s.ctx.concatenate(*kept, axis=axis) if len(kept) > 1 else kept[0] if kept else x
+
+
+@rule("select_scatter")
+def _select_scatter(s: Site, x: Value, source: Value, dim: int, index: int) -> Value:
+    axis = axis_of(dim, x.rank)
+    at = index % x.shape[axis]
+    return _slice_scatter(
+        s, x, s.reshape(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :])), axis, at, at + 1
+    )
+
+
 @rule("select_backward")
 def _select_backward(s: Site, dy: Value, sizes: Sequence[int], dim: int, index: int) -> Value:
     axis = axis_of(dim, len(sizes))
