@@ -74,13 +74,13 @@ PLAIN = """
     bert roberta electra llama mistral qwen2 qwen3 gemma gemma2 phi phi3 stablelm falcon gpt_neox gpt_bigcode
     persimmon starcoder2 olmo cohere ernie roformer mpnet layoutlm camembert megatron-bert convbert nystromformer
     rembert squeezebert
-""".split()
+""".split()  # noqa: SIM905
 VISION = """
     resnet18 resnet50 vit_tiny_patch16_224 deit_tiny_patch16_224 convnext_atto mobilenetv2_100
     mobilenetv3_small_100 efficientnet_b0 regnetx_002 densenet121 mixer_s32_224 swin_tiny_patch4_window7_224 vgg11
     ghostnet_100 repvgg_a0 resmlp_12_224 xcit_nano_12_p16_224 poolformer_s12 levit_128s coat_tiny resnext26ts
     regnety_002 gmlp_ti16_224 mnasnet_050 lcnet_050 tinynet_e mobilevit_xxs pvt_v2_b0
-""".split()
+""".split()  # noqa: SIM905
 
 
 class LSTM(nn.Module):
