@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import compile_lock
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from ...errors import VerifyError
 from . import report as reports
+from .part import COMPILING
 from .partition import cut, refuse_left
 from .report import GraphReport
 from .rules import rules
@@ -87,7 +89,8 @@ def _compiled(
     graph: GraphModule, example_inputs: Any, *, name: str, kind: str, asked: Mapping[str, Any]
 ) -> Any:
     said = GraphReport(name.rpartition(".")[2], kind)
-    with torch.no_grad():
+    # Threads may meet a backward pass at once, or while TorchDynamo traces in another one, which has state of the process'.
+    with compile_lock, COMPILING, torch.no_grad():
         made = cut(
             graph, said, asked["deterministic"], asked["numerics"] == "strict", asked["fallback"] == "error"
         )

@@ -28,7 +28,7 @@ from .report import GraphReport
 from .rules import Unread
 from .types import DTYPES, TORCH, TorchLayout, Unsupported, hinted, layout_of
 
-_COMPILING = threading.RLock()
+COMPILING = threading.RLock()
 
 
 class Target:
@@ -225,7 +225,7 @@ class PartModule(torch.nn.Module):
             self._bound[None] = self._compile(meta_of)
 
     def _compile(self, meta: Meta) -> BoundPart:
-        with _COMPILING:
+        with COMPILING:
             return BoundPart(PartModel(self.graph_module, meta), self.on, self.device)
 
     def _met(self, args: Sequence[Any]) -> BoundPart | None:

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 pytest.importorskip("expecttest", reason="PyTorch's samples need it")
 
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.opinfo import core as opinfo  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from aicf.frontends.torch import backend, graphs  # noqa: E402
@@ -28,10 +29,77 @@ LEFT_OUT = {
     "argsort",
     "topk",
 }  # random memory; ties in any order
+FUNCTIONS = {
+    f"nn.functional.{name}"
+    for name in [
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "max_pool2d",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "group_norm",
+        "layer_norm",
+        "rms_norm",
+        "batch_norm",
+        "embedding",
+        "linear",
+        "gelu",
+        "silu",
+        "elu",
+        "leaky_relu",
+        "hardtanh",
+        "hardswish",
+        "hardsigmoid",
+        "mish",
+        "softplus",
+        "logsigmoid",
+        "cross_entropy",
+        "nll_loss",
+        "mse_loss",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "kl_div",
+        "pad",
+        "scaled_dot_product_attention",
+    ]
+}
+NAMED = (WITH_RULE - LEFT_OUT) | FUNCTIONS
 OPS = sorted(
-    {op.name: op for op in op_db if op.name in WITH_RULE - LEFT_OUT and not op.variant_test_name}.values(),
+    {op.name: op for op in op_db if op.name in NAMED and not op.variant_test_name}.values(),
     key=lambda op: op.name,
 )
+HOSTILE = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    1e-40,
+    -1e-45,
+    3e38,
+    -3e38,
+    88.8,
+    -104.0,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+]
+
+
+def take_all(monkeypatch):
+    """Whatever has a rule and a kernel, be it worth it or not."""
+    monkeypatch.setattr(partition, "WORTH", 1)
+    monkeypatch.setattr(partition, "SLOWER", {})
+
+
+def same(got, want, **tolerance):
+    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(want)):
+        torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
 
 
 @pytest.mark.sample(25)
@@ -42,7 +110,7 @@ OPS = sorted(
 def test_samples_of_pytorchs(op, dtype, monkeypatch):
     if dtype not in op.supported_dtypes("cpu"):
         pytest.skip("PyTorch has none")
-    monkeypatch.setattr(partition, "WORTH", 1)
+    take_all(monkeypatch)
     for n, sample in enumerate(op.sample_inputs("cpu", dtype)):
         if n == 6:
             break
@@ -54,7 +122,67 @@ def test_samples_of_pytorchs(op, dtype, monkeypatch):
         want = op.op(sample.input, *sample.args, **sample.kwargs)
         got = torch.compile(call, backend=backend, dynamic=False)(sample.input, sample.args, sample.kwargs)
         tolerance = {"rtol": 2e-2, "atol": 1e-2} if dtype is torch.bfloat16 else {"rtol": 2e-5, "atol": 2e-5}
-        for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(want)):
-            torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
+        same(got, want, **tolerance)
     failed = [why for graph in graphs() for _, why in graph.left if why.startswith(RULE_FAILED)]
     assert not failed
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("op", [op for op in OPS if op.supports_autograd], ids=lambda op: op.name)
+def test_gradients_of_pytorchs_samples(op, monkeypatch):
+    take_all(monkeypatch)
+    for n, sample in enumerate(op.sample_inputs("cpu", torch.float32, requires_grad=True)):
+        if n == 4:
+            break
+        leaves = [
+            x
+            for x in pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+            if torch.is_tensor(x) and x.requires_grad
+        ]
+
+        def call(x, args, kwargs):
+            return op.op(x, *args, **kwargs)
+
+        def gradients(f, sample=sample, leaves=leaves):
+            made = pytree.tree_leaves(f(sample.input, sample.args, sample.kwargs))
+            read = [y for y in made if torch.is_tensor(y) and y.requires_grad and y.is_floating_point()]
+            weights = [torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape) for y in read]
+            if not read or not any(y.numel() for y in read):
+                return []
+            return torch.autograd.grad(read, leaves, weights, allow_unused=True)
+
+        torch._dynamo.reset()
+        want = gradients(call)
+        got = gradients(torch.compile(call, backend=backend, dynamic=False))
+        for a, b in zip(got, want):
+            same(torch.zeros(()) if a is None else a, torch.zeros_like(a if a is not None else torch.zeros(())) if b is None else b,
+                 rtol=2e-4, atol=2e-4)  # fmt: skip
+    failed = [why for graph in graphs() for _, why in graph.left if why.startswith(RULE_FAILED)]
+    assert not failed
+
+
+# PyTorch's vectors of remainders are NaN where the quotient is beyond all numbers, its single elements right.
+OWN_WAYS = {"fill", "fmod", "remainder"}
+ELEMENTWISE = [
+    op
+    for op in OPS
+    if isinstance(op, (opinfo.UnaryUfuncInfo, opinfo.BinaryUfuncInfo)) and op.name not in OWN_WAYS
+]
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+def test_hostile_values(op, monkeypatch):
+    """Infinities, NaN, signed zeros, numbers beyond normal ones, each beside each."""
+    if torch.float32 not in op.supported_dtypes("cpu"):
+        pytest.skip("PyTorch has none of floats")
+    take_all(monkeypatch)
+    x = torch.tensor(HOSTILE)
+    args = (
+        (x,)
+        if isinstance(op, opinfo.UnaryUfuncInfo)
+        else (x[:, None].expand(14, 14).clone(), x.expand(14, 14).clone())
+    )
+    want = op.op(*args)
+    got = torch.compile(lambda *args: op.op(*args), backend=backend, dynamic=False)(*args)
+    same(got, want, rtol=2e-5, atol=1e-37)

@@ -264,7 +264,7 @@ def _erfinv(s: Site, x: Value) -> Value:
 
 @rule("sign", "sgn")
 def _sign(s: Site, x: Value) -> Value:
-    y = s.ctx.sign(x)
+    y = s.ctx.add(s.ctx.sign(x), 0) if x.dtype.kind == "float" else s.ctx.sign(x)  # of -0 it is 0
     return s.ctx.select(s.ctx.is_nan(x), 0.0, y) if x.dtype.kind == "float" else y
 
 
