@@ -41,8 +41,8 @@ def prepared(device, sizes=(2, 5, 9)):
 
 
 def wrong(got, want):
-    """How many elements are another value, as a tensor: looking at it waits."""
-    return sum((~torch.isclose(a, b, rtol=1e-4, atol=1e-5)).sum() for a, b in zip(got, want))
+    """How many elements are another value, beside the greatest, as a tensor: looking at it waits. NaN is one."""
+    return sum((~((a - b).abs() <= 1e-5 * b.abs().amax() + 1e-6)).sum() for a, b in zip(got, want))
 
 
 def in_threads(work, count):
