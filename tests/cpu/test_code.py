@@ -312,6 +312,45 @@ def test_a_later_process_trains_at_once_without_numba(folder):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == entries
 
 
+FAR = """
+import ctypes, mmap
+import llvmlite.binding as llvm
+from aicf.cpu_kernels.compiler import code
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t)
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+PAGE, LENGTH, NORESERVE = mmap.PAGESIZE, 64 << 30, 0x4000
+jit = code._jit()
+numbers = [n + 0.5 for n in range(400)] * 3  # two pages of code or more, one of constants
+lines = [f"%v{i + 1} = fadd double %v{i}, {n:e}" for i, n in enumerate(numbers)]
+text = "define double @sum(double %v0) {\\n" + "\\n".join(lines) + f"\\nret double %v{len(lines)}" + "\\n}"
+machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="default", jit=True)
+made = machine.emit_object(llvm.parse_assembly(text))
+def reserve(length):
+    start = libc.mmap(None, length, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE, -1, 0)
+    assert start != ctypes.c_void_p(-1).value
+    return start
+block = reserve(LENGTH)
+for pages in (1 << 18, 1 << 12, 1 << 6, 8, 2):  # no room for two pages above the block
+    while (start := reserve(pages * PAGE)) > block:
+        pass
+    libc.munmap(start, pages * PAGE)
+for n in range(1, 200):  # single pages at the upper end
+    libc.munmap(block + LENGTH - 2 * n * PAGE, PAGE)
+kept = []
+for _ in range(50):
+    kept.append(code._link(jit, made, "sum", []))
+    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(kept[-1]["sum"])(1.0) == 1.0 + sum(numbers)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's order of finding free memory")
+def test_code_and_constants_of_a_loop_are_near_each_other_in_memory_in_pieces():
+    """A piece of one page is free 64 GB from where there is room for more, as beside what CUDA reserves."""
+    done = subprocess.run([sys.executable, "-c", FAR], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_threads_that_run_one_loop_at_once():
     """Each has a block of its own, in which rows are formed."""
     built = VARIANTS["reduce_loop"].build(summed().region, host())

@@ -166,7 +166,10 @@ def _jit() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler(suppress_errors=True)
+    # JITLink puts all sections of an object file into one piece of memory. LLVM's older linker maps each by itself, and where memory is
+    # in pieces, as beside CUDA, a loop's constants may come to lie more than 2 GB from its code: beyond what an instruction
+    # reaches, for which that linker aborts the process. Windows has no other.
+    return llvm.create_lljit_compiler(suppress_errors=True, use_jit_link=sys.platform != "win32")
 
 
 _NAMES = itertools.count()
