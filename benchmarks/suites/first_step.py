@@ -1,6 +1,7 @@
-"""A process of its own, for the suites startup and gpt: the first training step of a network, with the time of each stage.
+"""A process of its own, for the suites startup, gpt and frontends: the first training step of a network, with the time of each stage.
 
-python first_step.py {aicf,torch,torch.compile,numpy} {cpu,cuda} [NET]: the demo's network, or one of gpts.py
+python first_step.py {aicf,torch,torch.compile,max-autotune,numpy} {cpu,cuda} [NET]: the demo's network, one of gpts.py, or
+brought:NAME, one of torch_models.py, where aicf is the backend of torch.compile
 """
 
 import time
@@ -16,6 +17,7 @@ from typing import Any  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 BATCH, SIZES, DIGITS = 64, (64, 512, 256, 10), "digits"
+BROUGHT = "brought:"
 
 
 def data() -> tuple[Any, Any]:
@@ -34,6 +36,8 @@ def stages(engine: str, device: str, net: str = DIGITS) -> dict[str, Any]:
 
     if net == DIGITS:
         loss = {"aicf": _aicf, "numpy": _numpy}.get(engine, _torch)(engine, device, reached)
+    elif net.startswith(BROUGHT):
+        loss = _brought(net.removeprefix(BROUGHT), engine, device, reached)
     else:
         loss = (_aicf_gpt if engine == "aicf" else _torch_gpt)(net, engine, device, reached)
     reached()
@@ -130,6 +134,32 @@ def _torch_gpt(net: str, engine: str, device: str, reached: Any) -> float:
     x, y = (torch.from_numpy(a).to(device) for a in gpt.batch_of(np.random.default_rng(7)))
     how = COMPILED if engine == "torch.compile" else EAGER
     return torch_gpt.trainer(torch, gpt, torch_gpt.started(torch, gpt, device), how).train(x, y).item()
+
+
+def _brought(net: str, engine: str, device: str, reached: Any) -> float:
+    """The model is made, and its batch, before the clock starts: what is left is the first step of a training loop."""
+    import torch
+
+    from benchmarks.torch_models import MODELS, SMALL, training
+
+    m = {**MODELS, **SMALL}[net]
+    reached()
+    module = m.build(device).train()
+    inputs, labels = m.data(torch, device)
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    loss_of = training(torch, module, half=device != "cpu")
+    ways = {"aicf": {"backend": "aicf"}, "torch.compile": {}, "max-autotune": {"mode": "max-autotune"}}
+    if engine == "aicf":
+        import aicf.frontends.torch  # noqa: F401  # the backend, where aicf is not installed
+    if engine in ways:
+        loss_of = torch.compile(loss_of, **ways[engine])
+    if device != "cpu":
+        torch.cuda.synchronize()
+    reached()
+    loss = loss_of({**inputs, **labels})
+    loss.backward()
+    optimizer.step()
+    return loss.item()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from . import first_step
 SCRIPT = Path(first_step.__file__)
 PROCESS, BEYOND = "the whole process", "beyond imports and opening the device"
 TORCH, COMPILED, NP = "torch eager", "torch.compile", "NumPy"
-ENGINES = {"aicf": "aicf", TORCH: "torch", COMPILED: "torch.compile", NP: "numpy"}
+TUNED = "torch.compile, max-autotune"
+ENGINES = {"aicf": "aicf", TORCH: "torch", COMPILED: "torch.compile", TUNED: "max-autotune", NP: "numpy"}
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -64,7 +65,7 @@ def start(engine: str, device: str, folder: Path, name: str, net: str = first_st
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, str(SCRIPT), ENGINES[engine], device, net],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300,
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
     if done.returncode != 0:
@@ -94,7 +95,7 @@ def _measure(bench: Bench) -> Iterator[Row]:
 
 
 def starts(
-    bench: Bench, case: str, net: str, peers: Sequence[str], check: Callable[[str, str, float], None], kernels: Sequence[str],
+    bench: Bench, case: str, net: str, peers: Sequence[str], check: Callable[[str, str, float], None], kernels: Sequence[str] | None,
     cold_rounds: int = 3, warm_rounds: int = 7,
 ) -> Iterator[Row]:  # fmt: skip
     """Cold and warm starts of every engine in turn; each cold start has fresh caches, each warm one those of the last.
@@ -142,7 +143,7 @@ def near_chance(what: str, loss: float, classes: int) -> None:
         raise WrongResult(f"{what}: the loss is {loss}")
 
 
-def _rows(case: str, runs: Runs, kernels: Sequence[str]) -> Iterator[Row]:
+def _rows(case: str, runs: Runs, kernels: Sequence[str] | None) -> Iterator[Row]:
     numba = any(result["numba"] for result in runs["aicf"])
     note = "numba was imported" if numba else "numba was not imported"
     for stage in (PROCESS, BEYOND):

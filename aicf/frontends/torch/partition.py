@@ -157,6 +157,7 @@ def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphRepor
             report.left.update((name_of(n), why) for n in ops)
             continue
         setattr(graph, node.target, part)
+        report.modules.add(part)
         report.taken.update(name_of(n) for n in ops)
         report.parts += 1
     graph.recompile()

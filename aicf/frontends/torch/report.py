@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from .part import PartModule
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"
@@ -20,6 +24,7 @@ class GraphReport:
     left     op calls that PyTorch computes, by (name, why)
     parts    how many parts aicf's ops are in
     refused  why parts were PyTorch's at sizes met later, of how many combinations of sizes
+    modules  the parts, while the compiled graph lives
     """
 
     name: str
@@ -28,12 +33,20 @@ class GraphReport:
     left: Counter[tuple[str, str]] = field(default_factory=Counter)
     parts: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    modules: WeakSet[PartModule] = field(default_factory=WeakSet)
 
     @property
     def share(self) -> float:
         """Of op calls, those that aicf computes."""
         total = self.taken.total() + self.left.total()
         return self.taken.total() / total if total else 1.0
+
+    @property
+    def kernels(self) -> Counter[str]:
+        """How often each kernel is launched by the parts that are compiled by now, each once, by id."""
+        return Counter(
+            id for part in self.modules for bound in part.bound for id in bound.compiled.plan.kernel_ids
+        )
 
     def __str__(self) -> str:
         lines = [
