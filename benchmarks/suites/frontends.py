@@ -1,7 +1,7 @@
 """PyTorch's models as people bring them, through `torch.compile(model, backend="aicf")`: GPT-2, BERT, Llama and ViT of transformers, inference
 and training steps, beside PyTorch eager, torch.compile, max-autotune for two of them, and onnxruntime; and how long the first call takes.
 
-A case for each model and each of the three; with `--shard I/12` each is a process of its own, of eight minutes at most.
+A case for each model and each of the three; with `--shard I/12 --budget 480` each is a process of its own.
 """
 
 from __future__ import annotations
