@@ -116,7 +116,7 @@ def compile(
     rt = runtime(device)
     wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
     required, strict = frozenset(flag for flag in wanted if wanted[flag]), _is_strict(numerics)
-    registry = registry or default_registry()
+    registry = default_registry() if registry is None else registry
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
         ask = _asking(recipe, rt.spec, registry, required, strict, beam)
@@ -178,7 +178,7 @@ def tune_for(
     tuning  is taken over: what it has is not measured again
     again   regions to measure beside those of the model
     """
-    rt, registry = runtime(device), registry or default_registry()
+    rt, registry = runtime(device), default_registry() if registry is None else registry
     recipe = (
         Recipe(model, mode, loss, optimizer, accumulate, precision, policy) if model is not None else None
     )
@@ -232,7 +232,7 @@ def explain_for(
     """
     recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
-    registry = registry or default_registry()
+    registry = default_registry() if registry is None else registry
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
     compiled = compile_graph(recipe, model.sizes, selector, beam=beam)
     return explain(compiled.plan, compiled.regions)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from ...device.reading import remember
-from ...errors import FrontendError
+from ...errors import FrontendError, NoKernelError
 from ...graph.compile import compile, explain_for
 from ...graph.run.explain import Explanation
 from ...graph.run.program import Program
@@ -42,8 +42,8 @@ def jit(
     static_argnums, static_argnames   as of jax.jit: arguments whose values are part of the program; they must be hashable
     donate_argnums   arguments that the call uses up: their arrays are deleted after it
     device    "cpu", "cuda", "cuda:1"; by default where the arguments are, else JAX's default device
-    fallback  "jax": a function with operations that aicf lacks runs under jax.jit as a whole; a warning says it once, with the list, and
-              `aicf.jax.report()` counts. "error": FrontendError with that list
+    fallback  "jax": a function with operations that aicf lacks, or that no kernel of the device takes, runs under jax.jit as a whole; a
+              warning says it once, with the list, and `aicf.jax.report()` counts. "error": FrontendError with that list, or NoKernelError
     options   of aicf.compile: precision, numerics, deterministic, tuning, …
 
         step = aicf.jax.jit(lambda params, x, y: jax.value_and_grad(loss)(params, x, y))
@@ -179,7 +179,7 @@ class Jitted:
                 if info:
                     program = compile(read(lowered), device=signature.place, **self._options)
                     count_taken(self._name)
-            except FrontendError as error:
+            except (FrontendError, NoKernelError) as error:
                 if self._fallback == "error":
                     raise
                 count_left(self._name, error)

@@ -6,7 +6,7 @@ import threading
 import warnings
 from dataclasses import dataclass, field
 
-from ...errors import FrontendError
+from ...errors import FrontendError, NoKernelError
 
 
 @dataclass
@@ -46,12 +46,13 @@ def count_taken(name: str) -> None:
         _REPORT.taken[name] = _REPORT.taken.get(name, 0) + 1
 
 
-def count_left(name: str, error: FrontendError) -> None:
+def count_left(name: str, error: FrontendError | NoKernelError) -> None:
     """A signature of a function is left to JAX. The first of a function warns."""
     with _LOCK:
         first = name not in _REPORT.left
         _REPORT.left[name] = _REPORT.left.get(name, 0) + 1
-        for line in error.details or (error.what,):
+        # a FrontendError's details are what is missing; a NoKernelError's are the kernels that refused
+        for line in (isinstance(error, FrontendError) and error.details) or (error.what,):
             reason = line.partition("   at ")[0].partition(" x ")[2] or line
             _REPORT.reasons[reason] = _REPORT.reasons.get(reason, 0) + 1
     if first:

@@ -13,7 +13,7 @@ from jax import nn  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 import aicf  # noqa: E402
-from aicf.errors import FrontendError  # noqa: E402
+from aicf.errors import FrontendError, NoKernelError  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -137,6 +137,20 @@ def test_what_aicf_lacks_is_left_to_jax_and_told():
     assert "left to JAX" in str(report)
     with pytest.raises(FrontendError, match=r"stablehlo\.fft"):
         aicf.jax.jit(lambda x: jnp.fft.fft(x).real, fallback="error")(x)
+
+
+def test_what_no_kernel_takes_is_left_to_jax_and_told():
+    registry = aicf.KernelRegistry()  # of a device without kernels
+    report, x = aicf.jax.report(), normal(4)
+    report.clear()
+    f = aicf.jax.jit(lambda x: x + 1, registry=registry)
+    with pytest.warns(UserWarning, match="leaves .*<lambda> to JAX: no kernel takes add"):
+        same(f(x), x + 1)
+    assert sum(report.left.values()) == 1
+    (reason,) = report.reasons  # not one for each kernel that refused
+    assert reason.startswith("no kernel takes add")
+    with pytest.raises(NoKernelError, match="no kernel takes add"):
+        aicf.jax.jit(lambda x: x + 1, registry=registry, fallback="error")(x)
 
 
 def test_explained_for_a_device_that_is_absent():
