@@ -5,6 +5,8 @@ None of them has StableHLO's definition; the rules are aicf's own.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..types import TensorSpec
@@ -126,7 +128,7 @@ def _(dy, y, axis):
 
 @op("logsumexp", core=ROWS, flops=16)
 def logsumexp(x: Float, *, axis: int = -1):
-    """max + log(sum(exp(x - max))) along an axis, which stays with size 1.
+    """max + log(sum(exp(x - max))) along an axis, which stays with size 1. A row that is -inf throughout, or has +inf, gives that infinity.
 
     Shapes: y is x's with 1 in the axis' place.
 
@@ -141,17 +143,21 @@ def logsumexp(x: Float, *, axis: int = -1):
 def _(emit, x, axis):
     x32 = wide(emit, x)
     most = over(emit, "max", x32, axis)
+    # inf - inf is NaN; without a shift exp and log keep infinities
+    most = emit.select(emit.is_inf(most), 0.0, most)
     return narrow(emit, emit.add(emit.log(over(emit, "sum", emit.exp(emit.sub(x32, most)), axis)), most), x)
 
 
 @logsumexp.reference
 def _(x, axis):
     most = x.max(axis, keepdims=True, initial=-np.inf)
+    most = np.where(np.isinf(most), 0, most)
     return most + np.log(np.exp(x - most).sum(axis, keepdims=True))
 
 
 @logsumexp.gradient
 def _(emit, dy, x, y, axis):
+    y = emit.select(emit.equal(y, -math.inf), 0.0, y)  # a row of -inf has no gradient: exp(x) is 0
     return emit.mul(emit.exp(emit.sub(x, y)), dy)
 
 

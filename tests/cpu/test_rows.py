@@ -385,6 +385,19 @@ def test_a_mask_leaves_no_trace_and_a_row_that_is_all_mask_is_no_number():
     assert np.isnan(got[1:]).all()  # of the others all: their sum is no number
 
 
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logsumexp_keeps_infinities(axis):
+    """As PyTorch and JAX have it. A row that is -inf throughout, or holds inf, is its own case."""
+    inf, nan = np.inf, np.nan
+    x = np.array(
+        [[-inf, -inf], [inf, 0], [inf, -inf], [nan, inf], [nan, -inf], [-inf, 2], [1, 2]], np.float32
+    )
+    want = [-inf, inf, inf, nan, nan, 2, np.log(np.exp(1) + np.exp(2))]
+    got = softmax(np.ascontiguousarray(x if axis else x.T), "logsumexp", axis)
+    np.testing.assert_allclose(got.reshape(-1), want, rtol=1e-6)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("kind", [*SOFTMAXES, "layer_norm", "rms_norm"])

@@ -177,3 +177,10 @@ def test_a_scaled_gradient_is_not_rounded_by_its_type():
     """1 / 100000 is no f16, but a mean over that many elements has it as its gradient all the same."""
     (got,) = gradient_at("reduce_mean", np.zeros(100_000, np.float16), dy=np.array(100.0, np.float16))
     assert np.all(got == np.float16(1e-3))
+
+
+def test_a_row_of_minus_infinity_has_no_gradient_of_logsumexp():
+    x = np.array([[-np.inf, -np.inf], [-np.inf, 2], [0, 0]])
+    y = np.array([[-np.inf], [2], [np.log(2)]])
+    (dx,) = call_gradient(schema_of("logsumexp"), [x], [y], [np.ones((3, 1))], {"axis": 1})
+    np.testing.assert_allclose(dx, [[0, 0], [0, 1], [0.5, 0.5]], rtol=1e-12)
