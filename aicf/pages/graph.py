@@ -28,7 +28,7 @@ CHUNK = 40  # regions of one drawing: what is off the screen is not painted
 
 
 @dataclass(frozen=True)
-class Box:
+class Stack:
     """Where a region lies, with its ops as (x, y, width), from the corner of its box."""
 
     y: float
@@ -82,7 +82,7 @@ def drawings(data: Json, chunk: int = CHUNK) -> list[tuple[float, Html]]:
     return made
 
 
-def _placed(regions: list[Json]) -> list[Box]:
+def _placed(regions: list[Json]) -> list[Stack]:
     boxes, y = [], float(GAP)
     for region in regions:
         pills, x, row = [], float(PAD), 0
@@ -93,7 +93,7 @@ def _placed(regions: list[Json]) -> list[Box]:
             pills.append((x, 24.0 + row * (PILL + 12), width))
             x += width + 20
         height = 24 + (row + 1) * (PILL + 12) + 16
-        boxes.append(Box(y, height, tuple(pills)))
+        boxes.append(Stack(y, height, tuple(pills)))
         y += height + GAP
     return boxes
 
@@ -123,7 +123,7 @@ def _lanes(data: Json) -> tuple[list[tuple[int, int, list[int]]], int]:
 
 
 def _lane(
-    boxes: list[Box], left: float, lane: int, maker: int, readers: list[int], top: float, bottom: float
+    boxes: list[Stack], left: float, lane: int, maker: int, readers: list[int], top: float, bottom: float
 ) -> str:
     """What of a lane lies between top and bottom."""
     x, edge = left - 16 - lane * LANE, left
@@ -142,7 +142,7 @@ def _arrow(left: float, y: float) -> str:
     return f"M{left + 30:g} {y - GAP:g}v{GAP - 1}m-3 -5l3 5l3 -5"
 
 
-def _box(n: int, region: Json, box: Box, x: float, y: float, longest: float, names: dict[int, str]) -> Html:
+def _box(n: int, region: Json, box: Stack, x: float, y: float, longest: float, names: dict[int, str]) -> Html:
     colour, us = COLOURS[family_of(region)], us_of(region)
     kernel = "a view: nothing runs" if region["view"] else f"{region['chosen']} · {microseconds(us)}"
     frame: dict[str, Any] = {"rx": 6, "stroke": colour, "stroke_opacity": ".9", "fill": colour}
@@ -165,7 +165,7 @@ def _box(n: int, region: Json, box: Box, x: float, y: float, longest: float, nam
     return tag("g", *inside, class_="region", data_n=n)
 
 
-def _ops(region: Json, box: Box, x: float, y: float, colour: str) -> list[Html]:
+def _ops(region: Json, box: Stack, x: float, y: float, colour: str) -> list[Html]:
     found, links = [], {(i, j) for i, j in region["links"]}
     path = ""
     for (i, (px, py, width)), (_, (qx, qy, _)) in pairwise(enumerate(box.pills)):

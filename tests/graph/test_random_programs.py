@@ -80,7 +80,7 @@ def family(x: np.ndarray, axis: int) -> dict[str, np.ndarray]:
         return {
             "softmax": 2 * np.exp(half - most) / total,
             "log_softmax": 2 * (half - most - np.log(total)),
-            "logsumexp": 2 * (most + np.log(total)),
+            "logsumexp": 2 * np.where(np.isinf(most), most, most + np.log(total)),
         }
 
 

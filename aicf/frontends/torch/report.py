@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import Protocol, TextIO
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from .part import PartModule
+from ...graph.run.program import CompiledPlan
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"
 TOO_SMALL = "alone among PyTorch's ops: too small to pay"
+
+
+class CompiledAt(Protocol):
+    """A part at sizes that it was compiled for."""
+
+    compiled: CompiledPlan
+
+
+class ComputedPart(Protocol):
+    """Ops that aicf computes, at all sizes so far."""
+
+    @property
+    def bound(self) -> Sequence[CompiledAt]: ...
 
 
 @dataclass
@@ -33,7 +46,7 @@ class GraphReport:
     left: Counter[tuple[str, str]] = field(default_factory=Counter)
     parts: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    modules: WeakSet[PartModule] = field(default_factory=WeakSet)
+    modules: WeakSet[ComputedPart] = field(default_factory=WeakSet)
 
     @property
     def share(self) -> float:
