@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -18,6 +19,7 @@ from ...errors import VerifyError
 from . import report as reports
 from .part import COMPILING
 from .partition import cut, refuse_left
+from .recognise import recognise
 from .report import GraphReport
 from .rules import rules
 
@@ -45,8 +47,10 @@ def backend(
     """
     asked = _checked(options or {}, mode)
     name = _name_of(graph)
+    strict = asked["numerics"] == "strict"  # ops stay as they were written
+    recognised: Counter[str] = Counter() if strict else recognise(graph)
     compilers = {
-        kind: partial(_compiled, name=name, kind=kind, asked=asked)
+        kind: partial(_compiled, name=name, kind=kind, asked=asked, recognised=recognised)
         for kind in ("forward", "backward", "inference")
     }
     return aot_autograd(
@@ -86,9 +90,17 @@ def _name_of(graph: GraphModule) -> str:
 
 
 def _compiled(
-    graph: GraphModule, example_inputs: Any, *, name: str, kind: str, asked: Mapping[str, Any]
+    graph: GraphModule,
+    example_inputs: Any,
+    *,
+    name: str,
+    kind: str,
+    asked: Mapping[str, Any],
+    recognised: Counter[str],
 ) -> Any:
     said = GraphReport(name.rpartition(".")[2], kind)
+    if kind != "backward":  # made of what was recognised before
+        said.recognised = recognised
     # Threads may meet a backward pass at once, or while TorchDynamo traces in another one, which has state of the process'.
     with compile_lock, COMPILING, torch.no_grad():
         made = cut(

@@ -64,7 +64,7 @@ def _emitted(ctx: GraphEmitter, node: Node, env: Mapping[Node, Any], meta: Meta)
         return made
     rule = rules().get(name_of(node))
     if rule is None:
-        raise Unsupported("no rule")
+        raise Unsupported(f"no rule for {name_of(node)}")
 
     def given(arg: Any) -> Any:
         if isinstance(arg, Node):

@@ -25,6 +25,7 @@ from ..recorded import Recorded
 from .backend import decompositions
 from .emit import Meta, emit_nodes, meta_of, name_of
 from .part import concrete
+from .recognise import recognise
 from .rules import rules
 from .types import DTYPES, Unsupported, hinted
 
@@ -63,12 +64,22 @@ def load(
     VerifyError for ops that aicf lacks, with how often they are there.
     """
     exported = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    recognise(exported.graph_module)
     exported = exported.run_decompositions(decompositions())
+    _drop_assertions(exported.graph_module)
     graph = _Exported(exported, type(module).__name__)
     graph.refuse_unknown()
     inputs, sizes = graph.inputs(dynamic_shapes)
     body = graph.recorded(inputs) if not sizes else graph.body
     return Imported(inputs, body, graph.weights, sizes=sizes, source=f"PyTorch's {graph.name}")
+
+
+def _drop_assertions(graph: GraphModule) -> None:
+    """What PyTorch asserts of types and sizes holds: the graph was traced with them. What only that read goes, too."""
+    for node in reversed(graph.graph.nodes):
+        if node.op == "call_function" and name_of(node).startswith("aten._assert"):
+            graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()
 
 
 class _Exported:
@@ -140,9 +151,7 @@ class _Exported:
             for n in calls
             if isinstance(n.target, torch._ops.OpOverload) and name_of(n) not in rules()
         )
-        unknown = Counter(
-            {op: n for op, n in unknown.items() if not op.startswith(("aten.sym_", "aten._assert"))}
-        )
+        unknown = Counter({op: n for op, n in unknown.items() if not op.startswith("aten.sym_")})
         if unknown:
             raise VerifyError(
                 f"PyTorch's {self.name} has ops that aicf lacks", expected="ops with a rule",

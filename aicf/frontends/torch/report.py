@@ -38,6 +38,7 @@ class GraphReport:
     parts    how many parts aicf's ops are in
     refused  why parts were PyTorch's at sizes met later, of how many combinations of sizes
     modules  the parts, while the compiled graph lives
+    recognised  what the model says at length and was taken as one op, how often
     """
 
     name: str
@@ -47,6 +48,7 @@ class GraphReport:
     parts: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     modules: WeakSet[ComputedPart] = field(default_factory=WeakSet)
+    recognised: Counter[str] = field(default_factory=Counter)
 
     @property
     def share(self) -> float:
@@ -66,6 +68,7 @@ class GraphReport:
             f"{self.name}, {self.kind}: {self.taken.total()} of {self.taken.total() + self.left.total()} op calls "
             f"in {self.parts} parts"
         ]
+        lines += [f"  {count:4} recognised: {what}" for what, count in self.recognised.most_common()]
         lines += [f"  {count:4} {op}: {why}" for (op, why), count in self.left.most_common()]
         lines += [f"  {count:4} {LATER}: {why}" for why, count in self.refused.most_common()]
         return "\n".join(lines)
@@ -111,4 +114,8 @@ def report(file: TextIO | None = None) -> None:
             table.add_row(LATER, str(count), why)
         if not graph.left and not graph.refused:
             table.add_row("nothing", "0", "")
+        if graph.recognised:
+            table.caption = "recognised: " + "; ".join(
+                f"{what} ×{n}" for what, n in graph.recognised.most_common()
+            )
         console.print(table)
