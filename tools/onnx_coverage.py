@@ -1,6 +1,6 @@
 """ONNX's own tests of nodes through `aicf.onnx_backend`: how many pass and what is refused, by op, into docs/results/coverage.md.
 
-    .venv/bin/python tools/onnx_coverage.py [-k PART_OF_A_NAME] [-j PROCESSES] [--write]
+    .venv/bin/python tools/onnx_coverage.py [-k PART_OF_A_NAME] [-j PROCESSES] [--device CUDA] [--write]
 
 A result counts as passed within ONNX's own tolerances; for f16 within two units in the last place, as ONNX itself allows bf16, since its expected
 numbers were rounded after each step. Exit code 1 if any result is wrong, or anything but a refusal is raised.
@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "coverage.md"
@@ -23,7 +24,9 @@ BEGIN, END = "<!-- onnx -->", "<!-- /onnx -->"
 HALF = 2.0**-9  # two units in the last place of f16
 SHOWN = 70
 
-Outcome = tuple[str, str, tuple[str, ...], str]  # name, passed | refused | wrong | error, ops, why
+Outcome = tuple[
+    str, str, tuple[str, ...], str
+]  # name, passed | refused | without kernel | wrong | error, ops, why
 
 
 def _cases() -> dict[str, object]:
@@ -40,15 +43,15 @@ def _start() -> None:
     CASES.update(_cases())
 
 
-def outcome(name: str) -> Outcome:
+def outcome(name: str, device: str = "CPU") -> Outcome:
     import onnx.backend.test.runner as runner
 
     import aicf
-    from aicf.errors import FrontendError
+    from aicf.errors import FrontendError, NoKernelError
 
     case = CASES[name]
     try:
-        ready = aicf.onnx_backend.prepare(case.model)
+        ready = aicf.onnx_backend.prepare(case.model, device)
         for inputs, wanted in case.data_sets:
             fed, wanted = ([runner._normalize_tensor(x) for x in xs] for xs in (inputs, wanted))
             half = any(getattr(x, "dtype", None) == "float16" for x in wanted)
@@ -57,6 +60,8 @@ def outcome(name: str) -> Outcome:
     except FrontendError as error:
         ops = tuple(sorted(getattr(error, "ops", ())))
         return name, "refused", ops or (_type(error.what),), error.what
+    except NoKernelError as error:
+        return name, "without kernel", (), error.what
     except AssertionError as error:
         return name, "wrong", (), " ".join(str(error).split())[:300]
     except Exception as error:
@@ -103,18 +108,24 @@ def main() -> int:
     parser.add_argument("-k", default="", metavar="PART", help="tests with this in their names")
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--write", action="store_true", help="write docs/results/coverage.md")
+    parser.add_argument("--device", default="CPU", help="CUDA runs them on a GPU; the page is the CPU's")
     args = parser.parse_args()
+    if args.write and args.device != "CPU":
+        parser.error("--write is for the CPU: the page has one device")
     import onnx
 
     names = [name for name in _cases() if args.k in name]
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(args.j, _start) as pool:
         outcomes = []
-        for made in pool.imap_unordered(outcome, names, chunksize=4):
+        for made in pool.imap_unordered(partial(outcome, device=args.device), names, chunksize=4):
             outcomes.append(made)
             if made[1] in ("wrong", "error"):
                 print(f"{made[1]}: {made[0]}: {made[3]}", flush=True)
     counts = Counter(kind for _, kind, _, _ in outcomes)
+    lacking = Counter(why for _, kind, _, why in outcomes if kind == "without kernel")
+    for why, count in lacking.most_common():
+        print(f"{count:4} without kernel: {why}")
     print(f"{dict(counts)} in {time.perf_counter() - began:.0f} s")
     if args.write:
         write(table(sorted(outcomes), onnx.__version__))
