@@ -95,17 +95,30 @@ class KernelLoader:
 
     def prepare(self, kernels: Sequence[tuple[str, RegionSpec]]) -> None:
         """Compile what is in no cache, of kernels that will be bound: many at once, where that is faster."""
-        self._kept = max(self._kept, 2 * len(kernels))
+        if self.runtime.kind == "cuda":
+            from ..cuda_kernels.compiler import engine
+
+            target, build = self.runtime.spec.target, partial(_build_anew, self.runtime.spec)
+            engine.precompile(self._launches(kernels), target, build, _progress.get())
+
+    def begin(self, kernels: Sequence[tuple[str, RegionSpec]]) -> Callable[[], None]:
+        """The same in the background, where there are cores for it. What is returned waits until it is done."""
         if self.runtime.kind != "cuda":
-            return
+            return lambda: None
         from ..cuda_kernels.compiler import engine
 
+        return engine.begin(
+            self._launches(kernels), self.runtime.spec.target, partial(_build_anew, self.runtime.spec)
+        )
+
+    def _launches(
+        self, kernels: Sequence[tuple[str, RegionSpec]]
+    ) -> list[tuple[str, RegionSpec, list[Launch]]]:
+        """Those of kernels that were not built before."""
+        self._kept = max(self._kept, 2 * len(kernels))
         new = [k for k in kernels if k not in self._kernels and any(t.numel for t in k[1].results)]
         built = [(kernel_id, region, self.build(kernel_id, region)) for kernel_id, region in new]
-        launches = [(k, region, made) for k, region, made in built if not isinstance(made, HostCall)]
-        engine.precompile(
-            launches, self.runtime.spec.target, partial(_build_anew, self.runtime.spec), _progress.get()
-        )
+        return [(k, region, made) for k, region, made in built if not isinstance(made, HostCall)]
 
     def bind(
         self,

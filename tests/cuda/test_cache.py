@@ -327,8 +327,62 @@ def test_an_error_here_ends_the_helpers():
         workers.share([functools.partial(time.sleep, 60)] * 2, fail, 1)
 
 
+# --- in the background ------------------------------------------------------------------------------------------------
+
+
+def test_kernels_are_compiled_while_this_process_goes_on(folder, compiled, monkeypatch):
+    monkeypatch.setattr(workers, "background_for", lambda calls: min(2, calls))
+    waits = [engine.begin(KERNELS, TARGET, build) for _ in range(2)]  # the second asks for nothing anew
+    assert len(engine._UNDERWAY) == len(KERNELS)
+    for wait in waits:
+        wait()
+    made = [engine.compile_launch(launch, r, TARGET) for _, r, (launch,) in KERNELS]
+    assert compiled == [] and all(kernel.cubin != FAKE.cubin for kernel in made)
+    assert engine._UNDERWAY == {} and len(list(folder.glob("*.kernel"))) == len(KERNELS)
+    engine.begin(KERNELS, TARGET, build_nothing)()
+
+
+def test_what_the_background_can_not_build_or_has_no_cores_for_is_left_for_later(
+    folder, compiled, monkeypatch
+):
+    for helpers in (1, 0):
+        monkeypatch.setattr(workers, "background_for", lambda calls, n=helpers: n)
+        engine.begin(KERNELS, TARGET, build_nothing)()
+    for kernel_id, r, (launch,) in KERNELS:
+        assert engine.compile_launch(launch, r, TARGET, kernel_id).cubin == FAKE.cubin
+    assert len(compiled) == len(KERNELS) and engine._UNDERWAY == {}
+
+
+def wrote(path: str, name: str) -> str:
+    with open(path, "a") as file:
+        file.write(name)
+    return name
+
+
+def test_calls_of_most_weight_are_done_first_and_idle_helpers_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "IDLE", 0.2)
+    background, path = workers.Background(), str(tmp_path / "order")
+    calls = [(weight, functools.partial(wrote, path, str(weight))) for weight in (2, 9, 4, 9, 1)]
+    assert [future.result() for future in background.submit(calls, 1)] == [["2"], ["9"], ["4"], ["9"], ["1"]]
+    assert Path(path).read_text() == "99421"
+    wait_for(lambda: background._helpers == 0)
+    assert [f.result() for f in background.submit(calls[:1], 3)] == [["2"]]  # another one is started
+
+
+def test_a_helper_in_the_background_that_dies_or_can_not_start_does_no_harm(tmp_path, monkeypatch):
+    background = workers.Background()
+    fatal = [(1, functools.partial(os._exit, 3))] * 2
+    assert [future.result() for future in background.submit(fatal, 1)] == [[], []]
+    wait_for(lambda: background._helpers == 0)
+    path = str(tmp_path / "later")
+    assert background.submit([(1, functools.partial(wrote, path, "x"))], 1)[0].result() == ["x"]
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert [future.result() for future in workers.Background().submit(fatal, 2)] == [[], []]
+
+
 def test_few_kernels_or_few_cores_get_no_helpers(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(16), raising=False)
     assert [workers.helpers_for(n) for n in (0, 5, 6, 100)] == [0, 0, 2, 7]
+    assert [workers.background_for(n) for n in (0, 1, 100)] == [0, 1, 15]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(2), raising=False)
-    assert workers.helpers_for(100) == 0
+    assert workers.helpers_for(100) == workers.background_for(100) == 0

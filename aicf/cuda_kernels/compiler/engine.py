@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +93,11 @@ def _cached(key: Any) -> CompiledKernel | None:
     return _COMPILED.get(key)
 
 
+Job = tuple[str, RegionSpec, list[Launch]]  # kernel id, region, launches
+
+
 def precompile(
-    kernels: Sequence[tuple[str, RegionSpec, list[Launch]]],
+    kernels: Sequence[Job],
     target: str,
     build: Callable[[str, RegionSpec], list[Launch]],
     progress: Callable[[int, int, str], None] | None = None,
@@ -104,14 +108,7 @@ def precompile(
     progress  told how many are done, of how many, and which is next or was last
     What can't be compiled there, such as a variant that only this process knows, is left to `compile_launch`.
     """
-    jobs: list[tuple[str, RegionSpec, list[Launch]]] = []
-    claimed: set[Any] = set()
-    for job in kernels:
-        keys = {_key(launch, job[1], target, job[0]) for launch in job[2]}
-        missing = {key for key in keys if _cached(key) is None} - claimed
-        if missing:
-            jobs.append(job)
-            claimed |= missing
+    jobs = [job for job, _ in _missing(kernels, target)]
     done: list[int] = []
 
     def told(i: int, finished: bool = True) -> None:  # by helpers' threads too
@@ -134,6 +131,55 @@ def precompile(
     ]
     for made in workers.share(calls, here, helpers, told):
         _COMPILED.update(made)
+
+
+_UNDERWAY: dict[Any, Future[list[Any]]] = {}  # keys of what is compiled in the background
+
+
+def begin(
+    kernels: Sequence[Job], target: str, build: Callable[[str, RegionSpec], list[Launch]]
+) -> Callable[[], None]:
+    """Have what is nowhere yet compiled by other processes, while this one goes on. What is returned waits for them.
+
+    Without cores to spare nothing is begun. What was not compiled is left to `compile_launch`.
+    """
+    missing = _missing(kernels, target)
+    new = [(job, keys) for job, keys in missing if not keys <= _UNDERWAY.keys()]
+    helpers = workers.background_for(len(new))
+    if helpers:
+        # kernels with much shared memory are large: the last to be begun should be a small one
+        calls = [
+            (
+                max(launch.shared for launch in made),
+                functools.partial(_build_and_compile, build, kernel_id, region, target),
+            )
+            for (kernel_id, region, made), _ in new
+        ]
+        for future, (_, keys) in zip(workers.background.submit(calls, helpers), new):
+            _UNDERWAY.update(dict.fromkeys(keys, future))
+    awaited = {key: _UNDERWAY[key] for _, keys in missing for key in keys if key in _UNDERWAY}
+
+    def wait() -> None:
+        for key, future in awaited.items():
+            for made in future.result():
+                _COMPILED.update(made)
+            if _UNDERWAY.get(key) is future:
+                _UNDERWAY.pop(key, None)
+
+    return wait
+
+
+def _missing(kernels: Sequence[Job], target: str) -> list[tuple[Job, set[Any]]]:
+    """Of these kernels those that are compiled nowhere, each once, with the keys of their launches that are not."""
+    found: list[tuple[Job, set[Any]]] = []
+    claimed: set[Any] = set()
+    for job in kernels:
+        keys = {_key(launch, job[1], target, job[0]) for launch in job[2]}
+        missing = {key for key in keys if _cached(key) is None} - claimed
+        if missing:
+            found.append((job, missing))
+            claimed |= missing
+    return found
 
 
 def _build_and_compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from ...device import streams
 from ...device.runtime import runtime
 from ...dispatch import KernelLoader, default_registry
-from ...errors import NoKernelError, VerifyError
+from ...errors import KernelCompileError, NoKernelError, VerifyError
 from ...graph.compile import compile_graph
 from ...graph.emit.builder import GraphEmitter
 from ...graph.emit.trace import Recipe
@@ -139,7 +140,8 @@ class BoundPart:
             names = [model.outputs[n] for n in computed]
             self.call = PlanCall(plan, on.loader, variables, list(model.inputs), names)
             on.runtime.sync()  # constants are there, whatever stream reads them
-        self.device, self.ordinal = device, getattr(on.runtime, "ordinal", None)
+        self.device, self.ordinal, self.on = device, getattr(on.runtime, "ordinal", None), on
+        self.ready = False  # whether its kernels are loaded
         self._inputs = list(zip(model.layouts.values(), self.call.alignments))
         first = FIRST + len(model.inputs)
         self._results = [
@@ -149,6 +151,11 @@ class BoundPart:
         self._dtypes = [TORCH[p.spec.dtype] for p in self.call.places]
         unread = [n for n, name in enumerate(model.outputs) if name in model.unread]
         self._zeros = [(n, model.results[n].shape, model.dtypes[n]) for n in unread]
+
+    def bind(self) -> None:
+        with self.on.runtime.current():
+            self.call.bind()
+        self.ready = True
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         arena = torch.empty(max(self.call.arena_bytes, 1), dtype=torch.uint8, device=self.device)
@@ -222,26 +229,44 @@ class PartModule(torch.nn.Module):
         self._single = isinstance(output.args[0], Node)
         self._bound: dict[Any, BoundPart | None] = {}  # None: PyTorch runs these sizes
         if self._static:
-            self._bound[None] = self._compile(meta_of)
+            self._keep(None, self._compile(meta_of))
 
     def _compile(self, meta: Meta) -> BoundPart:
         with COMPILING:
             return BoundPart(PartModel(self.graph_module, meta), self.on, self.device)
+
+    def _keep(self, key: Any, made: BoundPart | None) -> None:
+        self._bound[key] = made
+        if made is not None:
+            _UNBOUND.append((weakref.ref(self), key))
+
+    def bind(self, key: Any) -> None:
+        """Have the kernels for these sizes ready. Where one does not compile PyTorch runs the part, and the report says so."""
+        made = self._bound[key]
+        try:
+            if made is not None and not made.ready:
+                made.bind()
+        except KernelCompileError as error:
+            self._refused(error)
+            self._bound[key] = None
 
     def _met(self, args: Sequence[Any]) -> BoundPart | None:
         """The part for the sizes of these arguments: rules and kernels were asked about those of the trace alone."""
         try:
             return self._compile(concrete(self.graph_module, args))
         except (Unsupported, NoKernelError) as error:
-            why = str(error).splitlines()[0]
-            if self._report is None:
-                raise VerifyError(
-                    "a part would run in PyTorch at sizes met after it was compiled", got=why,
-                    expected="ops that aicf takes at all sizes",
-                    hint='options={"fallback": "eager"}, the default, runs it in PyTorch; dynamic=False compiles each size',
-                ) from error  # fmt: skip
-            self._report.refused[why] += 1
+            self._refused(error)
             return None
+
+    def _refused(self, error: Exception) -> None:
+        why = str(error).splitlines()[0]
+        if self._report is None:
+            raise VerifyError(
+                "a part would run in PyTorch at sizes met after it was compiled", got=why,
+                expected="ops that aicf takes at all sizes",
+                hint='options={"fallback": "eager"}, the default, runs it in PyTorch; dynamic=False compiles each size',
+            ) from error  # fmt: skip
+        self._report.refused[why] += 1
 
     @property
     def bound(self) -> list[BoundPart]:
@@ -255,12 +280,27 @@ class PartModule(torch.nn.Module):
             else tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
         )
         if key not in self._bound:
-            self._bound[key] = self._met(args)
+            self._keep(key, self._met(args))
         bound = self._bound[key]
+        if bound is not None and not bound.ready:
+            bind_all()
+            bound = self._bound[key]
         if bound is None:
             return self.graph_module(*args)
         made = bound([args[i] for i in self._tensors])
         return made[0] if self._single else tuple(made)
+
+
+_UNBOUND: list[tuple[weakref.ref[PartModule], Any]] = []  # compiled, with kernels that may be underway
+
+
+def bind_all() -> None:
+    """Make all parts ready that were compiled so far: a forward pass readies its backward pass, too, which may run under a capture."""
+    with COMPILING:
+        while _UNBOUND:
+            part, key = _UNBOUND.pop(0)
+            if (module := part()) is not None:
+                module.bind(key)
 
 
 def _symbolic(made: Any) -> bool:

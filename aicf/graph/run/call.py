@@ -70,11 +70,12 @@ class PlanCall:
             next((s.alignment for s in plan.externals(Role.input) if s.name == name), 1) for name in inputs
         )
         self.faults = tuple(variables[slot.name] for slot in plan.externals(Role.fault))
-        steps = [step for step in plan.steps if step.kernel_id]
-        self.kernel_ids = tuple(step.kernel_id for step in steps)
-        loader.prepare([(step.kernel_id, step.region) for step in steps])
-        make = _on_host if self.runtime.kind == "cpu" else _on_device
-        self._calls: list[Any] = [call for step in steps for call in make(step, loader, self._places)]
+        self._loader, self._steps = loader, [step for step in plan.steps if step.kernel_id]
+        self.kernel_ids = tuple(step.kernel_id for step in self._steps)
+        self._compiled = loader.begin([(step.kernel_id, step.region) for step in self._steps])
+        for step in self._steps:
+            loader.build(step.kernel_id, step.region)  # says what is wrong with it
+        self._calls: list[Any] | None = None
         for old, new in plan.updates.items():
             if self._places[old] != self._places[new]:
                 raise VerifyError("a call keeps nothing from run to run", got=plan.slots[old].name)
@@ -84,8 +85,18 @@ class PlanCall:
         at = (ARENA, root.offset) if root.offset is not None else (bases[root.vid], 0)
         return Whereabouts(at[0], at[1] + slot.start * slot.spec.dtype.itemsize, slot.spec, slot.stride)
 
+    def bind(self) -> None:
+        """Make ready to run: wait for kernels that are compiled in the background, compile the others, load all. The first call does so, too."""
+        if self._calls is None:
+            self._compiled()
+            make = _on_host if self.runtime.kind == "cpu" else _on_device
+            self._calls = [call for step in self._steps for call in make(step, self._loader, self._places)]
+
     def __call__(self, bases: Sequence[int], stream: int = 0) -> None:
         """Run all kernels in order. On CUDA on this stream, and the host does not wait. On the host what a check found wrong is raised."""
+        if self._calls is None:
+            self.bind()
+        assert self._calls is not None
         pointers = [*bases, *self._pointers]
         if not isinstance(self.runtime, CudaRuntime):
             for call in self._calls:
