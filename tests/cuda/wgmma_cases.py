@@ -68,6 +68,13 @@ def residual(m, n, k, dtype=f16, out=None, **more):
                    given=given, **more)  # fmt: skip
 
 
+def two_rows(m, n, k, dtype=f16):
+    """Two operands by column."""
+    given = {"row": desc((n,), dtype), "second": desc((n,), dtype)}
+    ops = ("u", "bias_add", "y", "row"), ("v", "bias_add", "u", "second")
+    return product(m, n, k, *ops, dtype=dtype, tb=True, given=given)
+
+
 def stashed(m, n, k, dtype=f16, out=None, **more):
     """alpha, beta, c, a bias, an activation and its operand."""
     given = {"c": desc((m, n), out or dtype), "bias": desc((n,), out or dtype)}

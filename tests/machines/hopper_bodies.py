@@ -109,6 +109,8 @@ class Cuda:
         self.machine._meet("all", self.machine.everyone, [self.machine.current.block])
 
     def syncwarp(self) -> None:
+        """Then each lane reads what the others wrote."""
+        self.machine.fence_async()()
         self.machine._warp("sync", 0)
 
 

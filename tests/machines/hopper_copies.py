@@ -95,6 +95,32 @@ class Copies:
 
         return store
 
+    def load_shared_pair(self) -> Any:
+        def load(low: int, high: int) -> tuple:
+            assert low % 2 == high % 2 == 0
+            block = self.current.block
+            return tuple(block.shared[block.at(np.array([low, high]))])
+
+        return load
+
+    def store_pair_below(self) -> Any:
+        """Of halves, which a word of shared memory is here."""
+
+        def store(address: np.ndarray, word: tuple, place: int, limit: int) -> None:
+            if 0 <= place < limit:
+                assert address.ctypes.data % 4 == 0, "an illegal instruction: a word at an odd half"
+                assert len(address) >= 2, "written behind the results"
+                address[:2] = word
+
+        return store
+
+    def store_half_below(self) -> Any:
+        def store(address: np.ndarray, word: tuple, place: int, limit: int) -> None:
+            if 0 <= place < limit:
+                address[0] = word[0]
+
+        return store
+
     def transpose_runs(self, sources: tuple, targets: tuple) -> Any:
         """As `load_matrices`, of words."""
         store = self.store_shared()

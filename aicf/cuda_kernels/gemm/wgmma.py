@@ -246,15 +246,17 @@ def _launch(
     finish, others, sizes, scales = epilogue_arguments(tiling, region, split)
     if tiling.stream:
         others = (*others[:4], wgmma_stream.pointers(tiling, region, device))
-    sources = wgmma_cost.tma_sources(region) if boxes else ()
-    if boxes:
+    lines = boxes > 0 and wgmma_cost.in_lines(region)
+    by_tma = boxes > 0 and not lines
+    sources = wgmma_cost.tma_sources(region) if by_tma else ()
+    if by_tma:
         maps += _boxes(region, sources)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if split is None else split.number)
     if tiling.narrow_n:
         narrow_tiles = wgmma_cost.narrow_tiles(tiling, region, device)
         sizes = (*sizes, Num(narrow_tiles, i32))
         tiles += narrow_tiles // tiling.narrow_group * cdiv(gemm.problem(region)[0].m, tiling.m)
-        if boxes:
+        if by_tma:
             maps += _narrow_maps(region, tiling.narrow_n, narrow_tiles)
         if b.k_major:
             maps.append(b.map(region, tiling.narrow_n))
@@ -265,7 +267,7 @@ def _launch(
     if tiling.cluster_split == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))
     grid = (tiles * tiling.together,)
-    body = wgmma(tiling, a.k_major, b.k_major, finish, boxes, a.axes, b.axes, sources)
+    body = wgmma(tiling, a.k_major, b.k_major, finish, boxes, a.axes, b.axes, sources, lines=lines)
     arguments = tuple(maps), others, sizes, scales
     return Launch(body, grid, (tiling.threads,), arguments, tiling.shared(boxes), tiling.together)
 

@@ -58,6 +58,7 @@ def wgmma(
     b_axes: tuple[int, ...] = (),
     tma_sources: tuple[int, ...] = (),
     register_operand: str = "",
+    lines: bool = False,
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
@@ -65,8 +66,9 @@ def wgmma(
     register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see rs_wgmma_body.py
     staged              how many results are stored by way of shared memory, a box at a time: all or none; or how many operands
                         of the epilogue are loaded that way, if they are more; see wgmma_store.py
+    lines               the one that is staged is stored by warps, not by TMA; see wgmma_lines.py
     a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
-    maps                of a and b, and of the results if staged: of a batch, with all of its matrices as a third dimension; and of the
+    maps                of a and b, and of the results if TMA stores them: of a batch, with all of its matrices as a third dimension; and of the
                         sources, likewise; of the results of narrow tiles, and of their b if it is K-major; then of a's last tile,
                         if it is K-major, and of b's
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
@@ -86,7 +88,7 @@ def wgmma(
     if register_operand:
         results = rs_results(tiling, epilogue, register_operand == "b")
     else:
-        results = results_of(tiling, epilogue, staged, tma_sources)
+        results = results_of(tiling, epilogue, staged, tma_sources, lines)
     consume = consumer(tiling, epilogue, mainloop, results, staged)
     swap_ab = device(
         (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if register_operand == "b" else (lambda sizes: sizes)
@@ -118,7 +120,8 @@ def wgmma(
     )
     kernel.__name__ = (
         f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}"
-        + "_staged" * (staged > 0)
+        + "_lines" * lines
+        + "_staged" * (staged > 0 and not lines)
         + "_tma_sources" * (len(tma_sources) > 0)
         + f"_rs_{register_operand}" * bool(register_operand)
     )

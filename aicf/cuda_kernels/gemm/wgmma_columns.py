@@ -52,9 +52,10 @@ def lane_distributed(tiling: WgmmaTiling, epilogue: Epilogue, preloaded: tuple[i
 def row_loader(tiling: WgmmaTiling, epilogue: Epilogue, preloaded: tuple[int, ...], distributed: bool) -> Any:
     """`load(tile_coord, member, n, operands)`: all words of the reads that are preloaded, one read's after the other's; or if they are lane-distributed,
     of each 64 columns the lane's pair."""
+    pairs = row_pairs if epilogue.width > 1 else unaligned_pairs
     if not distributed:
-        return reads_loader(epilogue, preloaded, row_pairs(tiling.columns // EIGHT))
-    load = reads_loader(epilogue, preloaded, subtile_pairs(tiling.columns // ATOM))
+        return reads_loader(epilogue, preloaded, pairs(tiling.columns // EIGHT))
+    load = reads_loader(epilogue, preloaded, subtile_pairs(tiling.columns // ATOM, pairs(1)))
 
     def load_distributed(tile_coord, member, n, operands):
         column = np.int32(tile_coord[1] + (member >> 2 & 7) * EIGHT)
@@ -111,12 +112,46 @@ def row_pairs(count: int) -> Any:
     return load
 
 
-def subtile_pairs(count: int) -> Any:
+@deferred
+def unaligned_pairs(count: int) -> Any:
+    """The same of rows that begin anywhere, and end at last + 2: each half by itself, none behind that."""
+    if SIMULATED:
+
+        def load_halves(pointer, start, column, last):
+            places = [column + i * EIGHT for i in range(count)]
+            return tuple(
+                (pointer[start + min(q, last + 1)], pointer[start + min(q + 1, last + 1)]) for q in places
+            )
+
+        return load_halves
+
+    @intrinsic
+    def load(typing, pointer, start, column, last):
+        def codegen(ctx, b, sig, args):
+            source, start_at, first, last_at = args
+            end, words = b.add(last_at, const(1)), []
+            for i in range(count):
+                halves = []
+                for side in range(PAIR):
+                    q = b.add(first, const(i * EIGHT + side))
+                    q = b.select(b.icmp_signed("<", q, end), q, end)
+                    raw = b.load(b.gep(source, [b.add(start_at, b.sext(q, start_at.type))]))
+                    halves.append(b.zext(b.bitcast(raw, ir.IntType(16)), ir.IntType(32)))
+                word = b.or_(halves[0], b.shl(halves[1], const(16)))
+                words.append(b.bitcast(word, ir.FloatType()))
+            return ctx.make_tuple(b, sig.return_type, words)
+
+        return types.UniTuple(types.float32, count)(pointer, types.int64, types.int32, types.int32), codegen
+
+    return load
+
+
+def subtile_pairs(count: int, load_last: Any) -> Any:
     """The same, of so many pairs 64 apart."""
-    load_last, further = row_pairs(1), (count - 1) * ATOM
+    further = (count - 1) * ATOM
     if count == 1:
         return load_last
-    load_others = subtile_pairs(count - 1)
+    load_others = subtile_pairs(count - 1, load_last)
 
     def load(pointer, start, column, last):
         words = load_others(pointer, start, column, last)

@@ -21,6 +21,7 @@ from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
 from . import simt as gemm
 from . import split_k as gemm_split
 from .split_k import KSplit
+from .wgmma_columns import EIGHT, MOST_WORDS
 from .wgmma_tiling import OF_C, WgmmaTiling, k_tile
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
@@ -67,6 +68,7 @@ SUBTILE_US, APART_US, LOAD_SUBTILE_US, SOURCE_SUBTILE_US, ROW_SUBTILE_US, SUM_SU
     0.05,
     0.13,
 )
+LINES_US = 0.35  # a guess: for warps to store them in whole lines
 SUBTILE_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
 MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hides: Z kept at 4096³ took 5.5 us for 33 MB
 SLOWED = 0.12  # of what a turn group takes to finish results, that the one which multiplies meanwhile loses
@@ -234,9 +236,10 @@ def _straddling(region: RegionSpec) -> float:
 def _subtile_us(tiling: WgmmaTiling, region: RegionSpec, boxes: int) -> float:
     """For a consumer to finish 64 x 64 results."""
     f = gemm.epilogue_statistics(region)
-    come = len(tma_sources(region)) if boxes else 0
+    come = len(tma_sources(region)) if boxes and not in_lines(region) else 0
     loads = LOAD_SUBTILE_US * (f.matrices - come) + ROW_SUBTILE_US * f.rows + SOURCE_SUBTILE_US * come
-    leave = SUBTILE_US * max(1, f.stores) + (0.0 if boxes else APART_US * f.stores)
+    beyond = LINES_US if boxes and in_lines(region) else 0.0 if boxes else APART_US
+    leave = SUBTILE_US * max(1, f.stores) + beyond * f.stores
     return leave + loads + SUBTILE_FLOP_US * f.flops * tiling.cooperative + _column_sums_us(region)
 
 
@@ -250,9 +253,49 @@ def staged(tiling: WgmmaTiling, region: RegionSpec) -> int:
     computes with indices, as dropout does, takes them; and two blocks of rows leave fewer registers, since what they share is kept."""
     stores = gemm.epilogue_statistics(region).stores
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
-    if tiling.columns % ATOM or _loads(region) > (1 if tight else BOX_LOADS):
+    if in_lines(region):
+        loads, columns = _loads_of_lines(region), _unaligned_columns(region)
+        fit = columns <= MOST_WORDS * EIGHT // tiling.columns
+    else:
+        loads, fit = _loads(region), True
+    if tiling.columns % ATOM or loads > (1 if tight else BOX_LOADS) or not fit:
         return 0
-    return max(stores, len(tma_sources(region)))
+    return 1 if in_lines(region) else max(stores, len(tma_sources(region)))
+
+
+@lru_cache(maxsize=256)
+def in_lines(region: RegionSpec) -> bool:
+    """Whether its result, if staged, is stored by warps in whole lines, since TMA can't: one of halves, whose rows are not 16-byte aligned. Its
+    map reads pairs, as in boxes; of what is not aligned to them, one number for a row, or halves by column that are
+    preloaded. No function is another one: results have the bits that they have in runs."""
+    p, after = gemm.problem(region)
+    if len(after.stores) != 1 or after.core_input is not None:
+        return False
+    result = region.results[after.stores[0][1]]
+    by_tma = result.alignment >= TMA_ALIGNMENT and p.n * result.dtype.itemsize % TMA_ALIGNMENT == 0
+    if result.dtype not in (f16, bf16) or by_tma or _shortened(after):
+        return False
+    if any(load.operand is None for load in after.loads):
+        return False
+    return gemm.in_runs(region, 2) or (p.c is None and _unaligned_columns(region) >= 0)
+
+
+def _loads_of_lines(region: RegionSpec) -> int:
+    """By threads, and what is preloaded."""
+    p, after = gemm.problem(region)
+    return len(after.loads) + (p.c is not None)
+
+
+@lru_cache(maxsize=256)
+def _unaligned_columns(region: RegionSpec) -> int:
+    """Loads by column of halves, where pairs are not aligned, so that all have to be preloaded; less than 0 if others walk along columns."""
+    if gemm.in_runs(region, 2):
+        return 0
+    _, after = gemm.problem(region)
+    walking = [load for load in after.loads if load.strides[-1] != 0]
+    if any(load.strides[-2:] != (0, 1) or load.dtype not in (f16, bf16) for load in walking):
+        return -1
+    return len(walking)
 
 
 def _shortened(after: Map) -> bool:

@@ -44,6 +44,7 @@ from .copy import (
     store_units,
     wait_copies,
 )
+from .lines import LINE_HALVES, line_offset, load_shared_pair, store_half_below, store_pair_below
 from .math import (
     add_half2,
     approximate,
@@ -112,18 +113,18 @@ from .wgmma import (
 )
 
 __all__ = [
-    "Place", "Places", "Words", "add_box", "add_bytes", "add_half2", "add_words", "approximate", "arrive", "arrive_at", "arrive_remote",
+    "LINE_HALVES", "Place", "Places", "Words", "add_box", "add_bytes", "add_half2", "add_words", "approximate", "arrive", "arrive_at", "arrive_remote",
     "arrive_threads", "assemble", "barrier_end", "barrier_init", "cache_policy", "cluster_arrive",
     "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies", "commit_products",
     "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more", "expect_remote",
     "fence_async", "fence_async_all", "fence_memory", "fence_products", "fetch_add", "finish_products",
-    "global_address", "in_block", "instruction", "larger", "launch_dependents", "load_acquire", "load_box",
-    "load_bytes", "load_front", "load_matrices", "load_register_operand", "load_remote", "load_shared", "load_shared_word",
+    "global_address", "in_block", "instruction", "larger", "launch_dependents", "line_offset", "load_acquire", "load_box",
+    "load_bytes", "load_front", "load_matrices", "load_register_operand", "load_remote", "load_shared", "load_shared_pair", "load_shared_word",
     "load_units", "load_words", "multicast_box", "multiply_fragments", "multiply_k_tiles", "multiply_quad",
     "multiply_steps", "multiply_words", "multiply_words_steps", "opaque", "optimization_barrier", "pack_fp8", "pack_halves",
     "phase_over", "prefetch_box", "prefetch_map", "publish_barriers", "read_fragments", "read_operand", "read_thread", "reduce_warp",
     "scatter_sums", "send_remote", "setmaxnreg_dec", "setmaxnreg_inc", "shared_address", "store_box",
-    "store_bytes", "store_matrices", "store_release", "store_remote", "store_shared", "store_shared_word", "store_units",
+    "store_bytes", "store_half_below", "store_matrices", "store_pair_below", "store_release", "store_remote", "store_shared", "store_shared_word", "store_units",
     "store_words", "sync_at", "sync_threads", "tanh_for_halves", "transpose_runs", "unpack_fp8", "unpack_halves",
     "wait_copies", "wait_kernel", "wait_phase", "wait_products", "wait_stores", "wait_stores_read",
     "warp_uniform",
