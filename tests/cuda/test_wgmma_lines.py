@@ -60,7 +60,11 @@ def of_alignment(r: RegionSpec, alignment: int) -> RegionSpec:
 
 
 def mapped(m, n, k, op, dtype=f16, **given):
-    return rows_of(m, n, k, dtype=dtype) if op is None else product(m, n, k, op, dtype=dtype, tb=True, given=given)
+    return (
+        rows_of(m, n, k, dtype=dtype)
+        if op is None
+        else product(m, n, k, op, dtype=dtype, tb=True, given=given)
+    )
 
 
 ROW = ("u", "bias_add", "y", "row")
@@ -135,7 +139,9 @@ class Lines(Machine):
         return store_half
 
 
-def run_between_guards(t: WgmmaTiling, r: RegionSpec, shift: int, machine: type[Machine] = Lines) -> tuple[Any, int]:
+def run_between_guards(
+    t: WgmmaTiling, r: RegionSpec, shift: int, machine: type[Machine] = Lines
+) -> tuple[Any, int]:
     """The result begins at any half, and what lies around it stays as it is. (The machine, and where the result began, in halves)"""
     seed, (out,) = random.randrange(2**32), r.results
     rng, guard = np.random.default_rng(seed), 256
@@ -230,7 +236,9 @@ EPILOGUES = {
     "residual": lambda m, n, k, dtype: residual(m, n + 1, k, dtype, tb=True),
     "batch": lambda m, n, k, dtype: biased(Product(m, n, k, dtype, batch=(3, 2), trans_b=True), n),
 }
-CODE = [(t, f16, then) for t in (*TILINGS, *gemm_wgmma.MIXED_WIDTHS, *gemm_wgmma.STREAM) for then in EPILOGUES]
+CODE = [
+    (t, f16, then) for t in (*TILINGS, *gemm_wgmma.MIXED_WIDTHS, *gemm_wgmma.STREAM) for then in EPILOGUES
+]
 LOGITS = [(t, bf16, "plain") for t in TILINGS if str(t) in ("128x128_pingpong", "128x256_cluster2")]
 
 

@@ -23,11 +23,9 @@ from ..tiles.pairs import PAIR
 from ..tiles.register_tile import EVERYONE
 from ..tiles.tile import column_sums, each, permute
 from .epilogue import Epilogue, places
-from .wgmma_tiling import ADDRESSES, WgmmaTiling, promotes
+from .wgmma_tiling import ADDRESSES, EIGHT, MOST_WORDS, WgmmaTiling, promotes
 
-EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
 OWN = ATOM // 4  # columns that a thread has of a subtile
-MOST_WORDS = 32  # that wait in registers
 STEPS = 20  # registers that an axis of a batch takes: indices and steps of 64 bits, and what is made of them
 
 # --- what is read by column -------------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
 from . import simt as gemm
 from . import split_k as gemm_split
 from .split_k import KSplit
-from .wgmma_columns import EIGHT, MOST_WORDS
-from .wgmma_tiling import OF_C, WgmmaTiling, k_tile
+from .wgmma_tiling import EIGHT, MOST_WORDS, OF_C, WgmmaTiling, k_tile
 
 RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and

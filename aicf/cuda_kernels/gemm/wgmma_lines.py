@@ -33,8 +33,10 @@ GROUP = 8  # rows whose words are read together; their 16 bytes are in different
 
 def lines_of_results(tiling: WgmmaTiling, epilogue: Epilogue, staged: int) -> tuple[Any, Any, Any]:
     """(`ask`, `write`, `done`), as `runs_of_results` of wgmma_store.py."""
-    assert staged == 1 == len(epilogue.stores) and tiling.buffers(staged) == 2 and epilogue.column_sums is None
-    blocks, across = tiling.row_blocks, tiling.columns // ATOM
+    assert (
+        staged == 1 == len(epilogue.stores) and tiling.buffers(staged) == 2 and epilogue.column_sums is None
+    )
+    across = tiling.columns // ATOM
     subtiles_at, own = tiling.subtiles_at(staged), 64 * ROW_BYTES
     size, put_all, load_rows, preloaded, distributed = mapped(tiling, epilogue, ())
     first, end_of, store_window = first_row(epilogue.batch), ender(tiling.narrow_n), window()
@@ -52,7 +54,15 @@ def lines_of_results(tiling: WgmmaTiling, epilogue: Epilogue, staged: int) -> tu
         cuda.syncwarp()
         n, out = int32(sizes[1]), operands[3][0]
         warp_at = uint32(rows_at + uint32((member >> 5) * (ROWS * ROW_BYTES)))
-        env = warp_at, int32(member & 31), out, start + block * 64 * np.int64(n), n, count, int32(left - block * 64)
+        env = (
+            warp_at,
+            int32(member & 31),
+            out,
+            start + block * 64 * np.int64(n),
+            n,
+            count,
+            int32(left - block * 64),
+        )
         last = sub + 2 if sub == across - 1 else sub + 1
         for w in range(sub, last):
             store_window(int32(w), env)

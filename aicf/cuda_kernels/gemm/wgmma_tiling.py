@@ -10,6 +10,8 @@ from ..hopper.cluster import Exchange
 from ..hopper.units import SUBTILE_BYTES, SWIZZLE_BYTES, WARPGROUP
 
 ENOUGH = 4  # stages: a second subtile for each result is not worth one of them
+EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
+MOST_WORDS = 32  # of operands by column, that wait in registers
 OF_C = -1  # c, where loads of an epilogue are counted
 ADDRESSES = 40  # registers that a main loop has beside accumulators, at least
 SMS = 132  # of an H100 or H200: what `group_m` is made for

@@ -44,7 +44,7 @@ from .copy import (
     store_units,
     wait_copies,
 )
-from .lines import LINE_HALVES, line_offset, load_shared_pair, store_half_below, store_pair_below
+from .lines import line_offset, load_shared_pair, store_half_below, store_pair_below
 from .math import (
     add_half2,
     approximate,
@@ -113,7 +113,7 @@ from .wgmma import (
 )
 
 __all__ = [
-    "LINE_HALVES", "Place", "Places", "Words", "add_box", "add_bytes", "add_half2", "add_words", "approximate", "arrive", "arrive_at", "arrive_remote",
+    "Place", "Places", "Words", "add_box", "add_bytes", "add_half2", "add_words", "approximate", "arrive", "arrive_at", "arrive_remote",
     "arrive_threads", "assemble", "barrier_end", "barrier_init", "cache_policy", "cluster_arrive",
     "cluster_arrive_only", "cluster_rank", "cluster_size", "cluster_wait", "commit_copies", "commit_products",
     "commit_stores", "copy_async", "describe", "elect", "expect", "expect_more", "expect_remote",
