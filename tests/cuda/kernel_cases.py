@@ -265,6 +265,21 @@ def hopper_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case
     return made
 
 
+# Masks and biases of keys, the same for all queries: (q, k, what is asked), of either head size.
+OF_KEYS: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
+    ((2, 4, 300, 64), (2, 4, 300, 64), {"mask": (2, 1, 1, 300)}),
+    ((2, 3, 384, 64), (2, 3, 384, 64), {"bias": (2, 1, 1, 384), "of_bias": bf16}),
+    ((3, 2, 130, 64), (3, 1, 257, 64), {"bias": (1, 1, 1, 257), "causal": True}),
+    ((4, 200, 128), (4, 200, 128), {"bias": (4, 1, 200)}),
+    ((2, 4, 150, 128), (2, 2, 150, 128), {"mask": (150,), "bias": (2, 1, 1, 150), "causal": True, "window": 70}),
+    ((2, 3, 4, 70, 40), (2, 3, 4, 90, 40), {"mask": (2, 1, 1, 1, 90), "dv": 24}),
+    ((5, 2, 300, 64), (5, 2, 170, 64), {"bias": (5, 1, 1, 1), "of_bias": f16}),
+    ((2, 2, 200, 72), (2, 2, 256, 72), {"bias": (2, 1, 256), "softcap": 5.0}),
+    ((3, 4, 1, 64), (3, 4, 500, 64), {"mask": (3, 4, 1, 500)}),
+    ((200, 256, 64), (200, 256, 64), {"mask": (200, 1, 256), "causal": True}),
+)  # fmt: skip
+
+
 MMA_ATTENTION, MMA_ATTENTION_GRAD = "cuda.attention_mma.v1", "cuda.attention_grad_mma.v1"
 
 
@@ -361,6 +376,8 @@ FIRST = [
     *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *hopper_attentions((6, 130, 128), (2, 200, 128), causal=True, dtype=bf16, tolerance=2e-2),
     *hopper_attentions((6, 130, 64), (2, 130, 64), causal=True, dtype=f16, tolerance=2e-3),
+    Case(HOPPER_ATTENTION, attention((6, 130, 64), (2, 200, 64), mask=(6, 1, 200), dtype=bf16), 2e-2),
+    Case(HOPPER_ATTENTION, attention((6, 130, 128), (2, 200, 128), bias=(1, 200), of_bias=bf16, causal=True, window=70, dtype=bf16), 2e-2),
     *mma_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *mma_attentions((6, 130, 128), (2, 200, 128), mask=(6, 1, 200), bias=(6, 130, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
     *mma_attentions((2, 6, 130, 256), (2, 2, 200, 256), ragged=True, causal=True, bias=(6, 130, 200), dtype=bf16, tolerance=2e-2),
@@ -758,6 +775,9 @@ def _hopper_attentions() -> list[Case]:
     ):  # fmt: skip
         for t, tolerance in ((f16, 2e-3), (bf16, 2e-2)):
             made += hopper_attentions(q, k, dtype=t, tolerance=tolerance, **asked)
+    for q, k, asked in OF_KEYS:
+        for t, tolerance in ((f16, 2e-3), (bf16, 2e-2)):
+            made.append(Case(HOPPER_ATTENTION, attention(q, k, dtype=t, **asked), tolerance))
     return made + [_of_one_projection(c) for c in made if c.region.tensors[0].shape == (2, 128, 64)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from kernel_cases import (
@@ -12,6 +13,7 @@ from kernel_cases import (
     HOPPER_ATTENTION_GRAD,
     MMA_ATTENTION,
     MMA_ATTENTION_GRAD,
+    OF_KEYS,
     Case,
     attention,
     attention_grad,
@@ -20,7 +22,7 @@ from kernel_cases import (
 )
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401
 
-from aicf.types import f16, f32
+from aicf.types import bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
 
@@ -219,3 +221,95 @@ def test_mma_reads_no_key_behind_a_length_whatever_it_holds(gpu, queries):  # no
     assert np.isfinite(dq).all() and not dq[0].any()
     for n, length in enumerate(lengths):
         assert all(np.isfinite(x[n]).all() and not x[n, :, length:].any() for x in (dk, dv))
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize(
+    "asked", [{"mask": (24, 1, 1000)}, {"bias": (1, 1000), "causal": True, "window": 300}], ids=str
+)
+def test_tensor_cores_have_equal_bits_each_time_with_what_is_added_to_keys(gpu, asked, d):  # noqa: F811
+    case = Case(HOPPER_ATTENTION, attention((24, 1000, d), (24, 1000, d), dtype=f16, **asked))
+    operands = operands_for(case)
+    first, *others = ([x.tobytes() for x in launch_case(gpu, case, operands.memory)] for _ in range(6))
+    assert all(first == other for other in others)
+
+
+LOWEST = np.finfo(np.float32).min
+
+
+def with_bias(q, k, v, bias):
+    """out and lse in float64, of each query head; `bias` goes along (batch, heads, queries, keys). A query without keys has zeros."""
+    out, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.full(q.shape[:-1], -np.inf)
+    shared = q.shape[1] // k.shape[1]
+    for b, h in np.ndindex(*q.shape[:2]):
+        s = q[b, h].astype(np.float64) @ k[b, h // shared].astype(np.float64).T / np.sqrt(q.shape[-1])
+        s = s + np.broadcast_to(bias[b, h if bias.shape[1] > 1 else 0], s.shape).astype(np.float64)
+        most = s.max(-1, keepdims=True)
+        with np.errstate(all="ignore"):
+            e = np.exp(s - np.where(most == -np.inf, 0, most))
+            total = e.sum(-1)
+            values = e @ v[b, h // shared].astype(np.float64) / total[:, None]
+            out[b, h] = np.where(total[:, None] == 0, 0, values)
+            lse[b, h] = np.where(total == 0, -np.inf, most[:, 0] + np.log(total))
+    return out, lse
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("d, keys", [(64, 300), (128, 384)])
+@pytest.mark.parametrize(
+    "of_bias, least", [(f32, LOWEST), (f32, -np.inf), (f32, -1e4), (bf16, None), (f16, None)]
+)
+def test_hopper_takes_biases_of_keys_that_stand_for_masks(gpu, of_bias, least, d, keys):  # noqa: F811
+    """Of an entry of the batch whose keys all have the least number that there is, each weighs the same; of -inf none does. No such number, nor one
+    of another entry, is seen by the others."""
+    q, k = (3, 4, 200, d), (3, 2, keys, d)
+    case = Case(HOPPER_ATTENTION, attention(q, k, bias=(3, 1, 1, keys), of_bias=of_bias, dtype=f16))
+    least = ml_dtypes.finfo(of_bias.numpy).min if least is None else least
+    q, k, v, bias = (x.copy() for x in operands_for(case).arrays)
+    bias[0], bias[1, ..., 50:], bias[2, ..., :3] = least, least, least
+    out, lse = (x.astype(np.float64) for x in launch_case(gpu, case, [q, k, v, bias]))
+    want, want_lse = with_bias(q, k, v, bias)
+    np.testing.assert_allclose(out[1:], want[1:], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(lse[1:], want_lse[1:], rtol=1e-3, atol=1e-3)
+    if least == -np.inf:
+        assert not out[0].any() and (lse[0] == -np.inf).all()
+    else:
+        np.testing.assert_allclose(
+            out[0], want[0], rtol=4e-3, atol=4e-3
+        )  # its scores are rounded as the large number is
+        assert np.isfinite(lse[0]).all()
+
+
+@pytest.mark.spec("F2")
+def test_hopper_keeps_biases_of_keys_that_are_no_numbers_with_the_queries_that_meet_them(gpu):  # noqa: F811
+    case = Case(
+        HOPPER_ATTENTION,
+        attention((2, 1, 300, 64), (2, 1, 300, 64), bias=(2, 1, 1, 300), causal=True, dtype=f16),
+    )
+    q, k, v, bias = (x.copy() for x in operands_for(case).arrays)
+    bias[0, ..., 150], bias[1, ..., 290], bias[1, ..., 20] = np.nan, np.inf, -np.inf
+    out, lse = (x.astype(np.float64) for x in launch_case(gpu, case, [q, k, v, bias]))
+    seen = np.tri(300, dtype=np.bool_)
+    want, want_lse = with_bias(q, k, v, np.where(seen, bias, -np.inf))
+    met = np.zeros((2, 1, 300), np.bool_)
+    met[0, 0, 150:] = met[1, 0, 290:] = True
+    assert np.isnan(out[met]).all() and np.isnan(lse[0, 0, 150:]).all()
+    np.testing.assert_allclose(out[~met], want[~met], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(lse[~met], want_lse[~met], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize(
+    "q, k, asked", [c for c in OF_KEYS if "mask" in c[2] and "bias" not in c[2]], ids=str
+)
+def test_a_mask_of_keys_is_a_bias_of_minus_infinity(gpu, q, k, asked):  # noqa: F811
+    """Bit for bit."""
+    made = []
+    for given in (asked, {**{n: x for n, x in asked.items() if n != "mask"}, "bias": asked["mask"]}):
+        case = Case(HOPPER_ATTENTION, attention(q, k, dtype=bf16, **given))
+        arrays = operands_for(case).arrays
+        seen = np.random.default_rng(3).random(asked["mask"]) < 0.5
+        arrays[3] = seen if "mask" in given else np.where(seen, 0, -np.inf).astype(np.float32)
+        made.append([x.tobytes() for x in launch_case(gpu, case, arrays)])
+    assert made[0] == made[1]

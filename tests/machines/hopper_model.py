@@ -10,7 +10,7 @@ at the address of its first byte, NaN to begin with; what a thread writes there 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,8 @@ class Thread(Fiber):
 class Machine(Copies):
     """Runs a launch. Its methods named as the factories of aicf/cuda_kernels/ptx make what those make."""
 
+    left: frozenset[Any] = frozenset()  # barriers that threads may leave half way
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.threads: list[Thread] = []
@@ -127,6 +129,10 @@ class Machine(Copies):
         """The first of the blocks that run together, and then the others: as a GPU starts them."""
         return blocks
 
+    def awake(self, threads: int) -> Sequence[int]:
+        """Those of a block that do anything: of a producer's warpgroup only the first thread."""
+        return [0, *range(128, threads)] if threads > 128 else range(threads)
+
     def launch(
         self, launch: Launch, ins: list[np.ndarray], outs: list[np.ndarray], grid: int = 0,
         workspace: np.ndarray = NOTHING, at_once: int = 0,
@@ -140,8 +146,7 @@ class Machine(Copies):
         for first in self.in_order(range(0, self.grid, at_once)):
             self.blocks = [Block(r, first + r, launch.shared) for r in range(min(at_once, self.grid - first))]
             self.events.clear()
-            # of a producer's warpgroup only the first thread does anything
-            indices = [0, *range(128, launch.block[0])] if launch.block[0] > 128 else range(launch.block[0])
+            indices = self.awake(launch.block[0])
             self.threads = [Thread(b, i, lambda: body(*args)) for b in self.blocks for i in indices]
             self.everyone = len(indices)
             for block in self.blocks:
@@ -171,7 +176,9 @@ class Machine(Copies):
                 thread.block.running -= 1
         for block in self.blocks:
             for name, count in block.counts.items():
-                assert len(block.meetings[name]) % count == 0, f"barrier {name} is left half way"
+                assert name in self.left or len(block.meetings[name]) % count == 0, (
+                    f"barrier {name} is left half way"
+                )
 
     def _hurry(self, alive: list[Thread]) -> None:
         """No thread can go on: something asynchronous happens."""

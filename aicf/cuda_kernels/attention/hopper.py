@@ -1,4 +1,5 @@
-"""Variants for attention and attention_grad on Hopper's tensor cores: halves, head sizes up to 128, any strides of rows. See hopper_body.py."""
+"""Variants for attention and attention_grad on Hopper's tensor cores: halves, head sizes up to 128, any strides of rows, masks of positions and of
+keys. See hopper_body.py."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from functools import lru_cache
 from ...device.spec import DeviceSpec
 from ...ops.attention import scale_of
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import Checks, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
+from ...registry.variant import Arg, Checks, In, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...types import bf16, f16, f32, i32
+from ...types import bf16, bool_, f16, f32, i32
 from . import plain
 from .hopper_tiles import ATOM, KEYS, HopperForm
 from .matrices import EXTENT, LOG2E, extent_checks, halves_checks, lse_of, matrices, tensors_of
@@ -17,11 +18,16 @@ from .plain import Problem
 
 WIDEST = 128  # head size
 QUERIES = 128  # of a forward tile
+QUERY_STEP = 6  # of those of a mask or a bias
 TOGETHER = (
     160 << 20
 )  # bytes of keys and values of heads that are taken together; with 36 MB 32 heads of 8192 keys took 899 us, now 823
 # Of the tensor cores' rate, what tiles of 128 x 128 scores reach, and microseconds that a tile of queries takes beside them: on an H200.
 EFFICIENCY = {64: 0.45, 128: 0.67}
+OF_KEYS = {
+    64: 0.94,
+    128: 0.97,
+}  # of that, with something added to the scores of each key: a multiply-add each. Guessed
 FINISH_US = 0.8
 GRADIENT_EFFICIENCY = {64: 0.5, 128: 0.62}
 GRADIENT_TOGETHER = (
@@ -38,9 +44,10 @@ def family(region: RegionSpec) -> Reject | None:
 def _checks(region: RegionSpec) -> Checks:
     given = tensors_of(region)
     yield from halves_checks(region)
-    for name in ("mask", "lengths", "bias"):
-        if plain.optional(region, name) is not None:
-            yield Reject(name, "takes masks of positions and whole lengths, nothing of scores from memory")
+    if plain.optional(region, "lengths") is not None:
+        yield Reject("lengths", "takes whole lengths alone")
+    for name in ("mask", "bias"):
+        yield _of_keys(region, name)
     yield from extent_checks(region, WIDEST)
     p = plain.problem(region)
     yield at_most("heads", p.heads * p.group, EXTENT)
@@ -55,9 +62,29 @@ def _checks(region: RegionSpec) -> Checks:
     yield None if lse.contiguous else Reject("contiguous", f"lse is {lse}, needs to be dense")
 
 
+def _of_keys(region: RegionSpec, name: str) -> Reject | None:
+    """Why a mask or a bias is not one of keys alone."""
+    found, steps = plain.optional(region, name), plain.steps_of(region, name)
+    if isinstance(steps, Reject) or found is None:
+        return steps if isinstance(steps, Reject) else None
+    if steps[QUERY_STEP].value:
+        return Reject(name, f"{name} is {found[1]}, takes one that is the same for all queries of a head")
+    return None
+
+
 def form(region: RegionSpec) -> HopperForm:
-    p = plain.problem(region)
-    return HopperForm(region.results[0].dtype, padded(p), _masked(p), bool(region.attrs["softcap"]))
+    p, bias = plain.problem(region), plain.optional(region, "bias")
+    mask = plain.optional(region, "mask") is not None
+    capped = bool(region.attrs["softcap"])
+    return HopperForm(region.results[0].dtype, padded(p), _masked(p), capped, mask, bias and bias[1].dtype)
+
+
+def added(region: RegionSpec) -> tuple[Arg, ...]:
+    """Mask and bias, and steps of each, as a kernel takes them; nothing if there is neither."""
+    found = [plain.optional(region, name) for name in ("mask", "bias")]
+    steps = [plain.steps_of(region, name) for name in ("mask", "bias")]
+    assert not any(isinstance(s, Reject) for s in steps)
+    return (*(() if x is None else (In(x[0]),) for x in found), *steps) if any(found) else ()
 
 
 def padded(p: Problem) -> int:
@@ -118,7 +145,7 @@ def scales(region: RegionSpec) -> tuple[Num, Num]:
     id="cuda.attention_wgmma.v1",
     strided=True,
     needs=("sm_90a",),
-    dtypes=(f16, bf16, f32),
+    dtypes=(f16, bf16, f32, bool_, i32),
     family=family,
 )
 class AttentionWgmma:
@@ -126,7 +153,7 @@ class AttentionWgmma:
 
     Scores and weights stay in registers; TMA brings q, k and v from where they lie, in any strides of rows. Flops: 4 d for each score of tiles
     that masks leave. Bytes: q once, k and v once for each tile of queries, from the cache. Limit: tensor cores, and exponentials with d of 64.
-    Scores up to 1e9 in size.
+    Scores up to 1e9 in size. Of masks and biases from memory it takes those of keys, the same for all queries of a head: see hopper_masks.py.
     """
 
     def accepts(region: RegionSpec) -> Checks:
@@ -138,8 +165,9 @@ class AttentionWgmma:
         p = plain.problem(region)
         d, heads = padded(p), p.heads * p.group
         tiles, count = heads * cdiv(p.queries, QUERIES), heads * pairs(p, QUERIES)
+        efficiency = EFFICIENCY[d] * (OF_KEYS[d] if form(region).of_keys else 1.0)
         return roofline(
-            device, bytes=region.nbytes, flops=4.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=EFFICIENCY[d],
+            device, bytes=region.nbytes, flops=4.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=efficiency,
             useful=4.0 * count * QUERIES * KEYS * (p.d + p.dv) / 2, blocks=tiles, finish=FINISH_US,
             cached=2.0 * count * KEYS * 2 * d,
         )  # fmt: skip
@@ -150,10 +178,9 @@ class AttentionWgmma:
         p, made = plain.problem(region), form(region)
         boxes = {"q": QUERIES, "k": KEYS, "v": ATOM, "out": ATOM}
         _, lse = lse_of(region)
-        arguments = maps(region, boxes), lse, sizes(p, taken_together(p)), scales(region)
-        return [
-            Launch(forward(made), (grid_of(p, device),), (THREADS,), arguments, ForwardPlan(made.d).nbytes)
-        ]
+        arguments = maps(region, boxes), lse, sizes(p, taken_together(p)), scales(region), *added(region)
+        shared = ForwardPlan(made.d, made.of_keys).nbytes
+        return [Launch(forward(made), (grid_of(p, device),), (THREADS,), arguments, shared)]
 
 
 @variant(
@@ -174,6 +201,9 @@ class AttentionGradWgmma:
 
     def accepts(region: RegionSpec) -> Checks:
         p = plain.problem(region)
+        for name in ("mask", "bias"):
+            if plain.optional(region, name) is not None:
+                yield Reject(name, "takes masks of positions, nothing of scores from memory")
         if region.attrs["softcap"]:
             yield Reject("softcap", "takes none: no register is left for the slopes of scores")
         if p.keys - p.queries - p.behind >= KEYS:

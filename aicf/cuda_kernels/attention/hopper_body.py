@@ -7,6 +7,7 @@
     turns       a consumer issues its products, then lets the other one do so, and has its exponentials meanwhile
 
 The statistics are of base 2: most is the largest S, c = scale log2(e). A row's maximum starts at -1e30, so that rows without keys have weights of 0.
+With a bias or a mask of keys S is c S + bias log2(e) as soon as it is there, and c is 1 from then on: see hopper_masks.py.
 """
 
 from __future__ import annotations
@@ -41,24 +42,18 @@ from ..ptx import (
     tanh_for_halves,
     wait_phase,
     wait_stores_read,
+    warp_uniform,
 )
 from ..tiles.element import putter
 from ..tiles.layout import Layout
-from ..tiles.register_tile import (
-    fold_rows,
-    join_rows,
-    map_tile,
-    pack,
-    put_words,
-    reduce_rows,
-    unrolled,
-    zip_rows,
-)
+from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, put_words, reduce_rows, zip_rows
 from ..tiles.tile import zeros
+from .hopper_masks import BYTES as ADDED_BYTES
+from .hopper_masks import LOWEST, SCORES, bringer, hide, limits_of, plus, told
+from .hopper_masks import WARP as ADDING_WARP
 from .hopper_tiles import (
     ATOM,
     KEYS,
-    NOTHING,
     ROW_BYTES,
     HopperForm,
     columns_loader,
@@ -78,18 +73,19 @@ ZERO, ONE = np.float32(0), np.float32(1)
 LEAST = np.float32(-1e30)
 LN2 = np.float32(np.log(2))
 OWN = 8  # the first consumer's barrier of its own; those of turns are 1 and 2
-SCORES = Layout(64, KEYS, warps=4)
 
 
 class ForwardPlan:
-    """Where a block has what."""
+    """Where a block has what. `of_keys`: with something added to the scores of each key, beside K: two fill a stage, and each warp tells that it has read it."""
 
-    def __init__(self, d: int) -> None:
+    def __init__(self, d: int, of_keys: bool = False) -> None:
         self.q_bytes, self.kv_bytes = QUERIES * d * 2, KEYS * d * 2
         self.stages = 3 if d == 64 else 2
         shared = SharedPlan()
         self.q_ring = shared.ring(2, CONSUMERS)
-        self.k_ring, self.v_ring = (shared.ring(self.stages, CONSUMERS) for _ in range(2))
+        self.k_ring = shared.ring(self.stages, CONSUMERS * (4 if of_keys else 1), 1 + of_keys)
+        self.v_ring = shared.ring(self.stages, CONSUMERS)
+        self.added = shared.region(self.stages * ADDED_BYTES, 16) if of_keys else 0
         self.q, self.k, self.v = (
             shared.region(n * size) for n, size in ((2, self.q_bytes), (self.stages, self.kv_bytes), (self.stages, self.kv_bytes))
         )  # fmt: skip
@@ -99,19 +95,19 @@ class ForwardPlan:
 
 @functools.cache
 def forward(form: HopperForm) -> Callable[..., None]:
-    """`kernel(maps, lse, sizes, scales)`.
+    """`kernel(maps, lse, sizes, scales)`, and behind these, of something added to keys, `mask, bias, mask_steps, bias_steps`: see `key_starts`.
 
     maps    of q, k, v and out
     lse     f32, dense
     sizes   see hopper_tiles.py
     scales  c; and softcap's: what S is multiplied by before tanh. c is softcap log2(e) then
     """
-    plan = ForwardPlan(form.d)
+    plan = ForwardPlan(form.d, form.of_keys)
     fewer, more = registers(REGISTERS)
     open, let_next = opening(plan.shared.init()), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
 
-    def kernel(maps, lse, sizes, scales):
+    def plain(maps, lse, sizes, scales):
         base, thread, warpgroup = open(maps)
         if warpgroup == 0:
             fewer()
@@ -122,9 +118,36 @@ def forward(form: HopperForm) -> Callable[..., None]:
             more()
             consume(int32(warpgroup - 1), base, maps, lse, sizes, scales)
 
+    kernel: Callable[..., None] = _with_keys(form, plan, open, produce, consume) if form.of_keys else plain
     kernel.__name__ = f"attention_wgmma{form}"
     kernel.blocks_per_sm = 1
     kernel.waits = True
+    return kernel
+
+
+def _with_keys(
+    form: HopperForm, plan: ForwardPlan, open: Any, produce: Any, consume: Any
+) -> Callable[..., None]:
+    """A second warp of the producer's warpgroup brings what is added to the scores of keys."""
+    fewer, more = registers(REGISTERS)
+    let_next, uniform = launch_dependents(), warp_uniform()
+    bring = bringer(form, plan, QUERIES, walk_of(), tile_of())
+
+    def kernel(maps, lse, sizes, scales, mask, bias, mask_steps, bias_steps):
+        base, thread, warpgroup = open(maps)
+        if warpgroup == 0:
+            fewer()
+            warp = uint32(uniform(uint32(thread // uint32(32))))
+            if warp == 0:
+                if thread == 0:
+                    produce(base, maps, sizes)
+                    let_next()
+            elif warp == ADDING_WARP:
+                bring(base, sizes, (mask, bias, mask_steps, bias_steps))
+        else:
+            more()
+            consume(int32(warpgroup - 1), base, maps, lse, sizes, scales)
+
     return kernel
 
 
@@ -188,35 +211,6 @@ def producer(form: HopperForm, plan: ForwardPlan) -> Any:
     return device(produce)
 
 
-def hide(masked: str) -> Any:
-    """`hide(scores, low, high)`: -inf for keys before `low` and from `high` on, which each of a thread's two rows has, counted from its own
-    first column."""
-    below = masked == "all"
-
-    def one(x, low, high, column, env):
-        if below:
-            return x if column < high and column >= low else NOTHING
-        return x if column < high else NOTHING
-
-    everyone, rows = tuple(range(SCORES.count)), SCORES.by_row
-    run = unrolled(one, (everyone, rows, rows), tuple((column,) for _, column in SCORES.offsets), "float32")
-    return device(lambda scores, low, high: run((scores, low, high), ()))
-
-
-def limits_of() -> Any:
-    """`of(row, key, column, sizes)`: for rows `row` and the eighth after it, the first key they may attend to and the one behind the last,
-    counted from key `key` and the thread's column."""
-
-    def of(row, key, column, sizes):
-        keys, at = sizes[1], int32(row + sizes[1] - sizes[0])
-        from_ = int32(key + column)
-        low, high = int32(at - sizes[7]), int32(at + sizes[6] + 1)
-        lows = int32(low - from_), int32(low + 8 - from_)
-        return lows, (int32(min(high, keys) - from_), int32(min(int32(high + 8), keys) - from_))
-
-    return device(of)
-
-
 def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     """`consume(part, base, maps, lse, sizes, scales)`: a warpgroup's 64 queries of tile after tile."""
     dtype, d, stages = form.dtype, form.d, plan.stages
@@ -237,6 +231,9 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     weigh = zip_rows(SCORES, lambda x, shift, env: exp2(x * env[0] + shift))
     words_of, scale = pack(SCORES.count, dtype), zip_rows(result, lambda x, factor, env: x * factor)
     cap = map_tile(SCORES.count, _cap()) if form.capped else device(lambda s, env: s)
+    # what is added to keys makes powers of two of scores, of any size that f32 has
+    of_keys, add_of_keys, least = form.of_keys, plus(SCORES.count), LOWEST if form.of_keys else LEAST
+    added_at, tell_lse = plan.added, told() if form.of_keys else device(lambda x: x)
     hidden, limits = hide(form.masked), limits_of()
     in_first, in_all = bool(form.masked), form.masked == "all"
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
@@ -257,7 +254,9 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
         block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         q_first = of_rows(uint32(base + uint32(q_at) + uint32(part) * uint32(64 * ROW_BYTES)))
         k_first, v_first = of_rows(uint32(base + uint32(k_at))), of_columns(uint32(base + uint32(v_at)))
-        factor = scales[0]
+        c = scales[0]
+        factor = ONE if of_keys else c
+        added = uint32(base + uint32(added_at) + uint32(lane & 3) * uint32(16))
         if part == 1:
             hand_on(uint32(1))
         q_stage, q_phase, stage, phase = uint32(0), uint32(0), uint32(0), uint32(0)
@@ -278,13 +277,18 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
             commit()
             hand_on(other)
             scores = finish_scores(scores)
-            release(uint32(ready + uint32(k_empty)), member)
+            if not of_keys:
+                release(uint32(ready + uint32(k_empty)), member)
             scores = cap(scores, scales)
+            if of_keys:
+                scores = add_of_keys(scores, uint32(added + stage * uint32(ADDED_BYTES)), c)
+                cuda.syncwarp()
+                release(uint32(ready + uint32(k_empty)), lane)
             if in_first:
                 lows, highs = limits(row, key, column, sizes)
                 scores = hidden(scores, lows, highs)
             found = peak(scores)
-            most = most_of(found[0], LEAST), most_of(found[1], LEAST)
+            most = most_of(found[0], least), most_of(found[1], least)
             scores = weigh(scores, (-(most[0] * factor), -(most[1] * factor)), (factor,))
             total, words = fold(scores), words_of(scores)
             more, v_stage, v_phase = uint32(0), stage, phase
@@ -304,8 +308,13 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                 hand_on(other)
                 more = uint32(1)
                 scores = finish_behind(scores)
-                release(uint32(ready + uint32(k_empty)), member)
+                if not of_keys:
+                    release(uint32(ready + uint32(k_empty)), member)
                 scores = cap(scores, scales)
+                if of_keys:
+                    scores = add_of_keys(scores, uint32(added + stage * uint32(ADDED_BYTES)), c)
+                    cuda.syncwarp()
+                    release(uint32(ready + uint32(k_empty)), lane)
                 if in_all:
                     lows, highs = limits(row, key, column, sizes)
                     scores = hidden(scores, lows, highs)
@@ -332,9 +341,9 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
             if lane & 3 == 0:
                 at = np.int64(head) * sizes[0] + row
                 if row < sizes[0]:
-                    put(lse, at, (most[0] * factor + log2(total[0])) * LN2)
+                    put(lse, at, tell_lse((most[0] * factor + log2(total[0])) * LN2))
                 if row + 8 < sizes[0]:
-                    put(lse, at + 8, (most[1] * factor + log2(total[1])) * LN2)
+                    put(lse, at + 8, tell_lse((most[1] * factor + log2(total[1])) * LN2))
             sums = finish_sums(sums, words)
             release(uint32(v_ready + uint32(v_empty)), member)
             over = ZERO if total[0] == ZERO else ONE / total[0], ZERO if total[1] == ZERO else ONE / total[1]

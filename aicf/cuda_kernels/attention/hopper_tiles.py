@@ -30,19 +30,29 @@ class HopperForm:
     d        64 or 128: head sizes are at most that
     masked   tiles of scores that positions mask something of: "" none, "last" of each row of tiles the last one only, "all" any
     capped   whether there is a softcap
+    key_mask, key_bias   whether there is a mask of keys, the same for all queries; the type of such a bias, if there is one
     """
 
     dtype: DType
     d: int
     masked: str
     capped: bool
+    key_mask: bool = False
+    key_bias: DType | None = None
 
     def __str__(self) -> str:
         return (
             f"_{self.dtype}_d{self.d}"
             + f"_masked_{self.masked}" * bool(self.masked)
             + "_capped" * self.capped
+            + "_key_mask" * self.key_mask
+            + ("" if self.key_bias is None else f"_key_bias_{self.key_bias}")
         )
+
+    @property
+    def of_keys(self) -> bool:
+        """Whether something from memory is added to scores."""
+        return self.key_mask or self.key_bias is not None
 
     @property
     def chunks(self) -> int:

@@ -43,10 +43,10 @@ class SharedPlan:
         self.end = at + nbytes
         return at
 
-    def ring(self, stages: int, arrivals: int) -> Ring:
-        """One arrival, of the producer, makes a stage full; so many, of consumers, make it empty."""
+    def ring(self, stages: int, arrivals: int, fills: int = 1) -> Ring:
+        """So many arrivals, of producers, make a stage full; so many, of consumers, make it empty."""
         first = 8 * len(self.barriers)
-        self.barriers += [1] * stages + [arrivals] * stages
+        self.barriers += [fills] * stages + [arrivals] * stages
         assert len(self.barriers) <= BARRIERS, self
         return Ring(stages, first, first + 8 * stages)
 

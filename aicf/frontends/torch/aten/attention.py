@@ -22,7 +22,21 @@ def _asked(q: Value, k: Value, dropout: float, causal: bool, scale: float | None
 def _masks(s: Site, mask: Value | None) -> dict[str, Value]:
     if mask is None:
         return {}
+    mask = _unrepeated(s, mask)
     return {"mask": mask} if mask.dtype is bool_ else {"bias": mask}
+
+
+def _unrepeated(s: Site, x: Value) -> Value:
+    """Without memory where PyTorch repeats it: its kernels ask for masks of all scores, and expand those of keys alone."""
+    while x.producer is not None and x.producer.kind == "broadcast_in_dim":
+        dims, shape = x.producer.attrs["dims"], [1] * x.rank
+        inner = s.ctx.builder.graph.values[x.producer.inputs[0]]
+        for dim, extent in zip(dims, inner.shape):
+            shape[dim] = extent
+        if list(dims) != sorted(dims) or tuple(shape) == x.shape:
+            return x
+        x = s.reshape(inner, shape)
+    return x
 
 
 def forward(
@@ -65,9 +79,11 @@ def _efficient(
 ) -> Any:  # fmt: skip
     out, lse = forward(s, q, k, v, dropout_p, is_causal, attn_bias, scale)
     want = s.outs[1]
-    if want is not None and lse.shape != want.shape and s.reads(1):
+    if want is None or lse.shape == want.shape:
+        return out, lse, *unread(s, 2)
+    if s.reads(1) and want.numel:  # without gradients it is empty
         raise Unsupported("an lse that is padded")
-    return out, lse, *unread(s, 2)
+    return out, *unread(s, 1)
 
 
 @rule("_scaled_dot_product_cudnn_attention", heavy=True)

@@ -1,0 +1,163 @@
+"""What hides scores on Hopper: positions; and what is added to those of keys, the same for all queries: a bias of keys, or a mask of them, of each
+batch entry or of each query head.
+
+A warp of the producer's warpgroup, which has nothing to do otherwise, brings the latter beside a tile of keys: f32 in powers of two, -inf where a mask
+hides the key. So consumers need not know what types and steps there were. A bias of f32's lowest number stays finite: keys that all have it share a query's
+weights. The lse of such a query tells no weights any more: one below FAINT, if it is not -inf, is told as that, which leaves none in the gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...types import bool_, f32
+from ..dsl import cuda, device, int32, uint32
+from ..hopper.ring import advancer
+from ..ptx import arrive, load_shared, store_shared, wait_phase
+from ..tiles.element import getter
+from ..tiles.layout import Layout
+from ..tiles.register_tile import unrolled
+from ..tiles.tile import mapped
+from .hopper_tiles import KEYS, NOTHING, HopperForm, in_turn, key_tiles
+from .tile_products import mask_rows
+
+SCORES = Layout(64, KEYS, warps=4)
+BYTES = 4 * KEYS  # of a stage
+WARP = 1  # of the producer's warpgroup
+LOWEST, HIGHEST = np.finfo(np.float32).min, np.finfo(np.float32).max
+FAINT = np.float32(-(2.0**17))  # f32 has 1/64 there: in powers of two weights are off by one in a hundred
+LOG2E, ZERO = np.float32(1.4426950408889634), np.float32(0)
+
+
+# --- positions ----------------------------------------------------------------------------------------------------------
+
+
+def hide(masked: str) -> Any:
+    """`hide(scores, low, high)`: -inf for keys before `low` and from `high` on, which each of a thread's two rows has, counted from its own
+    first column."""
+    below = masked == "all"
+
+    def one(x, low, high, column, env):
+        if below:
+            return x if column < high and column >= low else NOTHING
+        return x if column < high else NOTHING
+
+    everyone, rows = tuple(range(SCORES.count)), SCORES.by_row
+    run = unrolled(one, (everyone, rows, rows), tuple((column,) for _, column in SCORES.offsets), "float32")
+    return device(lambda scores, low, high: run((scores, low, high), ()))
+
+
+def limits_of() -> Any:
+    """`of(row, key, column, sizes)`: for rows `row` and the eighth after it, the first key they may attend to and the one behind the last,
+    counted from key `key` and the thread's column."""
+
+    def of(row, key, column, sizes):
+        keys, at = sizes[1], int32(row + sizes[1] - sizes[0])
+        from_ = int32(key + column)
+        low, high = int32(at - sizes[7]), int32(at + sizes[6] + 1)
+        lows = int32(low - from_), int32(low + 8 - from_)
+        return lows, (int32(min(high, keys) - from_), int32(min(int32(high + 8), keys) - from_))
+
+    return device(of)
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------------
+
+
+def key_starts(form: HopperForm) -> Any:
+    """`of(head, sizes, added)`: the elements of mask and bias that a query head's keys begin at. `added`: pointers to them, none or one each; steps of
+    each, as `mask_rows` has them."""
+    of_row, masked, biased = mask_rows(True), form.key_mask, form.key_bias is not None
+
+    def of(head, sizes, added):
+        own = sizes[0], sizes[1], sizes[2], int32(1)  # query heads, each by itself
+        mask_start = of_row(int32(0), (int32(head), own, added[2]))[0] if masked else np.int64(0)
+        bias_start = of_row(int32(0), (int32(head), own, added[3]))[0] if biased else np.int64(0)
+        return mask_start, bias_start
+
+    return device(of)
+
+
+def of_key(form: HopperForm) -> Any:
+    """`of(key, keys, starts, added)`: what is added to the scores of a key, in powers of two; behind the last key, what that one has."""
+    masked, biased = form.key_mask, form.key_bias is not None
+    get, get_bias = getter(bool_), getter(form.key_bias or f32)
+
+    def of(key, keys, starts, added):
+        k, x = np.int64(min(key, keys - 1)), ZERO
+        if biased:
+            natural = get_bias(added[1][0], starts[1] + k * added[3][7])
+            x = natural * LOG2E
+            if x < LOWEST and natural >= LOWEST:
+                x = LOWEST
+            if x > HIGHEST and natural <= HIGHEST:
+                x = HIGHEST
+        if masked:
+            x = x if get(added[0][0], starts[0] + k * added[2][7]) != 0 else NOTHING
+        return x
+
+    return device(of)
+
+
+def bringer(form: HopperForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> Any:
+    """`bring(base, sizes, added)`: a warp leaves what is added to the keys of each tile, in a stage of the keys' ring, for `rows` queries.
+
+    Of 16 keys first those that a thread's scores are of: numbers 0, 1, 8, 9, then 2, 3, 10, 11, …
+    """
+    starts_of, read, turn, tiles_of_keys = key_starts(form), of_key(form), in_turn(), key_tiles(rows)
+    wait, tell, store, next_stage = wait_phase(), arrive(), store_shared(), advancer(plan.stages)
+    full, empty, to = plan.k_ring.full, plan.k_ring.empty, plan.added
+
+    def bring(base, sizes, added):
+        lane = int32(int32(cuda.threadIdx.x) & 31)
+        of_tile = int32((lane >> 2) * 16 + (lane & 3) * 2)
+        own = uint32(base + uint32(to) + uint32(lane) * uint32(16))
+        query_tiles, tiles = walk(sizes)
+        block, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        stage, phase, round, tile = uint32(0), uint32(1), uint32(0), block
+        while tile < tiles:
+            first, head = tile_at(tile, query_tiles, sizes)
+            starts = starts_of(head, sizes, added)
+            low, high = tiles_of_keys(first, sizes)
+            key = int32(int32(high * uint32(KEYS)) + of_tile)
+            for _ in range(int32(high - low + uint32(1))):
+                a, b = read(key, sizes[1], starts, added), read(int32(key + 1), sizes[1], starts, added)
+                c, d = (
+                    read(int32(key + 8), sizes[1], starts, added),
+                    read(int32(key + 9), sizes[1], starts, added),
+                )
+                ready = uint32(base + uint32(8) * stage)
+                wait(uint32(ready + uint32(empty)), phase)
+                store(uint32(own + stage * uint32(BYTES)), a, b, c, d)
+                cuda.syncwarp()
+                if lane == 0:
+                    tell(uint32(ready + uint32(full)))
+                stage, phase = next_stage(stage, phase)
+                key = int32(key - KEYS)
+            round = uint32(round + uint32(1))
+            tile = turn(round, block, blocks)
+
+    return device(bring)
+
+
+def plus(count: int) -> Any:
+    """`add(scores, at, c)`: score c + what is added to its key, which is in shared memory from `at` on: eight numbers are of four keys."""
+    load = load_shared()
+
+    def eight(i, run, env):
+        a, b, c, d = load(uint32(env[0] + uint32(i * 8)))
+        f = env[1]
+        return (
+            run[0] * f + a, run[1] * f + b, run[2] * f + a, run[3] * f + b,
+            run[4] * f + c, run[5] * f + d, run[6] * f + c, run[7] * f + d,
+        )  # fmt: skip
+
+    run = mapped(count, 8, eight)
+    return device(lambda scores, at, c: run(scores, (at, c)))
+
+
+def told() -> Any:
+    """`of(lse)`: as it is told: FAINT where it is less, but for -inf."""
+    return device(lambda lse: FAINT if lse < FAINT and lse > NOTHING else lse)

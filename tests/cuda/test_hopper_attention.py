@@ -1,0 +1,108 @@
+"""Attention on a model of a Hopper multiprocessor: what it computes with masks and biases of keys, whatever the order of copies, products and
+threads. See machines/attention_model.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_cases import (
+    HOPPER_ATTENTION,
+    MMA_ATTENTION,
+    VARIANTS,
+    Case,
+    assert_close,
+    attention,
+    operands_for,
+    reference,
+)
+from machines.attention_model import AttentionMachine
+from test_attention_mma import chosen
+from test_fused_maps import fresh_seed
+
+from aicf.device.spec import preset
+from aicf.types import bf16, bool_, f16
+
+H200 = preset("h200")
+
+
+def on_model(case: Case, operands: list[np.ndarray], seed: int, blocks: int = 0) -> list[np.ndarray]:
+    variant, r = VARIANTS[case.variant], case.region
+    assert (reject := variant.supported(r, H200)) is None, reject
+    outs = [np.full(t.numel, np.nan).astype(t.dtype.numpy) for t in r.results]
+    for launch in variant.build(r, H200):
+        AttentionMachine(seed).launch(launch, [x.reshape(-1) for x in operands], outs, blocks)
+    return [x.reshape(t.shape) for x, t in zip(outs, r.results)]
+
+
+CASES = [
+    Case(HOPPER_ATTENTION, attention(q, k, dtype=t, **asked), 2e-3 if t is f16 else 2e-2)
+    for q, k, asked, t in (
+        ((2, 1, 40, 64), (2, 1, 200, 64), {"mask": (2, 1, 1, 200)}, f16),
+        ((1, 2, 70, 64), (1, 1, 256, 64), {"bias": (1, 2, 1, 256), "of_bias": bf16}, bf16),
+        ((2, 60, 128), (2, 300, 128), {"mask": (300,), "bias": (1, 1, 300), "causal": True}, f16),
+        (
+            (1, 2, 3, 64),
+            (1, 2, 130, 64),
+            {"bias": (1, 130), "of_bias": f16, "softcap": 3.0, "window": 100},
+            f16,
+        ),
+    )
+]
+
+
+@pytest.mark.sample(1, pool="on the model")
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_added_to_keys_agrees_with_the_reference(case):
+    seed = fresh_seed()
+    operands = operands_for(case, seed)
+    assert_close(case, on_model(case, operands.arrays, seed, 1), reference(case, operands.arrays))
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("least", [np.finfo(np.float32).min, -np.inf])
+def test_keys_that_all_are_masked_weigh_the_same_or_nothing(least):
+    """Of one entry of the batch by the lowest number there is, or by -inf; of the other one some keys."""
+    case = Case(HOPPER_ATTENTION, attention((2, 1, 9, 64), (2, 1, 140, 64), dtype=f16, bias=(2, 1, 1, 140)))
+    q, k, v, bias = (x.copy() for x in operands_for(case).arrays)
+    bias[0], bias[1, ..., 50:] = least, least
+    out, lse = (x.astype(np.float64) for x in on_model(case, [q, k, v, bias], fresh_seed(), 1))
+    want, want_lse = reference(case, [q, k, v, bias])
+    np.testing.assert_allclose(out[1], want[1], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(lse[1], want_lse[1], rtol=1e-3, atol=1e-3)
+    if least == -np.inf:
+        assert not out[0].any() and (lse[0] == -np.inf).all()
+    else:
+        even = v[0, 0].astype(np.float64).mean(0)
+        np.testing.assert_allclose(out[0, 0], np.broadcast_to(even, (9, 64)), rtol=2e-3, atol=2e-3)
+        assert np.isfinite(lse[0]).all()
+
+
+@pytest.mark.spec("F2", "A7")
+@pytest.mark.parametrize(
+    "asked, reason",
+    [
+        ({"mask": (4, 70, 90)}, "mask is bool[4x70x90], takes one that is the same for all queries"),
+        ({"bias": (70, 1)}, "bias is f32[70x1], takes one that is the same for all queries"),
+        ({"ragged": True}, "takes whole lengths alone"),
+    ],
+)
+def test_what_goes_along_queries_is_refused(asked, reason):
+    r = attention((2, 4, 70, 64), (2, 4, 90, 64), dtype=f16, **asked)
+    reject = VARIANTS[HOPPER_ATTENTION].supported(r, H200)
+    assert reject is not None and reason in str(reject)
+    assert chosen(r, H200) == MMA_ATTENTION
+
+
+@pytest.mark.spec("F2")
+@pytest.mark.parametrize("heads", [1, 12])
+def test_it_is_chosen_for_padded_batches_also_of_expanded_masks(heads):
+    q, mask = (32, 12, 384, 64), (32, heads, 1, 384)
+    for asked in ({"mask": mask}, {"bias": mask}):
+        assert chosen(attention(q, q, dtype=bf16, **asked), H200) == HOPPER_ATTENTION
+    r = attention(q, q, dtype=bf16, mask=(32, heads, 384, 384))
+    views = [replace(t, stride=(heads * 384, 384, 0, 1)) if t.dtype is bool_ else t for t in r.tensors]
+    assert chosen(replace(r, tensors=tuple(views)), H200) == HOPPER_ATTENTION
+    assert chosen(r, H200) == MMA_ATTENTION
