@@ -16,7 +16,7 @@ from .program import Apply, Bound, ColumnSums, RegionProgram, Shape
 from .region import RegionOp, RegionSpec
 from .reject import Reject
 from .steps import steps_of
-from .ways import WHOLE, Place, Test, Unreadable, infer_index_maps, read_at
+from .ways import WHOLE, Place, Test, Unreadable, infer_index_maps, is_whole, read_at
 
 
 def read(region: RegionSpec) -> RegionProgram | Reject:
@@ -328,10 +328,10 @@ class _Reader:
         return follow(place.coordinates(extents, self.domain), extents, axis, start)
 
     def _point(self, op: RegionOp, access: Access, place: Place) -> IndexedLoad:
-        """The point's index among those of an op's result."""
+        """The point's index among those of an op's result, or along some of its axes."""
         extents = self.tensors[op.outputs[0]].shape
         like = self._sized(op.outputs[0])
-        if place.at is None and extents != self.domain:
+        if place.at is None and extents != self.domain and is_whole(access, extents):
             return IndexedLoad(None, like, DType.i64, (points(self.domain),), in_order=True)
         at = read_at(op, access, place, self.tensors, self.domain)
         return IndexedLoad(None, like, DType.i64, at.coordinates(extents, self.domain))

@@ -148,7 +148,9 @@ class _Tracer:
 
     def _operands(self, op: RegionOp, at: Place) -> None:
         for access in accesses_of(op, self.tensors):
-            if access.operand is not None:
+            if access.operand is None:
+                self._check_index(op, access, at)
+            else:
                 t = op.inputs[access.operand]
                 if (access.spread or access.index) and t not in self.outside:
                     how = "by index" if access.index else "at every so many points"
@@ -166,6 +168,18 @@ class _Tracer:
                     if t not in self.outside:
                         self._note(t, found)
 
+    def _check_index(self, op: RegionOp, access: Access, at: Place) -> None:
+        """That an index along some axes of an op's result has coordinates over the domain."""
+        shape = self.tensors[op.outputs[0]].shape
+        if is_whole(access, shape):
+            return
+        try:
+            at.coordinates(shape, self.domain)
+        except NoFactoring:
+            raise Unreadable(
+                "domain", f"no axes serve both {shape}, which {op.kind} makes, and {self.domain}"
+            ) from None
+
     def _no_factoring(self, op: RegionOp, t: int, access: Access) -> Unreadable:
         made, read = self.tensors[op.outputs[0]].shape, self.tensors[t].shape
         first = f"{read}, which {op.kind} reads," if access.in_order else f"{made}, which {op.kind} makes,"
@@ -182,6 +196,11 @@ class _Tracer:
             raise Unreadable("domain", f"{who} makes {shape}, the domain is {self.shape}")
 
 
+def is_whole(access: Access, shape: Shape) -> bool:
+    """Whether an access of the result's own shape is each element's place in row-major order."""
+    return access.in_order or (access.axes == tuple(range(len(shape))) and access.plain)
+
+
 def read_at(
     op: RegionOp, access: Access, place: Place, tensors: Sequence[TensorDesc], domain: Shape
 ) -> Place:
@@ -189,7 +208,7 @@ def read_at(
     extents = tensors[op.outputs[0]].shape
     t = op.outputs[0] if access.operand is None else op.inputs[access.operand]
     shape = tensors[t].shape
-    in_place = shape == extents and access.axes == tuple(range(len(shape))) and access.plain
+    in_place = shape == extents and is_whole(access, shape)
     if place.at is None and (access.in_order or in_place):
         return place
     at = place.coordinates(extents, domain)

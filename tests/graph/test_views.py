@@ -141,3 +141,39 @@ def test_a_reshape_that_leaves_and_is_reduced_is_written(device):
     made = aicf.compile(model_of(emit, 4, 4), device=device).run({"x": X})
     np.testing.assert_array_equal(made["y"].numpy(), X.reshape(2, 8))
     np.testing.assert_allclose(made["output"].numpy(), X.reshape(2, 8).sum(0), rtol=1e-6)
+
+
+# --- indices along an axis of what is reshaped --------------------------------------------------------------------------
+
+
+@on_each_device
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(4, 48), (24, 8), (2, 2, 6, 8), (192,), (4, 6, 2, 4), (1, 192)])
+def test_indices_along_an_axis_keep_to_it_behind_a_reshape(axis, shape, device):
+    """An index is of the axis that it counts, whatever shape the region's points have."""
+
+    def emit(ctx, x):
+        count = ctx.convert(ctx.iota(shape=(4, 6, 8), axis=axis, dtype="i32"), dtype="f32")
+        y = ctx.reshape(ctx.add(ctx.reshape(x, shape=(4, 6, 8)), count), shape=shape)
+        return ctx.reshape(ctx.scale(y, factor=2.0), shape=(24, 8))
+
+    x = X3.reshape(24, 8)
+    counts = np.indices((4, 6, 8))[axis].reshape(24, 8)
+    np.testing.assert_allclose(run(emit, x, device), 2 * (x + counts), rtol=1e-6)
+
+
+@on_each_device
+def test_a_labels_gradient_behind_a_reshape(device):
+    labels, classes = RNG.integers(0, 8, 24), np.arange(8)
+    x = X3.reshape(24, 8)
+
+    def emit(ctx, x):
+        given = [ctx.constant(value) for value in (1.0, 0.0)]
+        ones, zeros = (ctx.broadcast_in_dim(value, shape=(24,), dims=()) for value in given)
+        label = weight(ctx, "labels", labels.astype(np.float32))
+        label = ctx.convert(label, dtype="i32")
+        grad = ctx.cross_entropy_grad(x, label, ones, zeros, ones)
+        return ctx.reshape(ctx.scale(ctx.reshape(grad, shape=(2, 12, 8)), factor=3.0), shape=(24, 8))
+
+    want = 3 * (np.exp(x.astype(np.float64)) - (labels[:, None] == classes))
+    np.testing.assert_allclose(run(emit, x, device), want, rtol=1e-5, atol=1e-5)

@@ -12,11 +12,11 @@ from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from ...errors import VerifyError
 from . import report as reports
+from .losses import join_cross_entropy, partition
 from .part import COMPILING
 from .partition import cut, refuse_left
 from .recognise import recognise
@@ -55,7 +55,7 @@ def backend(
     }
     return aot_autograd(
         fw_compiler=compilers["forward"], bw_compiler=compilers["backward"], inference_compiler=compilers["inference"],
-        decompositions=decompositions(), partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(), partition_fn=partial(partition, joins=not strict),
     )(graph, example_inputs)  # fmt: skip
 
 
@@ -103,6 +103,8 @@ def _compiled(
         said.recognised = recognised
     # Threads may meet a backward pass at once, or while TorchDynamo traces in another one, which has state of the process'.
     with compile_lock, COMPILING, torch.no_grad():
+        if kind == "inference" and asked["numerics"] != "strict":
+            join_cross_entropy(graph)
         made = cut(
             graph, said, asked["deterministic"], asked["numerics"] == "strict", asked["fallback"] == "error"
         )

@@ -15,7 +15,7 @@ from ...graph.emit.passes import lower
 from ...ir import Value
 from ...registry.select import Selector
 from ...rows import RegionSpec
-from ...types import TensorDesc, TensorSpec
+from ...types import TensorDesc, TensorSpec, f32
 from .rules import Site, rules
 from .types import Unsupported, hinted, spec_of
 
@@ -121,6 +121,12 @@ class PartEmitter(GraphEmitter):
     def check_indices(self, indices: Value, *, size: int) -> None:
         if self.device == "cpu":
             super().check_indices(indices, size=size)
+
+    def check_labels(self, labels: Value, *, classes: int, ignore_index: int = -100) -> Value:
+        if self.device == "cpu":
+            return super().check_labels(labels, classes=classes, ignore_index=ignore_index)
+        counted = self.convert(self.not_equal(labels, ignore_index), dtype=f32)
+        return self.reduce_sum(counted, axes=tuple(range(labels.rank)))
 
 
 class NodeTrial:

@@ -41,14 +41,15 @@ UNREAD = Unread()
 def rule(
     *names: str, view: bool = False, heavy: bool = False, slower: bool | Callable[[Node], bool] = False
 ) -> Callable[[Rule], Rule]:
-    """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default".
+    """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default". "aicf::name" is an op of aicf's own.
 
     slower   whether PyTorch computes a call faster
     """
 
     def keep(function: Rule) -> Rule:
         for name in names:
-            full = "aten." + (name if "." in name else f"{name}.default")
+            space, _, op = name.rpartition("::")
+            full = f"{space or 'aten'}.{op if '.' in op else f'{op}.default'}"
             assert full not in _RULES, full
             _RULES[full] = function
             if view:

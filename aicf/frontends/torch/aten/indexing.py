@@ -16,7 +16,7 @@ from .views import permuted
 INDICES = DType.i32, DType.i64
 
 
-def _checked(index: Value) -> Value:
+def checked(index: Value) -> Value:
     if index.dtype not in INDICES:
         raise Unsupported(f"indices of {index.dtype}")
     return index
@@ -24,7 +24,7 @@ def _checked(index: Value) -> Value:
 
 def _from_zero(s: Site, index: Value, size: int) -> Value:
     """Indices where PyTorch takes no negative ones: those are made what aicf takes for none either."""
-    if s.ctx.first_of_count(_checked(index)) is not None:
+    if s.ctx.first_of_count(checked(index)) is not None:
         return index
     return s.ctx.select(s.ctx.less(index, 0), s.ctx.sub(index, size), index)
 
@@ -45,7 +45,7 @@ def _embedding_backward(
     if padding >= 0:
         keep = s.ctx.not_equal(s.reshape(places, (*places.shape, 1)), padding)
         flat = s.ctx.select(keep, flat, s.ctx.constant(0.0, flat.dtype))
-    return s.ctx.scatter_add(flat, _checked(places), size=rows, axis=0)
+    return s.ctx.scatter_add(flat, checked(places), size=rows, axis=0)
 
 
 @rule("index_select")
@@ -74,11 +74,11 @@ def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, V
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     first, last = given[0][0], given[-1][0]
     if len(given) == 1:
-        return x, _checked(given[0][1]), first
+        return x, checked(given[0][1]), first
     place, inside = None, None
     for axis, index in given:  # row by row
         size = x.shape[axis]
-        s.ctx.check_indices(_checked(index), size=size)
+        s.ctx.check_indices(checked(index), size=size)
         index = s.cast(index, DType.i64)
         index = s.ctx.select(s.ctx.less(index, 0), s.ctx.add(index, size), index)
         valid = s.ctx.logical_and(s.ctx.greater_equal(index, 0), s.ctx.less(index, size))
