@@ -45,12 +45,7 @@ def test_arrays_of_the_gpu_in_and_out_a_thousand_times():
 def test_half_precision_and_integers():
     def f(x, w, tokens):
         h = nn.gelu(x @ w).astype(jnp.float32)
-        return (
-            h - h.mean(-1, keepdims=True),
-            jnp.cumsum(tokens, 1),
-            jnp.argsort(tokens, 1),
-            w[tokens[:, 0] % 64],
-        )
+        return (h - h.mean(-1, keepdims=True), jnp.argsort(tokens, 1), w[tokens[:, 0] % 64])
 
     given = on_gpu(
         (

@@ -200,6 +200,24 @@ def test_what_is_widened_in_between_or_reads_two_tensors_stays():
     assert recognised() == []
 
 
+@pytest.mark.parametrize("name", [n for n in ACTIVATIONS if ACTIVATIONS[n][1]])
+def test_autocast_widens_what_is_in_between(name):
+    """Powers and exponentials are f32 there, though the operand is bf16."""
+    function, _ = ACTIVATIONS[name]
+    x, w = torch.randn(64, 48, requires_grad=True), torch.randn(48, 40)
+
+    def layer(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = function(x @ w)
+        return y.float()
+
+    got, want = compiled(layer)(x), layer(x)
+    close(got, want, 2e-2)
+    (grad,), (other,) = (torch.autograd.grad(y.square().sum(), x) for y in (got, want))
+    close(grad, other, 3e-2)
+    assert len(recognised()) == 1
+
+
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("name", [n for n in ACTIVATIONS if ACTIVATIONS[n][1]])
 def test_a_recognised_activation_is_no_less_exact(name):

@@ -67,9 +67,19 @@ def recognise_activations(graph: GraphModule) -> Counter[str]:
             if match is not None:
                 name, x, count = match
                 function, options = KNOWN[name]
+                if made(x).dtype != made(root).dtype:
+                    x = _widened(graph, x, root)
                 replace(graph, root, function, x, **options)
                 found[f"{name}, of {count} ops"] += 1
     return found
+
+
+def _widened(graph: GraphModule, x: Node, root: Node) -> Node:
+    """x in the type of the result."""
+    with graph.graph.inserting_before(root):
+        wide = graph.graph.call_function(torch.ops.aten.to.dtype, (x, made(root).dtype))
+    wide.meta = dict(root.meta)
+    return wide
 
 
 def _matches(root: Node) -> Iterator[tuple[str, Node, int]]:
@@ -79,7 +89,7 @@ def _matches(root: Node) -> Iterator[tuple[str, Node, int]]:
         return
     for x in sorted(_operands(steps), key=lambda n: len(list(n.users)), reverse=True):
         inner = _between(x, root, steps)
-        if inner is None or not any(called(n) in CURVED for n in inner) or not _one_type(x, inner):
+        if inner is None or not any(called(n) in CURVED for n in inner) or not _one_shape(x, inner):
             continue
         got = _computed(x, inner, root)
         if got is None:
@@ -127,14 +137,17 @@ def _between(x: Node, root: Node, steps: list[Node]) -> list[Node] | None:
     return sorted(needed, key=order.__getitem__)
 
 
-def _one_type(x: Node, inner: list[Node]) -> bool:
-    """Whether all of it is of one float type and shape: what is widened in between would be rounded elsewhere."""
+def _one_shape(x: Node, inner: list[Node]) -> bool:
+    """Whether all of it is floats of one shape, none narrower than x's: autocast widens powers and exponentials, and what follows."""
     first = made(x)
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return False
+    results = [made(n) for n in inner]
     return all(
-        isinstance(made(n), torch.Tensor) and (made(n).dtype, made(n).shape) == (first.dtype, first.shape)
-        for n in inner
+        isinstance(r, torch.Tensor)
+        and r.shape == first.shape
+        and torch.promote_types(r.dtype, first.dtype) == r.dtype
+        for r in results
     )
 
 
