@@ -38,7 +38,7 @@ from . import wgmma as gemm_wgmma
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
 MENDED = frozenset({"aligned", "rows", "batch", "axes of the batch"})  # conditions that copies may meet
-TILINGS = "192x128", "128x256", "64x128_pingpong", "64x64", "128x128_split"
+TILINGS = "192x128", "128x256", "128x128_pingpong", "64x128_pingpong", "64x64", "128x128_split"
 
 
 @dataclass(frozen=True)

@@ -253,8 +253,9 @@ def staged(tiling: WgmmaTiling, region: RegionSpec) -> int:
     stores = gemm.epilogue_statistics(region).stores
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
     if in_lines(region):
-        loads, columns = _loads_of_lines(region), _unaligned_columns(region)
-        fit = columns <= MOST_WORDS * EIGHT // tiling.columns
+        p, after = gemm.problem(region)
+        loads = len(after.loads) + (p.c is not None)
+        fit = _unaligned_columns(region) <= MOST_WORDS * EIGHT // tiling.columns
     else:
         loads, fit = _loads(region), True
     if tiling.columns % ATOM or loads > (1 if tight else BOX_LOADS) or not fit:
@@ -277,12 +278,6 @@ def in_lines(region: RegionSpec) -> bool:
     if any(load.operand is None for load in after.loads):
         return False
     return gemm.in_runs(region, 2) or (p.c is None and _unaligned_columns(region) >= 0)
-
-
-def _loads_of_lines(region: RegionSpec) -> int:
-    """By threads, and what is preloaded."""
-    p, after = gemm.problem(region)
-    return len(after.loads) + (p.c is not None)
 
 
 @lru_cache(maxsize=256)
