@@ -834,6 +834,12 @@ def _memory() -> list[Case]:
         Case("cuda.elementwise_rows.v1", region("slice", (5, 64), start=(0, 4), limit=(5, 60), step=(2, 1))),
         Case("cuda.elementwise_rows.v1", region("transpose", (3, 5, 8), perm=(1, 0, 2))),
     ]
+    cases += [  # rows of any length, where vectors cross from one to the next
+        Case("cuda.elementwise_rows.v1", region("cross_entropy_grad", desc(shape, t), desc(shape[:1], label), *[shape[:1]] * 3),
+             tolerance=2e-5 if t is f32 else 5e-3)
+        for shape, t, label in (((9, 1031), f32, i32), ((5, 2047), bf16, i64), ((3, 513), f16, i32), ((2, 521), bf16, i64))
+    ]  # fmt: skip
+    cases += [Case("cuda.elementwise_rows.v1", region("broadcast_in_dim", (5,), shape=(5, 1027), dims=(0,)))]
     cases += [
         Case("cuda.fill.v1", region("fill", shape=(33, 5), value=1.0 if t is DType.bool else 2.0, dtype=t.id))
         for t in sorted(BASIC, key=lambda t: t.id)

@@ -69,6 +69,8 @@ CASES = [
     Case(STRIDED, region("slice", (5, 9), start=(1, 2), limit=(5, 9), step=(3, 2))),
     Case(FLAT, region("slice", (9,), start=(2,), limit=(7,), step=(1,))),
     Case("cuda.elementwise_rows.v1", region("slice", (5, 16), start=(0, 4), limit=(5, 12), step=(2, 1))),
+    Case("cuda.elementwise_rows.v1", region("cross_entropy_grad", (3, 259), desc((3,), i32), *[(3,)] * 3)),
+    Case("cuda.elementwise_rows.v1", region("cross_entropy_grad", desc((2, 517), f16), desc((2,), i64), *[(2,)] * 3), tolerance=2e-3),
     Case(STRIDED, region("pad", desc((3, 5), f16), value=0.5, low=(1, -2), high=(0, 3), interior=(1, 0)), tolerance=1e-3),
     Case("cuda.dropout_philox.v1", region("dropout", (103,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.dropout_philox.v1", region("dropout", desc((30,), f16, alignment=2), desc((2,), i64), rate=0.6, layer=0),

@@ -33,6 +33,7 @@ MAP_EFFICIENCY = 0.5  # of the f32 rate, by the ops' declared flops
 DIVISION_FLOPS = 20  # of a coordinate: integer instructions, at half the rate of multiply-adds
 RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 registers that vectors take
 VECTOR_US = 0.06  # of a vector's loads and stores, beside those of single elements: measured on an H200
+LEAST_RAGGED = 64  # vectors of a row, so that few warps have one that crosses to the next
 REST_US = 0.35  # for what is left of a ragged length, after its vectors; measured
 # Elements of a thread of elementwise_flat; up to so many that each can have a thread on an H200, it has one
 UNROLL, FEW = 4, 2**15
@@ -116,7 +117,7 @@ def unroll(m: Map) -> int:
 
 
 def strided_launch(m: Map, width: int = 1) -> Launch:
-    """Loads with any strides; `width` neighbours per thread and step, a divisor of the last dimension."""
+    """Loads with any strides; `width` neighbours per thread and step."""
     from .elementwise_body import strided
 
     (shape, strides), narrow = collapsed(m), m.numel < 2**31
@@ -126,7 +127,7 @@ def strided_launch(m: Map, width: int = 1) -> Launch:
     walks, given = walked(m.loads, strides)
     kind = f"strided{len(shape)}{'' if narrow else '_wide'}" if width == 1 else f"rows{len(shape)}_{width}"
     body = strided(f"elementwise_{kind}_{m.expression.name}", m.expression, load_types(m), store_types(m), walks,
-                   narrow, width)  # fmt: skip
+                   narrow, width, shape[-1:] != () and shape[-1] % width != 0)  # fmt: skip
     sizes = tuple(Num(d, i32 if narrow else i64) for d in shape)
     grid = grid_for(cdiv(m.numel, width))
     return Launch(body, grid, (THREADS,), (*pointers(m), sizes, given, Num(m.numel)))
@@ -221,6 +222,13 @@ def _across(m: Map, strides: Sequence[Strides], width: int) -> Reject | None:
             if (size := m.loads[bound.size].offset) % width:
                 return Reject("mask", f"a mask ends within a vector: {size} is not a multiple of {width}")
     return None
+
+
+def _crosses(m: Map, shape: Strides, strides: Sequence[Strides], width: int) -> bool:
+    """Whether vectors may cross from a row to the next: what moves along rows lies as the results do, under no mask."""
+    dense = row_major(shape)
+    lies = all(steps == dense or steps[-1] == 0 or load.operand is None for load, steps in zip(m.loads, strides))
+    return len(shape) > 1 and shape[-1] >= LEAST_RAGGED * width and lies and not any(load.bounds for load in m.loads)
 
 
 def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequence[Strides] = ()) -> Cost:
@@ -319,7 +327,8 @@ class ElementwiseRows:
     """elementwise_strided with 16-byte vectors along the last dimension, in which each operand goes on by one, or stays.
 
     What models broadcast is so: a bias per column or per row, a residual beside it. Coordinates are divided out once per
-    vector. Parallel over vectors. Limit: memory.
+    vector. Long rows may have any length, such as logits of 50257 words, if what moves along them lies as the results do: a vector
+    that crosses from a row to the next goes element by element. Parallel over vectors. Limit: memory.
     """
 
     def accepts(region: RegionSpec) -> Checks:
@@ -327,13 +336,14 @@ class ElementwiseRows:
         m = _map(region)
         width, (shape, strides) = vector_width(m), collapsed(m)
         yield at_most("rank after collapsing", len(shape), MAX_RANK)
-        yield multiple("last dimension after collapsing", shape[-1], width)
+        if not _crosses(m, shape, strides, width):
+            yield multiple("last dimension after collapsing", shape[-1], width)
         for load, steps in zip(m.loads, strides):
             if steps[-1] not in (0, 1):
                 yield Reject(
                     "stride", f"operand {load.operand} has stride {steps[-1]} along rows, needs 0 or 1"
                 )
-            if steps[-1] == 1:
+            if steps[-1] == 1 and shape[-1] % width == 0:
                 for s in steps[:-1]:
                     yield multiple(f"row stride of operand {load.operand}", s, width)
         yield _across(m, strides, width)

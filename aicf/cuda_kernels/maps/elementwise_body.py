@@ -27,19 +27,19 @@ def blocks_per_sm(ins: Loads, outs: Stores, walks: tuple[Walk, ...], width: int)
 
 @functools.cache
 def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[Walk, ...], narrow: bool,
-            width: int = 1) -> Callable[..., None]:  # fmt: skip
+            width: int = 1, ragged: bool = False) -> Callable[..., None]:  # fmt: skip
     """Loads walk a row-major domain with strides (0 where broadcast); results are dense.
 
     walks            of each load, over the domain's dimensions, collapsed, and last over the element's own number
     shape, strides   the domain's, and those strides that the walks leave open, in elements
     narrow           coordinates in 32 bits: a 64-bit division takes some hundred instructions, a 32-bit one twenty
     width            neighbours per thread and step, which the last dimension is a multiple of; all loads aligned to them
+    ragged           it is no multiple: what crosses from a row to the next goes one by one. What moves along rows lies as the results do
     """
     rank = len(walks[0][0]) - 1 if walks else 0
-    at, of = coordinates(rank, narrow), offsets(walks)
-    if width == 1:
-        apply = mapper(expr, ins, outs)
-    else:
+    at, of, apply_one = coordinates(rank, narrow), offsets(walks), mapper(expr, ins, outs)
+    apply = apply_one
+    if width > 1:
         apply = vector_mapper(expr, ins, outs, tuple(1 in steps[-2:] for steps, _ in walks), width)
 
     def kernel(ins, outs, shape, strides, n):
@@ -47,7 +47,17 @@ def strided(name: str, expr: Expression, ins: Loads, outs: Stores, walks: tuple[
         if i < n:
             apply(ins, outs, of(at(i, shape) + (i,), strides), i)
 
-    return _named(kernel, name, False, blocks_per_sm(ins, outs, walks, width))
+    def crossing(ins, outs, shape, strides, n):
+        i = (np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x) * width
+        if i < n:
+            here = at(i, shape)
+            if here[rank - 1] + width <= shape[rank - 1]:
+                apply(ins, outs, of(here + (i,), strides), i)
+            else:
+                for j in range(i, min(i + width, n)):
+                    apply_one(ins, outs, of(at(j, shape) + (j,), strides), j)
+
+    return _named(crossing if ragged else kernel, name, ragged, blocks_per_sm(ins, outs, walks, width))
 
 
 @functools.cache
