@@ -245,22 +245,25 @@ def test_a_token_is_checked_by_the_logits_behind_the_tokens_before_it():
         check(best)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_heads_of_attention_are_checked_beside_a_reference(causal):
-    rng, heads = np.random.default_rng(5), attention.Heads(2, 4, 6, 8, causal, shared=2, dtype=aicf.f32)
+@pytest.mark.parametrize("causal, padded", [(True, False), (False, False), (False, True)])
+def test_heads_of_attention_are_checked_beside_a_reference(causal, padded):
+    rng = np.random.default_rng(5)
+    heads = attention.Heads(2, 4, 6, 8, causal, shared=2, dtype=aicf.f32, padded=padded)
     shapes = heads.queries, heads.keys, heads.keys, heads.queries
     q, k, v, dout = (rng.normal(size=s) for s in shapes)
     forward, backward = aicf.schema_of("attention"), aicf.schema_of("attention_grad")
     attrs = forward.pack(forward.normalized([], {"causal": causal}))
-    out, lse = forward.call_reference([q, k, v, None, None], attrs)
-    made = [out, *backward.call_reference([dout, q, k, v, out, lse, None, None], attrs)]
-    attention.check(heads, "a side", [q, k, v, dout], made)
+    mask = heads.seen if padded else None
+    assert not padded or (heads.seen[0].all() and heads.seen[1].sum() == 3)
+    out, lse = forward.call_reference([q, k, v, mask, None], attrs)
+    made = [out, *backward.call_reference([dout, q, k, v, out, lse, mask, None], attrs)]
+    attention.check(heads, "a side", [q, k, v, dout, mask], made)
     for n in range(4):
         for wrong in (1.001, np.nan):
             some = [x.copy() for x in made]
-            some[n][1, -1, -1] *= wrong
+            some[n][1, -1, 2] *= wrong
             with pytest.raises(WrongResult, match="a side"):
-                attention.check(heads, "a side", [q, k, v, dout], some)
+                attention.check(heads, "a side", [q, k, v, dout, mask], some)
 
 
 @pytest.mark.parametrize("gpt", GPTS.values(), ids=GPTS)

@@ -1,6 +1,7 @@
 """Attention of bf16 heads, forward and backward, against cuDNN and FlashAttention as PyTorch has them; errors against float64 first.
 
-Speeds are of what queries may see: a causal head counts half. Backward is the gradient alone, from the results of the forward pass.
+Speeds are of what queries may see: a causal head counts half; but of padded batches, whose mask hides a quarter of the keys, all count, as all are read.
+Backward is the gradient alone, from the results of the forward pass.
 Without a GPU, small heads of f32 against PyTorch's.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 import aicf
 from aicf.rows import RegionSpec
-from aicf.types import DType, TensorDesc, TensorSpec, bf16, f32
+from aicf.types import DType, TensorDesc, TensorSpec, bf16, bool_, f32
 
 from .. import sides
 from ..harness import Bench, Case, NotHere, Suite, WrongResult
@@ -26,6 +27,7 @@ from ..work import attention_flops
 BETTER, TORCH = "the better of cuDNN and FlashAttention", "torch eager"
 BACKENDS = {"cuDNN": "CUDNN_ATTENTION", "FlashAttention": "FLASH_ATTENTION"}
 SIZES = ((16, 12, 1024), (4, 16, 2048), (4, 16, 4096), (2, 16, 8192), (1, 16, 16384))  # batch, heads, length
+PADDED = ((32, 12, 384, 64), (32, 12, 512, 64), (16, 16, 512, 64), (8, 16, 1024, 128))
 TOLERANCE = {bf16: 1e-2, f32: 1e-5}  # of a head, by norms
 SAMPLE_S = 5e-3  # of device time
 AHEAD = 2_000_000  # clocks: PyTorch's backward pass takes the host a while
@@ -34,7 +36,7 @@ CALLS = 20  # at most, in a sample
 
 @dataclass(frozen=True)
 class Heads:
-    """`shared` heads of queries share one of keys."""
+    """`shared` heads of queries share one of keys. `padded`: there is a mask of keys, of each entry of the batch."""
 
     batch: int
     heads: int
@@ -43,11 +45,12 @@ class Heads:
     causal: bool
     shared: int = 1
     dtype: DType = bf16
+    padded: bool = False
 
     def __str__(self) -> str:
         grouped = f"/{self.heads // self.shared}" if self.shared > 1 else ""
         size = f"{self.batch}x{self.heads}{grouped}x{self.length}x{self.d}"
-        return f"{self.dtype} {size} {'causal' if self.causal else 'full'}"
+        return f"{self.dtype} {size} {'causal' if self.causal else 'padded' if self.padded else 'full'}"
 
     @property
     def queries(self) -> tuple[int, ...]:
@@ -61,20 +64,30 @@ class Heads:
         q, k = (TensorDesc.dense(TensorSpec(s, self.dtype, device)) for s in (self.queries, self.keys))
         lse = TensorDesc.dense(TensorSpec(self.queries[:-1], f32, device))
         operands = [q, q, k, k, q, lse] if grad else [q, k, k]
+        if self.padded:
+            operands.append(TensorDesc.dense(TensorSpec(self.seen.shape, bool_, device)))
         return sides.one_op("attention_grad" if grad else "attention", operands, causal=self.causal)
 
+    @property
+    def seen(self) -> np.ndarray:
+        """The mask: of entries whose lengths are from half of the longest one's on."""
+        lengths = self.length - np.arange(self.batch) * (self.length // 2) // max(self.batch - 1, 1)
+        return (np.arange(self.length) < lengths[:, None])[:, None, None, :]
+
     def flops(self, grad: bool) -> float:
-        q, k, _ = self.region("cuda", False).operands
+        q, k, *_ = self.region("cuda", False).operands
         return attention_flops(q, k, k, self.causal, grad=grad)
 
 
 def problems(bench: Bench) -> list[Heads]:
     if bench.tiny or not bench.on_gpu:
         dtype, some = (bf16, (2, 3, 200)) if bench.on_gpu else (f32, (1, 2, 37))
-        return [Heads(*some, 64, causal, dtype=dtype) for causal in (True, False)]
+        kinds = ({"causal": True}, {"causal": False}, {"causal": False, "padded": True})
+        return [Heads(*some, 64, dtype=dtype, **kind) for kind in kinds]
     made = [Heads(*size, d, causal) for d in (64, 128) for size in SIZES for causal in (True, False)]
     made += [Heads(2, 32, 4096, 128, causal, shared=4) for causal in (True, False)]
-    return made + [Heads(8, 12, 1000, d, causal) for d in (64, 128) for causal in (True, False)]
+    made += [Heads(8, 12, 1000, d, causal) for d in (64, 128) for causal in (True, False)]
+    return made + [Heads(*size, False, padded=True) for size in PADDED]
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -92,15 +105,23 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def exact(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, causal: bool, numpy: Any = np
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    dout: np.ndarray,
+    causal: bool,
+    numpy: Any = np,
+    seen: Any = None,
 ) -> tuple[Any, ...]:
-    """(out, dq, dk, dv) of one head of keys and the queries' heads that share it: q and dout (heads, T, d), k and v (T, d), of
-    NumPy or of PyTorch."""
+    """(out, dq, dk, dv) of one head of keys and the queries' heads that share it: q and dout (heads, T, d), k and v (T, d), seen (T) if keys
+    are masked, of NumPy or of PyTorch."""
     scale, outs, dqs, dk, dv = k.shape[-1] ** -0.5, [], [], 0.0, 0.0
     for one, g in zip(q, dout):
         scores = one @ k.T * scale
         if causal:
             scores[numpy.triu(numpy.ones_like(scores), 1) > 0] = -np.inf
+        if seen is not None:
+            scores[:, ~seen] = -np.inf
         scores -= scores.max(-1, keepdims=True) if numpy is np else scores.max(-1, keepdim=True).values
         p = numpy.exp(scores)
         del scores
@@ -114,7 +135,7 @@ def exact(
 
 
 def check(heads: Heads, what: str, given: Sequence[Any], made: Sequence[Any], numpy: Any = np) -> None:
-    """WrongResult unless the first and the last head of keys are near the reference, and all else is finite. given: q, k, v, dout;
+    """WrongResult unless the first and the last head of keys are near the reference, and all else is finite. given: q, k, v, dout, the mask;
     made: out, dq, dk, dv. NumPy's, of f64, or PyTorch's on a device."""
     for name, x in zip(("out", "dq", "dk", "dv"), made):
         if not bool(numpy.isfinite(x).all()):
@@ -127,7 +148,7 @@ def check(heads: Heads, what: str, given: Sequence[Any], made: Sequence[Any], nu
         group = slice(h * heads.shared, (h + 1) * heads.shared)
         at = (b, group), (b, h), (b, h), (b, group)
         q, k, v, dout = (wide(x[i]) for x, i in zip(given, at))
-        want = exact(q, k, v, dout, heads.causal, numpy)
+        want = exact(q, k, v, dout, heads.causal, numpy, given[4][b, 0, 0] if heads.padded else None)
         for name, x, i, expected in zip(
             ("out", "dq", "dk", "dv"), made, ((b, group), (b, group), (b, h), (b, h)), want
         ):
@@ -155,11 +176,13 @@ def ours(
     heads: Heads, runtime: Any, given: Sequence[Any], empty: Callable[[tuple[int, ...], DType], Any]
 ) -> Side:
     """`empty(shape, dtype)` makes memory, of NaN."""
-    q, k, v, dout = given
+    q, k, v, dout, *mask = given
     out, lse = empty(heads.queries, heads.dtype), empty(heads.queries[:-1], f32)
     grads = [empty(s, heads.dtype) for s in (heads.queries, heads.keys, heads.keys)]
-    forward = sides.bind_op(runtime, "attention", [q, k, v], [out, lse], causal=heads.causal)
-    backward = sides.bind_op(runtime, "attention_grad", [dout, q, k, v, out, lse], grads, causal=heads.causal)
+    forward = sides.bind_op(runtime, "attention", [q, k, v, *mask], [out, lse], causal=heads.causal)
+    backward = sides.bind_op(
+        runtime, "attention_grad", [dout, q, k, v, out, lse, *mask], grads, causal=heads.causal
+    )
     return Side(forward.call, backward.call, lambda: [out, *grads], (forward.kernel_id, backward.kernel_id))
 
 
@@ -168,12 +191,13 @@ def theirs(heads: Heads, torch: Any, given: Sequence[Any], backend: str | None =
     computed forward too, as ours does."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    *inputs, dout = given
+    *inputs, dout = given[:4]
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     kernel = (
         [getattr(SDPBackend, BACKENDS[backend])] if backend else list(SDPBackend.__members__.values())[1:]
     )
-    more = {"enable_gqa": True} if heads.shared > 1 else {}
+    more: dict[str, Any] = {"enable_gqa": True} if heads.shared > 1 else {}
+    more.update({"attn_mask": given[4]} if heads.padded else {})
 
     def forward() -> Any:
         with sdpa_kernel(kernel):
@@ -197,6 +221,8 @@ def _on_gpu(heads: Heads, bench: Bench) -> Iterator[Row]:
     types = {bf16: torch.bfloat16, f32: torch.float32}
     shapes = heads.queries, heads.keys, heads.keys, heads.queries
     given = [torch.randn(s, device=lab.device).to(types[heads.dtype]) for s in shapes]
+    if heads.padded:
+        given.append(torch.from_numpy(heads.seen).to(lab.device))
 
     def empty(shape: tuple[int, ...], dtype: DType) -> Any:
         return torch.full(shape, float("nan"), device=lab.device, dtype=types[dtype])
@@ -240,6 +266,7 @@ def _on_host(heads: Heads, bench: Bench) -> Iterator[Row]:
         raise NotHere("halves are for a GPU")
     shapes = heads.queries, heads.keys, heads.keys, heads.queries
     given = [bench.rng.normal(size=s).astype(np.float32) for s in shapes]
+    given += [heads.seen] if heads.padded else []
     found = {
         "aicf": ours(heads, aicf.runtime("cpu"), given, lambda s, dtype: np.full(s, np.nan, dtype.numpy))
     }

@@ -376,8 +376,8 @@ FIRST = [
     *both_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *hopper_attentions((6, 130, 128), (2, 200, 128), causal=True, dtype=bf16, tolerance=2e-2),
     *hopper_attentions((6, 130, 64), (2, 130, 64), causal=True, dtype=f16, tolerance=2e-3),
-    Case(HOPPER_ATTENTION, attention((6, 130, 64), (2, 200, 64), mask=(6, 1, 200), dtype=bf16), 2e-2),
-    Case(HOPPER_ATTENTION, attention((6, 130, 128), (2, 200, 128), bias=(1, 200), of_bias=bf16, causal=True, window=70, dtype=bf16), 2e-2),
+    *hopper_attentions((6, 130, 64), (6, 200, 64), mask=(6, 1, 200), dtype=bf16, tolerance=2e-2),
+    *hopper_attentions((6, 130, 128), (2, 200, 128), bias=(1, 200), of_bias=bf16, causal=True, window=70, dtype=bf16, tolerance=2e-2),
     *mma_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *mma_attentions((6, 130, 128), (2, 200, 128), mask=(6, 1, 200), bias=(6, 130, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
     *mma_attentions((2, 6, 130, 256), (2, 2, 200, 256), ragged=True, causal=True, bias=(6, 130, 200), dtype=bf16, tolerance=2e-2),
@@ -777,7 +777,7 @@ def _hopper_attentions() -> list[Case]:
             made += hopper_attentions(q, k, dtype=t, tolerance=tolerance, **asked)
     for q, k, asked in OF_KEYS:
         for t, tolerance in ((f16, 2e-3), (bf16, 2e-2)):
-            made.append(Case(HOPPER_ATTENTION, attention(q, k, dtype=t, **asked), tolerance))
+            made += hopper_attentions(q, k, dtype=t, tolerance=tolerance, **asked)
     return made + [_of_one_projection(c) for c in made if c.region.tensors[0].shape == (2, 128, 64)]
 
 

@@ -228,8 +228,11 @@ def test_mma_reads_no_key_behind_a_length_whatever_it_holds(gpu, queries):  # no
 @pytest.mark.parametrize(
     "asked", [{"mask": (24, 1, 1000)}, {"bias": (1, 1000), "causal": True, "window": 300}], ids=str
 )
-def test_tensor_cores_have_equal_bits_each_time_with_what_is_added_to_keys(gpu, asked, d):  # noqa: F811
-    case = Case(HOPPER_ATTENTION, attention((24, 1000, d), (24, 1000, d), dtype=f16, **asked))
+@pytest.mark.parametrize(
+    "kind, make", [(HOPPER_ATTENTION, attention), (HOPPER_ATTENTION_GRAD, attention_grad)]
+)
+def test_tensor_cores_have_equal_bits_each_time_with_what_is_added_to_keys(gpu, kind, make, asked, d):  # noqa: F811
+    case = Case(kind, make((24, 1000, d), (24, 1000, d), dtype=f16, **asked))
     operands = operands_for(case)
     first, *others = ([x.tobytes() for x in launch_case(gpu, case, operands.memory)] for _ in range(6))
     assert all(first == other for other in others)
@@ -238,21 +241,34 @@ def test_tensor_cores_have_equal_bits_each_time_with_what_is_added_to_keys(gpu, 
 LOWEST = np.finfo(np.float32).min
 
 
-def with_bias(q, k, v, bias):
-    """out and lse in float64, of each query head; `bias` goes along (batch, heads, queries, keys). A query without keys has zeros."""
-    out, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.full(q.shape[:-1], -np.inf)
+def with_bias(q, k, v, bias, dout=None):
+    """out and lse in float64, of each query head, and dq, dk, dv if there is a dout; `bias` goes along (batch, heads, queries, keys). A query without
+    keys has zeros."""
+    out, lse, scale = (
+        np.zeros((*q.shape[:-1], v.shape[-1])),
+        np.full(q.shape[:-1], -np.inf),
+        q.shape[-1] ** -0.5,
+    )
+    dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))
     shared = q.shape[1] // k.shape[1]
     for b, h in np.ndindex(*q.shape[:2]):
-        s = q[b, h].astype(np.float64) @ k[b, h // shared].astype(np.float64).T / np.sqrt(q.shape[-1])
+        own, keys, values = (x.astype(np.float64) for x in (q[b, h], k[b, h // shared], v[b, h // shared]))
+        s = own @ keys.T * scale
         s = s + np.broadcast_to(bias[b, h if bias.shape[1] > 1 else 0], s.shape).astype(np.float64)
         most = s.max(-1, keepdims=True)
         with np.errstate(all="ignore"):
             e = np.exp(s - np.where(most == -np.inf, 0, most))
             total = e.sum(-1)
-            values = e @ v[b, h // shared].astype(np.float64) / total[:, None]
-            out[b, h] = np.where(total[:, None] == 0, 0, values)
+            p = np.where(total[:, None] == 0, 0, e / total[:, None])
             lse[b, h] = np.where(total == 0, -np.inf, most[:, 0] + np.log(total))
-    return out, lse
+        out[b, h] = p @ values
+        if dout is not None:
+            g = dout[b, h].astype(np.float64)
+            ds = p * (g @ values.T - (out[b, h] * g).sum(-1, keepdims=True)) * scale
+            dq[b, h] = ds @ keys
+            dk[b, h // shared] += ds.T @ own
+            dv[b, h // shared] += p.T @ g
+    return (out, lse) if dout is None else (out, lse, dq, dk, dv)
 
 
 @pytest.mark.spec("F2")

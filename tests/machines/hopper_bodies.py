@@ -114,17 +114,27 @@ class Cuda:
         self.machine._warp("sync", 0)
 
 
+class Bits(int):
+    """32 of them, whatever type they go by."""
+
+
 def _uint32(x: int) -> int:
+    if isinstance(x, Bits):
+        return x
     assert 0 <= x < 2**32, f"{x} is no u32"
     return int(x)
 
 
-def _uint64(x: int) -> int:
+def _uint64(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return x  # an address of memory: what lies from there on
     assert 0 <= x < 2**64, f"{x} is no u64"
     return int(x)
 
 
 def _int32(x: int) -> int:
+    if isinstance(x, Bits):
+        return x
     assert -(2**31) <= x < 2**31, f"{x} is no i32"
     return int(x)
 

@@ -30,6 +30,7 @@ OF_KEYS = {
 }  # of that, with something added to the scores of each key: a multiply-add each. Guessed
 FINISH_US = 0.8
 GRADIENT_EFFICIENCY = {64: 0.5, 128: 0.62}
+GRADIENT_OF_KEYS = 0.97  # of that, likewise: an addition each. Guessed
 GRADIENT_TOGETHER = (
     96  # query heads: few enough for the L2 cache, enough that few blocks wait for another's sums
 )
@@ -188,22 +189,22 @@ class AttentionWgmma:
     id="cuda.attention_grad_wgmma.v1",
     strided=True,
     needs=("sm_90a",),
-    dtypes=(f16, bf16, f32),
+    dtypes=(f16, bf16, f32, bool_, i32),
     family=family,
 )
 class AttentionGradWgmma:
     """Three launches: statistics of queries; persistent blocks over tiles of 128 keys, of two consumer warpgroups with 64 each; sums of dq as halves.
 
     Scores are computed once, from q, k and lse. dk and dv stay in registers; dq is added to f32 sums in the workspace by tile of keys, in their order:
-    no two runs differ. Flops: 10 d for each score of tiles that masks leave. Bytes: all operands once, but q and dout once for each tile of
+    no two runs differ. A query whose lse is below -2**17, as large finite biases of all its keys make it, has no gradient. Flops: 10 d for each score of tiles that masks leave. Bytes: all operands once, but q and dout once for each tile of
     keys, from the cache; dq's sums, 4 d for each query and tile of keys. Limit: tensor cores and shared memory.
     """
 
     def accepts(region: RegionSpec) -> Checks:
         p = plain.problem(region)
         for name in ("mask", "bias"):
-            if plain.optional(region, name) is not None:
-                yield Reject(name, "takes masks of positions, nothing of scores from memory")
+            if p.group > 1 and (walk := plain.walk_of(region, name)) is not None and walk[1][-3]:
+                yield Reject(name, f"{name} goes along query heads, of which {p.group} share keys")
         if region.attrs["softcap"]:
             yield Reject("softcap", "takes none: no register is left for the slopes of scores")
         if p.keys - p.queries - p.behind >= KEYS:
@@ -223,8 +224,9 @@ class AttentionGradWgmma:
         d, heads = padded(p), p.heads * p.group
         count, tiles = heads * pairs(p, QUERIES), p.heads * cdiv(p.keys, KEYS)
         sums = 4.0 * heads * p.queries * d
+        efficiency = GRADIENT_EFFICIENCY[d] * (GRADIENT_OF_KEYS if form(region).of_keys else 1.0)
         return roofline(
-            device, bytes=region.nbytes + 3 * sums, flops=10.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=GRADIENT_EFFICIENCY[d],
+            device, bytes=region.nbytes + 3 * sums, flops=10.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=efficiency,
             useful=10.0 * count * QUERIES * KEYS * (p.d + p.dv) / 2, blocks=tiles, finish=FINISH_US, launches=3,
             cached=count * QUERIES * (4.0 * d + 8.0 * d),
         ).plus(ends=memory_us(device, 2 * sums + region.nbytes / 3))  # fmt: skip
@@ -259,13 +261,16 @@ class AttentionGradWgmma:
         boxes = {"q": queries, "k": KEYS, "v": KEYS, "dout": queries, "dk": ATOM, "dv": ATOM}
         base2, scale = Num(scales(region)[0].value, f32), Num(scale_of(region.attrs["scale"], p.d), f32)
         of_tiles = _gradient_sizes(p, queries)
-        main = (maps(region, boxes), stats, sums, flags, counter, of_tiles, (base2, scale))
+        main = (maps(region, boxes), stats, sums, flags, counter, of_tiles, (base2, scale), *added(region))
         last_numbers = p.queries, p.keys, p.batch_heads * p.group, cdiv(p.queries, queries), p.d, p.ahead
         last = sums, tensors["dq"][1], _numbers(*last_numbers), steps["dq"], scale
         key_tiles = p.heads * cdiv(p.keys, KEYS)
         return [
             Launch(
-                before(made.dtype, d), (cdiv(tiles * queries, END_THREADS * 8 // d),), (END_THREADS,), first
+                before(made.dtype, d, made.of_keys),
+                (cdiv(tiles * queries, END_THREADS * 8 // d),),
+                (END_THREADS,),
+                first,
             ),
             Launch(gradient(made), (min(key_tiles, device.sms),), (THREADS,), main, GradientPlan(d).nbytes),
             Launch(after(made.dtype, d), (tiles,), (END_THREADS,), last),

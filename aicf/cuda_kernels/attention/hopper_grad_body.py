@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..dsl import int32, uint32
+from ..dsl import device, int32, uint32
 from ..hopper.opening import opening
 from ..hopper.roles import registers
 from ..ptx import global_address, launch_dependents, warp_uniform
@@ -34,7 +34,8 @@ from .hopper_tiles import HopperForm
 
 @functools.cache
 def gradient(form: HopperForm) -> Callable[..., None]:
-    """`kernel(maps, stats, sums, flags, counter, sizes, scales)`.
+    """`kernel(maps, stats, sums, flags, counter, sizes, scales)`, and behind these, of something added to keys, `mask, bias, mask_steps, bias_steps`:
+    see hopper_masks.py.
 
     maps    of q, k, v, dout, dk, dv
     stats   f32, by query head and tile of queries: as `before` leaves them
@@ -54,7 +55,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     )
     produce, add, consume = producer(form, plan), adder(form, plan), consumer(form, plan)
 
-    def kernel(maps, stats, sums, flags, counter, sizes, scales):
+    def run(maps, stats, sums, flags, counter, sizes, scales, added):
         base, thread, warpgroup = open(maps)
         if warpgroup == 0:
             fewer()
@@ -67,8 +68,17 @@ def gradient(form: HopperForm) -> Callable[..., None]:
                 add(base, sums, flags, sizes)
         else:
             more()
-            consume(int32(warpgroup - 1), base, maps, sizes, scales)
+            consume(int32(warpgroup - 1), base, maps, sizes, scales, added)
 
+    run_all = device(run)
+
+    def plain(maps, stats, sums, flags, counter, sizes, scales):
+        run_all(maps, stats, sums, flags, counter, sizes, scales, ())
+
+    def with_keys(maps, stats, sums, flags, counter, sizes, scales, mask, bias, mask_steps, bias_steps):
+        run_all(maps, stats, sums, flags, counter, sizes, scales, (mask, bias, mask_steps, bias_steps))
+
+    kernel: Callable[..., None] = with_keys if form.of_keys else plain
     kernel.__name__ = f"attention_grad_wgmma{form}"
     kernel.blocks_per_sm = 1
     kernel.waits = True

@@ -13,6 +13,7 @@ from ..ptx import global_address, pack_halves, store_words
 from ..tiles.element import getter, putter
 from ..tiles.tile import get_run
 from .hopper_grad_tiles import GROUP, queries_of
+from .hopper_masks import FAINT
 
 THREADS = 256
 EVERYONE = 0xFFFFFFFF
@@ -22,9 +23,10 @@ ZERO, NOTHING = np.float32(0), np.float32(-np.inf)
 
 
 @functools.cache
-def before(dtype: DType, d: int) -> Callable[..., None]:
+def before(dtype: DType, d: int, of_keys: bool = False) -> Callable[..., None]:
     """`kernel(out, dout, lse, stats, flags, counter, sizes, out_steps, dout_steps)`: d / 8 threads to a query, whole tiles of queries.
 
+    of_keys  something is added to the scores of keys: queries without any that counts may have an lse other than -inf: below FAINT
     stats  by query head and tile of queries: -lse log2(e) of its queries, -inf of one that is not there or has no keys, then -delta. Of 16 queries
            first those that a thread of the main kernel needs together: numbers 0, 1, 8, 9, then 2, 3, 10, 11, …
     flags  0 for each tile; and so the counter
@@ -34,6 +36,7 @@ def before(dtype: DType, d: int) -> Callable[..., None]:
     queries, each = queries_of(d), d // 8
     read = get_run(dtype, 8)
     get, put = getter(f32), putter(f32)
+    is_none = device((lambda log: log < FAINT) if of_keys else (lambda log: log == NOTHING))
     dot = device(
         lambda x, y: (
             x[0] * y[0]
@@ -77,14 +80,14 @@ def before(dtype: DType, d: int) -> Callable[..., None]:
                     + (within >> 3) * 2
                     + (within & 1)
                 )
-                put(stats, to, NOTHING if log == NOTHING else -log * LOG2E)
+                put(stats, to, NOTHING if is_none(log) else -log * LOG2E)
                 put(stats, to + queries, -total)
                 if i == 0:
                     flags[tile] = 0
                     if tile == 0:
                         counter[0] = 0
 
-    kernel.__name__ = f"attention_grad_before_{dtype}_d{d}"
+    kernel.__name__ = f"attention_grad_before_{dtype}_d{d}" + "_of_keys" * of_keys
     kernel.blocks_per_sm = 4
     return kernel
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..dsl import cuda, device, int32, uint32
 from ..hopper.ring import advancer, releaser
 from ..hopper.units import WARPGROUP
@@ -33,6 +35,7 @@ from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, put_columns, put_words, unrolled
 from ..tiles.tile import each, mapped, mapped_runs, permute, zeros
 from .hopper_grad_tiles import BOTH, FREE, OWN, THERE, TOGETHER, WITH_ADDER, GradientPlan, query_tiles, taker
+from .hopper_masks import key_starts, of_key
 from .hopper_tiles import (
     ATOM,
     KEYS,
@@ -44,6 +47,8 @@ from .hopper_tiles import (
     score_product,
     weighted_sum,
 )
+
+NONE = (np.float32(0),) * 2
 
 
 def hide(layout: Layout, both: bool) -> Any:
@@ -98,6 +103,34 @@ def weights(count: int) -> Any:
     return device(lambda scores, stats, c: run(scores, (stats, c)))
 
 
+def weights_of_keys(count: int) -> Any:
+    """`weigh(scores, stats, c, added)`: likewise, of scores with something added, to each of a thread's two keys. It meets the lse first: large
+    numbers that all keys of a query have are gone then."""
+    load, exp2 = load_shared(), approximate("exp2")
+
+    def eight(i, run, env):
+        a, b, c, d = load(uint32(env[0] + uint32(i * 8)))
+        f, x, y = env[1], env[2][0], env[2][1]
+        return (
+            exp2(run[0] * f + (a + x)), exp2(run[1] * f + (b + x)), exp2(run[2] * f + (a + y)), exp2(run[3] * f + (b + y)),
+            exp2(run[4] * f + (c + x)), exp2(run[5] * f + (d + x)), exp2(run[6] * f + (c + y)), exp2(run[7] * f + (d + y)),
+        )  # fmt: skip
+
+    run = mapped(count, 8, eight)
+    return device(lambda scores, stats, c, added: run(scores, (stats, c, added)))
+
+
+def added_to_keys(form: HopperForm) -> Any:
+    """`of(key, head, sizes, added)`: what is added to the scores of keys `key` and the eighth after it, of a query head."""
+    starts_of, read = key_starts(form), of_key(form, True)
+
+    def of(key, head, sizes, added):
+        starts = starts_of(head, sizes, added)
+        return read(key, sizes[1], starts, added), read(int32(key + 8), sizes[1], starts, added)
+
+    return device(of)
+
+
 def slopes(count: int, dtype: Any) -> Any:
     """`of(weights, products, stats)`: weights, and weights * (product - delta), as halves: operands of `weighted_sum`."""
     load, halves = load_shared(), pack_halves(dtype)
@@ -134,7 +167,7 @@ def sums_writer(count: int) -> Any:
 
 
 def consumer(form: HopperForm, plan: GradientPlan) -> Any:
-    """`consume(part, base, maps, sizes, scales)`: a warpgroup's 64 keys of tile after tile."""
+    """`consume(part, base, maps, sizes, scales, added)`: a warpgroup's 64 keys of tile after tile."""
     dtype, d, queries, wide = form.dtype, form.d, plan.queries, plan.wide
     scores_of, result = Layout(64, queries, warps=4), Layout(64, d, warps=4)
     count, dq_count = scores_of.count, 32
@@ -151,6 +184,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     wait, release, sync_both, sync_own = wait_phase(), releaser(), sync_at(BOTH), sync_at(WARPGROUP)
     wait_free, say_there, fence_shared = sync_at(WITH_ADDER), arrive_at(WITH_ADDER), fence_async()
     weigh, slopes_of = weights(count), slopes(count, dtype)
+    of_keys, weigh_keys, of_own_keys = form.of_keys, weights_of_keys(count), added_to_keys(form)
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
     hidden, limits, cuts = hide(scores_of, form.masked == "all"), limits_of(), bool(form.masked)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
@@ -185,7 +219,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     ds_part, k_part = (0, KEYS * ROW_BYTES) if wide else (64 * ROW_BYTES, 0)
     both_limits = form.masked == "all"
 
-    def consume(part, base, maps, sizes, scales):
+    def consume(part, base, maps, sizes, scales, added):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         lane, warp = int32(member & 31), int32(member >> 5)
         rows, key_heads, together, tiles = (
@@ -216,6 +250,11 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
             row, head = place(tile, rows, key_heads, together)
             key = int32(row * uint32(KEYS))
             low, count = tiles_of(key, sizes)
+            own = NONE
+            if of_keys:
+                now = int32(thread_now())
+                own_key = int32(key + (now - WARPGROUP >> 5) * 16 + (now >> 2 & 7))
+                own = of_own_keys(own_key, int32(head * uint32(group)), sizes, added)
             dk, dv = no_results, no_results
             query = int32(low * queries)
             end, left, first = int32(query + count * queries), int32(count * group), int32(1)
@@ -245,7 +284,10 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
                         lows, highs = limits(own_key, int32(query + (now & 3) * 2), sizes)
                         scores = hidden(scores, lows, highs)
                 stats = uint32(stats_own + stage * uint32(stats_bytes))
-                scores = weigh(scores, stats, scales[0])
+                if of_keys:
+                    scores = weigh_keys(scores, stats, scales[0], own)
+                else:
+                    scores = weigh(scores, stats, scales[0])
                 products = finish_second(products)
                 if first != 0:
                     if member == 0:

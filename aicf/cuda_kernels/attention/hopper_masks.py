@@ -80,8 +80,11 @@ def key_starts(form: HopperForm) -> Any:
     return device(of)
 
 
-def of_key(form: HopperForm) -> Any:
-    """`of(key, keys, starts, added)`: what is added to the scores of a key, in powers of two; behind the last key, what that one has."""
+def of_key(form: HopperForm, behind_lse: bool = False) -> Any:
+    """`of(key, keys, starts, added)`: what is added to the scores of a key, in powers of two; behind the last key, what that one has.
+
+    behind_lse  a bias that is NaN or +inf is 0 or the greatest number: the lse of queries that meet it is NaN, and others must not
+    """
     masked, biased = form.key_mask, form.key_bias is not None
     get, get_bias = getter(bool_), getter(form.key_bias or f32)
 
@@ -92,8 +95,10 @@ def of_key(form: HopperForm) -> Any:
             x = natural * LOG2E
             if x < LOWEST and natural >= LOWEST:
                 x = LOWEST
-            if x > HIGHEST and natural <= HIGHEST:
+            if x > HIGHEST and (behind_lse or natural <= HIGHEST):
                 x = HIGHEST
+            if behind_lse and x != x:
+                x = ZERO
         if masked:
             x = x if get(added[0][0], starts[0] + k * added[2][7]) != 0 else NOTHING
         return x
