@@ -263,7 +263,13 @@ def _batch_norm(
     rstd = s.ctx.div(1.0, s.ctx.sqrt(s.ctx.add(s.wide(var), float(eps))))
     at, by = _per_channel(s, x, mean), _per_channel(s, x, rstd)
     assert at is not None and by is not None
-    return _normalised(s, x, at, by, weight, bias), None, None
+    empty = [
+        s.ctx.fill(shape=spec.shape, value=0.0, dtype=spec.dtype)
+        if spec is not None and not spec.numel
+        else None
+        for spec in s.outs[1:3]
+    ]
+    return _normalised(s, x, at, by, weight, bias), *empty
 
 
 @rule("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats", heavy=True)
