@@ -14,7 +14,10 @@ EXTRA = $(shell $(PY) -P aicf/probes.py extra)
 TEST_EXTRAS = $(if $(filter cu12,$(EXTRA)),test-cu12,dev)
 INSTALL = $(MAKE) --no-print-directory --silent $(VENV)/.installed-
 # Tests start a hundred processes: each would compile aicf anew where the environment forbids Python to keep bytecode.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
+PYTEST_ARGS = -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist worksteal
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) $(PYTEST_ARGS)
+# PyTorch has an environment of its own, so that it changes nothing of what `make test` does. That sees what .venv has.
+TORCH := $(VENV)/torch
 
 SPEC_REPORT := $(VENV)/spec-report.jsonl
 
@@ -34,9 +37,9 @@ test: dev ## run the tests
 test-all: dev ## run the tests, with those that install aicf into fresh environments, and all tilings of the large kernels
 	AICF_TEST_ALL=1 AICF_TEST_INSTALL=1 $(PYTEST) $(ARGS)
 
-test-torch: dev ## install PyTorch and transformers, and run the tests of that front end
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[torch-test]'
-	AICF_TEST_CACHE=$${AICF_TEST_CACHE-$(abspath $(VENV))/test-cache} $(PYTEST) tests/frontends/torch $(ARGS)
+test-torch: $(TORCH)/.installed ## install PyTorch and transformers beside .venv, and run the tests of that front end
+	AICF_TEST_CACHE=$${AICF_TEST_CACHE-$(abspath $(VENV))/test-cache} \
+	    PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python $(PYTEST_ARGS) tests/frontends/torch $(ARGS)
 
 dry-run: dev ## without a GPU: do kernels take what the tests for one ask them to?
 	PYTHONPATH=tests:tests/cuda AICF_TEST_ALL=1 $(PYTEST) -p dry_run -m gpu $(ARGS) tests/cuda
@@ -73,6 +76,15 @@ $(VENV)/.installed-%: pyproject.toml
 	@echo "installing $(WHAT) into $(VENV): minutes, the first time"
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '$(WHAT:aicf%=.%)'
+	@touch $@
+
+$(TORCH)/.installed: pyproject.toml | dev
+	@echo "installing aicf[torch-test] into $(TORCH): a minute, the first time"
+	@rm -rf $(TORCH)
+	@$(PY) -m venv $(TORCH)
+	@$(PY) -c 'import sysconfig; print("import site; site.addsitedir(" + repr(sysconfig.get_path("purelib")) + ")")' \
+	    > $$($(TORCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/of-dev.pth
+	@$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch-test]'
 	@touch $@
 
 # The first Python from 3.13 down to 3.11 that runs (a pyenv shim need not) and can make an environment.

@@ -227,8 +227,15 @@ def _across(m: Map, strides: Sequence[Strides], width: int) -> Reject | None:
 def _crosses(m: Map, shape: Strides, strides: Sequence[Strides], width: int) -> bool:
     """Whether vectors may cross from a row to the next: what moves along rows lies as the results do, under no mask."""
     dense = row_major(shape)
-    lies = all(steps == dense or steps[-1] == 0 or load.operand is None for load, steps in zip(m.loads, strides))
-    return len(shape) > 1 and shape[-1] >= LEAST_RAGGED * width and lies and not any(load.bounds for load in m.loads)
+    lies = all(
+        steps == dense or steps[-1] == 0 or load.operand is None for load, steps in zip(m.loads, strides)
+    )
+    return (
+        len(shape) > 1
+        and shape[-1] >= LEAST_RAGGED * width
+        and lies
+        and not any(load.bounds for load in m.loads)
+    )
 
 
 def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequence[Strides] = ()) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
+from torch._dynamo import symbolic_convert
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
 from torch._functorch.aot_autograd import make_boxed_func
@@ -82,7 +84,14 @@ def _checked(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
 
 
 def _name_of(graph: GraphModule) -> str:
-    """The class of the model, as far as a graph of its ops knows it."""
+    """The class of the model, or the name of the function, that TorchDynamo is at; elsewhere the class of the first layer of the graph."""
+    at = getattr(symbolic_convert.tls, "current_tx", None)
+    if at is not None:
+        for model in (at.f_locals.get("self"), at.f_locals.get("fn")):  # `fn`: what PyTorch wraps modules in
+            if isinstance(model, torch.nn.Module):
+                return type(model).__name__
+        name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", at.f_code.co_qualname)
+        return name.removesuffix(".forward").rpartition(".")[2]
     for node in graph.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
             return kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
@@ -98,7 +107,7 @@ def _compiled(
     asked: Mapping[str, Any],
     recognised: Counter[str],
 ) -> Any:
-    said = GraphReport(name.rpartition(".")[2], kind)
+    said = GraphReport(name, kind)
     if kind != "backward":  # made of what was recognised before
         said.recognised = recognised
     # Threads may meet a backward pass at once, or while TorchDynamo traces in another one, which has state of the process'.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,8 +17,8 @@ from ...ir import Value
 from ...registry.select import Selector
 from ...rows import RegionSpec
 from ...types import TensorDesc, TensorSpec, f32
-from .rules import Site, rules
-from .types import Unsupported, hinted, spec_of
+from .rules import STRIDES, Site, rules
+from .types import Unsupported, hinted, layout_of, spec_of
 
 Meta = Callable[[Node], Any]  # what a node makes: a fake tensor, a list of them, or a size
 RULE_FAILED = "the rule failed"
@@ -34,6 +35,12 @@ def name_of(node: Node) -> str:
         if isinstance(node.target, torch._ops.OpOverload)
         else getattr(node.target, "__name__", str(node.target))
     )
+
+
+def line_of(node: Node) -> str | None:
+    """The line of the user's code that called the op, and the code there."""
+    found = re.findall(r'File "(.*)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or "")
+    return "{}:{}: {}".format(*found[-1]) if found else None
 
 
 def is_size(node: Node) -> bool:
@@ -80,7 +87,8 @@ def _emitted(ctx: GraphEmitter, node: Node, env: Mapping[Node, Any], meta: Meta)
     used = frozenset(u.args[1] for u in node.users) if several else None
     if several and any(u.target is not operator.getitem for u in node.users):
         used = None
-    result = rule(Site(ctx, out, used), *args, **named)
+    source = meta(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
+    result = rule(Site(ctx, out, used, source), *args, **named)
     return _checked(result, out)
 
 
@@ -152,11 +160,10 @@ class NodeTrial:
         def said(arg: Any) -> Any:
             if isinstance(arg, Node):
                 made = meta_of(arg)
-                return (
-                    ("tensor", str(_spec(made)), str(made.device))
-                    if isinstance(made, torch.Tensor)
-                    else _number(made)
-                )
+                if not isinstance(made, torch.Tensor):
+                    return _number(made)
+                lies = (layout_of(made), hinted(made.storage_offset())) if name_of(node) in STRIDES else None
+                return "tensor", str(_spec(made)), str(made.device), lies
             return [said(a) for a in arg] if isinstance(arg, (list, tuple)) else arg
 
         used = [u.args[1] if u.target is operator.getitem else None for u in node.users]

@@ -12,12 +12,14 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...errors import AicfError, VerifyError
-from .emit import is_size, meta_of, name_of, tensors_of
+from .aliases import views_of_results
+from .emit import is_size, line_of, meta_of, name_of, tensors_of
 from .part import PartModule, Target, target
-from .report import TOO_SMALL, GraphReport
-from .rules import HEAVY, SLOWER, VIEWS
+from .report import FASTER, RANDOM, TOO_SMALL, GraphReport
+from .rules import HEAVY, SLOWER, VIEWS, rules
 from .types import Unsupported
 
+MOST_TOLD = 9  # ops that a refusal names beside the first
 WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
 
 
@@ -33,11 +35,14 @@ def cut(
     all_of_it  also what PyTorch computes faster
     """
     targets: dict[Node, Target] = {}
+    shown = views_of_results(graph, report.kind)
     for node in _ops(graph):
+        if node in shown:
+            continue
         slower = not all_of_it and name_of(node) in SLOWER and SLOWER[name_of(node)](node)
-        why = "PyTorch's own is faster" if slower else _why_left(node, targets, deterministic, strict)
+        why = FASTER if slower else _why_left(node, targets, deterministic, strict)
         if why is not None and not _is_view(node):
-            report.left[name_of(node), why] += 1
+            report.leave(name_of(node), why, line_of(node))
     taken = _without_idle_views(targets)
     proposed = _Partitioner(graph, taken).partitions()
     kept = []
@@ -45,7 +50,9 @@ def cut(
         if all_of_it or _pays(nodes):
             kept.append(nodes)
         else:
-            report.left.update((name_of(n), TOO_SMALL) for n in nodes if n in targets and not _is_view(n))
+            for node in nodes:
+                if node in targets and not _is_view(node):
+                    report.leave(name_of(node), TOO_SMALL, line_of(node))
     made = _Partitioner(graph, {n: targets[n] for nodes in kept for n in nodes if n in targets}).fused(kept)
     _install(made, targets, report, all_of_it)
     return made
@@ -76,6 +83,8 @@ def _why_left(node: Node, targets: dict[Node, Target], deterministic: bool, stri
         return "it makes no tensor"
     if device.type not in ("cpu", "cuda"):
         return f"device {device.type}"
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name_of(node) not in rules():
+        return RANDOM
     on = target(device, deterministic, strict)
     why = on.takes(node)
     if why is None:
@@ -154,7 +163,8 @@ def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphRepor
             part = PartModule(inner, device, target_of(targets, device), None if all_of_it else report)
         except (AicfError, Unsupported) as error:
             why = f"the part did not compile: {str(error).splitlines()[0]}"
-            report.left.update((name_of(n), why) for n in ops)
+            for op in ops:
+                report.leave(name_of(op), why, line_of(op))
             continue
         setattr(graph, node.target, part)
         report.modules.add(part)
@@ -169,9 +179,19 @@ def target_of(targets: dict[Node, Target], device: torch.device) -> Target:
 
 
 def refuse_left(report: GraphReport) -> None:
-    """fallback="error": VerifyError for the first op that PyTorch would run."""
-    for (op, why), count in report.left.items():
-        raise VerifyError(
-            f"{report.name}, {report.kind}: {op} would run in PyTorch, {count} times", got=why, expected="ops that aicf takes, alone",
-            hint='options={"fallback": "eager"}, the default, runs it in PyTorch between parts of aicf',
-        )  # fmt: skip
+    """fallback="error": VerifyError for the first op that PyTorch would run, with the others."""
+    if not report.left:
+        return
+    (op, why), count = next(iter(report.left.items()))
+    others = list(report.left.items())[1:]
+    raise VerifyError(
+        f"{report.name}, {report.kind}: {op} would run in PyTorch, {_times(count)}",
+        details=[f"also {other}, {_times(n)}: {reason}" for (other, reason), n in others[:MOST_TOLD]]
+        + [f"and {len(others) - MOST_TOLD} more"] * (len(others) > MOST_TOLD),
+        where=report.first.get((op, why)), got=why, expected="ops that aicf takes, alone",
+        hint='options={"fallback": "eager"}, the default, runs it in PyTorch between parts of aicf',
+    )  # fmt: skip
+
+
+def _times(count: int) -> str:
+    return "1 time" if count == 1 else f"{count} times"

@@ -12,6 +12,8 @@ from ...graph.run.program import CompiledPlan
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"
+FASTER = "PyTorch's own is faster"
+RANDOM = "random numbers are PyTorch's: the same seed draws the same"
 TOO_SMALL = "alone among PyTorch's ops: too small to pay"
 
 
@@ -35,6 +37,7 @@ class GraphReport:
     kind     "inference", "forward" or "backward"
     taken    op calls that aicf computes, by name
     left     op calls that PyTorch computes, by (name, why)
+    first    where in the user's code the first of these is
     parts    how many parts aicf's ops are in
     refused  why parts were PyTorch's at sizes met later, of how many combinations of sizes
     modules  the parts, while the compiled graph lives
@@ -45,10 +48,17 @@ class GraphReport:
     kind: str
     taken: Counter[str] = field(default_factory=Counter)
     left: Counter[tuple[str, str]] = field(default_factory=Counter)
+    first: dict[tuple[str, str], str] = field(default_factory=dict)
     parts: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     modules: WeakSet[ComputedPart] = field(default_factory=WeakSet)
     recognised: Counter[str] = field(default_factory=Counter)
+
+    def leave(self, op: str, why: str, line: str | None) -> None:
+        """Count a call that PyTorch computes."""
+        self.left[op, why] += 1
+        if line:
+            self.first.setdefault((op, why), line)
 
     @property
     def share(self) -> float:
@@ -63,15 +73,25 @@ class GraphReport:
             id for part in self.modules for bound in part.bound for id in bound.compiled.plan.kernel_ids
         )
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.name}, {self.kind}: {self.taken.total()} of {self.taken.total() + self.left.total()} op calls "
-            f"in {self.parts} parts"
+    @property
+    def title(self) -> str:
+        total = self.taken.total() + self.left.total()
+        parts = "1 part" if self.parts == 1 else f"{self.parts} parts"
+        return (
+            f"{self.name}, {self.kind}: {self.taken.total()} of {total} op calls ({self.share:.0%}), {parts}"
+        )
+
+    @property
+    def rows(self) -> list[tuple[int, str]]:
+        """How often, and what: was recognised; was left, and why, the most frequent first."""
+        return [
+            *((n, f"recognised: {what}") for what, n in self.recognised.most_common()),
+            *((n, f"{op}: {why}") for (op, why), n in self.left.most_common()),
+            *((n, f"{LATER}: {why}") for why, n in self.refused.most_common()),
         ]
-        lines += [f"  {count:4} recognised: {what}" for what, count in self.recognised.most_common()]
-        lines += [f"  {count:4} {op}: {why}" for (op, why), count in self.left.most_common()]
-        lines += [f"  {count:4} {LATER}: {why}" for why, count in self.refused.most_common()]
-        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *(f"{n:6} {what}" for n, what in self.rows)])
 
 
 _graphs: deque[GraphReport] = deque(maxlen=KEPT)
@@ -93,29 +113,33 @@ def reset() -> None:
 
 def report(file: TextIO | None = None) -> None:
     """Print what was compiled by `torch.compile(..., backend="aicf")`: for each graph how many op calls aicf took, in how many parts,
-    and which ones it left to PyTorch, how often and why."""
+    and which ones it left to PyTorch, how often and why. In a terminal lines are broken at its width, elsewhere each row is one line."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(file=file)
     if not _graphs:
-        console.print('no graph was compiled yet: torch.compile(model, backend="aicf")(x)', markup=False)
+        console.print(
+            'no graph was compiled yet: torch.compile(model, backend="aicf")(x)', markup=False, soft_wrap=True
+        )
         return
     for graph in _graphs:
-        total = graph.taken.total() + graph.left.total()
-        table = Table(
-            title=f"{graph.name}, {graph.kind}: {graph.taken.total()} of {total} op calls taken ({graph.share:.0%}), {graph.parts} parts"
-        )
-        for column in ("left to PyTorch", "calls", "why"):
-            table.add_column(column, justify="right" if column == "calls" else "left")
-        for (op, why), count in graph.left.most_common():
-            table.add_row(op, str(count), why)
-        for why, count in graph.refused.most_common():
-            table.add_row(LATER, str(count), why)
-        if not graph.left and not graph.refused:
-            table.add_row("nothing", "0", "")
-        if graph.recognised:
-            table.caption = "recognised: " + "; ".join(
-                f"{what} ×{n}" for what, n in graph.recognised.most_common()
-            )
-        console.print(table)
+        if not console.is_terminal:
+            console.print(str(graph), markup=False, highlight=False, soft_wrap=True)
+            continue
+        console.print(Text(graph.title, style="bold"))
+        rows = Table.grid(padding=(0, 1))
+        rows.add_column(justify="right", width=6)
+        rows.add_column()
+        for count, what in graph.rows:
+            rows.add_row(str(count), Text(what))
+        console.print(rows)
+    console.print(_summary(), markup=False, highlight=False, soft_wrap=True)
+
+
+def _summary() -> str:
+    taken, left = sum(g.taken.total() for g in _graphs), sum(g.left.total() for g in _graphs)
+    whole = sum(not g.left and not g.refused for g in _graphs)
+    count = "1 graph" if len(_graphs) == 1 else f"{len(_graphs)} graphs"
+    return f"{count}, {whole} of them whole: {taken} of {taken + left} op calls ({taken / max(taken + left, 1):.0%})"

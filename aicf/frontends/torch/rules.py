@@ -26,6 +26,7 @@ Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
 VIEWS: set[str] = set()  # names of the ops that only say how elements are read
 HEAVY: set[str] = set()  # those worth a part of their own
+STRIDES: set[str] = set()  # those that ask how their first operand lies in memory
 SLOWER: dict[
     str, Callable[[Node], bool]
 ] = {}  # which calls PyTorch computes faster, and is left where it may
@@ -39,9 +40,13 @@ UNREAD = Unread()
 
 
 def rule(
-    *names: str, view: bool = False, heavy: bool = False, slower: bool | Callable[[Node], bool] = False
+    *names: str,
+    view: bool = False,
+    heavy: bool = False,
+    strides: bool = False,
+    slower: bool | Callable[[Node], bool] = False,
 ) -> Callable[[Rule], Rule]:
-    """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default". "aicf::name" is an op of aicf's own.
+    """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default", "lib::op" that of another library.
 
     slower   whether PyTorch computes a call faster
     """
@@ -54,6 +59,8 @@ def rule(
             _RULES[full] = function
             if view:
                 VIEWS.add(full)
+            if strides:
+                STRIDES.add(full)
             if heavy:
                 HEAVY.add(full)
             if slower:
@@ -78,10 +85,13 @@ class Site:
 
     out     the type of its result, or a list of those of several ones, None where it is no tensor
     used    which of several results anything reads; None: maybe all
+    source  its first operand as PyTorch has it, with strides; for rules that say `strides`
     """
 
-    def __init__(self, ctx: GraphEmitter, out: Any, used: frozenset[int] | None = None) -> None:
-        self.ctx, self._out, self.used = ctx, out, used
+    def __init__(
+        self, ctx: GraphEmitter, out: Any, used: frozenset[int] | None = None, source: Any = None
+    ) -> None:
+        self.ctx, self._out, self.used, self.source = ctx, out, used, source
 
     @property
     def out(self) -> TensorSpec:

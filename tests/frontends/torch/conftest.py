@@ -1,8 +1,11 @@
 """These tests need PyTorch: `make test-torch` installs it. Elsewhere they are skipped."""
 
+import os
 import sys
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes that test side by side have a core each
 
 try:
     import torchvision  # noqa: F401

@@ -1,6 +1,7 @@
 """torch.compile(backend="aicf"): numbers of eager PyTorch's, forward and backward, and PyTorch's semantics around them."""
 
 import io
+import re
 import threading
 
 import pytest
@@ -324,3 +325,54 @@ def test_training_under_clipping_and_accumulation():
     for a, b in zip(model.parameters(), other.parameters()):
         close(a.grad, b.grad, 1e-4)
     assert train(call, model, (x,), 1)[0][0] > 0
+
+
+class Fake(io.StringIO):
+    """A terminal that is so wide."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_report_in_a_terminal(columns, monkeypatch):
+    class QuiteALongNameForAModelWithAHead(nn.Module):
+        def forward(self, q, k):
+            return torch.special.bessel_j0(F.scaled_dot_product_attention(q, k, k, is_causal=True) * 2 + 1)
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    compiled(QuiteALongNameForAModelWithAHead())(torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8))
+    report(terminal := Fake())
+    report(piped := io.StringIO())
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in terminal.getvalue().splitlines()]
+    assert max(map(len, plain)) <= columns
+    attention = "     1 aten._scaled_dot_product_flash_attention_for_cpu.default:"
+    broken = [
+        [f"{attention} causal", "       attention of fewer queries than keys"],
+        [f"{attention} causal attention of fewer queries than keys"],
+    ][columns == 160]
+    at = plain.index(broken[0])
+    assert plain[at : at + len(broken)] == broken, plain
+    assert piped.getvalue().splitlines() == [
+        "QuiteALongNameForAModelWithAHead, inference: 2 of 4 op calls (50%), 1 part",
+        f"{attention} causal attention of fewer queries than keys",
+        "     1 aten.special_bessel_j0.default: no rule",
+        "1 graph, 0 of them whole: 2 of 4 op calls (50%)",
+    ]
+
+
+def test_the_report_names_the_model_and_what_it_is_asked_before_anything_ran():
+    report(text := io.StringIO())
+    assert text.getvalue() == 'no graph was compiled yet: torch.compile(model, backend="aicf")(x)\n'
+    compiled(mlp())(torch.ones(2, 20))
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return x * 2 + 1
+
+    def a_function(x):
+        return x * 2 + 1
+
+    compiled(Net())(torch.ones(2)), compiled(a_function)(torch.ones(2))
+    assert [g.name for g in graphs()] == ["Sequential", "Net", "a_function"]

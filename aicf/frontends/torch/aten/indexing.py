@@ -168,6 +168,21 @@ def _scatter_value(s: Site, x: Value, dim: int, index: Value, value: Any) -> Val
     return s.ctx.select(s.ctx.equal(places, index), s.value(value, x.dtype), x)
 
 
+@rule("histc")
+def _histc(s: Site, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
+    """How many lie in each of `bins` equal ranges; the last one has its upper end, too."""
+    if not min < max:
+        raise Unsupported("a histogram between the least and the greatest element")
+    if x.dtype not in (DType.f32, DType.f64):
+        raise Unsupported(f"a histogram of {x.dtype}")
+    ctx, flat = s.ctx, s.reshape(x, (x.spec.numel,))
+    inside = ctx.logical_and(ctx.greater_equal(flat, float(min)), ctx.less_equal(flat, float(max)))
+    # in PyTorch's order: it decides on which side of a bound what is near it lies
+    place = ctx.div(ctx.mul(ctx.sub(flat, float(min)), float(bins)), float(max) - float(min))
+    place = s.cast(ctx.minimum(ctx.select(inside, place, 0.0), float(bins - 1)), DType.i64)
+    return ctx.scatter_add(s.cast(inside, x.dtype), place, size=bins, axis=0)
+
+
 # --- order --------------------------------------------------------------------------------------------------------------
 
 

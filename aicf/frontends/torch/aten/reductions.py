@@ -109,6 +109,25 @@ def _var_mean(
     return tuple(s.reshape(s.cast(y, spec.dtype), spec.shape) for y, spec in zip((variance, mean), s.outs))  # type: ignore[return-value]
 
 
+@rule("linalg_vector_norm", heavy=True)
+def _vector_norm(
+    s: Site, x: Value, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    ctx, power = s.ctx, float(ord)
+    wide = s.wide(s.cast(x, s.out.dtype) if dtype is not None else x)
+    if power == 2:
+        y = ctx.sqrt(reduced(s, "reduce_sum", ctx.square(wide), dim, keepdim))
+    elif power == 0:
+        y = reduced(s, "reduce_sum", s.cast(ctx.not_equal(wide, 0), wide.dtype), dim, keepdim)
+    elif math.isinf(power):
+        y = reduced(s, "reduce_max" if power > 0 else "reduce_min", ctx.abs(wide), dim, keepdim)
+    else:
+        each = ctx.abs(wide) if power == 1 else ctx.power(ctx.abs(wide), s.value(power, wide.dtype))
+        y = reduced(s, "reduce_sum", each, dim, keepdim)
+        y = y if power == 1 else ctx.power(y, s.value(1 / power, wide.dtype))
+    return s.cast(y, s.out.dtype)
+
+
 # --- softmax ----------------------------------------------------------------------------------------------------------
 
 
@@ -244,7 +263,13 @@ def _batch_norm(
     rstd = s.ctx.div(1.0, s.ctx.sqrt(s.ctx.add(s.wide(var), float(eps))))
     at, by = _per_channel(s, x, mean), _per_channel(s, x, rstd)
     assert at is not None and by is not None
-    return _normalised(s, x, at, by, weight, bias), None, None
+    empty = [
+        s.ctx.fill(shape=spec.shape, value=0.0, dtype=spec.dtype)
+        if spec is not None and not spec.numel
+        else None
+        for spec in s.outs[1:3]
+    ]
+    return _normalised(s, x, at, by, weight, bias), *empty
 
 
 @rule("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats", heavy=True)

@@ -16,6 +16,7 @@ from ....ops.windows import slices, windows_of
 from ....types import DType
 from ..rules import Site, rule
 from ..types import Unsupported, hinted
+from .views import cut
 
 
 def _each(numbers: Sequence[int] | int, axes: int) -> tuple[int, ...]:
@@ -231,23 +232,52 @@ def _avg_pool_backward(
     return pulled_back(s.ctx, y, _images(s, dy), [x])[0]
 
 
-def _parts(s: Site, shape: Sequence[int], made: Sequence[int]) -> tuple[list[int], int]:
-    """The shape with both spatial axes as (windows, their elements), and how many elements a window has."""
+def _parts(s: Site, shape: Sequence[int], made: Sequence[int]) -> list[int] | None:
+    """The shape with both spatial axes as (windows, their elements); None if windows overlap."""
     if any(n == 0 or size % n for size, n in zip(shape[-2:], made[-2:])):
-        raise Unsupported("adaptive pooling to sizes that do not divide")
+        return None
     each = [size // n for size, n in zip(shape[-2:], made[-2:])]
-    return [*shape[:-2], made[-2], each[0], made[-1], each[1]], math.prod(each)
+    return [*shape[:-2], made[-2], each[0], made[-1], each[1]]
 
 
-@rule("_adaptive_avg_pool2d", heavy=True)
+MOST_WINDOWS = 16  # along an axis: each is a mean of its own
+
+
+def _means_of_any(s: Site, x: Value, made: Sequence[int]) -> Value:
+    """Windows from floor(i n / m) to ceil((i + 1) n / m), first along the rows, then along the columns."""
+    if max(made[-2:]) > MOST_WINDOWS or not min(made[-2:]):
+        raise Unsupported(f"adaptive pooling to more than {MOST_WINDOWS} windows that overlap, or to none")
+    for axis in (x.rank - 1, x.rank - 2):
+        n, m = x.shape[axis], made[axis]
+        windows = [cut(s, x, axis, i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
+        means = [s.ctx.reduce_mean(w, axes=(axis,), keepdims=True) for w in windows]
+        x = means[0] if m == 1 else s.ctx.concatenate(*means, axis=axis)
+    return x
+
+
+def _overlaps(node: Node) -> bool:
+    """Whether PyTorch's is faster: windows that overlap are many kernels here."""
+    backward = len(node.args) == 2 and isinstance(node.args[1], Node)
+    x, y = (node.args[1], node.args[0]) if backward else (node.args[0], node)
+    assert isinstance(x, Node) and isinstance(y, Node)
+    sizes = ([hinted(n) for n in t.meta["val"].shape[-2:]] for t in (x, y))
+    return any(m == 0 or n % m for n, m in zip(*sizes))
+
+
+@rule("_adaptive_avg_pool2d", heavy=True, slower=_overlaps)
 def _adaptive_means(s: Site, x: Value, size: Sequence[int]) -> Value:
-    apart, _ = _parts(s, x.shape, s.out.shape)
+    apart = _parts(s, x.shape, s.out.shape)
+    if apart is None:
+        return s.cast(_means_of_any(s, s.wide(x), s.out.shape), x.dtype)
     return s.ctx.reduce_mean(s.reshape(x, apart), axes=(len(apart) - 3, len(apart) - 1))
 
 
-@rule("_adaptive_avg_pool2d_backward", heavy=True)
+@rule("_adaptive_avg_pool2d_backward", heavy=True, slower=_overlaps)
 def _adaptive_means_backward(s: Site, dy: Value, x: Value) -> Value:
-    apart, count = _parts(s, x.shape, dy.shape)
-    each = s.ctx.mul(s.wide(dy), 1.0 / count)
+    apart = _parts(s, x.shape, dy.shape)
+    if apart is None:
+        wide = s.wide(x)
+        return s.cast(pulled_back(s.ctx, _means_of_any(s, wide, dy.shape), s.wide(dy), [wide])[0], x.dtype)
+    each = s.ctx.mul(s.wide(dy), 1.0 / (apart[-3] * apart[-1]))
     beside = s.reshape(each, (*dy.shape[:-1], 1, dy.shape[-1], 1))
     return s.cast(s.reshape(s.spread(beside, apart), x.shape), x.dtype)

@@ -1,0 +1,75 @@
+"""Results that are views of one tensor share its memory in PyTorch. A part writes each of its results into memory of its own, so the
+views among what a caller gets are PyTorch's, of the one tensor that a part makes.
+
+AOTAutograd makes views of inputs itself, and those of tensors that need a gradient; this is for the others."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Node
+
+from .emit import meta_of, name_of
+from .rules import VIEWS
+
+COPIES = {
+    "aten.clone.default",
+    "aten.lift_fresh_copy.default",
+}  # of VIEWS those whose results have memory of their own
+
+
+def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
+    """Give results that share memory views of their own, which read the tensor that has it, and return these."""
+    (output,) = [n for n in graph.graph.nodes if n.op == "output"]
+    returned = _returned(output, kind)
+    sharing: dict[Node, list[Node]] = {}
+    for node in dict.fromkeys(returned):
+        sharing.setdefault(_owner(node), []).append(node)
+    made: dict[Node, Node] = {}
+    for owner, nodes in sharing.items():
+        if len(nodes) < 2 or owner.op != "call_function":
+            continue
+        for node in nodes:
+            for step in _steps(node, owner):
+                if step not in made:
+                    with graph.graph.inserting_before(output):
+                        made[step] = graph.graph.node_copy(step, lambda n: made.get(n, n))
+    if made:
+        output.args = torch.fx.map_arg(output.args, lambda n: made.get(n, n))
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+    return set(made.values())
+
+
+def _returned(output: Node, kind: str) -> list[Node]:
+    """What a caller sees: of a forward graph not what is kept for the backward one, whose gradients nobody else has."""
+    context = TracingContext.try_get()
+    if kind == "backward" or (kind == "forward" and (context is None or context.fw_metadata is None)):
+        return []
+    count = context.fw_metadata.num_forward_returns if kind == "forward" else None
+    listed = [output.args[0]] if isinstance(output.args[0], Node) else list(output.args[0])
+    return [n for n in listed[:count] if isinstance(n, Node) and isinstance(meta_of(n), torch.Tensor)]
+
+
+def _owner(node: Node) -> Node:
+    return [node, *_up(node)][-1]
+
+
+def _steps(node: Node, owner: Node) -> list[Node]:
+    """The views from what has the memory to a node, in the order of their calls."""
+    return [n for n in (node, *_up(node)) if n is not owner][::-1]
+
+
+def _up(node: Node) -> Iterator[Node]:
+    """What a view shows, and what that shows, up to what has the memory."""
+    while True:
+        if node.target is operator.getitem and name_of(node.args[0]) in VIEWS:
+            node = node.args[0]
+            yield node
+        if name_of(node) not in VIEWS or name_of(node) in COPIES or not isinstance(node.args[0], Node):
+            return
+        node = node.args[0]
+        yield node
