@@ -1,0 +1,177 @@
+"""A graph under construction as passes look at it: who reads what, what is known of a value, and one op in the place of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir import Op, Value
+from ...ops.schema import schema_of
+from ..emit.builder import GraphEmitter
+from ..emit.declare import Constant
+
+KNOWN_ELEMENTS = 2**26  # of a value whose elements are computed while the graph is looked at: a mask of 8192 x 8192
+_TOO_LARGE = object()
+_RANDOM = frozenset({"dropout", "rng_advance"})
+
+
+class CameClose(Exception):
+    """What stands in the way of recognising something that is nearly there."""
+
+
+class Flow:
+    """The graph of an emitter, with what of it is wanted: an op that nothing of that needs does not count as a reader."""
+
+    def __init__(self, ctx: GraphEmitter, wanted: Iterable[Value]) -> None:
+        self.ctx, self.graph = ctx, ctx.builder.graph
+        self.wanted = {value.vid for value in wanted}
+        self._known: dict[int, Any] = {}
+        self.renumber()
+
+    def renumber(self) -> None:
+        """Ops have their places as numbers again; who is needed is found anew."""
+        graph, needed = self.graph, self.wanted | set(self.graph.updates.values())
+        self._live: set[int] = set()
+        for n in range(len(graph.ops) - 1, -1, -1):
+            op = graph.ops[n]
+            op.oid = n
+            if needed.intersection(op.outputs):
+                needed.update(op.inputs)
+                self._live.add(n)
+        self._needed = needed
+
+    # --- reading ----------------------------------------------------------------------------------------------------------
+
+    def value(self, vid: int) -> Value:
+        return self.graph.values[vid]
+
+    def operands(self, op: Op) -> list[Value]:
+        """Those that are given."""
+        return [self.graph.values[vid] for vid in op.inputs if vid >= 0]
+
+    def result(self, op: Op) -> Value:
+        return self.graph.values[op.outputs[0]]
+
+    def is_live(self, op: Op) -> bool:
+        return op.oid in self._live
+
+    def readers(self, value: Value) -> list[Op]:
+        """Ops that read it, each once, in their order."""
+        return sorted({op.oid: op for op in value.users if self.is_live(op)}.values(), key=lambda op: op.oid)
+
+    def is_returned(self, value: Value) -> bool:
+        return value.vid in self.wanted or value.vid in self.graph.updates.values()
+
+    def outside(self, inner: Sequence[Op]) -> tuple[Value, Op | None] | None:
+        """A result of these ops, but for the last one's, that something else needs, and what does: None if it is returned."""
+        own = {op.oid for op in inner}
+        for op in inner[:-1]:
+            for vid in op.outputs:
+                value = self.value(vid)
+                if self.is_returned(value):
+                    return value, None
+                other = next((reader for reader in self.readers(value) if reader.oid not in own), None)
+                if other is not None:
+                    return value, other
+        return None
+
+    # --- what is known ----------------------------------------------------------------------------------------------------
+
+    def number(self, value: Value) -> float | None:
+        """The number that all elements are."""
+        while value.producer is not None and value.producer.kind in ("reshape", "broadcast_in_dim", "copy", "transpose"):
+            value = self.value(value.producer.inputs[0])
+        op = value.producer
+        if op is not None and op.kind == "fill":
+            return float(op.attrs["value"])
+        if op is not None and value.spec.numel > 4096:
+            return None
+        if op is None and not value.constant:
+            return None
+        if op is None and isinstance(value.init, Constant):
+            return float(np.asarray(value.init.value, value.dtype.numpy))
+        array = self.known(value)
+        if array is None or not array.size or not np.all(array == array.flat[0]):
+            return None
+        return float(array.flat[0])
+
+    def known(self, value: Value) -> np.ndarray | None:
+        """The elements of a value that depends on constants alone."""
+        waiting = [value]
+        while waiting:  # a chain of ops may be longer than Python's stack
+            at = waiting[-1]
+            missing = [] if at.vid in self._known else self._missing(at)
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if at.vid not in self._known:
+                self._known[at.vid] = self._computed(at)
+        found: np.ndarray | None = self._known[value.vid]
+        return found
+
+    def _missing(self, value: Value) -> list[Value]:
+        """What has to be looked at first. One operand that is not known is enough."""
+        op = value.producer
+        if op is None or value.spec.numel > KNOWN_ELEMENTS:
+            return []
+        for operand in self.operands(op):
+            if operand.vid not in self._known:
+                return [operand]
+            if self._known[operand.vid] is None:
+                return []
+        return []
+
+    def _computed(self, value: Value) -> np.ndarray | None:
+        op = value.producer
+        if value.spec.numel > KNOWN_ELEMENTS:
+            return None
+        if op is None:
+            if not value.constant or value.init is None:
+                return None
+            start = np.asarray(value.init(value.shape, np.random.default_rng(0)))
+            return start.astype(value.dtype.numpy)
+        operands = self.operands(op)
+        if op.kind in _RANDOM or len(operands) < len(op.inputs) or "alias" in op.constraints and not _may(op):
+            return None
+        arrays = [self._known.get(v.vid) for v in operands]
+        if any(a is None for a in arrays):
+            return None
+        schema = schema_of(op.kind)
+        if schema.reference_fn is None:
+            return None
+        made: np.ndarray = schema.call_reference(arrays, op.attrs)[op.outputs.index(value.vid)]
+        return made
+
+    # --- writing ----------------------------------------------------------------------------------------------------------
+
+    def replace(self, old: Value, made: Callable[[], Value], price: Callable[[Sequence[Op], Value], bool]) -> list[Op] | None:
+        """What `made` emits in the place of the op that makes a value: the value stays, and who reads it. `price` is asked of the ops and
+        their result before; where it says no, all is as it was, and this None."""
+        ctx, graph, op = self.ctx, self.graph, old.producer
+        assert op is not None and len(op.outputs) == 1
+        mark = ctx.builder.mark()
+        with ctx.at(op.where):
+            new = made()
+        assert new.spec == old.spec and new.producer is not None
+        ops = graph.ops[mark[1] :]
+        if not price(ops, new):
+            ctx.builder.rewind(mark)
+            return None
+        del graph.ops[mark[1] :]
+        graph.ops[op.oid : op.oid + 1] = ops
+        for vid in op.inputs:
+            if vid >= 0:
+                self.value(vid).users = [user for user in self.value(vid).users if user is not op]
+        last = new.producer
+        last.outputs = tuple(old.vid if vid == new.vid else vid for vid in last.outputs)
+        old.producer, new.producer = last, None
+        self.renumber()
+        return ops
+
+
+def _may(op: Op) -> bool:
+    """Whether its results may lie elsewhere than in its operands."""
+    return all(how == "may" for _, how in op.constraints["alias"].values())

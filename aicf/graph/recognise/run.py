@@ -1,0 +1,80 @@
+"""The pass: what is spelt out, as the op that it is, where that is no slower; and what came close, with what was in the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from ...ir import Graph, Op, Recognised, Value
+from ..emit.builder import GraphEmitter
+from . import attention
+from .axes import MOVED
+from .flow import CameClose, Flow
+
+Price = Callable[[Graph, Sequence[Op], Sequence[Value]], float]
+
+
+def recognise(
+    ctx: GraphEmitter, wanted: Iterable[Value], price: Price, trains: bool = False, strict: bool = False
+) -> list[Recognised]:
+    """Look through a graph under construction; what is found stands in it, and `graph.recognised` has it, as the result does.
+
+    wanted  what is returned of it, or differentiated
+    price   predicted time of some ops by themselves
+    trains  whether gradients will be made of it
+    strict  find only: every op stays as it is
+    """
+    flow = Flow(ctx, wanted)
+    notes: list[Recognised] = []
+    for op in list(ctx.builder.graph.ops):
+        if op.oid < len(flow.graph.ops) and flow.graph.ops[op.oid] is op and flow.is_live(op) and op.kind == "gemm":
+            note = _attention(flow, op, price, trains, strict)
+            notes += [note] if note is not None else []
+    flow.graph.recognised = notes
+    return notes
+
+
+def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> Recognised | None:
+    what, where = "attention", op.where
+    try:
+        found = attention.find(flow, op, trains)
+        if found is None:
+            return None
+        told = attention.described(found)
+        if strict:
+            raise CameClose('numerics="strict" keeps every op as it is')
+        before = price(flow.graph, _with_operands(flow, found), [found.result])
+        after = math.inf
+
+        def pays(ops: Sequence[Op], result: Value) -> bool:
+            nonlocal after
+            after = price(flow.graph, ops, [result])
+            return after <= before
+
+        if flow.replace(found.result, lambda: attention.emit_attention(flow, found), pays) is None:
+            raise CameClose(_slower(before, after))
+        return Recognised(what, where, told, len(found.ops))
+    except CameClose as near:
+        return Recognised(what, where, str(near), 0)
+
+
+def _slower(before: float, after: float) -> str:
+    if math.isinf(after):
+        return "no kernel takes it"
+    return f"the op would take {after:.3g} us, the ops that it is made of {before:.3g}"
+
+
+def _with_operands(flow: Flow, found: attention.Found) -> list[Op]:
+    """The ops that go when it is found: its own, and those that only move, scale or widen its operands, and do so for nothing else."""
+    going = {op.oid: op for op in found.ops}
+    ends = {x.value.vid for x in (found.q, found.k, found.v)}
+    waiting = [vid for op in found.ops if op.kind == "gemm" for vid in op.inputs]
+    while waiting:
+        vid = waiting.pop()
+        op = flow.value(vid).producer if vid >= 0 and vid not in ends else None
+        if op is None or op.oid in going or op.kind not in MOVED | {"convert", "mul", "div", "scale"}:
+            continue
+        if all(reader.oid in going for reader in flow.readers(flow.value(vid))) and not flow.is_returned(flow.value(vid)):
+            going[op.oid] = op
+            waiting += op.inputs
+    return [going[n] for n in sorted(going)]
