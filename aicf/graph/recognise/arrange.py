@@ -60,9 +60,9 @@ def _moved(emit: Any, x: Laid, wanted: Layout) -> Value:
                 runs.append([axis])
     place = {run[0]: n for n, run in enumerate(runs)}
     perm = tuple(place[axis] for group in wanted for axis in group if axis in place)
-    value = _shaped(emit, x.value, tuple(size_of(run) for run in runs))
+    value = x.value
     if perm != tuple(range(len(perm))):
-        value = emit.transpose(value, perm=perm)
+        value = emit.transpose(_shaped(emit, value, tuple(size_of(run) for run in runs)), perm=perm)
     return _shaped(emit, value, tuple(size_of(group) for group in wanted))
 
 

@@ -56,9 +56,28 @@ def find(flow: Flow, op: Op, trains: bool) -> Found | None:
         if 0 in weights.shape:
             return None
         softmax = softmax_behind(flow, weights)
-        if softmax is not None and _has_product(flow, softmax.scores):
-            return _Match(flow, op, side, softmax, trains).found()
+        if softmax is None:
+            _refuse_changed(flow, weights)
+        elif _has_product(flow, softmax.scores):
+            try:
+                return _Match(flow, op, side, softmax, trains).found()
+            except NotAttention:
+                return None
     return None
+
+
+def _refuse_changed(flow: Flow, weights: Value) -> None:
+    """CameClose where weights are a softmax that something else has changed, such as a dropout."""
+    op = weights.producer
+    if op is None or op.kind not in ("mul", "div", "select", "dropout"):
+        return
+    operands = flow.operands(op)
+    for n, operand in enumerate(operands):
+        softmax = softmax_behind(flow, _before_views(flow, operand))
+        if softmax is not None and _has_product(flow, softmax.scores):
+            other = next((v for m, v in enumerate(operands) if m != n and flow.number(v) is None), None)
+            by = "" if other is None else f" by {other.producer.kind if other.producer else other.name}"
+            raise CameClose(f"weights go through {op.kind}{by}{_at(op.where)}")
 
 
 def _before_views(flow: Flow, value: Value) -> Value:
@@ -80,6 +99,10 @@ def _has_product(flow: Flow, scores: Value) -> bool:
         seen.add(op.oid)
         waiting += flow.operands(op) if is_plain(op) else ()
     return False
+
+
+class NotAttention(Exception):
+    """A product with weights that is none with values: that of a gradient."""
 
 
 class _Match:
@@ -156,7 +179,7 @@ class _Match:
         layout, other = self.domain.of(flow.value(op.inputs[self.side])), flow.value(op.inputs[1 - self.side])
         rows, along = layout[-2:] if turned is not first else layout[-2:][::-1]
         if along != keys:
-            raise CameClose(f"its weights are multiplied along another axis than that of their softmax{_at(op.where)}")
+            raise NotAttention
         width = other.shape[-2 if other_turned is first else -1]
         values = (Axis(width),) if width != 1 else ()
         batch, plain = layout[:-2], {"act": ActKind.none, "alpha": 1.0}
@@ -288,7 +311,7 @@ def emit_attention(flow: Flow, found: Found) -> Value:
         bias = one if bias is None else emit.add(*(_cast(emit, x, DType.f32) for x in (bias, one)))
     asked = {"scale": found.scale, "causal": masks.causal, "window": masks.window, "softcap": found.softcap}
     out = emit.attention(q, k, v, mask, None, bias, **asked)
-    out = _of_empty(flow, found, out, v)
+    out = _of_empty(flow, found, out, v, places)
     out = arranged(emit, Laid(out, places.of(found.rows, found.depth[1], True)), found.target, repeat=True)
     return _cast(emit, out, found.result.dtype)
 
@@ -318,7 +341,7 @@ def _condition(emit: Any, condition: Condition, scores: Layout) -> Value:
     return value if condition.shown else emit.logical_not(value)
 
 
-def _of_empty(flow: Flow, found: Found, out: Value, v: Value) -> Value:
+def _of_empty(flow: Flow, found: Found, out: Value, v: Value, places: _Heads) -> Value:
     """The result with what queries without keys give when it is spelt out; the op gives zeros."""
     emit: Any = flow.ctx
     assert out.producer is not None
@@ -333,16 +356,18 @@ def _of_empty(flow: Flow, found: Found, out: Value, v: Value) -> Value:
     if empty == "nan":
         made: Value = emit.select(nothing, math.nan, out)
         return made
-    mean = emit.reduce_mean(_cast(emit, v, DType.f32), axes=(v.rank - 2,), keepdims=True)
-    mean = _cast(emit, mean, v.dtype)
-    group = out.shape[-3] // mean.shape[-3]
-    if group != 1:
-        lead, (heads, _, width) = mean.shape[:-3], mean.shape[-3:]
-        shape = (*lead, heads, group, 1, width)
-        kept = tuple(n for n in range(len(shape)) if n != len(lead) + 1)
-        mean = emit.reshape(emit.broadcast_in_dim(mean, shape=shape, dims=kept), shape=(*lead, heads * group, 1, width))
-    made = emit.select(nothing, mean, out)
+    made = emit.select(nothing, _mean_value(emit, found, v, places), out)
     return made
+
+
+def _mean_value(emit: Any, found: Found, v: Value, places: _Heads) -> Value:
+    """Of all keys, for each head of queries: of values where they lie, if their keys are an axis there."""
+    keys, width = atoms(found.keys), found.depth[1]
+    at = found.v if atoms(found.keys) in settled(found.v.layout) else Laid(v, places.of(keys, width, False))
+    axis = settled(at.layout).index(keys)
+    mean = emit.reduce_mean(at.value, axes=(axis,), keepdims=True)
+    layout = tuple(() if n == axis else group for n, group in enumerate(at.layout))
+    return _cast(emit, arranged(emit, Laid(mean, layout), places.of((), width, True), repeat=False), found.dtype)
 
 
 def described(found: Found) -> str:
