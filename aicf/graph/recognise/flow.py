@@ -9,8 +9,10 @@ import numpy as np
 
 from ...ir import Op, Value
 from ...ops.schema import schema_of
+from ...types import DType
 from ..emit.builder import GraphEmitter
 from ..emit.declare import Constant
+from .axes import MOVED
 
 KNOWN_ELEMENTS = 2**26  # of a value whose elements are computed while the graph is looked at: a mask of 8192 x 8192
 _TOO_LARGE = object()
@@ -19,6 +21,14 @@ _RANDOM = frozenset({"dropout", "rng_advance"})
 
 class CameClose(Exception):
     """What stands in the way of recognising something that is nearly there."""
+
+
+Edit = tuple[Op, Callable[[], Sequence[tuple[Value, Value]]]]  # (the op that it stands before, emits: (old, new) values)
+
+
+def at(where: str) -> str:
+    """`where`, behind what is there; nothing where that is not known."""
+    return f" at {where}" if where else ""
 
 
 class Flow:
@@ -76,6 +86,22 @@ class Flow:
                 if other is not None:
                     return value, other
         return None
+
+    def kept_as(self, value: Value) -> set[DType]:
+        """The types in which a value is used: its own, or narrower ones that it is converted to wherever it goes."""
+        waiting, found = [value], set[DType]()
+        while waiting:
+            one = waiting.pop()
+            readers = self.readers(one)
+            if self.is_returned(one) or not readers:
+                found.add(value.dtype)
+            for op in readers:
+                if op.kind in MOVED:
+                    waiting.append(self.result(op))
+                else:
+                    narrow = op.kind == "convert" and op.attrs["dtype"].itemsize < value.dtype.itemsize
+                    found.add(op.attrs["dtype"] if narrow else value.dtype)
+        return found
 
     # --- what is known ----------------------------------------------------------------------------------------------------
 
@@ -147,29 +173,44 @@ class Flow:
 
     # --- writing ----------------------------------------------------------------------------------------------------------
 
-    def replace(self, old: Value, made: Callable[[], Value], price: Callable[[Sequence[Op], Value], bool]) -> list[Op] | None:
-        """What `made` emits in the place of the op that makes a value: the value stays, and who reads it. `price` is asked of the ops and
-        their result before; where it says no, all is as it was, and this None."""
-        ctx, graph, op = self.ctx, self.graph, old.producer
-        assert op is not None and len(op.outputs) == 1
+    def replace(self, edits: Sequence[Edit], price: Callable[[Sequence[Op], Sequence[Value]], bool]) -> bool:
+        """Emit edits, each before an op, and let what they make be what other ops have made: values stay, and who reads them. `price` is
+        asked of the new ops and their results before; where it says no, all is as it was."""
+        ctx, graph = self.ctx, self.graph
         mark = ctx.builder.mark()
-        with ctx.at(op.where):
-            new = made()
-        assert new.spec == old.spec and new.producer is not None
-        ops = graph.ops[mark[1] :]
-        if not price(ops, new):
+        parts: list[tuple[Op, list[Op]]] = []
+        pairs: list[tuple[Value, Value]] = []
+        for before, make in edits:
+            first = len(graph.ops)
+            with ctx.at(before.where):
+                pairs += make()
+            parts.append((before, graph.ops[first:]))
+        assert all(new.spec == old.spec and new.producer is not None for old, new in pairs)
+        if not price([op for _, ops in parts for op in ops], [new for _, new in pairs]):
             ctx.builder.rewind(mark)
-            return None
+            return False
         del graph.ops[mark[1] :]
-        graph.ops[op.oid : op.oid + 1] = ops
-        for vid in op.inputs:
-            if vid >= 0:
-                self.value(vid).users = [user for user in self.value(vid).users if user is not op]
-        last = new.producer
-        last.outputs = tuple(old.vid if vid == new.vid else vid for vid in last.outputs)
-        old.producer, new.producer = last, None
+        gone = [self._renamed(old, new) for old, new in pairs]
+        placed = {id(before): ops for before, ops in parts}
+        graph.ops = [
+            one for op in graph.ops for one in (*placed.get(id(op), ()), op) if not any(one is other for other in gone)
+        ]
+        for vid in {vid for op in gone for vid in op.inputs if vid >= 0}:
+            value = self.value(vid)
+            value.users = [user for user in value.users if not any(user is other for other in gone)]
         self.renumber()
-        return ops
+        return True
+
+    def _renamed(self, old: Value, new: Value) -> Op:
+        """Let an old value be what an op made that made a new one; the op that made it before."""
+        gone, maker = old.producer, new.producer
+        assert gone is not None and maker is not None and len(gone.outputs) == 1
+        maker.outputs = tuple(old.vid if vid == new.vid else vid for vid in maker.outputs)
+        for op in new.users:
+            op.inputs = tuple(old.vid if vid == new.vid else vid for vid in op.inputs)
+        old.users, new.users = [*old.users, *new.users], []
+        old.producer, new.producer = maker, None
+        return gone
 
 
 def _may(op: Op) -> bool:

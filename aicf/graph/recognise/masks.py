@@ -119,7 +119,7 @@ def _of_empty(hiding: Sequence[Hiding]) -> str:
 
 def _of_select(flow: Flow, domain: Domain, hidden: Hidden, least: float) -> Hiding:
     if not hidden.fill <= least:
-        raise CameClose(f"hidden scores are {hidden.fill:g}, not below all others, as {least:g} is")
+        raise CameClose(f"hidden scores are {hidden.fill:g}, not below all others, as {least:.0e} is")
     laid = Laid(hidden.condition, domain.of(hidden.condition))
     exact = not hidden.later or hidden.fill <= -ABSORBS
     return Hiding(*_conditions(flow, Condition(laid, hidden.shown)), hidden.fill, True, exact)

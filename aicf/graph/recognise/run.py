@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
-from . import attention
+from . import attention, attention_op
 from .axes import MOVED
 from .flow import CameClose, Flow
 
@@ -40,20 +40,21 @@ def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> 
         found = attention.find(flow, op, trains)
         if found is None:
             return None
-        told = attention.described(found)
+        told = attention_op.described(found)
         if strict:
             raise CameClose('numerics="strict" keeps every op as it is')
-        before = price(flow.graph, _with_operands(flow, found), [found.result])
+        old = [found.result, *(piece.value for piece in found.gradient.pieces.values())] if found.gradient else [found.result]
+        before = price(flow.graph, _with_operands(flow, found), old)
         after = math.inf
 
-        def pays(ops: Sequence[Op], result: Value) -> bool:
+        def pays(ops: Sequence[Op], results: Sequence[Value]) -> bool:
             nonlocal after
-            after = price(flow.graph, ops, [result])
+            after = price(flow.graph, ops, results)
             return after <= before
 
-        if flow.replace(found.result, lambda: attention.emit_attention(flow, found), pays) is None:
+        if not flow.replace(attention_op.AttentionEdit(flow, found).edits(), pays):
             raise CameClose(_slower(before, after))
-        return Recognised(what, where, told, len(found.ops))
+        return Recognised(what, where, told, len(found.ops) + (len(found.gradient.ops) if found.gradient else 0))
     except CameClose as near:
         return Recognised(what, where, str(near), 0)
 
@@ -66,9 +67,9 @@ def _slower(before: float, after: float) -> str:
 
 def _with_operands(flow: Flow, found: attention.Found) -> list[Op]:
     """The ops that go when it is found: its own, and those that only move, scale or widen its operands, and do so for nothing else."""
-    going = {op.oid: op for op in found.ops}
-    ends = {x.value.vid for x in (found.q, found.k, found.v)}
-    waiting = [vid for op in found.ops if op.kind == "gemm" for vid in op.inputs]
+    going = {op.oid: op for op in (*found.ops, *(found.gradient.ops if found.gradient else ()))}
+    ends = {x.value.vid for x in (found.q, found.k, found.v, *([found.gradient.dout] if found.gradient else ()))}
+    waiting = [vid for op in going.values() if op.kind == "gemm" for vid in op.inputs]
     while waiting:
         vid = waiting.pop()
         op = flow.value(vid).producer if vid >= 0 and vid not in ends else None

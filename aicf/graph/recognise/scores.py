@@ -11,7 +11,7 @@ from .axes import MOVED
 from .flow import CameClose, Flow
 
 LEAST = {"f16": -1e4}  # what masks scores away: less than any of them
-LEAST_OF_OTHERS = -1e9  # scores as large as that are none that kernels take
+LEAST_OF_OTHERS = -9.9e8  # -1e9, rounded to bf16: scores as large as that are none that kernels take
 
 
 @dataclass(frozen=True)
