@@ -116,7 +116,7 @@ def recognised_lines(notes: Sequence[Recognised], verbose: bool = False) -> list
     close = Counter((n.what, n.told) for n in notes if not n.ops)
     lines = [
         Text("  recognised  ", style="green").append(
-            f"{what} {count} × ({told}) from {counted(ops, 'op')}{' each' if count > 1 else ''}", style="none"
+            f"{what} {count} × ({told})" + (f" from {ops} ops{' each' if count > 1 else ''}" if ops > 1 else ""), style="none"
         )
         for (what, told, ops), count in found.items()
     ]

@@ -78,10 +78,24 @@ def _refuse_changed(flow: Flow, weights: Value) -> None:
     operands = flow.operands(op)
     for n, operand in enumerate(operands):
         softmax = softmax_behind(flow, _before_views(flow, operand))
-        if softmax is not None and _has_product(flow, softmax.scores):
-            other = next((v for m, v in enumerate(operands) if m != n and flow.number(v) is None), None)
+        rest = [v for m, v in enumerate(operands) if m != n]
+        if softmax is not None and _has_product(flow, softmax.scores) and not _reads(flow, rest, softmax.weights):
+            other = next((v for v in rest if flow.number(v) is None), None)
             by = "" if other is None else f" by {other.producer.kind if other.producer else other.name}"
             raise CameClose(f"weights go through {op.kind}{by}{at(op.where)}")
+
+
+def _reads(flow: Flow, values: Sequence[Value], weights: Value) -> bool:
+    """Whether these are made of weights, as the gradient of scores is."""
+    waiting, seen = [*values], set[int]()
+    while waiting and len(seen) < 32:
+        value = waiting.pop(0)
+        if value.vid == weights.vid:
+            return True
+        if value.vid not in seen and value.producer is not None and is_plain(value.producer):
+            waiting += flow.operands(value.producer)
+        seen.add(value.vid)
+    return False
 
 
 def _before_views(flow: Flow, value: Value) -> Value:

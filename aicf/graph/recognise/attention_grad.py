@@ -82,17 +82,17 @@ class _Backward:
     def found(self) -> Gradient:
         flow = self.flow
         within, products = self._behind()
-        entry, first = self._entry(within)
-        dp = flow.result(first)
+        entry, first = self._entry(within) if within else ([], None)
         ops = sorted({op.oid: op for op in (*entry, *within)}.values(), key=lambda op: op.oid)
         if self.domain.follow(ops) is not None:
             raise NoGradient(", whose axes are no attention's")
-        dout = self._dout(first)
+        dout = self._dout(first) if first is not None else self._dout_of_values(products)
         pieces, ends = self._pieces(products, dout)
-        self._check(ops, dp, ends)
-        gone = sorted({op.oid: op for op in (first, *ops, *products)}.values(), key=lambda op: op.oid)
+        self._check(ops, None if first is None else flow.result(first), ends)
+        starts = products if first is None else [first, *products]
+        gone = sorted({op.oid: op for op in (*starts, *ops)}.values(), key=lambda op: op.oid)
         kinds = {dout.value.dtype, self.operands.v.value.dtype}.union(*(flow.kept_as(p.value) for p in pieces.values()))
-        earliest = min((first, *products), key=lambda op: op.oid)
+        earliest = min(starts, key=lambda op: op.oid)
         return Gradient(dout, pieces, tuple(gone), earliest, len(kinds) > 1)
 
     # --- which ops --------------------------------------------------------------------------------------------------------
@@ -157,6 +157,17 @@ class _Backward:
                 return dout
         raise NoGradient(", where the gradient of weights is not that of the result times values")
 
+    def _dout_of_values(self, products: Sequence[Op]) -> Laid:
+        """Where the gradient of values is all that there is."""
+        crossed = None
+        if len(products) == 1:
+            side = 0 if self._is_score_like(self.flow.value(products[0].inputs[0])) else 1
+            layout = self.domain.of(self.flow.value(products[0].inputs[side]))
+            crossed = crossing(self.flow, products[0], side, layout, free=True)
+        if crossed is None or crossed.rows != self.operands.keys or not unify(crossed.width, self.operands.values):
+            raise NoGradient("")
+        return crossed.other
+
     def _same(self, one: Laid, other: Laid) -> bool:
         """Whether both are the same tensor, seen in the same way."""
         for a in sources(self.flow, one.value, one.layout):
@@ -199,7 +210,7 @@ class _Backward:
 
     # --- what they compute ------------------------------------------------------------------------------------------------
 
-    def _check(self, ops: Sequence[Op], dp: Value, ends: dict[str, Value]) -> None:
+    def _check(self, ops: Sequence[Op], dp: Value | None, ends: dict[str, Value]) -> None:
         """NoGradient unless the ends are weights and the gradient of scores, at random numbers."""
         domain, flow, scores = self.domain, self.flow, self.scores
         product = flow.result(scores.product)
@@ -216,7 +227,8 @@ class _Backward:
             shape = [sizes[axis] for axis in own]
             return (rng.random(shape) < 0.6 if value.dtype is DType.bool else rng.normal(size=shape)), own
 
-        given = {product.vid: drawn(product), dp.vid: drawn(dp)}
+        dp = product if dp is None else dp
+        given = {product.vid: drawn(product)} | {dp.vid: drawn(dp)}
         given |= {added.value.vid: drawn(added.value) for added in scores.added}
         seen = np.ones([sizes[axis] for axis in order], np.bool_)
         probe = Probe(domain, sizes, given)

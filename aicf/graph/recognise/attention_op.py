@@ -121,7 +121,7 @@ class AttentionEdit:
         if heads != groups:
             lost = emit.reshape(lost, shape=(*lead, groups, heads // groups, 1, width))
             lost = emit.reduce_sum(lost, axes=(len(lead) + 1,), keepdims=False)
-        lost = emit.mul(lost, 1 / dv.shape[-2])
+        lost = emit.div(lost, float(dv.shape[-2]))
         made: Value = emit.add(dv, _cast(emit, lost, dv.dtype))
         return made
 

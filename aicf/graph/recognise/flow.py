@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,10 @@ class Flow:
 
     def result(self, op: Op) -> Value:
         return self.graph.values[op.outputs[0]]
+
+    def has(self, op: Op) -> bool:
+        """Whether it is still there, and needed."""
+        return op.oid < len(self.graph.ops) and self.graph.ops[op.oid] is op and op.oid in self._live
 
     def is_live(self, op: Op) -> bool:
         return op.oid in self._live
@@ -200,6 +204,30 @@ class Flow:
             value.users = [user for user in value.users if not any(user is other for other in gone)]
         self.renumber()
         return True
+
+    def before(self, op: Op, make: Callable[[], Value | None]) -> Value | None:
+        """Emit something before an op."""
+        ctx, graph = self.ctx, self.graph
+        first = len(graph.ops)
+        with ctx.at(op.where):
+            made = make()
+        new = graph.ops[first:]
+        graph.ops[first:] = []
+        graph.ops[op.oid : op.oid] = new
+        self.renumber()
+        return made
+
+    def amend(self, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any]) -> None:
+        """Let an op read other operands, and have other attributes."""
+        for value in self.operands(op):
+            value.users = [user for user in value.users if user is not op]
+        op.inputs = tuple(-1 if value is None else value.vid for value in operands)
+        for vid in {vid for vid in op.inputs if vid >= 0}:
+            self.value(vid).users.append(op)
+        schema = schema_of(op.kind)
+        pack = schema.pack({**op.attrs, **attrs})
+        op.attrs, op.attr_blob = schema.values(pack), pack.blob
+        self.renumber()
 
     def _renamed(self, old: Value, new: Value) -> Op:
         """Let an old value be what an op made that made a new one; the op that made it before."""

@@ -80,9 +80,9 @@ def masks_of(flow: Flow, domain: Domain, scores: Scores, keys: Group, rows: Grou
                 biases.append((laid, factor))
             else:
                 hiding.append(found)
-    whole, order = _together([array for one in hiding for array in one.arrays])
+    whole, order = together([array for one in hiding for array in one.arrays])
     data = tuple(condition for one in hiding for condition in one.data)
-    emptied = bool(data) or not _along(whole, order, keys).any(-1).all()
+    emptied = bool(data) or not along(whole, order, keys).any(-1).all()
     empty = _of_empty(hiding) if emptied else None
     for laid, _ in biases:
         infinite, least_number = _extremes(flow, laid.value)
@@ -93,7 +93,7 @@ def masks_of(flow: Flow, domain: Domain, scores: Scores, keys: Group, rows: Grou
         empty = "nan" if infinite else empty
     if whole.all():
         return Masks((), False, 0, data, tuple(biases), empty)
-    placed = _of_positions(whole, order, keys, rows)
+    placed = of_positions(whole, order, keys, rows)
     if placed is None:
         return Masks((), False, 0, (*data, *(c for one in hiding for c in one.known)), tuple(biases), empty)
     row, causal, window = placed
@@ -122,7 +122,7 @@ def _of_select(flow: Flow, domain: Domain, hidden: Hidden, least: float) -> Hidi
         raise CameClose(f"hidden scores are {hidden.fill:g}, not below all others, as {least:.0e} is")
     laid = Laid(hidden.condition, domain.of(hidden.condition))
     exact = not hidden.later or hidden.fill <= -ABSORBS
-    return Hiding(*_conditions(flow, Condition(laid, hidden.shown)), hidden.fill, True, exact)
+    return Hiding(*conditions_of(flow, Condition(laid, hidden.shown)), hidden.fill, True, exact)
 
 
 def _of_sum(flow: Flow, laid: Laid, factor: float, least: float, trains: bool) -> Hiding | None:
@@ -132,7 +132,7 @@ def _of_sum(flow: Flow, laid: Laid, factor: float, least: float, trains: bool) -
         fills = [float(n) * factor for n in np.unique(array.astype(np.float64)) if n != 0]
         if len(fills) != 1 or not fills[0] <= least:
             return None
-        return Hiding((), (_labelled(array == 0, laid.layout),), (Condition(laid, True),), fills[0], False, fills[0] <= -ABSORBS)
+        return Hiding((), (labelled(array == 0, laid.layout),), (Condition(laid, True),), fills[0], False, fills[0] <= -ABSORBS)
     two = _two_valued(flow, laid)
     if two is None:
         return None
@@ -145,7 +145,7 @@ def _of_sum(flow: Flow, laid: Laid, factor: float, least: float, trains: bool) -
         if trains and fill < -WORTH_A_GRADIENT:
             raise CameClose(f"a mask adds {fill:g}, too much for the gradient of a query without keys, and too little to hide its scores")
         return None
-    return Hiding(*_conditions(flow, Condition(condition, values[1] == 0)), fill, False, True)
+    return Hiding(*conditions_of(flow, Condition(condition, values[1] == 0)), fill, False, True)
 
 
 def _two_valued(flow: Flow, laid: Laid) -> tuple[Laid, float, float] | None:
@@ -196,7 +196,7 @@ def _operand_layout(layout: Layout, operand: Value, result: Value) -> Layout:
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 
-def _conditions(
+def conditions_of(
     flow: Flow, condition: Condition
 ) -> tuple[tuple[Condition, ...], tuple[Known, ...], tuple[Condition, ...]]:
     """(those that depend on data; what the others are; the others)."""
@@ -206,7 +206,7 @@ def _conditions(
         if array is None:
             data.append(one)
         else:
-            arrays.append(_labelled(array.astype(np.bool_) == one.shown, one.laid.layout))
+            arrays.append(labelled(array.astype(np.bool_) == one.shown, one.laid.layout))
             known.append(one)
     return tuple(data), tuple(arrays), tuple(known)
 
@@ -233,7 +233,7 @@ def _parts(flow: Flow, condition: Condition) -> Iterator[Condition]:
         yield condition
 
 
-def _labelled(array: np.ndarray, layout: Layout) -> Known:
+def labelled(array: np.ndarray, layout: Layout) -> Known:
     """With an axis for each atom that it depends on."""
     order = every(layout)
     array = array.reshape([axis.size for axis in order])
@@ -247,25 +247,25 @@ def _labelled(array: np.ndarray, layout: Layout) -> Known:
     return array, tuple(reversed(kept))
 
 
-def _together(arrays: Sequence[Known]) -> Known:
+def together(arrays: Sequence[Known]) -> Known:
     order: Group = tuple(dict.fromkeys(axis for _, own in arrays for axis in atoms(own)))
     whole = np.ones([axis.size for axis in order], np.bool_)
     for array, own in arrays:
-        whole &= _along(array, own, (), order)
+        whole &= along(array, own, (), order)
     return whole, order
 
 
-def _along(array: np.ndarray, own: Group, last: Group, order: Group = ()) -> np.ndarray:
+def along(array: np.ndarray, own: Group, last: Group, order: Group = ()) -> np.ndarray:
     """An array whose axes are those of `order`, 1 where it lacks one; or with the axes `last` at the end, as one."""
     if not last:
         array = np.transpose(array, [own.index(axis) for axis in order if axis in own])
         return array.reshape([axis.size if axis in own else 1 for axis in order])
     others = [axis for axis in own if axis not in last]
-    moved = _along(array, own, (), (*others, *last))
+    moved = along(array, own, (), (*others, *last))
     return moved.reshape([*(axis.size for axis in others), -1])
 
 
-def _of_positions(whole: np.ndarray, order: Group, keys: Group, rows: Group) -> tuple[Axis, bool, int] | None:
+def of_positions(whole: np.ndarray, order: Group, keys: Group, rows: Group) -> tuple[Axis, bool, int] | None:
     """(the axis of queries, causal, window) of a mask that follows from positions."""
     if len(keys) != 1 or len(order) != 2 or keys[0] not in order:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
-from . import attention, attention_op
+from . import attention, attention_op, positions
 from .axes import MOVED
 from .flow import CameClose, Flow
 
@@ -26,10 +26,13 @@ def recognise(
     """
     flow = Flow(ctx, wanted)
     notes: list[Recognised] = []
-    for op in list(ctx.builder.graph.ops):
-        if op.oid < len(flow.graph.ops) and flow.graph.ops[op.oid] is op and flow.is_live(op) and op.kind == "gemm":
-            note = _attention(flow, op, price, trains, strict)
-            notes += [note] if note is not None else []
+    for op in list(flow.graph.ops):
+        if not flow.has(op):
+            continue
+        note = _attention(flow, op, price, trains, strict) if op.kind == "gemm" else None
+        if op.kind in positions.KINDS and not strict:
+            note = _positions(flow, op)
+        notes += [note] if note is not None else []
     flow.graph.recognised = notes
     return notes
 
@@ -57,6 +60,14 @@ def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> 
         return Recognised(what, where, told, len(found.ops) + (len(found.gradient.ops) if found.gradient else 0))
     except CameClose as near:
         return Recognised(what, where, str(near), 0)
+
+
+def _positions(flow: Flow, op: Op) -> Recognised | None:
+    found = positions.find_positions(flow, op)
+    if found is None:
+        return None
+    positions.settle(flow, found)
+    return Recognised(f"mask of {op.kind}", op.where, found.told, 1)
 
 
 def _slower(before: float, after: float) -> str:
