@@ -77,7 +77,10 @@ def _refuse_changed(flow: Flow, weights: Value) -> None:
         return
     operands = flow.operands(op)
     for n, operand in enumerate(operands):
-        softmax = softmax_behind(flow, _before_views(flow, operand))
+        inner = _before_views(flow, operand)
+        while inner.producer is not None and (scaled := _times(flow, inner.producer, flow.operands(inner.producer))):
+            inner = _before_views(flow, scaled[0])
+        softmax = softmax_behind(flow, inner)
         rest = [v for m, v in enumerate(operands) if m != n]
         if softmax is not None and _has_product(flow, softmax.scores) and not _reads(flow, rest, softmax.weights):
             other = next((v for v in rest if flow.number(v) is None), None)
