@@ -16,7 +16,6 @@ from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
 from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
 from ..types import ActKind, Precision, f32
-from .measured import counted
 from .variant import NEEDLESS, structure
 
 if TYPE_CHECKING:
@@ -116,12 +115,16 @@ def recognised_lines(notes: Sequence[Recognised], verbose: bool = False) -> list
     close = Counter((n.what, n.told) for n in notes if not n.ops)
     lines = [
         Text("  recognised  ", style="green").append(
-            f"{what} {count} × ({told})" + (f" from {ops} ops{' each' if count > 1 else ''}" if ops > 1 else ""), style="none"
+            f"{what} {count} × ({told})"
+            + (f" from {ops} ops{' each' if count > 1 else ''}" if ops > 1 else ""),
+            style="none",
         )
         for (what, told, ops), count in found.items()
     ]
     lines += [
-        Text(f"  close to {what}: ", style="yellow").append(told + (f" · {count} times" if count > 1 else ""), style="none")
+        Text(f"  close to {what}: ", style="yellow").append(
+            told + (f" · {count} times" if count > 1 else ""), style="none"
+        )
         for (what, told), count in list(close.items())[: None if verbose else SHOWN]
     ]
     if len(close) > SHOWN and not verbose:

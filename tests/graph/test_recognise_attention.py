@@ -67,7 +67,9 @@ def as_jax_has_it(c, x):
     most = c.maximum(-math.inf, c.reduce_max(x, axes=(3,), keepdims=False))
     e = c.exp(c.sub(x, c.broadcast_in_dim(most, shape=shape, dims=rows)))
     total = c.reduce_sum(e, axes=(3,), keepdims=False)
-    return c.div(e, c.broadcast_in_dim(c.reshape(total, shape=(*shape[:3], 1)), shape=shape, dims=(0, 1, 2, 3)))
+    return c.div(
+        e, c.broadcast_in_dim(c.reshape(total, shape=(*shape[:3], 1)), shape=shape, dims=(0, 1, 2, 3))
+    )
 
 
 def by_logarithm(c, x):
@@ -181,7 +183,9 @@ def test_a_scale_that_is_data_is_told():
     q, k, v = heads(s)
     y = s.ctx.softmax(s.ctx.mul(s.ctx.gemm(q, k, trans_b=True), s.input("temperature"))) @ v
     ((what, why, found),) = told(s.found(y))
-    assert (what, found) == ("attention", False) and why.startswith("scores come from no product of queries and keys, but from mul")
+    assert (what, found) == ("attention", False) and why.startswith(
+        "scores come from no product of queries and keys, but from mul"
+    )
 
 
 def test_a_softcap():
@@ -280,7 +284,7 @@ def test_masks_of_data_keep_what_queries_without_keys_give(least):
                 return s.ctx.select(hide, least, x)
             return s.ctx.add(x, s.ctx.select(hide, s.ctx.fill(shape=(), value=least, dtype="f32"), 0.0))
 
-        q, k, v, y = plain(s, mask=mask)
+        *_, v, y = plain(s, mask=mask)
         (note,) = s.found(y)
         assert note.told == "mask, scale 0.5"
         got = evaluate(s.builder.graph, s.fed)[y][1, :, 3]
@@ -307,18 +311,18 @@ def test_a_sum_that_hides_too_little_stays_a_bias():
 def test_numbers_that_are_no_mask_are_told(fill):
     s = Spelt()
     *_, y = plain(s, mask=lambda x: s.ctx.select(lower(s.ctx, T, S), x, fill))
-    ((what, why, found),) = told(s.found(y))
+    ((_, why, found),) = told(s.found(y))
     assert not found and why == f"hidden scores are {fill:g}, not below all others, as -1e+09 is"
 
 
 def test_masks_of_several_numbers_are_told():
     s = Spelt()
     hide = s.input("hide", B, 1, 1, S, dtype="bool", draw=lambda rng, shape: rng.random(shape) < 0.5)
-    *_, y = plain(
-        s, mask=lambda x: s.ctx.select(hide, -1e9, s.ctx.select(lower(s.ctx, T, S), x, -math.inf))
-    )
+    *_, y = plain(s, mask=lambda x: s.ctx.select(hide, -1e9, s.ctx.select(lower(s.ctx, T, S), x, -math.inf)))
     ((_, why, found),) = told(s.found(y))
-    assert not found and why == "scores are hidden by -inf and by -1e+09, which a query without keys could tell"
+    assert (
+        not found and why == "scores are hidden by -inf and by -1e+09, which a query without keys could tell"
+    )
 
 
 # --- biases -----------------------------------------------------------------------------------------------------------
@@ -457,7 +461,9 @@ def test_a_softmax_in_f32_between_products_of_halves():
     y = c.convert(weights @ v, dtype="f32")
     (note,) = s.found(y, exact=0.05)
     q, k, v = (evaluate(s.builder.graph, s.fed)[x].astype(np.float64) for x in (q, k, v))
-    np.testing.assert_allclose(evaluate(s.builder.graph, s.fed)[y], softmax(q @ k.swapaxes(-1, -2)) @ v, rtol=0.02, atol=0.01)
+    np.testing.assert_allclose(
+        evaluate(s.builder.graph, s.fed)[y], softmax(q @ k.swapaxes(-1, -2)) @ v, rtol=0.02, atol=0.01
+    )
     (op,) = (op for op in s.builder.graph.ops if op.kind == "attention")
     assert str(s.builder.graph.values[op.outputs[0]].dtype) == "bf16" and note.ops == 5
 
@@ -485,7 +491,9 @@ def test_weights_and_scores_that_are_read_or_returned():
             other = weights if what == "weights" else scores
             ((_, why, found),) = told(s.found(weights @ v, other if returned else s.ctx.tanh(other)))
             assert not found and why.startswith(f"{what} at ")
-            assert why.endswith("are returned, too" if returned else "are also read by tanh at " + why.rpartition(" at ")[2])
+            assert why.endswith(
+                "are returned, too" if returned else "are also read by tanh at " + why.rpartition(" at ")[2]
+            )
 
 
 def test_readers_that_nothing_needs_do_not_count():
@@ -519,7 +527,9 @@ def test_it_is_left_where_it_would_be_slower_and_says_so():
 def test_strict_numerics_keep_it():
     s = Spelt()
     *_, y = plain(s)
-    assert told(s.found(y, strict=True)) == [("attention", 'numerics="strict" keeps every op as it is', False)]
+    assert told(s.found(y, strict=True)) == [
+        ("attention", 'numerics="strict" keeps every op as it is', False)
+    ]
     assert "attention" not in s.kinds
 
 
@@ -543,13 +553,18 @@ def test_equivalent_spellings(softmax_form, scale, mask, causal, turned, seed, t
     s = Spelt(seed)
     c = s.ctx
     keys = max(keys, t)
-    q, k, v = (c.transpose(s.input(n, B, size, H, d), perm=(0, 2, 1, 3)) for n, size, d in (("q", t, D), ("k", keys, D), ("v", keys, V)))
+    q, k, v = (
+        c.transpose(s.input(n, B, size, H, d), perm=(0, 2, 1, 3))
+        for n, size, d in (("q", t, D), ("k", keys, D), ("v", keys, V))
+    )
     x = SCALES[scale](c, q, k)
     if mask:
         if causal:
             shown = lower(c, t, keys)
         else:
-            shown = s.input("shown", B, 1, t, keys, dtype="bool", draw=lambda rng, shape: rng.random(shape) < 0.6)
+            shown = s.input(
+                "shown", B, 1, t, keys, dtype="bool", draw=lambda rng, shape: rng.random(shape) < 0.6
+            )
             if mask == "a sum with a factor":
                 s.fed[shown][..., 0] = True
         x = MASKS[mask](c, x, shown)

@@ -153,7 +153,9 @@ def test_a_gradient_of_another_result_is_left():
     p = c.builder.graph.values[s.out.producer.inputs[0]]
     ds = by_rows(c, p, c.gemm(s.input("g", B, H, T, V), other, trans_b=True))
     (note,) = s.found(s.out, ds @ s.k)
-    assert not note.ops and note.told.endswith(", where the gradient of weights is not that of the result times values")
+    assert not note.ops and note.told.endswith(
+        ", where the gradient of weights is not that of the result times values"
+    )
 
 
 def test_a_gradient_that_is_returned_itself_is_left():
@@ -167,7 +169,9 @@ def test_heads_and_batches_that_move():
     """As JAX has it: tokens before heads, and products the other way round."""
     s = Spelt()
     c = s.ctx
-    q, k, v, dout = (s.input(n, B, size, H, d) for n, size, d in (("q", T, D), ("k", S, D), ("v", S, V), ("dout", T, V)))
+    q, k, v, dout = (
+        s.input(n, B, size, H, d) for n, size, d in (("q", T, D), ("k", S, D), ("v", S, V), ("dout", T, V))
+    )
     x = c.mul(c.transpose(q, perm=(0, 2, 1, 3)) @ c.transpose(k, perm=(0, 2, 3, 1)), 0.25)
     shown = lower(c, T, S)
     p = weights_of(c, c.select(shown, x, -1e9))
@@ -214,7 +218,11 @@ def test_a_causal_mask_of_the_op(spelling):
     c = s.ctx
     shown = c.broadcast_in_dim(lower(c, 4, 4), shape=(B, 1, 4, 4), dims=(2, 3))
     least = c.fill(shape=(), value=-math.inf if spelling.endswith("inf") else -1e9, dtype="f32")
-    given = {"mask": shown} if spelling == "mask" else {"bias": c.select(shown, c.fill(shape=(), value=0.0, dtype="f32"), least)}
+    given = (
+        {"mask": shown}
+        if spelling == "mask"
+        else {"bias": c.select(shown, c.fill(shape=(), value=0.0, dtype="f32"), least)}
+    )
     (note,) = s.found(op_of(s, **given))
     assert (note.what, note.told) == ("mask of attention", "causal") and s.kinds == ["attention"]
 
@@ -238,7 +246,10 @@ def test_what_depends_on_data_stays_a_mask():
 
 
 def test_masks_of_other_forms_stay():
-    for keep in (lambda c: c.less(c.iota(shape=(4, 4), axis=1, dtype="i32"), 3), lambda c: c.logical_not(lower(c, 4, 4))):
+    for keep in (
+        lambda c: c.less(c.iota(shape=(4, 4), axis=1, dtype="i32"), 3),
+        lambda c: c.logical_not(lower(c, 4, 4)),
+    ):
         s = Spelt()
         assert s.found(op_of(s, mask=keep(s.ctx))) == []
     s = Spelt()
@@ -249,8 +260,12 @@ def test_masks_of_other_forms_stay():
 def test_a_finite_bias_that_hides_a_whole_row_stays():
     s = Spelt()
     c = s.ctx
-    shown = c.less_equal(c.iota(shape=(4, 4), axis=1, dtype="i32"), c.sub(c.iota(shape=(4, 4), axis=0, dtype="i32"), 1))
-    bias = c.select(shown, c.fill(shape=(), value=0.0, dtype="f32"), c.fill(shape=(), value=-1e9, dtype="f32"))
+    shown = c.less_equal(
+        c.iota(shape=(4, 4), axis=1, dtype="i32"), c.sub(c.iota(shape=(4, 4), axis=0, dtype="i32"), 1)
+    )
+    bias = c.select(
+        shown, c.fill(shape=(), value=0.0, dtype="f32"), c.fill(shape=(), value=-1e9, dtype="f32")
+    )
     assert s.found(op_of(s, bias=bias)) == []
 
 
@@ -261,5 +276,8 @@ def test_masks_of_a_gradient():
     out = c.attention(q, k, v, lower(c, 4, 4))
     lse = s.builder.graph.values[out.producer.outputs[1]]
     notes = s.found(*c.attention_grad(dout, q, k, v, out, lse, lower(c, 4, 4)))
-    assert sorted((n.what, n.told) for n in notes) == [("mask of attention", "causal"), ("mask of attention_grad", "causal")]
+    assert sorted((n.what, n.told) for n in notes) == [
+        ("mask of attention", "causal"),
+        ("mask of attention_grad", "causal"),
+    ]
     assert s.kinds == ["attention", "attention_grad"]

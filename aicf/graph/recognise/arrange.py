@@ -79,7 +79,10 @@ def _repeated(emit: Any, value: Value, target: Layout, own: set[Any], lacking: l
         given += [axis.size if axis in own else 1 for axis in group]
     value = _shaped(emit, value, tuple(given))
     value = emit.broadcast_in_dim(value, shape=tuple(shape), dims=tuple(range(len(shape))))
-    whole = tuple(size_of(group) if lacking[n] else value_size for n, (group, value_size) in enumerate(zip(target, _sizes(target, own))))
+    whole = tuple(
+        size_of(group) if lacking[n] else value_size
+        for n, (group, value_size) in enumerate(zip(target, _sizes(target, own)))
+    )
     return _shaped(emit, value, whole)
 
 

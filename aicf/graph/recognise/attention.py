@@ -14,7 +14,7 @@ from .attention_grad import Gradient, NoGradient, Operands, gradient_of
 from .axes import MOVED, Group, Layout, atoms, before, behind, every, fresh, settled
 from .flow import CameClose, Flow, at
 from .masks import Masks, masks_of
-from .probe import Domain
+from .probe import Layouts
 from .products import crossing, factors
 from .scores import Scores, scores_of
 from .softmax import Softmax, axis_of, is_plain, softmax_behind
@@ -78,11 +78,17 @@ def _refuse_changed(flow: Flow, weights: Value) -> None:
     operands = flow.operands(op)
     for n, operand in enumerate(operands):
         inner = _before_views(flow, operand)
-        while inner.producer is not None and (scaled := _times(flow, inner.producer, flow.operands(inner.producer))):
+        while inner.producer is not None and (
+            scaled := _times(flow, inner.producer, flow.operands(inner.producer))
+        ):
             inner = _before_views(flow, scaled[0])
         softmax = softmax_behind(flow, inner)
         rest = [v for m, v in enumerate(operands) if m != n]
-        if softmax is not None and _has_product(flow, softmax.scores) and not _reads(flow, rest, softmax.weights):
+        if (
+            softmax is not None
+            and _has_product(flow, softmax.scores)
+            and not _reads(flow, rest, softmax.weights)
+        ):
             other = next((v for v in rest if flow.number(v) is None), None)
             by = "" if other is None else f" by {other.producer.kind if other.producer else other.name}"
             raise CameClose(f"weights go through {op.kind}{by}{at(op.where)}")
@@ -130,7 +136,7 @@ class _Match:
     def __init__(self, flow: Flow, op: Op, side: int, softmax: Softmax, trains: bool) -> None:
         self.flow, self.op, self.side, self.softmax, self.trains = flow, op, side, softmax, trains
         self.scores: Scores = scores_of(flow, softmax.scores)
-        self.domain = Domain(flow, {self.product.vid: fresh(self.product.shape)})
+        self.domain = Layouts(flow, {self.product.vid: fresh(self.product.shape)})
 
     @property
     def product(self) -> Value:
@@ -152,8 +158,14 @@ class _Match:
         inner = tuple(sorted({*ops, self.op, *chain}, key=lambda op: op.oid))
         gradient = self._gradient(inner, Operands(q, k, v, atoms(keys), depth, values))
         q, k, v, scale = self._peeled(q, k, v, keys, depth, values, gradient is not None)
-        rows = tuple(axis for axis in every(self.domain.of(self.product)) if axis not in (*k.atoms, *v.atoms, *atoms(keys)))
-        shared = tuple(axis for axis in every(self.domain.of(self.product)) if axis not in (*rows, *atoms(keys)))
+        rows = tuple(
+            axis
+            for axis in every(self.domain.of(self.product))
+            if axis not in (*k.atoms, *v.atoms, *atoms(keys))
+        )
+        shared = tuple(
+            axis for axis in every(self.domain.of(self.product)) if axis not in (*rows, *atoms(keys))
+        )
         trains = self.trains or gradient is not None
         if gradient is not None and gradient.first.oid < self.op.oid:
             raise CameClose("its gradient stands before it")
@@ -192,7 +204,9 @@ class _Match:
 
     def _values(self, keys: Group) -> tuple[Laid, Group, Layout]:
         """(values, the atoms of their rows, the layout of the result)."""
-        made = crossing(self.flow, self.op, self.side, self.domain.of(self.flow.value(self.op.inputs[self.side])))
+        made = crossing(
+            self.flow, self.op, self.side, self.domain.of(self.flow.value(self.op.inputs[self.side]))
+        )
         if made is None:
             raise CameClose(f"its product with values does more than that{at(self.op.where)}")
         if made.along != keys:
@@ -205,7 +219,11 @@ class _Match:
         chain: list[Op] = []
         while not flow.is_returned(value):
             readers = flow.readers(value)
-            if len(readers) != 1 or readers[0].kind not in MOVED - {"broadcast_in_dim"} or readers[0].constraints.get("sync"):
+            if (
+                len(readers) != 1
+                or readers[0].kind not in MOVED - {"broadcast_in_dim"}
+                or readers[0].constraints.get("sync")
+            ):
                 break
             made = behind(readers[0], [settled(layout)], [value], flow.result(readers[0]).shape)
             if made is None:
@@ -225,9 +243,13 @@ class _Match:
             raise CameClose(f"{what}{at(value.where)} are returned, too")
         own = [*self.scores.ops, *self.softmax.ops, *self._moves()]
         try:
-            return gradient_of(self.flow, self.domain, self.scores, self.softmax.weights, own, inner, operands)
+            return gradient_of(
+                self.flow, self.domain, self.scores, self.softmax.weights, own, inner, operands
+            )
         except NoGradient as why:
-            raise CameClose(f"{what}{at(value.where)} are also read by {reader.kind}{at(reader.where)}{why}") from None
+            raise CameClose(
+                f"{what}{at(value.where)} are also read by {reader.kind}{at(reader.where)}{why}"
+            ) from None
 
     def _peeled(
         self, q: Laid, k: Laid, v: Laid, keys: Group, depth: Group, values: Group, whole: bool
@@ -238,12 +260,16 @@ class _Match:
             (q, of_q), (k, of_k) = _unscaled(flow, q), _unscaled(flow, k)
             scale = of_q * of_k
         all_q, all_k, all_v = (
-            [y for y in sources(flow, x.value, x.layout) if not whole or set(y.atoms) == set(x.atoms)] for x in (q, k, v)
+            [y for y in sources(flow, x.value, x.layout) if not whole or set(y.atoms) == set(x.atoms)]
+            for x in (q, k, v)
         )
         wanted = {axis for axis in every(self.domain.of(self.product)) if axis not in atoms(keys)}
         q = next((x for x in reversed(all_q) if wanted <= set(x.atoms)), q)
         for left, right in itertools.product(reversed(all_k), reversed(all_v)):
-            if set(left.atoms) - {*atoms(keys), *atoms(depth)} == set(right.atoms) - {*atoms(keys), *atoms(values)}:
+            if set(left.atoms) - {*atoms(keys), *atoms(depth)} == set(right.atoms) - {
+                *atoms(keys),
+                *atoms(values),
+            }:
                 return q, left, right, scale
         raise CameClose("keys and values are of other heads")
 
@@ -276,7 +302,11 @@ def _unscaled(flow: Flow, x: Laid) -> tuple[Laid, float]:
                 break
             value, layout = operands[0], inner
             continue
-        if op.kind == "convert" and operands[0].dtype.kind == "float" and operands[0].dtype.itemsize < value.dtype.itemsize:
+        if (
+            op.kind == "convert"
+            and operands[0].dtype.kind == "float"
+            and operands[0].dtype.itemsize < value.dtype.itemsize
+        ):
             value = operands[0]
         elif (scaled := _times(flow, op, operands)) is not None and scaled[0].shape == value.shape:
             value, factor = scaled[0], factor * scaled[1]

@@ -13,7 +13,7 @@ from ...types import DType
 from .arrange import Laid, sources
 from .axes import Axis, Group, Layout, atoms, every, settled, unify
 from .flow import Flow
-from .probe import Domain, Probe, Unknowable
+from .probe import Layouts, Probe, Unknowable
 from .products import crossing, factors, is_plain_product
 from .scores import Scores
 from .softmax import is_plain
@@ -63,7 +63,13 @@ class Gradient:
 
 
 def gradient_of(
-    flow: Flow, domain: Domain, scores: Scores, weights: Value, forward: Sequence[Op], inner: Sequence[Op], operands: Operands
+    flow: Flow,
+    domain: Layouts,
+    scores: Scores,
+    weights: Value,
+    forward: Sequence[Op],
+    inner: Sequence[Op],
+    operands: Operands,
 ) -> Gradient:
     """forward: ops from the product of queries and keys to the product of weights and values; inner: all ops of the forward pass."""
     return _Backward(flow, domain, scores, weights, forward, inner, operands).found()
@@ -71,10 +77,10 @@ def gradient_of(
 
 class _Backward:
     def __init__(
-        self, flow: Flow, domain: Domain, scores: Scores, weights: Value, forward: Sequence[Op], inner: Sequence[Op], operands: Operands
+        self, flow: Flow, domain: Layouts, scores: Scores, weights: Value, forward: Sequence[Op], inner: Sequence[Op], operands: Operands
     ) -> None:  # fmt: skip
         self.flow, self.scores, self.weights, self.operands = flow, scores, weights, operands
-        self.domain = Domain(flow, domain.layouts)
+        self.domain = Layouts(flow, domain.layouts)
         self.forward = sorted({op.oid: op for op in forward}.values(), key=lambda op: op.oid)
         self.inner = {op.oid for op in inner}
         self.made = {vid for op in self.forward for vid in op.outputs}
@@ -91,7 +97,9 @@ class _Backward:
         self._check(ops, None if first is None else flow.result(first), ends)
         starts = products if first is None else [first, *products]
         gone = sorted({op.oid: op for op in (*starts, *ops)}.values(), key=lambda op: op.oid)
-        kinds = {dout.value.dtype, self.operands.v.value.dtype}.union(*(flow.kept_as(p.value) for p in pieces.values()))
+        kinds = {dout.value.dtype, self.operands.v.value.dtype}.union(
+            *(flow.kept_as(p.value) for p in pieces.values())
+        )
         earliest = min(starts, key=lambda op: op.oid)
         return Gradient(dout, pieces, tuple(gone), earliest, len(kinds) > 1)
 
@@ -122,14 +130,22 @@ class _Backward:
     def _entry(self, within: Sequence[Op]) -> tuple[list[Op], Op]:
         """The product that the gradient of weights is, and what is done with it before it meets them."""
         flow = self.flow
-        known = self.made | {vid for op in within for vid in op.outputs} | {h.condition.vid for h in self.scores.hidden}
+        known = (
+            self.made
+            | {vid for op in within for vid in op.outputs}
+            | {h.condition.vid for h in self.scores.hidden}
+        )
         entry: dict[int, Op] = {}
         first: dict[int, Op] = {}
         waiting = [v for op in within for v in flow.operands(op)]
         while waiting:
             value = waiting.pop()
             op = value.producer
-            if value.vid in known or flow.number(value) is not None or (op is not None and op.oid in {**entry, **first}):
+            if (
+                value.vid in known
+                or flow.number(value) is not None
+                or (op is not None and op.oid in {**entry, **first})
+            ):
                 continue
             if op is None or len(entry) > FAR:
                 raise NoGradient(f", which also reads {value.name}")
@@ -141,7 +157,9 @@ class _Backward:
             else:
                 raise NoGradient(f", which also reads {op.kind}")
         if len(first) != 1:
-            raise NoGradient(f", with {len(first)} products where the gradient of weights is one" if first else "")
+            raise NoGradient(
+                f", with {len(first)} products where the gradient of weights is one" if first else ""
+            )
         (only,) = first.values()
         if not is_plain_product(only):
             raise NoGradient(", where the gradient of weights is more than a product")
@@ -153,7 +171,11 @@ class _Backward:
         layout = self.domain.of(self.flow.result(first))
         left, right, inner = factors(self.flow, first, layout, free=True)
         for values, dout, group in ((left, right, layout[-2]), (right, left, layout[-1])):
-            if group == self.operands.keys and unify(inner, self.operands.values) and self._same(values, self.operands.v):
+            if (
+                group == self.operands.keys
+                and unify(inner, self.operands.values)
+                and self._same(values, self.operands.v)
+            ):
                 return dout
         raise NoGradient(", where the gradient of weights is not that of the result times values")
 
@@ -164,7 +186,11 @@ class _Backward:
             side = 0 if self._is_score_like(self.flow.value(products[0].inputs[0])) else 1
             layout = self.domain.of(self.flow.value(products[0].inputs[side]))
             crossed = crossing(self.flow, products[0], side, layout, free=True)
-        if crossed is None or crossed.rows != self.operands.keys or not unify(crossed.width, self.operands.values):
+        if (
+            crossed is None
+            or crossed.rows != self.operands.keys
+            or not unify(crossed.width, self.operands.values)
+        ):
             raise NoGradient("")
         return crossed.other
 
@@ -173,7 +199,11 @@ class _Backward:
         for a in sources(self.flow, one.value, one.layout):
             for b in sources(self.flow, other.value, other.layout):
                 if a.value.vid == b.value.vid:
-                    return len(a.layout) == len(b.layout) and all(map(unify, a.layout, b.layout)) and settled(a.layout) == settled(b.layout)
+                    return (
+                        len(a.layout) == len(b.layout)
+                        and all(map(unify, a.layout, b.layout))
+                        and settled(a.layout) == settled(b.layout)
+                    )
         return False
 
     def _pieces(self, products: Sequence[Op], dout: Laid) -> tuple[dict[str, Piece], dict[str, Value]]:
@@ -202,7 +232,9 @@ class _Backward:
         return pieces, ends
 
     def _is_score_like(self, value: Value) -> bool:
-        return set(every(self.domain.of(value))) == set(every(self.domain.of(self.flow.value(self.forward[0].outputs[0]))))
+        return set(every(self.domain.of(value))) == set(
+            every(self.domain.of(self.flow.value(self.forward[0].outputs[0])))
+        )
 
     def _is_dout(self, one: Laid, dout: Laid) -> bool:
         wanted = {x.value.vid for x in sources(self.flow, dout.value, dout.layout)}
@@ -243,7 +275,9 @@ class _Backward:
             raise NoGradient(f", which also reads {unknown}") from None
         raw, grad = probe.whole(product, order), probe.whole(dp, order)
         weights = probe.whole(self.weights, order)
-        slope = scores.scale * (1 - np.tanh(scores.scale * raw / scores.softcap) ** 2 if scores.softcap else 1.0)
+        slope = scores.scale * (
+            1 - np.tanh(scores.scale * raw / scores.softcap) ** 2 if scores.softcap else 1.0
+        )
         axes = tuple(n for n, axis in enumerate(order) if axis in keys)
         ds = weights * (grad - (weights * grad).sum(axes, keepdims=True)) * slope * seen
         whole = np.broadcast_to(seen.any(axes, keepdims=True), ds.shape)

@@ -20,8 +20,13 @@ class AttentionEdit:
 
     def __init__(self, flow: Flow, found: Found) -> None:
         self.flow, self.found, self.emit = flow, found, flow.ctx
-        self.places = _Heads(found)
-        self.asked = {"scale": found.scale, "causal": found.masks.causal, "window": found.masks.window, "softcap": found.softcap}
+        self.places = HeadPlaces(found)
+        self.asked = {
+            "scale": found.scale,
+            "causal": found.masks.causal,
+            "window": found.masks.window,
+            "softcap": found.softcap,
+        }
 
     def edits(self) -> list[Edit]:
         found = self.found
@@ -41,7 +46,9 @@ class AttentionEdit:
         self.out = emit.attention(self.q, self.k, self.v, self.mask, None, self.bias, **self.asked)
         self.lse = self.flow.value(self.out.producer.outputs[1])
         out = Laid(self._of_empty(), places.of(found.rows, of_v, True))
-        return [(found.result, _cast(emit, arranged(emit, out, found.target, repeat=True), found.result.dtype))]
+        return [
+            (found.result, _cast(emit, arranged(emit, out, found.target, repeat=True), found.result.dtype))
+        ]
 
     def backward(self) -> list[tuple[Value, Value]]:
         """Its gradient, which reads what the op has made."""
@@ -61,7 +68,10 @@ class AttentionEdit:
             "v": Laid(dv, places.of(found.keys, of_v, False)),
         }
         return [
-            (piece.value, _cast(emit, arranged(emit, made[name], piece.layout, repeat=True), piece.value.dtype))
+            (
+                piece.value,
+                _cast(emit, arranged(emit, made[name], piece.layout, repeat=True), piece.value.dtype),
+            )
             for name, piece in gradient.pieces.items()
         ]
 
@@ -126,13 +136,13 @@ class AttentionEdit:
         return made
 
 
-class _Heads:
+class HeadPlaces:
     """Which atoms are batches and which are heads: grouped heads go with the last atom that q, k and v share, if that leaves a batch."""
 
     def __init__(self, found: Found) -> None:
         shared, group = found.shared, found.group
         if group and len(shared) < 2:
-            self.batch, self.heads, self.group = shared, (), group
+            self.batch, self.heads, self.group = shared, shared[:0], group
         else:
             self.batch, self.heads, self.group = shared[:-1], shared[-1:], group
 
@@ -162,4 +172,3 @@ def described(found: Found) -> str:
     parts += [f"{shared} heads share keys"] * (shared > 1)
     parts += ["with its gradient"] * (found.gradient is not None)
     return ", ".join(parts)
-

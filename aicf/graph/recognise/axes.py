@@ -114,7 +114,9 @@ def regroup(layout: Layout, shape: Sequence[int]) -> Layout | None:
     return tuple(made) if not waiting else None
 
 
-def aligned(layouts: Sequence[Layout], shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> Layout | None:
+def aligned(
+    layouts: Sequence[Layout], shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
+) -> Layout | None:
     """The layout of what is combined of operands element by element, which NumPy's rule repeats; None where axes do not go together."""
     made: list[Group] = []
     for back in range(len(shape), 0, -1):
@@ -125,7 +127,9 @@ def aligned(layouts: Sequence[Layout], shapes: Sequence[tuple[int, ...]], shape:
     return tuple(made)
 
 
-def behind(op: Op, layouts: Sequence[Layout], values: Sequence[Value], shape: tuple[int, ...]) -> Layout | None:
+def behind(
+    op: Op, layouts: Sequence[Layout], values: Sequence[Value], shape: tuple[int, ...]
+) -> Layout | None:
     """The layout of an op's one result, of those of its operands; None where it has none that can be said."""
     kind, attrs = op.kind, op.attrs
     if kind == "reshape":

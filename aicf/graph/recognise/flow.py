@@ -14,7 +14,9 @@ from ..emit.builder import GraphEmitter
 from ..emit.declare import Constant
 from .axes import MOVED
 
-KNOWN_ELEMENTS = 2**26  # of a value whose elements are computed while the graph is looked at: a mask of 8192 x 8192
+KNOWN_ELEMENTS = (
+    2**26
+)  # of a value whose elements are computed while the graph is looked at: a mask of 8192 x 8192
 _TOO_LARGE = object()
 _RANDOM = frozenset({"dropout", "rng_advance"})
 
@@ -23,7 +25,9 @@ class CameClose(Exception):
     """What stands in the way of recognising something that is nearly there."""
 
 
-Edit = tuple[Op, Callable[[], Sequence[tuple[Value, Value]]]]  # (the op that it stands before, emits: (old, new) values)
+Edit = tuple[
+    Op, Callable[[], Sequence[tuple[Value, Value]]]
+]  # (the op that it stands before, emits: (old, new) values)
 
 
 def at(where: str) -> str:
@@ -111,7 +115,12 @@ class Flow:
 
     def number(self, value: Value) -> float | None:
         """The number that all elements are."""
-        while value.producer is not None and value.producer.kind in ("reshape", "broadcast_in_dim", "copy", "transpose"):
+        while value.producer is not None and value.producer.kind in (
+            "reshape",
+            "broadcast_in_dim",
+            "copy",
+            "transpose",
+        ):
             value = self.value(value.producer.inputs[0])
         op = value.producer
         if op is not None and op.kind == "fill":
@@ -164,7 +173,11 @@ class Flow:
             start = np.asarray(value.init(value.shape, np.random.default_rng(0)))
             return start.astype(value.dtype.numpy)
         operands = self.operands(op)
-        if op.kind in _RANDOM or len(operands) < len(op.inputs) or "alias" in op.constraints and not _may(op):
+        if (
+            op.kind in _RANDOM
+            or len(operands) < len(op.inputs)
+            or ("alias" in op.constraints and not _may(op))
+        ):
             return None
         arrays = [self._known.get(v.vid) for v in operands]
         if any(a is None for a in arrays):
@@ -197,7 +210,10 @@ class Flow:
         gone = [self._renamed(old, new) for old, new in pairs]
         placed = {id(before): ops for before, ops in parts}
         graph.ops = [
-            one for op in graph.ops for one in (*placed.get(id(op), ()), op) if not any(one is other for other in gone)
+            one
+            for op in graph.ops
+            for one in (*placed.get(id(op), ()), op)
+            if not any(one is other for other in gone)
         ]
         for vid in {vid for op in gone for vid in op.inputs if vid >= 0}:
             value = self.value(vid)

@@ -15,8 +15,8 @@ from ...types import bool_
 from .arrange import Laid
 from .axes import MOVED, Axis, Group, Layout, atoms, before, every, settled
 from .flow import CameClose, Flow
-from .probe import Domain
-from .scores import LEAST, LEAST_OF_OTHERS, Added, Hidden, Scores
+from .probe import Layouts
+from .scores import LEAST, LEAST_OF_OTHERS, Hidden, Scores
 
 ABSORBS = 2.0**100  # a number so large that adding a score to it changes nothing
 WORTH_A_GRADIENT = 1e5  # beyond it an lse that is as large tells weights no more
@@ -65,7 +65,7 @@ class Hiding:
     exact: bool
 
 
-def masks_of(flow: Flow, domain: Domain, scores: Scores, keys: Group, rows: Group, trains: bool) -> Masks:
+def masks_of(flow: Flow, domain: Layouts, scores: Scores, keys: Group, rows: Group, trains: bool) -> Masks:
     """keys, rows: the atoms of the softmax's axis, and those that only queries have. CameClose where the op would mean something else."""
     least = LEAST.get(flow.result(scores.product).dtype.name, LEAST_OF_OTHERS)
     hiding = [_of_select(flow, domain, hidden, least) for hidden in scores.hidden]
@@ -89,7 +89,9 @@ def masks_of(flow: Flow, domain: Domain, scores: Scores, keys: Group, rows: Grou
         if infinite and empty == "mean":
             raise CameClose("a bias that may be -inf stands beside a mask that is finite")
         if trains and least_number < -WORTH_A_GRADIENT:
-            raise CameClose(f"a bias may be {least_number:g}, which is too much for the gradient of a query without keys")
+            raise CameClose(
+                f"a bias may be {least_number:g}, which is too much for the gradient of a query without keys"
+            )
         empty = "nan" if infinite else empty
     if whole.all():
         return Masks((), False, 0, data, tuple(biases), empty)
@@ -106,7 +108,9 @@ def _of_empty(hiding: Sequence[Hiding]) -> str:
         raise CameClose("a query without keys would weigh them by scores that were rounded away")
     fills = sorted({one.fill for one in hiding})
     if len(fills) > 1:
-        raise CameClose(f"scores are hidden by {' and by '.join(f'{f:g}' for f in fills)}, which a query without keys could tell")
+        raise CameClose(
+            f"scores are hidden by {' and by '.join(f'{f:g}' for f in fills)}, which a query without keys could tell"
+        )
     if fills[0] == -np.inf:
         return "nan"
     if len(hiding) > 1 and not all(one.sets for one in hiding):
@@ -117,7 +121,7 @@ def _of_empty(hiding: Sequence[Hiding]) -> str:
 # --- what hides -------------------------------------------------------------------------------------------------------
 
 
-def _of_select(flow: Flow, domain: Domain, hidden: Hidden, least: float) -> Hiding:
+def _of_select(flow: Flow, domain: Layouts, hidden: Hidden, least: float) -> Hiding:
     if not hidden.fill <= least:
         raise CameClose(f"hidden scores are {hidden.fill:g}, not below all others, as {least:.0e} is")
     laid = Laid(hidden.condition, domain.of(hidden.condition))
@@ -132,7 +136,14 @@ def _of_sum(flow: Flow, laid: Laid, factor: float, least: float, trains: bool) -
         fills = [float(n) * factor for n in np.unique(array.astype(np.float64)) if n != 0]
         if len(fills) != 1 or not fills[0] <= least:
             return None
-        return Hiding((), (labelled(array == 0, laid.layout),), (Condition(laid, True),), fills[0], False, fills[0] <= -ABSORBS)
+        return Hiding(
+            (),
+            (labelled(array == 0, laid.layout),),
+            (Condition(laid, True),),
+            fills[0],
+            False,
+            fills[0] <= -ABSORBS,
+        )
     two = _two_valued(flow, laid)
     if two is None:
         return None
@@ -143,7 +154,9 @@ def _of_sum(flow: Flow, laid: Laid, factor: float, least: float, trains: bool) -
         return None
     if fill > -ABSORBS:  # a query without keys would weigh them by their scores
         if trains and fill < -WORTH_A_GRADIENT:
-            raise CameClose(f"a mask adds {fill:g}, too much for the gradient of a query without keys, and too little to hide its scores")
+            raise CameClose(
+                f"a mask adds {fill:g}, too much for the gradient of a query without keys, and too little to hide its scores"
+            )
         return None
     return Hiding(*conditions_of(flow, Condition(condition, values[1] == 0)), fill, False, True)
 

@@ -15,7 +15,7 @@ from .flow import Flow
 Labelled = tuple[np.ndarray, Group]  # an array with an atom for each axis
 
 
-class Domain:
+class Layouts:
     """Layouts of the values of some ops. What they read from elsewhere has a layout of its own, whose atoms are those that it meets."""
 
     def __init__(self, flow: Flow, start: Mapping[int, Layout]) -> None:
@@ -51,7 +51,7 @@ class Probe:
     given  arrays of some values, with an atom for each axis
     """
 
-    def __init__(self, domain: Domain, sizes: Mapping[Axis, int], given: Mapping[int, Labelled]) -> None:
+    def __init__(self, domain: Layouts, sizes: Mapping[Axis, int], given: Mapping[int, Labelled]) -> None:
         self.domain, self.flow, self.sizes = domain, domain.flow, sizes
         self.arrays = dict(given)
 

@@ -46,7 +46,11 @@ def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> 
         told = attention_op.described(found)
         if strict:
             raise CameClose('numerics="strict" keeps every op as it is')
-        old = [found.result, *(piece.value for piece in found.gradient.pieces.values())] if found.gradient else [found.result]
+        old = (
+            [found.result, *(piece.value for piece in found.gradient.pieces.values())]
+            if found.gradient
+            else [found.result]
+        )
         before = price(flow.graph, _with_operands(flow, found), old)
         after = math.inf
 
@@ -57,7 +61,9 @@ def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> 
 
         if not flow.replace(attention_op.AttentionEdit(flow, found).edits(), pays):
             raise CameClose(_slower(before, after))
-        return Recognised(what, where, told, len(found.ops) + (len(found.gradient.ops) if found.gradient else 0))
+        return Recognised(
+            what, where, told, len(found.ops) + (len(found.gradient.ops) if found.gradient else 0)
+        )
     except CameClose as near:
         return Recognised(what, where, str(near), 0)
 
@@ -79,14 +85,18 @@ def _slower(before: float, after: float) -> str:
 def _with_operands(flow: Flow, found: attention.Found) -> list[Op]:
     """The ops that go when it is found: its own, and those that only move, scale or widen its operands, and do so for nothing else."""
     going = {op.oid: op for op in (*found.ops, *(found.gradient.ops if found.gradient else ()))}
-    ends = {x.value.vid for x in (found.q, found.k, found.v, *([found.gradient.dout] if found.gradient else ()))}
+    ends = {
+        x.value.vid for x in (found.q, found.k, found.v, *([found.gradient.dout] if found.gradient else ()))
+    }
     waiting = [vid for op in going.values() if op.kind == "gemm" for vid in op.inputs]
     while waiting:
         vid = waiting.pop()
         op = flow.value(vid).producer if vid >= 0 and vid not in ends else None
         if op is None or op.oid in going or op.kind not in MOVED | {"convert", "mul", "div", "scale"}:
             continue
-        if all(reader.oid in going for reader in flow.readers(flow.value(vid))) and not flow.is_returned(flow.value(vid)):
+        if all(reader.oid in going for reader in flow.readers(flow.value(vid))) and not flow.is_returned(
+            flow.value(vid)
+        ):
             going[op.oid] = op
             waiting += op.inputs
     return [going[n] for n in sorted(going)]

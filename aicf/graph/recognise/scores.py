@@ -66,7 +66,9 @@ def scores_of(flow: Flow, value: Value) -> Scores:
     ends: list[Value] = []
     for found in _walked(flow, value, _Walk(), ends):
         return found
-    raise CameClose(f"scores come from no product of queries and keys, but from {', '.join(map(_made, ends))}")
+    raise CameClose(
+        f"scores come from no product of queries and keys, but from {', '.join(map(_made, ends))}"
+    )
 
 
 def _walked(flow: Flow, value: Value, walk: _Walk, ends: list[Value]) -> Iterator[Scores]:
@@ -135,7 +137,7 @@ def _hidden(flow: Flow, operands: list[Value], walk: _Walk) -> tuple[Value, Hidd
 
 
 def _product(flow: Flow, op: Op, walk: _Walk) -> Scores:
-    a, b, *more = [flow.value(vid) if vid >= 0 else None for vid in op.inputs]
+    _, _, *more = [flow.value(vid) if vid >= 0 else None for vid in op.inputs]
     if op.attrs["act"] != ActKind.none or (len(more) > 1 and more[1] is not None):
         raise CameClose(f"{_told(flow.result(op))} have a bias or an activation of their own")
     added = walk.added

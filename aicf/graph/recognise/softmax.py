@@ -11,7 +11,7 @@ from ...ir import Op, Value
 from ...ops.schema import ELEMENTWISE, schema_of
 from .axes import ALONG, FOLDED, MOVED, Axis, Group, every, fresh
 from .flow import Flow
-from .probe import Domain, Probe, Unknowable
+from .probe import Layouts, Probe, Unknowable
 
 FAR = 32  # ops between a weight and what it is a softmax of
 EXACT = 1e-7
@@ -99,14 +99,14 @@ def _softmax_of(flow: Flow, scores: Value, weights: Value) -> Softmax | None:
     if not ops or any(n == 0 for n in scores.shape):
         return None
     layout = fresh(scores.shape)
-    domain = Domain(flow, {scores.vid: layout})
+    domain = Layouts(flow, {scores.vid: layout})
     if domain.follow(ops) is not None:
         return None
     along = axis_of(flow, domain, ops)
     whole = every(layout)
     if not along or not set(along) <= set(whole) or set(every(domain.of(weights))) != set(whole):
         return None
-    sizes = {axis: _OTHERS for axis in whole} | {axis: _LENGTH if len(along) == 1 else 5 for axis in along}
+    sizes = dict.fromkeys(whole, _OTHERS) | {axis: _LENGTH if len(along) == 1 else 5 for axis in along}
     others = tuple(axis for axis in whole if axis not in along)
     if others:
         sizes[others[-1]] = _ROWS
@@ -126,7 +126,7 @@ def _softmax_of(flow: Flow, scores: Value, weights: Value) -> Softmax | None:
     return Softmax(scores, weights, ops, empty, broken)
 
 
-def axis_of(flow: Flow, domain: Domain, ops: tuple[Op, ...]) -> Group:
+def axis_of(flow: Flow, domain: Layouts, ops: tuple[Op, ...]) -> Group:
     """The atoms that sums and maxima go over: the same of all."""
     found: set[Group] = set()
     for op in ops:

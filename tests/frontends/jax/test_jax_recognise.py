@@ -29,7 +29,9 @@ def recognised(f, *args):
     """Notes of a function, which gives what JAX gives."""
     jitted = aicf.jax.jit(f, fallback="error")
     for got, want in zip(jax.tree.leaves(jitted(*args)), jax.tree.leaves(jax.jit(f)(*args))):
-        np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=2e-4, atol=2e-5
+        )
     return [(n.what, n.told, n.ops > 0) for n in jitted.explain(*args).recognised]
 
 
@@ -74,7 +76,9 @@ def test_attention_forward_and_backward(form):
 
 def test_halves_are_multiplied_as_halves():
     q, k, v = (normal(B, T, H, D, dtype=jnp.bfloat16) for _ in range(3))
-    explained = aicf.jax.jit(lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True)).explain(q, k, v, device="h200")
+    explained = aicf.jax.jit(lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True)).explain(
+        q, k, v, device="h200"
+    )
     (op,) = (op for r in explained.regions for op in r.spec.ops if op.kind.name == "attention")
     assert all(str(t.dtype) == "bf16" for r in explained.regions if op in r.spec.ops for t in r.spec.operands)
 

@@ -34,8 +34,7 @@ def _as_algorithm(e: Emission, told: str, a: Value, b: Value) -> tuple[Value, Va
     said = dict(part.split(" = ") for part in told.partition("<")[2].rstrip(">").split(", "))
     types = [said.get(f"{side}_precision_type") for side in ("lhs", "rhs")]
     parts = [
-        said.get(name)
-        for name in ("lhs_component_count", "rhs_component_count", "num_primitive_operations")
+        said.get(name) for name in ("lhs_component_count", "rhs_component_count", "num_primitive_operations")
     ]
     plain = parts == ["1"] * 3 and said.get("accumulation_type") == "f32" and types[0] == types[1]
     dtype = next((t for t in _GEMM if t.name == types[0]), None)
