@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
-from . import attention, attention_op, positions
+from . import attention, attention_op, decided, positions
 from .axes import MOVED
 from .flow import CameClose, Flow
 
@@ -29,9 +29,14 @@ def recognise(
     for op in list(flow.graph.ops):
         if not flow.has(op):
             continue
-        note = _attention(flow, op, price, trains, strict) if op.kind == "gemm" else None
-        if op.kind in positions.KINDS and not strict:
+        if op.kind == "gemm":
+            note = _attention(flow, op, price, trains, strict)
+        elif strict:
+            continue
+        elif op.kind in positions.KINDS:
             note = _positions(flow, op)
+        else:
+            note = decided.decide(flow, op, trains)
         notes += [note] if note is not None else []
     flow.graph.recognised = notes
     return notes
