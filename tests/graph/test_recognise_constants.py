@@ -94,7 +94,7 @@ def test_checks_stay_where_the_graph_is_trained_and_with_strict_numerics():
     asked = {"device": "cpu", "loss": aicf.nn.MeanSquaredError(), "optimizer": aicf.nn.SGD(lr=0.5)}
     program = aicf.compile(model, "train", **asked)
     ones = np.ones((4, 2), np.float32)
-    losses = [float(program({"x": ones, "target": 0 * ones})["loss"].numpy()) for _ in range(3)]
+    losses = [float(program({"x": ones, "y": 0 * ones})["loss"].numpy()) for _ in range(3)]
     assert losses[0] == 1 and losses[-1] < losses[0]
 
 
