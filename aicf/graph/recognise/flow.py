@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir import Op, Value
 from ...ops.schema import schema_of
-from ...types import DType
+from ...types import DType, bool_
 from ..emit.builder import GraphEmitter
 from ..emit.declare import Constant
 from .axes import MOVED
@@ -219,6 +219,25 @@ class Flow:
             value = self.value(vid)
             value.users = [user for user in value.users if not any(user is other for other in gone)]
         self.renumber()
+        return True
+
+    def read_instead(self, old: Value, new: Value) -> None:
+        """Let all who read a value read another one."""
+        for op in old.users:
+            op.inputs = tuple(new.vid if vid == old.vid else vid for vid in op.inputs)
+        old.users, new.users = [], [*new.users, *old.users]
+        self.renumber()
+
+    def drop_check(self, op: Op) -> bool:
+        """Let a check of indices be no part of a run any more; False where something else asks what it found."""
+        _, fault = self.operands(op)
+        valid, told = (self.value(vid) for vid in op.outputs)
+        if self.graph.updates.get(fault.vid) != told.vid or self.is_returned(valid):
+            return False
+        del self.graph.updates[fault.vid]
+        if self.ctx.builder.valid is valid:
+            self.ctx.builder.valid = None
+        self.read_instead(valid, self.ctx.constant(True, bool_))
         return True
 
     def before(self, op: Op, make: Callable[[], Value | None]) -> Value | None:

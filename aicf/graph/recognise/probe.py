@@ -77,6 +77,8 @@ class Probe:
     def _spread(self, labelled: Labelled, order: Group) -> np.ndarray:
         """An array with its axes in this order, 1 of those that it lacks."""
         array, own = labelled
+        if unknown := [axis for axis in order if axis not in self.sizes]:
+            raise Unknowable(f"an axis of {unknown[0].size}")
         array = np.transpose(array, [own.index(axis) for axis in order if axis in own])
         return array.reshape([self.sizes[a] if a in own else 1 for a in order])
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
-from . import attention, attention_op, decided, positions
+from . import attention, attention_op, cross_entropy, decided, positions
 from .axes import MOVED
-from .flow import CameClose, Flow
+from .flow import CameClose, Edit, Flow
 
 Price = Callable[[Graph, Sequence[Op], Sequence[Value]], float]
 
@@ -25,52 +25,67 @@ def recognise(
     strict  find only: every op stays as it is
     """
     flow = Flow(ctx, wanted)
-    notes: list[Recognised] = []
+    notes: list[Recognised | None] = []
+    logits: set[int] = set()  # that were looked at
+    for op in [] if strict else list(flow.graph.ops):
+        if flow.has(op):
+            notes.append(decided.decide(flow, op, trains))
     for op in list(flow.graph.ops):
         if not flow.has(op):
             continue
         if op.kind == "gemm":
-            note = _attention(flow, op, price, trains, strict)
-        elif strict:
-            continue
-        elif op.kind in positions.KINDS:
-            note = _positions(flow, op)
-        else:
-            note = decided.decide(flow, op, trains)
-        notes += [note] if note is not None else []
-    flow.graph.recognised = notes
-    return notes
+            notes.append(_attention(flow, op, price, trains, strict))
+        elif op.kind in cross_entropy.ANCHORS:
+            notes.append(_loss(flow, op, logits, price, trains, strict))
+        elif op.kind in positions.KINDS and not strict:
+            notes.append(_positions(flow, op))
+    flow.graph.recognised = [note for note in notes if note is not None]
+    return flow.graph.recognised
+
 
 
 def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> Recognised | None:
-    what, where = "attention", op.where
     try:
         found = attention.find(flow, op, trains)
         if found is None:
             return None
+        gradient = found.gradient
+        old = [found.result, *(piece.value for piece in gradient.pieces.values())] if gradient else [found.result]
+        edits = attention_op.AttentionEdit(flow, found).edits()
+        _replaced(flow, edits, _with_operands(flow, found), old, price, strict)
         told = attention_op.described(found)
-        if strict:
-            raise CameClose('numerics="strict" keeps every op as it is')
-        old = (
-            [found.result, *(piece.value for piece in found.gradient.pieces.values())]
-            if found.gradient
-            else [found.result]
-        )
-        before = price(flow.graph, _with_operands(flow, found), old)
-        after = math.inf
-
-        def pays(ops: Sequence[Op], results: Sequence[Value]) -> bool:
-            nonlocal after
-            after = price(flow.graph, ops, results)
-            return after <= before
-
-        if not flow.replace(attention_op.AttentionEdit(flow, found).edits(), pays):
-            raise CameClose(_slower(before, after))
-        return Recognised(
-            what, where, told, len(found.ops) + (len(found.gradient.ops) if found.gradient else 0)
-        )
+        return Recognised("attention", op.where, told, len(found.ops) + (len(gradient.ops) if gradient else 0))
     except CameClose as near:
-        return Recognised(what, where, str(near), 0)
+        return Recognised("attention", op.where, str(near), 0)
+
+
+def _loss(flow: Flow, op: Op, seen: set[int], price: Price, trains: bool, strict: bool) -> Recognised | None:
+    try:
+        found = cross_entropy.find_loss(flow, op, seen)
+        if found is None:
+            return None
+        old = [v for v in (found.loss, found.slope.value if found.slope else None) if v is not None]
+        _replaced(flow, cross_entropy.LossEdit(flow, found).edits(), found.ops, old, price, strict)
+        if not trains:
+            cross_entropy.drop_checks(flow, found.ops)
+        return Recognised("cross entropy", op.where, cross_entropy.described(found), len(found.ops))
+    except CameClose as near:
+        return Recognised("cross entropy", op.where, str(near), 0)
+
+
+def _replaced(flow: Flow, edits: Sequence[Edit], going: Sequence[Op], old: Sequence[Value], price: Price, strict: bool) -> None:
+    """CameClose, and all as it was, where that does not pay."""
+    if strict:
+        raise CameClose('numerics="strict" keeps every op as it is')
+    before, after = price(flow.graph, going, old), math.inf
+
+    def pays(ops: Sequence[Op], results: Sequence[Value]) -> bool:
+        nonlocal after
+        after = price(flow.graph, ops, results)
+        return after <= before
+
+    if not flow.replace(edits, pays):
+        raise CameClose(_slower(before, after))
 
 
 def _positions(flow: Flow, op: Op) -> Recognised | None:
