@@ -13,18 +13,22 @@ from ..device.spec import DeviceSpec, preset
 from ..device.tensor import Runtime
 from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
+from ..ir import Value
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector, log_choice
 from ..registry.tuning import Times, Tuning, tuning_of
 from ..rows import RegionSpec
 from ..rows.rows import LENGTH_LIMIT
 from ..types import Precision
+from .emit.builder import GraphEmitter
 from .emit.passes import lower, optimize, verify
 from .emit.policy import Policy
 from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
+from .fuse.price import Pricer
 from .fuse.schedule import schedule
 from .fuse.strided import find_views, is_strided
+from .recognise.run import recognise
 from .run.explain import Explanation, explain
 from .run.frozen import ReplayPolicy
 from .run.plan import make_plan
@@ -47,8 +51,12 @@ def compile_graph(
     variables   where params and states are made
     beam        hypotheses that region forming keeps at each op
     """
-    device = selector.device
-    graph = trace(recipe, sizes, device.kind, phase)
+    device, price = selector.device, Pricer(selector)
+
+    def rewrite(ctx: GraphEmitter, wanted: Iterable[Value]) -> None:
+        recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)
+
+    graph = trace(recipe, sizes, device.kind, phase, rewrite)
     graph = optimize(graph)
     verify(graph)
     if variables is not None:
@@ -56,7 +64,7 @@ def compile_graph(
     lowered = schedule(find_views(lower(graph), graph, selector), graph)
     regions = form_regions(lowered, graph, selector, _checked_beam(beam))
     plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
-    return CompiledPlan(plan, tuple(regions))
+    return CompiledPlan(plan, tuple(regions), tuple(graph.recognised))
 
 
 def compile(
@@ -235,7 +243,7 @@ def explain_for(
     registry = default_registry() if registry is None else registry
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
     compiled = compile_graph(recipe, model.sizes, selector, beam=beam)
-    return explain(compiled.plan, compiled.regions)
+    return explain(compiled.plan, compiled.regions, compiled.recognised)
 
 
 def _checked_beam(beam: Any) -> int:

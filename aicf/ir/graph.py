@@ -139,16 +139,33 @@ class StridedView:
     stride: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Recognised:
+    """What was found spelt out, and stands as one op now; or what came close.
+
+    what   the op
+    where  the user's line, or the node, of the last op of it
+    told   what of the op it has; of what came close, what was in the way
+    ops    how many ops it was; 0 of what came close
+    """
+
+    what: str
+    where: str
+    told: str
+    ops: int
+
+
 @dataclass(eq=False)
 class Graph:
     """Values and ops in emission order, which is a topological order. `updates` maps a state's vid to its new value, `views` the vids of
-    values that need no storage of their own to where they lie: see graph/fuse/strided.py."""
+    values that need no storage of their own to where they lie: see graph/fuse/strided.py. `recognised`: see graph/recognise."""
 
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     updates: dict[int, int] = field(default_factory=dict)
     views: dict[int, StridedView] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)  # vids of the outputs, in their order
+    recognised: list[Recognised] = field(default_factory=list)
 
     def externals(self, *roles: Role) -> list[Value]:
         wanted = frozenset(roles) or EXTERNAL

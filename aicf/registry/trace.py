@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..ir import Recognised
 from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
 from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
@@ -103,6 +104,34 @@ def selection_lines(
     if ended is not None:
         lines.append(("ended", "yellow", ended))
     return labelled(lines)
+
+
+SHOWN = 3  # notes that came close, each told with how often
+
+
+def recognised_lines(notes: Sequence[Recognised], verbose: bool = False) -> list[Text]:
+    """`recognised attention 12 × (causal, scale 0.125) from 11 ops each`, and what came close and why not; verbose, each with its place."""
+    found = Counter((n.what, n.told, n.ops) for n in notes if n.ops)
+    close = Counter((n.what, n.told) for n in notes if not n.ops)
+    lines = [
+        Text("  recognised  ", style="green").append(
+            f"{what} {count} × ({told})"
+            + (f" from {ops} ops{' each' if count > 1 else ''}" if ops > 1 else ""),
+            style="none",
+        )
+        for (what, told, ops), count in found.items()
+    ]
+    lines += [
+        Text(f"  close to {what}: ", style="yellow").append(
+            told + (f" · {count} times" if count > 1 else ""), style="none"
+        )
+        for (what, told), count in list(close.items())[: None if verbose else SHOWN]
+    ]
+    if len(close) > SHOWN and not verbose:
+        lines.append(Text(f"  and {len(close) - SHOWN} more came close (-v)", style="dim"))
+    if verbose:
+        lines += [Text(f"  {n.what} at {n.where}", style="dim") for n in notes if n.where]
+    return lines
 
 
 _OF_ANOTHER_STRUCTURE = frozenset({"structure", "ops"})

@@ -5,7 +5,7 @@ graph/ knows models, losses and optimizers only by these protocols; aicf.nn impl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from .step import OptimizerLike, accumulated, keep_if_valid, optimizer_step, sca
 
 MODES = ("infer", "grad", "train")
 FED = "fed"  # see `trace`
+Rewrite = Callable[[GraphEmitter, Iterable[Value]], object]
 
 
 class ModelLike(Protocol):
@@ -142,10 +143,13 @@ def _class_of(value: Any) -> str:
     return value.__name__ if isinstance(value, type) else type(value).__name__
 
 
-def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step") -> Graph:
+def trace(
+    recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "step", rewrite: Rewrite | None = None
+) -> Graph:
     """Emit a recipe for given sizes.
 
-    phase  "step"; "accumulate" for the runs between two steps; FED for runs that are fed params, which have no copies then
+    phase    "step"; "accumulate" for the runs between two steps; FED for runs that are fed params, which have no copies then
+    rewrite  changes what the model and its loss have emitted, before gradients are; it is told which values are needed
     """
     builder = Builder()
     ctx = recipe.emitter(builder, device, recipe.mode != "infer", copies=phase != FED)
@@ -162,6 +166,8 @@ def trace(recipe: Recipe, sizes: Mapping[str, int], device: str, phase: str = "s
         whole = results[read] if read is not None else tree_map(ctx.widened, made)
         value, beside = emit_loss(loss, ctx, whole, inputs, sizes)
         beside = {LOSS: value} | beside
+    if rewrite is not None:
+        rewrite(ctx, [*results.values(), *beside.values()])
     # before any parameter is written in place
     beside = {name: _own(ctx, value) for name, value in beside.items()}
     shown = {n: _own(ctx, ctx.widened(v)) for n, v in results.items() if recipe.mode == "infer" or n != left}

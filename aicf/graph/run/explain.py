@@ -16,11 +16,13 @@ from rich.text import Text
 
 from ...device.spec import DeviceSpec
 from ...errors import Immovable
+from ...ir import Recognised
 from ...registry.measured import counted
 from ...registry.trace import (
     describe_product,
     labelled,
     microseconds,
+    recognised_lines,
     render,
     selection_json,
     selection_lines,
@@ -64,6 +66,7 @@ class Explanation(Immovable, JupyterMixin):
     regions: tuple[Region, ...]
     device: str
     everything: bool = False
+    recognised: tuple[Recognised, ...] = ()
     instead = "str(explanation) is its text, explanation.to_json() its data"
 
     def verbose(self) -> Explanation:
@@ -71,7 +74,7 @@ class Explanation(Immovable, JupyterMixin):
 
     def __rich__(self) -> RenderableType:
         first = self._first_like()
-        parts: list[RenderableType] = [self._headline()]
+        parts: list[RenderableType] = [self._headline(), *recognised_lines(self.recognised, self.everything)]
         for (repeated, _), run in groupby(
             range(len(self.regions)), key=lambda n: (first[n] != n, self.regions[n].spec.signature)
         ):
@@ -228,6 +231,7 @@ class Explanation(Immovable, JupyterMixin):
             "target": _target_json(self.spec) if self.spec else None,
             "memory": {name: getattr(self.plan, f"{name}_bytes") for name in ("arena", "workspace", "peak")},
             "fusion": asdict(self.gain),
+            "recognised": [asdict(note) for note in self.recognised],
             "values": _values_json(self.plan),
             "regions": [
                 {
@@ -299,5 +303,5 @@ def _brief(region: Region) -> str:
     return brief([op.kind.name for op in region.spec.ops])
 
 
-def explain(plan: ExecPlan, regions: Sequence[Region]) -> Explanation:
-    return Explanation(plan, tuple(regions), plan.device)
+def explain(plan: ExecPlan, regions: Sequence[Region], recognised: Sequence[Recognised] = ()) -> Explanation:
+    return Explanation(plan, tuple(regions), plan.device, recognised=tuple(recognised))

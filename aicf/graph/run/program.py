@@ -19,7 +19,7 @@ from ...device.reading import remember
 from ...device.tensor import Runtime, Tensor
 from ...dispatch import KernelLoader
 from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
-from ...ir import Role
+from ...ir import Recognised, Role
 from ...pages.page import write
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
@@ -46,6 +46,7 @@ OPTIMIZER = "optimizer."  # scope of the optimizer's counters and meta-parameter
 class CompiledPlan(Immovable):
     plan: ExecPlan
     regions: tuple[Region, ...]
+    recognised: tuple[Recognised, ...] = ()
     instead = "its plan can be, and plan.to_json() saves it"
 
 
@@ -274,7 +275,7 @@ class Program(Immovable):
     def explain(self, sizes: Mapping[str, int] | None = None) -> Explanation:
         """Why each kernel was chosen: `print(program.explain())`."""
         compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
-        return explain(compiled.plan, compiled.regions)
+        return explain(compiled.plan, compiled.regions, compiled.recognised)
 
     def report(self, path: str | Path, sizes: Mapping[str, int] | None = None) -> Path:
         """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline."""

@@ -19,7 +19,7 @@ _GEMM = frozenset({DType.f32, DType.f16, DType.bf16})
 def _(e: Emission, node: Operation, a: Value, b: Value) -> Value:
     numbers, kind = node.attrs["dot_dimension_numbers"], node.types[0]
     if node.attrs.get("algorithm") is not None:
-        raise UnsupportedForm("with an algorithm")
+        a, b = _as_algorithm(e, str(node.attrs["algorithm"]), a, b)
     left, right = (
         _Side(x, numbers[f"{side}_batching_dimensions"], numbers[f"{side}_contracting_dimensions"])
         for side, x in (("lhs", a), ("rhs", b))
@@ -27,6 +27,20 @@ def _(e: Emission, node: Operation, a: Value, b: Value) -> Value:
     exact = {"precision": Precision.exact} if "HIGHEST" in node.attrs.get("precision_config", ()) else {}
     product = _product(e, left, right, kind.dtype, exact)
     return product if product.shape == kind.shape else e.ctx.reshape(product, shape=kind.shape)
+
+
+def _as_algorithm(e: Emission, told: str, a: Value, b: Value) -> tuple[Value, Value]:
+    """The operands in the types that an algorithm multiplies: of those that a GEMM has, with sums in f32."""
+    said = dict(part.split(" = ") for part in told.partition("<")[2].rstrip(">").split(", "))
+    types = [said.get(f"{side}_precision_type") for side in ("lhs", "rhs")]
+    parts = [
+        said.get(name) for name in ("lhs_component_count", "rhs_component_count", "num_primitive_operations")
+    ]
+    plain = parts == ["1"] * 3 and said.get("accumulation_type") == "f32" and types[0] == types[1]
+    dtype = next((t for t in _GEMM if t.name == types[0]), None)
+    if not plain or dtype is None:
+        raise UnsupportedForm(f"by the algorithm {told.partition('<')[2].rstrip('>')}")
+    return tuple(x if x.dtype is dtype else e.ctx.convert(x, dtype=dtype) for x in (a, b))  # type: ignore[return-value]
 
 
 class _Side:

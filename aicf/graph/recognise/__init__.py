@@ -1,0 +1,1 @@
+"""What arrives spelt out, found and emitted as one op: before the gradients are, and before regions form."""

@@ -1,0 +1,246 @@
+"""What a graph computes of rows of classes and of their labels: picks, however their indices are computed, and what is around them. It is computed
+of a few classes, and of labels that are among these."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import prod
+
+import numpy as np
+
+from ...ir import Op, Value
+from ...ops.schema import ELEMENTWISE, schema_of
+from .axes import FOLDED, MOVED, Group, Layout, atoms, every, fresh, regroup, unify
+from .flow import Flow
+from .probe import Labelled, Layouts, Probe, Unknowable
+from .softmax import is_plain
+
+FAR = 128  # ops around the logits
+CLASSES = 7  # that are computed
+MOST_ROWS = 2**20
+PICKS = frozenset({"gather", "take_along_axis", "scatter_add"})
+_SIMPLE = MOVED | {"select", "neg", "convert"}  # what is done with numbers of rows before they meet classes
+
+
+class ClassRegion:
+    """The ops that compute with logits, whose last axis is that of classes: element by element, along classes, or by picks.
+
+    logits  with `rows` and `classes` as atoms
+    ops     in order; layouts has those of their results
+    """
+
+    def __init__(self, flow: Flow, logits: Value) -> None:
+        self.flow, self.logits = flow, logits
+        layout = fresh(logits.shape)
+        self.classes: Group = layout[-1]
+        self.rows: Group = every(layout[:-1])
+        self.count = prod(logits.shape[:-1])
+        self.layouts = Layouts(flow, {logits.vid: layout})
+        self.ops: list[Op] = []
+        self.picks: list[Op] = []
+        for op in self._near():
+            if self._placed(op):
+                self.ops.append(op)
+                if op.kind in PICKS:
+                    self.picks.append(op)
+        self.rows = atoms(self.rows)
+        self.made = {vid for op in self.ops for vid in op.outputs}
+
+    # --- which ops --------------------------------------------------------------------------------------------------------
+
+    def _allowed(self, op: Op) -> bool:
+        return (is_plain(op) or op.kind in PICKS) and self.flow.result(op).spec.numel in (self.count, self.count * self.logits.shape[-1])
+
+    def _near(self) -> list[Op]:
+        """Ops behind the logits, those before what has classes beside them, and those behind that."""
+        flow, whole = self.flow, self.count * self.logits.shape[-1]
+        found: dict[int, Op] = {}
+        waiting = [op.oid for op in flow.readers(self.logits)]
+        while waiting and len(found) < FAR:
+            op = flow.graph.ops[heappop(waiting)]
+            if op.oid in found or not self._allowed(op):
+                continue
+            found[op.oid] = op
+            near = flow.readers(flow.result(op))
+            for value in flow.operands(op):
+                maker = value.producer
+                if value.vid == self.logits.vid or maker is None or flow.number(value) is not None:
+                    continue
+                if value.spec.numel == whole or (value.dtype.kind == "float" and maker.kind in _SIMPLE):
+                    near.append(maker)
+            for other in near:
+                heappush(waiting, other.oid)
+        return [found[n] for n in sorted(found)]
+
+    def _placed(self, op: Op) -> bool:
+        """Whether the axes of its result are rows and classes."""
+        layouts, flow = self.layouts, self.flow
+        if op.kind in PICKS:
+            made = self._picked(op)
+            if made is None:
+                return False
+            layouts.layouts[flow.result(op).vid] = made
+        elif layouts.follow([op]) is not None:
+            return False
+        known = {*atoms(self.rows), *self.classes}
+        own = set(every(layouts.of(flow.result(op))))
+        operand = set(every(layouts.of(flow.operands(op)[0])))
+        summed = op.kind in FOLDED and bool((operand - own) - set(self.classes))
+        if not all(axis in known or axis.free for axis in own) or summed:
+            layouts.layouts.pop(flow.result(op).vid)
+            return False
+        return True
+
+    def _picked(self, op: Op) -> Layout | None:
+        source, indices = self.flow.operands(op)
+        layout = self.layouts.of(source)
+        rows = atoms(self.rows)
+        if op.kind == "take_along_axis":
+            axis = op.attrs["axis"]
+            one = indices.shape[axis] == 1 and atoms(layout[axis]) == self.classes
+            return tuple(() if n == axis else g for n, g in enumerate(layout)) if one else None
+        if op.kind == "gather":
+            flat = source.rank == 1 and every(layout) == (*rows, *self.classes)
+            return regroup((rows,), indices.shape) if flat and indices.spec.numel == self.count else None
+        if op.attrs["along"]:
+            axis = op.attrs["axis"]
+            if source.shape[axis] != 1 or op.attrs["size"] != self.logits.shape[-1]:
+                return None
+            return tuple(self.classes if n == axis else g for n, g in enumerate(layout))
+        if source.rank != 1 or source.spec.numel != self.count or op.attrs["size"] != self.count * self.logits.shape[-1]:
+            return None
+        return ((*rows, *self.classes),) if unify(layout[0], rows) else None
+
+    # --- labels -----------------------------------------------------------------------------------------------------------
+
+    def labels(self) -> list[Value]:
+        """What the labels may be: integers, one for each row, that all picks are computed of; the first that were made first."""
+        flow = self.flow
+        slices = [self._integers(flow.operands(op)[1]) for op in self.picks]
+        for op in self.ops:
+            if op.kind in ("equal", "not_equal") and flow.operands(op)[0].dtype.kind == "int":
+                slices += [s for v in flow.operands(op) if (s := self._integers(v))]
+        if not slices:
+            return []
+        common = set.intersection(*slices)
+        found = [flow.value(vid) for vid in common]
+        return sorted((v for v in found if v.spec.numel == self.count), key=lambda v: v.vid)
+
+    def _integers(self, value: Value) -> set[int]:
+        """Integers that it is computed of, and itself; those that are known are not among them."""
+        flow, found, waiting = self.flow, set[int](), [value]
+        while waiting and len(found) < FAR:
+            one = waiting.pop()
+            if one.vid in found or one.dtype.kind != "int" or flow.known(one) is not None:
+                continue
+            found.add(one.vid)
+            op = one.producer
+            if op is not None and (op.kind in MOVED or ELEMENTWISE in schema_of(op.kind).traits):
+                waiting += flow.operands(op)
+        return found
+
+    # --- what is computed -------------------------------------------------------------------------------------------------
+
+    def probe(self, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]) -> ClassProbe:
+        """All that can be computed of logits (rows, CLASSES) and labels; `leaves` has other numbers, which are drawn where they lack."""
+        probe = ClassProbe(self, logits, labels, drawn, leaves)
+        for op in self.ops:
+            try:
+                probe.run([op])
+            except Unknowable:
+                continue
+        return probe
+
+
+class ClassProbe(Probe):
+    def __init__(self, region: ClassRegion, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]) -> None:
+        sizes = {axis: axis.size for axis in region.rows} | dict.fromkeys(region.classes, CLASSES)
+        order = (*region.rows, *region.classes)
+        array = logits.reshape([sizes[axis] for axis in order])
+        super().__init__(region.layouts, sizes, {region.logits.vid: (array, order)})
+        self.region, self.leaves = region, leaves
+        self.integers: dict[int, np.ndarray | None] = {labels.vid: drawn.reshape(labels.shape).astype(labels.dtype.numpy)}
+        self.rng = np.random.default_rng(11)
+
+    def rows_of(self, value: Value) -> np.ndarray:
+        """A value of rows, or of rows and classes, as a matrix."""
+        region = self.region
+        own = set(self.arrays[value.vid][1])
+        if own & set(region.classes):
+            return self.whole(value, (*region.rows, *region.classes)).reshape(region.count, CLASSES)
+        return self.whole(value, region.rows).reshape(region.count)
+
+    def _read(self, value: Value) -> Labelled:
+        if value.vid in self.arrays:
+            return self.arrays[value.vid]
+        number = self.flow.number(value)
+        if number is not None:
+            return super()._read(value)
+        if value.vid in self.region.made:
+            raise Unknowable(value.name)
+        layout = self.domain.of(value)
+        own = every(layout)
+        op = value.producer
+        if op is not None and op.kind == "iota" and own == atoms(layout[op.attrs["axis"]]) and own == self.region.classes:
+            self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), own
+        elif not set(own) <= set(self.region.rows):
+            raise Unknowable(value.name)
+        elif value.dtype.kind == "float":
+            if value.vid not in self.leaves:
+                self.leaves[value.vid] = self.rng.normal(size=[axis.size for axis in own])
+            self.arrays[value.vid] = self.leaves[value.vid], own
+        else:
+            array = self.integer(value)
+            self.arrays[value.vid] = array.reshape([axis.size for axis in own]), own
+        return self.arrays[value.vid]
+
+    def integer(self, value: Value) -> np.ndarray:
+        """The elements of integers and bools, of the labels and of constants, at their own sizes."""
+        if value.vid not in self.integers:
+            self.integers[value.vid] = self._whole_integer(value)
+        array = self.integers[value.vid]
+        if array is None:
+            raise Unknowable(value.name)
+        return array
+
+    def _whole_integer(self, value: Value) -> np.ndarray | None:
+        known = self.flow.known(value)
+        op = value.producer
+        if known is not None or op is None or value.dtype.kind == "float" or len(op.outputs) != 1:
+            return known
+        if not (is_plain(op) or op.kind == "iota"):
+            return None
+        operands = [self.integer(v) for v in self.flow.operands(op)]
+        (made,) = schema_of(op.kind).call_reference(operands, op.attrs)
+        return made
+
+    def _computed(self, op: Op) -> Labelled:
+        if op.kind not in PICKS:
+            return super()._computed(op)
+        region = self.region
+        source, indices = self.flow.operands(op)
+        label = self._classes_of(op, self.integer(indices))
+        if op.kind == "scatter_add":
+            own = every(self.domain.of(source))
+            values = self.whole(source, region.rows).reshape(region.count) if own else np.full(region.count, self._read(source)[0])
+            made = np.zeros((region.count, CLASSES))
+            hit = (label >= 0) & (label < CLASSES)
+            made[hit, label[hit]] = values[hit]
+            made[~hit & (values != 0), :] = np.nan if (label >= region.logits.shape[-1]).any() else 0
+            return made.reshape([self.sizes[a] for a in (*region.rows, *region.classes)]), (*region.rows, *region.classes)
+        rows = self.whole(source, (*region.rows, *region.classes)).reshape(region.count, CLASSES)
+        inside = (label >= 0) & (label < CLASSES)
+        picked = np.where(inside, rows[np.arange(region.count), np.where(inside, label, 0)], np.nan)
+        return picked.reshape([self.sizes[a] for a in region.rows]), region.rows
+
+    def _classes_of(self, op: Op, indices: np.ndarray) -> np.ndarray:
+        """The class that each row picks; one beyond all of them where it picks none."""
+        region, size = self.region, self.region.logits.shape[-1]
+        flat = indices.reshape(-1).astype(np.int64)
+        if op.kind == "take_along_axis" or op.attrs.get("along"):
+            flat = np.where(flat < 0, flat + size, flat)
+            return np.where((flat >= 0) & (flat < size), flat, size)
+        whole = region.count * size
+        flat = np.where(flat < 0, flat + whole, flat)
+        row, label = np.divmod(flat, size)
+        return np.where((row == np.arange(region.count)) & (flat < whole), label, size)

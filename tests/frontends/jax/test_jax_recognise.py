@@ -1,0 +1,137 @@
+"""What JAX spells out is recognised: attention in functions, in whole training steps, in `jax.nn`. Numbers are JAX's own."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+from jax import nn  # noqa: E402
+from jax import numpy as jnp  # noqa: E402
+
+import aicf  # noqa: E402
+from aicf.graph.fuse.price import Pricer  # noqa: E402
+
+RNG = np.random.default_rng(0)
+B, T, H, D = 2, 6, 4, 8
+
+
+@pytest.fixture(autouse=True)
+def whatever_it_costs(monkeypatch):
+    """Small sizes do not pay on the CPU; what is recognised is computed all the same."""
+    monkeypatch.setattr(Pricer, "__call__", lambda *_: 0.0)
+
+
+def normal(*shape, dtype=jnp.float32):
+    return jnp.asarray(RNG.standard_normal(shape), dtype)
+
+
+def recognised(f, *args):
+    """Notes of a function, which gives what JAX gives."""
+    jitted = aicf.jax.jit(f, fallback="error")
+    for got, want in zip(jax.tree.leaves(jitted(*args)), jax.tree.leaves(jax.jit(f)(*args))):
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=2e-4, atol=2e-5
+        )
+    return [(n.what, n.told, n.ops > 0) for n in jitted.explain(*args).recognised]
+
+
+def spelt(q, k, v, causal=True, padding=None):
+    x = jnp.einsum("bthd,bshd->bhts", q, k) / np.float32(np.sqrt(q.shape[-1]))
+    if causal:
+        x = jnp.where(jnp.tril(jnp.ones(x.shape[-2:], bool)), x, -1e9)
+    if padding is not None:
+        x = jnp.where(padding[:, None, None, :], x, jnp.finfo(x.dtype).min)
+    return jnp.einsum("bhts,bshd->bthd", nn.softmax(x), v)
+
+
+SCALE = f"scale {D**-0.5:.4g}"
+
+
+@pytest.mark.spec("A12")
+@pytest.mark.parametrize("form", ["einsum", "jax.nn", "jax.nn, grouped", "padded"])
+def test_attention_forward_and_backward(form):
+    q, k, v = (normal(B, T, H, D) for _ in range(3))
+    if form == "jax.nn, grouped":
+        k, v = k[:, :, :2], v[:, :, :2]
+    padding = jnp.asarray(RNG.random((B, T)) < 0.6).at[0].set(False) if form == "padded" else None
+
+    def f(q, k, v):
+        if form.startswith("jax.nn"):
+            return nn.dot_product_attention(q, k, v, is_causal=True)
+        return spelt(q, k, v, form == "einsum", padding)
+
+    told = {
+        "einsum": f"causal, {SCALE}", "jax.nn": f"causal, {SCALE}", "jax.nn, grouped": f"causal, {SCALE}, 2 heads share keys",
+        "padded": f"mask, {SCALE}",
+    }[form]  # fmt: skip
+    assert recognised(f, q, k, v) == [("attention", told, True)]
+    dy = normal(B, T, H, D)
+
+    def gradients(q, k, v):
+        y, pull = jax.vjp(f, q, k, v)
+        return y, pull(dy)
+
+    assert recognised(gradients, q, k, v) == [("attention", f"{told}, with its gradient", True)]
+
+
+def test_halves_are_multiplied_as_halves():
+    q, k, v = (normal(B, T, H, D, dtype=jnp.bfloat16) for _ in range(3))
+    explained = aicf.jax.jit(lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True)).explain(
+        q, k, v, device="h200"
+    )
+    (op,) = (op for r in explained.regions for op in r.spec.ops if op.kind.name == "attention")
+    assert all(str(t.dtype) == "bf16" for r in explained.regions if op in r.spec.ops for t in r.spec.operands)
+
+
+def test_dropout_of_weights_is_left_and_told():
+    key = jax.random.key(0)
+
+    def f(q, k, v):
+        weights = nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
+        kept = jax.random.bernoulli(key, 0.9, weights.shape)
+        return jnp.einsum("bhts,bshd->bthd", jnp.where(kept, weights / 0.9, 0.0), v)
+
+    ((what, told, found),) = recognised(f, *(normal(B, T, H, D) for _ in range(3)))
+    assert (what, found) == ("attention", False) and told.startswith("weights go through select by ")
+
+
+def test_weights_that_are_returned_are_told():
+    def f(q, k, v):
+        weights = nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
+        return weights, jnp.einsum("bhts,bshd->bthd", weights, v)
+
+    ((_, told, found),) = recognised(f, *(normal(B, T, H, D) for _ in range(3)))
+    assert not found and told.startswith("weights at ") and told.endswith(" are returned, too")
+
+
+def test_strict_numerics_recognise_nothing():
+    args = [normal(B, T, H, D) for _ in range(3)]
+    (note,) = aicf.jax.jit(spelt, numerics="strict").explain(*args).recognised
+    assert not note.ops and note.told == 'numerics="strict" keeps every op as it is'
+
+
+def test_a_training_step_with_an_optimizer():
+    size = H * D
+    params = {name: normal(size, size) * 0.2 for name in ("q", "k", "v", "o")}
+    optimizer = optax.adam(1e-2)
+    x, y = normal(B, T, size), normal(B, T, size)
+
+    def step(params, state):
+        def loss(p):
+            q, k, v = ((x @ p[n]).reshape(B, T, H, D) for n in "qkv")
+            return jnp.mean((spelt(q, k, v).reshape(B, T, size) @ p["o"] - y) ** 2)
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    ours, theirs = aicf.jax.jit(step, fallback="error"), jax.jit(step)
+    a = b = (params, optimizer.init(params))
+    for _ in range(30):
+        *a, got = ours(*a)
+        *b, want = theirs(*b)
+        np.testing.assert_allclose(float(got), float(want), rtol=1e-4)
+    (note,) = ours.explain(params, optimizer.init(params)).recognised
+    assert note.told == f"causal, {SCALE}, with its gradient"
+    text = str(ours.explain(params, optimizer.init(params), device="h200"))
+    assert f"recognised  attention 1 × (causal, {SCALE}, with its gradient) from {note.ops} ops" in text
