@@ -25,6 +25,7 @@ from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
 from ...training import History, fit
 from ...types import TensorSpec
+from ...weights import StoredArrays
 from ...whole import Uninterrupted
 from ..emit.step import ACCUMULATED, with_scale
 from ..emit.trace import FED, Recipe, declared_names, trace
@@ -402,7 +403,9 @@ class Program(Immovable):
                 f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(np.load('model.npz'))"
             )  # fmt: skip
         runs = _checked_runs(state[RUNS]) if RUNS in state else self.runs
-        named = {k: state[k] for k in state if k != RUNS}
+        named = {
+            k: state.unread(k) if isinstance(state, StoredArrays) else state[k] for k in state if k != RUNS
+        }
         named = with_scale(named, self._names, self.recipe.types, strict)
         extra = set(named) - self._names
         for name in self._of_training(extra) if extra and self.mode != "train" else ():

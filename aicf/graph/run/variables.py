@@ -18,6 +18,7 @@ from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Initializer, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
+from ...weights import StoredArrays, UnreadArray
 from ...whole import Uninterrupted, shared_lock
 from ..emit.declare import Constant
 from ..emit.step import ACCUMULATED
@@ -172,13 +173,16 @@ class Variables(Immovable, Mapping[str, Tensor]):
             checked[known[short]] = value if check is None else check(short, value)
         self._write({n: self._fitting(n, value) for n, value in checked.items()})
 
-    def _write(self, ready: Mapping[str, np.ndarray]) -> None:
-        """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written."""
+    def _write(self, ready: Mapping[str, np.ndarray | UnreadArray]) -> None:
+        """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written. What is not read
+        yet is read one after the other."""
         with self.lock, Uninterrupted():
             self.accumulated = -1
             self.shared.copies.outdate(ready)
-            for name, array in ready.items():
+            for name, given in ready.items():
+                array = given.read() if isinstance(given, UnreadArray) else given
                 self.runtime.write(self[name], array)
+                del array  # before the next one is read
 
     @contextmanager
     def up_to_date(self, plan: ExecPlan) -> Iterator[None]:
@@ -217,13 +221,23 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 ],
                 hint="load_state_dict(..., strict=False) loads what is common",
             )
-        self._write({n: self._loadable(n, state[n]) for n in names if n in state})
+        given = {
+            n: state.unread(n) if isinstance(state, StoredArrays) else state[n] for n in names if n in state
+        }
+        self._write({n: self._loadable(n, value) for n, value in given.items()})
         return missing
 
-    def _loadable(self, name: str, value: Any) -> np.ndarray:
-        """A host array that the variable may hold, or StateError."""
-        array = self._fitting(name, self._widened(name, value))
+    def _loadable(self, name: str, value: Any) -> np.ndarray | UnreadArray:
+        """A host array that the variable may hold, or one that is not read yet; or StateError."""
         check = self._variable(name).check
+        if isinstance(value, UnreadArray):
+            own, there = self[name].spec, value.spec
+            if check is None and (own.shape, own.dtype) == (there.shape, there.dtype):
+                return value
+            if own.shape != there.shape:
+                raise _misfit(name, own, there)
+            value = value.read()  # a number or two; or what is refused, or widened
+        array = self._fitting(name, self._widened(name, value))
         if check is not None:
             try:
                 check(name, array if array.ndim else array.item())
@@ -288,13 +302,13 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
             raise StateError(error.what, expected=str(spec), hint=hint) from None
         array = foreign.array if foreign.array is not None else _download(value)
     if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
-        raise StateError(
-            f"{name} does not fit",
-            expected=str(spec),
-            got=str(TensorSpec(array.shape, DType.of(array.dtype))),
-            hint=_converting(name, spec) if array.shape == spec.shape else None,
-        )
+        raise _misfit(name, spec, TensorSpec(array.shape, DType.of(array.dtype)))
     return array
+
+
+def _misfit(name: str, spec: TensorSpec, got: TensorSpec) -> StateError:
+    hint = _converting(name, spec) if got.shape == spec.shape else None
+    return StateError(f"{name} does not fit", expected=str(spec), got=str(got), hint=hint)
 
 
 def _converting(name: str, spec: TensorSpec, library: str = "numpy") -> str:
