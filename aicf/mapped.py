@@ -7,8 +7,11 @@ import os
 import stat
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from .errors import StateError
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 _DROP = getattr(mmap, "MADV_DONTNEED", None)  # not on Windows
@@ -20,6 +23,7 @@ class MappedFile:
 
     def __init__(self, path: str | Path) -> None:
         """OSError if there is no file that can be read, or if it is something else, such as a pipe, which has no end."""
+        self.path = path
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags)
         try:
@@ -30,6 +34,10 @@ class MappedFile:
             self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ) if self.size else None
         finally:
             os.close(descriptor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of what is pickled the file is read again where it lies."""
+        return _again, (self.path, self.size)
 
     def read(self, first: int, end: int) -> np.ndarray:
         """Bytes, as a view of the file."""
@@ -47,6 +55,13 @@ class MappedFile:
         made = (data if first % dtype.itemsize == 0 else data.copy()).view(dtype).reshape(shape)
         made.flags.writeable = False
         return made
+
+
+def _again(path: str | Path, size: int) -> MappedFile:
+    file = MappedFile(path)
+    if file.size != size:
+        raise StateError(f"{path} is another file now", expected=f"{size} bytes", got=file.size)
+    return file
 
 
 def _drop(mapping: mmap.mmap, first: int, end: int) -> None:

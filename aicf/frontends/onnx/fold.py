@@ -29,7 +29,8 @@ def folded(
     if any(x is not None and x.weight for x in operands):  # other arrays are made anew in each emission
         # by its content, since nodes of functions and branches are made anew, too, and an id returns; operands are kept, so theirs can't
         text = node.proto.SerializeToString(deterministic=True)
-        key = text, schema.since_version, tuple(None if x is None else id(x.array) for x in operands)
+        which = tuple(None if x is None else x.weight or id(x.array) for x in operands)
+        key = text, schema.since_version, which
         if (kept := document.folded.get(key)) is not None:
             return [None if a is None else Operand(a) for a in kept[1]]
     arrays = _evaluated(document, found, node, schema, operands)
@@ -51,14 +52,16 @@ def _evaluated(
         if x is None:
             inside.append(None)
             continue
-        assert x.array is not None
+        array = x.array
+        assert array is not None
         value = builder.value(f"operand.{n}", x.spec, Role.input)
-        fed[value] = x.array
-        inside.append(Operand(x.array, value))
+        fed[value] = array
+        inside.append(Operand(array, value))
 
     def declare(x: Operand) -> Value:
-        assert x.array is not None
-        return constant(ctx, x.array)
+        array = x.array
+        assert array is not None
+        return constant(ctx, array)
 
     call = Call(ctx, node, schema.since_version, schema, document.source, inside, declare)
     padded = inside if schema.max_input > 1000 else [*inside, *[None] * (schema.max_input - len(inside))]
