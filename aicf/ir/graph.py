@@ -142,13 +142,15 @@ class StridedView:
 @dataclass(eq=False)
 class Graph:
     """Values and ops in emission order, which is a topological order. `updates` maps a state's vid to its new value, `views` the vids of
-    values that need no storage of their own to where they lie: see graph/fuse/strided.py."""
+    values that need no storage of their own to where they lie: see graph/fuse/strided.py. `fixed` has values that need not be computed in
+    each run, if that is asked: see graph/fuse/once.py."""
 
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     updates: dict[int, int] = field(default_factory=dict)
     views: dict[int, StridedView] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)  # vids of the outputs, in their order
+    fixed: frozenset[int] = frozenset()
 
     def externals(self, *roles: Role) -> list[Value]:
         wanted = frozenset(roles) or EXTERNAL

@@ -22,7 +22,7 @@ from ...weights import StoredArrays, UnreadArray
 from ...whole import Uninterrupted, shared_lock
 from ..emit.declare import Constant
 from ..emit.step import ACCUMULATED
-from .copies import Copies
+from .derived import Derived
 from .plan import ExecPlan
 
 
@@ -32,7 +32,7 @@ class Variable:
 
     tensor: Tensor
     role: Role
-    constant: bool  # or a session's, or a record of faults, or a copy: in no state dict
+    constant: bool  # or a session's, or a record of faults, or derived of params: in no state dict
     meta: str  # short name of a meta-parameter
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
@@ -61,7 +61,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self._own: dict[str, Variable] = {}
         self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter of the program
         self._session: dict[str, Variable] = {} if session is None else session
-        self.copies = Copies()  # of the shared ones
+        self.derived = Derived()  # of the shared ones
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
         self.lock: Any = shared_lock() if shared is None else shared.lock
@@ -98,7 +98,17 @@ class Variables(Immovable, Mapping[str, Tensor]):
         for held, name, variable in made:
             held[name] = variable
         self.meta |= {v.meta: v.name for v in graph.externals(Role.state) if v.meta}
-        self.shared.copies.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
+        self.shared.derived.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
+
+    def declare_derived(self, plan: ExecPlan) -> None:
+        """Make room for what the plan's setup makes, unless another plan has the same."""
+        if plan.setup is None:
+            return
+        for slot in plan.setup.outputs:
+            if slot.name not in self.shared._own:
+                tensor = self.runtime.empty(slot.spec)
+                self.shared._own[slot.name] = Variable(tensor, Role.state, True, "", None)
+        self.shared.derived.add_results(plan.setup)
 
     def _made(self, value: Value) -> Variable:
         init = self.shared.initial.get(value.name, value.init)
@@ -178,24 +188,29 @@ class Variables(Immovable, Mapping[str, Tensor]):
         yet is read one after the other."""
         with self.lock, Uninterrupted():
             self.accumulated = -1
-            self.shared.copies.outdate(ready)
+            self.shared.derived.outdate(ready)
             for name, given in ready.items():
                 array = given.read() if isinstance(given, UnreadArray) else given
                 self.runtime.write(self[name], array)
                 del array  # before the next one is read
 
     @contextmanager
-    def up_to_date(self, plan: ExecPlan) -> Iterator[None]:
-        """Around a run of a plan: copies of params that it reads are those of now, and those that it leaves behind are known."""
-        copies = self.shared.copies
+    def up_to_date(self, plan: ExecPlan, run: Callable[[ExecPlan], Any]) -> Iterator[None]:
+        """Around a run of a plan: what it reads that is derived of params is that of now, and what it leaves behind is known.
+
+        run   of a setup, which writes its results in their places
+        """
+        derived = self.shared.derived
         try:
-            for copy, param in copies.outdated(plan):
+            for copy, param in derived.outdated_copies(plan):
                 op_call("convert", [self[param]], [self[copy]], {"dtype": self[copy].dtype})
+            if (first := derived.outdated_setup(plan)) is not None:
+                run(first)
             yield
         except BaseException:
-            copies.outdate(copies.params)  # whatever was written
+            derived.outdate_all()  # whatever was written
             raise
-        copies.ran(plan)
+        derived.ran(plan)
 
     def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
