@@ -1,5 +1,8 @@
 """What depends on constants alone is computed while the graph is read, by the same rules: they emit into a graph of its own, which the
-ops' references evaluate. Shapes are numbers then, and weights that a model rearranges are rearranged once."""
+ops' references evaluate. Shapes are numbers then.
+
+Large weights stay what they are, in the state dict by their names: how a model rearranges, converts or dequantises them is in the graph, of which
+inference computes once what pays (graph/fuse/once.py)."""
 
 from __future__ import annotations
 
@@ -19,6 +22,33 @@ from .table import OnnxRule
 
 SMALL = 1 << 20  # bytes of a result that are always worth it
 WIDENS = 8  # times its operands that a larger one may have: an i8 becomes an f64
+LARGE = 1 << 16  # bytes of a weight that stays one
+STAYING = frozenset(
+    [
+        "Transpose",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Cast",
+        "CastLike",
+        "DequantizeLinear",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Neg",
+        "Slice",
+        "Concat",
+    ]
+)
+
+
+def stays_a_weight(node: OnnxNode, operands: Sequence[Operand | None]) -> bool:
+    """Whether the graph has the node, though its operands are known."""
+    if node.domain or node.op not in STAYING:
+        return False
+    return any(x is not None and x.weight and numel(x.shape) * x.dtype.itemsize > LARGE for x in operands)
 
 
 def folded(

@@ -16,7 +16,7 @@ from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
 from ...types import TensorSpec
 from ..imported import Weight
-from .fold import folded
+from .fold import folded, stays_a_weight
 from .functions import NUMBERS, body_of, defined_by
 from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode, nodes_of
 from .operands import NONE, Call, Operand, Refusal, check_attributes, constant, plain
@@ -179,7 +179,8 @@ class OnnxWalk:
         self, found: OnnxRule, node: OnnxNode, schema: Any, operands: list[Operand | None]
     ) -> Sequence[Operand | None]:
         given = [x for x in operands if x is not None]
-        if found.folds and all(x.is_known for x in given):
+        known = found.folds and all(x.is_known for x in given)
+        if known and not stays_a_weight(node, operands):
             made = folded(self.document, found, node, schema, operands)
             if made is not None:
                 return made

@@ -241,3 +241,84 @@ def test_a_weight_whose_bytes_do_not_fit_is_refused_before_any_is_read(tmp_path)
     onnx.save(proto, tmp_path / "m.onnx")
     with pytest.raises(FrontendError, match="'w1' has not as many bytes"):
         load(tmp_path / "m.onnx")
+
+
+# --- weights that a model rearranges ----------------------------------------------------------------------------------
+
+K, N = 160, 192
+
+
+def rearranging(rng):
+    """Products with weights that are transposed, dequantised, converted and sliced: large ones, and a small one."""
+    arrays = {
+        "turned": rng.normal(size=(N, K)).astype(np.float32), "gain": rng.uniform(0.5, 1, (N, K)).astype(np.float32),
+        "q": rng.integers(-128, 128, (K, 512)).astype(np.int8), "scale": rng.uniform(0.01, 0.02, 512).astype(np.float32),
+        "zero": rng.integers(-9, 9, 512).astype(np.int8), "half": rng.normal(size=(2, K, N)).astype(np.float16),
+        "at": np.array([1]), "to": np.array([2]), "axis": np.array([0]), "shape": np.array([K, N]),
+        "small": rng.normal(size=(1, N)).astype(np.float32),
+    }  # fmt: skip
+    node = helper.make_node
+    nodes = [
+        node("Mul", ["turned", "gain"], ["m"]), node("Transpose", ["m"], ["mt"], perm=[1, 0]), node("MatMul", ["x", "mt"], ["a"]),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["d"], axis=1), node("MatMul", ["x", "d"], ["b"]),
+        node("Cast", ["half"], ["wide"], to=1), node("Slice", ["wide", "at", "to", "axis"], ["one"]),
+        node("Reshape", ["one", "shape"], ["flat"]), node("MatMul", ["x", "flat"], ["c0"]),
+        node("Neg", ["small"], ["minus"]), node("Add", ["c0", "minus"], ["c"]),
+    ]  # fmt: skip
+    outputs = [("a", ["batch", N]), ("b", ["batch", 512]), ("c", ["batch", N])]
+    return model(nodes, [("x", ["batch", K])], outputs, arrays), arrays
+
+
+def exact(x, w):
+    """The three products in double precision."""
+    w = {name: array.astype(np.float64) for name, array in w.items()}
+    return (
+        x @ (w["turned"] * w["gain"]).T,
+        x @ ((w["q"] - w["zero"]) * w["scale"]),
+        x @ w["half"][1] - w["small"],
+    )
+
+
+@pytest.mark.parametrize("hoist", [True, False])
+def test_large_weights_stay_in_the_state_dict_and_are_rearranged_once(hoist):
+    """They are loaded by their names, and what is derived of them follows."""
+    rng = np.random.default_rng()
+    made, arrays = rearranging(rng)
+    program = aicf.from_onnx(made, "cpu", hoist=hoist)
+    assert sorted(program.state_dict()) == [
+        "gain",
+        "half",
+        "scale",
+        "turned",
+    ]  # not what is small, nor integers
+    kinds = [op.kind.name for region in program.compiled().regions for op in region.spec.ops]
+    assert ({"transpose", "mul", "convert", "slice"} & set(kinds) == set()) is hoist
+    for rows in (2, 1, 5):
+        x = rng.normal(size=(rows, K)).astype(np.float32)
+        got = program({"x": x})
+        for name, wanted in zip("abc", exact(x, arrays)):
+            np.testing.assert_allclose(got[name].numpy(), wanted, rtol=1e-4, atol=1e-3)
+        for name in ("gain", "half", "scale", "turned"):
+            arrays[name] = rng.uniform(0.5, 1, arrays[name].shape).astype(arrays[name].dtype)
+        program.load_state_dict({name: arrays[name] for name in program.state_dict()})
+
+
+def test_weights_are_trained_through_how_they_are_rearranged():
+    """A step of SGD beside the gradient in double precision: of the weight as it is stored."""
+    rng = np.random.default_rng()
+    w = rng.normal(size=(N, K)).astype(np.float32)
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["out"]),
+    ]
+    made = model(nodes, [("x", [4, K])], [("out", [4, N])], {"w": w})
+    program = aicf.from_onnx(
+        made, "cpu", mode="train", loss=aicf.nn.MeanSquaredError(), optimizer=aicf.nn.SGD(0.5)
+    )
+    infer = program.in_mode("infer")
+    x, y = rng.normal(size=(4, K)).astype(np.float32), rng.normal(size=(4, N)).astype(np.float32)
+    program({"x": x, "y": y})
+    error = x.astype(np.float64) @ w.T - y
+    trained = w - 0.5 * (2 / error.size) * error.T @ x
+    np.testing.assert_allclose(program.get("w"), trained, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(infer({"x": x, "y": y})["out"].numpy(), x @ trained.T, rtol=1e-4, atol=1e-4)
