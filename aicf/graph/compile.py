@@ -23,15 +23,16 @@ from ..types import Precision
 from .emit.builder import GraphEmitter
 from .emit.passes import lower, optimize, verify
 from .emit.policy import Policy
-from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe, trace
+from .emit.trace import FED, LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
+from .fuse.once import Hoisting, fixed_values, split
 from .fuse.price import Pricer
 from .fuse.schedule import schedule
 from .fuse.strided import find_views, is_strided
 from .recognise.run import recognise
 from .run.explain import Explanation, explain
 from .run.frozen import ReplayPolicy
-from .run.plan import make_plan
+from .run.plan import make_plans
 from .run.program import CompiledPlan, Program
 from .run.variables import Variables
 from .tune import Ask, Progress, Question, Report, no_progress, progress_bar
@@ -45,11 +46,13 @@ def compile_graph(
     phase: str = "step",
     variables: Variables | None = None,
     beam: int = 1,
+    hoist: bool = False,
 ) -> CompiledPlan:
     """A recipe at given sizes, for a device that need not be there: model to graph to lowered ops to regions to plan.
 
     variables   where params and states are made
     beam        hypotheses that region forming keeps at each op
+    hoist       take what depends on params, states and constants alone out of inference's runs, where that pays
     """
     device, price = selector.device, Pricer(selector)
 
@@ -61,10 +64,16 @@ def compile_graph(
     verify(graph)
     if variables is not None:
         variables.declare(graph)
+    hoist = hoist and recipe.mode == "infer" and phase != FED
+    if hoist:
+        graph.fixed = frozenset(fixed_values(graph))
     lowered = schedule(find_views(lower(graph), graph, selector), graph)
     regions = form_regions(lowered, graph, selector, _checked_beam(beam))
-    plan = make_plan(graph, lowered, regions, device, recipe.mode, selector.registry)
-    return CompiledPlan(plan, tuple(regions), tuple(graph.recognised))
+    parts = split(graph, lowered, regions, device) if hoist else Hoisting(tuple(regions), ())
+    plan = make_plans(graph, lowered, parts, device, recipe.mode, selector.registry)
+    if variables is not None:
+        variables.declare_derived(plan)
+    return CompiledPlan(plan, parts.run, tuple(graph.recognised), parts.once, parts.told)
 
 
 def compile(
@@ -83,6 +92,7 @@ def compile(
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
+    hoist: bool = True,
     variables: Variables | Program | None = None,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
@@ -108,6 +118,8 @@ def compile(
                 parameters, gradients, the optimizer's state, the loss and results stay in f32. "f16": the same in f16, with a scale of
                 the loss that follows the gradients. "f32" converts nothing. An aicf.Policy says it for each role
     beam        1 chooses where regions end greedily, as the ops come; more keeps so many hypotheses; 64 (LENGTH_LIMIT) is the optimum
+    hoist       when inferring, compute what depends on params, states and constants alone once, not in each run, and again when these
+                have changed, where the time that it saves is worth the memory. The bits of results are the same
     variables   whose params and states to use. By default all programs of one model on one device share theirs, so an
                 inference program sees what a training program learns
     tuning      measured times that override predictions: a file that `aicf tune` wrote, or a `Tuning`. A file that is
@@ -127,7 +139,7 @@ def compile(
     registry = default_registry() if registry is None else registry
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
-        ask = _asking(recipe, rt.spec, registry, required, strict, beam)
+        ask = _asking(recipe, rt.spec, registry, required, strict, beam, hoist=hoist)
         with progress_bar() as progress:
             report = tune_regions(ask, rt, registry, tune, tuning, progress)
         tuning = report.usable()
@@ -142,8 +154,8 @@ def compile(
         )  # fmt: skip
 
     def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
-        compiled = compile_graph(recipe, sizes, selector, phase, own, beam)
-        for region in compiled.regions:
+        compiled = compile_graph(recipe, sizes, selector, phase, own, beam, hoist)
+        for region in (*compiled.once, *compiled.regions):
             log_choice(region.selection, hex(rt.stream_id))
         selector.trim()
         return compiled
@@ -152,7 +164,7 @@ def compile(
         return compile(
             recipe.model if other is None else other, mode, device=rt.place, loss=recipe.loss if other is None else None,
             optimizer=recipe.optimizer if mode == "train" else None, capture=capture, deterministic=deterministic,
-            numerics=numerics, precision=precision, policy=policy, beam=beam,
+            numerics=numerics, precision=precision, policy=policy, beam=beam, hoist=hoist,
             variables=own if session is None else session, registry=registry, tuning=tuning,
         )  # fmt: skip
 
@@ -196,7 +208,7 @@ def tune_for(
 
 def _asking(
     recipe: Recipe | None, device: DeviceSpec, registry: KernelRegistry, required: frozenset[str], strict: bool, beam: int,
-    again: Iterable[RegionSpec] = (),
+    again: Iterable[RegionSpec] = (), hoist: bool = True,
 ) -> Ask:  # fmt: skip
     """What tuning asks again and again: which regions are formed and weighed, given what was measured so far."""
 
@@ -205,7 +217,7 @@ def _asking(
         plan = []
         if recipe is not None:
             for phase in _phases(recipe):
-                made = compile_graph(recipe, recipe.model.sizes, selector, phase, beam=beam)
+                made = compile_graph(recipe, recipe.model.sizes, selector, phase, beam=beam, hoist=hoist)
                 plan += [r.selection for r, step in zip(made.regions, made.plan.steps) if step.kernel_id]
         for region in again:
             selector.ask(region)
@@ -231,6 +243,7 @@ def explain_for(
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
+    hoist: bool = True,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
 ) -> Explanation:
@@ -242,8 +255,8 @@ def explain_for(
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
-    compiled = compile_graph(recipe, model.sizes, selector, beam=beam)
-    return explain(compiled.plan, compiled.regions, compiled.recognised)
+    made = compile_graph(recipe, model.sizes, selector, beam=beam, hoist=hoist)
+    return explain(made.plan, made.regions, made.recognised, made.once, made.told)
 
 
 def _checked_beam(beam: Any) -> int:

@@ -158,7 +158,8 @@ class Recognised:
 @dataclass(eq=False)
 class Graph:
     """Values and ops in emission order, which is a topological order. `updates` maps a state's vid to its new value, `views` the vids of
-    values that need no storage of their own to where they lie: see graph/fuse/strided.py. `recognised`: see graph/recognise."""
+    values that need no storage of their own to where they lie: see graph/fuse/strided.py. `recognised`: see graph/recognise. `fixed` has
+    values that need not be computed in each run, if that is asked: see graph/fuse/once.py."""
 
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
@@ -166,6 +167,7 @@ class Graph:
     views: dict[int, StridedView] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)  # vids of the outputs, in their order
     recognised: list[Recognised] = field(default_factory=list)
+    fixed: frozenset[int] = frozenset()
 
     def externals(self, *roles: Role) -> list[Value]:
         wanted = frozenset(roles) or EXTERNAL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..graph.run.program import Program
 from ..ir import Role
 from ..types import DType, TensorSpec, bf16, f16, f32, i32
 from .config import Fields
-from .files import CONFIG, Checkpoint, Group, read_config, weights_of, write
+from .files import CONFIG, Checkpoint, Written, read_config, weights_of, write
 from .gpt2 import GPT2, GPT2Config
 from .llama import ARCHITECTURES, Llama, LlamaConfig
 from .published import TAKEN, stored
@@ -92,16 +91,18 @@ def save_pretrained(program: Program, folder: str | Path, *, most: int = 5 * 10*
         raise StateError(f"most can't be {most!r}", expected="bytes of a file, 1 or more")
     weights = program.variables
 
-    def tensors(ours: str) -> dict[str, Any]:
-        return names[ours].parts(weights[ours].numpy())
-
     names = layer.published()
-    groups = [Group(partial(tensors, ours), weights[ours].spec.nbytes) for ours in names]
+    shapes = {ours: p.shapes(weights[ours].shape) for ours, p in names.items()}
+    specs = {
+        name: TensorSpec(shape, weights[ours].dtype) for ours in names for name, shape in shapes[ours].items()
+    }
+    parts = {name: ours for ours in names for name in shapes[ours]}
+    tensors = Written(specs, parts, lambda ours: names[ours].parts(weights[ours].numpy()))
     # "dtype", as newer folders call it, would be that of the folder that was read
     said = {field: value for field, value in layer.config.to_json().items() if field != "dtype"}
     largest = max((weights[ours].spec for ours in names), key=lambda spec: spec.nbytes)
     with weights.lock:
-        write(Path(folder), said | {"torch_dtype": IN_TORCH[largest.dtype]}, groups, most)
+        write(Path(folder), said | {"torch_dtype": IN_TORCH[largest.dtype]}, tensors, most)
 
 
 def _config(said: Mapping[str, Any]) -> GPT2Config | LlamaConfig:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from ..registry.trace import microseconds
-from .data import Json, family_of, us_of
+from .data import Json, family_of, is_once, us_of
 from .graph import COLOURS
 from .markup import Html, cut, svg, tag
 
@@ -162,7 +162,7 @@ def kernels(data: Json) -> list[tuple[str, int, float, float]]:
     """(kernel, launches, microseconds, share of the whole), the longest first."""
     count, us = Counter[str](), Counter[str]()
     for region in data["regions"]:
-        if not region["view"]:
+        if not region["view"] and not is_once(region):
             count[region["chosen"]] += 1
             us[region["chosen"]] += us_of(region)  # type: ignore[assignment]
     total = math.fsum(us.values()) or 1.0

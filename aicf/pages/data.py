@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..files import COUNT, WHOLE, Bad, has, list_of, must
+from ..registry.trace import microseconds
 
 Json = Mapping[str, Any]
 
 _WORDS = must("text", lambda v: isinstance(v, str))
 _MAYBE = must("text, or null", lambda v: v is None or isinstance(v, str))
 _US = must("a number of microseconds", lambda v: type(v) in (int, float) and math.isfinite(v))
+_FLAG = must("true or false", lambda v: isinstance(v, bool))
 _FIRST = has(
     id=_WORDS,
     us=_US,
@@ -26,7 +28,7 @@ _EXPLANATION = has(
     numerics=_MAYBE,
     regions=list_of(
         has(
-            anchor=WHOLE, last=WHOLE, region=_WORDS, chosen=_WORDS, view=must("true or false", lambda v: isinstance(v, bool)),
+            ("once",), anchor=WHOLE, last=WHOLE, region=_WORDS, chosen=_WORDS, view=_FLAG, once=_FLAG,
             candidates=list_of(_FIRST), rejected=list_of(has(id=_WORDS, reason=_WORDS)),
             ended=has(trigger=_MAYBE, detail=_MAYBE), steps=list_of(has(("count",), op=_WORDS, count=COUNT)),
         )
@@ -111,8 +113,18 @@ def used_by(data: Json) -> tuple[dict[int, int], dict[int, list[int]]]:
 
 
 def us_of(region: Json) -> float:
-    """Predicted microseconds; 0 of a view, which runs nothing."""
-    return 0.0 if region["view"] else float(region["candidates"][0]["us"])
+    """Predicted microseconds of each run; 0 of a view, which runs nothing, and of what is computed once."""
+    return 0.0 if region["view"] or is_once(region) else float(region["candidates"][0]["us"])
+
+
+def is_once(region: Json) -> bool:
+    """Whether it is computed before the runs that read it, and not in each."""
+    return bool(region.get("once"))
+
+
+def told_time(region: Json) -> str:
+    """`1.2 us`, of a region that has a kernel."""
+    return microseconds(float(region["candidates"][0]["us"])) + (", once" if is_once(region) else "")
 
 
 def family_of(region: Json) -> str:

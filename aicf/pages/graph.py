@@ -11,8 +11,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
-from ..registry.trace import microseconds
-from .data import Json, family_of, us_of, used_by
+from .data import Json, family_of, told_time, us_of, used_by
 from .markup import Html, cut, joined, svg, tag
 
 COLOURS = {"product": "#3b82f6", "rows": "#f59e0b", "map": "#22a06b", "view": "#8a94a6"}
@@ -144,7 +143,7 @@ def _arrow(left: float, y: float) -> str:
 
 def _box(n: int, region: Json, box: Stack, x: float, y: float, longest: float, names: dict[int, str]) -> Html:
     colour, us = COLOURS[family_of(region)], us_of(region)
-    kernel = "a view: nothing runs" if region["view"] else f"{region['chosen']} · {microseconds(us)}"
+    kernel = "a view: nothing runs" if region["view"] else f"{region['chosen']} · {told_time(region)}"
     frame: dict[str, Any] = {"rx": 6, "stroke": colour, "stroke_opacity": ".9", "fill": colour}
     inside: list[Any] = [
         tag("title", f"region {n}: {region['region']} · {kernel} · {region['ended']['sentence']}")

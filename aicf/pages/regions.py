@@ -7,7 +7,7 @@ from typing import Any
 
 from ..registry.measured import counted
 from ..registry.trace import microseconds
-from .data import Json, us_of, used_by
+from .data import Json, told_time, used_by
 from .markup import Html, joined, table, tag
 
 SHOWN = 16  # values of a region
@@ -19,13 +19,7 @@ def title(n: int, region: Json) -> Html:
     if region["view"]:
         return joined([*parts, " ", tag("span", "a view: nothing runs", class_="dim")])
     return joined(
-        [
-            *parts,
-            " ",
-            tag("code", region["chosen"]),
-            " ",
-            tag("span", microseconds(us_of(region)), class_="us"),
-        ]
+        [*parts, " ", tag("code", region["chosen"]), " ", tag("span", told_time(region), class_="us")]
     )
 
 

@@ -66,7 +66,7 @@ class Checkpoints:
         self._prune(path)
         return path
 
-    def load(self, step: int | None = None) -> tuple[Path, dict[str, np.ndarray], Progress] | None:
+    def load(self, step: int | None = None) -> tuple[Path, Mapping[str, np.ndarray], Progress] | None:
         """The newest, or that of a step; None if there is none."""
         found = self.steps()
         if not found or (step is not None and step not in found):

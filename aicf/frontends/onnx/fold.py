@@ -1,5 +1,8 @@
 """What depends on constants alone is computed while the graph is read, by the same rules: they emit into a graph of its own, which the
-ops' references evaluate. Shapes are numbers then, and weights that a model rearranges are rearranged once."""
+ops' references evaluate. Shapes are numbers then.
+
+Large weights stay what they are, in the state dict by their names: how a model rearranges, converts or dequantises them is in the graph, of which
+inference computes once what pays (graph/fuse/once.py)."""
 
 from __future__ import annotations
 
@@ -19,6 +22,33 @@ from .table import OnnxRule
 
 SMALL = 1 << 20  # bytes of a result that are always worth it
 WIDENS = 8  # times its operands that a larger one may have: an i8 becomes an f64
+LARGE = 1 << 16  # bytes of a weight that stays one
+STAYING = frozenset(
+    [
+        "Transpose",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Cast",
+        "CastLike",
+        "DequantizeLinear",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Neg",
+        "Slice",
+        "Concat",
+    ]
+)
+
+
+def stays_a_weight(node: OnnxNode, operands: Sequence[Operand | None]) -> bool:
+    """Whether the graph has the node, though its operands are known."""
+    if node.domain or node.op not in STAYING:
+        return False
+    return any(x is not None and x.weight and numel(x.shape) * x.dtype.itemsize > LARGE for x in operands)
 
 
 def folded(
@@ -29,7 +59,8 @@ def folded(
     if any(x is not None and x.weight for x in operands):  # other arrays are made anew in each emission
         # by its content, since nodes of functions and branches are made anew, too, and an id returns; operands are kept, so theirs can't
         text = node.proto.SerializeToString(deterministic=True)
-        key = text, schema.since_version, tuple(None if x is None else id(x.array) for x in operands)
+        which = tuple(None if x is None else x.weight or id(x.array) for x in operands)
+        key = text, schema.since_version, which
         if (kept := document.folded.get(key)) is not None:
             return [None if a is None else Operand(a) for a in kept[1]]
     arrays = _evaluated(document, found, node, schema, operands)
@@ -51,14 +82,16 @@ def _evaluated(
         if x is None:
             inside.append(None)
             continue
-        assert x.array is not None
+        array = x.array
+        assert array is not None
         value = builder.value(f"operand.{n}", x.spec, Role.input)
-        fed[value] = x.array
-        inside.append(Operand(x.array, value))
+        fed[value] = array
+        inside.append(Operand(array, value))
 
     def declare(x: Operand) -> Value:
-        assert x.array is not None
-        return constant(ctx, x.array)
+        array = x.array
+        assert array is not None
+        return constant(ctx, array)
 
     call = Call(ctx, node, schema.since_version, schema, document.source, inside, declare)
     padded = inside if schema.max_input > 1000 else [*inside, *[None] * (schema.max_input - len(inside))]

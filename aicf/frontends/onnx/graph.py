@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ...types import TensorSpec
-from .reading import Source, array_of, bad, dtype_of, library
+from ...weights import UnreadArray
+from .reading import Source, bad, dtype_of, library, unread
 
 NEWEST = 28  # opset whose ops the rules know
 OLDEST = 7
@@ -103,7 +102,7 @@ class Document:
     """A checked model.
 
     inputs    specs of what is fed, by name; a dimension without a size has the name it is given, or `<input>.<axis>`
-    arrays    initializers by name
+    arrays    initializers by name, not read yet
     outputs   names in their order, with the number of the element type that each declares, 0 for none
     opsets    versions of the ops, by domain
     functions the model's own, by (domain, name)
@@ -112,7 +111,7 @@ class Document:
 
     source: Source
     inputs: dict[str, TensorSpec]
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, UnreadArray]
     nodes: tuple[OnnxNode, ...]
     outputs: dict[str, int]
     opsets: dict[str, int]
@@ -129,15 +128,16 @@ class Document:
         opsets = _opsets(model.opset_import)
         if "" not in opsets:
             opsets[""] = min(NEWEST, library().defs.onnx_opset_version())  # a model of other domains alone
-        arrays: dict[str, np.ndarray] = {}
-        for tensor in graph.initializer:
+        arrays: dict[str, UnreadArray] = {}
+        for n, tensor in enumerate(graph.initializer):
             if not tensor.name or tensor.name in arrays:
                 raise bad(
                     f"two initializers are called {tensor.name!r}"
                     if tensor.name
                     else "an initializer has no name"
                 )
-            arrays[tensor.name] = array_of(tensor, source, f"initializer {tensor.name!r}")
+            what = f"initializer {tensor.name!r}"
+            arrays[tensor.name] = unread(tensor, source, what, source.spans.get(n))
         if graph.sparse_initializer:
             raise bad(
                 "the model has sparse initializers, which aicf lacks", got=len(graph.sparse_initializer)
@@ -148,7 +148,7 @@ class Document:
                 raise bad(f"two inputs are called {info.name!r}" if info.name else "an input has no name")
             inputs[info.name] = _spec(info)
         for name in set(inputs) & set(arrays):  # what older versions gave a first value, and let be fed
-            _check_declared(name, inputs.pop(name), arrays[name])
+            _check_declared(name, inputs.pop(name), arrays[name].spec)
         functions: dict[tuple[str, str], Any] = {}
         for function in model.functions:
             key = function_key(function.domain, function.name)
@@ -240,10 +240,9 @@ def _spec(info: Any) -> TensorSpec:
     return TensorSpec(tuple(shape), dtype)
 
 
-def _check_declared(name: str, spec: TensorSpec, array: np.ndarray) -> None:
-    sizes = all(isinstance(d, str) or d == n for d, n in zip(spec.shape, array.shape))
-    if spec.dtype.numpy != array.dtype or spec.rank != array.ndim or not sizes:
+def _check_declared(name: str, spec: TensorSpec, held: TensorSpec) -> None:
+    sizes = all(isinstance(d, str) or d == n for d, n in zip(spec.shape, held.shape))
+    if spec.dtype is not held.dtype or spec.rank != held.rank or not sizes:
         raise bad(
-            f"{name!r} is an input and an initializer of another type", expected=str(spec),
-            got=f"{array.dtype}{list(array.shape)}",
+            f"{name!r} is an input and an initializer of another type", expected=str(spec), got=f"{held.dtype}{list(held.shape)}"
         )  # fmt: skip

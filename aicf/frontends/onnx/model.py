@@ -100,7 +100,7 @@ def _first_walk(
     for name, spec in inputs.items():
         bound = spec.bind(sizes)
         given[name] = ctx.input(name, bound.shape, bound.dtype)
-    walk = OnnxWalk(document, ctx, {})
+    walk = OnnxWalk(document, ctx, None)
     if walk.run(given, fixed) is None:
         raise refusal_of(walk.refused, document.source.name)
     return walk

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...ir import Value
 from ...types import DType, TensorSpec, rounded
+from ...weights import UnreadArray
 from .graph import OnnxNode
 from .reading import Source, array_of, bad, library
 
@@ -28,21 +29,40 @@ class Refusal(Exception):
 class Operand:
     """A tensor on the way: `array` where it is known while the graph is read, `value` once it is in the graph.
 
+    unread   in the place of an array: it is read each time that it is asked for
     weight   the initializer it is, by name; else ""
     sources  inputs that it depends on
     """
 
-    __slots__ = ("array", "sources", "spec", "value", "weight")
+    __slots__ = ("_array", "sources", "spec", "unread", "value", "weight")
 
     def __init__(
         self, array: np.ndarray | None = None, value: Value | None = None, weight: str = "", sources: frozenset[str] = NONE,
+        unread: UnreadArray | None = None,
     ) -> None:  # fmt: skip
-        self.array, self.value, self.weight, self.sources = array, value, weight, sources
+        self._array, self.value, self.weight, self.sources, self.unread = (
+            array,
+            value,
+            weight,
+            sources,
+            unread,
+        )
         if value is not None:
             self.spec = value.spec
+        elif unread is not None:
+            self.spec = unread.spec
         else:
             assert array is not None
             self.spec = TensorSpec(array.shape, DType.of(array.dtype))
+
+    @property
+    def array(self) -> np.ndarray | None:
+        return self.unread.read() if self._array is None and self.unread is not None else self._array
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an array, which need not be read for that."""
+        return self._array is not None or self.unread is not None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,9 +113,10 @@ class Call:
 
     def known(self, x: Operand, what: str) -> np.ndarray:
         """The elements of an operand that shapes depend on."""
-        if x.array is None:
+        array = x.array
+        if array is None:
             raise Refusal(f"{what} is computed, and a shape depends on its value", x.sources)
-        return x.array
+        return array
 
     def integers(self, x: Operand | None, what: str) -> list[int] | None:
         """The elements of a known operand of integers; None where it is left out."""

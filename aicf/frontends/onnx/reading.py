@@ -3,10 +3,9 @@ claims: sizes are compared with the bytes there are before."""
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import AicfError, FrontendError
-from ...types import DType
+from ...mapped import MappedFile
+from ...types import DType, TensorSpec
+from ...weights import UnreadArray
+from .wire import Span, without_weights
 
 MOST_BYTES = 2**31 - 1  # of a protobuf message; what is larger keeps its weights in files beside it
 TYPES: Mapping[int, DType] = {
@@ -42,11 +44,18 @@ def bad(what: str, **parts: Any) -> FrontendError:
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it was read, and where files that it names may lie: None is nowhere."""
+    """A model as it was read, and where files that it names may lie: None is nowhere.
+
+    data, spans   where bytes of initializers lie that `proto` lacks, by their number
+    files         of external data, each mapped once
+    """
 
     proto: Any
     folder: Path | None
     name: str
+    data: MappedFile | bytes = b""
+    spans: Mapping[int, Span] = field(default_factory=dict)
+    files: dict[Path, MappedFile] = field(default_factory=dict)
 
 
 def read(source: Any, folder: str | Path | None = None) -> Source:
@@ -58,34 +67,38 @@ def read(source: Any, folder: str | Path | None = None) -> Source:
     if isinstance(source, onnx.ModelProto):
         return Source(source, None if folder is None else Path(folder), "the ModelProto")
     if isinstance(source, (bytes, bytearray, memoryview)):
-        place = None if folder is None else Path(folder)
-        return Source(_parsed(bytes(source), "the model"), place, "the model")
+        return _source(bytes(source), None if folder is None else Path(folder), "the model")
     if not isinstance(source, (str, Path)):
         raise bad(
             f"an ONNX model can't be a {type(source).__name__}",
             expected="a path, bytes or an onnx.ModelProto",
         )
     path = Path(source)
-    return Source(
-        _parsed(_bytes_of(path), str(path)), path.parent if folder is None else Path(folder), str(path)
-    )
+    return _source(_mapped(path), path.parent if folder is None else Path(folder), str(path))
 
 
-def _bytes_of(path: Path) -> bytes:
+def _mapped(path: Path) -> MappedFile:
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise bad(f"{path} is no file", expected=MADE_BY)
-        if status.st_size > MOST_BYTES:
-            raise bad(
-                f"{path} is larger than a protobuf message can be", expected=f"at most {MOST_BYTES} bytes", got=status.st_size,
-                hint="onnx.save(model, path, save_as_external_data=True) keeps weights beside it",
-            )  # fmt: skip
-        return path.read_bytes()
+        file = MappedFile(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         raise bad(
             f"{path} can't be read: {getattr(error, 'strerror', None) or error}", expected=MADE_BY
         ) from None
+    if file.size > MOST_BYTES:
+        raise bad(
+            f"{path} is larger than a protobuf message can be", expected=f"at most {MOST_BYTES} bytes", got=file.size,
+            hint="onnx.save(model, path, save_as_external_data=True) keeps weights beside it",
+        )  # fmt: skip
+    return file
+
+
+def _source(data: MappedFile | bytes, folder: Path | None, name: str) -> Source:
+    """Weights stay in the file, or in the bytes that were given."""
+    view = memoryview(data) if isinstance(data, bytes) else data.read(0, data.size).data
+    stripped = without_weights(view)
+    if stripped is None:
+        return Source(_parsed(view.tobytes(), name), folder, name)
+    return Source(_parsed(stripped[0], name), folder, name, data, stripped[1])
 
 
 def _parsed(data: bytes, name: str) -> Any:
@@ -124,28 +137,55 @@ def dtype_of(number: int, what: str) -> DType:
 
 def array_of(tensor: Any, source: Source, what: str) -> np.ndarray:
     """A TensorProto as an array, read-only and without a copy where its bytes can be used as they are."""
+    return unread(tensor, source, what).read()
+
+
+def unread(tensor: Any, source: Source, what: str, span: Span | None = None) -> UnreadArray:
+    """A TensorProto whose bytes are there, and are read when they are asked for if they lie in a file.
+
+    span  where they lie, if `source.data` has them
+    """
     dtype, shape = dtype_of(tensor.data_type, what), tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise bad(f"{what} has a negative size", got=shape)
     if tensor.HasField("segment"):
         raise bad(f"{what} is stored in segments, which no ONNX version has defined")
     count = prod(shape)
+    data: MappedFile | bytes
+    size = count * dtype.itemsize
     if tensor.data_location == library().TensorProto.EXTERNAL:
-        data = _external(tensor, source, count * dtype.itemsize, what)
+        data, first, end = _external(tensor, source, size, what)
+    elif span is not None:
+        data, (first, end) = source.data, span
     elif tensor.HasField("raw_data"):
-        data = np.frombuffer(tensor.raw_data, np.uint8)
+        first, end = 0, len(tensor.raw_data)
+        data = tensor.raw_data
     else:
-        return _from_fields(tensor, dtype, count, what).reshape(shape)
-    if data.nbytes != count * dtype.itemsize:
+        array = _from_fields(tensor, dtype, count, what).reshape(shape)
+        return UnreadArray(TensorSpec(shape, dtype), partial(_itself, array))
+    if end - first != size:
         raise bad(
-            f"{what} has not as many bytes as its shape needs", expected=f"{count * dtype.itemsize} for {dtype}{list(shape)}",
-            got=data.nbytes,
+            f"{what} has not as many bytes as its shape needs", expected=f"{size} for {dtype}{list(shape)}", got=end - first
         )  # fmt: skip
-    if dtype is DType.bool and (data > 1).any():
+    made = UnreadArray(TensorSpec(shape, dtype), partial(_array, data, first, end, dtype, shape))
+    if dtype is DType.bool and (made.read().view(np.uint8) > 1).any():
         raise bad(f"{what} has a bool that is neither 0 nor 1")
-    if data.ctypes.data % dtype.itemsize:
-        data = data.copy()  # kernels of the host read whole elements
-    return data.view(dtype.numpy).reshape(shape)
+    return made
+
+
+def _itself(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def _array(
+    data: MappedFile | bytes, first: int, end: int, dtype: DType, shape: tuple[int, ...]
+) -> np.ndarray:
+    if isinstance(data, MappedFile):
+        return data.array(first, end, dtype.numpy, shape)
+    found = np.frombuffer(data, np.uint8, end - first, first) if end > first else np.empty(0, np.uint8)
+    if found.ctypes.data % dtype.itemsize:
+        found = found.copy()  # kernels of the host read whole elements
+    return found.view(dtype.numpy).reshape(shape)
 
 
 _FIELDS = {
@@ -179,23 +219,26 @@ def _from_fields(tensor: Any, dtype: DType, count: int, what: str) -> np.ndarray
     return numbers.astype(stored).view(dtype.numpy)
 
 
-def _external(tensor: Any, source: Source, size: int, what: str) -> np.ndarray:
-    """Bytes of a file beside the model's: mapped, not read."""
+def _external(tensor: Any, source: Source, size: int, what: str) -> tuple[MappedFile, int, int]:
+    """A file beside the model's, and where in it the bytes lie."""
     told = {entry.key: entry.value for entry in tensor.external_data}
     location = told.get("location", "")
     offset, length = (_count(told, key, what) for key in ("offset", "length"))
     path = _inside(source, location, what)
-    there = path.stat().st_size
+    if path not in source.files:
+        try:
+            source.files[path] = MappedFile(path)
+        except OSError as error:
+            raise bad(f"{what} can't be read in {location!r}: {error.strerror or error}") from None
+    file = source.files[path]
     length = size if length is None else length
     begin = offset or 0
-    if length != size or begin + length > there:
+    if length != size or begin + length > file.size:
         raise bad(
             f"{what} is not in {location!r} as it says", expected=f"{size} bytes, by its shape and type",
-            got=f"{length} bytes from {begin} on, of a file of {there}",
+            got=f"{length} bytes from {begin} on, of a file of {file.size}",
         )  # fmt: skip
-    if not size:
-        return np.empty(0, np.uint8)
-    return np.memmap(path, np.uint8, "r")[begin : begin + length].view(np.ndarray)
+    return file, begin, begin + length
 
 
 def _count(told: Mapping[str, str], key: str, what: str) -> int | None:

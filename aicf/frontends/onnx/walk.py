@@ -14,9 +14,9 @@ import numpy as np
 from ...errors import AttrError, TypeInferenceError, VerifyError
 from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
-from ...types import DType
+from ...types import TensorSpec
 from ..imported import Weight
-from .fold import folded
+from .fold import folded, stays_a_weight
 from .functions import NUMBERS, body_of, defined_by
 from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode, nodes_of
 from .operands import NONE, Call, Operand, Refusal, check_attributes, constant, plain
@@ -49,13 +49,13 @@ class RefusedNode:
 class OnnxWalk:
     """One emission of a model.
 
-    weights  initializers that are declared, by name; those of others become constants
+    weights  initializers that are declared, by name; those of others become constants. None in a walk that finds out which are read
     asked    initializers that were read as they are
     """
 
     document: Document
     ctx: GraphEmitter
-    weights: Mapping[str, Value]
+    weights: Mapping[str, Value] | None
     asked: dict[str, Weight] = field(default_factory=dict)
     refused: list[RefusedNode] = field(default_factory=list)
     count: int = 0
@@ -67,7 +67,7 @@ class OnnxWalk:
         env: Env = {name: Operand(value=value, sources=frozenset((name,))) for name, value in inputs.items()}
         env |= {name: Operand(array) for name, array in constants.items()}
         for name, array in self.document.arrays.items():
-            env[name] = Operand(array, weight=name)
+            env[name] = Operand(unread=array, weight=name)
         self.emit(self.document.nodes, env, self.document.opsets, ())
         if self.refused:
             return None
@@ -88,12 +88,16 @@ class OnnxWalk:
     def declare(self, x: Operand) -> Value:
         """An operand in the graph."""
         if x.value is None:
-            assert x.array is not None
-            if x.weight and _is_weight(x.array):
-                self.asked.setdefault(x.weight, Weight.of(x.array))
-                x.value = self.weights.get(x.weight)
+            if x.weight and x.unread is not None and _is_weight(x.spec):
+                self.asked.setdefault(x.weight, Weight(x.spec, x.unread.read))
+                if self.weights is None:
+                    x.value = self.ctx.param(x.weight, x.shape, _unmade, x.dtype)
+                else:
+                    x.value = self.weights.get(x.weight)
             if x.value is None:
-                x.value = constant(self.ctx, x.array)
+                array = x.array
+                assert array is not None
+                x.value = constant(self.ctx, array)
         return x.value
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -175,7 +179,8 @@ class OnnxWalk:
         self, found: OnnxRule, node: OnnxNode, schema: Any, operands: list[Operand | None]
     ) -> Sequence[Operand | None]:
         given = [x for x in operands if x is not None]
-        if found.folds and all(x.array is not None for x in given):
+        known = found.folds and all(x.is_known for x in given)
+        if known and not stays_a_weight(node, operands):
             made = folded(self.document, found, node, schema, operands)
             if made is not None:
                 return made
@@ -223,9 +228,10 @@ class OnnxWalk:
     ) -> Sequence[Operand | None] | None:  # fmt: skip
         """The one branch of an If whose condition is known."""
         condition = operands[0]
-        if condition is None or condition.array is None or condition.array.size != 1:
+        array = None if condition is None else condition.array
+        if array is None or array.size != 1:
             raise Refusal("its condition is computed", NONE if condition is None else condition.sources)
-        name = "then_branch" if condition.array.reshape(-1)[0] else "else_branch"
+        name = "then_branch" if array.reshape(-1)[0] else "else_branch"
         if len(calls) >= MOST_DEPTH:
             raise bad(f"branches lie {MOST_DEPTH} deep in each other", where=node.where)
         graph = plain(node.attrs[name], self.document.source, node)
@@ -244,6 +250,11 @@ class OnnxWalk:
         if missing := [info.name for info in graph.output if info.name not in inner]:
             raise bad(f"{name} makes no {missing[0]!r}", where=node.where)
         return [x if isinstance(x, Operand) else None for x in (inner[info.name] for info in graph.output)]
+
+
+def _unmade(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Of a weight in a graph that is not kept."""
+    raise AssertionError(shape)
 
 
 def _schema(node: OnnxNode, version: int) -> Any:
@@ -266,5 +277,5 @@ def _refusal(error: Exception) -> Refusal:
     return Refusal("; ".join(" ".join(part.split()) for part in parts))
 
 
-def _is_weight(array: np.ndarray) -> bool:
-    return array.ndim > 0 and DType.of(array.dtype).kind == "float"
+def _is_weight(spec: TensorSpec) -> bool:
+    return spec.rank > 0 and spec.dtype.kind == "float"

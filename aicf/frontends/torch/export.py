@@ -43,7 +43,8 @@ def from_torch(
 
     The rest as for `load`, and so are the errors.
     """
-    model = load(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+    # the program copies them at once
+    model = _loaded(module, args, kwargs, dynamic_shapes, copied=False)
     return compile(model, device=runtime_of(device, "aicf.torch.load(module, args)"), **options)
 
 
@@ -63,11 +64,22 @@ def load(
     The model is free of PyTorch, unless it has named dimensions: for each size PyTorch is asked again what its ops make.
     VerifyError for ops that aicf lacks, with how often they are there.
     """
+    return _loaded(module, args, kwargs, dynamic_shapes, copied=True)
+
+
+def _loaded(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    copied: bool,
+) -> Imported:
+    """copied   whether the model has weights of its own, or the module's"""
     exported = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
     recognise(exported.graph_module)
     exported = exported.run_decompositions(decompositions())
     _drop_assertions(exported.graph_module)
-    graph = _Exported(exported, type(module).__name__)
+    graph = _Exported(exported, type(module).__name__, copied)
     graph.refuse_unknown()
     inputs, sizes = graph.inputs(dynamic_shapes)
     body = graph.recorded(inputs) if not sizes else graph.body
@@ -85,8 +97,8 @@ def _drop_assertions(graph: GraphModule) -> None:
 class _Exported:
     """An exported program: which of its placeholders and results are what."""
 
-    def __init__(self, exported: Any, name: str) -> None:
-        self.exported, self.name = exported, name
+    def __init__(self, exported: Any, name: str, copied: bool) -> None:
+        self.exported, self.name, self.copied = exported, name, copied
         self.graph: GraphModule = exported.graph_module
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         specs = dict(zip(nodes, exported.graph_signature.input_specs))
@@ -118,7 +130,7 @@ class _Exported:
         kept = spec.kind is not InputKind.BUFFER or spec.target in self.exported.state_dict
         role = _ROLES[spec.kind] if kept else "constant"
         frozen = role == "param" and not (tensor.requires_grad and tensor.is_floating_point())
-        return Weight.of(_array(tensor), "state" if frozen else role)
+        return Weight.of(_array(tensor, self.copied), "state" if frozen else role)
 
     def inputs(self, dynamic_shapes: Any) -> tuple[dict[str, TensorSpec], dict[str, int]]:
         """Specs of what is fed, with names for sizes that may change; and the sizes that they were exported with."""
@@ -213,10 +225,10 @@ class _Unchecked(GraphEmitter):
         pass
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def _array(tensor: torch.Tensor, copied: bool) -> np.ndarray:
     host = adopt(tensor.detach().cpu().contiguous()).array
     assert host is not None
-    return host.copy()
+    return host.copy() if copied else host
 
 
 def _names(spec: Any, count: int) -> list[str]:

@@ -34,10 +34,11 @@ class OpSchedule:
     beside: list[int] = field(
         default_factory=list
     )  # of each op: the end of those from it on that stand side by side
+    fixed: frozenset[int] = frozenset()  # values that a run may not have to compute
 
     @classmethod
     def of(cls, ops: Sequence[LoweredOp], graph: Graph) -> OpSchedule:
-        schedule = cls(ops)
+        schedule = cls(ops, fixed=graph.fixed)
         packs: dict[tuple[int, bytes], tuple[OpKind, AttrPack]] = {}
         for i, op in enumerate(ops):
             call = (op.kind_id, op.attr_blob)
@@ -122,7 +123,14 @@ def _family(schedule: OpSchedule, i: int) -> Any:
         if not whole and descs[v].numel != 1:
             return None
         ways.append((whole, op.in_vids.index(v), None if v < 0 else descs[v].dtype))
-    return schedule.kinds[i], schedule.attrs[i], tuple(ways), tuple([descs[v].dtype for v in op.out_vids])
+    once = op.out_vids[0] in schedule.fixed  # one launch has ops of each run, or others
+    return (
+        schedule.kinds[i],
+        schedule.attrs[i],
+        tuple(ways),
+        tuple([descs[v].dtype for v in op.out_vids]),
+        once,
+    )
 
 
 def _storage(schedule: OpSchedule, i: int) -> tuple[set[int], set[int]]:

@@ -49,7 +49,10 @@ class ClassRegion:
     # --- which ops --------------------------------------------------------------------------------------------------------
 
     def _allowed(self, op: Op) -> bool:
-        return (is_plain(op) or op.kind in PICKS) and self.flow.result(op).spec.numel in (self.count, self.count * self.logits.shape[-1])
+        return (is_plain(op) or op.kind in PICKS) and self.flow.result(op).spec.numel in (
+            self.count,
+            self.count * self.logits.shape[-1],
+        )
 
     def _near(self) -> list[Op]:
         """Ops behind the logits, those before what has classes beside them, and those behind that."""
@@ -107,7 +110,11 @@ class ClassRegion:
             if source.shape[axis] != 1 or op.attrs["size"] != self.logits.shape[-1]:
                 return None
             return tuple(self.classes if n == axis else g for n, g in enumerate(layout))
-        if source.rank != 1 or source.spec.numel != self.count or op.attrs["size"] != self.count * self.logits.shape[-1]:
+        if (
+            source.rank != 1
+            or source.spec.numel != self.count
+            or op.attrs["size"] != self.count * self.logits.shape[-1]
+        ):
             return None
         return ((*rows, *self.classes),) if unify(layout[0], rows) else None
 
@@ -141,7 +148,9 @@ class ClassRegion:
 
     # --- what is computed -------------------------------------------------------------------------------------------------
 
-    def probe(self, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]) -> ClassProbe:
+    def probe(
+        self, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]
+    ) -> ClassProbe:
         """All that can be computed of logits (rows, CLASSES) and labels; `leaves` has other numbers, which are drawn where they lack."""
         probe = ClassProbe(self, logits, labels, drawn, leaves)
         for op in self.ops:
@@ -153,13 +162,22 @@ class ClassRegion:
 
 
 class ClassProbe(Probe):
-    def __init__(self, region: ClassRegion, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]) -> None:
+    def __init__(
+        self,
+        region: ClassRegion,
+        logits: np.ndarray,
+        labels: Value,
+        drawn: np.ndarray,
+        leaves: dict[int, np.ndarray],
+    ) -> None:
         sizes = {axis: axis.size for axis in region.rows} | dict.fromkeys(region.classes, CLASSES)
         order = (*region.rows, *region.classes)
         array = logits.reshape([sizes[axis] for axis in order])
         super().__init__(region.layouts, sizes, {region.logits.vid: (array, order)})
         self.region, self.leaves = region, leaves
-        self.integers: dict[int, np.ndarray | None] = {labels.vid: drawn.reshape(labels.shape).astype(labels.dtype.numpy)}
+        self.integers: dict[int, np.ndarray | None] = {
+            labels.vid: drawn.reshape(labels.shape).astype(labels.dtype.numpy)
+        }
         self.rng = np.random.default_rng(11)
 
     def rows_of(self, value: Value) -> np.ndarray:
@@ -181,7 +199,12 @@ class ClassProbe(Probe):
         layout = self.domain.of(value)
         own = every(layout)
         op = value.producer
-        if op is not None and op.kind == "iota" and own == atoms(layout[op.attrs["axis"]]) and own == self.region.classes:
+        if (
+            op is not None
+            and op.kind == "iota"
+            and own == atoms(layout[op.attrs["axis"]])
+            and own == self.region.classes
+        ):
             self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), own
         elif not set(own) <= set(self.region.rows):
             raise Unknowable(value.name)
@@ -222,12 +245,19 @@ class ClassProbe(Probe):
         label = self._classes_of(op, self.integer(indices))
         if op.kind == "scatter_add":
             own = every(self.domain.of(source))
-            values = self.whole(source, region.rows).reshape(region.count) if own else np.full(region.count, self._read(source)[0])
+            values = (
+                self.whole(source, region.rows).reshape(region.count)
+                if own
+                else np.full(region.count, self._read(source)[0])
+            )
             made = np.zeros((region.count, CLASSES))
             hit = (label >= 0) & (label < CLASSES)
             made[hit, label[hit]] = values[hit]
             made[~hit & (values != 0), :] = np.nan if (label >= region.logits.shape[-1]).any() else 0
-            return made.reshape([self.sizes[a] for a in (*region.rows, *region.classes)]), (*region.rows, *region.classes)
+            return made.reshape([self.sizes[a] for a in (*region.rows, *region.classes)]), (
+                *region.rows,
+                *region.classes,
+            )
         rows = self.whole(source, (*region.rows, *region.classes)).reshape(region.count, CLASSES)
         inside = (label >= 0) & (label < CLASSES)
         picked = np.where(inside, rows[np.arange(region.count), np.where(inside, label, 0)], np.nan)

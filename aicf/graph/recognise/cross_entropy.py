@@ -98,7 +98,12 @@ def _before_widening(flow: Flow, value: Value) -> Value:
 
 def _fits(logits: Value) -> bool:
     shape = logits.shape
-    return logits.dtype in TYPES and len(shape) > 1 and shape[-1] > CLASSES and 0 < logits.spec.numel // shape[-1] <= MOST_ROWS
+    return (
+        logits.dtype in TYPES
+        and len(shape) > 1
+        and shape[-1] > CLASSES
+        and 0 < logits.spec.numel // shape[-1] <= MOST_ROWS
+    )
 
 
 class _Match:
@@ -159,7 +164,11 @@ class _Match:
             with np.errstate(all="ignore"):
                 ratios = made / want
             ratio = ratios[:, :1]
-            if not np.allclose(ratios, ratio, rtol=EXACT, atol=0) or not np.isfinite(ratio).all() or not ratio.any():
+            if (
+                not np.allclose(ratios, ratio, rtol=EXACT, atol=0)
+                or not np.isfinite(ratio).all()
+                or not ratio.any()
+            ):
                 continue
             found = self._factor(probe, ratio[:, 0])
             if found is not None:
@@ -182,7 +191,9 @@ class _Match:
     def _elsewhere(self, loss: Value | None, sign: float, slope: Slope | None) -> tuple[bool, Outside]:
         size, signed = self.size, self.labels.dtype.numpy.kind == "i"
         limits = np.iinfo(self.labels.dtype.numpy)
-        wrapped = self._given(self.drawn - size, loss, sign, slope) if signed and -size >= limits.min else None
+        wrapped = (
+            self._given(self.drawn - size, loss, sign, slope) if signed and -size >= limits.min else None
+        )
         beyond = [n for n in (size, size + 3, -size - 1, -size - 3) if limits.min <= n <= limits.max]
         found = {self._given(np.full_like(self.drawn, n), loss, sign, slope) for n in beyond}
         wraps = wrapped is not None and wrapped == ("label", "label")
@@ -192,21 +203,39 @@ class _Match:
             raise CameClose("labels that are no class give several things")
         return wraps, Outside(*kinds)
 
-    def _given(self, labels: np.ndarray, loss: Value | None, sign: float, slope: Slope | None) -> tuple[str, str]:
+    def _given(
+        self, labels: np.ndarray, loss: Value | None, sign: float, slope: Slope | None
+    ) -> tuple[str, str]:
         """What other labels give, of loss and gradient: "label" where it is that of the class drawn for the row."""
         probe = self._run(labels)
         hot = np.arange(CLASSES) == self.drawn[:, None]
-        losses = {"label": self.lse - self.x[hot], "nan": np.full(len(self.x), np.nan), "zero": np.zeros(len(self.x))}
+        losses = {
+            "label": self.lse - self.x[hot],
+            "nan": np.full(len(self.x), np.nan),
+            "zero": np.zeros(len(self.x)),
+        }
         slopes = {"label": self.p - hot, "softmax": self.p, "zero": 0 * self.p}
         kind, kind_of_slope = None, None
         if loss is not None and loss.vid in probe.arrays:
             made = sign * probe.rows_of(loss)
-            kind = next((name for name, x in losses.items() if np.allclose(made, x, rtol=EXACT, atol=EXACT, equal_nan=True)), None)
+            kind = next(
+                (
+                    name
+                    for name, x in losses.items()
+                    if np.allclose(made, x, rtol=EXACT, atol=EXACT, equal_nan=True)
+                ),
+                None,
+            )
         if slope is not None and slope.value.vid in probe.arrays:
             made = probe.rows_of(slope.value)
             of = 1.0 if slope.of is None else probe.rows_of(slope.of.value)[:, None]
             kind_of_slope = next(
-                (n for n, x in slopes.items() if np.allclose(made, x * slope.factor * of, rtol=EXACT, atol=EXACT)), None
+                (
+                    n
+                    for n, x in slopes.items()
+                    if np.allclose(made, x * slope.factor * of, rtol=EXACT, atol=EXACT)
+                ),
+                None,
             )
         if (loss is not None and kind is None) or (slope is not None and kind_of_slope is None):
             raise CameClose("labels that are no class give something else than nothing, or NaN")
@@ -248,7 +277,9 @@ class _Match:
         logits = self.region.logits
         if slope is None or self.flow.kept_as(slope.value) == {logits.dtype} or logits.dtype is DType.f32:
             return logits
-        wide = [op for op in self.flow.readers(logits) if op.kind == "convert" and op.attrs["dtype"] is DType.f32]
+        wide = [
+            op for op in self.flow.readers(logits) if op.kind == "convert" and op.attrs["dtype"] is DType.f32
+        ]
         return self.flow.result(wide[0]) if wide else logits
 
 
@@ -268,7 +299,9 @@ class LossEdit:
         if found.slope is not None:
             assert found.slope.value.producer is not None
             edits.append((found.slope.value.producer, self.backward))
-        return edits if found.slope is None or found.slope.value.producer is not first else [(first, self.both)]
+        return (
+            edits if found.slope is None or found.slope.value.producer is not first else [(first, self.both)]
+        )
 
     def both(self) -> list[tuple[Value, Value]]:
         return [*self.forward(), *self.backward()]
@@ -276,14 +309,18 @@ class LossEdit:
     def forward(self) -> list[tuple[Value, Value]]:
         emit: Any = self.emit
         found, size = self.found, self.found.logits.shape[-1]
-        labels = found.labels if found.labels.shape == self.shape else emit.reshape(found.labels, shape=self.shape)
+        labels = (
+            found.labels if found.labels.shape == self.shape else emit.reshape(found.labels, shape=self.shape)
+        )
         if labels.dtype not in (DType.i32, DType.i64):
             labels = emit.convert(labels, dtype=DType.i32 if labels.dtype.itemsize < 4 else DType.i64)
         if found.wraps:
             labels = emit.select(emit.less(labels, 0), emit.add(labels, size), labels)
         inside = emit.logical_and(emit.greater_equal(labels, 0), emit.less(labels, size))
         self.labels = emit.select(inside, labels, NO_LABEL)
-        loss, self.peak, self.rsum = unguarded(self.flow, "cross_entropy", found.logits, self.labels, ignore_index=NO_LABEL)
+        loss, self.peak, self.rsum = unguarded(
+            self.flow, "cross_entropy", found.logits, self.labels, ignore_index=NO_LABEL
+        )
         if found.loss is None:
             return []
         if found.outside.loss == "nan":
@@ -306,7 +343,9 @@ class LossEdit:
         asked = {"ignore_index": ignored, "label": 1.0, "other": 0.0}
         made = emit.cross_entropy_grad(found.logits, self.labels, factor, self.peak, self.rsum, **asked)
         classes = [axis for axis in every(slope.layout) if axis not in every(found.rows)]
-        return [(slope.value, self._laid(made, (*found.rows, tuple(classes)), slope.layout, slope.value.dtype))]
+        return [
+            (slope.value, self._laid(made, (*found.rows, tuple(classes)), slope.layout, slope.value.dtype))
+        ]
 
     def _laid(self, value: Value, layout: Layout, target: Layout, dtype: DType) -> Value:
         emit: Any = self.emit

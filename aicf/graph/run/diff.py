@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...errors import AicfError
-from ...pages.data import Json
+from ...pages.data import Json, us_of
 from ...registry.trace import labelled, microseconds, render
 
 
@@ -144,7 +144,7 @@ def _us(region: Json) -> float:
 
 
 def _total(side: Json) -> float:
-    return math.fsum(_us(r) for r in side["regions"] if not r["view"])
+    return math.fsum(us_of(r) for r in side["regions"])
 
 
 def _terms(region: Json) -> str:

@@ -187,6 +187,10 @@ class Executor:
         refused = dict.fromkeys(ids, "the variant is not capture-safe")
         return BoundPlan(plan, tensors, calls, copies, notes, refused, arena, tuple(faults.values()))
 
+    def run_setup(self, plan: ExecPlan, variables: Mapping[str, Tensor]) -> None:
+        """Run a plan whose results are variables. On CUDA it is ordered before whatever comes next on the stream."""
+        self.bind(plan, {}, variables, results=variables).run()
+
     def _workspace(self, n: int, step: Step, arena: Memory) -> Tensor | None:
         """The part of the arena that the plan gives to a kernel."""
         given = step.workspace.nbytes if step.workspace else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
@@ -17,6 +17,7 @@ from rich.text import Text
 from ...device.spec import DeviceSpec
 from ...errors import Immovable
 from ...ir import Recognised
+from ...lazy import lazy
 from ...registry.measured import counted
 from ...registry.trace import (
     describe_product,
@@ -29,9 +30,10 @@ from ...registry.trace import (
 )
 from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region
+from ..fuse.once import KeptOnce, sentences
 from .peak import region_flops, unit_of
 from .picture import Box, Picture, brief
-from .plan import ExecPlan
+from .plan import ExecPlan, Slot, Step
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Explanation(Immovable, JupyterMixin):
     """`print(e)` is plain text, `rich.print(e)` has colour, `e.verbose()` has every candidate, `e.to_json()` is data.
 
     The text tells of each (ops, element types, chosen kernel) once, and of the regions like it in one line.
+
+    regions   in the order of the schedule, those that the setup has among those of a run
+    told      what was said of what could be computed once
     """
 
     plan: ExecPlan
@@ -67,7 +72,37 @@ class Explanation(Immovable, JupyterMixin):
     device: str
     everything: bool = False
     recognised: tuple[Recognised, ...] = ()
+    told: tuple[KeptOnce, ...] = ()
     instead = "str(explanation) is its text, explanation.to_json() its data"
+
+    @lazy
+    def _steps(self) -> tuple[Step, ...]:
+        """Of each region, in the plan or in its setup."""
+        first = self.plan.setup
+        steps = {step.anchor: step for step in (*self.plan.steps, *(first.steps if first else ()))}
+        return tuple(steps[region.anchor] for region in self.regions)
+
+    @lazy
+    def _once(self) -> tuple[bool, ...]:
+        """Of each region: whether it is the setup's."""
+        anchors = {step.anchor for step in self.plan.steps}
+        return tuple(region.anchor not in anchors for region in self.regions)
+
+    @lazy
+    def _numbers(self) -> list[int]:
+        """Of each step of the plan the number of its region."""
+        return [n for n, once in enumerate(self._once) if not once]
+
+    @lazy
+    def _run(self) -> tuple[Region, ...]:
+        """The regions whose kernels each run has."""
+        found = zip(self.regions, self._steps, self._once)
+        return tuple(region for region, step, once in found if step.kernel_id and not once)
+
+    @lazy
+    def _slots(self) -> Mapping[int, Slot]:
+        first = self.plan.setup
+        return {**(first.slots if first else {}), **self.plan.slots}
 
     def verbose(self) -> Explanation:
         return replace(self, everything=True)
@@ -99,7 +134,7 @@ class Explanation(Immovable, JupyterMixin):
                 region.ended.row,
                 set(chosen.cost.terms) == {"measured"},
             )
-            key = ops, types, len(spec.outputs), self.plan.steps[n].kernel_id, told
+            key = ops, types, len(spec.outputs), self._steps[n].kernel_id, told, self._once[n]
             first.append(n if self.everything else found.setdefault(key, n))
         return first
 
@@ -114,8 +149,8 @@ class Explanation(Immovable, JupyterMixin):
 
     def _body(self, n: int) -> RenderableType:
         region = self.regions[n]
-        if not self.plan.steps[n].kernel_id:
-            slots = [self.plan.slots[v] for v in (*region.in_vids, *region.out_vids)]
+        if not self._steps[n].kernel_id:
+            slots = [self._slots[v] for v in (*region.in_vids, *region.out_vids)]
             lies = [f"; %{s.vid} is %{s.alias_of}{s.strided}" for s in slots if s.strided]
             return Group(self._operands(region), Text("  a view: nothing runs" + "".join(lies), style="dim"))
         lines = selection_lines(region.selection, self.everything, region.ended.sentence, self._grew(region))
@@ -147,7 +182,7 @@ class Explanation(Immovable, JupyterMixin):
         text.append(f" ×{len(run)}" if len(run) > 1 else "", style="bold cyan")
         like = list(dict.fromkeys(first[n] for n in run))
         text.append(f"   as region{'s' if len(like) > 1 else ''} {', '.join(map(str, like))}")
-        times = [self.regions[n].selection.chosen.us for n in run if self.plan.steps[n].kernel_id]
+        times = [self.regions[n].selection.chosen.us for n in run if self._steps[n].kernel_id]
         if not times:
             return text
         text.append(
@@ -159,7 +194,7 @@ class Explanation(Immovable, JupyterMixin):
         region = self.regions[n]
         ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
         text = Text(f"\nregion {n:<3} ").append(_brief(region), style="bold cyan")
-        return text.append(f"   {ops}{describe_product(region.selection)}")
+        return text.append(f"   {ops}{', once' * self._once[n]}{describe_product(region.selection)}")
 
     def _operands(self, region: Region) -> RenderableType:
         operands = [str(t) for t in region.spec.operands]
@@ -176,12 +211,12 @@ class Explanation(Immovable, JupyterMixin):
     @property
     def predicted_us(self) -> float:
         """Of all kernels together, in microseconds."""
-        return math.fsum(r.selection.chosen.us for r, s in zip(self.regions, self.plan.steps) if s.kernel_id)
+        return math.fsum(r.selection.chosen.us for r in self._run)
 
     @property
     def gain(self) -> Gain:
         """What fusion saved: kernels, bytes moved at the least, and predicted time, before and after."""
-        run = [r for r, s in zip(self.regions, self.plan.steps) if s.kernel_id]
+        run = self._run
         alone = [step for r in run for step in r.steps]
         before_us = math.fsum(step.alone_us or 0.0 for step in alone)
         return Gain(
@@ -191,9 +226,9 @@ class Explanation(Immovable, JupyterMixin):
 
     def picture(self) -> Picture:
         """The ops in a row, those of one kernel joined: in a terminal as text, in a notebook as boxes."""
-        run = [r for r, step in zip(self.regions, self.plan.steps) if step.kernel_id]
         boxes = (
-            Box(tuple(op.kind.name for op in r.spec.ops), r.kernel_id, r.selection.chosen.us) for r in run
+            Box(tuple(op.kind.name for op in r.spec.ops), r.kernel_id, r.selection.chosen.us)
+            for r in self._run
         )
         return Picture(self.device, tuple(boxes), self.gain.us_before)
 
@@ -203,7 +238,8 @@ class Explanation(Immovable, JupyterMixin):
         return Text(
             f"\npredicted {microseconds(self.predicted_us)} in {counted(count.total(), 'kernel')}: "
             + " · ".join(parts)
-            + f"\n{self.gain}{self._results()}"
+            + "".join(f"\n{line}" for line in (str(self.gain), *sentences(self.told)))
+            + self._results()
         )
 
     def _results(self) -> str:
@@ -232,7 +268,8 @@ class Explanation(Immovable, JupyterMixin):
             "memory": {name: getattr(self.plan, f"{name}_bytes") for name in ("arena", "workspace", "peak")},
             "fusion": asdict(self.gain),
             "recognised": [asdict(note) for note in self.recognised],
-            "values": _values_json(self.plan),
+            "values": _values_json(self.plan, self._slots, self._numbers),
+            **({"derived": [asdict(one) for one in self.told]} if self.told else {}),
             "regions": [
                 {
                     "anchor": r.anchor,
@@ -248,11 +285,14 @@ class Explanation(Immovable, JupyterMixin):
                     "bytes": r.spec.nbytes,
                     "flops": region_flops(r.spec),
                     "unit": unit_of(r.spec),
-                    "workspace": [s.workspace.offset, s.workspace.nbytes] if s.workspace else None,
+                    "workspace": [s.workspace.offset, s.workspace.nbytes]
+                    if s.workspace and not once
+                    else None,
                     "view": not s.kernel_id,
+                    **({"once": True} if once else {}),
                     **selection_json(r.selection),
                 }
-                for r, s in zip(self.regions, self.plan.steps)
+                for r, s, once in zip(self.regions, self._steps, self._once)
             ],
         }
 
@@ -274,9 +314,13 @@ def _links(region: Region) -> list[list[int]]:
     return [list(link) for link in found]
 
 
-def _values_json(plan: ExecPlan) -> list[dict[str, Any]]:
-    """The plan's values; of those in the arena where they lie, and from which region to which one they need their place."""
-    lives = plan.lives
+def _values_json(plan: ExecPlan, slots: Mapping[int, Slot], regions: Sequence[int]) -> list[dict[str, Any]]:
+    """The values of the plan and its setup; of those in the plan's arena where they lie, and from which region to which one they need
+    their place.
+
+    regions   of each step the number
+    """
+    lives = {vid: [regions[first], regions[last]] for vid, (first, last) in plan.lives.items()}
     return [
         {
             "vid": slot.vid,
@@ -285,9 +329,9 @@ def _values_json(plan: ExecPlan) -> list[dict[str, Any]]:
             "role": slot.role.value,
             "bytes": slot.spec.nbytes,
             **({} if slot.alias_of is None else {"alias_of": slot.alias_of}),
-            **({"offset": slot.offset, "life": list(lives[slot.vid])} if slot.vid in lives else {}),
+            **({"offset": slot.offset, "life": lives[slot.vid]} if slot.vid in lives else {}),
         }
-        for slot in plan.slots.values()
+        for slot in slots.values()
     ]
 
 
@@ -303,5 +347,10 @@ def _brief(region: Region) -> str:
     return brief([op.kind.name for op in region.spec.ops])
 
 
-def explain(plan: ExecPlan, regions: Sequence[Region], recognised: Sequence[Recognised] = ()) -> Explanation:
-    return Explanation(plan, tuple(regions), plan.device, recognised=tuple(recognised))
+def explain(
+    plan: ExecPlan, regions: Sequence[Region], recognised: Sequence[Recognised] = (), once: Sequence[Region] = (),
+    told: Sequence[KeptOnce] = (),
+) -> Explanation:  # fmt: skip
+    """regions   of the plan's steps; `once` those of its setup's; `told` what was said of what could be computed once"""
+    both = sorted((*regions, *once), key=lambda region: region.anchor)
+    return Explanation(plan, tuple(both), plan.device, recognised=tuple(recognised), told=tuple(told))

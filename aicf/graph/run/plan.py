@@ -6,7 +6,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role, Value
@@ -15,6 +17,7 @@ from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
 from ...types import Shape, TensorDesc, TensorSpec
 from ..fuse import Region
+from ..fuse.once import Hoisting
 from .alias import resolve_aliases
 from .memory import place
 
@@ -66,6 +69,12 @@ class Step:
 
 @dataclass(frozen=True)
 class ExecPlan:
+    """Kernels, and where each tensor lies.
+
+    setup   its results are states of this plan: what depends on params, other states and constants alone. It runs before a run
+               if something has written one of these since
+    """
+
     mode: str
     device: str
     slots: Mapping[int, Slot]
@@ -73,6 +82,7 @@ class ExecPlan:
     updates: Mapping[int, int]
     arena_bytes: int
     notes: tuple[str, ...] = field(default=(), compare=False)  # alias decisions, in words
+    setup: ExecPlan | None = None  # what makes states that no run writes, before the first run
 
     @property
     def alias(self) -> dict[int, int]:
@@ -91,8 +101,9 @@ class ExecPlan:
 
     @lazy
     def bound(self) -> frozenset[str]:
-        """Names of the params and states that it has."""
-        return frozenset(slot.name for slot in self.externals(*KEPT))
+        """Names of the params and states that it has, or that the setup has."""
+        own = frozenset(slot.name for slot in self.externals(*KEPT))
+        return own if self.setup is None else own | self.setup.bound
 
     def externals(self, *roles: Role) -> list[Slot]:
         wanted = frozenset(roles) or EXTERNAL
@@ -109,9 +120,19 @@ class ExecPlan:
 
     @lazy
     def peak_bytes(self) -> int:
-        """All memory of a run: what is bound to it, its results, and the arena."""
+        """All memory of a run: what is bound to it, its results, and the arena; what its setup has besides."""
         owners = (s for s in self.slots.values() if s.alias_of is None and s.offset is None)
-        return self.arena_bytes + sum(s.spec.nbytes for s in owners)
+        own = self.arena_bytes + sum(s.spec.nbytes for s in owners)
+        if self.setup is None:
+            return own
+        there = {s.name for s in self.externals()}
+        more = (s for s in self.setup.externals() if s.name not in there)
+        return own + self.setup.arena_bytes + sum(s.spec.nbytes for s in more)
+
+    @lazy
+    def derived(self) -> frozenset[str]:
+        """Names of the states that the setup makes."""
+        return frozenset() if self.setup is None else frozenset(s.name for s in self.setup.outputs)
 
     @lazy
     def lives(self) -> dict[int, tuple[int, int]]:
@@ -161,12 +182,17 @@ class ExecPlan:
                 f"  {n:3} {outs} = {step.kernel_id or 'view'}({ins})   {step.region.signature}{uses}"
             )
         lines += [f"  {note}" for note in self.notes]
+        if self.setup is not None:
+            lines += ["before, when params have changed:", str(self.setup)]
         return "\n".join(lines)
 
     # --- JSON -------------------------------------------------------------------------------------------------------
 
     def to_json(self, indent: int | None = 1) -> str:
-        data = {
+        return json.dumps(self._data(), indent=indent, sort_keys=True)
+
+    def _data(self) -> dict[str, Any]:
+        return {
             "version": PLAN_VERSION,
             "mode": self.mode,
             "device": self.device,
@@ -198,8 +224,8 @@ class ExecPlan:
             ],
             "updates": sorted(self.updates.items()),
             "arena_bytes": self.arena_bytes,
+            **({} if self.setup is None else {"setup": self.setup._data()}),
         }
-        return json.dumps(data, indent=indent, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, registry: KernelRegistry | None = None) -> ExecPlan:
@@ -214,6 +240,30 @@ class ExecPlan:
             for id in plan.kernel_ids:
                 registry.by_id(id)
         return plan
+
+
+def make_plans(
+    graph: Graph, ops: Sequence[LoweredOp], parts: Hoisting, device: DeviceSpec, mode: str, registry: KernelRegistry
+) -> ExecPlan:  # fmt: skip
+    """The plan of a run, with that of what comes before it. The ops keep their places in the schedule."""
+    if not parts.once:
+        return make_plan(graph, ops, parts.run, device, mode, registry)
+    read = {v for region in parts.once for v in region.in_vids}
+    before, run = [], []
+    for value in graph.values:
+        held = value.role in KEPT
+        once, each = copy(value), copy(value)
+        if value.vid in parts.kept:
+            once.name = each.name = parts.kept[value.vid]
+            once.role, each.role = Role.output, Role.state
+        elif value.role is not Role.tmp and not (held and value.vid in read):
+            once.role = Role.tmp  # it has nothing to do with it
+        before.append(once)
+        run.append(each)
+    returned = [v.vid for v in before if v.role is Role.output]
+    first = make_plan(Graph(before, graph.ops, returned=returned), ops, parts.once, device, mode, registry)
+    rest = replace(graph, values=run)
+    return replace(make_plan(rest, ops, parts.run, device, mode, registry), setup=first)
 
 
 def make_plan(

@@ -25,10 +25,12 @@ from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
 from ...training import History, fit
 from ...types import TensorSpec
+from ...weights import StoredArrays
 from ...whole import Uninterrupted
 from ..emit.step import ACCUMULATED, with_scale
 from ..emit.trace import FED, Recipe, declared_names, trace
 from ..fuse import Region
+from ..fuse.once import KeptOnce
 from .capture import CaptureReport
 from .executor import Executor
 from .explain import Explanation, explain
@@ -44,9 +46,13 @@ OPTIMIZER = "optimizer."  # scope of the optimizer's counters and meta-parameter
 
 @dataclass(frozen=True)
 class CompiledPlan(Immovable):
+    """regions   of the plan's steps; `once` those of its setup's; `told` what was said of what could be computed once"""
+
     plan: ExecPlan
     regions: tuple[Region, ...]
     recognised: tuple[Recognised, ...] = ()
+    once: tuple[Region, ...] = ()
+    told: tuple[KeptOnce, ...] = ()
     instead = "its plan can be, and plan.to_json() saves it"
 
 
@@ -168,8 +174,14 @@ class Program(Immovable):
     def _whole_step(self, plan: ExecPlan) -> Iterator[None]:
         """A training step is done or not: Ctrl-C waits for its end, so that no state is torn."""
         self._last = plan
-        with Uninterrupted() if self.mode == "train" else nullcontext(), self.variables.up_to_date(plan):
+        with (
+            Uninterrupted() if self.mode == "train" else nullcontext(),
+            self.variables.up_to_date(plan, self._run_setup),
+        ):
             yield
+
+    def _run_setup(self, plan: ExecPlan) -> None:
+        self._executor.run_setup(plan, self.variables)
 
     __call__ = replay
 
@@ -221,8 +233,8 @@ class Program(Immovable):
         compiled, sizes = self._compiled_for(adopted)
         inputs = compiled.plan.externals(Role.input)
         if self.mode != "train":  # then fed params and states take the variables' place for a run
-            kept, copies = compiled.plan.externals(Role.param, Role.state), self.variables.shared.copies
-            inputs = [*inputs, *(s for s in kept if s.name in adopted and s.name not in copies)]
+            kept, derived = compiled.plan.externals(Role.param, Role.state), self.variables.shared.derived
+            inputs = [*inputs, *(s for s in kept if s.name in adopted and s.name not in derived)]
         because = f" with {sizes}" if sizes else ""
         return compiled, check_feed(
             inputs, adopted, self.runtime.place, frozenset(self.variables.names()), because
@@ -254,12 +266,18 @@ class Program(Immovable):
         key = (phase, *sorted(sizes.items()))
         found = self._plans.get(key)
         if found is None:
-            found = self._specialise(sizes, phase)
-            self._names.update(s.name for s in found.plan.externals(Role.param, Role.state))
+            found = self._if_fed_the_same(key) or self._specialise(sizes, phase)
+            self._names.update(found.plan.bound)
             remember(self._plans, key, found, MAX_ENTRIES)
         else:
             self._plans.move_to_end(key)
         return found
+
+    def _if_fed_the_same(self, key: tuple) -> CompiledPlan | None:
+        """For runs that are fed params the plan of those that are not, if nothing of it is derived of params."""
+        plain = self._plans.get(("step", *key[1:])) if key[0] == FED else None
+        narrow = self.recipe.types.narrow is not None
+        return plain if plain is not None and not narrow and plain.plan.setup is None else None
 
     @property
     def outputs(self) -> dict[str, TensorSpec]:
@@ -275,7 +293,7 @@ class Program(Immovable):
     def explain(self, sizes: Mapping[str, int] | None = None) -> Explanation:
         """Why each kernel was chosen: `print(program.explain())`."""
         compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
-        return explain(compiled.plan, compiled.regions, compiled.recognised)
+        return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
 
     def report(self, path: str | Path, sizes: Mapping[str, int] | None = None) -> Path:
         """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline."""
@@ -283,20 +301,19 @@ class Program(Immovable):
 
     def _phase(self, fed: Collection[str] = ()) -> str:
         """A training program steps as soon as its number of runs is in the sums, whoever made them. Others have a plan of its own for
-        runs that may be fed params."""
+        runs that may be fed params or states: nothing in it is derived of those."""
         if self.mode != "train":
-            narrow = self.recipe.types.narrow is not None  # else both plans are the same
-            return FED if narrow and (self.copied_params or any(map(self._is_param, fed))) else "step"
+            return FED if self._copies_variables or any(map(self._is_kept, fed)) else "step"
         wanted = self.recipe.accumulate
         return "step" if wanted == 1 or self.variables.accumulated + 1 >= wanted else "accumulate"
 
     @property
-    def copied_params(self) -> bool:
-        """Whether each replay copies params, which may be fed to it."""
-        return Role.param in self.policy.copy_roles
+    def _copies_variables(self) -> bool:
+        """Whether each replay copies params or states, which may be fed to it."""
+        return bool(self.policy.copy_roles - {Role.input})
 
-    def _is_param(self, name: str) -> bool:
-        return name in self.variables and self.variables.role(name) is Role.param
+    def _is_kept(self, name: str) -> bool:
+        return name not in self.recipe.model.inputs and name in self.variables
 
     def _count(self) -> None:
         """A run is done."""
@@ -403,7 +420,9 @@ class Program(Immovable):
                 f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(np.load('model.npz'))"
             )  # fmt: skip
         runs = _checked_runs(state[RUNS]) if RUNS in state else self.runs
-        named = {k: state[k] for k in state if k != RUNS}
+        named = {
+            k: state.unread(k) if isinstance(state, StoredArrays) else state[k] for k in state if k != RUNS
+        }
         named = with_scale(named, self._names, self.recipe.types, strict)
         extra = set(named) - self._names
         for name in self._of_training(extra) if extra and self.mode != "train" else ():

@@ -131,12 +131,14 @@ def bind_and_alloc_slots(
     variables: Mapping[str, Tensor] | None = None,
     contiguous: str = "copy",
     copied: frozenset[Role] | None = None,
+    results: Mapping[str, Tensor] | None = None,
 ) -> tuple[dict[int, Tensor], Memory, list[str]]:
     """A tensor for every slot of the plan, the arena, and notes on what was staged.
 
     feed           inputs by name, and params and states that take the place of the variables
     contiguous     "copy" stages a strided or misaligned feed into a dense slot; "raise" refuses it by name
     copied         for replays: roles that get slots of their own. No slot is filled, as each replay does that
+    results        where outputs are written; else each has memory of its own
     """
     replayed, copied = copied is not None, copied or frozenset()
     if contiguous not in CONTIGUITY:
@@ -181,6 +183,9 @@ def bind_and_alloc_slots(
         if slot.offset is not None:
             tensors[slot.vid] = runtime.view(arena, slot.offset, slot.spec)
     outputs = [s for s in plan.outputs if s.alias_of is None]
+    if results is not None:
+        tensors.update((s.vid, results[s.name]) for s in outputs)
+        outputs = []
     tensors.update(zip((s.vid for s in outputs), runtime.empties([s.spec for s in outputs])))
     for slot in plan.slots.values():  # aliases share the storage of their root, under their own shape
         if slot.alias_of is not None:

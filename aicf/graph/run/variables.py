@@ -18,10 +18,11 @@ from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Initializer, Role, Value
 from ...ops import numbers
 from ...types import DType, TensorSpec, rounded
+from ...weights import StoredArrays, UnreadArray
 from ...whole import Uninterrupted, shared_lock
 from ..emit.declare import Constant
 from ..emit.step import ACCUMULATED
-from .copies import Copies
+from .derived import Derived
 from .plan import ExecPlan
 
 
@@ -31,7 +32,7 @@ class Variable:
 
     tensor: Tensor
     role: Role
-    constant: bool  # or a session's, or a record of faults, or a copy: in no state dict
+    constant: bool  # or a session's, or a record of faults, or derived of params: in no state dict
     meta: str  # short name of a meta-parameter
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
@@ -60,7 +61,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self._own: dict[str, Variable] = {}
         self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter of the program
         self._session: dict[str, Variable] = {} if session is None else session
-        self.copies = Copies()  # of the shared ones
+        self.derived = Derived()  # of the shared ones
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
         self.lock: Any = shared_lock() if shared is None else shared.lock
@@ -97,7 +98,17 @@ class Variables(Immovable, Mapping[str, Tensor]):
         for held, name, variable in made:
             held[name] = variable
         self.meta |= {v.meta: v.name for v in graph.externals(Role.state) if v.meta}
-        self.shared.copies.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
+        self.shared.derived.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
+
+    def declare_derived(self, plan: ExecPlan) -> None:
+        """Make room for what the plan's setup makes, unless another plan has the same."""
+        if plan.setup is None:
+            return
+        for slot in plan.setup.outputs:
+            if slot.name not in self.shared._own:
+                tensor = self.runtime.empty(slot.spec)
+                self.shared._own[slot.name] = Variable(tensor, Role.state, True, "", None)
+        self.shared.derived.add_results(plan.setup)
 
     def _made(self, value: Value) -> Variable:
         init = self.shared.initial.get(value.name, value.init)
@@ -172,26 +183,34 @@ class Variables(Immovable, Mapping[str, Tensor]):
             checked[known[short]] = value if check is None else check(short, value)
         self._write({n: self._fitting(n, value) for n, value in checked.items()})
 
-    def _write(self, ready: Mapping[str, np.ndarray]) -> None:
-        """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written."""
+    def _write(self, ready: Mapping[str, np.ndarray | UnreadArray]) -> None:
+        """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written. What is not read
+        yet is read one after the other."""
         with self.lock, Uninterrupted():
             self.accumulated = -1
-            self.shared.copies.outdate(ready)
-            for name, array in ready.items():
+            self.shared.derived.outdate(ready)
+            for name, given in ready.items():
+                array = given.read() if isinstance(given, UnreadArray) else given
                 self.runtime.write(self[name], array)
+                del array  # before the next one is read
 
     @contextmanager
-    def up_to_date(self, plan: ExecPlan) -> Iterator[None]:
-        """Around a run of a plan: copies of params that it reads are those of now, and those that it leaves behind are known."""
-        copies = self.shared.copies
+    def up_to_date(self, plan: ExecPlan, run: Callable[[ExecPlan], Any]) -> Iterator[None]:
+        """Around a run of a plan: what it reads that is derived of params is that of now, and what it leaves behind is known.
+
+        run   of a setup, which writes its results in their places
+        """
+        derived = self.shared.derived
         try:
-            for copy, param in copies.outdated(plan):
+            for copy, param in derived.outdated_copies(plan):
                 op_call("convert", [self[param]], [self[copy]], {"dtype": self[copy].dtype})
+            if (first := derived.outdated_setup(plan)) is not None:
+                run(first)
             yield
         except BaseException:
-            copies.outdate(copies.params)  # whatever was written
+            derived.outdate_all()  # whatever was written
             raise
-        copies.ran(plan)
+        derived.ran(plan)
 
     def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
@@ -217,13 +236,23 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 ],
                 hint="load_state_dict(..., strict=False) loads what is common",
             )
-        self._write({n: self._loadable(n, state[n]) for n in names if n in state})
+        given = {
+            n: state.unread(n) if isinstance(state, StoredArrays) else state[n] for n in names if n in state
+        }
+        self._write({n: self._loadable(n, value) for n, value in given.items()})
         return missing
 
-    def _loadable(self, name: str, value: Any) -> np.ndarray:
-        """A host array that the variable may hold, or StateError."""
-        array = self._fitting(name, self._widened(name, value))
+    def _loadable(self, name: str, value: Any) -> np.ndarray | UnreadArray:
+        """A host array that the variable may hold, or one that is not read yet; or StateError."""
         check = self._variable(name).check
+        if isinstance(value, UnreadArray):
+            own, there = self[name].spec, value.spec
+            if check is None and (own.shape, own.dtype) == (there.shape, there.dtype):
+                return value
+            if own.shape != there.shape:
+                raise _misfit(name, own, there)
+            value = value.read()  # a number or two; or what is refused, or widened
+        array = self._fitting(name, self._widened(name, value))
         if check is not None:
             try:
                 check(name, array if array.ndim else array.item())
@@ -288,13 +317,13 @@ def _fitting(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
             raise StateError(error.what, expected=str(spec), hint=hint) from None
         array = foreign.array if foreign.array is not None else _download(value)
     if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
-        raise StateError(
-            f"{name} does not fit",
-            expected=str(spec),
-            got=str(TensorSpec(array.shape, DType.of(array.dtype))),
-            hint=_converting(name, spec) if array.shape == spec.shape else None,
-        )
+        raise _misfit(name, spec, TensorSpec(array.shape, DType.of(array.dtype)))
     return array
+
+
+def _misfit(name: str, spec: TensorSpec, got: TensorSpec) -> StateError:
+    hint = _converting(name, spec) if got.shape == spec.shape else None
+    return StateError(f"{name} does not fit", expected=str(spec), got=str(got), hint=hint)
 
 
 def _converting(name: str, spec: TensorSpec, library: str = "numpy") -> str:

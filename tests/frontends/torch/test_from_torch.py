@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from peaks import TELLS, peak_beyond  # noqa: E402
 from torch import nn  # noqa: E402
 
 import aicf  # noqa: E402
@@ -114,3 +115,21 @@ made = aicf.compile(model, device="cpu")({"input": np.load("x.npy")})["output"].
 np.testing.assert_allclose(made, np.load("y.npy"), rtol=1e-5, atol=1e-6)
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=120)
+
+
+def test_a_program_has_weights_of_its_own_and_takes_them_once():
+    """Neither a module that changes later changes it, nor the other way; nor are weights copied twice on the way."""
+    module, x = nn.Sequential(*(nn.Linear(768, 768, bias=False) for _ in range(10))), torch.randn(2, 768)
+    aicf.from_torch(module[:2], (x,), device="cpu")  # what stays for good
+    wanted, made = module(x).detach().numpy(), []
+    beyond = peak_beyond(lambda: made.append(aicf.from_torch(module, (x,), device="cpu"))) if TELLS else 0
+    assert beyond < 1.6 * sum(p.numel() for p in module.parameters()) * 4
+    (program,) = made or [aicf.from_torch(module, (x,), device="cpu")]
+    model = aicf.torch.load(module, (x,))
+    with torch.no_grad():
+        for param in module.parameters():
+            param.zero_()
+    for other in (program, aicf.compile(model, device="cpu")):
+        np.testing.assert_allclose(other({"input": x})["output"].numpy(), wanted, rtol=1e-4, atol=1e-5)
+    program.load_state_dict({name: np.ones_like(w) for name, w in program.state_dict().items()})
+    assert not any(param.any() for param in module.parameters())

@@ -21,10 +21,9 @@ def _index(n: Call, indices: Operand) -> Any:
 @rule("Gather")
 def _gather(n: Call, x: Operand, indices: Operand) -> Any:
     axis = n.axis(n.attr("axis"), x.rank)
-    if (
-        indices.array is not None and indices.array.size == 1 and x.array is None
-    ):  # one place: a slice, which needs no check
-        at, size = int(indices.array.item()), x.shape[axis]
+    known = indices.array
+    if known is not None and known.size == 1 and not x.is_known:  # one place: a slice, which needs no check
+        at, size = int(known.item()), x.shape[axis]
         if not -size <= at < size:
             raise n.wrong(f"index {at} lies outside of an axis of {size}")
         one = sliced(n, x, {axis: slice(at % size, at % size + 1, 1)})
