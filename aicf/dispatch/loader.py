@@ -95,6 +95,7 @@ class KernelLoader:
 
     def prepare(self, kernels: Sequence[tuple[str, RegionSpec]]) -> None:
         """Compile what is in no cache, of kernels that will be bound: many at once, where that is faster."""
+        self._keep(len(kernels))
         if self.runtime.kind == "cuda":
             from ..cuda_kernels.compiler import engine
 
@@ -103,6 +104,7 @@ class KernelLoader:
 
     def begin(self, kernels: Sequence[tuple[str, RegionSpec]]) -> Callable[[], None]:
         """The same in the background, where there are cores for it. What is returned waits until it is done."""
+        self._keep(len(kernels))
         if self.runtime.kind != "cuda":
             return lambda: None
         from ..cuda_kernels.compiler import engine
@@ -111,11 +113,13 @@ class KernelLoader:
             self._launches(kernels), self.runtime.spec.target, partial(_build_anew, self.runtime.spec)
         )
 
+    def _keep(self, count: int) -> None:
+        self._kept = max(self._kept, 2 * count)
+
     def _launches(
         self, kernels: Sequence[tuple[str, RegionSpec]]
     ) -> list[tuple[str, RegionSpec, list[Launch]]]:
         """Those of kernels that were not built before."""
-        self._kept = max(self._kept, 2 * len(kernels))
         new = [k for k in kernels if k not in self._kernels and any(t.numel for t in k[1].results)]
         built = [(kernel_id, region, self.build(kernel_id, region)) for kernel_id, region in new]
         return [(k, region, made) for k, region, made in built if not isinstance(made, HostCall)]
