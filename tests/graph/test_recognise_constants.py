@@ -72,7 +72,9 @@ def gathered(first, bound):
     return Imported({"x": aicf.TensorSpec((bound, 2))}, body)
 
 
-@pytest.mark.parametrize("first, bound, checked", [(0, 4, False), (-4, 4, False), (1, 4, True), (-5, 4, True)])
+@pytest.mark.parametrize(
+    "first, bound, checked", [(0, 4, False), (-4, 4, False), (1, 4, True), (-5, 4, True)]
+)
 def test_checks_of_indices_that_are_known(first, bound, checked):
     program = aicf.compile(gathered(first, bound), device="cpu")
     assert ("check_indices" in str(program.explain())) is checked
@@ -81,7 +83,9 @@ def test_checks_of_indices_that_are_known(first, bound, checked):
         with pytest.raises(aicf.errors.OutOfBoundsError):
             program({"x": x})
     else:
-        np.testing.assert_array_equal(program({"x": x})["output"].numpy(), x[np.arange(first + 3, first - 1, -1)])
+        np.testing.assert_array_equal(
+            program({"x": x})["output"].numpy(), x[np.arange(first + 3, first - 1, -1)]
+        )
 
 
 def test_checks_stay_where_the_graph_is_trained_and_with_strict_numerics():

@@ -36,20 +36,19 @@ class ClassRegion:
         self.rows: Group = every(layout[:-1])
         self.count = prod(logits.shape[:-1])
         self.layouts = Layouts(flow, {logits.vid: layout})
-        self.ops: list[Op] = []
-        self.picks: list[Op] = []
-        for op in self._near():
-            if self._placed(op):
-                self.ops.append(op)
-                if op.kind in PICKS:
-                    self.picks.append(op)
+        placed = [op for op in self._near() if self._placed(op)]
         self.rows = atoms(self.rows)
+        self.ops = [op for op in placed if self._within(op)]  # when all axes have met
+        self.picks = [op for op in self.ops if op.kind in PICKS]
         self.made = {vid for op in self.ops for vid in op.outputs}
 
     # --- which ops --------------------------------------------------------------------------------------------------------
 
     def _allowed(self, op: Op) -> bool:
-        return (is_plain(op) or op.kind in PICKS) and self.flow.result(op).spec.numel in (self.count, self.count * self.logits.shape[-1])
+        return (is_plain(op) or op.kind in PICKS) and self.flow.result(op).spec.numel in (
+            self.count,
+            self.count * self.logits.shape[-1],
+        )
 
     def _near(self) -> list[Op]:
         """Ops behind the logits, those before what has classes beside them, and those behind that."""
@@ -73,23 +72,21 @@ class ClassRegion:
         return [found[n] for n in sorted(found)]
 
     def _placed(self, op: Op) -> bool:
-        """Whether the axes of its result are rows and classes."""
+        """Whether its result has axes that can be said."""
+        if op.kind not in PICKS:
+            return self.layouts.follow([op]) is None
+        made = self._picked(op)
+        if made is not None:
+            self.layouts.layouts[self.flow.result(op).vid] = made
+        return made is not None
+
+    def _within(self, op: Op) -> bool:
+        """Whether they are rows and classes, and nothing is added up but classes."""
         layouts, flow = self.layouts, self.flow
-        if op.kind in PICKS:
-            made = self._picked(op)
-            if made is None:
-                return False
-            layouts.layouts[flow.result(op).vid] = made
-        elif layouts.follow([op]) is not None:
-            return False
-        known = {*atoms(self.rows), *self.classes}
         own = set(every(layouts.of(flow.result(op))))
-        operand = set(every(layouts.of(flow.operands(op)[0])))
-        summed = op.kind in FOLDED and bool((operand - own) - set(self.classes))
-        if not all(axis in known or axis.free for axis in own) or summed:
-            layouts.layouts.pop(flow.result(op).vid)
-            return False
-        return True
+        lost = set(every(layouts.of(flow.operands(op)[0]))) - own if op.kind in FOLDED else set()
+        known = {*self.rows, *self.classes}
+        return lost <= set(self.classes) and all(axis in known or axis.free for axis in own)
 
     def _picked(self, op: Op) -> Layout | None:
         source, indices = self.flow.operands(op)
@@ -107,7 +104,11 @@ class ClassRegion:
             if source.shape[axis] != 1 or op.attrs["size"] != self.logits.shape[-1]:
                 return None
             return tuple(self.classes if n == axis else g for n, g in enumerate(layout))
-        if source.rank != 1 or source.spec.numel != self.count or op.attrs["size"] != self.count * self.logits.shape[-1]:
+        if (
+            source.rank != 1
+            or source.spec.numel != self.count
+            or op.attrs["size"] != self.count * self.logits.shape[-1]
+        ):
             return None
         return ((*rows, *self.classes),) if unify(layout[0], rows) else None
 
@@ -141,7 +142,9 @@ class ClassRegion:
 
     # --- what is computed -------------------------------------------------------------------------------------------------
 
-    def probe(self, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]) -> ClassProbe:
+    def probe(
+        self, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]
+    ) -> ClassProbe:
         """All that can be computed of logits (rows, CLASSES) and labels; `leaves` has other numbers, which are drawn where they lack."""
         probe = ClassProbe(self, logits, labels, drawn, leaves)
         for op in self.ops:
@@ -153,13 +156,22 @@ class ClassRegion:
 
 
 class ClassProbe(Probe):
-    def __init__(self, region: ClassRegion, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]) -> None:
+    def __init__(
+        self,
+        region: ClassRegion,
+        logits: np.ndarray,
+        labels: Value,
+        drawn: np.ndarray,
+        leaves: dict[int, np.ndarray],
+    ) -> None:
         sizes = {axis: axis.size for axis in region.rows} | dict.fromkeys(region.classes, CLASSES)
         order = (*region.rows, *region.classes)
         array = logits.reshape([sizes[axis] for axis in order])
         super().__init__(region.layouts, sizes, {region.logits.vid: (array, order)})
         self.region, self.leaves = region, leaves
-        self.integers: dict[int, np.ndarray | None] = {labels.vid: drawn.reshape(labels.shape).astype(labels.dtype.numpy)}
+        self.integers: dict[int, np.ndarray | None] = {
+            labels.vid: drawn.reshape(labels.shape).astype(labels.dtype.numpy)
+        }
         self.rng = np.random.default_rng(11)
 
     def rows_of(self, value: Value) -> np.ndarray:
@@ -181,8 +193,9 @@ class ClassProbe(Probe):
         layout = self.domain.of(value)
         own = every(layout)
         op = value.producer
-        if op is not None and op.kind == "iota" and own == atoms(layout[op.attrs["axis"]]) and own == self.region.classes:
-            self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), own
+        along = atoms(layout[op.attrs["axis"]]) if op is not None and op.kind == "iota" else ()
+        if along and along == self.region.classes:
+            self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), along
         elif not set(own) <= set(self.region.rows):
             raise Unknowable(value.name)
         elif value.dtype.kind == "float":
@@ -222,12 +235,19 @@ class ClassProbe(Probe):
         label = self._classes_of(op, self.integer(indices))
         if op.kind == "scatter_add":
             own = every(self.domain.of(source))
-            values = self.whole(source, region.rows).reshape(region.count) if own else np.full(region.count, self._read(source)[0])
+            values = (
+                self.whole(source, region.rows).reshape(region.count)
+                if own
+                else np.full(region.count, self._read(source)[0])
+            )
             made = np.zeros((region.count, CLASSES))
             hit = (label >= 0) & (label < CLASSES)
             made[hit, label[hit]] = values[hit]
             made[~hit & (values != 0), :] = np.nan if (label >= region.logits.shape[-1]).any() else 0
-            return made.reshape([self.sizes[a] for a in (*region.rows, *region.classes)]), (*region.rows, *region.classes)
+            return made.reshape([self.sizes[a] for a in (*region.rows, *region.classes)]), (
+                *region.rows,
+                *region.classes,
+            )
         rows = self.whole(source, (*region.rows, *region.classes)).reshape(region.count, CLASSES)
         inside = (label >= 0) & (label < CLASSES)
         picked = np.where(inside, rows[np.arange(region.count), np.where(inside, label, 0)], np.nan)

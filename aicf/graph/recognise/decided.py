@@ -9,11 +9,19 @@ from ...ir import Op, Recognised
 from ...ops.schema import ELEMENTWISE, schema_of
 from .flow import Flow
 
+
 def decide(flow: Flow, op: Op, trains: bool) -> Recognised | None:
     """Let nobody read what is decided; ops that nothing reads are dropped later."""
     if op.kind == "check_indices":
-        return None if trains else _check(flow, op)  # gradients may ask of the same indices, and number checks
-    if op.inputs and len(op.outputs) == 1 and ELEMENTWISE in schema_of(op.kind).traits and flow.result(op).rank == 0:
+        return (
+            None if trains else _check(flow, op)
+        )  # gradients may ask of the same indices, and number checks
+    if (
+        op.inputs
+        and len(op.outputs) == 1
+        and ELEMENTWISE in schema_of(op.kind).traits
+        and flow.result(op).rank == 0
+    ):
         return _number(flow, op)
     if op.kind in ("gather", "scatter_add"):
         return _only_one(flow, op)
@@ -31,7 +39,11 @@ def _only_one(flow: Flow, op: Op) -> Recognised | None:
     if known is None or known.any() or flow.is_returned(result) or not flow.readers(result):
         return None
     emit: Any = flow.ctx
-    made = source if source.shape == result.shape else flow.before(op, lambda: emit.reshape(source, shape=result.shape))
+    made = (
+        source
+        if source.shape == result.shape
+        else flow.before(op, lambda: emit.reshape(source, shape=result.shape))
+    )
     assert made is not None
     flow.read_instead(result, made)
     return Recognised("what constants decide", op.where, "the only one of a gather", 1)

@@ -43,18 +43,23 @@ def recognise(
     return flow.graph.recognised
 
 
-
 def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> Recognised | None:
     try:
         found = attention.find(flow, op, trains)
         if found is None:
             return None
         gradient = found.gradient
-        old = [found.result, *(piece.value for piece in gradient.pieces.values())] if gradient else [found.result]
+        old = (
+            [found.result, *(piece.value for piece in gradient.pieces.values())]
+            if gradient
+            else [found.result]
+        )
         edits = attention_op.AttentionEdit(flow, found).edits()
         _replaced(flow, edits, _with_operands(flow, found), old, price, strict)
         told = attention_op.described(found)
-        return Recognised("attention", op.where, told, len(found.ops) + (len(gradient.ops) if gradient else 0))
+        return Recognised(
+            "attention", op.where, told, len(found.ops) + (len(gradient.ops) if gradient else 0)
+        )
     except CameClose as near:
         return Recognised("attention", op.where, str(near), 0)
 
@@ -73,7 +78,9 @@ def _loss(flow: Flow, op: Op, seen: set[int], price: Price, trains: bool, strict
         return Recognised("cross entropy", op.where, str(near), 0)
 
 
-def _replaced(flow: Flow, edits: Sequence[Edit], going: Sequence[Op], old: Sequence[Value], price: Price, strict: bool) -> None:
+def _replaced(
+    flow: Flow, edits: Sequence[Edit], going: Sequence[Op], old: Sequence[Value], price: Price, strict: bool
+) -> None:
     """CameClose, and all as it was, where that does not pay."""
     if strict:
         raise CameClose('numerics="strict" keeps every op as it is')
