@@ -407,3 +407,4 @@ def drop_checks(flow: Flow, ops: Sequence[Op]) -> None:
         if readers and all(op.kind == "check_indices" for op in readers):
             for op in readers:
                 flow.drop_check(op)
+    flow.renumber()
