@@ -8,6 +8,7 @@ from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.graph.emit.evaluate import evaluate
 from aicf.graph.emit.passes import optimize, verify
 from aicf.graph.recognise.run import recognise
+from aicf.ir import Role
 
 
 class Spelt:
@@ -20,12 +21,14 @@ class Spelt:
     def input(self, name, *shape, dtype="f32", draw=None):
         value = self.ctx.input(name, shape, dtype)
         array = self.rng.normal(size=shape) if draw is None else draw(self.rng, shape)
-        self.fed[value] = np.asarray(array, np.bool_ if dtype == "bool" else np.float64)
+        self.fed[value] = np.asarray(array, np.float64 if value.dtype.kind == "float" else value.dtype.numpy)
         return value
 
     def found(self, *results, before=0.0, after=0.0, strict=False, trains=False, exact=1e-9):
         """What was recognised; results must be what they were, in double precision."""
         values = [r if r.role == "tmp" else self.ctx.copy(r) for r in results]
+        faults = self.builder.graph.externals(Role.fault)
+        self.fed.update((value, np.zeros(value.shape, np.int64)) for value in faults)
         wanted = [evaluate(self.builder.graph, self.fed)[v] for v in values]
         count = len(self.builder.graph.ops)
 

@@ -36,14 +36,10 @@ class ClassRegion:
         self.rows: Group = every(layout[:-1])
         self.count = prod(logits.shape[:-1])
         self.layouts = Layouts(flow, {logits.vid: layout})
-        self.ops: list[Op] = []
-        self.picks: list[Op] = []
-        for op in self._near():
-            if self._placed(op):
-                self.ops.append(op)
-                if op.kind in PICKS:
-                    self.picks.append(op)
+        placed = [op for op in self._near() if self._placed(op)]
         self.rows = atoms(self.rows)
+        self.ops = [op for op in placed if self._within(op)]  # when all axes have met
+        self.picks = [op for op in self.ops if op.kind in PICKS]
         self.made = {vid for op in self.ops for vid in op.outputs}
 
     # --- which ops --------------------------------------------------------------------------------------------------------
@@ -76,23 +72,21 @@ class ClassRegion:
         return [found[n] for n in sorted(found)]
 
     def _placed(self, op: Op) -> bool:
-        """Whether the axes of its result are rows and classes."""
+        """Whether its result has axes that can be said."""
+        if op.kind not in PICKS:
+            return self.layouts.follow([op]) is None
+        made = self._picked(op)
+        if made is not None:
+            self.layouts.layouts[self.flow.result(op).vid] = made
+        return made is not None
+
+    def _within(self, op: Op) -> bool:
+        """Whether they are rows and classes, and nothing is added up but classes."""
         layouts, flow = self.layouts, self.flow
-        if op.kind in PICKS:
-            made = self._picked(op)
-            if made is None:
-                return False
-            layouts.layouts[flow.result(op).vid] = made
-        elif layouts.follow([op]) is not None:
-            return False
-        known = {*atoms(self.rows), *self.classes}
         own = set(every(layouts.of(flow.result(op))))
-        operand = set(every(layouts.of(flow.operands(op)[0])))
-        summed = op.kind in FOLDED and bool((operand - own) - set(self.classes))
-        if not all(axis in known or axis.free for axis in own) or summed:
-            layouts.layouts.pop(flow.result(op).vid)
-            return False
-        return True
+        lost = set(every(layouts.of(flow.operands(op)[0]))) - own if op.kind in FOLDED else set()
+        known = {*self.rows, *self.classes}
+        return lost <= set(self.classes) and all(axis in known or axis.free for axis in own)
 
     def _picked(self, op: Op) -> Layout | None:
         source, indices = self.flow.operands(op)
@@ -199,13 +193,9 @@ class ClassProbe(Probe):
         layout = self.domain.of(value)
         own = every(layout)
         op = value.producer
-        if (
-            op is not None
-            and op.kind == "iota"
-            and own == atoms(layout[op.attrs["axis"]])
-            and own == self.region.classes
-        ):
-            self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), own
+        along = atoms(layout[op.attrs["axis"]]) if op is not None and op.kind == "iota" else ()
+        if along and along == self.region.classes:
+            self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), along
         elif not set(own) <= set(self.region.rows):
             raise Unknowable(value.name)
         elif value.dtype.kind == "float":

@@ -19,13 +19,15 @@ from .axes import MOVED, Layout, every
 from .classes import CLASSES, MOST_ROWS, ClassProbe, ClassRegion
 from .flow import CameClose, Edit, Flow, at
 
+ANY = "any"
 ANCHORS = frozenset({"exp", "log_softmax", "logsumexp"})
 EXACT = 1e-7
 
 
 @dataclass(frozen=True)
 class Outside:
-    """What a label that is no class gives. loss: "nan" or "zero"; slope: "softmax", as if no class were expected, or "zero"."""
+    """What a label that is no class gives. loss: "nan", "zero", or "sum", the logarithm of the sum alone; slope: "softmax", as if no class were
+    expected, or "zero"."""
 
     loss: str
     slope: str
@@ -90,7 +92,7 @@ def _candidates(flow: Flow, op: Op) -> list[Value]:
 def _before_widening(flow: Flow, value: Value) -> Value:
     while value.producer is not None and value.producer.kind in ("convert", "copy"):
         source = flow.operands(value.producer)[0]
-        if source.dtype not in TYPES:
+        if source.dtype not in TYPES or source.dtype.itemsize > value.dtype.itemsize:
             break
         value = source
     return value
@@ -122,10 +124,10 @@ class _Match:
         region = self.region
         probe = self._run(self.drawn)
         loss, sign = self._loss(probe)
-        slope = self._slope(probe)
-        if loss is None and slope is None:
+        slopes: list[Slope | None] = [*self._slopes(probe)]
+        if loss is None and not slopes:
             return None
-        wraps, outside = self._elsewhere(loss, sign, slope)
+        slope, wraps, outside = self._consistent(loss, sign, slopes or [None])
         ops = self._needed(loss, slope)
         layout = region.layouts.of(loss) if loss is not None else ()
         rows = region.layouts.of(region.logits)[:-1]
@@ -157,36 +159,62 @@ class _Match:
                 negative = value
         return negative, -1.0
 
-    def _slope(self, probe: ClassProbe) -> Slope | None:
+    def _slopes(self, probe: ClassProbe) -> list[Slope]:
+        """What may be the gradient of logits: of the first value that is, by each thing that it may be multiplied by."""
         want = self.p - (np.arange(CLASSES) == self.drawn[:, None])
         for value in self._made(probe, True):
-            made = probe.rows_of(value)
             with np.errstate(all="ignore"):
-                ratios = made / want
+                ratios = probe.rows_of(value) / want
             ratio = ratios[:, :1]
-            if (
-                not np.allclose(ratios, ratio, rtol=EXACT, atol=0)
-                or not np.isfinite(ratio).all()
-                or not ratio.any()
-            ):
-                continue
-            found = self._factor(probe, ratio[:, 0])
-            if found is not None:
-                return Slope(value, self.region.layouts.of(value), *found)
-        return None
+            if np.isfinite(ratio).all() and ratio.any() and np.allclose(ratios, ratio, rtol=EXACT, atol=0):
+                found = self._factors(probe, ratio[:, 0])
+                if found:
+                    layout = self.region.layouts.of(value)
+                    return [Slope(value, layout, factor, of) for factor, of in found]
+        return []
 
-    def _factor(self, probe: ClassProbe, ratio: np.ndarray) -> tuple[float, Laid | None] | None:
-        """(factor, of): what a gradient is multiplied by."""
+    def _factors(self, probe: ClassProbe, ratio: np.ndarray) -> list[tuple[float, Laid | None]]:
+        """(factor, of): what a gradient is multiplied by, a number, or a number times a value of rows."""
+        found: list[tuple[float, Laid | None]] = []
         if np.allclose(ratio, ratio[0], rtol=EXACT, atol=0):
-            return float(ratio[0]), None
-        for vid in self.leaves:
-            value = self.flow.value(vid)
-            of = probe.rows_of(value) if vid in probe.arrays else None
-            if of is not None and np.allclose(ratio / of, ratio[0] / of[0], rtol=EXACT, atol=0):
-                return float(ratio[0] / of[0]), Laid(value, self.region.layouts.of(value))
-        return None
+            found.append((float(ratio[0]), None))
+        values = [self.flow.value(vid) for vid in self.leaves if vid in probe.arrays]
+        for value in [*values, *self._of_rows(probe)]:
+            of = probe.rows_of(value)
+            with np.errstate(all="ignore"):
+                factors = ratio / of
+            if np.isfinite(factors).all() and np.allclose(factors, factors[0], rtol=EXACT, atol=0):
+                found.append((float(factors[0]), Laid(value, self.region.layouts.of(value))))
+        return found
+
+    def _of_rows(self, probe: ClassProbe) -> list[Value]:
+        """Numbers of rows that are computed of no logits."""
+        made, dependent = [], {self.region.logits.vid}
+        for op in self.region.ops:
+            value = self.flow.result(op)
+            if dependent.intersection(op.inputs):
+                dependent.update(op.outputs)
+            elif (
+                value.dtype.kind == "float"
+                and value.vid in probe.arrays
+                and set(probe.arrays[value.vid][1]) <= set(self.region.rows)
+            ):
+                made.append(value)
+        return made
 
     # --- labels that are no class -----------------------------------------------------------------------------------------
+
+    def _consistent(
+        self, loss: Value | None, sign: float, slopes: list[Slope | None]
+    ) -> tuple[Slope | None, bool, Outside]:
+        close: CameClose | None = None
+        for slope in slopes:
+            try:
+                return slope, *self._elsewhere(loss, sign, slope)
+            except CameClose as near:
+                close = close or near
+        assert close is not None
+        raise close
 
     def _elsewhere(self, loss: Value | None, sign: float, slope: Slope | None) -> tuple[bool, Outside]:
         size, signed = self.size, self.labels.dtype.numpy.kind == "i"
@@ -196,12 +224,18 @@ class _Match:
         )
         beyond = [n for n in (size, size + 3, -size - 1, -size - 3) if limits.min <= n <= limits.max]
         found = {self._given(np.full_like(self.drawn, n), loss, sign, slope) for n in beyond}
-        wraps = wrapped is not None and wrapped == ("label", "label")
+        wraps = wrapped is not None and wrapped[0] in ("label", ANY) and wrapped[1] in ("label", ANY)
         if wrapped is not None and not wraps:
             found.add(wrapped)
-        if len(found) != 1 or "label" in (kinds := next(iter(found))):
+        losses, slopes = ({kinds[n] for kinds in found} - {ANY} for n in (0, 1))
+        if len(losses) > 1 or len(slopes) > 1 or "label" in losses | slopes:
             raise CameClose("labels that are no class give several things")
-        return wraps, Outside(*kinds)
+        of_loss, of_slope = (next(iter(kinds), ANY) for kinds in (losses, slopes))
+        if of_loss == ANY:
+            of_loss = {"softmax": "sum", "zero": "zero", ANY: "zero"}[of_slope]
+        if of_slope == ANY:
+            of_slope = "zero" if of_loss == "zero" else "softmax"
+        return wraps, Outside(of_loss, of_slope)
 
     def _given(
         self, labels: np.ndarray, loss: Value | None, sign: float, slope: Slope | None
@@ -209,38 +243,29 @@ class _Match:
         """What other labels give, of loss and gradient: "label" where it is that of the class drawn for the row."""
         probe = self._run(labels)
         hot = np.arange(CLASSES) == self.drawn[:, None]
-        losses = {
-            "label": self.lse - self.x[hot],
-            "nan": np.full(len(self.x), np.nan),
-            "zero": np.zeros(len(self.x)),
+        losses = {"label": self.lse - self.x[hot], "sum": self.lse, "nan": np.full(len(self.x), np.nan)} | {
+            "zero": 0 * self.lse
         }
         slopes = {"label": self.p - hot, "softmax": self.p, "zero": 0 * self.p}
-        kind, kind_of_slope = None, None
-        if loss is not None and loss.vid in probe.arrays:
-            made = sign * probe.rows_of(loss)
-            kind = next(
-                (
-                    name
-                    for name, x in losses.items()
-                    if np.allclose(made, x, rtol=EXACT, atol=EXACT, equal_nan=True)
-                ),
-                None,
-            )
-        if slope is not None and slope.value.vid in probe.arrays:
-            made = probe.rows_of(slope.value)
+        kind = kind_of_slope = ANY
+        if loss is not None:
+            kind = self._kind(probe, loss, losses, sign)
+        if slope is not None:
             of = 1.0 if slope.of is None else probe.rows_of(slope.of.value)[:, None]
-            kind_of_slope = next(
-                (
-                    n
-                    for n, x in slopes.items()
-                    if np.allclose(made, x * slope.factor * of, rtol=EXACT, atol=EXACT)
-                ),
-                None,
-            )
-        if (loss is not None and kind is None) or (slope is not None and kind_of_slope is None):
+            kind_of_slope = self._kind(probe, slope.value, slopes, slope.factor * of)
+        return kind, kind_of_slope
+
+    def _kind(self, probe: ClassProbe, value: Value, kinds: dict[str, np.ndarray], times: Any) -> str:
+        """Which of these, times a number, a value is; ANY where that is 0."""
+        made = probe.rows_of(value) if value.vid in probe.arrays else np.full(1, np.inf)
+        matching = [
+            n
+            for n, x in kinds.items()
+            if np.allclose(made, x * times, rtol=EXACT, atol=EXACT, equal_nan=n == "nan")
+        ]
+        if not matching:
             raise CameClose("labels that are no class give something else than nothing, or NaN")
-        usual = {"label": "label", "nan": "softmax", "zero": "zero", "softmax": "nan"}
-        return kind or usual[kind_of_slope or ""], kind_of_slope or usual[kind or ""]
+        return ANY if len(matching) == len(kinds) else matching[0]
 
     # --- what goes --------------------------------------------------------------------------------------------------------
 
@@ -249,6 +274,8 @@ class _Match:
         flow, region = self.flow, self.region
         ends = {v.vid for v in (loss, slope.value if slope else None) if v is not None}
         own = {op.oid: op for op in region.ops}
+        if slope is not None and slope.of is not None and slope.of.value.producer is not None:
+            own.pop(slope.of.value.producer.oid, None)  # it stays, and what it is made of
         found: dict[int, Op] = {}
         waiting = [flow.value(vid).producer for vid in ends]
         while waiting:
@@ -325,6 +352,8 @@ class LossEdit:
             return []
         if found.outside.loss == "nan":
             loss = emit.select(inside, loss, math.nan)
+        elif found.outside.loss == "sum":
+            loss = emit.select(inside, loss, emit.sub(self.peak, emit.log(self.rsum)))
         loss = emit.neg(loss) if found.sign < 0 else loss
         return [(found.loss, self._laid(loss, found.rows, found.loss_layout, found.loss.dtype))]
 
@@ -378,3 +407,4 @@ def drop_checks(flow: Flow, ops: Sequence[Op]) -> None:
         if readers and all(op.kind == "check_indices" for op in readers):
             for op in readers:
                 flow.drop_check(op)
+    flow.renumber()

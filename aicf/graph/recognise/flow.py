@@ -222,11 +222,10 @@ class Flow:
         return True
 
     def read_instead(self, old: Value, new: Value) -> None:
-        """Let all who read a value read another one."""
+        """Let all who read a value read another one. `renumber` finds what is needed no more."""
         for op in old.users:
             op.inputs = tuple(new.vid if vid == old.vid else vid for vid in op.inputs)
         old.users, new.users = [], [*new.users, *old.users]
-        self.renumber()
 
     def drop_check(self, op: Op) -> bool:
         """Let a check of indices be no part of a run any more; False where something else asks what it found."""

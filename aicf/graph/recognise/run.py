@@ -30,6 +30,7 @@ def recognise(
     for op in [] if strict else list(flow.graph.ops):
         if flow.has(op):
             notes.append(decided.decide(flow, op, trains))
+    flow.renumber()
     for op in list(flow.graph.ops):
         if not flow.has(op):
             continue

@@ -32,7 +32,11 @@ def recognised(f, *args):
         np.testing.assert_allclose(
             np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=2e-4, atol=2e-5
         )
-    return [(n.what, n.told, n.ops > 0) for n in jitted.explain(*args).recognised]
+    return told(jitted.explain(*args))
+
+
+def told(explained):
+    return [(n.what, n.told, n.ops > 0) for n in explained.recognised if n.what != "what constants decide"]
 
 
 def spelt(q, k, v, causal=True, padding=None):
@@ -60,18 +64,18 @@ def test_attention_forward_and_backward(form):
             return nn.dot_product_attention(q, k, v, is_causal=True)
         return spelt(q, k, v, form == "einsum", padding)
 
-    told = {
+    what = {
         "einsum": f"causal, {SCALE}", "jax.nn": f"causal, {SCALE}", "jax.nn, grouped": f"causal, {SCALE}, 2 heads share keys",
         "padded": f"mask, {SCALE}",
     }[form]  # fmt: skip
-    assert recognised(f, q, k, v) == [("attention", told, True)]
+    assert recognised(f, q, k, v) == [("attention", what, True)]
     dy = normal(B, T, H, D)
 
     def gradients(q, k, v):
         y, pull = jax.vjp(f, q, k, v)
         return y, pull(dy)
 
-    assert recognised(gradients, q, k, v) == [("attention", f"{told}, with its gradient", True)]
+    assert recognised(gradients, q, k, v) == [("attention", f"{what}, with its gradient", True)]
 
 
 def test_halves_are_multiplied_as_halves():
@@ -91,8 +95,8 @@ def test_dropout_of_weights_is_left_and_told():
         kept = jax.random.bernoulli(key, 0.9, weights.shape)
         return jnp.einsum("bhts,bshd->bthd", jnp.where(kept, weights / 0.9, 0.0), v)
 
-    ((what, told, found),) = recognised(f, *(normal(B, T, H, D) for _ in range(3)))
-    assert (what, found) == ("attention", False) and told.startswith("weights go through select by ")
+    ((what, why, found),) = recognised(f, *(normal(B, T, H, D) for _ in range(3)))
+    assert (what, found) == ("attention", False) and why.startswith("weights go through select by ")
 
 
 def test_weights_that_are_returned_are_told():
@@ -100,8 +104,8 @@ def test_weights_that_are_returned_are_told():
         weights = nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
         return weights, jnp.einsum("bhts,bshd->bthd", weights, v)
 
-    ((_, told, found),) = recognised(f, *(normal(B, T, H, D) for _ in range(3)))
-    assert not found and told.startswith("weights at ") and told.endswith(" are returned, too")
+    ((_, why, found),) = recognised(f, *(normal(B, T, H, D) for _ in range(3)))
+    assert not found and why.startswith("weights at ") and why.endswith(" are returned, too")
 
 
 def test_strict_numerics_recognise_nothing():
@@ -131,7 +135,74 @@ def test_a_training_step_with_an_optimizer():
         *a, got = ours(*a)
         *b, want = theirs(*b)
         np.testing.assert_allclose(float(got), float(want), rtol=1e-4)
-    (note,) = ours.explain(params, optimizer.init(params)).recognised
-    assert note.told == f"causal, {SCALE}, with its gradient"
+    assert told(ours.explain(params, optimizer.init(params))) == [
+        ("attention", f"causal, {SCALE}, with its gradient", True)
+    ]
     text = str(ours.explain(params, optimizer.init(params), device="h200"))
-    assert f"recognised  attention 1 × (causal, {SCALE}, with its gradient) from {note.ops} ops" in text
+    assert f"recognised  attention 1 × (causal, {SCALE}, with its gradient) from " in text
+
+
+# --- cross entropy ----------------------------------------------------------------------------------------------------
+
+CLASSES = 19
+
+
+def of_logarithms(x, y):
+    return -jnp.take_along_axis(nn.log_softmax(x), y[..., None], -1)[..., 0]
+
+
+def of_one_hot(x, y):
+    return -(nn.one_hot(y, CLASSES) * nn.log_softmax(x)).sum(-1)
+
+
+def of_optax(x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x, y)
+
+
+def of_optax_with_one_hot(x, y):
+    return optax.softmax_cross_entropy(x, nn.one_hot(y, CLASSES))
+
+
+LOSSES = (of_logarithms, of_one_hot, of_optax, of_optax_with_one_hot)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("labels", ["classes", "negative", "beyond"])
+def test_cross_entropy_forward_and_backward(loss, labels):
+    low, high = {"classes": (0, CLASSES), "negative": (-CLASSES, 0), "beyond": (CLASSES, 2 * CLASSES)}[labels]
+    x, y, weights = (
+        normal(4, 5, CLASSES),
+        jnp.asarray(RNG.integers(low, high, (4, 5)), jnp.int32),
+        normal(4, 5),
+    )
+    assert recognised(loss, x, y) == [("cross entropy", f"{CLASSES} classes", True)]
+
+    def mean(x, y, weights):
+        return (loss(x, y) * weights).mean()
+
+    both = ("cross entropy", f"{CLASSES} classes, with its gradient", True)
+    assert recognised(jax.value_and_grad(mean), x, y, weights) == [both]
+
+
+def test_halves_of_logits_are_read_as_halves():
+    x, y = normal(8, CLASSES, dtype=jnp.bfloat16), jnp.arange(8, dtype=jnp.int32)
+
+    def mean(x, y):
+        return of_optax(x.astype(jnp.float32), y).mean()
+
+    explained = aicf.jax.jit(jax.value_and_grad(mean)).explain(x, y, device="h200")
+    found = {
+        op.kind.name: [str(t.dtype) for t in r.spec.operands] for r in explained.regions for op in r.spec.ops
+    }
+    assert found["cross_entropy"][0] == "bf16" and found["cross_entropy_grad"][0] == "bf16"
+
+
+def test_labels_that_padding_hides():
+    x, y = normal(6, CLASSES), jnp.asarray([3, -100, 5, 0, -100, 18], jnp.int32)
+
+    def mean(x, y):
+        kept = y >= 0
+        return jnp.where(kept, of_optax(x, y), 0.0).sum() / kept.sum()
+
+    notes = recognised(jax.value_and_grad(mean), x, y)
+    assert notes == [("cross entropy", f"{CLASSES} classes, with its gradient", True)]
