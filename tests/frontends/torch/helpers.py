@@ -3,6 +3,8 @@
 import copy
 
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from aicf.frontends.torch import backend, graphs
 
@@ -72,3 +74,48 @@ def same_as_eager(model, *args, steps=2, lr=0.1, tolerance=2e-4):
 
 def left(found):
     return {op for graph in found for op, _ in graph.left}
+
+
+class Blocks(nn.Module):
+    """Two blocks with a residual; the head is `head`."""
+
+    def __init__(self, width=12, checkpointed=False):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            )
+            for _ in range(2)
+        )
+        self.head, self.checkpointed = nn.Linear(width, 5), checkpointed
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + (checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x))
+        return self.head(x)
+
+
+def gradients(call, model, x):
+    model.zero_grad()
+    (call(x).float() ** 2).mean().backward()
+    return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+
+
+def same_model_gradients(model, x, tolerance=1e-4, call=None):
+    """Of a compiled model and the same in eager PyTorch: also which have none."""
+    other = copy.deepcopy(model)
+    want = gradients(other, other, x)
+    got = gradients(compiled(model) if call is None else call, model, x)
+    most = max(float(g.abs().max()) for g in want.values() if g is not None)
+    for name, grad in want.items():
+        if grad is None:
+            assert got[name] is None, f"{name} is frozen, and has a gradient"
+        else:
+            torch.testing.assert_close(
+                got[name].float(),
+                grad.float(),
+                rtol=0,
+                atol=tolerance * most,
+                msg=lambda m, n=name: f"{n}: {m}",
+            )
+    return got

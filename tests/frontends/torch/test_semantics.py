@@ -286,3 +286,38 @@ def test_fallback_error_says_where_and_what_to_do():
     ):
         assert said in text, text
     assert isinstance(caught.value.inner_exception, VerifyError)
+
+
+def test_branches_in_the_graph():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin() * 2 + 1, lambda x: x.cos() * 3 - 1, (x,)) * 2
+
+    call = compiled(f)
+    for x in (torch.ones(3), -torch.ones(3)):
+        close(call(x), f(x))
+
+
+def test_views_of_what_is_written_have_gradients():
+    def f(x):
+        y = x * 1
+        y[0].mul_(3)
+        y.t()[1] += 2
+        return y.exp(), y.view(-1)[1:]
+
+    found = []
+    for call in (compiled(f), f):
+        x = torch.arange(6.0).reshape(2, 3).div(7).requires_grad_()
+        y, view = call(x)
+        (y.sum() + (view * 3).sum()).backward()
+        found.append(x.grad)
+    close(*found)
+
+
+def test_a_recompilation_says_which_guard_failed():
+    call = compiled(lambda x: x * 2 + 1)
+    call(torch.ones(3))
+    with (
+        torch._dynamo.config.patch(error_on_recompile=True),
+        pytest.raises(Exception, match=r"dtype mismatch.*expected Float, actual Double"),
+    ):
+        call(torch.ones(3, dtype=torch.float64))
