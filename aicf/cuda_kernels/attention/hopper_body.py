@@ -27,6 +27,7 @@ from ..hopper.shared_plan import SharedPlan
 from ..hopper.units import WARPGROUP
 from ..ptx import (
     approximate,
+    arrive,
     arrive_at,
     commit_products,
     commit_stores,
@@ -76,14 +77,15 @@ OWN = 8  # the first consumer's barrier of its own; those of turns are 1 and 2
 
 
 class ForwardPlan:
-    """Where a block has what. `of_keys`: with something added to the scores of each key, beside K: two fill a stage, and each warp tells that it has read it."""
+    """Where a block has what. `of_keys`: with something added to the scores of each key, beside K: a warp fills a stage with
+    the producer, and each thread tells that it has read it."""
 
     def __init__(self, d: int, of_keys: bool = False) -> None:
         self.q_bytes, self.kv_bytes = QUERIES * d * 2, KEYS * d * 2
         self.stages = 3 if d == 64 else 2
         shared = SharedPlan()
         self.q_ring = shared.ring(2, CONSUMERS)
-        self.k_ring = shared.ring(self.stages, CONSUMERS * (4 if of_keys else 1), 1 + of_keys)
+        self.k_ring = shared.ring(self.stages, CONSUMERS * (WARPGROUP if of_keys else 1), 1 + 32 * of_keys)
         self.v_ring = shared.ring(self.stages, CONSUMERS)
         self.added = shared.region(self.stages * ADDED_BYTES, 16) if of_keys else 0
         self.q, self.k, self.v = (
@@ -233,7 +235,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     cap = map_tile(SCORES.count, _cap()) if form.capped else device(lambda s, env: s)
     # what is added to keys makes powers of two of scores, of any size that f32 has
     of_keys, add_of_keys, least = form.of_keys, plus(SCORES.count), LOWEST if form.of_keys else LEAST
-    added_at, tell_lse = plan.added, told() if form.of_keys else device(lambda x: x)
+    added_at, tell, tell_lse = plan.added, arrive(), told() if form.of_keys else device(lambda x: x)
     hidden, limits = hide(form.masked), limits_of()
     in_first, in_all = bool(form.masked), form.masked == "all"
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
@@ -282,8 +284,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
             scores = cap(scores, scales)
             if of_keys:
                 scores = add_of_keys(scores, uint32(added + stage * uint32(ADDED_BYTES)), c)
-                cuda.syncwarp()
-                release(uint32(ready + uint32(k_empty)), lane)
+                tell(uint32(ready + uint32(k_empty)))
             if in_first:
                 lows, highs = limits(row, key, column, sizes)
                 scores = hidden(scores, lows, highs)
@@ -313,8 +314,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                 scores = cap(scores, scales)
                 if of_keys:
                     scores = add_of_keys(scores, uint32(added + stage * uint32(ADDED_BYTES)), c)
-                    cuda.syncwarp()
-                    release(uint32(ready + uint32(k_empty)), lane)
+                    tell(uint32(ready + uint32(k_empty)))
                 if in_all:
                     lows, highs = limits(row, key, column, sizes)
                     scores = hidden(scores, lows, highs)

@@ -109,6 +109,7 @@ def of_key(form: HopperForm, behind_lse: bool = False) -> Any:
 def bringer(form: HopperForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> Any:
     """`bring(base, sizes, added)`: a warp leaves what is added to the keys of each tile, in a stage of the keys' ring, for `rows` queries.
 
+    Each lane tells for itself that its four are there, as each thread does that it has read its own: nothing else orders what threads write and read.
     Of 16 keys first those that a thread's scores are of: numbers 0, 1, 8, 9, then 2, 3, 10, 11, …
     """
     starts_of, read, turn, tiles_of_keys = key_starts(form), of_key(form), in_turn(), key_tiles(rows)
@@ -136,9 +137,7 @@ def bringer(form: HopperForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> 
                 ready = uint32(base + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
                 store(uint32(own + stage * uint32(BYTES)), a, b, c, d)
-                cuda.syncwarp()
-                if lane == 0:
-                    tell(uint32(ready + uint32(full)))
+                tell(uint32(ready + uint32(full)))
                 stage, phase = next_stage(stage, phase)
                 key = int32(key - KEYS)
             round = uint32(round + uint32(1))

@@ -107,8 +107,8 @@ def test_a_mask_of_keys_is_one_backward(kept):
         aten._scaled_dot_product_efficient_attention_backward.default, dout, q, k, v, bias, out, lse, number, number, 0.0,
         [True, True, True, False],
     )  # fmt: skip
-    _, operands, _ = calls.regions(*(calls.part(grads, n) for n in range(3)))
-    assert operands[6] == (B, 1, 1, T)
+    kernel, operands, _ = calls.regions(*(calls.part(grads, n) for n in range(3)))
+    assert kernel == "cuda.attention_grad_wgmma.v1" and operands[6] == (B, 1, 1, T)
 
 
 def test_a_mask_of_all_scores_stays_one():

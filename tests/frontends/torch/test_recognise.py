@@ -134,6 +134,36 @@ def test_padding_is_handed_on_unexpanded():
     assert same(attend, *qkv(), seen) == ["attention's mask is read as it was before it was expanded"]
 
 
+POSITIONS = {
+    "from 0": (lambda n: torch.arange(n) + 0 >= 0, True),
+    "from 2, and others": (lambda n: (torch.arange(2, n + 2) >= 0) & torch.ones(n, dtype=torch.bool), True),
+    "from 1": (lambda n: torch.arange(n) >= 1, False),
+    "less 1": (lambda n: torch.arange(n) + -1 >= 0, False),
+    "from -1": (lambda n: torch.arange(-1, n - 1) >= 0, False),
+    "down from 1": (lambda n: torch.arange(1, 1 - n, -1) >= 0, False),
+    "written": (lambda n: torch.ones(n, dtype=torch.bool).index_fill_(0, torch.tensor([0]), False), False),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_padding_of_sizes_that_change_is_handed_on_unexpanded(name):
+    """Where the queries' own part hides nothing whatever the sizes are."""
+    of, hides_nothing = POSITIONS[name]
+
+    def attend(q, k, v, seen):
+        n = q.shape[-2]
+        keys = seen[torch.arange(2)[:, None, None, None], torch.arange(n)[None, None, None, :]]
+        shown = of(n)[None, None, :, None] & keys
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=shown)
+
+    call = torch.compile(attend, backend="aicf", dynamic=True)
+    for n in (5, 9, 6):
+        seen = torch.arange(n)[None, :] < torch.tensor([n, 3])[:, None]
+        q, k, v = qkv(n, n)
+        close(call(q, k, v, seen), attend(q, k, v, seen).nan_to_num(0.0))
+    assert bool(recognised()) == hides_nothing
+
+
 def test_masks_of_sizes_that_change_stay():
     def attend(q, k, v):
         n = torch.arange(q.shape[-2])

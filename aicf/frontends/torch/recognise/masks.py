@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from .calls import called, made
+from .calls import called, made, writes
 from .constants import constants
 
 ATTENTION = "scaled_dot_product_attention"
@@ -93,7 +93,45 @@ def _unexpanded(mask: Node, known: dict[Node, torch.Tensor]) -> Node:
 
 
 def _all_true(node: Any, known: dict[Node, torch.Tensor]) -> bool:
-    return node in known and known[node].dtype is torch.bool and bool(known[node].all())
+    if node in known:
+        return known[node].dtype is torch.bool and bool(known[node].all())
+    return isinstance(node, Node) and not any(map(writes, node.graph.nodes)) and _holds(node)
+
+
+# Of sizes that change nothing is known but what the ops say.
+SHOWN = frozenset(
+    ["getitem", "unsqueeze", "view", "reshape", "expand", "to", "contiguous"]
+)  # elements of what they are given
+
+
+def _holds(node: Any) -> bool:
+    """Whether a bool is true whatever sizes are: transformers compares positions with 0 where all may attend."""
+    if not isinstance(node, Node) or getattr(made(node), "dtype", None) is not torch.bool:
+        return False
+    name, args = called(node), node.args
+    if name in ("ones", "new_ones"):
+        return True
+    if name == "ge":
+        return len(args) == 2 and type(args[1]) is int and args[1] <= 0 and _never_negative(args[0])
+    if name == "and":
+        return all(map(_holds, args))
+    return name in SHOWN and _holds(args[0])
+
+
+def _never_negative(x: Any) -> bool:
+    if type(x) is int:
+        return x >= 0
+    if not isinstance(x, Node) or getattr(made(x), "dtype", None) is not torch.int64:
+        return False
+    name, args = called(x), x.args
+    if name == "arange":
+        first = args[0] if len(args) > 1 else 0
+        return (
+            1 <= len(args) <= 2 and type(first) is int and first >= 0 and not {"start", "step"} & {*x.kwargs}
+        )
+    if name == "add":
+        return len(args) == 2 and not x.kwargs and all(map(_never_negative, args))
+    return name in SHOWN and _never_negative(args[0])
 
 
 def _spreads(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> bool:
