@@ -158,6 +158,44 @@ def test_heads_are_read_where_they_lie_and_written_where_they_are_read():
 
 
 @pytest.mark.spec("C6")
+def test_heads_of_what_is_fed_and_of_what_is_returned_are_read_where_they_lie():
+    def fed(ctx, x):
+        q, k, v = (heads(ctx, ctx.reshape(x, shape=(B, T, 3 * HEADS * D)), n) for n in range(3))
+        return ctx.transpose(ctx.attention(q, k, v, causal=True), perm=(0, 2, 1, 3))
+
+    def returned(ctx, x):
+        joined = ctx.reshape(ctx.tanh(x), shape=(B, T, 3 * HEADS * D))
+        q, k, v = (heads(ctx, joined, n) for n in range(3))
+        y = ctx.transpose(ctx.attention(q, k, v, causal=True), perm=(0, 2, 1, 3))
+        return {"output": y, "joined": joined, "rows": ctx.exp(ctx.reshape(y, shape=(B * T, HEADS * D)))}
+
+    plan, regions, _ = planned(graph_of(fed, shape=X.shape))
+    assert [r.spec.signature for r, s in zip(regions, plan.steps) if s.kernel_id] == ["attention"]
+    assert strided_slots(plan) == {"slice", "reshape", "transpose", "attention"}
+    program = aicf.compile(model_of(fed, X.shape[1], X.shape[0]), device="cpu")
+    want = np.log(expected(np.arctanh(np.tanh(X)))).reshape(B, T, HEADS, D)
+    np.testing.assert_allclose(program.run({"x": np.tanh(X)})["output"].numpy(), want, rtol=1e-4, atol=1e-5)
+    for again in range(2):  # frozen: what was fed lies elsewhere
+        x = np.tanh(X + again)
+        got = program.replay({"x": x})["output"].numpy()
+        np.testing.assert_allclose(got, program.run({"x": x})["output"].numpy(), rtol=1e-6)
+
+    plan, regions, _ = planned(graph_of(returned, shape=X.shape))
+    assert [r.spec.ops[0].kind.name for r, s in zip(regions, plan.steps) if s.kernel_id] == [
+        "tanh",
+        "attention",
+        "exp",
+    ]
+    program = aicf.compile(model_of(returned, X.shape[1], X.shape[0]), device="cpu")
+    made = program.run({"x": X})
+    np.testing.assert_allclose(made["rows"].numpy(), expected(X), rtol=2e-6)
+    np.testing.assert_allclose(
+        made["output"].numpy().reshape(B * T, -1), np.log(expected(X)), rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(made["joined"].numpy().reshape(X.shape), np.tanh(X), rtol=1e-6)
+
+
+@pytest.mark.spec("C6")
 def test_what_others_read_is_copied():
     """q and the result of attention are read by a map, too: both are tensors of their own then, and k and v are not."""
 
@@ -298,7 +336,7 @@ class _Drawn:
         self.draw = random.Random(seed)
 
     def __call__(self, ctx, x):
-        values = [ctx.tanh(x), ctx.exp(x)]
+        values = [x, ctx.tanh(x), ctx.exp(x)]
         for _ in range(self.draw.randint(6, 14)):
             values.append(
                 getattr(
@@ -306,7 +344,8 @@ class _Drawn:
                     self.draw.choice(["moved", "moved", "attended", "attended", "mapped", "joined", "part"]),
                 )(ctx, values)
             )
-        return {f"out{n}": ctx.neg(v) for n, v in enumerate(self.draw.sample(values, 2))}
+        leaving = self.draw.sample(list(dict.fromkeys(values[1:])), 3)  # each leaves once
+        return {f"out{n}": v if self.draw.random() < 0.4 else ctx.neg(v) for n, v in enumerate(leaving)}
 
     def pick(self, values):
         return self.draw.choice(values[-5:])

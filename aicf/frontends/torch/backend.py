@@ -63,9 +63,19 @@ def backend(
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions to core ops, but for ops that have a rule."""
+    """PyTorch's decompositions to core ops, but for ops that have a rule. A transpose is a permute: that its partitioner knows as a view."""
     found = core_aten_decompositions()
-    return {op: how for op, how in found.items() if str(op) not in rules()}
+    return {
+        **{op: how for op, how in found.items() if str(op) not in rules()},
+        torch.ops.aten.transpose.int: _transpose, torch.ops.aten.t.default: lambda x: _transpose(x, 0, -1),
+    }  # fmt: skip
+
+
+def _transpose(x: torch.Tensor, a: int, b: int) -> torch.Tensor:
+    axes = list(range(x.dim()))
+    if axes:
+        axes[a], axes[b] = axes[b], axes[a]
+    return torch.ops.aten.permute.default(x, axes)
 
 
 def _checked(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:

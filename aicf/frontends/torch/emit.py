@@ -87,8 +87,9 @@ def _emitted(ctx: GraphEmitter, node: Node, env: Mapping[Node, Any], meta: Meta)
     used = frozenset(u.args[1] for u in node.users) if several else None
     if several and any(u.target is not operator.getitem for u in node.users):
         used = None
-    source = meta(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
-    result = rule(Site(ctx, out, used, source), *args, **named)
+    first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+    source, alone = (None, False) if first is None else (meta(first), len(first.users) == 1)
+    result = rule(Site(ctx, out, used, source, alone), *args, **named)
     return _checked(result, out)
 
 

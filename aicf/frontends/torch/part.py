@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -96,11 +96,11 @@ class PartModel:
         }
         emit_nodes(ctx, self._nodes, env, self._meta)
         self.unread = {name for name, node in zip(self.outputs, self.made) if isinstance(env[node], Unread)}
-        return {
-            name: _as_stored(ctx, env[node], layout)
-            for name, node, layout in zip(self.outputs, self.made, self.results)
-            if name not in self.unread
-        }
+        left: dict[str, Value] = {}
+        for name, node, layout in zip(self.outputs, self.made, self.results):
+            if name not in self.unread:
+                left[name] = _same_bytes(ctx, _as_stored(ctx, env[node], layout), left.values())
+        return left
 
 
 def _result(layout: TorchLayout) -> TorchLayout:
@@ -121,10 +121,28 @@ def _as_read(ctx: GraphEmitter, x: Value, layout: TorchLayout) -> Value:
 def _as_stored(ctx: GraphEmitter, x: Value, layout: TorchLayout) -> Value:
     if layout.plain:
         return x
-    before = ctx.transposed(x)
-    if before is not None and layout.order == (*range(x.rank - 2), x.rank - 1, x.rank - 2):
-        return before
+    values, made = ctx.builder.graph.values, x.producer
+    if made is not None and made.kind == "transpose" and _inverse(made.attrs["perm"]) == layout.order:
+        return values[made.inputs[0]]
+    for reader in x.users:
+        if reader.kind == "transpose" and tuple(reader.attrs["perm"]) == layout.order:
+            return values[reader.outputs[0]]
     return ctx.transpose(x, perm=layout.order)
+
+
+def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
+
+
+def _same_bytes(ctx: GraphEmitter, x: Value, others: Collection[Value]) -> Value:
+    """What a result is a reshape of: whoever reads it knows its shape. A value leaves once, and what was fed does not."""
+    made = x.producer
+    while made is not None and made.kind == "reshape":
+        before = ctx.builder.graph.values[made.inputs[0]]
+        if before.producer is None or any(before is other for other in others):
+            break
+        x, made = before, before.producer
+    return x
 
 
 class BoundPart:

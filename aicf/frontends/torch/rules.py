@@ -86,12 +86,13 @@ class Site:
     out     the type of its result, or a list of those of several ones, None where it is no tensor
     used    which of several results anything reads; None: maybe all
     source  its first operand as PyTorch has it, with strides; for rules that say `strides`
+    alone   whether nothing else reads its first operand
     """
 
     def __init__(
-        self, ctx: GraphEmitter, out: Any, used: frozenset[int] | None = None, source: Any = None
-    ) -> None:
-        self.ctx, self._out, self.used, self.source = ctx, out, used, source
+        self, ctx: GraphEmitter, out: Any, used: frozenset[int] | None = None, source: Any = None, alone: bool = False
+    ) -> None:  # fmt: skip
+        self.ctx, self._out, self.used, self.source, self.alone = ctx, out, used, source, alone
 
     @property
     def out(self) -> TensorSpec:

@@ -117,23 +117,25 @@ class _Moves:
         for i, op in enumerate(ops):
             for vid in op.in_vids:
                 self.readers[vid].append(i)
-        self._fixed = _fixed(ops, graph)
-        movers = [
-            i
-            for i, op in enumerate(ops)
-            if i not in barred
-            and MOVES in schema_of(op.kind).traits
-            and self._free(*op.in_vids, *op.out_vids)
-        ]
-        self.read = self._read(movers)
-        self.written = self._written(movers)
+        self._fixed, self._elsewhere = _fixed(ops, graph)
+        movers = [i for i, op in enumerate(ops) if i not in barred and MOVES in schema_of(op.kind).traits]
+        self.read = self._read(
+            [i for i in movers if self._free(ops[i].out_vids) and self._lies_still(ops[i].in_vids)]
+        )
+        self.written = self._written(
+            [i for i in movers if self._free(ops[i].in_vids) and self._lies_still(ops[i].out_vids)]
+        )
         self.views: dict[int, StridedView] = {}
         self.idle, self.unsaid = set[int](), set[int]()
         self._lay_out()
 
-    def _free(self, *vids: int) -> bool:
+    def _free(self, vids: Sequence[int]) -> bool:
         """Whether these are values of the run's own that nothing writes over."""
         return all(vid >= 0 and vid not in self._fixed and self.values[vid].spec.numel for vid in vids)
+
+    def _lies_still(self, vids: Sequence[int]) -> bool:
+        """Whether others may be views of these: nothing writes over them, be they the run's own, or what it is fed or returns."""
+        return all(vid >= 0 and vid not in self._elsewhere and self.values[vid].spec.numel for vid in vids)
 
     def _read(self, movers: list[int]) -> set[int]:
         found: set[int] = set()
@@ -199,17 +201,24 @@ class _Moves:
         return found | {r for v in vids if v in self.views for r in self.readers[v] if r in self.written}
 
 
-def _fixed(ops: Sequence[LoweredOp], graph: Graph) -> set[int]:
-    """Values that live outside of a run, that outlive it, or that something writes over."""
-    fixed = {v.vid for v in graph.values if v.role is not Role.tmp} | set(graph.updates.values())
+def _fixed(ops: Sequence[LoweredOp], graph: Graph) -> tuple[set[int], set[int]]:
+    """Values that live outside of a run, that outlive it, or that something writes over; and those of them of which nothing may be a view."""
+    written = set(graph.updates.values())
     storage: dict[int, int] = {}
     for op in ops:
         for result, (operand, how) in op.constraints.get("alias", {}).items():
             if how == "must" or VIEW in schema_of(op.kind).traits:
                 source = op.in_vids[operand]
                 storage[op.out_vids[result]] = root = storage.get(source, source)
-                fixed.update([root] if how == "must" else [])
-    return fixed | {vid for vid, root in storage.items() if root in fixed}
+                written.update([root] if how == "must" else [])
+    roles = {v.vid: v.role for v in graph.values}
+    outside = {vid for vid, role in roles.items() if role is not Role.tmp}
+    barred = {vid for vid in outside if roles[vid] not in (Role.input, Role.output)}
+
+    def whole(roots: set[int]) -> set[int]:
+        return roots | {vid for vid, root in storage.items() if root in roots}
+
+    return whole(outside | written), whole(barred | written)
 
 
 # --- what kernels say of it -------------------------------------------------------------------------------------------

@@ -376,3 +376,73 @@ def test_the_report_names_the_model_and_what_it_is_asked_before_anything_ran():
 
     compiled(Net())(torch.ones(2)), compiled(a_function)(torch.ones(2))
     assert [g.name for g in graphs()] == ["Sequential", "Net", "a_function"]
+
+
+def attended(x, w, heads=3):
+    """Heads of one product, attention, and its result as rows again: views on both sides."""
+    n, length, width = x.shape
+    q, k, v = (
+        part.view(n, length, heads, width // heads).transpose(1, 2) for part in (x @ w).split(width, dim=2)
+    )
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return y.transpose(1, 2).reshape(n, length, width) + 1
+
+
+def test_what_is_kept_through_views_is_kept_once():
+    """The product, and what attention made: no head of either by itself."""
+    x, w = torch.randn(2, 5, 12), torch.randn(12, 36, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        y = compiled(attended)(x, w)
+    want = torch.autograd.grad(attended(x, w).square().sum(), w)[0]
+    close(torch.autograd.grad(y.square().sum(), w)[0], want, 1e-4)
+    sizes = sorted(t.numel() for t in kept)
+    assert sizes.count(2 * 5 * 36) == 1 and sizes.count(2 * 5 * 12) == 2, sizes  # and x
+    bound = [part for g in graphs() for module in g.modules for part in module.bound]
+    moved = [
+        step.region.signature
+        for part in bound
+        for step in part.compiled.plan.steps
+        if step.kernel_id and {op.kind.name for op in step.region.ops} <= {"transpose", "slice", "copy"}
+    ]
+    assert not moved
+
+
+def test_results_that_are_the_same_bytes():
+    def f(x):
+        y = torch.tanh(x) * 2
+        return y, y.view(6, 4), y.view(24) + 1, y.transpose(0, 1), y.view(2, 12).t(), torch.relu(y).view(4, 6)
+
+    x = torch.randn(2, 3, 4)
+    for got, want in zip(compiled(f)(x), f(x)):
+        close(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_transposes_of_transposes():
+    def f(x):
+        y = x.permute(2, 0, 3, 1)
+        return (
+            y.permute(1, 3, 0, 2) * 2 + 1,
+            y.transpose(0, 3).sum(0),
+            x.permute(0, 2, 1, 3).permute(0, 1, 3, 2).exp(),
+        )
+
+    x = torch.randn(2, 3, 4, 5)
+    for given in (x, x.permute(3, 1, 0, 2)):
+        for got, want in zip(compiled(f)(given), f(given)):
+            close(got, want)
+            assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("length", [6, 9])
+def test_a_norm_is_converted_by_its_own_kernel(length):
+    def f(x, w):
+        y = F.layer_norm(x, (8,))
+        return y.view(-1, 8).bfloat16() @ w
+
+    x, w = torch.randn(2, length, 8), torch.randn(8, 4).bfloat16()
+    close(compiled(f)(x, w), f(x, w), 1e-2)
+    (part,) = [part for g in graphs() for module in g.modules for part in module.bound]
+    signatures = [step.region.signature for step in part.compiled.plan.steps if step.kernel_id]
+    assert len(signatures) == 2, signatures

@@ -333,6 +333,12 @@ def _to_copy(s: Site, x: Value, **how: Any) -> Value:
         raise Unsupported(f"device {moved}")
     if x.dtype.kind == "float" and s.out.dtype.kind == "int" and s.out.dtype not in (DType.i32, DType.i64):
         raise Unsupported("floats that become narrow integers")
+    made = x.producer
+    if (
+        s.alone and made is not None and made.kind == "reshape"
+    ):  # which ends regions over rows: their kernel converts
+        before = s.ctx.builder.graph.values[made.inputs[0]]
+        return s.reshape(s.cast(before, s.out.dtype), x.shape)
     return s.cast(x, s.out.dtype)
 
 

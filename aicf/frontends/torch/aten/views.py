@@ -27,9 +27,10 @@ def permuted(s: Site, x: Value, perm: Sequence[int]) -> Value:
     perm = tuple(p % x.rank for p in perm)
     if perm == tuple(range(x.rank)):
         return x
-    before = s.ctx.transposed(x)  # the transpose of a transpose
-    if before is not None and perm == (*range(x.rank - 2), x.rank - 1, x.rank - 2):
-        return before
+    made = x.producer
+    if made is not None and made.kind == "transpose":  # one of one: what both do
+        before, first = s.ctx.builder.graph.values[made.inputs[0]], made.attrs["perm"]
+        return permuted(s, before, [first[axis] for axis in perm])
     return s.ctx.transpose(x, perm=perm)
 
 
