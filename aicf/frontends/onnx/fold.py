@@ -1,12 +1,13 @@
 """What depends on constants alone is computed while the graph is read, by the same rules: they emit into a graph of its own, which the
 ops' references evaluate. Shapes are numbers then.
 
-Large weights stay what they are, in the state dict by their names: how a model rearranges, converts or dequantises them is in the graph, of which
+Large weights stay what they are, in the state dict by their names: how a model rearranges, converts or scales them is in the graph, of which
 inference computes once what pays (graph/fuse/once.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,41 +15,70 @@ import numpy as np
 from ...graph.emit.builder import Builder, GraphEmitter
 from ...graph.emit.evaluate import evaluate
 from ...ir import Role, Value
-from ...types import numel
+from ...types import DType, numel
+from ...weights import UnreadArray
 from .graph import Document, OnnxNode
 from .operands import Call, Operand, constant
-from .reading import bad
+from .reading import TYPES, bad
 from .table import OnnxRule
 
 SMALL = 1 << 20  # bytes of a result that are always worth it
 WIDENS = 8  # times its operands that a larger one may have: an i8 becomes an f64
 LARGE = 1 << 16  # bytes of a weight that stays one
 STAYING = frozenset(
-    [
-        "Transpose",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Cast",
-        "CastLike",
-        "DequantizeLinear",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Neg",
-        "Slice",
-        "Concat",
-    ]
-)
+    {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Add", "Sub", "Mul", "Div", "Neg", "Slice", "Concat"}
+)  # fmt: skip
+WEIGHTS = frozenset({DType.f32, DType.f16, DType.bf16})  # those of which every device has kernels for these
+MOST = 8  # operands
 
 
 def stays_a_weight(node: OnnxNode, operands: Sequence[Operand | None]) -> bool:
-    """Whether the graph has the node, though its operands are known."""
-    if node.domain or node.op not in STAYING:
+    """Whether the graph has the node, though its operands are known: what it makes of a large weight is one."""
+    if node.domain or node.op not in STAYING or len(operands) > MOST:
         return False
-    return any(x is not None and x.weight and numel(x.shape) * x.dtype.itemsize > LARGE for x in operands)
+    if node.op == "Cast" and TYPES.get(node.attrs["to"].i) not in WEIGHTS:
+        return False
+    weights = [x for x in operands if x is not None and (x.weight or x.origin) and x.dtype in WEIGHTS]
+    return any(_nbytes(x) > LARGE for x in weights)
+
+
+def kept_known(
+    document: Document, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None],
+    results: Sequence[Operand | None],
+) -> None:  # fmt: skip
+    """Results that the graph has, of operands that are known, are known as well: they are computed if another node must know them."""
+    key = _key(node, schema, operands)
+    given = sum(_nbytes(x) for x in operands if x is not None)
+    for n, x in enumerate(results):
+        if x is not None and not x.is_known and _nbytes(x) <= max(SMALL, WIDENS * given):
+            x.unread = UnreadArray(x.spec, partial(_known, document, found, node, schema, operands, n))
+            x.origin = key, n
+
+
+def _known(
+    document: Document,
+    found: OnnxRule,
+    node: OnnxNode,
+    schema: Any,
+    operands: Sequence[Operand | None],
+    n: int,
+) -> np.ndarray:
+    made = folded(document, found, node, schema, operands)
+    assert made is not None
+    result = made[n]
+    assert result is not None and result.array is not None
+    return result.array
+
+
+def _nbytes(x: Operand) -> int:
+    return numel(x.shape) * x.dtype.itemsize
+
+
+def _key(node: OnnxNode, schema: Any, operands: Sequence[Operand | None]) -> Any:
+    """What results are made of. By its content, since nodes of functions and branches are made anew, too, and an id returns; those that are
+    kept keep their operands, so theirs can't."""
+    text = node.proto.SerializeToString(deterministic=True)
+    return text, schema.since_version, tuple(x and (x.weight or x.origin or id(x.array)) for x in operands)
 
 
 def folded(
@@ -56,11 +86,10 @@ def folded(
 ) -> Sequence[Operand | None] | None:
     """The results of a node whose operands are known; None where they are better computed in each run, as they are large."""
     key: Any = None
-    if any(x is not None and x.weight for x in operands):  # other arrays are made anew in each emission
-        # by its content, since nodes of functions and branches are made anew, too, and an id returns; operands are kept, so theirs can't
-        text = node.proto.SerializeToString(deterministic=True)
-        which = tuple(None if x is None else x.weight or id(x.array) for x in operands)
-        key = text, schema.since_version, which
+    if any(
+        x is not None and (x.weight or x.origin) for x in operands
+    ):  # other arrays are made anew in each emission
+        key = _key(node, schema, operands)
         if (kept := document.folded.get(key)) is not None:
             return [None if a is None else Operand(a) for a in kept[1]]
     arrays = _evaluated(document, found, node, schema, operands)

@@ -31,22 +31,19 @@ class Operand:
 
     unread   in the place of an array: it is read each time that it is asked for
     weight   the initializer it is, by name; else ""
+    origin   of what the graph computes of weights alone: which nodes do, of which
     sources  inputs that it depends on
     """
 
-    __slots__ = ("_array", "sources", "spec", "unread", "value", "weight")
+    __slots__ = ("_array", "origin", "sources", "spec", "unread", "value", "weight")
 
     def __init__(
         self, array: np.ndarray | None = None, value: Value | None = None, weight: str = "", sources: frozenset[str] = NONE,
         unread: UnreadArray | None = None,
     ) -> None:  # fmt: skip
-        self._array, self.value, self.weight, self.sources, self.unread = (
-            array,
-            value,
-            weight,
-            sources,
-            unread,
-        )
+        self._array, self.unread, self.value = array, unread, value
+        self.weight, self.sources = weight, sources
+        self.origin: Any = None
         if value is not None:
             self.spec = value.spec
         elif unread is not None:

@@ -16,7 +16,7 @@ from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
 from ...types import TensorSpec
 from ..imported import Weight
-from .fold import folded, stays_a_weight
+from .fold import folded, kept_known, stays_a_weight
 from .functions import NUMBERS, body_of, defined_by
 from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode, nodes_of
 from .operands import NONE, Call, Operand, Refusal, check_attributes, constant, plain
@@ -180,7 +180,8 @@ class OnnxWalk:
     ) -> Sequence[Operand | None]:
         given = [x for x in operands if x is not None]
         known = found.folds and all(x.is_known for x in given)
-        if known and not stays_a_weight(node, operands):
+        stays = known and stays_a_weight(node, operands)
+        if known and not stays:
             made = folded(self.document, found, node, schema, operands)
             if made is not None:
                 return made
@@ -188,7 +189,10 @@ class OnnxWalk:
             self.ctx, node, schema.since_version, schema, self.document.source, operands, self.declare
         )
         sources = frozenset[str]().union(*(x.sources for x in given))
-        return self._wrapped(node, found.function(call, *_padded(operands, schema)), sources)
+        results = self._wrapped(node, found.function(call, *_padded(operands, schema)), sources)
+        if stays:
+            kept_known(self.document, found, node, schema, operands, results)
+        return results
 
     def _wrapped(self, node: OnnxNode, made: Any, sources: frozenset[str]) -> Sequence[Operand | None]:
         results: list[Operand | None] = []

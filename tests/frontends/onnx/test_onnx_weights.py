@@ -12,10 +12,11 @@ from peaks import TELLS_PEAKS, peak_beyond
 import aicf
 from aicf.errors import FrontendError, StateError
 from aicf.frontends.onnx import load
+from aicf.frontends.onnx.fold import STAYING
 from aicf.frontends.onnx.wire import LEAST, without_weights
 from examples import EVERYTHING
 
-from .models import model
+from .models import info, model
 
 SIZE = 1024  # rows and columns of a weight: 4 MB
 
@@ -140,8 +141,8 @@ def mixed(rng):
     }  # fmt: skip
     nodes = [helper.make_node("Identity", [name], [f"{name}.out"], doc_string="é" * 300) for name in weights]
     made = model(nodes, [("x", [2])], [(f"{name}.out", None) for name in weights], weights)
-    for info, array in zip(made.graph.output, weights.values()):
-        info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    for output, array in zip(made.graph.output, weights.values()):
+        output.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
     listed = helper.make_tensor("e", 1, (50, 40), np.arange(2000.0))
     made.graph.initializer.insert(1, listed)
     made.metadata_props.add(key="k", value="v" * 5000)
@@ -249,7 +250,7 @@ K, N = 160, 192
 
 
 def rearranging(rng):
-    """Products with weights that are transposed, dequantised, converted and sliced: large ones, and a small one."""
+    """Products with weights that are scaled, transposed, converted and sliced, large ones; dequantised; and small."""
     arrays = {
         "turned": rng.normal(size=(N, K)).astype(np.float32), "gain": rng.uniform(0.5, 1, (N, K)).astype(np.float32),
         "q": rng.integers(-128, 128, (K, 512)).astype(np.int8), "scale": rng.uniform(0.01, 0.02, 512).astype(np.float32),
@@ -285,12 +286,7 @@ def test_large_weights_stay_in_the_state_dict_and_are_rearranged_once(hoist):
     rng = np.random.default_rng()
     made, arrays = rearranging(rng)
     program = aicf.from_onnx(made, "cpu", hoist=hoist)
-    assert sorted(program.state_dict()) == [
-        "gain",
-        "half",
-        "scale",
-        "turned",
-    ]  # not what is small, nor integers
+    assert sorted(program.state_dict()) == ["gain", "half", "turned"]  # not what is small, nor integers
     kinds = [op.kind.name for region in program.compiled().regions for op in region.spec.ops]
     assert ({"transpose", "mul", "convert", "slice"} & set(kinds) == set()) is hoist
     for rows in (2, 1, 5):
@@ -298,7 +294,7 @@ def test_large_weights_stay_in_the_state_dict_and_are_rearranged_once(hoist):
         got = program({"x": x})
         for name, wanted in zip("abc", exact(x, arrays)):
             np.testing.assert_allclose(got[name].numpy(), wanted, rtol=1e-4, atol=1e-3)
-        for name in ("gain", "half", "scale", "turned"):
+        for name in ("gain", "half", "turned"):
             arrays[name] = rng.uniform(0.5, 1, arrays[name].shape).astype(arrays[name].dtype)
         program.load_state_dict({name: arrays[name] for name in program.state_dict()})
 
@@ -322,3 +318,101 @@ def test_weights_are_trained_through_how_they_are_rearranged():
     trained = w - 0.5 * (2 / error.size) * error.T @ x
     np.testing.assert_allclose(program.get("w"), trained, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(infer({"x": x, "y": y})["out"].numpy(), x @ trained.T, rtol=1e-4, atol=1e-4)
+
+
+FLOATS = {"f32": 1, "f16": 10, "bf16": 16}
+
+
+ROWS = 500  # of a weight that is large in each type
+
+
+def staying(op, dtype):
+    """A node of each kind on a large weight `w`, what else it reads, and what it does in NumPy."""
+    ints = {
+        "shape": np.array([K, ROWS]),
+        "start": np.array([3]),
+        "end": np.array([ROWS - 2]),
+        "one": np.array([1]),
+        "at": np.array([0]),
+    }
+    attrs, more, exactly = {
+        "Transpose": ({"perm": [1, 0]}, [], lambda a: a.T),
+        "Reshape": ({}, ["shape"], lambda a: a.reshape(K, ROWS)),
+        "Flatten": ({"axis": 0}, [], lambda a: a.reshape(1, -1)),
+        "Unsqueeze": ({}, ["at"], lambda a: a[None]),
+        "Squeeze": ({}, [], lambda a: a),
+        "Cast": ({"to": _kind(op, dtype)}, [], lambda a: a.astype(np.float16 if dtype == "f32" else np.float32)),
+        "Add": ({}, ["w"], lambda a: a + a), "Sub": ({}, ["row"], lambda a: a - a[:1]), "Mul": ({}, ["row"], lambda a: a * a[:1]),
+        "Div": ({}, ["row"], lambda a: a / a[:1]), "Neg": ({}, [], lambda a: -a),
+        "Slice": ({}, ["start", "end", "at"], lambda a: a[3 : ROWS - 2]),
+        "Concat": ({"axis": 0}, ["w"], lambda a: np.concatenate([a, a])),
+    }[op]  # fmt: skip
+    return helper.make_node(op, ["w", *more], ["y"], **attrs), ints, exactly
+
+
+def _kind(op, dtype):
+    return FLOATS[dtype] if op != "Cast" else 10 if dtype == "f32" else 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", sorted(STAYING))
+def test_every_device_has_kernels_for_what_stays_in_the_graph(op, dtype):
+    """And they make what NumPy does."""
+    node, ints, exactly = staying(op, dtype)
+    w = np.random.default_rng().uniform(0.5, 1, (ROWS, K)).astype(aicf.DType.of(dtype).numpy)
+    made = model([node], [("x", [1])], [info("y", None, _kind(op, dtype))], {"w": w, "row": w[:1], **ints})
+    for device in ("h200", "t4"):
+        aicf.explain_for(load(made), device)
+    program = aicf.from_onnx(made, "cpu")
+    got, wanted = program({"x": np.zeros(1, np.float32)})["y"].numpy(), exactly(w)
+    assert "w" in program.state_dict() and got.dtype == wanted.dtype and got.shape == wanted.shape
+    near = {"f32": 1e-6, "f16": 2e-3, "bf16": 2e-2}[dtype]
+    np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("op", sorted(STAYING))
+def test_what_stays_in_the_graph_is_known_where_a_shape_depends_on_it(op):
+    node, ints, exactly = staying(op, "f32")
+    w = np.full((ROWS, K), 6, np.float32)
+    w[0] = 2  # the row that it is scaled by
+    nodes = [node, helper.make_node("ReduceMax", ["y"], ["most"], keepdims=0), helper.make_node("Abs", ["most"], ["size"]),
+             helper.make_node("Cast", ["size"], ["count"], to=7), helper.make_node("Unsqueeze", ["count", "at"], ["sizes"]),
+             helper.make_node("Expand", ["x", "sizes"], ["z"])]  # fmt: skip
+    program = aicf.from_onnx(model(nodes, [("x", [1])], [("z", None)], {"w": w, "row": w[:1], **ints}), "cpu")
+    got = program({"x": np.ones(1, np.float32)})["z"].numpy()
+    assert got.shape == (abs(int(exactly(w).max())),) and (got == 1).all()
+
+
+def test_integers_are_dequantised_while_a_model_is_read():
+    """No GPU has kernels for 8 bits that become floats: what is in the plan is the product, and the weight is no more there."""
+    rng = np.random.default_rng()
+    q = rng.integers(-128, 128, (K, 512)).astype(np.int8)
+    scale = rng.uniform(0.01, 0.02, 512).astype(np.float32)
+    node = helper.make_node
+    nodes = [node("DequantizeLinear", ["q", "scale"], ["d"], axis=1), node("Transpose", ["d"], ["t"], perm=[1, 0]),
+             node("Transpose", ["t"], ["w"], perm=[1, 0]), node("MatMul", ["x", "w"], ["y"])]  # fmt: skip
+    made = model(nodes, [("x", [2, K])], [("y", [2, 512])], {"q": q, "scale": scale})
+    for device in ("h200", "l4"):
+        assert [op.kind.name for r in aicf.explain_for(load(made), device).regions for op in r.spec.ops] == [
+            "gemm"
+        ]
+    program = aicf.from_onnx(made, "cpu")
+    x = rng.normal(size=(2, K)).astype(np.float32)
+    wanted = x @ (q.astype(np.float64) * scale)
+    np.testing.assert_allclose(program({"x": x})["y"].numpy(), wanted, rtol=1e-4, atol=1e-3)
+    assert not program.state_dict()
+
+
+def test_what_is_quantised_behind_a_transpose_is_known_there():
+    """As models are that were trained for 8 bits: a weight is rounded to them and back. Integers are in no kernel."""
+    rng = np.random.default_rng()
+    w, scale = rng.uniform(-1, 1, (N, K)).astype(np.float32), np.float32(1 / 127)
+    node = helper.make_node
+    nodes = [node("Transpose", ["w"], ["t"], perm=[1, 0]), node("QuantizeLinear", ["t", "scale", "zero"], ["q"]),
+             node("DequantizeLinear", ["q", "scale", "zero"], ["d"]), node("MatMul", ["x", "d"], ["y"])]  # fmt: skip
+    made = model(nodes, [("x", [2, K])], [("y", [2, N])], {"w": w, "scale": scale, "zero": np.int8(0)})
+    aicf.explain_for(load(made), "h200")
+    x = rng.normal(size=(2, K)).astype(np.float32)
+    wanted = x @ (np.clip(np.rint(w.T / scale), -128, 127) * np.float64(scale))
+    for program in (aicf.from_onnx(made, "cpu"), aicf.compile(load(made), device="cpu", hoist=False)):
+        np.testing.assert_allclose(program({"x": x})["y"].numpy(), wanted, rtol=1e-4, atol=1e-3)
