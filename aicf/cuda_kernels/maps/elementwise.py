@@ -225,10 +225,12 @@ def _across(m: Map, strides: Sequence[Strides], width: int) -> Reject | None:
 
 
 def _crosses(m: Map, shape: Strides, strides: Sequence[Strides], width: int) -> bool:
-    """Whether vectors may cross from a row to the next: what moves along rows lies as the results do, under no mask."""
+    """Whether vectors may cross from a row to the next: what moves along rows lies as the results do, under no mask, and is no coordinate:
+    lanes take those for multiples of the width (tiles/element.py)."""
     dense = row_major(shape)
     lies = all(
-        steps == dense or steps[-1] == 0 or load.operand is None for load, steps in zip(m.loads, strides)
+        steps[-1] == 0 or (steps == dense and load.operand is not None)
+        for load, steps in zip(m.loads, strides)
     )
     return (
         len(shape) > 1
@@ -334,8 +336,8 @@ class ElementwiseRows:
     """elementwise_strided with 16-byte vectors along the last dimension, in which each operand goes on by one, or stays.
 
     What models broadcast is so: a bias per column or per row, a residual beside it. Coordinates are divided out once per
-    vector. Long rows may have any length, such as logits of 50257 words, if what moves along them lies as the results do: a vector
-    that crosses from a row to the next goes element by element. Parallel over vectors. Limit: memory.
+    vector. Long rows may have any length, if what moves along them lies as the results do and no coordinate does: a vector that
+    crosses from a row to the next goes element by element. Parallel over vectors. Limit: memory.
     """
 
     def accepts(region: RegionSpec) -> Checks:
