@@ -29,9 +29,11 @@ CASES = [(name, n) for name, made in SAMPLES.items() for n in range(len(made))]
 
 
 def overload(name):
-    library = torch.ops.transformers if name.startswith("transformers.") else torch.ops.aten
-    packet, _, kind = name.removeprefix("transformers.").partition(".")
-    return getattr(getattr(library, packet), kind or "default")
+    """The op of PyTorch's, or of another library that is named before it."""
+    parts = name.split(".")
+    library = parts.pop(0) if parts[0] in ("aicf", "transformers") else "aten"
+    packet, kind = (*parts, "default")[:2]
+    return getattr(getattr(getattr(torch.ops, library), packet), kind)
 
 
 def reader(y):
