@@ -80,7 +80,7 @@ def test_each_rule_has_a_sample():
     assert names == set(SAMPLES) | REFUSED | ON_GPUS
 
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("name, n", CASES, ids=[f"{name}-{n}" for name, n in CASES])
 def test_what_a_rule_computes(name, n):
     if name.startswith("transformers."):
