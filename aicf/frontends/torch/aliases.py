@@ -1,5 +1,5 @@
-"""Results that are views of one tensor share its memory in PyTorch. A part writes each of its results into memory of its own, so the
-views among what a caller gets are PyTorch's, of the one tensor that a part makes.
+"""Results that are views of one tensor share its memory in PyTorch, or are not dense. A part writes each of its results into dense memory of
+its own, so such views are PyTorch's, of the one tensor that a part makes.
 
 AOTAutograd makes views of inputs itself, and those of tensors that need a gradient; this is for the others."""
 
@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from .emit import meta_of, name_of
 from .rules import VIEWS
+from .types import is_dense
 
 COPIES = {
     "aten.clone.default",
@@ -22,7 +23,7 @@ COPIES = {
 
 
 def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
-    """Give results that share memory views of their own, which read the tensor that has it, and return these."""
+    """Give such results views of their own, which read the tensor that has the memory, and return these."""
     (output,) = [n for n in graph.graph.nodes if n.op == "output"]
     returned = _returned(output, kind)
     sharing: dict[Node, list[Node]] = {}
@@ -30,7 +31,7 @@ def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
         sharing.setdefault(_owner(node), []).append(node)
     made: dict[Node, Node] = {}
     for owner, nodes in sharing.items():
-        if len(nodes) < 2 or owner.op != "call_function":
+        if owner.op != "call_function" or (len(nodes) < 2 and is_dense(meta_of(nodes[0]))):
             continue
         for node in nodes:
             for step in _steps(node, owner):
@@ -44,6 +45,11 @@ def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
     return set(made.values())
 
 
+def under(node: Node) -> list[Node]:
+    """What a view reads the memory of: views, and behind them what has it."""
+    return list(_up(node))
+
+
 def _returned(output: Node, kind: str) -> list[Node]:
     """What a caller sees: of a forward graph not what is kept for the backward one, whose gradients nobody else has."""
     context = TracingContext.try_get()
@@ -51,7 +57,11 @@ def _returned(output: Node, kind: str) -> list[Node]:
         return []
     count = context.fw_metadata.num_forward_returns if kind == "forward" else None
     listed = [output.args[0]] if isinstance(output.args[0], Node) else list(output.args[0])
-    return [n for n in listed[:count] if isinstance(n, Node) and isinstance(meta_of(n), torch.Tensor)]
+    return [n for n in listed[:count] if isinstance(n, Node) and _strided(meta_of(n))]
+
+
+def _strided(made: object) -> bool:
+    return isinstance(made, torch.Tensor) and made.layout is torch.strided
 
 
 def _owner(node: Node) -> Node:

@@ -12,12 +12,12 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...errors import AicfError, VerifyError
-from .aliases import views_of_results
+from .aliases import under, views_of_results
 from .emit import is_size, line_of, meta_of, name_of, tensors_of
 from .part import PartModule, Target, target
 from .report import FASTER, RANDOM, TOO_SMALL, GraphReport
-from .rules import HEAVY, SLOWER, VIEWS, rules
-from .types import Unsupported
+from .rules import HEAVY, SLOWER, STRIDES, VIEWS, rules
+from .types import Unsupported, is_dense
 
 MOST_TOLD = 9  # ops that a refusal names beside the first
 WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
@@ -43,6 +43,7 @@ def cut(
         why = FASTER if slower else _why_left(node, targets, deterministic, strict)
         if why is not None and not _is_view(node):
             report.leave(name_of(node), why, line_of(node))
+    _keep_memory(graph, targets, report)
     taken = _without_idle_views(targets)
     proposed = _Partitioner(graph, taken).partitions()
     kept = []
@@ -90,6 +91,20 @@ def _why_left(node: Node, targets: dict[Node, Target], deterministic: bool, stri
     if why is None:
         targets[node] = on
     return why
+
+
+def _keep_memory(graph: GraphModule, targets: dict[Node, Target], report: GraphReport) -> None:
+    """What PyTorch reads by places in memory lies as in PyTorch: a part would make a dense tensor of it."""
+    for node in _ops(graph):
+        if name_of(node) not in STRIDES or node in targets:
+            continue
+        source = node.args[0]
+        assert isinstance(source, Node)
+        for read in (source, *under(source)):
+            if read in targets and (_is_view(read) or not is_dense(meta_of(read))):
+                del targets[read]
+                if not _is_view(read):
+                    report.leave(name_of(read), "PyTorch reads it by places in memory", line_of(read))
 
 
 def _without_idle_views(targets: dict[Node, Target]) -> dict[Node, Target]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,18 +74,25 @@ def layout_of(tensor: Any) -> TorchLayout:
     shape = tuple(hinted(n) for n in tensor.shape)
     stride = tuple(hinted(n) for n in tensor.stride())
     plain = TorchLayout(shape, row_major(shape), tuple(range(len(shape))), ())
-    if not all(shape) or _same(shape, stride, plain.stride):
+    if not all(shape):
         return plain
+    if _same(shape, stride, plain.stride):
+        return replace(plain, stride=stride)
     repeated = tuple(axis for axis, (n, s) in enumerate(zip(shape, stride)) if s == 0 and n > 1)
     own = [axis for axis in range(len(shape)) if axis not in repeated]
     order = tuple(sorted(own, key=lambda axis: (-stride[axis], axis) if shape[axis] > 1 else (0, axis)))
     dense = row_major(tuple(shape[axis] for axis in order))
     if not _same([shape[axis] for axis in order], [stride[axis] for axis in order], dense):
         return plain
-    full = list(stride)
-    for axis, step in zip(order, dense):
-        full[axis] = step
-    return TorchLayout(shape, tuple(full), order, repeated)
+    return TorchLayout(
+        shape, stride, order, repeated
+    )  # also of axes of one element: PyTorch tells channels last by them
+
+
+def is_dense(tensor: Any) -> bool:
+    """Whether a tensor lies as `layout_of` says, each element in a place of its own."""
+    layout = layout_of(tensor)
+    return not layout.repeated and layout.stride == tuple(hinted(n) for n in tensor.stride())
 
 
 def _same(shape: Sequence[int], stride: Sequence[int], wanted: Sequence[int]) -> bool:

@@ -225,6 +225,36 @@ sample("_softmax _log_softmax", lambda: (x(3, 5), -1, False), lambda: (x(3, 5), 
 sample("_softmax_backward_data _log_softmax_backward_data", lambda: (x(3, 5), y(3, 5).softmax(1), 1, F32))
 sample("logsumexp", lambda: (x(3, 5), (1,)), lambda: (x(3, 5), (0,), True))
 
+LABELS = torch.tensor([2, -100, 0, 4])  # the second row does not count
+for _reduction in (0, 1, 2):
+    sample(
+        "nll_loss_forward",
+        lambda r=_reduction: (x(4, 5), LABELS, None, r, -100),
+        lambda r=_reduction: (x(4, 5), LABELS, within(0.1, 1, 5), r, -100),
+    )
+sample("nll_loss_forward", lambda: (x(5), torch.tensor(3), None, 1, -100))
+
+
+def _of_nll(reduction, weight=None):
+    _, total = torch.ops.aten.nll_loss_forward(x(4, 5), LABELS, weight, reduction, -100)
+    return x(*[4] * (reduction == 0)), x(4, 5), LABELS, weight, reduction, -100, total
+
+
+sample(
+    "nll_loss_backward",
+    lambda: _of_nll(0),
+    lambda: _of_nll(1),
+    lambda: _of_nll(2),
+    lambda: _of_nll(1, within(0.1, 1, 5)),
+)
+sample(
+    "aicf.cross_entropy", lambda: (x(4, 5), LABELS, -100), lambda: (x(4, 5).bfloat16(), LABELS.clamp(0), 2)
+)
+sample(
+    "aicf.cross_entropy_grad",
+    lambda: (x(4, 5), LABELS, y(4), *torch.ops.aicf.cross_entropy(x(4, 5), LABELS, -100)[1:], -100),
+)
+
 # --- products ---------------------------------------------------------------------------------------------------------------
 
 sample("mm", lambda: (x(3, 5), y(5, 4)), lambda: (x(5, 3).t(), y(4, 5).t()))

@@ -102,7 +102,7 @@ def same(got, want, **tolerance):
         torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
 
 
-@pytest.mark.sample(25)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16], ids=lambda d: str(d)[6:]
 )
@@ -127,7 +127,7 @@ def test_samples_of_pytorchs(op, dtype, monkeypatch):
     assert not failed
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("op", [op for op in OPS if op.supports_autograd], ids=lambda op: op.name)
 def test_gradients_of_pytorchs_samples(op, monkeypatch):
     take_all(monkeypatch)
@@ -170,7 +170,7 @@ ELEMENTWISE = [
 ]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
 def test_hostile_values(op, monkeypatch):
     """Infinities, NaN, signed zeros, numbers beyond normal ones, each beside each."""

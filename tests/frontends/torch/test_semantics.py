@@ -157,6 +157,41 @@ def test_results_that_are_views():
     assert (x.view(-1)[2:5] == 5).all()
 
 
+def test_strides_of_results_are_eagers_to_the_last_axis():
+    def f(x, images):
+        y = x * 2 + 1
+        return (
+            y[:, ::2],
+            y.expand(2, *y.shape),
+            y[1:2],
+            y.unsqueeze(0),
+            y.t()[:1],
+            (images * 2 + 1).relu(),
+            images.amax(2, True) * 3 - 1,
+        )
+
+    x, images = torch.randn(4, 6), torch.randn(1, 3, 5, 4).to(memory_format=torch.channels_last)
+    for got, want in zip(compiled(f)(x, images), f(x, images)):
+        close(got, want)
+        assert got.stride() == want.stride()
+    alone = compiled(lambda x: (x * 2 + 1)[:, ::2])(x)
+    assert alone.stride() == (6, 2) and alone.untyped_storage().nbytes() == 4 * 24
+
+
+def test_what_pytorch_reads_by_places_in_memory_lies_as_in_pytorch():
+    """aicf refuses these as_strided, and must not make dense tensors of what they read."""
+
+    def f(x):
+        y = x * 2 + 1
+        back = y[1:].as_strided((2, 3), (6, 1), 0)  # before where its source begins
+        beyond = y[:2].as_strided((2, 3), (12, 2), 1)
+        return back * 3 - 1, beyond * 3 - 1, y[:, ::2].as_strided((4,), (6,), 3) * 2 + 1
+
+    x = torch.arange(24.0).reshape(4, 6)
+    for got, want in zip(compiled(f)(x), f(x)):
+        close(got, want)
+
+
 def test_arguments_that_share_memory():
     base, other = torch.randn(12), None
     other = base.clone()

@@ -45,6 +45,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     def losses(call, model, x):
@@ -110,6 +111,7 @@ def test_a_loss_inside():
         close(p.grad, q.grad, 1e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizers_step_compiled(name):
     model, x = Blocks(), torch.randn(6, 12)

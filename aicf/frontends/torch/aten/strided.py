@@ -9,7 +9,7 @@ from ....ir import Value
 from ....ops.scattering import Scatter
 from ....types import DType, row_major
 from ..rules import Site, rule
-from ..types import TorchLayout, Unsupported, hinted, layout_of
+from ..types import TorchLayout, Unsupported, hinted, is_dense, layout_of
 from .views import permuted
 
 
@@ -17,14 +17,14 @@ def _memory(s: Site, x: Value) -> tuple[Value, TorchLayout]:
     """The elements in the order of memory, which is dense, and the layout that says so."""
     source = s.source
     layout = layout_of(source)
-    if layout.repeated or not source.numel() or layout.stride != tuple(map(hinted, source.stride())):
+    if not is_dense(source) or not x.spec.numel:
         raise Unsupported("places in memory that is not dense")
     if hinted(source.storage_offset()):
         raise Unsupported("places in memory that begins elsewhere")
     return s.reshape(permuted(s, x, layout.order) if x.rank else x, (x.spec.numel,)), layout
 
 
-def _run(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
+def run_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
     """An order of the axes in which they are one run of memory; None if there is none."""
     order = tuple(sorted(range(len(size)), key=lambda axis: (size[axis] == 1, -stride[axis])))
     dense = row_major(tuple(size[axis] for axis in order))
@@ -69,7 +69,7 @@ def _as_strided(
     memory, _ = _memory(s, x)
     first = offset or 0
     _within(size, stride, first, memory.shape[0])
-    order = _run(size, stride)
+    order = run_of(size, stride)
     if order is None:
         return s.ctx.gather(memory, _places(s, size, stride, first), axis=0)
     count = math.prod(size)
@@ -86,7 +86,7 @@ def _as_strided_scatter(
     memory, layout = _memory(s, x)
     first, count = offset or 0, math.prod(size)
     _within(size, stride, first, memory.shape[0])
-    source, order = s.cast(source, x.dtype), _run(size, stride)
+    source, order = s.cast(source, x.dtype), run_of(size, stride)
     if order is None and _may_meet(size, stride):
         raise Unsupported("places that may be written twice")
     if order is not None:
