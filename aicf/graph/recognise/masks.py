@@ -254,8 +254,8 @@ def labelled(array: np.ndarray, layout: Layout) -> Known:
     array = array.reshape([axis.size for axis in order])
     kept = []
     for n in range(len(order) - 1, -1, -1):
-        first = array.take([0], n)
-        if (array == first).all():
+        first = array[(slice(None),) * n + (slice(1),)]
+        if array.strides[n] == 0 or (array == first).all():
             array = first[(slice(None),) * n + (0,)]
         else:
             kept.append(order[n])
