@@ -101,7 +101,9 @@ def _summary(data: Json) -> Html:
         for id, count, us, share in charts.kernels(data)
     ]
     heads = ("kernel", "launches", "predicted", "of the whole")
-    return joined([tag("div", *shown, class_="tiles"), _recognised(data), table(heads, rows, frozenset({1, 2}))])
+    return joined(
+        [tag("div", *shown, class_="tiles"), _recognised(data), table(heads, rows, frozenset({1, 2}))]
+    )
 
 
 def _recognised(data: Json) -> Html:
@@ -111,7 +113,11 @@ def _recognised(data: Json) -> Html:
         return Html("")
     found = Counter((note["what"], note["told"], note["ops"]) for note in notes)
     rows = [
-        (f"{what} ×{count}" if ops else f"close to {what} ×{count}", told, f"{counted(ops, 'op')} each" if ops > 1 else "")
+        (
+            f"{what} ×{count}" if ops else f"close to {what} ×{count}",
+            told,
+            f"{counted(ops, 'op')} each" if ops > 1 else "",
+        )
         for (what, told, ops), count in found.items()
     ]
     return table(("recognised", "what it is, or what was in the way", "from"), rows)

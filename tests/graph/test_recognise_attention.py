@@ -543,7 +543,10 @@ def test_masks_whose_gradient_would_be_wrong_are_left_in_training():
 
 def test_masks_of_data_that_are_added_are_left_in_training():
     """The gradient of a sum passes where scores are hidden; a row without keys, whose weights are equal, has one."""
-    for spelling, told_of in (("select", "mask, scale 0.5"), ("sum", "a mask is added, which lets gradients of a query without keys through")):
+    for spelling, told_of in (
+        ("select", "mask, scale 0.5"),
+        ("sum", "a mask is added, which lets gradients of a query without keys through"),
+    ):
         s = Spelt()
         shown = s.input("shown", B, 1, 1, S, dtype="bool", draw=lambda rng, shape: rng.random(shape) < 0.6)
         least = s.ctx.fill(shape=(), value=float(np.finfo(np.float32).min), dtype="f32")

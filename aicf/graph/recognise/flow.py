@@ -125,7 +125,7 @@ class Flow:
             value = self.value(value.producer.inputs[0])
         op = value.producer
         if op is not None and op.kind == "fill":
-            return float(op.attrs["value"])
+            return float(np.asarray(op.attrs["value"], value.dtype.numpy))
         if op is not None and value.spec.numel > 4096:
             return None
         if op is None and not value.constant:
@@ -190,6 +190,11 @@ class Flow:
         made: np.ndarray = schema_of(op.kind).call_reference(arrays, op.attrs)[op.outputs.index(value.vid)]
         return made
 
+    def constant(self, number: float, dtype: DType) -> Value:
+        """A number that elements of this type have."""
+        made = number if dtype.kind == "float" else bool(number) if dtype is bool_ else int(number)
+        return self.ctx.constant(made, dtype)
+
     # --- writing ----------------------------------------------------------------------------------------------------------
 
     def replace(self, edits: Sequence[Edit], price: Callable[[Sequence[Op], Sequence[Value]], bool]) -> bool:
@@ -232,6 +237,12 @@ class Flow:
         for op in old.users:
             op.inputs = tuple(new.vid if vid == old.vid else vid for vid in op.inputs)
         old.users, new.users = [], [*new.users, *old.users]
+
+    def read_by(self, op: Op, old: Value, new: Value) -> None:
+        """Let one op read another value."""
+        op.inputs = tuple(new.vid if vid == old.vid else vid for vid in op.inputs)
+        old.users = [user for user in old.users if user is not op]
+        new.users.append(op)
 
     def drop_check(self, op: Op) -> bool:
         """Let a check of indices be no part of a run any more; False where something else asks what it found."""
@@ -303,7 +314,10 @@ def _unrepeated(op: Op, arrays: Sequence[np.ndarray], shape: tuple[int, ...]) ->
         for n in range(rank)
         if all(a.ndim < rank - n or a.strides[n - rank] == 0 or a.shape[n - rank] == 1 for a in arrays)
     }
-    few = [a[tuple(slice(1) if n in repeated else slice(None) for n in range(rank - a.ndim, rank))] for a in arrays]
+    few = [
+        a[tuple(slice(1) if n in repeated else slice(None) for n in range(rank - a.ndim, rank))]
+        for a in arrays
+    ]
     (made,) = schema_of(op.kind).call_reference(few, op.attrs)
     return np.broadcast_to(made, shape)
 

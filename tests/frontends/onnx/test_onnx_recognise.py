@@ -21,7 +21,9 @@ def whatever_it_costs(monkeypatch):
     monkeypatch.setattr(Pricer, "__call__", lambda *_: 0.0)
 
 
-WEIGHTS = {n: (RNG.normal(size=(SIZE, SIZE)) * SIZE**-0.5).astype(np.float32) for n in ("wq", "wk", "wv", "wo")}
+WEIGHTS = {
+    n: (RNG.normal(size=(SIZE, SIZE)) * SIZE**-0.5).astype(np.float32) for n in ("wq", "wk", "wv", "wo")
+}
 
 
 def block(mask):
@@ -69,7 +71,10 @@ def block(mask):
 
 def computed(x, mask, kind):
     """The block in double precision."""
-    q, k, v = ((x @ WEIGHTS[n].astype(np.float64)).reshape(B, T, H, D).transpose(0, 2, 1, 3) for n in ("wq", "wk", "wv"))
+    q, k, v = (
+        (x @ WEIGHTS[n].astype(np.float64)).reshape(B, T, H, D).transpose(0, 2, 1, 3)
+        for n in ("wq", "wk", "wv")
+    )
     scores = q @ k.swapaxes(-1, -2) / D**0.5
     if kind == "causal":
         scores = np.where(np.tril(np.ones((T, T), bool)), scores, -1e300)
@@ -101,7 +106,10 @@ def test_a_block_of_attention(kind):
 @pytest.mark.parametrize("kind", [None, "causal", "added"])
 def test_training_goes_on_as_it_did(kind):
     """Gradients are the op's own; a graph that is kept as it is has those of its dozen ops."""
-    feed = {"x": RNG.normal(size=(B, T, SIZE)).astype(np.float32), "y": RNG.normal(size=(B, T, SIZE)).astype(np.float32)}
+    feed = {
+        "x": RNG.normal(size=(B, T, SIZE)).astype(np.float32),
+        "y": RNG.normal(size=(B, T, SIZE)).astype(np.float32),
+    }
     if kind == "added":
         feed["mask"] = np.arange(T) < np.array([3, 0])[:, None, None, None]
     losses = {}
