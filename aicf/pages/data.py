@@ -62,7 +62,8 @@ def _or_none(check: Any) -> Any:
 
 
 _DRAWN = has(
-    mode=_WORDS, plan=_WORDS,
+    ("recognised",),
+    mode=_WORDS, plan=_WORDS, recognised=list_of(has(what=_WORDS, where=_WORDS, told=_WORDS, ops=WHOLE)),
     target=_or_none(
         has(target=_WORDS, sms=WHOLE, bandwidth=_NUMBER, l2_bytes=WHOLE, memory_bytes=WHOLE, launch_us=_NUMBER,
             tflops=must("rates by name", lambda v: isinstance(v, dict) and all(type(n) in (int, float) and 0 <= n < math.inf for n in v.values())))

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import platform
 import sys
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from string import Template
@@ -100,7 +101,26 @@ def _summary(data: Json) -> Html:
         for id, count, us, share in charts.kernels(data)
     ]
     heads = ("kernel", "launches", "predicted", "of the whole")
-    return joined([tag("div", *shown, class_="tiles"), table(heads, rows, frozenset({1, 2}))])
+    return joined(
+        [tag("div", *shown, class_="tiles"), _recognised(data), table(heads, rows, frozenset({1, 2}))]
+    )
+
+
+def _recognised(data: Json) -> Html:
+    """What was found spelt out, and what came close; nothing of a graph that has none."""
+    notes = data.get("recognised") or []
+    if not notes:
+        return Html("")
+    found = Counter((note["what"], note["told"], note["ops"]) for note in notes)
+    rows = [
+        (
+            f"{what} ×{count}" if ops else f"close to {what} ×{count}",
+            told,
+            f"{counted(ops, 'op')} each" if ops > 1 else "",
+        )
+        for (what, told, ops), count in found.items()
+    ]
+    return table(("recognised", "what it is, or what was in the way", "from"), rows)
 
 
 def _regions(data: Json, waiting: Waiting) -> Html:

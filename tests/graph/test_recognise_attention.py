@@ -541,6 +541,26 @@ def test_masks_whose_gradient_would_be_wrong_are_left_in_training():
     assert not found and why.startswith("a mask adds -1e+09, too much for the gradient")
 
 
+def test_masks_of_data_that_are_added_are_left_in_training():
+    """The gradient of a sum passes where scores are hidden; a row without keys, whose weights are equal, has one."""
+    for spelling, told_of in (
+        ("select", "mask, scale 0.5"),
+        ("sum", "a mask is added, which lets gradients of a query without keys through"),
+    ):
+        s = Spelt()
+        shown = s.input("shown", B, 1, 1, S, dtype="bool", draw=lambda rng, shape: rng.random(shape) < 0.6)
+        least = s.ctx.fill(shape=(), value=float(np.finfo(np.float32).min), dtype="f32")
+
+        def mask(x, s=s, shown=shown, least=least, spelling=spelling):
+            if spelling == "select":
+                return s.ctx.select(shown, x, least)
+            return s.ctx.add(x, s.ctx.select(shown, s.ctx.fill(shape=(), value=0.0, dtype="f32"), least))
+
+        *_, y = plain(s, mask=mask)
+        (note,) = s.found(y, trains=True)
+        assert note.told == told_of
+
+
 # --- any of them together ---------------------------------------------------------------------------------------------
 
 

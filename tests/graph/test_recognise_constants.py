@@ -62,6 +62,33 @@ def test_what_is_returned_is_made():
     assert s.kinds == ["tanh", "select", "add"] and s.builder.graph.outputs[0] is y
 
 
+def test_arrays_of_one_number_are_that_number():
+    s = Spelt()
+    c, x = s.ctx, s.input("x", 3, 4)
+    zeros = c.fill(shape=(3, 4), value=0.0, dtype="f32")
+    ones = c.broadcast_in_dim(c.constant(1.0), shape=(3, 4), dims=())
+    y = c.select(c.greater(x, zeros), c.add(x, ones), zeros)
+    assert s.found(y) == [] and s.decided == ["an array of one number"] * 3
+    assert s.kinds == ["greater", "add", "select"]
+
+
+def test_numbers_that_were_filled_are_rounded_to_their_type():
+    s = Spelt()
+    c, x = s.ctx, s.input("x", 3)
+    y = c.mul(x, c.convert(c.fill(shape=(), value=0.1, dtype="bf16"), dtype="f32"))
+    s.found(y)
+    assert s.kinds == ["mul"]
+    assert evaluate(s.builder.graph, s.fed)[y] == pytest.approx(s.fed[x] * 0.10009765625)
+
+
+def test_arrays_that_give_a_result_its_shape_stay():
+    s = Spelt()
+    c, x = s.ctx, s.input("x", 4)
+    y = c.add(x, c.fill(shape=(3, 4), value=1.0, dtype="f32"))
+    assert s.found(y, c.add(c.fill(shape=(2,), value=1.0, dtype="f32"), 1.0)) == []
+    assert s.kinds.count("fill") == 2
+
+
 def gathered(first, bound):
     """x[first + 3, first + 2, …], of a table of `bound` rows."""
 

@@ -69,7 +69,7 @@ def find_loss(flow: Flow, op: Op, seen: set[int]) -> FoundLoss | None:
         region = ClassRegion(flow, logits)
         for labels in region.labels():
             try:
-                found = _Found(flow, region, labels).found()
+                found = _LossMatch(flow, region, labels).found()
             except CameClose as near:
                 close = close or near
                 continue
@@ -108,7 +108,7 @@ def _fits(logits: Value) -> bool:
     )
 
 
-class _Found:
+class _LossMatch:
     def __init__(self, flow: Flow, region: ClassRegion, labels: Value) -> None:
         self.flow, self.region, self.labels = flow, region, labels
         self.rng = np.random.default_rng(7)

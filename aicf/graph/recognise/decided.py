@@ -1,9 +1,11 @@
-"""What constants decide: a number that follows from numbers is one; a selection by a condition that is the same everywhere is one of its operands;
-indices that are known to be in bounds need no check."""
+"""What constants decide: a number that follows from numbers is one, and so is an array of one number; a selection by a condition that is the same
+everywhere is one of its operands; indices that are known to be in bounds need no check."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from ...ir import Op, Recognised
 from ...ops.schema import ELEMENTWISE, schema_of
@@ -13,19 +15,34 @@ from .flow import Flow
 def decide(flow: Flow, op: Op, trains: bool) -> Recognised | None:
     """Let nobody read what is decided; ops that nothing reads are dropped later."""
     if op.kind == "check_indices":
-        return (
-            None if trains else _check(flow, op)
-        )  # gradients may ask of the same indices, and number checks
-    if (
-        op.inputs
-        and len(op.outputs) == 1
-        and ELEMENTWISE in schema_of(op.kind).traits
-        and flow.result(op).rank == 0
-    ):
+        # gradients may ask of the same indices, and number checks
+        return None if trains else _check(flow, op)
+    if flow.result(op).rank == 0 and (op.kind == "fill" or _is_elementwise(op)):
         return _number(flow, op)
     if op.kind in ("gather", "scatter_add"):
         return _only_one(flow, op)
-    return _selection(flow, op) if op.kind == "select" else None
+    found = _selection(flow, op) if op.kind == "select" else None
+    return found or _repeated(flow, op)
+
+
+def _is_elementwise(op: Op) -> bool:
+    return len(op.outputs) == 1 and ELEMENTWISE in schema_of(op.kind).traits
+
+
+def _repeated(flow: Flow, op: Op) -> Recognised | None:
+    """Arrays of one number, where it does as well: what elements are combined with is repeated anyway."""
+    if not _is_elementwise(op):
+        return None
+    operands, shape = flow.operands(op), flow.result(op).shape
+    asked = {v.vid: v for v in operands if v.rank and v.producer is not None and flow.number(v) is not None}
+    others = [v.shape for v in operands if v.vid not in asked]
+    if not asked or not others or len(operands) < len(op.inputs) or np.broadcast_shapes(*others) != shape:
+        return None
+    for value in asked.values():
+        number = flow.number(value)
+        assert number is not None
+        flow.read_by(op, value, flow.constant(number, value.dtype))
+    return Recognised("what constants decide", op.where, "an array of one number", 1)
 
 
 def _only_one(flow: Flow, op: Op) -> Recognised | None:
@@ -54,7 +71,7 @@ def _number(flow: Flow, op: Op) -> Recognised | None:
     known = None if flow.is_returned(result) or not flow.readers(result) else flow.known(result)
     if known is None:
         return None
-    flow.read_instead(result, flow.ctx.constant(known.item(), result.dtype))
+    flow.read_instead(result, flow.constant(known.item(), result.dtype))
     return Recognised("what constants decide", op.where, "a number", 1)
 
 

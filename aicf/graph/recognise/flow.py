@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import AicfError
 from ...ir import Op, Value
-from ...ops.schema import schema_of
+from ...ops.schema import ELEMENTWISE, schema_of
 from ...types import DType, bool_
 from ..emit.builder import GraphEmitter
 from ..emit.declare import Constant
@@ -124,7 +125,7 @@ class Flow:
             value = self.value(value.producer.inputs[0])
         op = value.producer
         if op is not None and op.kind == "fill":
-            return float(op.attrs["value"])
+            return float(np.asarray(op.attrs["value"], value.dtype.numpy))
         if op is not None and value.spec.numel > 4096:
             return None
         if op is None and not value.constant:
@@ -179,14 +180,20 @@ class Flow:
             or ("alias" in op.constraints and not _may(op))
         ):
             return None
-        arrays = [self._known.get(v.vid) for v in operands]
-        if any(a is None for a in arrays):
+        arrays = [array for v in operands if (array := self._known.get(v.vid)) is not None]
+        if len(arrays) < len(operands) or schema_of(op.kind).reference_fn is None:
             return None
-        schema = schema_of(op.kind)
-        if schema.reference_fn is None:
-            return None
-        made: np.ndarray = schema.call_reference(arrays, op.attrs)[op.outputs.index(value.vid)]
+        if ELEMENTWISE in schema_of(op.kind).traits and len(op.outputs) == 1:
+            return _unrepeated(op, arrays, value.shape)
+        if (view := _view(op, arrays, value.shape)) is not None:
+            return view
+        made: np.ndarray = schema_of(op.kind).call_reference(arrays, op.attrs)[op.outputs.index(value.vid)]
         return made
+
+    def constant(self, number: float, dtype: DType) -> Value:
+        """A number that elements of this type have."""
+        made = number if dtype.kind == "float" else bool(number) if dtype is bool_ else int(number)
+        return self.ctx.constant(made, dtype)
 
     # --- writing ----------------------------------------------------------------------------------------------------------
 
@@ -199,8 +206,12 @@ class Flow:
         pairs: list[tuple[Value, Value]] = []
         for before, make in edits:
             first = len(graph.ops)
-            with ctx.at(before.where):
-                pairs += make()
+            try:
+                with ctx.at(before.where):
+                    pairs += make()
+            except AicfError as error:
+                ctx.builder.rewind(mark)
+                raise CameClose(f"the op is refused: {error.what}") from error
             parts.append((before, graph.ops[first:]))
         assert all(new.spec == old.spec and new.producer is not None for old, new in pairs)
         if not price([op for _, ops in parts for op in ops], [new for _, new in pairs]):
@@ -226,6 +237,12 @@ class Flow:
         for op in old.users:
             op.inputs = tuple(new.vid if vid == old.vid else vid for vid in op.inputs)
         old.users, new.users = [], [*new.users, *old.users]
+
+    def read_by(self, op: Op, old: Value, new: Value) -> None:
+        """Let one op read another value."""
+        op.inputs = tuple(new.vid if vid == old.vid else vid for vid in op.inputs)
+        old.users = [user for user in old.users if user is not op]
+        new.users.append(op)
 
     def drop_check(self, op: Op) -> bool:
         """Let a check of indices be no part of a run any more; False where something else asks what it found."""
@@ -273,6 +290,36 @@ class Flow:
         old.users, new.users = [*old.users, *new.users], []
         old.producer, new.producer = maker, None
         return gone
+
+
+def _view(op: Op, arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:
+    """What only repeats or turns takes no memory: a mask is made of few numbers."""
+    if op.kind == "iota":
+        axis = op.attrs["axis"] % len(shape)
+        count = np.arange(shape[axis]).astype(DType.of(op.attrs["dtype"]).numpy)
+        return np.broadcast_to(count.reshape([-1 if n == axis else 1 for n in range(len(shape))]), shape)
+    if op.kind == "broadcast_in_dim":
+        column = [1] * len(shape)
+        for size, axis in zip(arrays[0].shape, op.attrs["dims"]):
+            column[axis] = size
+        return np.broadcast_to(arrays[0].reshape(column), shape)
+    return np.transpose(arrays[0], op.attrs["perm"]) if op.kind == "transpose" else None
+
+
+def _unrepeated(op: Op, arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """An elementwise op of arrays, once along axes along which all of them repeat what they have."""
+    rank = len(shape)
+    repeated = {
+        n
+        for n in range(rank)
+        if all(a.ndim < rank - n or a.strides[n - rank] == 0 or a.shape[n - rank] == 1 for a in arrays)
+    }
+    few = [
+        a[tuple(slice(1) if n in repeated else slice(None) for n in range(rank - a.ndim, rank))]
+        for a in arrays
+    ]
+    (made,) = schema_of(op.kind).call_reference(few, op.attrs)
+    return np.broadcast_to(made, shape)
 
 
 def _may(op: Op) -> bool:
