@@ -298,6 +298,31 @@ def test_hopper_takes_biases_of_keys_that_stand_for_masks(gpu, of_bias, least, d
 
 
 @pytest.mark.spec("F2")
+@pytest.mark.parametrize("d, keys", [(64, 300), (128, 384)])
+@pytest.mark.parametrize(
+    "of_bias, least", [(f32, LOWEST), (f32, -np.inf), (f32, -1e9), (f32, -1e4), (bf16, None), (f16, None)]
+)
+def test_hopper_s_gradient_takes_biases_of_keys_that_stand_for_masks(gpu, of_bias, least, d, keys):  # noqa: F811
+    """Of an entry of the batch whose keys all have a number so low that no lse can tell their weights, there is none."""
+    q, k = (3, 4, 200, d), (3, 2, keys, d)
+    asked = {"bias": (3, 1, 1, keys), "of_bias": of_bias, "dtype": f16}
+    least = float(ml_dtypes.finfo(of_bias.numpy).min if least is None else least)
+    forward = Case(HOPPER_ATTENTION, attention(q, k, **asked))
+    backward = Case(HOPPER_ATTENTION_GRAD, attention_grad(q, k, **asked))
+    q, k, v, bias = (x.copy() for x in operands_for(forward).arrays)
+    bias[0], bias[1, ..., 50:], bias[2, ..., :3] = least, least, least
+    out, lse = launch_case(gpu, forward, [q, k, v, bias])
+    dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float16)
+    got = launch_case(gpu, backward, [dout, q, k, v, out, lse, bias])
+    want, first = with_bias(q, k, v, bias, dout)[2:], 0 if least > -1e5 else 1
+    for name, x, y in zip(("dq", "dk", "dv"), got, want):
+        np.testing.assert_allclose(
+            x[first:].astype(np.float64), y[first:], rtol=1e-2, atol=2e-2, err_msg=name
+        )
+        assert first == 0 or not x[0].any(), name
+
+
+@pytest.mark.spec("F2")
 def test_hopper_keeps_biases_of_keys_that_are_no_numbers_with_the_queries_that_meet_them(gpu):  # noqa: F811
     case = Case(
         HOPPER_ATTENTION,
@@ -313,6 +338,13 @@ def test_hopper_keeps_biases_of_keys_that_are_no_numbers_with_the_queries_that_m
     assert np.isnan(out[met]).all() and np.isnan(lse[0, 0, 150:]).all()
     np.testing.assert_allclose(out[~met], want[~met], rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(lse[~met], want_lse[~met], rtol=1e-3, atol=1e-3)
+    dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float16)
+    shape, asked = (2, 1, 300, 64), {"bias": (2, 1, 1, 300), "causal": True, "dtype": f16}
+    grad = Case(HOPPER_ATTENTION_GRAD, attention_grad(shape, shape, **asked))
+    halves, statistics = out.astype(np.float16), lse.astype(np.float32)
+    dq, dk, dv = launch_case(gpu, grad, [dout, q, k, v, halves, statistics, bias])
+    assert np.isnan(dq[met]).all() and np.isfinite(dq[~met]).all()
+    assert all(np.isnan(x[b]).any() for x in (dk, dv) for b in (0, 1))
 
 
 @pytest.mark.spec("F2")

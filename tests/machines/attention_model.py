@@ -61,9 +61,10 @@ class AttentionMachine(Machine):
         """By a warp's lanes together, as they do where none has parted from the others."""
 
         def load(address: int) -> int:
-            self._warp("word", address)
             block = self.current.block
-            return int(block.shared[block.at(np.array(address))])
+            word = int(block.shared[block.at(np.array(address))])
+            self._warp("word", word)
+            return word
 
         return load
 
