@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
-from . import attention, attention_op, cross_entropy, decided, norms, positions
+from . import attention, attention_op, cross_entropy, cross_entropy_op, decided, norms, positions
 from .axes import MOVED
 from .flow import CameClose, Edit, Flow
 
@@ -73,10 +73,10 @@ def _loss(flow: Flow, op: Op, seen: set[int], price: Price, trains: bool, strict
         if found is None:
             return None
         old = [v for v in (found.loss, found.slope.value if found.slope else None) if v is not None]
-        _replaced(flow, cross_entropy.LossEdit(flow, found).edits(), found.ops, old, price, strict)
+        _replaced(flow, cross_entropy_op.LossEdit(flow, found).edits(), found.ops, old, price, strict)
         if not trains:
-            cross_entropy.drop_checks(flow, found.ops)
-        return Recognised("cross entropy", op.where, cross_entropy.described(found), len(found.ops))
+            cross_entropy_op.drop_checks(flow, found.ops)
+        return Recognised("cross entropy", op.where, cross_entropy_op.described(found), len(found.ops))
     except CameClose as near:
         return Recognised("cross entropy", op.where, str(near), 0)
 
