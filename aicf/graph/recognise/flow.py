@@ -219,16 +219,12 @@ class Flow:
             return False
         del graph.ops[mark[1] :]
         gone = [self._renamed(old, new) for old, new in pairs]
+        lost = {id(op) for op in gone}
         placed = {id(before): ops for before, ops in parts}
-        graph.ops = [
-            one
-            for op in graph.ops
-            for one in (*placed.get(id(op), ()), op)
-            if not any(one is other for other in gone)
-        ]
+        graph.ops = [one for op in graph.ops for one in (*placed.get(id(op), ()), op) if id(one) not in lost]
         for vid in {vid for op in gone for vid in op.inputs if vid >= 0}:
             value = self.value(vid)
-            value.users = [user for user in value.users if not any(user is other for other in gone)]
+            value.users = [user for user in value.users if id(user) not in lost]
         self.renumber()
         return True
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
-from . import attention, attention_op, cross_entropy, decided, positions
+from . import attention, attention_op, cross_entropy, cross_entropy_op, decided, norms, positions
 from .axes import MOVED
 from .flow import CameClose, Edit, Flow
 
@@ -38,6 +38,8 @@ def recognise(
             notes.append(_attention(flow, op, price, trains, strict))
         elif op.kind in cross_entropy.ANCHORS:
             notes.append(_loss(flow, op, logits, price, trains, strict))
+        elif op.kind in norms.ANCHORS and not strict:
+            notes.append(_slope(flow, op, price))
         elif op.kind in positions.KINDS and not strict:
             notes.append(_positions(flow, op))
     flow.graph.recognised = [note for note in notes if note is not None]
@@ -71,12 +73,23 @@ def _loss(flow: Flow, op: Op, seen: set[int], price: Price, trains: bool, strict
         if found is None:
             return None
         old = [v for v in (found.loss, found.slope.value if found.slope else None) if v is not None]
-        _replaced(flow, cross_entropy.LossEdit(flow, found).edits(), found.ops, old, price, strict)
+        _replaced(flow, cross_entropy_op.LossEdit(flow, found).edits(), found.ops, old, price, strict)
         if not trains:
-            cross_entropy.drop_checks(flow, found.ops)
-        return Recognised("cross entropy", op.where, cross_entropy.described(found), len(found.ops))
+            cross_entropy_op.drop_checks(flow, found.ops)
+        return Recognised("cross entropy", op.where, cross_entropy_op.described(found), len(found.ops))
     except CameClose as near:
         return Recognised("cross entropy", op.where, str(near), 0)
+
+
+def _slope(flow: Flow, op: Op, price: Price) -> Recognised | None:
+    try:
+        found = norms.find_slope(flow, op)
+        if found is None:
+            return None
+        _replaced(flow, norms.SlopeEdit(flow, found).edits(), found.ops, [found.value], price, False)
+        return Recognised("gradient of a norm", op.where, norms.described(found), len(found.ops))
+    except CameClose as near:
+        return Recognised("gradient of a norm", op.where, str(near), 0)
 
 
 def _replaced(

@@ -206,3 +206,59 @@ def test_labels_that_padding_hides():
 
     notes = recognised(jax.value_and_grad(mean), x, y)
     assert notes == [("cross entropy", f"{CLASSES} classes, with its gradient", True)]
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+def of_layers(x, w, b):
+    return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * w + b
+
+
+def of_layers_as_flax_has_it(x, w, b):
+    mean = x.mean(-1, keepdims=True)
+    variance = jnp.maximum((x * x).mean(-1, keepdims=True) - mean * mean, 0.0)
+    return (x - mean) * (jax.lax.rsqrt(variance + 1e-6) * w) + b
+
+
+def of_squares(x, w, b):
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6) * w
+
+
+NORMS = {of_layers: "layer_norm", of_layers_as_flax_has_it: "layer_norm", of_squares: "rms_norm"}
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("residual", [False, True])
+def test_gradients_of_norms(norm, residual):
+    x, w, b, dy = normal(3, 5, 24), normal(24), normal(24), normal(3, 5, 24)
+
+    def gradients(x, w, b, dy):
+        y, pull = jax.vjp(lambda x, w, b: norm(x, w, b) + x * residual, x, w, b)
+        return y, pull(dy)
+
+    ((what, told_of, found),) = recognised(gradients, x, w, b, dy)
+    assert (what, found) == ("gradient of a norm", True) and told_of.startswith(f"{NORMS[norm]} of 24")
+    assert recognised(norm, x, w, b) == []
+
+
+def test_a_block_of_a_transformer_is_all_recognised():
+    size = H * D
+    params = {n: normal(size, size) * 0.2 for n in ("q", "k", "v", "o", "up")} | {
+        "n1": jnp.ones(size),
+        "n2": jnp.ones(size),
+    }
+    x, y = normal(B, T, size), jnp.asarray(RNG.integers(0, CLASSES, (B, T)), jnp.int32)
+    head = normal(size, CLASSES)
+
+    def loss(p, x, y):
+        h = of_squares(x, p["n1"], None)
+        q, k, v = ((h @ p[n]).reshape(B, T, H, D) for n in "qkv")
+        x = x + spelt(q, k, v).reshape(B, T, size) @ p["o"]
+        x = x + nn.gelu(of_layers(x, p["n2"], 0.0) @ p["up"])
+        return of_optax(x @ head, y).mean()
+
+    found = sorted(
+        what for what, _, good in recognised(jax.value_and_grad(loss, argnums=(0, 1)), params, x, y) if good
+    )
+    assert found == ["attention", "cross entropy", "gradient of a norm", "gradient of a norm"]
