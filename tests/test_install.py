@@ -100,7 +100,7 @@ def test_the_wheel_has_the_examples_and_the_demo_s_data(tmp_path):
     (wheel,) = tmp_path.glob("aicf-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     assert held >= {f"aicf/examples/{file.name}" for file in (ROOT / "examples").glob("*.py")}
-    assert {"aicf/py.typed", "aicf/cli.py", "aicf/data/digits.npz", "aicf/data/README.md"} <= held
+    assert {"aicf/py.typed", "aicf/cli/__init__.py", "aicf/data/digits.npz", "aicf/data/README.md"} <= held
 
 
 @pytest.mark.spec("F1")

@@ -1,0 +1,71 @@
+"""The command line. Each command is a file here: `add` declares what it takes, `run` does it and returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
+from os import devnull, dup2
+
+from rich.console import Console
+from rich.text import Text
+
+from .. import __version__, config
+from ..errors import AicfError
+from . import cache, demo, doctor, examples, explain, info, report, run, tune
+
+COMMANDS = demo, doctor, info, explain, report, run, tune, examples, cache
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run a command. Errors that aicf raises on purpose, and files that can't be read or written, become one
+    message and exit code 2; Ctrl-C one line and 130."""
+    try:
+        try:
+            args = _parser().parse_args(argv)
+            config.check_settings()
+            return args.run(args) or 0
+        finally:
+            _flush()
+    except BrokenPipeError:  # `aicf info | head`: who read has read enough
+        _write_no_more()
+        return 1
+    except AicfError as error:
+        return _failed(type(error).__name__, str(error))
+    except OSError as error:
+        if error.filename is not None:
+            return _failed(type(error).__name__, f"{error.filename}: {error.strerror}")
+        if error.errno not in (EBADF, EDQUOT, EFBIG, EIO, ENOSPC):
+            raise
+        _write_no_more()
+        return _failed("OSError", f"the output can't be written: {error.strerror}")
+    except KeyboardInterrupt:
+        return _failed("interrupted", "", 130)
+
+
+def _failed(kind: str, said: str, code: int = 2) -> int:
+    text = Text(f"{kind}: " if said else kind, style="bold red").append(said, style="none")
+    Console(stderr=True).print(text, soft_wrap=True)
+    return code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # closed by `>&-`
+        sys.stdout.flush()
+
+
+def _write_no_more() -> None:
+    """Not even what is buffered yet, at exit."""
+    with open(devnull, "w") as nowhere:
+        dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("aicf", description="A pure-Python AI compiler framework that says why.")
+    parser.add_argument("--version", action="version", version=f"aicf {__version__}")
+    parser.set_defaults(run=lambda args: parser.print_help())
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return parser

@@ -1,0 +1,90 @@
+"""The model that a command asks about, how it is compiled, and for which device."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import AicfError
+from ..files import Bad, parse_json, read_text, shown
+from ..types import Precision
+from .arguments import positive, sized
+
+MODES = ("infer", "grad", "train")
+
+
+def add_model(command: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
+    """A model and how it is compiled; what is not given is as the file has it."""
+    command.add_argument(
+        "model", metavar="FILE", **options,
+        help="a Python file with a Model or a compiled Program at module level, or build() -> Model; FILE:NAME picks one of several; or FILE.onnx" + more,
+    )  # fmt: skip
+    size = "of an ONNX model's dimension; 1 if not given"
+    command.add_argument("--size", action="append", default=[], type=sized, metavar="NAME=N", help=size)
+    command.add_argument(
+        "--mode", choices=MODES,
+        help="if not given, that of the file's program, or infer; grad and train need a loss and an optimizer in the file",
+    )  # fmt: skip
+    command.add_argument("--numerics", choices=("fused", "strict"), help="as of aicf.compile")
+    command.add_argument("--precision", choices=tuple(Precision.__members__), help="as of aicf.compile")
+    command.add_argument("--policy", choices=("f32", "bf16", "f16"), help="as of aicf.compile")
+    command.add_argument("--beam", type=positive, default=1, help="as of aicf.compile")
+
+
+def explainer(args: argparse.Namespace) -> Callable[..., Any]:
+    """(device, tuning) -> the Explanation of the model that was asked for."""
+    from .. import model_file
+    from ..graph.compile import explain_for
+    from ..graph.run.explain import Explanation
+
+    wanted = model_file.load(
+        args.model,
+        args.mode,
+        dict(args.size),
+        precision=args.precision,
+        numerics=args.numerics,
+        policy=args.policy,
+    )
+
+    def explained(device: str, tuning: str | None = None) -> Explanation:
+        return explain_for(
+            wanted.model, spec_of(device), wanted.mode, loss=wanted.loss, optimizer=wanted.optimizer,
+            accumulate=wanted.accumulate, numerics=wanted.numerics, precision=wanted.precision, policy=wanted.policy,
+            beam=args.beam, tuning=tuning,
+        )  # fmt: skip
+
+    return explained
+
+
+def saved(path: str, check: Callable[[Any], None]) -> dict[str, Any]:
+    """What `aicf explain --json` wrote, if it passes the check."""
+    wrote = "what aicf explain --json wrote"
+    text = read_text(path, wrote, "aicf explain FILE --json > EXPLANATION.json writes one")
+    try:
+        data = parse_json(text)
+        check(data)
+    except ValueError as error:
+        raise AicfError(f"{path} can't be read: {error}", expected=wrote) from None
+    except Bad as bad:
+        raise AicfError(
+            f"{path} is no explanation: {bad.at} is wrong", expected=bad.expected, got=shown(bad.got),
+            hint="write it again with this version: aicf explain FILE --json > EXPLANATION.json",
+        ) from None  # fmt: skip
+    return data
+
+
+def spec_of(name: str) -> Any:
+    """A preset, or by `cuda`, `cuda:N` or `auto` a device of this machine."""
+    from ..device.runtime import cuda_missing, runtime
+    from ..device.spec import PRESETS, preset
+
+    if name.partition(":")[0] not in ("cuda", "auto"):
+        return preset(name)
+    if name != "auto" and (missing := cuda_missing()):
+        gpus = ", ".join(sorted(n for n, spec in PRESETS.items() if spec.kind == "cuda"))
+        raise AicfError(
+            f"--device {name} stands for a GPU of this machine, and {missing}",
+            expected=f"a preset, which needs no GPU: {gpus}", hint="--device h200",
+        )  # fmt: skip
+    return runtime(name).spec

@@ -1,0 +1,28 @@
+"""`aicf cache`: where compiled kernels and loops are kept."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "cache", help="where compiled kernels and loops are kept, how many and how large"
+    )
+    parser.add_argument("--clear", action="store_true", help="remove them")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..code_cache import disk
+
+    folder = disk.folder()
+    if folder is None:
+        print("AICF_CACHE=off: no compiled code is kept")
+        return 0
+    counts, size = disk.size(folder)
+    print(f"{folder}: {counts[disk.KERNEL]} CUDA kernels, {counts[disk.LOOP]} CPU loops, {size / 1e6:.1f} MB")
+    if args.clear:
+        print(f"removed {disk.clear(folder)} files")
+    return 0

@@ -1,0 +1,78 @@
+"""`aicf info`: ops, variants and devices; or one op in detail."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("info", help="ops, variants and devices; or one op in detail")
+    parser.add_argument("op", nargs="?", help="an op's name")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..device.spec import PRESETS
+    from ..dispatch import default_registry
+    from ..ops.schema import schema_of, schemas
+
+    console = Console()
+    registry = default_registry()
+    if args.op:
+        return _info_op(console, schema_of(args.op), registry)
+    table = _table("op", "takes, and what it is", "kernels")
+    for s in schemas():
+        takes = [*map(str, s.operands), *(f"{a.name}=" for a in s.attrs)]
+        what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
+        table.add_row(s.name, what, str(len(registry.variants(s.kind))))
+    console.print(table)
+    variants = list(registry)
+    foreign = any(v.origin != "aicf" for v in variants)
+    table = _table("variant", "begins with, and how it works", *(["origin"] if foreign else []))
+    for v in variants:
+        how = v.doc.split("\n")[0] + (f" Needs {', '.join(v.needs)}." if v.needs else "")
+        text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(how, style="not dim")
+        table.add_row(v.id, text, *([v.origin] if foreign else []))
+    console.print(table)
+    table = _table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16")
+    for d in PRESETS.values():
+        table.add_row(
+            d.name,
+            d.target,
+            str(d.sms),
+            f"{d.bandwidth:g}",
+            f"{d.tflops['f32']:g}",
+            f"{d.tflops.get('f16', 0):g}",
+        )
+    console.print(table)
+    return 0
+
+
+def _table(name: str, *columns: str) -> Table:
+    """Names are never cut or broken; what else there is folds."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(name, no_wrap=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _info_op(console: Console, schema: Any, registry: Any) -> int:
+    takes = [f"{d}: {d.type}" for d in schema.operands]
+    takes += (
+        ["*"] if schema.attrs and not schema.variadic else []
+    )  # as in Python: attributes are given by name
+    takes += [str(a) for a in schema.attrs]
+    signature = f"{schema.name}({', '.join(takes)}) -> {', '.join(schema.results)}"
+    console.print(Text(signature, style="bold"), soft_wrap=True)
+    console.print(schema.doc, markup=False, highlight=False)
+    for v in registry.variants(schema.kind):
+        text = f"  {v.id}\n      {v.doc.splitlines()[0] if v.doc else ''}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    return 0
