@@ -172,6 +172,7 @@ def adder(form: HopperForm, plan: GradientPlan) -> Any:
         parity = uint32(0)
         while True:
             tile = take(base, parity)
+            cuda.syncwarp()  # no lane still waits for this K when the next one may come: it would take that phase for its own
             if lane == 0:
                 tell(uint32(base + uint32(k_empty)))
             if tile >= tiles:
