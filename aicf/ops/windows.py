@@ -1,6 +1,6 @@
-"""Windows that slide over the spatial axes of (N, C, …): convolution and pooling in one to three dimensions.
+"""Windows that slide over the spatial axes of (N, C, …), and pooling in one to three dimensions.
 
-A graph has slices in their place, one for each place of a window, and a gemm of those beside each other, or a tree of maxima or sums.
+A graph has slices in the place of pooling, one for each place of a window, and a tree of maxima or sums.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def windows_of(window, strides=(), dilation=(), low=(), high=(), input_dilation=
     return Windows(window, strides or ones, dilation or ones, low or zeros, high or zeros, interior)
 
 
-def _check_windows(x: TensorSpec, of_steps: dict[str, tuple], of_amounts: dict[str, tuple]) -> None:
+def check_windows(
+    x: TensorSpec, of_steps: dict[str, tuple], of_amounts: dict[str, tuple], layout: str = "(N, C, …)"
+) -> None:
     """C1 to C3, of all that slides."""
-    require(3 <= x.rank <= 5, "C1", f"x has rank {x.rank}, expected (N, C, …) with one to three spatial axes")
+    require(3 <= x.rank <= 5, "C1", f"x has rank {x.rank}, expected {layout} with one to three spatial axes")
     axes = x.rank - 2
     for name, entries in of_steps.items():
         require(
@@ -67,7 +69,7 @@ def _check_windows(x: TensorSpec, of_steps: dict[str, tuple], of_amounts: dict[s
         )
 
 
-def _filled(names: dict[str, int]):
+def filled(names: dict[str, int]):
     """A normalizer: () is that number along every spatial axis."""
 
     def normalize(specs, attrs):
@@ -83,7 +85,7 @@ def _filled(names: dict[str, int]):
 Padded = TypeConstraint(
     "float or integer of at most 32 bits", NARROW | {DType.f64}
 )  # whose least value a pad can have
-_STEPS = {"strides": 1, "dilation": 1, "low": 0, "high": 0}
+STEPS = {"strides": 1, "dilation": 1, "low": 0, "high": 0}
 
 
 def slices(emit, x, w: Windows, value: float = 0.0):
@@ -110,7 +112,7 @@ def slices(emit, x, w: Windows, value: float = 0.0):
         )
 
 
-def _views(x: np.ndarray, w: Windows, value: float) -> np.ndarray:
+def views(x: np.ndarray, w: Windows, value: float) -> np.ndarray:
     """(N, C, windows along each axis, places of a window), a view of what is padded."""
     wide = np.full((*x.shape[:2], *[max(n, 0) for n in w.padded(x.shape[2:])]), value, x.dtype)
     cut: Any = (..., *[slice(max(-low, 0), None) for low in w.low])
@@ -133,128 +135,13 @@ def _views(x: np.ndarray, w: Windows, value: float) -> np.ndarray:
     return seen[steps]
 
 
-# --- convolution ------------------------------------------------------------------------------------------------------
-
-
-@op("convolution")
-def convolution(
-    x: Float, w: Float, *,
-    strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,
-):  # fmt: skip
-    """Sums of products of a kernel with each window of x, as torch.nn.functional.conv1d to conv3d: the kernel is not reversed.
-
-    Shapes: x (N, C, …), w (O, C / groups, …), y (N, O, …). Each group of O / groups results reads its own C / groups of C. low and high
-    are zeros before and behind each spatial axis, cut off if negative; input_dilation puts n - 1 zeros between elements of x, which
-    makes it a transposed convolution.
-
-    C1  x has one to three spatial axes, w as many
-    C2  strides, dilation and input_dilation are integers from 1 on, one for each of them     (StableHLO convolution C2 to C8)
-    C3  low and high are integers, one for each of them                                       (StableHLO convolution C4)
-    C4  groups >= 1, and divides C and O                                                      (StableHLO convolution C11, C16, C21)
-    C5  w has C / groups channels                                                             (StableHLO convolution C14)
-    C6  the kernel is not empty
-    """
-    ones, zeros = (1,) * (x.rank - 2), (0,) * (x.rank - 2)
-    steps = {
-        "strides": strides or ones,
-        "dilation": dilation or ones,
-        "input_dilation": input_dilation or ones,
-    }
-    _check_windows(x, steps, {"low": low or zeros, "high": high or zeros})
-    require(w.rank == x.rank, "C1", f"w has rank {w.rank}, x has rank {x.rank}")
-    require(groups >= 1, "C4", f"groups is {groups}, expected 1 or more")
-    require(
-        x.shape[1] % groups == 0,
-        "C4",
-        f"groups is {groups}, which doesn't divide the {x.shape[1]} channels of x",
-    )
-    require(
-        w.shape[0] % groups == 0,
-        "C4",
-        f"groups is {groups}, which doesn't divide the {w.shape[0]} channels of y",
-    )
-    require(
-        w.shape[1] == x.shape[1] // groups,
-        "C5",
-        f"w has {w.shape[1]} channels, x has {x.shape[1]} in {groups} groups",
-    )
-    require(all(n > 0 for n in w.shape[2:]), "C6", f"the kernel is empty: w has shape {w.shape}")
-    made = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation).made(x.shape[2:])
-    return TensorSpec((x.shape[0], w.shape[0], *made), x.dtype, x.device)
-
-
-convolution.normalizer(_filled({**_STEPS, "input_dilation": 1}))
-
-
-@convolution.counts
-def _(x, w, strides, low, high, dilation, input_dilation, groups):
-    made = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation).made(x.shape[2:])
-    return 2 * x.shape[0] * prod(made) * prod(w.shape)
-
-
-@convolution.replaced_by
-def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
-    """The slices beside each other are a matrix for each of N, (places C, windows); of several groups one for each group."""
-    shape = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation)
-    made, places = shape.made(x.shape[2:]), prod(w.shape[2:])
-    (n, c), o, points, each = x.shape[:2], w.shape[0], prod(made), w.shape[1]
-    seen = tuple(slices(emit, x, shape))
-    if groups == c == o > 1:
-        return _depthwise(emit, x, seen, emit.reshape(w, shape=(c, places)))
-    columns = emit.concatenate(*seen, axis=1) if len(seen) > 1 else seen[0]
-    rows = emit.transpose(w, perm=(0, *range(2, w.rank), 1)) if places > 1 else w
-    if groups == 1:
-        matrix = emit.reshape(columns, shape=(n, places * c, points))
-        return emit.reshape(emit.gemm(emit.reshape(rows, shape=(o, places * c)), matrix), shape=(n, o, *made))
-    apart = emit.reshape(columns, shape=(n, places, groups, each, points))
-    matrix = emit.reshape(
-        emit.transpose(apart, perm=(2, 1, 3, 0, 4)), shape=(groups, places * each, n * points)
-    )
-    y = emit.gemm(emit.reshape(rows, shape=(groups, o // groups, places * each)), matrix)
-    return emit.reshape(
-        emit.transpose(emit.reshape(y, shape=(o, n, points)), perm=(1, 0, 2)), shape=(n, o, *made)
-    )
-
-
-def _depthwise(emit, x, seen, w):
-    """Each channel by itself: a sum of products, in one map. w is (C, places)."""
-    (c, places), ones = w.shape, (1,) * (x.rank - 2)
-    columns = emit.reshape(emit.transpose(w, perm=(1, 0)), shape=(places, c, *ones))
-    of_place = [
-        emit.slice(columns, start=(n, 0, *[0] * len(ones)), limit=(n + 1, c, *ones)) for n in range(places)
-    ]
-    terms = (emit.mul(*[wide(emit, v) for v in pair]) for pair in zip(seen, of_place))
-    return narrow(emit, reduce(emit.add, terms), x)
-
-
-@convolution.reference
-def _(x, w, strides, low, high, dilation, input_dilation, groups):
-    seen = _views(x, windows_of(w.shape[2:], strides, dilation, low, high, input_dilation), 0)
-    n, (c, axes) = x.shape[0], (x.shape[1], x.ndim - 2)
-    seen = seen.reshape(n, groups, c // groups, *seen.shape[2:])
-    kernel = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    windows, places = list(range(10, 10 + axes)), list(range(20, 20 + axes))
-    y = np.einsum(seen, [0, 1, 2, *windows, *places], kernel, [1, 3, 2, *places], [0, 1, 3, *windows])
-    return y.reshape(n, w.shape[0], *y.shape[3:])
-
-
-convolution.samples((2, 3, 9), (4, 3, 3))
-convolution.samples((2, 3, 5, 6), (4, 3, 3, 2), strides=(2, 1), low=(1, 0), high=(1, 2), dilation=(1, 2))
-convolution.samples((2, 4, 5, 6), (6, 2, 3, 3), low=(1, 1), high=(1, 1), groups=2)
-convolution.samples((1, 3, 4), (3, 1, 2), groups=3, low=(-1,), high=(2,))
-convolution.samples((2, 3, 4, 3), (2, 3, 2, 2), input_dilation=(2, 3), low=(1, 1), high=(1, 1))
-convolution.samples((1, 2, 3, 4, 3), (2, 2, 2, 1, 3), strides=(1, 2, 1))
-convolution.samples((2, 3, 5), (4, 3, 1))
-convolution.samples((0, 3, 5), (4, 3, 2))
-convolution.samples((2, 3, 2), (4, 3, 3))
-
 # --- pooling ----------------------------------------------------------------------------------------------------------
 
 
 def _pooled(x: TensorSpec, window, strides, dilation, low, high) -> TensorSpec:
     ones, zeros = (1,) * (x.rank - 2), (0,) * (x.rank - 2)
     steps = {"window": window, "strides": strides or ones, "dilation": dilation or ones}
-    _check_windows(x, steps, {"low": low or zeros, "high": high or zeros})
+    check_windows(x, steps, {"low": low or zeros, "high": high or zeros})
     for name, entries in (("low", low), ("high", high)):
         require(
             all(0 <= n <= (size - 1) * apart for n, size, apart in zip(entries, window, dilation or ones)),
@@ -333,19 +220,19 @@ def _(emit, x, window, strides, low, high, dilation, count_padding):
 @max_pool.reference
 def _(x, window, strides, low, high, dilation):
     least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    seen = _views(x, windows_of(window, strides, dilation, low, high), least)
+    seen = views(x, windows_of(window, strides, dilation, low, high), least)
     return seen.max(tuple(range(x.ndim, 2 * x.ndim - 2)), initial=least)
 
 
 @avg_pool.reference
 def _(x, window, strides, low, high, dilation, count_padding):
     shape, last = windows_of(window, strides, dilation, low, high), tuple(range(x.ndim, 2 * x.ndim - 2))
-    count = prod(window) if count_padding else _views(np.ones_like(x), shape, 0).sum(last)
-    return _views(x, shape, 0).sum(last) / count
+    count = prod(window) if count_padding else views(np.ones_like(x), shape, 0).sum(last)
+    return views(x, shape, 0).sum(last) / count
 
 
 for _schema in (max_pool, avg_pool):
-    _schema.normalizer(_filled(_STEPS))
+    _schema.normalizer(filled(STEPS))
     _schema.samples((2, 3, 9), window=(3,))
     _schema.samples((2, 3, 5, 6), window=(2, 3), strides=(2, 2), low=(1, 0), high=(1, 1))
     _schema.samples((1, 2, 7), window=(3,), dilation=(2,), low=(2,))

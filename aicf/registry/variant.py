@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..device.spec import DeviceSpec
 from ..errors import Immovable, RegistryError
@@ -116,6 +116,41 @@ class TensorMap:
     def nbytes(self) -> int:
         """Of a box: what a copy brings, wherever it lies."""
         return prod(self.box) * self.itemsize
+
+
+@dataclass(frozen=True)
+class WindowMap(TensorMap):
+    """Of (N, …, C), for copies of a run of channels of windows, one after the other: see `load_windows` in ptx/tma.py.
+
+    extents, pitch  of C, the spatial axes from the last one on, N
+    box             channels, and windows: at most 1024 of them
+    first           of each spatial axis, from the last one on: where the first window begins
+    last            and where the last one does, from the axis' last element on
+    steps           from window to window, at most 8
+    """
+
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    CORNERS: ClassVar = {
+        1: 2**15,
+        2: 2**7,
+        3: 2**4,
+    }  # that `first` and `last` are within, by the number of axes
+
+    def __post_init__(self) -> None:
+        axes = len(self.first)
+        assert 3 <= len(self.extents) == len(self.pitches) + 1 == axes + 2 <= 5 and len(self.box) == 2, self
+        assert len(self.last) == len(self.steps) == axes and all(1 <= n <= 8 for n in self.steps), self
+        assert all(-self.CORNERS[axes] <= n < self.CORNERS[axes] for n in (*self.first, *self.last)), self
+        assert (
+            all(1 <= e <= 2**32 for e in self.extents)
+            and 1 <= self.box[0] <= 256
+            and 1 <= self.box[1] <= 1024
+        ), self
+        assert all(p % 16 == 0 and 0 < p < 2**40 for p in self.pitches), self
+        assert self.swizzle in (32, 64, 128) and self.box[0] * self.itemsize == self.swizzle, self
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import OpSchema, schema_of
 from ..types import OpKind, TensorDesc
-from .outline import CoreOutline, Factor, GemmOutline
+from .outline import ConvolutionOutline, CoreOutline, Factor, GemmOutline
 from .program import CoreOp, Reduction
 from .region import RegionOp
 from .rows import OVER_ROWS, REDUCE
@@ -110,6 +110,11 @@ def _gemm(op: RegionOp, tensors: Tensors, places: Places, leaving: Leaving) -> G
     return GemmOutline(op.outputs[0], a, b, c, op.attrs)
 
 
+def _convolution(op: RegionOp, tensors: Tensors, places: Places, leaving: Leaving) -> ConvolutionOutline:
+    x, w = (Factor(*factor) for factor in zip(op.inputs, places))
+    return ConvolutionOutline(op.outputs[0], x, w, op.attrs)
+
+
 def sums_columns(op: RegionOp, tensors: Tensors) -> bool:
     """Whether an op adds up floats along all axes but the last, and there are some: of none, sums are zeros, which no tile of a
     product is there to write."""
@@ -121,5 +126,6 @@ def sums_columns(op: RegionOp, tensors: Tensors) -> bool:
 
 
 declare(Core("gemm", epilogue=True, epilogue_reduction=sums_columns, said="the product", outline=_gemm))
+declare(Core("convolution", epilogue=True, said="the convolution", outline=_convolution))
 declare(Core(REDUCE, prologue=0, epilogue=True, reduces=True, outline=reduction))
 declare(Core(OVER_ROWS, prologue=0, epilogue=True, reduces=True, wide=True))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from ..types import AttrPack, DType, Precision, TensorDesc, i64, row_major
+from ..ops.windows import windows_of
+from ..types import AttrPack, DType, Precision, TensorDesc, i64, numel, row_major
 from .factors import Groups, around_gemm, around_reduction
 from .index_map import Coordinate, IndexMap
 from .program import (
@@ -167,7 +168,30 @@ class GemmOutline(NamedTuple):
         )  # fmt: skip
 
 
-CoreOutline = GemmOutline | Reduction | CoreOp
+class ConvolutionOutline(NamedTuple):
+    """Channels last: the matrix of windows, (N and windows) x (places of a kernel, channels), times the kernel's transpose."""
+
+    result: int
+    x: Factor
+    w: Factor
+    attrs: AttrPack
+
+    def gemm(self, tensors: Sequence[TensorDesc]) -> Gemm:
+        (*batch, m, n), kernel = tensors[self.result].shape, tensors[self.w.tensor]
+        assert self.x.position is not None and self.w.position is not None
+        attrs = {
+            name: tuple(self.attrs[name]) for name in ("strides", "dilation", "low", "high", "input_dilation")
+        }
+        k, dtype = numel(kernel.shape[1:]), tensors[self.x.tensor].dtype
+        *outer, _ = row_major((*batch, m, k))
+        return Gemm(
+            m, n, k, tuple(batch), self.x.position, self.w.position, None, (*outer, 1), (*(0 for _ in batch), 1, k),
+            (0,) * (len(batch) + 2), 1.0, 1.0, False, True, dtype, dtype, Precision.exact,
+            windows_of(kernel.shape[1:-1], **attrs),
+        )  # fmt: skip
+
+
+CoreOutline = GemmOutline | ConvolutionOutline | Reduction | CoreOp
 
 
 class Outline(NamedTuple):
@@ -179,7 +203,7 @@ class Outline(NamedTuple):
     def program(self, region: RegionSpec) -> RegionProgram | Reject:
         tensors, core = region.tensors, self.core
         after = self.after.map(tensors)
-        if not isinstance(core, GemmOutline):
+        if not isinstance(core, GemmOutline | ConvolutionOutline):
             before = self.before.map(tensors) if self.before else None
             split = self.after.factors or (self.before and self.before.factors)
             if core is None or not split:

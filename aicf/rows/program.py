@@ -23,6 +23,7 @@ from ..lazy import lazy
 from ..ops import record
 from ..ops.scalar import bound_scalar
 from ..ops.schema import OpSchema, schema_of
+from ..ops.windows import Windows
 from ..types import AttrPack, DType, OpKind, Precision, f32, numel, row_major
 
 Shape = tuple[int, ...]
@@ -183,6 +184,7 @@ class Gemm(NamedTuple):
                                is the same for all of a batch
     dtype, b_dtype             of a and b; the product's is that of what it carries to the map, and c's too
     precision                  how far f32 operands may be rounded
+    windows                    of a convolution, whose a is the matrix of all windows of an operand, a row each, as if it were in memory
     """
 
     m: int
@@ -202,6 +204,7 @@ class Gemm(NamedTuple):
     dtype: DType
     b_dtype: DType
     precision: Precision
+    windows: Windows | None = None
 
     @property
     def count(self) -> int:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from ..harness import Suite
 from . import (
     attention,
+    convolution,
     cpu,
     decode,
     demo,
@@ -30,6 +31,7 @@ SUITES: dict[str, Suite] = {
         gemm,
         epilogue,
         attention,
+        convolution,
         linear_loss,
         lesson,
         selection,

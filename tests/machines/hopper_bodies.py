@@ -49,6 +49,31 @@ class Tensor:
             inside, (to_tf32(values) if self.map.dtype == "tf32" else values).astype(np.float64), 0.0
         )
 
+    def windows(self, corner: tuple[int, ...], further: tuple[int, ...]) -> np.ndarray:
+        """Of a WindowMap: (windows, channels). Each begins one step further than the one before, along the nearest axis that has room for it between
+        the corners; behind the last image there is nothing."""
+        m = self.map
+        assert corner[0] * m.itemsize % 16 == 0, "an illegal instruction: between multiples of 16"
+        assert all(0 <= d < 256 for d in further), "offsets have eight bits"
+        channel, *at, image = corner
+        ends = [extent - 1 + last for extent, last in zip(m.extents[1:-1], m.last)]
+        assert all(a >= first for a, first in zip(at, m.first)), "the first window is outside of the box"
+        made = np.zeros((m.box[1], m.box[0]))
+        channels = np.arange(channel, min(channel + m.box[0], m.extents[0]))
+        for row in made:
+            place = [a + d for a, d in zip(at, further)]
+            if image < m.extents[-1] and all(0 <= a < e for a, e in zip(place, m.extents[1:-1])):
+                start = sum(a * p // m.itemsize for a, p in zip((*place, image), m.pitches))
+                row[: len(channels)] = self.memory[start + channels].astype(np.float64)
+            for axis, (first, end, step) in enumerate(zip(m.first, ends, m.steps)):
+                at[axis] += step
+                if at[axis] <= end:
+                    break
+                at[axis] = first
+            else:
+                image += 1
+        return made
+
     def put(self, corner: tuple[int, ...], values: np.ndarray) -> None:
         places, inside = self._places(corner, stores=True)
         self.memory[places[inside]] = values[inside]

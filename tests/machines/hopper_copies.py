@@ -47,6 +47,16 @@ class Copies:
     def _load(self, blocks: list[Any], to: int, tensor: Tensor, barrier: int, *corner: int) -> None:
         self._bring(blocks, swizzled(to, tensor.map), tensor.box(corner), tensor.map.nbytes, barrier)
 
+    def load_windows(self, axes: int) -> Any:
+        """PTX ISA, "im2col mode"."""
+
+        def load(to: int, tensor: Any, barrier: int, *given: int) -> None:
+            corner, further = given[: axes + 2], given[axes + 2 :]
+            values = tensor.windows(corner, further)
+            self._bring([self.current.block], swizzled(to, tensor.map), values, tensor.map.nbytes, barrier)
+
+        return load
+
     def load_bytes(self) -> Any:
         def load(to: int, source: np.ndarray, nbytes: int, barrier: int) -> None:
             assert to % 16 == 0 and nbytes % 16 == 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DeviceError
-from ...registry.variant import Element, TensorMap, cdiv
+from ...registry.variant import Element, TensorMap, WindowMap, cdiv
 from ...types import DType, bf16, f16, f32, i32, i64, u8
 from ...whole import shared_lock
 
@@ -35,14 +35,25 @@ def encode(driver: Any, tensor_map: TensorMap, pointer: int) -> bytes:
     # none at all would be a null pointer, which is refused
     pitches = m.pitches or (cdiv(m.extents[0] * m.itemsize, 16) * 16,)
     swizzle = f"CU_TENSOR_MAP_SWIZZLE_{m.swizzle}B" if m.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
-    code, made = driver.cuTensorMapEncodeTiled(
-        kind, len(m.extents), pointer, [driver.cuuint64_t(x) for x in m.extents], [driver.cuuint64_t(x) for x in pitches],
-        [driver.cuuint32_t(x) for x in m.box], [driver.cuuint32_t(1)] * len(m.extents),
+    place = (
+        kind,
+        len(m.extents),
+        pointer,
+        [driver.cuuint64_t(x) for x in m.extents],
+        [driver.cuuint64_t(x) for x in pitches],
+    )
+    ways = (
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, swizzle),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )  # fmt: skip
+    )
+    ones = [driver.cuuint32_t(1)] * len(m.extents)
+    if isinstance(m, WindowMap):
+        steps = [ones[0], *map(driver.cuuint32_t, m.steps), ones[0]]
+        code, made = driver.cuTensorMapEncodeIm2col(*place, list(m.first), list(m.last), *m.box, steps, *ways)
+    else:
+        code, made = driver.cuTensorMapEncodeTiled(*place, [driver.cuuint32_t(x) for x in m.box], ones, *ways)
     _check(code, f"describing {tensor_map} at {pointer:#x}")
     return np.array([int(word) for word in made.opaque], np.uint64).tobytes()
 

@@ -250,7 +250,7 @@ def _launch(
     by_tma = boxes > 0 and not lines
     sources = wgmma_cost.tma_sources(region) if by_tma else ()
     if by_tma:
-        maps += _boxes(region, sources)
+        maps += result_boxes(region, sources)
     tiles = wgmma_cost.clusters(tiling, region) * (1 if split is None else split.number)
     if tiling.narrow_n:
         narrow_tiles = wgmma_cost.narrow_tiles(tiling, region, device)
@@ -287,7 +287,7 @@ def epilogue_arguments(
     return finish, others, sizes, scales
 
 
-def _boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[TensorMap]:
+def result_boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[TensorMap]:
     """Of results, 64 x 64 at a time, and of operands that are loaded like that."""
     p, after = gemm.problem(region)
     maps = []

@@ -59,6 +59,8 @@ def wgmma(
     tma_sources: tuple[int, ...] = (),
     register_operand: str = "",
     lines: bool = False,
+    producing: Any = None,
+    name: str = "gemm_wgmma",
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
@@ -71,6 +73,7 @@ def wgmma(
     maps                of a and b, and of the results if TMA stores them: of a batch, with all of its matrices as a third dimension; and of the
                         sources, likewise; of the results of narrow tiles, and of their b if it is K-major; then of a's last tile,
                         if it is K-major, and of b's
+    producing           a producer of another family's, in the place of this one's
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results; or how many tiles of a row are narrow, if the tiling has such
     """
@@ -83,7 +86,7 @@ def wgmma(
     dec_registers, inc_registers = registers(tiling.registers)
     griddepcontrol_launch = launch_dependents()
     each, columns_of = coords_of(epilogue).each, counter_of(tiling)
-    produce = producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
+    produce = producing or producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
     mainloop = mainloop_of(tiling, epilogue, a_k_major, b_k_major, staged, bool(register_operand))
     if register_operand:
         results = rs_results(tiling, epilogue, register_operand == "b")
@@ -119,7 +122,7 @@ def wgmma(
         f"_{name}{''.join(map(str, axes))}" for name, axes in (("a", a_axes), ("b", b_axes)) if axes
     )
     kernel.__name__ = (
-        f"gemm_wgmma_{tiling}_{order}{walks}{epilogue}"
+        f"{name}_{tiling}_{order}{walks}{epilogue}"
         + "_lines" * lines
         + "_staged" * (staged > 0 and not lines)
         + "_tma_sources" * (len(tma_sources) > 0)

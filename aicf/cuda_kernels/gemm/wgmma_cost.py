@@ -93,12 +93,13 @@ def cost(
     split: KSplit | None = None,
     register_operand: str = "",
     leaving: Leaving | None = None,
+    k: int = 0,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
-    operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's."""
+    operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by."""
     p, _ = gemm.problem(region)
     step = k_tile(p.dtype)
-    whole = cdiv(cdiv(p.k, step), tiling.cluster_split) * step
+    whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step
     length, count = (whole, 1) if split is None else (split.k, split.number)
     tiles = clusters(tiling, region, register_operand) * tiling.together * count
     share = min(1.0, tiles / device.sms)

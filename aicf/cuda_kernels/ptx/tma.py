@@ -53,6 +53,24 @@ def multicast_box(blocks: int, rank: int = 2) -> Any:
 
 
 @deferred
+def load_windows(axes: int) -> Any:
+    """`load(to, map, barrier, c, x, …, n, dx, …)`: channels from c on of as many windows as the map's box has, from the one whose first element is at
+    (x, …) of image n; of each its element (dx, …) further. Windows follow each other along x, then along the other axes, then from image
+    to image, between the corners that the map has; elements outside of the tensor are zeros, and count as bytes that arrived. `axes` are
+    the spatial ones, 1 to 3; dx, … are below 256. Section "im2col mode". `cp.async.bulk.tensor.shared::cluster.global.im2col`."""
+    assert 1 <= axes <= 3
+    rank = axes + 2
+    names = [f"further{i}" for i in range(axes)]
+    text = (
+        "{\n.reg .b16 " + ", ".join(names) + ";\n"
+        + "".join(f"cvt.u16.u32 {name}, ${3 + rank + i};\n" for i, name in enumerate(names))
+        + f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {_coordinates(3, rank)}], [$2], {{{', '.join(names)}}};\n}}"
+    )  # fmt: skip
+    return instruction(text, types.uint32, types.uint64, types.uint32, *[types.int32] * (rank + axes))
+
+
+@deferred
 def prefetch_box(rank: int = 2) -> Any:
     """`prefetch(map, x, y, …)`: a box into L2. `cp.async.bulk.prefetch.tensor`."""
     text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [$0, {_coordinates(1, rank)}];"

@@ -1,0 +1,1 @@
+"""Convolutions of channels last."""

@@ -1,0 +1,176 @@
+"""Convolutions on Hopper: the persistent GEMM of gemm/wgmma_body.py, whose first operand are windows that TMA finds in the tensor: no im2col
+in memory. Channels last; epilogues and results are those of a GEMM."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...device.spec import DeviceSpec
+from ...ops.windows import Windows
+from ...registry.cost import Cost
+from ...registry.variant import (
+    Checks,
+    In,
+    KernelVariant,
+    Launch,
+    Num,
+    Reject,
+    TensorMap,
+    WindowMap,
+    at_least,
+    at_most,
+    cdiv,
+    multiple,
+    variant,
+)
+from ...rows import RegionSpec
+from ...types import bf16, f16, i32
+from ..gemm import simt as gemm
+from ..gemm import wgmma as gemm_wgmma
+from ..gemm import wgmma_cost
+from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
+from ..hopper.units import TMA_ALIGNMENT
+from .producer import Geometry
+
+TAKES = "convolution", "convolution+map"
+AXES = 2  # spatial ones that windows walk along; a single one is the first of them, beside one of one element
+FURTHEST = 255  # elements from a window's first one to its last
+STEP = 8
+
+
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
+    yield from gemm.checks(region)
+    p, _ = gemm.problem(region)
+    if p.dtype not in (f16, bf16):
+        yield Reject("dtype", f"x is {p.dtype}, needs f16 or bf16")
+    x, w, of = region.operands[p.a], region.operands[p.b], _windows(region)
+    yield at_most("groups", region.anchor.attrs["groups"], 1)
+    yield at_most("spatial axes", x.rank - 2, AXES)
+    yield at_least("least extent of results", min(p.m, p.n, p.k, p.count), 1)
+    yield at_most("axes of the batch", len(p.batch), 0)
+    yield multiple("channels", x.shape[-1], TMA_ALIGNMENT // p.dtype.itemsize)
+    for name, t in (("x", x), ("w", w)):
+        if not t.contiguous:
+            yield Reject("contiguous", f"{name} is {t}, needs rows of channels, one after the other")
+        if t.alignment < TMA_ALIGNMENT:
+            yield Reject("aligned", f"{name} is aligned to {t.alignment} bytes, needs {TMA_ALIGNMENT}")
+    if any(of.interior):
+        yield Reject("input_dilation", f"input_dilation is {tuple(n + 1 for n in of.interior)}, needs 1")
+    yield at_most("stride", max(of.strides), STEP)
+    yield at_most("elements from a window's first to its last", max(_spans(of)), FURTHEST)
+    corner = WindowMap.CORNERS[AXES]
+    first, last = _corners(of)
+    yield at_most("padding", max(*first, *last, *(-n - 1 for n in (*first, *last))), corner - 1)
+    yield at_most("greatest extent", max(p.m, p.n, padded_k(region), *x.shape), gemm_wgmma.EXTENT)
+
+
+def _windows(region: RegionSpec) -> Windows:
+    of = gemm.problem(region)[0].windows
+    assert of is not None
+    return of
+
+
+def _spans(of: Windows) -> list[int]:
+    return [(n - 1) * apart for n, apart in zip(of.window, of.dilation)]
+
+
+def _corners(of: Windows) -> tuple[list[int], list[int]]:
+    """Along each axis: where the first window begins, and where the last one does, from the last element on."""
+    return [-n for n in of.low], [n - span for n, span in zip(of.high, _spans(of))]
+
+
+def padded_k(region: RegionSpec) -> int:
+    """Whole K-tiles of channels for each place of the kernel."""
+    p, _ = gemm.problem(region)
+    channels, tile = region.operands[p.a].shape[-1], k_tile(p.dtype)
+    return p.k // max(1, channels) * cdiv(channels, tile) * tile
+
+
+def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
+    name = f"cuda.convolution_wgmma_{tiling}.v1"
+
+    @variant("convolution_channels_last", id=name, takes=TAKES, needs=("sm_90a",), family=family)
+    class ConvolutionWgmma:
+        __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, {tiling.m} windows x {tiling.n} channels of results at a time.
+
+        Parallel over tiles. TMA brings channels of windows, for one place of the kernel after the other, in its im2col mode, and wgmma
+        multiplies them out of shared memory: f16 or bf16, sums in f32. Channels are padded to multiples of 64 on the way. Bytes: both
+        operands once per tile that uses them, of which the L2 cache has most. Limit: tensor cores.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield at_most("blocks", wgmma_cost.clusters(tiling, region), 2**31 - 1)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return wgmma_cost.cost(tiling, region, device, k=padded_k(region))
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return [_launch(tiling, region, device)]
+
+    return ConvolutionWgmma  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
+    p, _ = gemm.problem(region)
+    x, w, of = region.operands[p.a], region.operands[p.b], _windows(region)
+    tile, missing, size = k_tile(p.dtype), AXES - len(of.window), p.dtype.itemsize
+    channels = x.shape[-1]
+    along = (*reversed(x.shape[1:-1]), *(1,) * missing)
+    pitches = [channels * size]
+    for extent in along:
+        pitches.append(pitches[-1] * extent)
+    first, last = ((*reversed(corner), *(0,) * missing) for corner in _corners(of))
+    steps = (*reversed(of.strides), *(1,) * missing)
+    extents, box = (channels, *along, x.shape[0]), (tile, tiling.m)
+    windows = WindowMap(In(p.a), p.dtype, extents, tuple(pitches), box, first=first, last=last, steps=steps)
+    places, rows = (channels, p.k // channels, w.shape[0]), (channels * size, p.k * size)
+    return [windows, TensorMap(In(p.b), p.dtype, places, rows, (tile, 1, tiling.n))]
+
+
+def _geometry(region: RegionSpec) -> Geometry:
+    p, _ = gemm.problem(region)
+    x, of = region.operands[p.a], _windows(region)
+    missing = AXES - len(of.window)
+
+    def xy(numbers: Any, other: int) -> tuple[int, int]:
+        near, far = (*reversed(numbers), *(other,) * missing)
+        return near, far
+
+    chunks = padded_k(region) // k_tile(p.dtype) // (p.k // x.shape[-1])
+    return Geometry(
+        *xy(of.made(x.shape[1:-1]), 1), *xy(of.strides, 1), *xy(_corners(of)[0], 0), xy(of.window, 1)[0],
+        *xy(of.dilation, 1), chunks,
+    )  # fmt: skip
+
+
+def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Launch:
+    from ..gemm.wgmma_body import wgmma
+    from .producer import producer
+
+    boxes = wgmma_cost.staged(tiling, region)
+    finish, others, (m, n, _), scales = gemm_wgmma.epilogue_arguments(tiling, region, None)
+    lines = boxes > 0 and wgmma_cost.in_lines(region)
+    by_tma = boxes > 0 and not lines
+    sources = wgmma_cost.tma_sources(region) if by_tma else ()
+    maps = _maps(tiling, region)
+    if by_tma:
+        maps += gemm_wgmma.result_boxes(region, sources)
+    sizes = (m, n, Num(padded_k(region), i32), *(Num(number, i32) for number in _geometry(region)))
+    tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
+    body = wgmma(
+        tiling, True, True, finish, boxes, tma_sources=sources, lines=lines,
+        producing=producer(tiling, finish, tiling.stages(boxes)), name="convolution_wgmma",
+    )  # fmt: skip
+    arguments = tuple(maps), others, sizes, scales
+    return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(boxes), 1)
+
+
+# Names of this module are what a registry takes.
+WHOLE = tuple(t for t in TILINGS if t.together == 1)
+globals().update({f"convolution_wgmma_{tiling}": _wgmma(tiling) for tiling in WHOLE})

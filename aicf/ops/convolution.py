@@ -1,0 +1,253 @@
+"""Convolution: sums of products of a kernel with each window of a tensor, channels first or channels last."""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import prod
+
+import numpy as np
+
+from ..types import TensorSpec
+from .row_steps import narrow, wide
+from .schema import Float, op, require
+from .windows import STEPS, check_windows, filled, slices, views, windows_of
+
+
+def _result(
+    x: TensorSpec, w: TensorSpec, strides, low, high, dilation, input_dilation, groups, layout="(N, C, …)"
+) -> TensorSpec:
+    """C1 to C6, of channels first."""
+    ones, zeros = (1,) * (x.rank - 2), (0,) * (x.rank - 2)
+    steps = {
+        "strides": strides or ones,
+        "dilation": dilation or ones,
+        "input_dilation": input_dilation or ones,
+    }
+    check_windows(x, steps, {"low": low or zeros, "high": high or zeros}, layout)
+    require(w.rank == x.rank, "C1", f"w has rank {w.rank}, x has rank {x.rank}")
+    require(groups >= 1, "C4", f"groups is {groups}, expected 1 or more")
+    require(
+        x.shape[1] % groups == 0,
+        "C4",
+        f"groups is {groups}, which doesn't divide the {x.shape[1]} channels of x",
+    )
+    require(
+        w.shape[0] % groups == 0,
+        "C4",
+        f"groups is {groups}, which doesn't divide the {w.shape[0]} channels of y",
+    )
+    require(
+        w.shape[1] == x.shape[1] // groups,
+        "C5",
+        f"w has {w.shape[1]} channels, x has {x.shape[1]} in {groups} groups",
+    )
+    require(all(n > 0 for n in w.shape[2:]), "C6", f"the kernel is empty: w has shape {w.shape}")
+    made = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation).made(x.shape[2:])
+    return TensorSpec((x.shape[0], w.shape[0], *made), x.dtype, x.device)
+
+
+@op("convolution")
+def convolution(
+    x: Float, w: Float, *,
+    strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,
+):  # fmt: skip
+    """Sums of products of a kernel with each window of x, as torch.nn.functional.conv1d to conv3d: the kernel is not reversed.
+
+    Shapes: x (N, C, …), w (O, C / groups, …), y (N, O, …). Each group of O / groups results reads its own C / groups of C. low and high
+    are zeros before and behind each spatial axis, cut off if negative; input_dilation puts n - 1 zeros between elements of x, which
+    makes it a transposed convolution.
+
+    C1  x has one to three spatial axes, w as many
+    C2  strides, dilation and input_dilation are integers from 1 on, one for each of them     (StableHLO convolution C2 to C8)
+    C3  low and high are integers, one for each of them                                       (StableHLO convolution C4)
+    C4  groups >= 1, and divides C and O                                                      (StableHLO convolution C11, C16, C21)
+    C5  w has C / groups channels                                                             (StableHLO convolution C14)
+    C6  the kernel is not empty
+    """
+    return _result(x, w, strides, low, high, dilation, input_dilation, groups)
+
+
+convolution.normalizer(filled({**STEPS, "input_dilation": 1}))
+
+
+@convolution.counts
+def _(x, w, strides, low, high, dilation, input_dilation, groups):
+    made = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation).made(x.shape[2:])
+    return 2 * x.shape[0] * prod(made) * prod(w.shape)
+
+
+@convolution.replaced_by
+def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
+    """The slices beside each other are a matrix for each of N, (places C, windows); of several groups one for each group."""
+    shape = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation)
+    made, places = shape.made(x.shape[2:]), prod(w.shape[2:])
+    (n, c), o, points, each = x.shape[:2], w.shape[0], prod(made), w.shape[1]
+    seen = tuple(slices(emit, x, shape))
+    if groups == c == o > 1:
+        return _depthwise(emit, x, seen, emit.reshape(w, shape=(c, places)))
+    columns = emit.concatenate(*seen, axis=1) if len(seen) > 1 else seen[0]
+    rows = emit.transpose(w, perm=(0, *range(2, w.rank), 1)) if places > 1 else w
+    if groups == 1:
+        matrix = emit.reshape(columns, shape=(n, places * c, points))
+        return emit.reshape(emit.gemm(emit.reshape(rows, shape=(o, places * c)), matrix), shape=(n, o, *made))
+    apart = emit.reshape(columns, shape=(n, places, groups, each, points))
+    matrix = emit.reshape(
+        emit.transpose(apart, perm=(2, 1, 3, 0, 4)), shape=(groups, places * each, n * points)
+    )
+    y = emit.gemm(emit.reshape(rows, shape=(groups, o // groups, places * each)), matrix)
+    return emit.reshape(
+        emit.transpose(emit.reshape(y, shape=(o, n, points)), perm=(1, 0, 2)), shape=(n, o, *made)
+    )
+
+
+def _depthwise(emit, x, seen, w):
+    """Each channel by itself: a sum of products, in one map. w is (C, places)."""
+    (c, places), ones = w.shape, (1,) * (x.rank - 2)
+    columns = emit.reshape(emit.transpose(w, perm=(1, 0)), shape=(places, c, *ones))
+    of_place = [
+        emit.slice(columns, start=(n, 0, *[0] * len(ones)), limit=(n + 1, c, *ones)) for n in range(places)
+    ]
+    terms = (emit.mul(*[wide(emit, v) for v in pair]) for pair in zip(seen, of_place))
+    return narrow(emit, reduce(emit.add, terms), x)
+
+
+@convolution.reference
+def _(x, w, strides, low, high, dilation, input_dilation, groups):
+    seen = views(x, windows_of(w.shape[2:], strides, dilation, low, high, input_dilation), 0)
+    n, (c, axes) = x.shape[0], (x.shape[1], x.ndim - 2)
+    seen = seen.reshape(n, groups, c // groups, *seen.shape[2:])
+    kernel = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    windows, places = list(range(10, 10 + axes)), list(range(20, 20 + axes))
+    y = np.einsum(
+        seen, [0, 1, 2, *windows, *places], kernel, [1, 3, 2, *places], [0, 1, 3, *windows], optimize=True
+    )
+    return y.reshape(n, w.shape[0], *y.shape[3:])
+
+
+convolution.samples((2, 3, 9), (4, 3, 3))
+convolution.samples((2, 3, 5, 6), (4, 3, 3, 2), strides=(2, 1), low=(1, 0), high=(1, 2), dilation=(1, 2))
+convolution.samples((2, 4, 5, 6), (6, 2, 3, 3), low=(1, 1), high=(1, 1), groups=2)
+convolution.samples((1, 3, 4), (3, 1, 2), groups=3, low=(-1,), high=(2,))
+convolution.samples((2, 3, 4, 3), (2, 3, 2, 2), input_dilation=(2, 3), low=(1, 1), high=(1, 1))
+convolution.samples((1, 2, 3, 4, 3), (2, 2, 2, 1, 3), strides=(1, 2, 1))
+convolution.samples((2, 3, 5), (4, 3, 1))
+convolution.samples((0, 3, 5), (4, 3, 2))
+convolution.samples((2, 3, 2), (4, 3, 3))
+
+
+# --- channels last ----------------------------------------------------------------------------------------------------
+
+
+def _first(spec: TensorSpec) -> TensorSpec:
+    """With its channels before the spatial axes."""
+    shape = spec.shape
+    return TensorSpec((shape[0], shape[-1], *shape[1:-1]), spec.dtype, spec.device) if spec.rank > 1 else spec
+
+
+@op("convolution_channels_last", core="convolution")
+def convolution_channels_last(
+    x: Float, w: Float, *,
+    strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,
+):  # fmt: skip
+    """convolution of what has its channels last, as tensor cores read them: a row of channels is contiguous.
+
+    Shapes: x (N, …, C), w (O, …, C / groups), y (N, …, O).
+
+    C1  x has one to three spatial axes, w as many
+    C2  strides, dilation and input_dilation are integers from 1 on, one for each of them     (StableHLO convolution C2 to C8)
+    C3  low and high are integers, one for each of them                                       (StableHLO convolution C4)
+    C4  groups >= 1, and divides C and O                                                      (StableHLO convolution C11, C16, C21)
+    C5  w has C / groups channels                                                             (StableHLO convolution C14)
+    C6  the kernel is not empty
+    """
+    n, o, *made = _result(
+        _first(x), _first(w), strides, low, high, dilation, input_dilation, groups, "(N, …, C)"
+    ).shape
+    return TensorSpec((n, *made, o), x.dtype, x.device)
+
+
+convolution_channels_last.normalizer(filled({**STEPS, "input_dilation": 1}))
+
+
+@convolution_channels_last.counts
+def _(x, w, strides, low, high, dilation, input_dilation, groups):
+    made = windows_of(w.shape[1:-1], strides, dilation, low, high, input_dilation).made(x.shape[1:-1])
+    return 2 * x.shape[0] * prod(made) * prod(w.shape)
+
+
+@convolution_channels_last.reference
+def _(x, w, strides, low, high, dilation, input_dilation, groups):
+    y = convolution.reference_fn(
+        np.moveaxis(x, -1, 1), np.moveaxis(w, -1, 1), strides=strides, low=low, high=high, dilation=dilation,
+        input_dilation=input_dilation, groups=groups,
+    )  # fmt: skip
+    return np.moveaxis(y, 1, -1)
+
+
+@convolution_channels_last.gradient
+def _(emit, dy, x, w, strides, low, high, dilation, input_dilation, groups):
+    """dx: of dy, spread by the strides, with the kernel turned around; dw: of x, where dy is the kernel and the batch is added up."""
+    if 0 in dy.shape or 0 in x.shape:
+        return tuple(emit.fill(shape=t.shape, value=0.0, dtype=t.dtype) for t in (x, w))
+    spans = [(n - 1) * apart for n, apart in zip(w.shape[1:-1], dilation)]
+    width, made = (
+        [(n - 1) * apart + 1 for n, apart in zip(of.shape[1:-1], steps)]
+        for of, steps in ((x, input_dilation), (dy, strides))
+    )
+    sizes = list(zip(spans, low, width, made))
+    dx = emit.convolution_channels_last(
+        dy, emit.reverse(_turned(emit, w, groups), dims=tuple(range(1, x.rank - 1))),
+        strides=input_dilation, dilation=dilation, input_dilation=strides, groups=groups,
+        low=tuple(span - before for span, before, _, _ in sizes), high=tuple(n + before - m for _, before, n, m in sizes),
+    )  # fmt: skip
+    behind = tuple(span + m - n - before for span, before, n, m in sizes)
+    windows = {
+        "strides": dilation,
+        "dilation": strides,
+        "input_dilation": input_dilation,
+        "low": low,
+        "high": behind,
+    }
+    parts = [
+        emit.convolution_channels_last(
+            *[_batch_last(emit, _group(emit, t, n, groups)) for t in (x, dy)], **windows
+        )
+        for n in range(groups)
+    ]
+    dw = emit.concatenate(*parts, axis=-1) if groups > 1 else parts[0]
+    return dx, _batch_last(emit, dw)
+
+
+def _turned(emit, w, groups: int):
+    """(O, …, C / groups) as (C, …, O / groups)."""
+    if groups == 1:
+        return _batch_last(emit, w)
+    o, *places, each = w.shape
+    apart = emit.reshape(w, shape=(groups, o // groups, *places, each))
+    turned = emit.transpose(apart, perm=(0, apart.rank - 1, *range(2, apart.rank - 1), 1))
+    return emit.reshape(turned, shape=(groups * each, *places, o // groups))
+
+
+def _batch_last(emit, x):
+    return emit.transpose(x, perm=(x.rank - 1, *range(1, x.rank - 1), 0))
+
+
+def _group(emit, x, n: int, groups: int):
+    """Of its channels, those of one group."""
+    if groups == 1:
+        return x
+    *others, channels = x.shape
+    each, zeros = channels // groups, (0,) * len(others)
+    return emit.slice(x, start=(*zeros, n * each), limit=(*others, (n + 1) * each))
+
+
+convolution_channels_last.samples((2, 9, 3), (4, 3, 3))
+convolution_channels_last.samples(
+    (2, 5, 6, 3), (4, 3, 2, 3), strides=(2, 1), low=(1, 0), high=(1, 2), dilation=(1, 2)
+)
+convolution_channels_last.samples((2, 5, 6, 4), (6, 3, 3, 2), low=(1, 1), high=(1, 1), groups=2)
+convolution_channels_last.samples((1, 4, 3), (3, 2, 1), groups=3, low=(-1,), high=(2,))
+convolution_channels_last.samples((2, 4, 3, 3), (2, 2, 2, 3), input_dilation=(2, 3), low=(1, 1), high=(1, 1))
+convolution_channels_last.samples((1, 3, 4, 3, 2), (2, 2, 1, 3, 2), strides=(1, 2, 1))
+convolution_channels_last.samples((0, 5, 3), (4, 2, 3))
+convolution_channels_last.samples((2, 2, 3), (4, 3, 3))
