@@ -1,5 +1,6 @@
 """The documentation site's pages as they are generated, and what its check notices. `make docs` builds and checks the whole."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -125,6 +126,10 @@ def test_the_reference_has_every_public_name_command_and_setting():
             assert re.search(rf"[ .]{re.escape(module.__name__)}\.{name}\b", shown), (
                 f"{module.__name__}.{name}"
             )
+    for framework in ("torch", "jax"):
+        source = (ROOT / "aicf" / "frontends" / framework / "__init__.py").read_text()
+        for name in ast.literal_eval(re.search(r"^__all__ = (.*)$", source, re.MULTILINE)[1]):
+            assert re.search(rf" aicf\.({framework}\.)?{name}\b", shown), f"aicf.{framework}.{name}"
     for command in cli.COMMANDS:
         assert f"\naicf {command.__name__.rpartition('.')[2]}\n---" in pages["reference/commands"]
     assert ".. option:: --diff OTHER\n" in pages["reference/commands"]
@@ -155,7 +160,8 @@ def test_the_copy_has_every_document_in_some_table_of_contents(tmp_path, monkeyp
     listed = set()
     for path in tmp_path.rglob("*.md"):
         for inside in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), re.DOTALL):
-            names = [line for line in inside.split("\n") if line and not line.startswith(":")]
+            lines = [line for line in inside.split("\n") if line and not line.startswith(":")]
+            names = [line.rpartition("<")[2].rstrip(">") for line in lines]  # Title <name>
             listed |= {(path.parent / name).relative_to(tmp_path).as_posix() for name in names}
     assert listed >= copied - {"index"}
     assert "](../examples/gpt.md)" in (tmp_path / "docs" / "guide.md").read_text()

@@ -12,14 +12,15 @@ from . import ops, reference
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "README.ko.md", "CONTRIBUTING.md", "CHANGELOG.md")
-# Caption -> pages. Documents that stand nowhere here are how-tos.
+# Caption -> pages, some with a title. Documents that stand nowhere here are how-tos.
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("docs/guide", "examples/index"),
     "How to": ("docs/frontends", "docs/trace", "docs/tuning", "docs/platforms", "docs/add-an-op"),
     "Reference": ("reference/index", "ops/index"),
     "How it works": ("docs/architecture", "docs/kernels/gemm", "docs/kernels/tiles", "docs/kernels/rows"),
     "Performance": ("docs/performance", "docs/results/README"),
-    "Project": ("CHANGELOG", "CONTRIBUTING", "docs/testing", "docs/spec", "docs/roadmap", "docs/notes/README", "README", "README.ko"),
+    "Project": ("CHANGELOG", "CONTRIBUTING", "docs/testing", "docs/spec", "docs/roadmap", "docs/notes/README", "README <README>",
+                "README, 한국어 <README.ko>"),
 }  # fmt: skip
 EXAMPLE = re.compile(r"(\]\([^)\s]*examples/\w+)\.py(?=\))")
 
@@ -68,7 +69,7 @@ def _toctree(names: Iterable[str], caption: str = "") -> str:
 
 def _index(documents: Iterable[str]) -> str:
     """The front page is written; what else there is, is listed below the captions."""
-    named = {page for pages in CONTENTS.values() for page in pages}
+    named = {page.rpartition("<")[2].rstrip(">") for pages in CONTENTS.values() for page in pages}
     others = [
         name
         for name in sorted(documents)
