@@ -21,7 +21,7 @@ TORCH := $(VENV)/torch
 
 SPEC_REPORT := $(VENV)/spec-report.jsonl
 
-.PHONY: help demo test test-all test-torch dry-run spec lint check-ruff check-format check-types check-imports fmt dev
+.PHONY: help demo test test-all test-torch dry-run spec docs lint check-ruff check-format check-types check-imports check-spelling fmt dev
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,7 +49,11 @@ spec: dev ## run the tests that carry rows of docs/spec.md, and list every row w
 	-@AICF_SPEC_REPORT=$(abspath $(SPEC_REPORT)) $(PYTEST) -m spec $(ARGS)
 	@$(PY) tools/spec_report.py $(SPEC_REPORT) $(filter -v,$(ARGS))
 
-lint: check-ruff check-format check-types check-imports ## ruff, mypy and import-linter
+docs: dev ## build the documentation site into site/ and check it; needs no network once it is installed
+	+@$(INSTALL)docs
+	$(PY) -m tools.docs_site $(ARGS)
+
+lint: check-ruff check-format check-types check-imports check-spelling ## ruff, mypy, import-linter and codespell
 
 check-ruff: dev
 	$(PY) -m ruff check --output-format concise .
@@ -62,6 +66,9 @@ check-types: dev
 
 check-imports: dev
 	$(VENV)/bin/lint-imports --no-logo
+
+check-spelling: dev
+	$(VENV)/bin/codespell
 
 fmt: dev ## format, and mend what ruff can
 	$(PY) -m ruff format .

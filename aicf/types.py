@@ -74,10 +74,12 @@ class DType(enum.Enum):
 
     @classmethod
     def from_id(cls, id: int) -> DType:
+        """The element type of an id; KeyError if there is none."""
         return _BY_ID[id]
 
     @property
     def is_fp8(self) -> builtins.bool:
+        """Whether it is f8e4m3 or f8e5m2, which are for storage and products."""
         return self in FINITE_MAX
 
     def __repr__(self) -> str:
@@ -333,6 +335,7 @@ class AttrPack(Mapping[str, Any]):
 
     @classmethod
     def from_blob(cls, blob: bytes) -> AttrPack:
+        """The pack that has these bytes; AttrError if they are no pack."""
         try:
             if blob[:4] != _MAGIC:
                 raise ValueError("bad magic")
@@ -476,6 +479,7 @@ class OpKind(metaclass=_OpKindMeta):
 
     @classmethod
     def from_id(cls, id: int) -> OpKind:
+        """The kind that has this id; RegistryError if no op that is known here has it."""
         try:
             return _KINDS_BY_ID[id]
         except KeyError:

@@ -1,5 +1,5 @@
 """Documents from result files and from nothing else: a page of docs/results/ for each suite, and the tables of docs/performance.md, of the
-lesson in docs/kernels/gemm.md and of the README."""
+lesson in docs/kernels/gemm.md and of the README, in both languages."""
 
 from __future__ import annotations
 
@@ -244,8 +244,10 @@ def written(
         from .suites import SUITES as suites
     files, docs = list(all_files(results)), root / "docs"
     found = {docs / "results" / name: text for name, text in pages(files, suites).items()}
+    figures = {"": headlines(files, suites, FIGURES)}
     tables = {
-        root / "README.md": {"": headlines(files, suites, FIGURES)},
+        root / "README.md": figures,
+        root / "README.ko.md": figures,
         docs / "performance.md": {"headlines": headlines(files, suites), "standing": standing(files, suites)},
         docs / "kernels" / "gemm.md": lessons(files, suites),
     }

@@ -15,8 +15,9 @@ from aicf import cli, config
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+KOREAN = ROOT / "README.ko.md"
 GUIDE = ROOT / "docs" / "guide.md"
-DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [README, KOREAN, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRACE = re.compile(r"(?<=```text\n)\$ aicf (explain [^\n]*)\n(.*?)(?=```)", re.DOTALL)
 
 
@@ -38,6 +39,36 @@ def test_the_readmes_example_runs(mode, tmp_path, monkeypatch, capsys):
     assert names["train"].device == names["infer"].device == mode
     assert "gemm + bias_add + relu" in printed
     assert len(code.split("\n\n")[1].splitlines()) == 10, "ten lines"
+
+
+FENCED = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.spec("F8")
+def test_the_readme_in_korean_has_the_same_code_headings_links_and_figures():
+    """AICF_ACCEPT=1 copies the code, the trace among it."""
+    english, korean = README.read_text(), KOREAN.read_text()
+    code = FENCED.findall(english)
+    if os.environ.get("AICF_ACCEPT") == "1":
+        known = iter(code)
+        korean = FENCED.sub(lambda _: next(known), korean)
+        KOREAN.write_text(korean)
+    assert FENCED.findall(korean) == code, "copy them: AICF_ACCEPT=1 pytest tests/test_docs.py"
+
+    def structure(text: str) -> tuple:
+        prose = FENCED.sub("", text)
+        headings = [len(marks) for marks in re.findall(r"^(#+) ", prose, re.MULTILINE)]
+        links = sorted(re.findall(r"\]\(([^)]+)\)", prose))
+        names = sorted(set(re.findall(r"`([^`\n]+)`", prose)))
+        return headings, links, names, re.findall("<!-- measured -->.*?<!-- /measured -->", prose, re.DOTALL)
+
+    (headings, links, names, tables), of_korean = structure(english), structure(korean)
+    assert of_korean[0] == headings and of_korean[2:] == (names, tables) and len(tables) == 1
+    assert "README.ko.md" in links and of_korean[1] == sorted(
+        {"README.ko.md": "README.md"}.get(u, u) for u in links
+    )
+    words = FENCED.sub("", korean.partition("<!-- measured -->")[0])
+    assert len(re.findall("[가-힣]{2,}", words)) > 80, "it is in Korean"
 
 
 @pytest.mark.parametrize("mode", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -42,7 +42,7 @@ def test_pre_commit_runs_what_lint_does():
     }
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repo["repo"] == "local"
-    assert {hook["entry"] for hook in repo["hooks"]} == wanted and len(wanted) == 4
+    assert {hook["entry"] for hook in repo["hooks"]} == wanted and len(wanted) == 5
     for hook in repo["hooks"]:
         assert hook["language"] == "system"
         whole = (

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     message and exit code 2; Ctrl-C one line and 130."""
     try:
         try:
-            args = _parser().parse_args(argv)
+            args = parser().parse_args(argv)
             config.check_settings()
             return args.run(args) or 0
         finally:
@@ -61,7 +61,7 @@ def _write_no_more() -> None:
         dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("aicf", description="A pure-Python AI compiler framework that says why.")
     parser.add_argument("--version", action="version", version=f"aicf {__version__}")
     parser.set_defaults(run=lambda args: parser.print_help())

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:N or auto (the default)")
     parser.add_argument("--json", metavar="FILE", help="write accuracies, step times and selections there")
-    parser.add_argument("--epochs", type=positive, default=None)
+    parser.add_argument("--epochs", type=positive, default=None, help="passes over the training images")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="every candidate and every rejected variant"
     )

@@ -51,14 +51,17 @@ class Tensor(Immovable):
 
     @property
     def shape(self) -> Shape:
+        """Elements along each axis."""
         return self.spec.shape
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self.spec.dtype
 
     @property
     def device(self) -> str:
+        """Where it is: "cpu" or "cuda"."""
         return self.spec.device
 
     @property
@@ -68,6 +71,7 @@ class Tensor(Immovable):
 
     @property
     def contiguous(self) -> bool:
+        """Whether its elements lie side by side in row-major order."""
         return self.stride == row_major(self.spec.shape) or self.desc.contiguous
 
     def numpy(self) -> np.ndarray:
@@ -78,6 +82,7 @@ class Tensor(Immovable):
         return host
 
     def item(self) -> float:
+        """The one element, as a number of Python; it waits for the device."""
         return self.numpy().item()
 
     def __float__(self) -> float:

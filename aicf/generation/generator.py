@@ -80,6 +80,7 @@ class Generator:
             self._fill(request.rows, request.seed, how)
 
     def write(self, request: Request, how: Sampling, stream: Stream) -> list[np.ndarray]:
+        """The sequences of a request, grown token by token: what `aicf.generate` calls."""
         self._check(request)
         fresh = True
 

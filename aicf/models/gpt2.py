@@ -71,6 +71,7 @@ class GPT2Config:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
+        """What config.json says of it."""
         return {
             **self.published, "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": self.words,
             "n_positions": self.places, "n_embd": self.size, "n_layer": self.depth, "n_head": self.heads, "n_inner": self.hidden,

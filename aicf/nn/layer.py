@@ -21,6 +21,8 @@ class Layer:
     """
 
     def emit(self, ctx: Any, *values: Any, **named: Any) -> Any:
+        """What the layer computes of these Values: a Value, or Values in tuples, lists and dicts. `ctx` has all ops as
+        methods, `param` and `positions`."""
         raise NotImplementedError(f"{type(self).__name__}.emit")
 
     def __call__(self, *values: Any, **named: Any) -> Any:

@@ -50,6 +50,7 @@ class Optimizer:
         self.groups = named(groups)
 
     def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
+        """Emit a step of all parameters: clip gradients, compute the rate, count the step."""
         with ctx.scope("optimizer"):
             # steps done; not shared with another kind of optimizer
             step = ctx.state(f"{self.family}.step", (), 0, i32, checks.whole)

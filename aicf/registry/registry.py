@@ -107,6 +107,7 @@ class KernelRegistry:
             self.add(variant)
 
     def add(self, variant: KernelVariant) -> KernelVariant:
+        """Register a variant; RegistryError if another has its id."""
         known = self._by_id.get(variant.id)
         if known is not None and known is not variant:
             raise RegistryError(
@@ -131,6 +132,7 @@ class KernelRegistry:
                     self.add(value if value.origin == origin else replace(value, origin=origin))
 
     def remove(self, id: str) -> None:
+        """Forget a variant; nothing if none has this id."""
         self._by_id.pop(id, None)
         self._changed()
 
@@ -143,6 +145,7 @@ class KernelRegistry:
         return self._by_kind[kind]
 
     def by_id(self, id: str) -> KernelVariant:
+        """The variant of an id; MissingKernelError if there is none."""
         try:
             return self._by_id[id]
         except KeyError:
@@ -170,6 +173,7 @@ class KernelRegistry:
         return self._indices[key]
 
     def copy(self) -> KernelRegistry:
+        """Another registry with the same variants, which changes by itself."""
         return KernelRegistry(self)
 
     def __iter__(self) -> Iterator[KernelVariant]:

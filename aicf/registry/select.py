@@ -77,6 +77,7 @@ class Selection(JupyterMixin):
 
     @property
     def kernel_id(self) -> str:
+        """The id of the variant that was chosen."""
         return self.chosen.variant.id
 
     def __repr__(self) -> str:
@@ -93,6 +94,7 @@ class Selection(JupyterMixin):
         return selection_lines(self)
 
     def to_json(self) -> dict[str, Any]:
+        """The choice as plain data: the region, what was chosen, ranked and refused."""
         from .trace import selection_json
 
         return selection_json(self)

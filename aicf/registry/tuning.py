@@ -93,6 +93,7 @@ class Tuning(Mapping[tuple[str, str], float]):
 
     @property
     def kernel_ids(self) -> frozenset[str]:
+        """All variants that were timed, or refused to run."""
         return frozenset(id for m in self.regions.values() for id in (*m.timings, *m.refused))
 
     # --- putting together -----------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ class OnnxBackend(Backend):
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **options: Any) -> tuple[Any, ...]:
+        """The model's outputs for these inputs: `prepare`, and one run."""
         return cls.prepare(model, device, **options).run(inputs)
 
     @classmethod

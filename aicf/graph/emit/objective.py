@@ -64,9 +64,11 @@ class LossFunction:
         }
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec | None]:
+        """The specs of what the function is fed by name; None for an input of the model."""
         return {name: self._targets.get(name) for name in self._names}
 
     def emit(self, ctx: Any, output: Any, targets: Mapping[str, Value]) -> Any:
+        """What the function returns."""
         if hasattr(self.function, "emit"):
             return ctx.emit_layer(self.function, "loss", (output,), targets)
         return self.function(*((ctx,) if self._takes_ctx else ()), output, **targets)

@@ -106,11 +106,13 @@ class ExecPlan:
         return own if self.setup is None else own | self.setup.bound
 
     def externals(self, *roles: Role) -> list[Slot]:
+        """Tensors that come from outside, of these roles; of all if none is given."""
         wanted = frozenset(roles) or EXTERNAL
         return [s for s in self.slots.values() if s.role in wanted]
 
     @property
     def outputs(self) -> list[Slot]:
+        """Tensors that a run returns."""
         return [s for s in self.slots.values() if s.role is Role.output]
 
     @lazy
@@ -149,6 +151,7 @@ class ExecPlan:
 
     @property
     def kernel_ids(self) -> tuple[str, ...]:
+        """The kernels of all steps, in the order they run."""
         return tuple(step.kernel_id for step in self.steps if step.kernel_id)
 
     @lazy
@@ -189,6 +192,7 @@ class ExecPlan:
     # --- JSON -------------------------------------------------------------------------------------------------------
 
     def to_json(self, indent: int | None = 1) -> str:
+        """The plan as text, equal from run to run; `from_json` reads it."""
         return json.dumps(self._data(), indent=indent, sort_keys=True)
 
     def _data(self) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class Program(Immovable):
 
     @property
     def mode(self) -> str:
+        """The mode: "infer", "grad" or "train"."""
         return self.recipe.mode
 
     @property
@@ -136,6 +137,7 @@ class Program(Immovable):
 
     @property
     def device(self) -> str:
+        """Where it is: "cpu" or "cuda"."""
         return self.runtime.kind
 
     def run(self, feed: Mapping[str, Any], contiguous: str = "copy") -> dict[str, Tensor]:
@@ -288,6 +290,7 @@ class Program(Immovable):
 
     @property
     def plan(self) -> ExecPlan:
+        """The plan for the model's own sizes."""
         return self.compiled().plan
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> Explanation:
