@@ -1,0 +1,5 @@
+"""Dumps: the stages of each compilation as numbered files, its kernels beside them, and what its first run did."""
+
+from .dump import OFF, Dump, begin
+
+__all__ = ["OFF", "Dump", "begin"]
