@@ -77,7 +77,7 @@ def explained(program: aicf.Program) -> dict:
 
 
 def test_the_folder_says_what_was_compiled(dumped):
-    folder, program = dumped
+    folder, _ = dumped
     assert folder.name == "0001-train-classifier-6"
     about = read(folder, "00-about.txt")
     assert re.search(r"^  aicf +" + re.escape(aicf.__version__), about, re.MULTILINE)

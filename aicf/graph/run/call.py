@@ -25,7 +25,7 @@ from ...registry import blame
 from ...registry.variant import HostCall
 from ...types import TensorSpec, row_major
 from .plan import ExecPlan, Slot, Step
-from .ran import Watch, trace_of
+from .ran import FirstRun, trace_of
 from .variables import Variables
 
 ARENA = 0  # the first base: memory for temporaries and for the kernels' workspaces
@@ -53,7 +53,7 @@ class PlanCall:
 
     def __init__(
         self, plan: ExecPlan, loader: KernelLoader, variables: Variables, inputs: Sequence[str], outputs: Sequence[str],
-        watch: Watch | None = None,
+        watch: FirstRun | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.runtime, self._watch = plan, loader.runtime, watch
         self.arena_bytes = plan.arena_bytes

@@ -39,7 +39,7 @@ from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
 from .peak import peak_seconds
 from .plan import ExecPlan, Slot
-from .ran import Watch, places_of, trace_of
+from .ran import FirstRun, places_of, trace_of
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .tell import tell_capture, tell_plan, why_made
 from .variables import Variables
@@ -59,7 +59,7 @@ class CompiledPlan(Immovable):
     recognised: tuple[Recognised, ...] = ()
     once: tuple[Region, ...] = ()
     told: tuple[KeptOnce, ...] = ()
-    watch: Watch | None = None
+    watch: FirstRun | None = None
     instead = "its plan can be, and plan.to_json() saves it"
 
 
@@ -115,7 +115,7 @@ class Program(Immovable):
         self.tuning: Times | None = None  # measured times that its choices were made with
         self.runs = 0  # since the start or the last load
         self._last: ExecPlan | None = None  # the plan of the last run
-        self._watches: dict[str, Watch] = {}  # by plan, of those that have not run
+        self._watches: dict[str, FirstRun] = {}  # by plan, of those that have not run
         self._peaks: dict[str, float] = {}  # by plan: see `peak_seconds`
         self._ran: list[str | None] = []  # what the calls of the last run said, in order
         self.notes: list[str] = []  # what the last eager run staged, and why

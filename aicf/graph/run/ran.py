@@ -76,7 +76,7 @@ class RunTrace:
         return asdict(self)
 
 
-class Watch(Protocol):
+class FirstRun(Protocol):
     """What is told of the first run of a plan."""
 
     def ran(self, trace: RunTrace) -> None: ...
