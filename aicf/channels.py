@@ -87,11 +87,16 @@ class ChannelHandler(logging.Handler):
         try:
             if target is not None:
                 _add_line(target, as_json(record) + "\n")
-            elif sys.stderr is not None and not logging.getLogger().handlers:  # configured since
+            elif sys.stderr is not None and not self._others(record):
                 text = visible(record.getMessage()).replace("\n", "\\n")
                 sys.stderr.write(f"[{record.name}] {text}\n")
         except Exception as error:
             _given_up(target, error)
+
+    def _others(self, record: logging.LogRecord) -> bool:
+        """Whether the user has configured handlers since."""
+        loggers = logging.getLogger(), ROOT, logging.getLogger(record.name)
+        return any(handler is not self for logger in loggers for handler in logger.handlers)
 
 
 _HANDLER = ChannelHandler()
@@ -102,7 +107,7 @@ def _arrange(log: logging.Logger) -> None:
     """aicf's handler stands behind all channels if it is needed. It looks at the settings for each record."""
     if _HANDLER in ROOT.handlers:
         return
-    if config.logs_as_json() or not (log.handlers or ROOT.handlers or logging.getLogger().handlers):
+    if config.logs_as_json() or not log.hasHandlers():
         ROOT.addHandler(_HANDLER)
 
 

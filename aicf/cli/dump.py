@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from ..errors import AicfError
 from . import asked
@@ -26,21 +29,28 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from .. import model_file
+    from ..demo import progress
+    from ..dispatch import compiling
     from ..graph.compile import dump_for
+    from ..graph.dump import FAILED
 
     how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
     wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
     Path(args.output).mkdir(parents=True, exist_ok=True)  # what is wrong with it is an error here
-    made = dump_for(
-        wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
-        loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
-        precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
-    )  # fmt: skip
+    with progress(Console(stderr=True), "compiling kernels") as advance, compiling(advance):
+        made = dump_for(
+            wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
+            loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
+            precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
+        )  # fmt: skip
     if made is None:
         raise AicfError(
             f"{args.output} can't be written to the end", hint="aicf dump -o DIR names another folder"
         )
-    for file in sorted(made.rglob("*")):
-        if file.is_file():
-            print(f"{file.stat().st_size:>10,}  {file}")
-    return 0
+    files = sorted(file for file in made.rglob("*") if file.is_file())
+    for file in files:
+        print(f"{file.stat().st_size:>10,}  {file}")
+    failed = [file for file in files if file.name == FAILED]
+    for file in failed:
+        print(f"{file.parent.name} has no machine code: see {file}", file=sys.stderr)
+    return 1 if failed else 0

@@ -17,11 +17,13 @@ import aicf
 from aicf import cli, nn
 from aicf.cpu_kernels.compiler import shown as host
 from aicf.cuda_kernels.compiler import engine, shown
+from aicf.device.spec import preset
 from aicf.dispatch import default_registry
 from aicf.graph.compile import dump_for
 from aicf.graph.dump import dump as dumping
 from aicf.graph.dump import texts
 from aicf.graph.dump.folder import DumpFolder, slug
+from aicf.rows.region_file import region_of
 from aicf.types import AttrPack, OpKind
 
 pytestmark = pytest.mark.spec("F8")
@@ -223,6 +225,15 @@ def test_what_recognition_changed_is_a_diff(tmp_path, monkeypatch):
     assert "attention(" not in read(folder, "01-ir.txt") and "attention(" in read(folder, "02-optimized.txt")
 
 
+def tiny(folder: Path) -> Path:
+    """A file with a model of one op."""
+    file = folder / "tiny.py"
+    file.write_text(
+        "import aicf\nfrom aicf import nn\nmodel = nn.Model({'x': aicf.TensorSpec((64,))}).add(nn.ReLU())\n"
+    )
+    return file
+
+
 # --- a GPU that is not here -------------------------------------------------------------------------------------------
 
 
@@ -260,7 +271,11 @@ def test_ptx_is_there_for_kernels_that_come_from_the_disk(for_h200, tmp_path, mo
     (old,), (new,) = (folder / "kernels").iterdir(), (again / "kernels").iterdir()
     assert (new / "kernel.cubin").read_bytes() == (old / "kernel.cubin").read_bytes()
     assert read(new, "kernel.ptx") == read(old, "kernel.ptx")
-    assert len(engine._COMPILED) == 1
+    region = region_of(json.loads(read(new, "region.json")), "region")
+    h200 = preset("h200")
+    (launch,) = default_registry().by_id(new.name.removeprefix("00-")).build(region, h200)
+    alone = engine.compile_kernel(launch, region, h200.target)
+    assert (new / "kernel.cubin").read_bytes() == alone.cubin, "what is launched without a dump"
 
 
 def test_sass_is_the_disassembler_s_or_says_what_is_missing(tmp_path, monkeypatch):
@@ -275,18 +290,22 @@ def test_sass_is_the_disassembler_s_or_says_what_is_missing(tmp_path, monkeypatc
     assert "ends with 3: unknown arch" in shown.sass(b"x")
 
 
-def test_a_kernel_that_does_not_compile_is_told_and_the_rest_is_there(tmp_path, monkeypatch):
+def test_a_kernel_that_does_not_compile_is_told_and_the_rest_is_there(tmp_path, monkeypatch, capsys):
     def broken(*of):
         raise ValueError("no such instruction")
 
     monkeypatch.setattr(engine, "_COMPILED", {})
+    monkeypatch.setattr(shown, "_PTX", {})
     monkeypatch.setattr(engine, "compile_with_ptx", broken)
     monkeypatch.setenv("AICF_CACHE", "off")
-    lone = nn.Model({"x": aicf.TensorSpec((64,))}).add(nn.Tanh())
-    folder = dump_for(lone, "h200", tmp_path)
+    file = tiny(tmp_path)
+    assert cli.main(["dump", str(file), "-o", str(tmp_path / "out"), "--device", "h200"]) == 1
+    (folder,) = (tmp_path / "out").iterdir()
     (kernel,) = (folder / "kernels").iterdir()
     assert "no such instruction" in read(kernel, "error.txt")
     assert not (kernel / "kernel.ptx").exists() and (kernel / "kernel.py").exists()
+    told = capsys.readouterr().err
+    assert f"{kernel.name} has no machine code" in told and str(kernel / "error.txt") in told
 
 
 # --- nothing is changed, nothing is stopped ---------------------------------------------------------------------------
@@ -387,10 +406,7 @@ def test_escape_codes_in_names_are_shown(tmp_path):
 
 
 def test_the_command_lists_what_it_wrote(tmp_path, capsys):
-    file = tmp_path / "tiny.py"
-    file.write_text(
-        "import aicf\nfrom aicf import nn\nmodel = nn.Model({'x': aicf.TensorSpec((4,))}).add(nn.ReLU())\n"
-    )
+    file = tiny(tmp_path)
     assert cli.main(["dump", str(file), "-o", str(tmp_path / "out")]) == 0
     folder = tmp_path / "out" / "0001-infer-tiny"
     printed = {line.split(maxsplit=1)[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}

@@ -54,12 +54,15 @@ def sass(cubin: bytes) -> str:
     if found is None:
         return MISSING
     name, program = found
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin)
-        done = subprocess.run(
-            [program, *COMMANDS[name], str(file)], capture_output=True, text=True, timeout=PATIENCE
-        )
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "kernel.cubin"
+            file.write_bytes(cubin)
+            done = subprocess.run(
+                [program, *COMMANDS[name], str(file)], capture_output=True, text=True, timeout=PATIENCE
+            )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"// {program} can't be run: {error}"
     if done.returncode:
         return (
             f"// {program} can't read it, and ends with {done.returncode}: {(done.stderr or done.stdout).strip()}\n"

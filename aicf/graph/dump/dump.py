@@ -37,7 +37,8 @@ def _looking_on(method: Callable[Concatenate[Dump, P], None]) -> Callable[Concat
             self.folder = None
         except Exception as error:
             _warn_once(
-                str(self.folder.path), f"{method.__name__} can't be written: {type(error).__name__}: {error}"
+                str(self.folder.path),
+                f"{method.__name__.strip('_')} can't be written: {type(error).__name__}: {error}",
             )
 
     return tried
@@ -104,6 +105,7 @@ class Dump:
         self._planned(plan)
         self._explained(explanation)
         self._kernels(plan, selector)
+        self._lines, self._ops = [], ()
 
     @_looking_on
     def _planned(self, plan: ExecPlan) -> None:

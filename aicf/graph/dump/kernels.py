@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...device.spec import DeviceSpec
-from ...errors import KernelCompileError
+from ...dispatch import report
+from ...errors import AicfError
 from ...registry import blame
 from ...registry.registry import KernelRegistry
 from ...registry.variant import HostCall, Launch
@@ -15,6 +16,8 @@ from ...rows import RegionSpec
 from ..run.plan import ExecPlan
 from .folder import DumpFolder, slug
 from .source import python_of
+
+FAILED = "error.txt"  # of a kernel that can't be built, or does not compile
 
 
 def write_kernels(folder: DumpFolder, plan: ExecPlan, registry: KernelRegistry, device: DeviceSpec) -> None:
@@ -24,17 +27,32 @@ def write_kernels(folder: DumpFolder, plan: ExecPlan, registry: KernelRegistry, 
         for n, step in enumerate(part.steps if part else ()):
             if step.kernel_id and any(t.numel for t in step.region.results):
                 steps.setdefault((step.kernel_id, step.region), []).append(f"{prefix}{n}")
+    width = max(2, len(str(len(steps))))
     for n, ((kernel_id, region), used) in enumerate(steps.items()):
-        place = f"kernels/{n:02}-{slug(kernel_id)}"
-        built = blame.built(registry.by_id(kernel_id), region, device)
-        folder.write(f"{place}/kernel.txt", "\n".join(_about(kernel_id, region, used, built)))
-        folder.write(f"{place}/region.json", json.dumps(region.to_json(), indent=1))
-        if isinstance(built, HostCall):
-            _write_host(folder, place, built)
-        else:
-            for i, launch in enumerate(built):
-                more = f"-{i + 1}" if i else ""
-                _write_launch(folder, place, more, launch, region, device.target, kernel_id)
+        report(n, len(steps), kernel_id)
+        place = f"kernels/{n:0{width}}-{slug(kernel_id)}"
+        try:
+            _write_kernel(folder, place, kernel_id, region, used, registry, device)
+        except OSError:
+            raise
+        except Exception as error:  # the program meets it again, and tells, where it binds the kernel
+            told = str(error) if isinstance(error, AicfError) else f"{type(error).__name__}: {error}"
+            folder.write(f"{place}/{FAILED}", told)
+    report(len(steps), len(steps))
+
+
+def _write_kernel(
+    folder: DumpFolder, place: str, kernel_id: str, region: RegionSpec, used: Sequence[str], registry: KernelRegistry,
+    device: DeviceSpec,
+) -> None:  # fmt: skip
+    folder.write(f"{place}/region.json", json.dumps(region.to_json(), indent=1))
+    built = blame.built(registry.by_id(kernel_id), region, device)
+    folder.write(f"{place}/kernel.txt", "\n".join(_about(kernel_id, region, used, built)))
+    if isinstance(built, HostCall):
+        _write_host(folder, place, built)
+    else:
+        for i, launch in enumerate(built):
+            _write_launch(folder, place, f"-{i + 1}" if i else "", launch, region, device.target, kernel_id)
 
 
 def _about(
@@ -61,11 +79,7 @@ def _write_launch(
 
     name = f"{place}/kernel{more}"
     folder.write(f"{name}.py", python_of(launch.body))
-    try:
-        made, ptx = shown.compiled_and_ptx(launch, region, target, kernel_id)
-    except KernelCompileError as error:  # raised where the kernel is bound
-        folder.write(f"{place}/error{more}.txt", str(error))
-        return
+    made, ptx = shown.compiled_and_ptx(launch, region, target, kernel_id)
     folder.write(f"{name}.ptx", ptx)
     folder.write_bytes(f"{name}.cubin", made.cubin)
     folder.write(f"{name}.sass", shown.sass(made.cubin))
@@ -84,10 +98,6 @@ def _write_host(folder: DumpFolder, place: str, built: HostCall) -> None:
     for n, spec in enumerate(loops, 1):
         folder.write(f"{place}/loop-{n}.txt", shown.spec_text(spec))
         folder.write(f"{place}/loop-{n}.py", python_of(shown.expressions(spec)))
-        try:
-            ir, assembly = shown.code_texts(spec)
-        except Exception as error:  # numba's, raised where the loop is bound
-            folder.write(f"{place}/error-{n}.txt", f"{type(error).__name__}: {error}")
-            continue
+        ir, assembly = shown.code_texts(spec)
         folder.write(f"{place}/loop-{n}.ll", ir)
         folder.write(f"{place}/loop-{n}.s", assembly)
