@@ -15,7 +15,9 @@ import pytest
 
 import aicf
 from aicf import cli, nn
+from aicf.cpu_kernels.compiler import loops
 from aicf.cpu_kernels.compiler import shown as host
+from aicf.cpu_kernels.compiler.code import code_of
 from aicf.cuda_kernels.compiler import engine, shown
 from aicf.device.spec import preset
 from aicf.dispatch import default_registry
@@ -174,6 +176,18 @@ def test_the_kernels_of_the_host_have_source_loops_and_machine_code(tmp_path):
     entry = re.search(r"^define .*@(\S+)\(", read(kernel, "loop-1.ll"), re.MULTILINE)[1].strip('"')
     assert f"{entry}:" in read(kernel, "loop-1.s").replace('"', "")
     assert "<8 x float>" in read(kernel, "loop-1.ll") or "<4 x float>" in read(kernel, "loop-1.ll")
+
+
+def test_no_loop_of_the_host_is_left_out(monkeypatch):
+    """Those found in the kernels of a plan are those that a run links."""
+    linked = set()
+    monkeypatch.setattr(loops, "code_of", lambda spec: linked.add(spec) or code_of(spec))
+    program = training()
+    program({"x": X, "y": Y})
+    spec, registry = program.runtime.spec, program.registry
+    built = [registry.by_id(s.kernel_id).build(s.region, spec) for s in program.plan.steps if s.kernel_id]
+    found = {loop for call in built for loop in host.loops_of((call.function, call.bind))}
+    assert found == linked and len(found) >= 4
 
 
 def test_the_trace_is_of_the_first_run(dumped):
