@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING, Any
 
 from . import errors, models, near, nn, training
+from .channels import logs
 from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
@@ -95,6 +96,7 @@ __all__ = [
     "i32",
     "i64",
     "load",
+    "logs",
     "models",
     "nn",
     "onnx_backend",

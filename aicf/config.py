@@ -1,6 +1,9 @@
 """Settings from the environment, read when they are asked for, so that tests and notebooks can change them.
 
-AICF_LOGS       comma-separated log channels; `select` logs each kernel choice
+AICF_LOGS       comma-separated log channels: select, fusion, plan, capture, cache, tune, or `all`. `+plan` also tells its details,
+                `-plan` warnings alone. See channels.py
+AICF_LOGS_JSON  a file that the channels are written to as lines of JSON, in place of text; `-` is the standard error
+AICF_DUMP       a folder in which each compilation writes its stages as numbered files, and its kernels. See graph/dump
 AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN; `ops` compares
                 each op's scalar function with its reference when it is first used
 AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
@@ -15,13 +18,18 @@ A value that is not known is refused, not ignored: `compile` and the command lin
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from . import near
 from .errors import SettingError
 
-LISTS = {"AICF_LOGS": ("select",), "AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
+LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
+CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune"
+LEVELS = {"+": logging.DEBUG, "": logging.INFO, "-": logging.WARNING}
 SWITCHES = ("AICF_NVTX", "AICF_CACHE")  # on unless they are turned off
 EARLY = ("off", "graph", "on")
 
@@ -30,6 +38,7 @@ def check_settings() -> None:
     """SettingError for the first variable whose value is none of those it can have."""
     for variable in LISTS:
         _items(variable)
+    log_levels()
     for variable in SWITCHES:
         _on(variable)
     early_launch()
@@ -59,14 +68,39 @@ def _switch(variable: str, text: str) -> bool:
 
 
 def _unknown(variable: str, text: str, allowed: tuple[str, ...]) -> SettingError:
+    close = near.hint(text, {}, allowed)
     return SettingError(
         f"{variable} is {text!r}", expected=" or ".join(allowed), where=f"the environment variable {variable}",
-        hint=f"export {variable}={allowed[0]}, or unset {variable}",
+        hint=f"export {variable}={close.split(' or ')[0] if close else allowed[0]}, or unset {variable}",
     )  # fmt: skip
 
 
-def log_enabled(channel: str) -> bool:
-    return channel in _items("AICF_LOGS")
+def log_levels(text: str | None = None) -> Mapping[str, int]:
+    """Of each channel that is on, the lowest of `logging`'s levels that is told; by `text` in the place of AICF_LOGS."""
+    return _levels(os.environ.get("AICF_LOGS", "") if text is None else text)
+
+
+@lru_cache(maxsize=64)
+def _levels(text: str) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        sign = part[0] if part[0] in LEVELS else ""
+        name = part.removeprefix(sign).strip()
+        if name not in (*CHANNELS, "all"):
+            raise _unknown("AICF_LOGS", name, (*CHANNELS, "all"))
+        found.update(dict.fromkeys(CHANNELS if name == "all" else (name,), LEVELS[sign]))
+    return found
+
+
+def logs_as_json() -> str | None:
+    """Where lines of JSON go: a file, or `-`; None for text."""
+    return os.environ.get("AICF_LOGS_JSON") or None
+
+
+def dump_dir() -> Path | None:
+    """The folder of dumps; None if none are asked for."""
+    chosen = os.environ.get("AICF_DUMP")
+    return Path(chosen) if chosen else None
 
 
 def check_enabled(check: str) -> bool:

@@ -108,6 +108,7 @@ AICF: Mapping[str, str] = {
     **{f"{u}int{n}": f"aicf.{u or 'i'}{n}" for u, n in (("", 8), ("u", 8), ("", 16), ("u", 16), ("u", 32), ("u", 64))},
     **dict.fromkeys(("tensor", "array", "from_numpy"), "feeds are arrays of NumPy, PyTorch, CuPy or JAX as they are"),
     "jit": "aicf.compile(model) compiles a model; aicf.op_call(\"add\", [a, b], [c]) runs one op; aicf.jax.jit(f) compiles a function of JAX",
+    **dict.fromkeys(("set_logs", "log", "logging", "verbose"), 'aicf.logs("plan,capture")'),
     "explain": "aicf.explain_for(model, \"h200\"), or program.explain()",
 }  # fmt: skip
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import os
 import tempfile
 from collections import Counter
@@ -19,9 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import config
-
-log = logging.getLogger("aicf.cache")
+from .. import channels, config
 
 MAGIC = b"aicf kernel 1\n"  # the number is the format's
 CHECKSUM = 16  # bytes, of all that follows it
@@ -52,7 +49,8 @@ def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
         code, facts = decode(data)
         made = make(code, **facts)
     except (TypeError, ValueError) as error:
-        log.warning("%s is damaged and will be compiled again: %s", path, error)
+        text = f"{path} is damaged and will be compiled again: {error}"
+        channels.warn("cache", "damaged", text, path=str(path), why=str(error))
         remove(key, suffix)
         return None
     with contextlib.suppress(OSError):
@@ -109,7 +107,8 @@ def _checksum(content: bytes) -> bytes:
 
 @functools.cache
 def _warn_once(folder: Path, reason: str | None) -> None:
-    log.warning("the kernel cache %s can't be used: %s; AICF_CACHE_DIR names another place", folder, reason)
+    text = f"the kernel cache {folder} can't be used: {reason}; AICF_CACHE_DIR names another place"
+    channels.warn("cache", "unusable", text, path=str(folder), why=reason)
 
 
 # --- the folder as a whole ----------------------------------------------------------------------------------------------

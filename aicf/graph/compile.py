@@ -15,11 +15,12 @@ from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
 from ..ir import Value
 from ..registry.registry import KernelRegistry
-from ..registry.select import Selector, log_choice
+from ..registry.select import Selector
 from ..registry.tuning import Times, Tuning, tuning_of
 from ..rows import RegionSpec
 from ..rows.rows import LENGTH_LIMIT
 from ..types import Precision
+from .dump import OFF, Dump, begin
 from .emit.builder import GraphEmitter
 from .emit.passes import lower, optimize, verify
 from .emit.policy import Policy
@@ -47,33 +48,49 @@ def compile_graph(
     variables: Variables | None = None,
     beam: int = 1,
     hoist: bool = False,
+    dump: Dump = OFF,
 ) -> CompiledPlan:
     """A recipe at given sizes, for a device that need not be there: model to graph to lowered ops to regions to plan.
 
     variables   where params and states are made
     beam        hypotheses that region forming keeps at each op
     hoist       take what depends on params, states and constants alone out of inference's runs, where that pays
+    dump        where the stages are written
     """
     device, price = selector.device, Pricer(selector)
 
     def rewrite(ctx: GraphEmitter, wanted: Iterable[Value]) -> None:
+        dump.emitted(ctx.builder.graph)
         recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)
+        dump.recognised(ctx.builder.graph)
 
     graph = trace(recipe, sizes, device.kind, phase, rewrite)
+    dump.traced(graph)
     graph = optimize(graph)
     verify(graph)
+    dump.optimized(graph)
     if variables is not None:
         variables.declare(graph)
     hoist = hoist and recipe.mode == "infer" and phase != FED
     if hoist:
         graph.fixed = frozenset(fixed_values(graph))
-    lowered = schedule(find_views(lower(graph), graph, selector), graph)
+    lowered = find_views(lower(graph), graph, selector)
+    dump.lowered(lowered, graph)
+    lowered = schedule(lowered, graph)
+    dump.scheduled(lowered)
     regions = form_regions(lowered, graph, selector, _checked_beam(beam))
+    dump.formed(regions, selector)
     parts = split(graph, lowered, regions, device) if hoist else Hoisting(tuple(regions), ())
     plan = make_plans(graph, lowered, parts, device, recipe.mode, selector.registry)
     if variables is not None:
         variables.declare_derived(plan)
-    return CompiledPlan(plan, parts.run, tuple(graph.recognised), parts.once, parts.told)
+    made = CompiledPlan(plan, parts.run, tuple(graph.recognised), parts.once, parts.told, dump.watch)
+    dump.planned(plan, explained(made), selector)
+    return made
+
+
+def explained(made: CompiledPlan) -> Explanation:
+    return explain(made.plan, made.regions, made.recognised, made.once, made.told)
 
 
 def compile(
@@ -154,9 +171,8 @@ def compile(
         )  # fmt: skip
 
     def specialise(sizes: Mapping[str, int], phase: str) -> CompiledPlan:
-        compiled = compile_graph(recipe, sizes, selector, phase, own, beam, hoist)
-        for region in (*compiled.once, *compiled.regions):
-            log_choice(region.selection, hex(rt.stream_id))
+        dump = begin(recipe, sizes, phase, selector, beam=beam, hoist=hoist)
+        compiled = compile_graph(recipe, sizes, selector, phase, own, beam, hoist, dump)
         selector.trim()
         return compiled
 
@@ -251,12 +267,50 @@ def explain_for(
 
     device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     """
+    how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
+    return explained(_compiled_for(model, device, mode, *how)[0])
+
+
+def dump_for(
+    model: ModelLike,
+    device: DeviceSpec | str,
+    into: str | Path,
+    mode: str = "infer",
+    *,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    accumulate: int = 1,
+    numerics: str = "fused",
+    precision: Precision | str = Precision.exact,
+    policy: Policy | str = "f32",
+    beam: int = 1,
+    hoist: bool = True,
+    registry: KernelRegistry | None = None,
+    tuning: Times | str | Path | None = None,
+    name: str = "",
+) -> Path | None:
+    """The stages and kernels of a model for a device that need not be there, as files in a fresh folder of `into`: as AICF_DUMP
+    has programs write them, but for the first run. The folder; None if it can't be written, which is told of.
+
+    name  of the model, for that of the folder
+    """
+    how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
+    return _compiled_for(model, device, mode, *how, Path(into), name)[1].path
+
+
+def _compiled_for(
+    model: ModelLike, device: DeviceSpec | str, mode: str, loss: LossLike | None, optimizer: OptimizerLike | None,
+    accumulate: int, numerics: str, precision: Precision | str, policy: Policy | str, beam: int, hoist: bool,
+    registry: KernelRegistry | None, tuning: Times | str | Path | None, into: Path | None = None, name: str = "",
+) -> tuple[CompiledPlan, Dump]:  # fmt: skip
     recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
-    made = compile_graph(recipe, model.sizes, selector, beam=beam, hoist=hoist)
-    return explain(made.plan, made.regions, made.recognised, made.once, made.told)
+    dump = OFF
+    if into is not None:
+        dump = begin(recipe, model.sizes, "step", selector, into=into, name=name, beam=beam, hoist=hoist)
+    return compile_graph(recipe, model.sizes, selector, beam=beam, hoist=hoist, dump=dump), dump
 
 
 def _checked_beam(beam: Any) -> int:

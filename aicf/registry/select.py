@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rich.jupyter import JupyterMixin
 
-from .. import config
+from .. import channels
 from ..device.spec import DeviceSpec
 from ..errors import NoKernelError
 from ..lazy import lazy
@@ -301,21 +300,27 @@ def _better(one: Candidate, other: Candidate) -> bool:
 
 
 def log_choice(selection: Selection, stream: object = "-", where: str = "") -> None:
-    """One line per choice under AICF_LOGS=select: op kind, variant, dtypes and shapes, stream."""
-    if not config.log_enabled("select"):
+    """A line for each choice on the channel `select`: op kind, variant, dtypes and shapes, stream; in detail each other variant."""
+    if not channels.enabled("select"):
         return
-    if not log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("[aicf.select] %(message)s"))
-        log.addHandler(handler)
-    if not log.isEnabledFor(logging.INFO):
-        log.setLevel(logging.INFO)
-    log.info(
-        "%s -> %s %.3g us %s stream=%s%s",
-        selection.region.signature,
-        selection.kernel_id,
-        selection.chosen.us,
-        ", ".join(map(str, selection.region.operands)),
-        stream,
-        f" {where}" if where else "",
-    )
+    region, chosen = selection.region, selection.chosen
+    operands = list(map(str, region.operands))
+    channels.tell(
+        "select", "chosen",
+        f"{region.signature} -> {selection.kernel_id} {chosen.us:.3g} us {', '.join(operands)} stream={stream}"
+        + (f" {where}" if where else ""),
+        region=region.signature, ops=[op.kind.name for op in region.ops], kernel=selection.kernel_id, us=chosen.us,
+        operands=operands, results=list(map(str, region.results)), device=selection.device.name, stream=str(stream), where=where,
+    )  # fmt: skip
+    if not channels.enabled("select", logging.DEBUG):
+        return
+    for other in selection.ranked[1:]:
+        channels.tell(
+            "select", "candidate", f"{region.signature}: not {other.variant.id}, {other.us:.3g} us", logging.DEBUG,
+            region=region.signature, kernel=other.variant.id, us=other.us, terms=dict(other.cost.terms),
+        )  # fmt: skip
+    for r in selection.rejected:
+        channels.tell(
+            "select", "rejected", f"{region.signature}: {r.variant.id} rejected: {r.reject.reason}", logging.DEBUG,
+            region=region.signature, kernel=r.variant.id, condition=r.reject.condition, reason=r.reject.reason,
+        )  # fmt: skip

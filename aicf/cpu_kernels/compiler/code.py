@@ -12,6 +12,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import channels
 from ...code_cache import disk
 from ...code_cache.digest import Description, Undescribable, digest, pack, version
 from ...errors import KernelCompileError
@@ -101,9 +103,28 @@ class Code:
 def code_of(spec: Spec) -> Code:
     with Whole():
         key = loop_key(spec)
+        name = _name(spec)
         if key is not None and (found := disk.load(key, disk.LOOP, Code)):
+            channels.tell(
+                "cache",
+                "hit",
+                f"the loop {name} found on disk",
+                symbol=name,
+                target="cpu",
+                key=key,
+                where="disk",
+            )
             return found
+        start = time.perf_counter()
         made = _compiled(spec)
+        seconds, why = (
+            time.perf_counter() - start,
+            "nothing has this key yet" if key else "it can't be described, so no cache can keep it",
+        )
+        channels.tell(
+            "cache", "compiled", f"the loop {name} compiled for the CPU in {seconds:.2f} s: {why}",
+            symbol=name, target="cpu", key=key, seconds=seconds, why=why,
+        )  # fmt: skip
         if key is not None:
             disk.store(key, disk.LOOP, made[0], {"symbol": made[1], "needs": made[2]})
         return Code(*made)

@@ -1,11 +1,15 @@
-"""Compiled CUDA kernels on disk. Read without numba."""
+"""Compiled CUDA kernels on disk, and what the channel `cache` is told of them. Read without numba."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+from typing import Any
 
+from ... import channels
 from ...code_cache import disk
 from .compile import CompiledKernel
+from .keys import body_digest, toolchain
 
 
 def load(key: str) -> CompiledKernel | None:
@@ -15,3 +19,36 @@ def load(key: str) -> CompiledKernel | None:
 def store(key: str, kernel: CompiledKernel) -> None:
     names = [f.name for f in dataclasses.fields(kernel) if f.name != "cubin"]
     disk.store(key, disk.KERNEL, kernel.cubin, {name: getattr(kernel, name) for name in names})
+
+
+def tell_hit(key: Any, kernel: CompiledKernel, where: str) -> None:
+    """where  "memory" or "disk"."""
+    level = logging.DEBUG if where == "memory" else logging.INFO
+    if channels.enabled("cache", level):
+        text = f"{kernel.name} for {kernel.target} found {'in memory' if where == 'memory' else 'on disk'}"
+        channels.tell(
+            "cache", "hit", text, level, symbol=kernel.name, target=kernel.target, key=str(key), where=where
+        )
+
+
+def tell_compiled(
+    key: Any, kernel: CompiledKernel, kernel_id: str = "", body: Any = None, seconds: float | None = None
+) -> None:
+    """In detail with the digests that a key is made of: of two runs, the one that differs is why.
+
+    seconds  None: another process has compiled it
+    """
+    if not channels.enabled("cache"):
+        return
+    described = isinstance(key, str)
+    why = "nothing has this key yet" if described else "its body can't be described, so no cache can keep it"
+    digests: dict[str, Any] = {}
+    if described and body is not None and channels.enabled("cache", logging.DEBUG):
+        digests = {"body": (body_digest(body) or b"").hex(), "toolchain": toolchain().hex()}
+    how = "by a helper process" if seconds is None else f"in {seconds:.2f} s"
+    channels.tell(
+        "cache", "compiled", f"{kernel_id or kernel.name} compiled for {kernel.target} {how}: {why}"
+        + "".join(f", {name} {value}" for name, value in digests.items()),
+        kernel=kernel_id, symbol=kernel.name, target=kernel.target, key=key if described else None, seconds=seconds,
+        why=why, registers=kernel.registers, spill_bytes=kernel.spill_bytes, **digests,
+    )  # fmt: skip

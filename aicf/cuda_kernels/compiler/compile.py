@@ -112,6 +112,16 @@ def compile_kernel(launch: Launch, region: RegionSpec, target: str) -> CompiledK
     return _with_resources(name, target, cubin, log)
 
 
+def compile_with_ptx(launch: Launch, region: RegionSpec, target: str) -> tuple[CompiledKernel, str]:
+    """`compile_kernel`'s and `ptx_of`'s, of one run of numba. Apart from them, whose code is part of every key."""
+    name = kernel_name(launch)
+    with Whole():
+        ltoir = _ltoir(launch, region, target)
+        ptx, _ = _link(ltoir, name, target, region.strict, "ptx")
+        cubin, log = _link(ltoir, name, target, region.strict, "cubin")
+    return _with_resources(name, target, cubin, log), ptx.rstrip(b"\0").decode()
+
+
 def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:
     """The kernel as PTX on its way to the cubin, to look at: device code is never made from it."""
     with Whole():

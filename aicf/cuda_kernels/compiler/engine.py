@@ -6,10 +6,11 @@ Compiled kernels are kept in memory by their key (keys.py) and on disk (cache.py
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ... import config as settings
 from ...device.streams import Captured
@@ -21,6 +22,7 @@ from . import cache, workers
 from .compile import (
     CompiledKernel,
     compile_kernel,
+    compile_with_ptx,
     kernel_name,
     launch_bounds,
     may_begin_early,
@@ -33,6 +35,7 @@ from .simulate import simulate
 from .table import tables_of
 from .tensor_map import Descriptors, descriptors
 
+T = TypeVar("T")
 STATIC_SHARED_LIMIT = 48 * 1024  # above it, dynamic shared memory must be asked for kernel by kernel
 
 # --- compiling --------------------------------------------------------------------------------------------------------
@@ -47,16 +50,36 @@ def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: s
     """
     key = _key(launch, region, target, kernel_id)
     if (found := _cached(key)) is None:
-        found = _COMPILED[key] = _compiled(launch, region, target, kernel_id)
-        if isinstance(key, str):
-            cache.store(key, found)
+        start = time.perf_counter()
+        found = _compiled(launch, region, target, kernel_id, compile_kernel)
+        _keep(key, found, launch, kernel_id, start)
     return found
 
 
-def _compiled(launch: Launch, region: RegionSpec, target: str, kernel_id: str) -> CompiledKernel:
+def compile_shown(
+    launch: Launch, region: RegionSpec, target: str, kernel_id: str = ""
+) -> tuple[CompiledKernel, str]:
+    """What `compile_launch` finds or compiles, with the PTX on its way there, to look at: no cache keeps PTX."""
+    key = _key(launch, region, target, kernel_id)
+    if (found := _cached(key)) is not None:
+        return found, ptx_of(launch, region, target)
+    start = time.perf_counter()
+    found, ptx = _compiled(launch, region, target, kernel_id, compile_with_ptx)
+    _keep(key, found, launch, kernel_id, start)
+    return found, ptx
+
+
+def _keep(key: Any, made: CompiledKernel, launch: Launch, kernel_id: str, start: float) -> None:
+    _COMPILED[key] = made
+    cache.tell_compiled(key, made, kernel_id, launch.body, time.perf_counter() - start)
+    if isinstance(key, str):
+        cache.store(key, made)
+
+
+def _compiled(launch: Launch, region: RegionSpec, target: str, kernel_id: str, make: Callable[..., T]) -> T:
     """KernelCompileError, with the line of the body, where it can't be."""
     try:
-        return compile_kernel(launch, region, target)
+        return make(launch, region, target)
     except Exception as error:
         unknown = next(blame.unknown_names(launch.body), None)
         in_body = unknown is not None or type(error).__module__.split(".")[0] == "numba"
@@ -87,10 +110,19 @@ def _key(launch: Launch, region: RegionSpec, target: str, kernel_id: str) -> Any
     return described or (launch.body, signature, target, *how)
 
 
+def key_of(launch: Launch, region: RegionSpec, target: str, kernel_id: str = "") -> str | None:
+    """What caches keep the kernel by; None if its body can't be described."""
+    key = _key(launch, region, target, kernel_id)
+    return key if isinstance(key, str) else None
+
+
 def _cached(key: Any) -> CompiledKernel | None:
-    if key not in _COMPILED and isinstance(key, str) and (found := cache.load(key)):
-        _COMPILED[key] = found
-    return _COMPILED.get(key)
+    found, where = _COMPILED.get(key), "memory"
+    if found is None and isinstance(key, str) and (found := cache.load(key)):
+        _COMPILED[key], where = found, "disk"
+    if found is not None:
+        cache.tell_hit(key, found, where)
+    return found
 
 
 Job = tuple[str, RegionSpec, list[Launch]]  # kernel id, region, launches
@@ -130,7 +162,7 @@ def precompile(
         for kernel_id, region, _ in jobs
     ]
     for made in workers.share(calls, here, helpers, told):
-        _COMPILED.update(made)
+        _take_over(made)
 
 
 _UNDERWAY: dict[Any, Future[list[Any]]] = {}  # keys of what is compiled in the background
@@ -162,11 +194,19 @@ def begin(
     def wait() -> None:
         for key, future in awaited.items():
             for made in future.result():
-                _COMPILED.update(made)
+                _take_over(made)
             if _UNDERWAY.get(key) is future:
                 _UNDERWAY.pop(key, None)
 
     return wait
+
+
+def _take_over(made: dict[Any, CompiledKernel]) -> None:
+    """What another process has compiled, and stored."""
+    for key, kernel in made.items():
+        if key not in _COMPILED:
+            cache.tell_compiled(key, kernel)
+    _COMPILED.update(made)
 
 
 def _missing(kernels: Sequence[Job], target: str) -> list[tuple[Job, set[Any]]]:
@@ -353,7 +393,6 @@ def bind(
 
 
 __all__ = [
-    "CompiledKernel", "Start", "bind", "compile_launch", "current_device", "describe", "kernel_name", "load", "parameters", "prepare",
-    "ptx_of",
-    "signature_of", "simulate", "target_of",
+    "CompiledKernel", "Start", "bind", "compile_launch", "compile_shown", "current_device", "describe", "kernel_name", "load",
+    "parameters", "prepare", "ptx_of", "signature_of", "simulate", "target_of",
 ]  # fmt: skip

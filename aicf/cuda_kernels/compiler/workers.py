@@ -216,6 +216,8 @@ background = Background()
 def main() -> None:
     """A helper: imports numba, says that it is ready, and does the calls it is sent. An answer is a list of one, or empty."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends its helpers
+    for told in ("AICF_LOGS", "AICF_DUMP"):  # the parent tells of what is made here
+        os.environ.pop(told, None)
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what numba prints is no answer
 

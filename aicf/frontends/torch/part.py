@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -16,9 +17,11 @@ from ...device.runtime import runtime
 from ...dispatch import KernelLoader, default_registry
 from ...errors import KernelCompileError, NoKernelError, VerifyError
 from ...graph.compile import compile_graph
+from ...graph.dump import begin
 from ...graph.emit.builder import GraphEmitter
 from ...graph.emit.trace import Recipe
 from ...graph.run.call import FIRST, PlanCall, Whereabouts
+from ...graph.run.tell import tell_plan
 from ...graph.run.variables import Variables
 from ...ir import Value
 from ...registry.registry import KernelRegistry
@@ -152,11 +155,14 @@ class BoundPart:
         recipe = Recipe(model, "infer", precision=on.precision)
         variables = Variables(on.runtime, 0).of_program()
         with on.runtime.current():
-            self.compiled = compile_graph(recipe, {}, on.selector, variables=variables)
-            plan = self.compiled.plan
+            start, dump = time.perf_counter(), begin(recipe, {}, "step", on.selector, name="torch")
+            made = self.compiled = compile_graph(recipe, {}, on.selector, variables=variables, dump=dump)
+            plan, seconds = made.plan, time.perf_counter() - start
+            why = "a part of a graph of PyTorch's"
+            tell_plan(plan, made.regions, made.once, on.runtime, "step", {}, seconds, why)
             computed = [n for n, name in enumerate(model.outputs) if name not in model.unread]
             names = [model.outputs[n] for n in computed]
-            self.call = PlanCall(plan, on.loader, variables, list(model.inputs), names)
+            self.call = PlanCall(plan, on.loader, variables, list(model.inputs), names, made.watch)
             on.runtime.sync()  # constants are there, whatever stream reads them
         self.device, self.ordinal, self.on = device, getattr(on.runtime, "ordinal", None), on
         self.ready = False  # whether its kernels are loaded

@@ -23,8 +23,9 @@ from ...errors import VerifyError
 from ...ir import KEPT, Role
 from ...registry import blame
 from ...registry.variant import HostCall
-from ...types import TensorSpec
+from ...types import TensorSpec, row_major
 from .plan import ExecPlan, Slot, Step
+from .ran import FirstRun, trace_of
 from .variables import Variables
 
 ARENA = 0  # the first base: memory for temporaries and for the kernels' workspaces
@@ -47,12 +48,14 @@ class PlanCall:
     inputs, outputs   names in the order in which their pointers come. `places` says where each result lies: one that is a view of
                       another, or of a temporary, needs no memory of its own, and its base is not read
     variables         constants and records of faults: they stay where they are
+    watch             wants to know of the first call
     """
 
     def __init__(
         self, plan: ExecPlan, loader: KernelLoader, variables: Variables, inputs: Sequence[str], outputs: Sequence[str],
+        watch: FirstRun | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self.runtime = plan, loader.runtime
+        self.plan, self.runtime, self._watch = plan, loader.runtime, watch
         self.arena_bytes = plan.arena_bytes
         given = plan.externals(*KEPT)
         if wrong := [slot.name for slot in given if slot.role is Role.param]:
@@ -103,6 +106,7 @@ class PlanCall:
                 call(pointers)
             for record in self.faults:
                 tell(record)
+            self._first_call(pointers, stream)
             return
         ordinal = self.runtime.ordinal
         previous = streams.enter(ordinal)
@@ -110,6 +114,19 @@ class PlanCall:
             launch_all(self._calls, pointers, streams.stream_object(ordinal, stream))
         finally:
             streams.leave(previous)
+        self._first_call(pointers, stream)
+
+    def _first_call(self, pointers: Sequence[int], stream: int) -> None:
+        if self._watch is None:
+            return
+        watch, self._watch = self._watch, None
+
+        def place(vid: int) -> tuple[tuple[int, ...], int]:
+            at = self._places[vid]
+            return at.stride or row_major(at.spec.shape), pointers[at.base] + at.offset
+
+        launched = [step.kernel_id for step in self._steps if any(t.numel for t in step.region.results)]
+        watch.ran(trace_of(self.plan, "call", stream, place, launched))
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ... import channels
 from ...device.foreign import Foreign
 from ...device.tensor import Tensor
 from ...errors import VerifyError
@@ -95,6 +96,7 @@ class FrozenPlan:
         aimed = self._feeds.aim(found, variables, gather=False), self._results.fresh()
         segments = capture.segments_of(self.runtime, self._work(), policy.capture)
         del aimed
+        self._replayed = False
         self.report = capture.CaptureReport(
             self.runtime.kind, segments, plan.arena_bytes + sum(pinned.values()), tuple(self.bound.notes)
         )
@@ -132,4 +134,8 @@ class FrozenPlan:
         else:
             ran = [kernel for segment in self.report.segments for kernel in segment.launch()]
         del made
+        if not self._replayed:
+            self._replayed, launched = True, sum(kernel is not None for kernel in ran)
+            text = f"plan {self.plan.key} replayed for the first time: {launched} kernels"
+            channels.tell("capture", "replayed", text, plan=self.plan.key, kernels=launched)
         return results, ran

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ... import config
+from ... import channels, config
 from ...device.faults import tell
 from ...device.foreign import Foreign
 from ...device.reading import remember
@@ -32,12 +34,14 @@ from ..emit.trace import FED, Recipe, declared_names, trace
 from ..fuse import Region
 from ..fuse.once import KeptOnce
 from .capture import CaptureReport
-from .executor import Executor
+from .executor import BoundPlan, Executor
 from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
 from .peak import peak_seconds
 from .plan import ExecPlan, Slot
+from .ran import FirstRun, places_of, trace_of
 from .slots import adopt_all, check_feed, examine_feed, feed_error
+from .tell import tell_capture, tell_plan, why_made
 from .variables import Variables
 
 MAX_ENTRIES = 32  # plans, and frozen plans, that a program keeps; the least recently used goes first
@@ -46,13 +50,16 @@ OPTIMIZER = "optimizer."  # scope of the optimizer's counters and meta-parameter
 
 @dataclass(frozen=True)
 class CompiledPlan(Immovable):
-    """regions   of the plan's steps; `once` those of its setup's; `told` what was said of what could be computed once"""
+    """regions   of the plan's steps; `once` those of its setup's; `told` what was said of what could be computed once
+    watch     wants to know of the first run
+    """
 
     plan: ExecPlan
     regions: tuple[Region, ...]
     recognised: tuple[Recognised, ...] = ()
     once: tuple[Region, ...] = ()
     told: tuple[KeptOnce, ...] = ()
+    watch: FirstRun | None = None
     instead = "its plan can be, and plan.to_json() saves it"
 
 
@@ -108,6 +115,7 @@ class Program(Immovable):
         self.tuning: Times | None = None  # measured times that its choices were made with
         self.runs = 0  # since the start or the last load
         self._last: ExecPlan | None = None  # the plan of the last run
+        self._watches: dict[str, FirstRun] = {}  # by plan, of those that have not run
         self._peaks: dict[str, float] = {}  # by plan: see `peak_seconds`
         self._ran: list[str | None] = []  # what the calls of the last run said, in order
         self.notes: list[str] = []  # what the last eager run staged, and why
@@ -149,6 +157,8 @@ class Program(Immovable):
                 bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
                 self._ran, self.notes = bound.run(), bound.notes
                 self._count()
+                if self._watches:
+                    self._first_run("run", bound)
             return _told({s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}, bound.faults)
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -159,7 +169,14 @@ class Program(Immovable):
             with self._whole_step(frozen.plan), self.runtime.ordered(found.values()):
                 results, self._ran = frozen.replay(found, self.variables, config.check_enabled("nan"))
                 self._count()
+                if self._watches:
+                    self._first_run("replay", frozen.bound, frozen.report)
             return _told(results, frozen.bound.faults)
+
+    def _first_run(self, how: str, bound: BoundPlan, report: CaptureReport | None = None) -> None:
+        if (watch := self._watches.pop(bound.plan.key, None)) is not None:
+            stream, place = self.runtime.stream_id, places_of(bound.tensors)
+            watch.ran(trace_of(bound.plan, how, stream, place, self._ran, report, bound.notes))
 
     @property
     def peak_seconds(self) -> float | None:
@@ -224,8 +241,13 @@ class Program(Immovable):
                 f"a static input moved: {moved}",
                 hint="feed the captured tensor, or copy its role: compile(..., copy_roles={'input'})",
             )
+        if moved:
+            text = f"plan {key.plan_key} is captured anew: a static input moved: {moved}"
+            channels.tell("capture", "invalidated", text, logging.WARNING, plan=key.plan_key, why=moved)
         if frozen is None or moved:  # never replay a stale pointer
+            start = time.perf_counter()
             frozen = FrozenPlan(self._executor, compiled.plan, found, self.variables, policy)
+            tell_capture(compiled.plan, frozen.report, time.perf_counter() - start)
             remember(self._frozen, key, frozen, MAX_ENTRIES)
         remember(self._keys, (self._phase(adopted), signature), key, MAX_ENTRIES)
         return frozen, found
@@ -268,12 +290,21 @@ class Program(Immovable):
         key = (phase, *sorted(sizes.items()))
         found = self._plans.get(key)
         if found is None:
-            found = self._if_fed_the_same(key) or self._specialise(sizes, phase)
+            found = self._if_fed_the_same(key) or self._made(key, sizes, phase)
             self._names.update(found.plan.bound)
             remember(self._plans, key, found, MAX_ENTRIES)
         else:
             self._plans.move_to_end(key)
         return found
+
+    def _made(self, key: tuple, sizes: Mapping[str, int], phase: str) -> CompiledPlan:
+        start, why = time.perf_counter(), why_made(key, self._plans)
+        made = self._specialise(sizes, phase)
+        seconds = time.perf_counter() - start
+        if made.watch is not None:
+            self._watches[made.plan.key] = made.watch
+        tell_plan(made.plan, made.regions, made.once, self.runtime, phase, sizes, seconds, why)
+        return made
 
     def _if_fed_the_same(self, key: tuple) -> CompiledPlan | None:
         """For runs that are fed params the plan of those that are not, if nothing of it is derived of params."""

@@ -8,10 +8,12 @@ of a plan are measured the choices may fall otherwise and raise other regions; t
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ... import channels
 from ...device.tensor import Runtime
 from ...errors import AicfError, TuningError
 from ...ops.schema import VIEW, schema_of
@@ -145,18 +147,45 @@ class _Session:
             except (
                 Exception
             ) as error:  # an op without a reference, tensors that don't fit: nothing to verify against
-                self.skipped[s.region] = error.what if isinstance(error, AicfError) else repr(error)
+                self._skip(s.region, error.what if isinstance(error, AicfError) else repr(error))
                 continue
+            self._tell(found, s)
             if found.timings:
                 measured.append(found)
             else:  # more likely the fault of the machine or the reference: no file should remember it
                 why = "; ".join(f"{id}: {fault}" for id, fault in found.refused.items())
-                self.skipped[s.region] = f"no kernel can be verified: {why}"
+                self._skip(s.region, f"no kernel can be verified: {why}")
         self._keep(measured)
         self.done += [m.region for m in measured]
         self.left = [region for region in self.left if region not in self.done]
         self.progress(len(self.done), total, "")
         return True
+
+    def _skip(self, region: RegionSpec, why: str) -> None:
+        self.skipped[region] = why
+        text = f"{region.signature} is not tuned: {why}"
+        channels.tell("tune", "skipped", text, logging.WARNING, region=region.signature, why=why)
+
+    def _tell(self, found: Measured, selection: Selection) -> None:
+        """Each measurement, on the channel `tune`."""
+        if not channels.enabled("tune", logging.WARNING):
+            return
+        region, predicted = found.region.signature, {c.variant.id: c.us for c in selection.ranked}
+        operands = list(map(str, found.region.operands))
+        for id, timing in found.timings.items():
+            us = predicted.get(id)
+            text = f"{region} by {id}: {timing.us:.4g} us measured" + (
+                f", {us:.4g} us predicted" if us else ""
+            )
+            channels.tell(
+                "tune", "measured", text, region=region, operands=operands, kernel=id, us=timing.us, predicted_us=us,
+                spread=timing.spread, runs=timing.runs,
+            )  # fmt: skip
+        for id, why in found.refused.items():
+            text = f"{region}: {id} is WRONG: {why}"
+            channels.tell(
+                "tune", "wrong", text, logging.WARNING, region=region, operands=operands, kernel=id, why=why
+            )
 
     def look_again(self, asked: Iterable[Selection]) -> bool:
         """Times that are far above the prediction, once more: what else ran on the machine only ever adds to them. Whether there were
@@ -169,7 +198,9 @@ class _Session:
             doubted = [id for id, t in known.timings.items() if t.us > DOUBT * predicted.get(id, t.us)]
             if doubted and sum(known.timings[id].us for id in doubted) * RUNS * 1e-6 < self.remaining:
                 self.progress(len(self.done), len(self.done), s.region.signature)
-                again = self.bench.region(s.region, doubted, self.bench.clock()).timings
+                found = self.bench.region(s.region, doubted, self.bench.clock())
+                self._tell(found, s)
+                again = found.timings
                 best = {id: min(t, again.get(id, t), key=lambda t: t.us) for id, t in known.timings.items()}
                 self._keep([Measured(known.region, best, known.refused)])
         return self.tuning is not tuning

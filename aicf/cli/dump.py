@@ -1,0 +1,56 @@
+"""`aicf dump`: the stages and kernels of a model as files, for a device that need not be here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..errors import AicfError
+from . import asked
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "dump", help="the stages of a compilation and its kernels as files: graph, regions, plan, PTX, SASS"
+    )
+    asked.add_model(parser)
+    parser.add_argument("--device", default="cpu", help="as of explain; kernels are compiled without a GPU")
+    parser.add_argument("--tuning", metavar="FILE", help="as of explain")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", default="dump",
+        help="a folder, in which each dump has a fresh one; dump if not given",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from .. import model_file
+    from ..demo import progress
+    from ..dispatch import compiling
+    from ..graph.compile import dump_for
+    from ..graph.dump import FAILED
+
+    how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
+    wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
+    Path(args.output).mkdir(parents=True, exist_ok=True)  # what is wrong with it is an error here
+    with progress(Console(stderr=True), "compiling kernels") as advance, compiling(advance):
+        made = dump_for(
+            wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
+            loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
+            precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
+        )  # fmt: skip
+    if made is None:
+        raise AicfError(
+            f"{args.output} can't be written to the end", hint="aicf dump -o DIR names another folder"
+        )
+    files = sorted(file for file in made.rglob("*") if file.is_file())
+    for file in files:
+        print(f"{file.stat().st_size:>10,}  {file}")
+    failed = [file for file in files if file.name == FAILED]
+    for file in failed:
+        print(f"{file.parent.name} has no machine code: see {file}", file=sys.stderr)
+    return 1 if failed else 0
