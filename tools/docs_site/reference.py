@@ -36,7 +36,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Selection and kernels",
         "Which kernel runs, and why; one op called on tensors of any library.",
         ("op_call", "select", "Selection", "default_registry", "KernelRegistry", "ExecPlan", "Tuning", "OpKey",
-         "schema_of", "schemas", "OpKind", "AttrPack", "ActKind"),
+         "schema_of", "schemas", "OpKind", "AttrPack", "ActKind", "logs"),
     ),
 }  # fmt: skip
 NN = {
