@@ -100,6 +100,23 @@ def check_drawn(data: Any) -> None:
             )
 
 
+_PROFILE = has(regions=list_of(has(measured_us=_or_none(_NUMBER))))
+
+
+def check_profile(profile: Any, data: Json) -> None:
+    """Bad, unless this is what `Profile.to_json()` makes, in what a page draws of it, and has a time for each region of the explanation."""
+    _PROFILE(profile, "")
+    if len(profile["regions"]) != len(data["regions"]):
+        raise Bad(
+            "regions", f"{len(data['regions'])} of them, as in the explanation", len(profile["regions"])
+        )
+
+
+def measured_by(profile: Json | None) -> list[float | None]:
+    """Of each region the measured microseconds; empty without a profile."""
+    return [] if profile is None else [region["measured_us"] for region in profile["regions"]]
+
+
 def used_by(data: Json) -> tuple[dict[int, int], dict[int, list[int]]]:
     """Which region makes a value, and which ones read it, in order."""
     makers: dict[int, int] = {}
