@@ -10,7 +10,6 @@ import hashlib
 import math
 import platform
 import sys
-from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from string import Template
@@ -21,7 +20,7 @@ from ..registry.trace import microseconds
 from . import charts, graph
 from .data import Json, measured_by
 from .markup import Html, joined, table, tag, text
-from .regions import Told, title
+from .regions import Told, recognised, title
 
 FOLDER = Path(__file__).parent
 PACKAGES = "aicf", "numpy", "numba", "numba-cuda", "cuda-core", "onnx", "torch", "jax"
@@ -127,20 +126,6 @@ def _summary(data: Json, measured: list[float | None]) -> Html:
 def _recognised(data: Json) -> Html:
     rows = recognised(data)
     return table(("recognised", "what it is, or what was in the way", "from"), rows) if rows else Html("")
-
-
-def recognised(data: Json) -> list[tuple[str, str, str]]:
-    """What was found spelt out, and what came close; nothing of a graph that has none."""
-    notes = data.get("recognised") or []
-    found = Counter((note["what"], note["told"], note["ops"]) for note in notes)
-    return [
-        (
-            f"{what} ×{count}" if ops else f"close to {what} ×{count}",
-            told,
-            f"{counted(ops, 'op')} each" if ops > 1 else "",
-        )
-        for (what, told, ops), count in found.items()
-    ]
 
 
 def _regions(data: Json, waiting: Waiting, measured: list[float | None]) -> Html:

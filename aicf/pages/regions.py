@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -146,3 +147,17 @@ def rejected(region: Json, most: int | None = None, ids: int | None = None) -> R
     if (left := len(reasons) - len(rows)) > 0:
         rows.append((f"and {counted(left, 'reason')} more", "", ""))
     return ("condition", "reason", "kernels"), rows, frozenset()
+
+
+def recognised(data: Json) -> list[tuple[str, str, str]]:
+    """What was found spelt out, and what came close; nothing of a graph that has none."""
+    notes = data.get("recognised") or []
+    found = Counter((note["what"], note["told"], note["ops"]) for note in notes)
+    return [
+        (
+            f"{what} ×{count}" if ops else f"close to {what} ×{count}",
+            told,
+            f"{counted(ops, 'op')} each" if ops > 1 else "",
+        )
+        for (what, told, ops), count in found.items()
+    ]

@@ -22,6 +22,8 @@ from ...device.tensor import Runtime, Tensor
 from ...dispatch import KernelLoader
 from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
 from ...ir import Recognised, Role
+from ...pages import objects, story
+from ...pages.notebook import InNotebook
 from ...pages.page import write
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
@@ -74,7 +76,7 @@ class ReplayKey:
     feed_signature: tuple[tuple[str, tuple], ...]
 
 
-class Program(Immovable):
+class Program(Immovable, InNotebook):
     """A compiled model on one device.
 
     run(feed)      eager: bind, alias, walk the plan
@@ -482,6 +484,19 @@ class Program(Immovable):
             f"Program({self.mode} on {self.runtime.spec.name}, {len(self._plans)} plans, {len(self._frozen)} frozen, "
             f"{len(self.variables.names(Role.param))} params, {self.runs} runs)"
         )
+
+    def _repr_html_(self) -> str:
+        newest = next(reversed(self._plans.values()), None)
+        params = [slot.spec for slot in newest.plan.externals(Role.param)] if newest else []
+        facts = [
+            ("inputs", "; ".join(f"{name}: {spec}" for name, spec in self.recipe.model.inputs.items())),
+            ("params", f"{sum(p.numel for p in params):,} in {len(params)}, {sum(p.nbytes for p in params):,} B" if params else ""),
+            ("plans", f"{len(self._plans)}, {len(self._frozen)} of them frozen for replays"),
+            ("runs", f"{self.runs:,}"),
+        ]  # fmt: skip
+        told = newest and explain(newest.plan, newest.regions, newest.recognised, newest.once, newest.told)
+        title = f"{self.mode} program on {self.runtime.spec.name}"
+        return objects.program(facts, title, story.explanation(told.to_json()) if told else None)
 
 
 def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
