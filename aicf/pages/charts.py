@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..registry.trace import microseconds
-from .data import Json, family_of, is_once, us_of, used_by
+from .data import Json, family_of, is_once, ops_of, us_of, used_by
 from .graph import COLOURS
 from .markup import Html, cut, size_of, svg, tag
 
@@ -84,7 +84,7 @@ def timeline(data: Json) -> Html:
     shapes = []
     for n, us in times:
         region = data["regions"][n]
-        title = f"region {n}: {region['region']} · {region['chosen']} · {microseconds(us)}, from {microseconds(start) if start else '0'} on"
+        title = f"region {n}: {ops_of(region)} · {region['chosen']} · {microseconds(us)}, from {microseconds(start) if start else '0'} on"
         at, left = start, us
         while left > total * 1e-12:
             line = min(int(at / each + 1e-9), lines - 1)
@@ -95,7 +95,7 @@ def timeline(data: Json) -> Html:
             x, w = (at - line * each) / each * WIDTH, part / each * WIDTH
             if w >= 0.25:
                 inside = [tag("title", title), tag("rect", x=f"{x:.2f}", y=line * (bar + 14) + 12, width=f"{max(w - 0.5, 0.25):.2f}", height=bar, fill=COLOURS[family_of(region)], fill_opacity=".65")]  # fmt: skip
-                if words := _fitting(n, region["region"], int((w - 6) / 6.2)):
+                if words := _fitting(n, ops_of(region), int((w - 6) / 6.2)):
                     inside.append(tag("text", words, x=f"{x + 3:.1f}", y=line * (bar + 14) + 29, font_size=10))  # fmt: skip
                 shapes.append(tag("g", *inside, data_n=n))
             at, left = at + part, left - part
@@ -154,7 +154,7 @@ def roofline(data: Json) -> Html:
         _, x, y = key
         n, region = found[0], data["regions"][found[0]]
         like = f" and {len(found) - 1} like it" if len(found) > 1 else ""
-        title = f"region {n}{like}: {region['region']} · {region['chosen']} · {x:g} flops for each byte, {y:g} TFLOP/s predicted, {microseconds(spent[key])}"
+        title = f"region {n}{like}: {ops_of(region)} · {region['chosen']} · {x:g} flops for each byte, {y:g} TFLOP/s predicted, {microseconds(spent[key])}"
         radius = 3 + 22 * math.sqrt(spent[key] / whole)
         dot = tag("circle", cx=f"{px(x):.1f}", cy=f"{py(y):.1f}", r=f"{radius:.1f}", fill=COLOURS[family_of(region)], fill_opacity=".6", stroke="currentColor", stroke_opacity=".5")  # fmt: skip
         shapes.append(tag("g", tag("title", title), dot, data_n=n))

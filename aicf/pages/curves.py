@@ -12,7 +12,7 @@ from .graph import COLOURS
 from .markup import Html, svg, tag
 from .notebook import InNotebook, drawing, headline, output
 
-WIDTH, HEIGHT, LEFT, BELOW = 640.0, 220.0, 56.0, 34.0  # pixels
+WIDTH, HEIGHT, LEFT, BELOW = 640.0, 220.0, 70.0, 34.0  # pixels
 POINTS = 400  # of a line: more can't be told apart
 EVERY = 0.5  # seconds between two drawings
 Points = Sequence[tuple[float, float]]
@@ -31,7 +31,7 @@ def losses(lines: Mapping[str, Points]) -> Html:
     bottom, top = height(low), height(high)
     if top - bottom < 1e-9 * max(abs(top), 1e-30):
         bottom, top = bottom - max(abs(bottom) * 0.05, 1e-9), top + max(abs(top) * 0.05, 1e-9)
-    first = min(points[0][0] for points in found.values())
+    first = min(points[0][0] for points in lines.values() if points)
     last = max(max(points[-1][0] for points in found.values()), first + 1)
 
     def place(x: float, y: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from ..files import COUNT, WHOLE, Bad, has, list_of, must
@@ -100,12 +101,14 @@ def check_drawn(data: Any) -> None:
             )
 
 
-_PROFILE = has(regions=list_of(has(measured_us=_or_none(_NUMBER))))
+_PROFILE = has(plan=_WORDS, regions=list_of(has(measured_us=_or_none(_NUMBER))))
 
 
 def check_profile(profile: Any, data: Json) -> None:
-    """Bad, unless this is what `Profile.to_json()` makes, in what a page draws of it, and has a time for each region of the explanation."""
+    """Bad, unless this is what a profile's `to_json()` makes, in what is drawn of it, and of the same plan."""
     _PROFILE(profile, "")
+    if profile["plan"] != data["plan"]:
+        raise Bad("plan", f"{data['plan']}, as of the explanation", profile["plan"])
     if len(profile["regions"]) != len(data["regions"]):
         raise Bad(
             "regions", f"{len(data['regions'])} of them, as in the explanation", len(profile["regions"])
@@ -128,6 +131,13 @@ def used_by(data: Json) -> tuple[dict[int, int], dict[int, list[int]]]:
         for vid in region["writes"]:
             makers.setdefault(vid, n)
     return makers, readers
+
+
+def ops_of(region: Json) -> str:
+    """`gemm + bias_add`; `reshape ×2` for one op again. A step of many ops side by side says so itself: `adam_step ×148`."""
+    found = groupby(region["steps"], key=lambda step: step["op"])
+    runs = [(op, len(list(steps))) for op, steps in found]
+    return " + ".join(op if count == 1 else f"{op} ×{count}" for op, count in runs)
 
 
 def us_of(region: Json) -> float:

@@ -13,10 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 from ..registry.trace import microseconds
-from .data import Json, family_of, told_time, us_of, used_by
+from .data import Json, family_of, ops_of, told_time, us_of, used_by
 from .markup import Html, cut, joined, svg, tag
 
 COLOURS = {"product": "#3b82f6", "rows": "#f59e0b", "map": "#22a06b", "view": "#8a94a6"}
+WORDS = {"product": "products and attention", "rows": "over rows", "map": "elementwise", "view": "views: nothing runs"}  # fmt: skip
 CHARACTER, PILL, PAD, GAP, INSIDE = (
     7.25,
     22,
@@ -159,7 +160,7 @@ def _box(
     kernel += "" if measured is None else f", measured {microseconds(measured)}"
     frame: dict[str, Any] = {"rx": 6, "stroke": colour, "stroke_opacity": ".9", "fill": colour}
     inside: list[Any] = [
-        tag("title", f"region {n}: {region['region']} · {kernel} · {region['ended']['sentence']}")
+        tag("title", f"region {n}: {ops_of(region)} · {kernel} · {region['ended']['sentence']}")
     ]
     dashes = "4 3" if region["view"] else None
     inside.append(
@@ -219,12 +220,6 @@ def _ops(region: Json, box: Stack, x: float, y: float, colour: str) -> list[Html
 
 def legend() -> Html:
     """What the colours mean."""
-    words = {
-        "product": "products and attention",
-        "rows": "over rows",
-        "map": "elementwise",
-        "view": "views: nothing runs",
-    }
     keys = [
         tag(
             "span",
@@ -232,6 +227,6 @@ def legend() -> Html:
             f" {what}",
             class_="key",
         )
-        for name, what in words.items()
+        for name, what in WORDS.items()
     ]
     return tag("p", joined(keys, " "), class_="legend")

@@ -12,9 +12,10 @@ from typing import Any
 from .markup import Html, Rows, joined, tag
 
 DIM = "opacity:.75"
-# JupyterLab's sanitizer does not know these properties: in notebooks that are not trusted what is hidden shows, and what shows is hidden.
-LIVE = {"hidden": True, "style": "display:flow-root;overflow-x:auto"}
-UNTRUSTED = "content-visibility:hidden;margin:0"
+# JupyterLab's sanitizer takes SVG away and leaves the words in it. They have no size outside of a drawing, which has sizes of its own.
+DRAWN = "font-size:0;line-height:0;overflow-x:auto"
+# The sanitizer does not know this property: the sentence shows where it was at work.
+SANITIZED = "content-visibility:hidden;margin:0"
 
 
 class InNotebook:
@@ -52,7 +53,7 @@ def ruled(rows: Rows) -> Html:
         made = []
         for i, cell in enumerate(cells):
             align = "right;white-space:nowrap" if i in numbers else "left"
-            made.append(tag(name, cell, style=f"text-align:{align};vertical-align:top"))
+            made.append(tag(name, cell, style=f"text-align:{align};vertical-align:top;padding:.1em .5em"))
         return tag("tr", *made)
 
     head = [tag("thead", line("th", heads))] if any(heads) else []
@@ -62,7 +63,7 @@ def ruled(rows: Rows) -> Html:
 def drawing(svg: Html) -> Html:
     """A drawing, which a notebook that is not trusted does not show."""
     note = "A drawing, which JupyterLab shows when the notebook is trusted or the cell is run."
-    return joined([tag("p", tag("small", note), style=UNTRUSTED), tag("div", svg, **LIVE)])
+    return joined([tag("p", tag("small", note), style=SANITIZED), tag("div", svg, style=DRAWN)])
 
 
 def bars(most: float, *times: tuple[float | None, str, float]) -> Html:

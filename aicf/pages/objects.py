@@ -13,7 +13,7 @@ from .graph import COLOURS
 from .markup import Html, cut, joined, tag
 from .notebook import DIM, bars, drawing, folded, headline, output, ruled
 
-ROWS = 200  # of a table: what is longer is in the object's text
+ROWS = 100  # of a table: what is longer is in the object's text
 WORDS = 80  # characters of a region
 
 

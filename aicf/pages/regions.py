@@ -8,7 +8,7 @@ from typing import Any
 
 from ..registry.measured import counted
 from ..registry.trace import microseconds
-from .data import Json, told_time, used_by
+from .data import Json, ops_of, told_time, used_by
 from .markup import Html, Rows, joined, table, tag
 
 SHOWN = 16  # values of a region
@@ -16,7 +16,7 @@ SHOWN = 16  # values of a region
 
 def title(n: int, region: Json, measured: float | None = None) -> Html:
     """A line: the number, the ops, the kernel, its time, and the measured one."""
-    parts = [tag("b", n), " ", tag("span", region["region"], class_="ops")]
+    parts = [tag("b", n), " ", tag("span", ops_of(region), class_="ops")]
     if region["view"]:
         return joined([*parts, " ", tag("span", "a view: nothing runs", class_="dim")])
     time = told_time(region) + ("" if measured is None else f", measured {microseconds(measured)}")

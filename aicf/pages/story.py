@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..registry.measured import counted
 from ..registry.trace import microseconds
 from . import charts, graph
-from .data import Json, family_of, is_once, us_of
+from .data import Json, family_of, is_once, ops_of, us_of
 from .graph import COLOURS
 from .markup import Html, cut, joined, tag
 from .notebook import DIM, bars, drawing, folded, headline, output, ruled
@@ -16,8 +16,8 @@ from .regions import Told, candidates, grew, recognised, rejected
 
 KINDS = 24  # of regions that have a row, and details: a notebook stays small enough to read and to save
 OPEN = 20  # regions of a graph that is unfolded at once
-DRAWN = 80  # regions of the graph
-ROWS, IDS = 12, 4  # of a table of candidates or reasons; kernels of a reason
+DRAWN = 40  # regions of the graph
+ROWS, IDS = 10, 4  # of a table of candidates or reasons; kernels of a reason
 
 
 class Alike:
@@ -32,9 +32,10 @@ class Alike:
 
     @property
     def which(self) -> str:
-        """`3`, `3, 9, 15` or `3, 9, 15, … ×12`."""
-        shown = ", ".join(map(str, self.numbers[:3]))
-        return shown if len(self.numbers) <= 3 else f"{shown}, … ×{len(self.numbers)}"
+        """`3`, `3, 9, 15` or `3, 9, … ×12`."""
+        if len(self.numbers) <= 3:
+            return ", ".join(map(str, self.numbers))
+        return f"{self.numbers[0]}, {self.numbers[1]}, … ×{len(self.numbers)}"
 
     @property
     def told(self) -> str:
@@ -92,12 +93,20 @@ def _bars(kinds: list[Alike], shown: list[Alike], measured: bool) -> Html:
         took = ("" if kind.measured is None else microseconds(kind.measured),) if measured else ()
         kernel = "" if kind.region["view"] else tag("code", kind.region["chosen"])
         drawn = bars(most, (kind.us, colour, 0.65), (kind.measured, colour, 1.0))
-        rows.append((kind.which, cut(kind.region["region"], 60), kernel, kind.told, *took, drawn))
+        which = tag("span", kind.which, style="white-space:nowrap")
+        rows.append((which, cut(ops_of(kind.region), 60), kernel, kind.told, *took, drawn))
     if left := len(kinds) - len(shown):
         rest = math.fsum(kind.us for kind in kinds) - math.fsum(kind.us for kind in shown)
         what = f"and {left} kinds of regions more"
         rows.append(("", what, "", microseconds(max(rest, 0.0)), *(("",) if measured else ()), ""))
-    words = ("region", "ops", "kernel", "predicted", *(("measured",) if measured else ()), "")
+    words = (
+        "region",
+        "ops",
+        "kernel",
+        "predicted",
+        *(("measured",) if measured else ()),
+        "pale: predicted" if measured else "",
+    )
     return ruled((words, rows, frozenset({3, 4} if measured else {3})))
 
 
@@ -106,7 +115,13 @@ def _graph(data: Json, measured: Sequence[float | None]) -> Html:
     drawn = [svg for _, svg in graph.drawings(data, chunk=DRAWN, most=DRAWN, measured=measured)]
     more = len(regions) - DRAWN
     note = [tag("p", f"{more:,} regions more are not drawn here: report() draws all of them.", style=DIM)] if more > 0 else []  # fmt: skip
-    return folded("Graph", drawing(joined([graph.legend(), *drawn])), *note, opened=len(regions) <= OPEN)
+    return folded("Graph", _legend(), drawing(joined(drawn)), *note, opened=len(regions) <= OPEN)
+
+
+def _legend() -> Html:
+    square = "display:inline-block;width:.8em;height:.8em;opacity:.7;background-color:"
+    keys = [joined([tag("span", style=square + COLOURS[name]), f" {what} "]) for name, what in graph.WORDS.items()]  # fmt: skip
+    return tag("p", *keys, style=DIM)
 
 
 def _details(data: Json, kinds: list[Alike], shown: list[Alike]) -> Html:
@@ -126,7 +141,7 @@ def _details(data: Json, kinds: list[Alike], shown: list[Alike]) -> Html:
             if region["rejected"]:
                 why = f"{len(region['rejected'])} rejected, with reasons"
                 inside.append(folded(why, ruled(rejected(region, ROWS, IDS))))
-        title = joined([f"{kind.which} ", tag("b", cut(region["region"], 60)), f" · {kind.told}"])
+        title = joined([f"{kind.which} ", tag("b", cut(ops_of(region), 60)), f" · {kind.told}"])
         parts.append(folded(title, tag("div", *inside, style="margin-left:1.2em")))
     left = len(kinds) - len(shown)
     note = [tag("p", f"Not here: {left} kinds of regions that take less. report() has all of them.", style=DIM)] if left else []  # fmt: skip

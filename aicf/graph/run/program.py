@@ -21,8 +21,10 @@ from ...device.reading import remember
 from ...device.tensor import Runtime, Tensor
 from ...dispatch import KernelLoader
 from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
+from ...files import Bad
 from ...ir import Recognised, Role
 from ...pages import objects, story
+from ...pages.data import check_profile
 from ...pages.notebook import InNotebook
 from ...pages.page import write
 from ...registry.registry import KernelRegistry
@@ -331,9 +333,26 @@ class Program(Immovable, InNotebook):
         compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
         return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
 
-    def report(self, path: str | Path, sizes: Mapping[str, int] | None = None) -> Path:
-        """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline."""
-        return write(self.explain(sizes).to_json(), path)
+    def report(
+        self,
+        path: str | Path,
+        sizes: Mapping[str, int] | None = None,
+        profile: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline.
+
+        profile   a profile's `to_json()`, of the same plan: measured times beside the predicted ones
+        """
+        data = self.explain(sizes).to_json()
+        if profile is not None:
+            try:
+                check_profile(profile, data)
+            except Bad as bad:
+                raise StateError(
+                    f"this is no profile of the plan: {bad.at} is wrong", expected=bad.expected, got=bad.got,
+                    hint="profile a run with the sizes that are reported",
+                ) from None  # fmt: skip
+        return write(data, path, profile=profile)
 
     def _phase(self, fed: Collection[str] = ()) -> str:
         """A training program steps as soon as its number of runs is in the sums, whoever made them. Others have a plan of its own for
