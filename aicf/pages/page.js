@@ -91,6 +91,7 @@ document.addEventListener("keydown", (event) => {
     look();
     search.blur();
   } else if (event.key === "Enter" && event.target === search) {
+    event.preventDefault(); // or the region that gets the focus would be opened by the same key
     clearTimeout(wait);
     look();
     step(1);
