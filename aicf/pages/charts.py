@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from ..registry.trace import microseconds
 from .data import Json, family_of, is_once, ops_of, us_of, used_by
@@ -17,7 +18,7 @@ MARGIN = 70
 MOST = 20_000  # rectangles of the arena: more can't be told apart, and browsers slow down
 
 
-def arena(data: Json) -> Html:
+def arena(data: Json, most: int = MOST) -> Html:
     """An explanation's arena: values have the colour of the region that makes them."""
     makers, _ = used_by(data)
     regions = data["regions"]
@@ -27,11 +28,12 @@ def arena(data: Json) -> Html:
         if "life" in v
     ]
     scratch = [(n, *r["workspace"]) for n, r in enumerate(regions) if r["workspace"]]
-    return lifetimes(data["memory"]["arena"], len(regions), values, scratch, "region")
+    return lifetimes(data["memory"]["arena"], len(regions), values, scratch, "region", most)
 
 
 def lifetimes(
-    size: int, steps: int, values: Sequence[tuple[Json, str]], scratch: Sequence[tuple[int, int, int]], step: str
+    size: int, steps: int, values: Sequence[tuple[Json, str]], scratch: Sequence[tuple[int, int, int]], step: str,
+    most: int = MOST,
 ) -> Html:  # fmt: skip
     """A rectangle for each value in the arena: from the step that first needs its place to the last, at its bytes.
 
@@ -39,7 +41,9 @@ def lifetimes(
     values   each with its colour
     scratch  (step, offset, bytes) of workspaces, which are dashed
     step     what a step is called
+    most     values, and workspaces, that are drawn: the largest
     """
+    kept, kept_scratch = nlargest(most, values, key=lambda v: v[0]["bytes"]), nlargest(most, scratch, key=lambda w: w[2])  # fmt: skip
     if not size or not (values or scratch):
         return tag("p", "Nothing lies in the arena.")
     height, width = 260.0, WIDTH - MARGIN - 10
@@ -53,11 +57,11 @@ def lifetimes(
         return tag("g", tag("title", title), tag("rect", **shape, **edge, **more), data_n=first)
 
     shapes = []
-    for v, colour in values[:MOST]:
+    for v, colour in kept:
         first, last = v["life"]
         title = f"%{v['vid']} {v['name']}: {v['type']} · {v['bytes']:,} B at {v['offset']:,}, {step}s {first} to {last}"
         shapes.append(place(first, last, v["offset"], v["bytes"], title, fill=colour, fill_opacity=".5"))
-    for n, offset, nbytes in scratch[:MOST]:
+    for n, offset, nbytes in kept_scratch:
         title = f"workspace of {step} {n}: {nbytes:,} B at {offset:,}"
         look = {"fill": "currentColor", "fill_opacity": ".15", "stroke_dasharray": "3 2"}
         shapes.append(place(n, n, offset, nbytes, title, **look))
@@ -65,9 +69,9 @@ def lifetimes(
         tag("text", size_of(size * part / 4), x=MARGIN - 6, y=f"{14 + height * (4 - part) / 4:g}", text_anchor="end", font_size=10)
         for part in range(5)
     ]  # fmt: skip
-    left_out = max(len(values) - MOST, 0) + max(len(scratch) - MOST, 0)
+    left_out = len(values) - len(kept) + len(scratch) - len(kept_scratch)
     words = f"{step} 0 to {steps - 1}, in the order of the run"
-    words += f"; {left_out:,} more are not drawn" if left_out else ""
+    words += f"; {left_out:,} smaller ones are not drawn" if left_out else ""
     axis = tag("text", words, x=MARGIN, y=height + 26, font_size=10)
     floor = tag("path", d=f"M{MARGIN} 10V{height + 10:g}H{MARGIN + width:g}", fill="none", stroke="currentColor", stroke_opacity=".5")  # fmt: skip
     return svg(WIDTH, height + 34, "The arena over time", *shapes, *ticks, axis, floor)

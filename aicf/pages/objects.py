@@ -13,6 +13,7 @@ from .graph import COLOURS
 from .markup import Html, cut, joined, tag
 from .notebook import DIM, bars, drawing, folded, headline, output, ruled
 
+PLACES = 800  # in the drawing of the arena: values, and workspaces
 ROWS = 100  # of a table: what is longer is in the object's text
 WORDS = 80  # characters of a region
 
@@ -27,7 +28,7 @@ def plan(data: Json) -> Html:
     colours = list(COLOURS.values())
     values = [(v, colours[v["life"][0] % 3]) for v in data["values"] if "life" in v]
     scratch = [(n, *step["workspace"]) for n, step in enumerate(steps) if step["workspace"]]
-    arena = charts.lifetimes(memory["arena"], len(steps), values, scratch, "step")
+    arena = charts.lifetimes(memory["arena"], len(steps), values, scratch, "step", PLACES)
     names = {v["vid"]: f"%{v['vid']} {v['name']}" for v in data["values"]}
     listed = (
         (n, cut(step["ops"], WORDS), tag("code", step["kernel"]) if step["kernel"] else "a view: nothing runs", _named(step["reads"], names), _named(step["writes"], names))

@@ -17,6 +17,7 @@ from .regions import Told, candidates, grew, recognised, rejected
 KINDS = 24  # of regions that have a row, and details: a notebook stays small enough to read and to save
 OPEN = 20  # regions of a graph that is unfolded at once
 DRAWN = 40  # regions of the graph
+PLACES = 800  # in the drawing of the arena: values, and workspaces
 ROWS, IDS = 10, 4  # of a table of candidates or reasons; kernels of a reason
 
 
@@ -65,7 +66,7 @@ def explanation(data: Json, measured: Sequence[float | None] = ()) -> Html:
     if notes := recognised(data):
         parts.append(folded(counted(len(notes), "thing") + " recognised", ruled((("what", "as", "from"), notes, frozenset()))))  # fmt: skip
     parts += [_bars(kinds, shown, bool(measured)), _graph(data, measured), _details(data, kinds, shown)]
-    parts.append(folded("Arena over time", drawing(charts.arena(data)), opened=len(regions) <= OPEN))
+    parts.append(folded("Arena over time", drawing(charts.arena(data, PLACES)), opened=len(regions) <= OPEN))
     return output(*parts)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import aicf
 from aicf import model_file
+from aicf.pages.page import page
 
 EXAMPLE = str(Path(aicf.__file__).parents[1] / "examples" / "mlp.py")
 HOSTILE = '</script><script>document.title="run"</script><img src=x onerror=\'document.title="run"\'>\x1b[31m\u202e"&amp;'
@@ -48,16 +49,25 @@ def repeated(data: dict, times: int) -> dict:
     return {**data, "values": values, "regions": regions}
 
 
+def spoilt(value: Any) -> Any:
+    """The same with the worst of names behind each text."""
+    if isinstance(value, dict):
+        return {key: spoilt(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [spoilt(inside) for inside in value]
+    return value + HOSTILE if isinstance(value, str) else value
+
+
 def hostile(data: dict) -> dict:
-    """The same with the worst of names in each place that text has."""
-
-    def spoilt(value, key=""):
-        if isinstance(value, dict):
-            return {k: spoilt(v, k) for k, v in value.items()}
-        if isinstance(value, list):
-            return [spoilt(v, key) for v in value]
-        return value + HOSTILE if isinstance(value, str) else value
-
+    """An explanation in which all text is such, keys too where they are shown."""
     made = spoilt(data)
     made["regions"][0]["candidates"][0]["terms"] = {HOSTILE: 3.0}
     return made
+
+
+@cache
+def many() -> tuple[dict, str]:
+    """Ten thousand ops, and their page."""
+    ops = trained()["regions"][-1]["last"] + 1
+    data = repeated(trained(), -(-10_000 // ops))
+    return data, page(data)

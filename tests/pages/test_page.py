@@ -10,12 +10,13 @@ import pytest
 
 import aicf
 from aicf.cli import main
+from aicf.errors import StateError
 from aicf.files import Bad
 from aicf.pages.data import check_drawn
 from aicf.pages.graph import drawings
 from aicf.pages.page import page
 
-from .support import EXAMPLE, HOSTILE, hostile, repeated, trained
+from .support import EXAMPLE, HOSTILE, hostile, many, trained
 
 VOID = {"br", "input", "meta", "link", "img"}
 
@@ -129,13 +130,41 @@ def test_a_file_that_is_no_explanation_is_refused_with_its_place(tmp_path, capsy
 
 
 @pytest.mark.spec("F5")
-def test_ten_thousand_ops_make_a_page_of_a_few_megabytes_drawn_in_parts(trained):
-    ops = trained["regions"][-1]["last"] + 1
-    many = repeated(trained, -(-10_000 // ops))
-    source = page(many)
+def test_ten_thousand_ops_make_a_page_of_a_few_megabytes_drawn_in_parts():
+    data, source = many()
     assert len(source) < 16e6
-    assert max(drawn.count("<rect") for _, drawn in drawings(many)) < 1_000
-    assert source.count('class="region"') == 2 * len(many["regions"])
+    assert max(drawn.count("<rect") for _, drawn in drawings(data)) < 1_000
+    assert source.count('class="region"') == 2 * len(data["regions"])
+
+
+@pytest.mark.spec("F5")
+def test_the_command_takes_a_profile_and_refuses_that_of_another_plan(tmp_path, capsys, trained):
+    (tmp_path / "told.json").write_text(json.dumps(trained))
+    times = [{"measured_us": None if r["view"] else 4321.0} for r in trained["regions"]]
+    (tmp_path / "mine.json").write_text(json.dumps({"plan": trained["plan"], "regions": times}))
+    (tmp_path / "other.json").write_text(json.dumps({"plan": "other", "regions": times}))
+    report = ["report", str(tmp_path / "told.json"), "-o", str(tmp_path / "r.html"), "--profile"]
+    assert main([*report, str(tmp_path / "other.json")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "no profile of this plan: plan is wrong" in said and "aicf profile FILE --json > PROFILE.json" in said
+    )
+    assert not (tmp_path / "r.html").exists()
+    assert main([*report, str(tmp_path / "mine.json")]) == 0
+    assert "measured 4.32 ms" in (tmp_path / "r.html").read_text()
+
+
+def test_a_program_s_page_has_the_measured_times_of_its_plan(tmp_path):
+    program = aicf.compile(
+        aicf.nn.Model({"x": aicf.TensorSpec((4, 8))}).add(aicf.nn.Linear(8, 4)), device="cpu"
+    )
+    profile = {
+        "plan": program.plan.key,
+        "regions": [{"measured_us": 4321.0} for _ in program.explain().regions],
+    }
+    assert "measured 4.32 ms" in program.report(tmp_path / "r.html", profile=profile).read_text()
+    with pytest.raises(StateError, match=r"no profile of the plan: plan is wrong(.|\n)*got(.|\n)*other"):
+        program.report(tmp_path / "r.html", profile={**profile, "plan": "other"})
 
 
 def test_a_program_writes_its_page(tmp_path):
