@@ -57,10 +57,13 @@ def explainer(args: argparse.Namespace) -> Callable[..., Any]:
     return explained
 
 
-def saved(path: str, check: Callable[[Any], None]) -> dict[str, Any]:
-    """What `aicf explain --json` wrote, if it passes the check."""
-    wrote = "what aicf explain --json wrote"
-    text = read_text(path, wrote, "aicf explain FILE --json > EXPLANATION.json writes one")
+def saved(
+    path: str, check: Callable[[Any], None], what: str = "explanation", command: str = "explain FILE --json"
+) -> dict[str, Any]:
+    """What `aicf explain --json` wrote, or another command, if it passes the check."""
+    name = command.split()[0]
+    wrote, again = f"what aicf {name} --json wrote", f"aicf {command} > {what.split()[0].upper()}.json"
+    text = read_text(path, wrote, f"{again} writes one")
     try:
         data = parse_json(text)
         check(data)
@@ -68,8 +71,8 @@ def saved(path: str, check: Callable[[Any], None]) -> dict[str, Any]:
         raise AicfError(f"{path} can't be read: {error}", expected=wrote) from None
     except Bad as bad:
         raise AicfError(
-            f"{path} is no explanation: {bad.at} is wrong", expected=bad.expected, got=shown(bad.got),
-            hint="write it again with this version: aicf explain FILE --json > EXPLANATION.json",
+            f"{path} is no {what}: {bad.at} is wrong", expected=bad.expected, got=shown(bad.got),
+            hint=f"write it again with this version: {again}",
         ) from None  # fmt: skip
     return data
 

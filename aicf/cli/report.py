@@ -15,13 +15,18 @@ def add(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="as of explain")
     parser.add_argument("--tuning", metavar="FILE", help="as of explain")
     parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="what aicf profile --json wrote: measured times beside the predicted ones",
+    )
+    parser.add_argument(
         "-o", "--output", metavar="FILE", default="report.html", help="report.html if not given"
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..pages.data import check_drawn
+    from ..pages.data import check_drawn, check_profile
     from ..pages.page import write
 
     made = args.model.endswith(".json")
@@ -30,5 +35,13 @@ def run(args: argparse.Namespace) -> int:
         if made
         else asked.explainer(args)(args.device, args.tuning).to_json()
     )
-    print(f"wrote {write(data, args.output, Path(args.model).name)}")
+    profile = None
+    if args.profile:
+        profile = asked.saved(
+            args.profile,
+            lambda found: check_profile(found, data),
+            "profile of this plan",
+            "profile FILE --json",
+        )
+    print(f"wrote {write(data, args.output, Path(args.model).name, profile)}")
     return 0

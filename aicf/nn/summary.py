@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +14,8 @@ from ..graph.emit.builder import Builder, GraphEmitter
 from ..graph.emit.results import named_results
 from ..ir import Role, Value
 from ..ir.tree import children, leaves
+from ..pages import objects
+from ..pages.notebook import InNotebook
 from ..registry.trace import render
 from ..types import DType, f32
 
@@ -52,7 +53,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Summary:
+class Summary(InNotebook):
     """`print(s)` is plain text, `rich.print(s)` a table, and a notebook shows one; `rows` are data."""
 
     rows: tuple[LayerRow, ...]
@@ -80,19 +81,8 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        right = ' style="text-align: right"'
-        left = ' style="text-align: left"'
-
-        def line(tag: str, cells: tuple[str, ...]) -> str:
-            *others, last = cells
-            made = [f"<{tag}{left}>{escape(cell)}</{tag}>" for cell in others]
-            return f"<tr>{''.join(made)}<{tag}{right}>{escape(last)}</{tag}></tr>"
-
-        body = "".join(line("td", row.cells()) for row in self.rows)
-        total = line("th", ("total", "", "", "", f"{self.parameters:,}"))
-        return (
-            f"<table><thead>{line('th', COLUMNS)}</thead><tbody>{body}</tbody><tfoot>{total}</tfoot></table>"
-        )
+        total = ("total", "", "", "", f"{self.parameters:,}")
+        return objects.layers(COLUMNS, [row.cells() for row in self.rows], total)
 
 
 def summary(model: Any) -> Summary:

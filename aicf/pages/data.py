@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from ..files import COUNT, WHOLE, Bad, has, list_of, must
@@ -100,6 +101,25 @@ def check_drawn(data: Any) -> None:
             )
 
 
+_PROFILE = has(plan=_WORDS, regions=list_of(has(measured_us=_or_none(_NUMBER))))
+
+
+def check_profile(profile: Any, data: Json) -> None:
+    """Bad, unless this is what a profile's `to_json()` makes, in what is drawn of it, and of the same plan."""
+    _PROFILE(profile, "")
+    if profile["plan"] != data["plan"]:
+        raise Bad("plan", f"{data['plan']}, as of the explanation", profile["plan"])
+    if len(profile["regions"]) != len(data["regions"]):
+        raise Bad(
+            "regions", f"{len(data['regions'])} of them, as in the explanation", len(profile["regions"])
+        )
+
+
+def measured_by(profile: Json | None) -> list[float | None]:
+    """Of each region the measured microseconds; empty without a profile."""
+    return [] if profile is None else [region["measured_us"] for region in profile["regions"]]
+
+
 def used_by(data: Json) -> tuple[dict[int, int], dict[int, list[int]]]:
     """Which region makes a value, and which ones read it, in order."""
     makers: dict[int, int] = {}
@@ -111,6 +131,13 @@ def used_by(data: Json) -> tuple[dict[int, int], dict[int, list[int]]]:
         for vid in region["writes"]:
             makers.setdefault(vid, n)
     return makers, readers
+
+
+def ops_of(region: Json) -> str:
+    """`gemm + bias_add`; `reshape ×2` for one op again. A step of many ops side by side says so itself: `adam_step ×148`."""
+    found = groupby(region["steps"], key=lambda step: step["op"])
+    runs = [(op, len(list(steps))) for op, steps in found]
+    return " + ".join(op if count == 1 else f"{op} ×{count}" for op, count in runs)
 
 
 def us_of(region: Json) -> float:

@@ -6,15 +6,18 @@ makes it to those that read it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
-from .data import Json, family_of, told_time, us_of, used_by
+from ..registry.trace import microseconds
+from .data import Json, family_of, ops_of, told_time, us_of, used_by
 from .markup import Html, cut, joined, svg, tag
 
 COLOURS = {"product": "#3b82f6", "rows": "#f59e0b", "map": "#22a06b", "view": "#8a94a6"}
+WORDS = {"product": "products and attention", "rows": "over rows", "map": "elementwise", "view": "views: nothing runs"}  # fmt: skip
 CHARACTER, PILL, PAD, GAP, INSIDE = (
     7.25,
     22,
@@ -23,7 +26,7 @@ CHARACTER, PILL, PAD, GAP, INSIDE = (
     700,
 )  # pixels; INSIDE is the width that ops have before they wrap
 LANE, LANES = 7, 40  # pixels; more values than LANES at once are not drawn
-CHUNK = 40  # regions of one drawing: what is off the screen is not painted
+CHUNK = 10  # regions of one drawing: what is off the screen is not painted, and a printed page holds one
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,25 @@ class Stack:
     pills: tuple[tuple[float, float, float], ...]
 
 
-def drawings(data: Json, chunk: int = CHUNK) -> list[tuple[float, Html]]:
-    """The graph in drawings that join up, one below the other, with their heights."""
+def drawings(
+    data: Json, chunk: int = CHUNK, most: int | None = None, measured: Sequence[float | None] = ()
+) -> list[tuple[float, Html]]:
+    """The graph in drawings that join up, one below the other, with their heights.
+
+    most      regions at the most; all if not given
+    measured  microseconds of each region: a second bar, above the predicted one
+    """
     regions = data["regions"]
+    shown = len(regions) if most is None else min(most, len(regions))
     boxes = _placed(regions)
     lanes, left_out = _lanes(data)
     left = LANE * (max((lane for lane, *_ in lanes), default=-1) + 1) + 24
-    longest = max(map(us_of, regions), default=0.0)
+    longest = max((*map(us_of, regions), *(us or 0.0 for us in measured)), default=0.0)
+    times = [*measured, *[None] * (len(regions) - len(measured))]
     names = {value["vid"]: value["name"] for value in data["values"]}
     made = []
-    for first in range(0, len(regions), chunk):
-        last = min(first + chunk, len(regions)) - 1
+    for first in range(0, shown, chunk):
+        last = min(first + chunk, shown) - 1
         top, bottom = boxes[first].y - GAP, boxes[last].y + boxes[last].height
         wires = [_lane(boxes, left, lane, maker, readers, top, bottom) for lane, maker, readers in lanes
                  if maker <= last and readers[-1] >= first]  # fmt: skip
@@ -53,7 +64,7 @@ def drawings(data: Json, chunk: int = CHUNK) -> list[tuple[float, Html]]:
             _arrow(left, boxes[n].y - top) for n in range(max(first, 1), last + 1) if _follows(regions, n)
         ]
         shapes = [
-            _box(n, regions[n], boxes[n], left, boxes[n].y - top, longest, names)
+            _box(n, regions[n], boxes[n], left, boxes[n].y - top, longest, names, times[n])
             for n in range(first, last + 1)
         ]
         width = left + INSIDE + 2 * PAD + 4
@@ -141,12 +152,15 @@ def _arrow(left: float, y: float) -> str:
     return f"M{left + 30:g} {y - GAP:g}v{GAP - 1}m-3 -5l3 5l3 -5"
 
 
-def _box(n: int, region: Json, box: Stack, x: float, y: float, longest: float, names: dict[int, str]) -> Html:
+def _box(
+    n: int, region: Json, box: Stack, x: float, y: float, longest: float, names: dict[int, str], measured: float | None
+) -> Html:  # fmt: skip
     colour, us = COLOURS[family_of(region)], us_of(region)
     kernel = "a view: nothing runs" if region["view"] else f"{region['chosen']} · {told_time(region)}"
+    kernel += "" if measured is None else f", measured {microseconds(measured)}"
     frame: dict[str, Any] = {"rx": 6, "stroke": colour, "stroke_opacity": ".9", "fill": colour}
     inside: list[Any] = [
-        tag("title", f"region {n}: {region['region']} · {kernel} · {region['ended']['sentence']}")
+        tag("title", f"region {n}: {ops_of(region)} · {kernel} · {region['ended']['sentence']}")
     ]
     dashes = "4 3" if region["view"] else None
     inside.append(
@@ -156,12 +170,23 @@ def _box(n: int, region: Json, box: Stack, x: float, y: float, longest: float, n
     reads = ", ".join(names[v] for v in region["reads"])
     inside.append(tag("text", tag("tspan", f"{n}", font_weight="bold"), f"  {cut(reads, 88)}", x=f"{x + PAD:g}", y=f"{y + 16:g}", font_size=11, fill_opacity=".75"))  # fmt: skip
     inside += _ops(region, box, x, y, colour)
-    share = 0.0 if not longest else us / longest
     foot = y + box.height - 7
-    inside.append(tag("text", cut(kernel, 76), x=f"{x + PAD:g}", y=f"{foot:g}", font_size=11))
-    if share:
-        inside.append(tag("rect", x=f"{x + INSIDE - 116:g}", y=f"{foot - 8:g}", width=f"{max(1.0, 120 * share):.1f}", height=8, fill=colour, fill_opacity=".7"))  # fmt: skip
+    inside.append(tag("text", cut(kernel, 80), x=f"{x + PAD:g}", y=f"{foot:g}", font_size=11))
+    inside += _bars(us, measured, longest, colour, x + INSIDE - 116, foot - 8)
     return tag("g", *inside, class_="region", data_n=n)
+
+
+def _bars(us: float, measured: float | None, longest: float, colour: str, x: float, y: float) -> list[Html]:
+    """The predicted time on a track as wide as the longest one; above it the measured one, darker."""
+    if not longest or not (us or measured):
+        return []
+    shapes = [(120.0, y, 0.12)]
+    shapes += [(120 * us / longest, y, 0.7)] if us else []
+    shapes += [(120 * measured / longest, y - 10, 1.0)] if measured else []
+    return [
+        tag("rect", x=f"{x:g}", y=f"{top:g}", width=f"{max(1.0, width):.1f}", height=8, fill=colour, fill_opacity=f"{ink:g}")
+        for width, top, ink in shapes
+    ]  # fmt: skip
 
 
 def _ops(region: Json, box: Stack, x: float, y: float, colour: str) -> list[Html]:
@@ -195,12 +220,6 @@ def _ops(region: Json, box: Stack, x: float, y: float, colour: str) -> list[Html
 
 def legend() -> Html:
     """What the colours mean."""
-    words = {
-        "product": "products and attention",
-        "rows": "over rows",
-        "map": "elementwise",
-        "view": "views: nothing runs",
-    }
     keys = [
         tag(
             "span",
@@ -208,6 +227,6 @@ def legend() -> Html:
             f" {what}",
             class_="key",
         )
-        for name, what in words.items()
+        for name, what in WORDS.items()
     ]
     return tag("p", joined(keys, " "), class_="legend")

@@ -11,6 +11,10 @@ from typing import Any
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
 
 
+# The heads of a table, its rows, and which columns are numbers.
+Rows = tuple[Iterable[str], Iterable[Iterable[Any]], frozenset[int]]
+
+
 class Html(str):
     """Markup, all of whose text is escaped."""
 
@@ -50,6 +54,16 @@ def joined(parts: Iterable[Any], between: Any = "") -> Html:
 def cut(value: str, width: int) -> str:
     """At most so many characters."""
     return value if len(value) <= width else value[: width - 1] + "…"
+
+
+def size_of(nbytes: float) -> str:
+    """`302 kB`, of bytes that stand beside a scale."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= factor:
+            return (
+                f"{nbytes / factor:.3g} {unit}" if nbytes < 1e3 * factor else f"{nbytes / factor:,.0f} {unit}"
+            )
+    return f"{nbytes:g} B"
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[Any]], numbers: frozenset[int] = frozenset()) -> Html:

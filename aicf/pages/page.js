@@ -30,7 +30,7 @@ function show(n) {
 }
 
 document.addEventListener("click", (event) => {
-  const box = event.target.closest("svg g.region");
+  const box = event.target.closest("svg g[data-n]");
   if (box) show(Number(box.dataset.n));
   const link = event.target.closest("a[href^='#r']");
   if (link && /^#r\d+$/.test(link.hash)) {
@@ -59,6 +59,10 @@ function look() {
     boxes.get(String(n))?.classList.toggle("off", !fits);
   });
   found.textContent = wanted.length ? `${count} of ${regions.length} regions` : "";
+  // What was found is out of sight if the page was elsewhere.
+  const list = document.getElementById("regions");
+  const place = list.getBoundingClientRect();
+  if (wanted.length && (place.top > innerHeight / 2 || place.bottom < innerHeight / 4)) list.scrollIntoView();
 }
 search.addEventListener("input", () => {
   clearTimeout(wait);
@@ -86,6 +90,11 @@ document.addEventListener("keydown", (event) => {
     search.value = "";
     look();
     search.blur();
+  } else if (event.key === "Enter" && event.target === search) {
+    event.preventDefault(); // or the region that gets the focus would be opened by the same key
+    clearTimeout(wait);
+    look();
+    step(1);
   } else if (event.target !== search) {
     const act = { "/": () => search.focus(), j: () => step(1), k: () => step(-1), t: theme }[event.key];
     if (act) {

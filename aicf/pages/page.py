@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import platform
 import sys
-from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from string import Template
@@ -18,9 +18,9 @@ from typing import Any
 from ..registry.measured import counted
 from ..registry.trace import microseconds
 from . import charts, graph
-from .data import Json
+from .data import Json, measured_by
 from .markup import Html, joined, table, tag, text
-from .regions import Told, title
+from .regions import Told, recognised, title
 
 FOLDER = Path(__file__).parent
 PACKAGES = "aicf", "numpy", "numba", "numba-cuda", "cuda-core", "onnx", "torch", "jax"
@@ -43,28 +43,29 @@ class Waiting:
         )
 
 
-def write(data: Json, path: str | Path, name: str = "") -> Path:
+def write(data: Json, path: str | Path, name: str = "", profile: Json | None = None) -> Path:
     """Write the page; OSError if the file can't be written."""
     place = Path(path)
-    place.write_text(page(data, name), encoding="utf-8")
+    place.write_text(page(data, name, profile), encoding="utf-8")
     return place
 
 
-def page(data: Json, name: str = "") -> str:
-    """The whole file, of data that `check_drawn` has passed. `name` is the model's, for the title."""
+def page(data: Json, name: str = "", profile: Json | None = None) -> str:
+    """The whole file, of data that `check_drawn` has passed, and `check_profile`. `name` is the model's, for the title."""
+    measured = measured_by(profile)
     css = (FOLDER / "page.css").read_text(encoding="utf-8")
-    drawings = graph.drawings(data)
+    drawings = graph.drawings(data, measured=measured)
     css += "".join(
         f".c{i}{{contain-intrinsic-height:{height:g}px}}\n" for i, (height, _) in enumerate(drawings)
     )
     js = (FOLDER / "page.js").read_text(encoding="utf-8")
     waiting = Waiting()
-    regions = _regions(data, waiting)
+    regions = _regions(data, waiting, measured)
     heading = f"{data['mode']} plan on {data['device']}"
     template = Template((FOLDER / "page.html").read_text(encoding="utf-8"))
     return template.substitute(
         script=_digest(js), style=_digest(css), css=css, js=js, waiting=waiting.scripts(), regions=regions,
-        title=text(f"{name}: {heading}" if name else heading), heading=text(heading), name=text(name), summary=_summary(data),
+        title=text(f"{name}: {heading}" if name else heading), heading=text(heading), name=text(name), summary=_summary(data, measured),
         graph=joined([graph.legend(), *(tag("div", drawn, class_=f"drawing c{i}") for i, (_, drawn) in enumerate(drawings))]),
         arena=charts.arena(data), timeline=charts.timeline(data), roofline=charts.roofline(data), environment=_environment(data),
     )  # fmt: skip
@@ -74,7 +75,7 @@ def _digest(source: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
-def _summary(data: Json) -> Html:
+def _summary(data: Json, measured: list[float | None]) -> Html:
     fusion, memory = data["fusion"], data["memory"]
     ops = sum(step.get("count", 1) for region in data["regions"] for step in region["steps"])
     before = (
@@ -92,43 +93,48 @@ def _summary(data: Json) -> Html:
         ),
         (f"{memory['arena']:,} B", "arena", f"peak {memory['peak']:,} B"),
     ]
+    if measured:
+        tiles.insert(
+            1, (microseconds(math.fsum(us or 0.0 for us in measured)), "measured", "the kernels together")
+        )
     shown = [
         tag("div", tag("strong", what), tag("span", name), tag("small", more), class_="tile")
         for what, name, more in tiles
     ]
+    found = charts.kernels(data, measured)
     rows = [
-        (tag("code", id), count, microseconds(us), joined([charts.bar(share), f" {share:.0%}"]))
-        for id, count, us, share in charts.kernels(data)
+        (
+            tag("code", k.id),
+            k.launches,
+            microseconds(k.us),
+            *((microseconds(k.measured),) if measured else ()),
+            joined([charts.bar(k.share, k.family), f" {k.share:.0%}"]),
+        )
+        for k in found
     ]
-    heads = ("kernel", "launches", "predicted", "of the whole")
-    return joined(
-        [tag("div", *shown, class_="tiles"), _recognised(data), table(heads, rows, frozenset({1, 2}))]
+    heads = (
+        "kernel",
+        "launches",
+        "predicted",
+        *(("measured",) if measured else ()),
+        "of the whole predicted",
     )
+    numbers = frozenset({1, 2, 3} if measured else {1, 2})
+    return joined([tag("div", *shown, class_="tiles"), _recognised(data), table(heads, rows, numbers)])
 
 
 def _recognised(data: Json) -> Html:
-    """What was found spelt out, and what came close; nothing of a graph that has none."""
-    notes = data.get("recognised") or []
-    if not notes:
-        return Html("")
-    found = Counter((note["what"], note["told"], note["ops"]) for note in notes)
-    rows = [
-        (
-            f"{what} ×{count}" if ops else f"close to {what} ×{count}",
-            told,
-            f"{counted(ops, 'op')} each" if ops > 1 else "",
-        )
-        for (what, told, ops), count in found.items()
-    ]
-    return table(("recognised", "what it is, or what was in the way", "from"), rows)
+    rows = recognised(data)
+    return table(("recognised", "what it is, or what was in the way", "from"), rows) if rows else Html("")
 
 
-def _regions(data: Json, waiting: Waiting) -> Html:
+def _regions(data: Json, waiting: Waiting, measured: list[float | None]) -> Html:
     told = Told(data)
+    times = [*measured, *[None] * (len(data["regions"]) - len(measured))]
     return joined(
         [
             waiting.later(
-                joined([title(n, region), tag("span", f"ended: {region['ended']['sentence']}", class_="ended")]),
+                joined([title(n, region, times[n]), tag("span", f"ended: {region['ended']['sentence']}", class_="ended")]),
                 told.body(n, waiting.later), id=f"r{n}", class_="region", data_names=told.names(n),
             )
             for n, region in enumerate(data["regions"])

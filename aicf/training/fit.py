@@ -11,9 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import AicfError, FeedError, StateError
+from ..pages.curves import Curve, live
 from ..whole import Uninterrupted
 from .batches import Feed, check_batches, once, passes
 from .checkpoints import Checkpoints, Progress
+from .history import History
 from .logs import Log, log_to
 from .pace import TrainingPace, progress_bar
 from .watch import Watch
@@ -38,26 +40,6 @@ class Trained(Protocol):
     def get(self, name: str, /) -> Any: ...
     @property
     def peak_seconds(self) -> float | None: ...
-
-
-@dataclass
-class History:
-    """What a training run was.
-
-    losses       of each step
-    validation   (step, mean loss) of each validation
-    rows         what was logged, a dict each: "peak" is the share of the GPU's peak that the products had of the time
-    place        how far it came
-    stopped      why it ended: "steps", "epochs", "early", or "interrupted"
-    checkpoint   the newest file, if any was written or resumed from
-    """
-
-    losses: list[float] = field(default_factory=list)
-    validation: list[tuple[int, float]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    place: Progress = field(default_factory=Progress)
-    stopped: str = ""
-    checkpoint: Path | None = None
 
 
 def fit(
@@ -94,7 +76,7 @@ def fit(
     log          files (name.csv, name.jsonl), a folder for TensorBoard, or functions of a row. What runs return beside the loss as 0-D floats,
                  such as an accuracy, has columns of its own: means of the runs since the last row, and of validation
     log_every    steps between rows. Losses are fetched then, so that a GPU is not waited for at each step
-    progress     a bar on stderr; by default where that is a terminal
+    progress     a bar on stderr, in a notebook loss over steps; by default where that is a terminal or a notebook
     on_step      called after each step with the program and its place, which it must not change; what it returns is ignored
 
     Ctrl-C ends it behind a whole step, writes a checkpoint if there is a folder, and is raised again.
@@ -150,6 +132,7 @@ def fit(
         patience,
         log_every,
         on_step,
+        live(progress is not False),
     )
     with progress_bar(
         progress, steps if steps is not None else _steps_of(program, batches, epochs)
@@ -180,6 +163,7 @@ class _Training:
     patience: int | None
     log_every: int
     on_step: Callable[[Any, Progress], Any] | None
+    draw: Callable[..., None]
     show: Callable[[Progress, str], None] = lambda place, text: None
     group: list[Any] = field(default_factory=list)  # losses of the runs since the last step
     pending: list[list[Any]] = field(default_factory=list)  # those of steps that are still on the device
@@ -306,7 +290,9 @@ class _Training:
         shown = loss if loss is not None else (self.history.losses or [float("nan")])[-1]
         valid = f" · validation {self.history.validation[-1][1]:.4f}" if self.history.validation else ""
         skipped = f" · {row['skipped_steps']} skipped" if row["skipped_steps"] else ""
-        self.show(place, f"loss {shown:.4f}{valid} · {self.pace}{skipped}")
+        text = f"loss {shown:.4f}{valid} · {self.pace}{skipped}"
+        self.show(place, text)
+        self.draw(lambda: Curve(f"step {place.step:,} · {text}", self.history.curve().lines))
 
     def _validate(self) -> bool:
         """Whether patience is at its end."""
@@ -340,6 +326,7 @@ class _Training:
     def end(self) -> None:
         if self.pending or self.unlogged:
             self._row()
+        self.draw(self.history.curve, last=True)
         if self.saved != self.history.place.step:
             self._save()
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 import aicf
-from aicf import model_file
 from aicf.cli import main
+from aicf.errors import StateError
 from aicf.files import Bad
 from aicf.pages.data import check_drawn
 from aicf.pages.graph import drawings
-from aicf.pages.page import page, write
+from aicf.pages.page import page
 
-EXAMPLE = str(Path(aicf.__file__).parents[1] / "examples" / "mlp.py")
-HOSTILE = '</script><script>document.title="run"</script><img src=x onerror=\'document.title="run"\'>\x1b[31m\u202e"&amp;'
+from .support import EXAMPLE, HOSTILE, hostile, many, trained
+
 VOID = {"br", "input", "meta", "link", "img"}
 
 
@@ -51,48 +48,9 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
 
-@pytest.fixture(scope="module")
-def trained():
-    made = model_file.load(EXAMPLE, "train")
-    told = aicf.explain_for(made.model, "h200", "train", loss=made.loss, optimizer=made.optimizer)
-    return json.loads(json.dumps(told.to_json()))
-
-
-def repeated(data: dict, times: int) -> dict:
-    """The same schedule again and again, each value another one."""
-    more = max(v["vid"] for v in data["values"]) + 1
-    ops = data["regions"][-1]["last"] + 1
-    count = len(data["regions"])
-    values = [
-        {
-            **v,
-            "vid": v["vid"] + more * i,
-            **({"life": [n + count * i for n in v["life"]]} if "life" in v else {}),
-        }
-        for i in range(times)
-        for v in data["values"]
-    ]
-    regions = [
-        {**r, "anchor": r["anchor"] + ops * i, "last": r["last"] + ops * i, "reads": [v + more * i for v in r["reads"]], "writes": [v + more * i for v in r["writes"]]}
-        for i in range(times)
-        for r in data["regions"]
-    ]  # fmt: skip
-    return {**data, "values": values, "regions": regions}
-
-
-def hostile(data: dict) -> dict:
-    """The same with the worst of names in each place that text has."""
-
-    def spoilt(value, key=""):
-        if isinstance(value, dict):
-            return {k: spoilt(v, k) for k, v in value.items()}
-        if isinstance(value, list):
-            return [spoilt(v, key) for v in value]
-        return value + HOSTILE if isinstance(value, str) else value
-
-    made = spoilt(data)
-    made["regions"][0]["candidates"][0]["terms"] = {HOSTILE: 3.0}
-    return made
+@pytest.fixture(name="trained", scope="module")
+def _trained():
+    return trained()
 
 
 @pytest.mark.spec("F5")
@@ -172,37 +130,44 @@ def test_a_file_that_is_no_explanation_is_refused_with_its_place(tmp_path, capsy
 
 
 @pytest.mark.spec("F5")
-def test_ten_thousand_ops_make_a_page_of_a_few_megabytes_drawn_in_parts(trained):
-    ops = trained["regions"][-1]["last"] + 1
-    many = repeated(trained, -(-10_000 // ops))
-    source = page(many)
+def test_ten_thousand_ops_make_a_page_of_a_few_megabytes_drawn_in_parts():
+    data, source = many()
     assert len(source) < 16e6
-    assert max(drawn.count("<rect") for _, drawn in drawings(many)) < 1_000
-    assert source.count('class="region"') == 2 * len(many["regions"])
+    assert max(drawn.count("<rect") for _, drawn in drawings(data)) < 1_000
+    assert source.count('class="region"') == 2 * len(data["regions"])
+
+
+@pytest.mark.spec("F5")
+def test_the_command_takes_a_profile_and_refuses_that_of_another_plan(tmp_path, capsys, trained):
+    (tmp_path / "told.json").write_text(json.dumps(trained))
+    times = [{"measured_us": None if r["view"] else 4321.0} for r in trained["regions"]]
+    (tmp_path / "mine.json").write_text(json.dumps({"plan": trained["plan"], "regions": times}))
+    (tmp_path / "other.json").write_text(json.dumps({"plan": "other", "regions": times}))
+    report = ["report", str(tmp_path / "told.json"), "-o", str(tmp_path / "r.html"), "--profile"]
+    assert main([*report, str(tmp_path / "other.json")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "no profile of this plan: plan is wrong" in said and "aicf profile FILE --json > PROFILE.json" in said
+    )
+    assert not (tmp_path / "r.html").exists()
+    assert main([*report, str(tmp_path / "mine.json")]) == 0
+    assert "measured 4.32 ms" in (tmp_path / "r.html").read_text()
+
+
+def test_a_program_s_page_has_the_measured_times_of_its_plan(tmp_path):
+    program = aicf.compile(
+        aicf.nn.Model({"x": aicf.TensorSpec((4, 8))}).add(aicf.nn.Linear(8, 4)), device="cpu"
+    )
+    profile = {
+        "plan": program.plan.key,
+        "regions": [{"measured_us": 4321.0} for _ in program.explain().regions],
+    }
+    assert "measured 4.32 ms" in program.report(tmp_path / "r.html", profile=profile).read_text()
+    with pytest.raises(StateError, match=r"no profile of the plan: plan is wrong(.|\n)*got(.|\n)*other"):
+        program.report(tmp_path / "r.html", profile={**profile, "plan": "other"})
 
 
 def test_a_program_writes_its_page(tmp_path):
     model = aicf.nn.Model({"x": aicf.TensorSpec((4, 8))}).add(aicf.nn.Linear(8, 4))
     path = aicf.compile(model, device="cpu").report(tmp_path / "r.html")
     assert "gemm" in path.read_text()
-
-
-@pytest.mark.spec("F5")
-def test_a_browser_fills_what_is_opened_and_runs_no_name(tmp_path, trained):
-    """The page is asked for a region by its address: its details are drawn, and the title is the page's own."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium here")
-    path = write(hostile(trained), tmp_path / "r.html")
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-        f"--user-data-dir={tmp_path}",
-        f"file://{path}#r1",
-    ]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    opened = dom[dom.index('id="r1"') :].partition('id="r2"')[0]
-    assert "<dt>chosen</dt>" in opened and "<img" not in dom and "<title>run" not in dom

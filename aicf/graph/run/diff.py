@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...errors import AicfError
+from ...pages import objects
 from ...pages.data import Json, us_of
+from ...pages.notebook import InNotebook
 from ...registry.trace import labelled, microseconds, render
 
 
@@ -33,7 +35,7 @@ class Difference:
 
 
 @dataclass(frozen=True, repr=False)
-class Diff:
+class Diff(InNotebook):
     """What `aicf explain --diff` shows; `left` and `right` are `Explanation.to_json()` of one model."""
 
     left: Json
@@ -114,6 +116,9 @@ class Diff:
 
     def __str__(self) -> str:
         return render(self.__rich__())
+
+    def _repr_html_(self) -> str:
+        return objects.difference(self.to_json())
 
 
 def _why_not(region: Json, other: str) -> str:

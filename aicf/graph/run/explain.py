@@ -11,13 +11,14 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.jupyter import JupyterMixin
 from rich.text import Text
 
 from ...device.spec import DeviceSpec
 from ...errors import Immovable
 from ...ir import Recognised
 from ...lazy import lazy
+from ...pages import story
+from ...pages.notebook import InNotebook
 from ...registry.measured import counted
 from ...registry.trace import (
     describe_product,
@@ -33,7 +34,7 @@ from ..fuse import Composed, Region
 from ..fuse.once import KeptOnce, sentences
 from .peak import region_flops, unit_of
 from .picture import Box, Picture, brief
-from .plan import ExecPlan, Slot, Step
+from .plan import ExecPlan, Slot, Step, values_json
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ SHOWN = 4  # operands of a region, times of regions that are told in one line
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Immovable, JupyterMixin):
-    """`print(e)` is plain text, `rich.print(e)` has colour, `e.verbose()` has every candidate, `e.to_json()` is data.
+class Explanation(Immovable, InNotebook):
+    """`print(e)` is plain text, `rich.print(e)` has colour, a notebook draws it, `e.verbose()` has every candidate, `e.to_json()` is data.
 
     The text tells of each (ops, element types, chosen kernel) once, and of the regions like it in one line.
 
@@ -257,6 +258,9 @@ class Explanation(Immovable, JupyterMixin):
     def __str__(self) -> str:
         return render(self.__rich__())
 
+    def _repr_html_(self) -> str:
+        return story.explanation(self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         """Predicted times, but no clock, path or date: equal for equal ops, device and tuning data."""
         return {
@@ -268,7 +272,7 @@ class Explanation(Immovable, JupyterMixin):
             "memory": {name: getattr(self.plan, f"{name}_bytes") for name in ("arena", "workspace", "peak")},
             "fusion": asdict(self.gain),
             "recognised": [asdict(note) for note in self.recognised],
-            "values": _values_json(self.plan, self._slots, self._numbers),
+            "values": values_json(self.plan, self._slots, self._numbers),
             **({"derived": [asdict(one) for one in self.told]} if self.told else {}),
             "regions": [
                 {
@@ -312,27 +316,6 @@ def _links(region: Region) -> list[list[int]]:
         found.update({(maker[t], step): None for t in op.inputs if maker.get(t, step) != step})
         maker.update(dict.fromkeys(op.outputs, step))
     return [list(link) for link in found]
-
-
-def _values_json(plan: ExecPlan, slots: Mapping[int, Slot], regions: Sequence[int]) -> list[dict[str, Any]]:
-    """The values of the plan and its setup; of those in the plan's arena where they lie, and from which region to which one they need
-    their place.
-
-    regions   of each step the number
-    """
-    lives = {vid: [regions[first], regions[last]] for vid, (first, last) in plan.lives.items()}
-    return [
-        {
-            "vid": slot.vid,
-            "name": slot.name,
-            "type": str(slot.spec),
-            "role": slot.role.value,
-            "bytes": slot.spec.nbytes,
-            **({} if slot.alias_of is None else {"alias_of": slot.alias_of}),
-            **({"offset": slot.offset, "life": lives[slot.vid]} if slot.vid in lives else {}),
-        }
-        for slot in slots.values()
-    ]
 
 
 def _target_json(spec: DeviceSpec) -> dict[str, Any]:

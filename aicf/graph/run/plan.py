@@ -13,6 +13,8 @@ from typing import Any
 from ...device.spec import DeviceSpec
 from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role, Value
 from ...lazy import lazy
+from ...pages import objects
+from ...pages.notebook import InNotebook
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
 from ...types import Shape, TensorDesc, TensorSpec
@@ -68,7 +70,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class ExecPlan:
+class ExecPlan(InNotebook):
     """Kernels, and where each tensor lies.
 
     setup   its results are states of this plan: what depends on params, other states and constants alone. It runs before a run
@@ -165,18 +167,7 @@ class ExecPlan:
             f"arena {self.arena_bytes} B · peak {self.peak_bytes} B"
         ]
         for slot in self.slots.values():
-            place = (
-                f"is %{slot.alias_of}{slot.strided}"
-                if slot.alias_of is not None
-                else (
-                    f"arena+{slot.offset}"
-                    if slot.offset is not None
-                    else "bound"
-                    if slot.role in EXTERNAL
-                    else "own"
-                )
-            )
-            lines.append(f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {place}")
+            lines.append(f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {self._place(slot)}")
         for n, step in enumerate(self.steps):
             outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (step.out_vids, step.in_vids))
             scratch = step.workspace
@@ -188,6 +179,27 @@ class ExecPlan:
         if self.setup is not None:
             lines += ["before, when params have changed:", str(self.setup)]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        places = {slot.vid: self._place(slot) for slot in self.slots.values()}
+        return objects.plan(
+            {
+                "mode": self.mode, "device": self.device, "plan": self.key, "memory": {"arena": self.arena_bytes, "peak": self.peak_bytes},
+                "values": [{**v, "place": places[v["vid"]]} for v in values_json(self, self.slots, range(len(self.steps)))],
+                "steps": [
+                    {"ops": s.region.signature, "kernel": s.kernel_id, "reads": s.in_vids, "writes": s.out_vids,
+                     "workspace": (s.workspace.offset, s.workspace.nbytes) if s.workspace else None}
+                    for s in self.steps
+                ],
+            }
+        )  # fmt: skip
+
+    def _place(self, slot: Slot) -> str:
+        if slot.alias_of is not None:
+            return f"is %{slot.alias_of}{slot.strided}"
+        if slot.offset is not None:
+            return f"arena+{slot.offset}"
+        return "bound" if slot.role in EXTERNAL else "own"
 
     # --- JSON -------------------------------------------------------------------------------------------------------
 
@@ -244,6 +256,27 @@ class ExecPlan:
             for id in plan.kernel_ids:
                 registry.by_id(id)
         return plan
+
+
+def values_json(plan: ExecPlan, slots: Mapping[int, Slot], regions: Sequence[int]) -> list[dict[str, Any]]:
+    """The values of the plan and its setup; of those in the plan's arena where they lie, and from which region to which one they need
+    their place.
+
+    regions   of each step the number
+    """
+    lives = {vid: [regions[first], regions[last]] for vid, (first, last) in plan.lives.items()}
+    return [
+        {
+            "vid": slot.vid,
+            "name": slot.name,
+            "type": str(slot.spec),
+            "role": slot.role.value,
+            "bytes": slot.spec.nbytes,
+            **({} if slot.alias_of is None else {"alias_of": slot.alias_of}),
+            **({"offset": slot.offset, "life": lives[slot.vid]} if slot.vid in lives else {}),
+        }
+        for slot in slots.values()
+    ]
 
 
 def make_plans(

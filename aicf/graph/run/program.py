@@ -21,7 +21,11 @@ from ...device.reading import remember
 from ...device.tensor import Runtime, Tensor
 from ...dispatch import KernelLoader
 from ...errors import FeedError, Immovable, StateError, TypeInferenceError, VerifyError
+from ...files import Bad
 from ...ir import Recognised, Role
+from ...pages import objects, story
+from ...pages.data import check_profile
+from ...pages.notebook import InNotebook
 from ...pages.page import write
 from ...registry.registry import KernelRegistry
 from ...registry.tuning import Times
@@ -74,7 +78,7 @@ class ReplayKey:
     feed_signature: tuple[tuple[str, tuple], ...]
 
 
-class Program(Immovable):
+class Program(Immovable, InNotebook):
     """A compiled model on one device.
 
     run(feed)      eager: bind, alias, walk the plan
@@ -329,9 +333,26 @@ class Program(Immovable):
         compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
         return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
 
-    def report(self, path: str | Path, sizes: Mapping[str, int] | None = None) -> Path:
-        """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline."""
-        return write(self.explain(sizes).to_json(), path)
+    def report(
+        self,
+        path: str | Path,
+        sizes: Mapping[str, int] | None = None,
+        profile: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline.
+
+        profile   a profile's `to_json()`, of the same plan: measured times beside the predicted ones
+        """
+        data = self.explain(sizes).to_json()
+        if profile is not None:
+            try:
+                check_profile(profile, data)
+            except Bad as bad:
+                raise StateError(
+                    f"this is no profile of the plan: {bad.at} is wrong", expected=bad.expected, got=bad.got,
+                    hint="profile a run with the sizes that are reported",
+                ) from None  # fmt: skip
+        return write(data, path, profile=profile)
 
     def _phase(self, fed: Collection[str] = ()) -> str:
         """A training program steps as soon as its number of runs is in the sums, whoever made them. Others have a plan of its own for
@@ -482,6 +503,19 @@ class Program(Immovable):
             f"Program({self.mode} on {self.runtime.spec.name}, {len(self._plans)} plans, {len(self._frozen)} frozen, "
             f"{len(self.variables.names(Role.param))} params, {self.runs} runs)"
         )
+
+    def _repr_html_(self) -> str:
+        newest = next(reversed(self._plans.values()), None)
+        params = [slot.spec for slot in newest.plan.externals(Role.param)] if newest else []
+        facts = [
+            ("inputs", "; ".join(f"{name}: {spec}" for name, spec in self.recipe.model.inputs.items())),
+            ("params", f"{sum(p.numel for p in params):,} in {len(params)}, {sum(p.nbytes for p in params):,} B" if params else ""),
+            ("plans", f"{len(self._plans)}, {len(self._frozen)} of them frozen for replays"),
+            ("runs", f"{self.runs:,}"),
+        ]  # fmt: skip
+        told = newest and explain(newest.plan, newest.regions, newest.recognised, newest.once, newest.told)
+        title = f"{self.mode} program on {self.runtime.spec.name}"
+        return objects.program(facts, title, story.explanation(told.to_json()) if told else None)
 
 
 def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import RenderableType
-from rich.jupyter import JupyterMixin
 
 from ...lazy import lazy
+from ...pages import objects
+from ...pages.notebook import InNotebook
 from ...registry.measured import Measured, counted
 from ...registry.select import Selection
 from ...registry.trace import factor, labelled, microseconds, render
@@ -47,7 +48,7 @@ class Flip:
 
 
 @dataclass(frozen=True, repr=False)
-class Report(JupyterMixin):
+class Report(InNotebook):
     """`print(report)` is plain text, `rich.print(report)` has colour, `report.to_json()` is data.
 
     before   the choices by prediction alone; after: those with what was measured
@@ -126,6 +127,9 @@ class Report(JupyterMixin):
         return (
             f"<tuned {len(self.measured)} regions in {self.seconds:.1f} s, {len(self.left)} left; print it>"
         )
+
+    def _repr_html_(self) -> str:
+        return objects.tuning(self.to_json())
 
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         yield (
