@@ -37,6 +37,7 @@ from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
 from .peak import peak_seconds
 from .plan import ExecPlan, Slot
+from .profile import MEDIAN_OF, Profile, checked_runs, measure
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .variables import Variables
 
@@ -201,8 +202,10 @@ class Program(Immovable):
     def _adopt(self, feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
         return adopt_all(feed, self.runtime.stream_id or None)
 
-    def _frozen_for(self, feed: Mapping[str, Any]) -> tuple[FrozenPlan, dict[str, Foreign]]:
-        adopted = self._adopt(feed)
+    def _frozen_for(
+        self, feed: Mapping[str, Any], adopted: Mapping[str, Foreign | FeedError] | None = None
+    ) -> tuple[FrozenPlan, dict[str, Foreign]]:
+        adopted = self._adopt(feed) if adopted is None else adopted
         signature = tuple((n, f.signature if isinstance(f, Foreign) else None) for n, f in adopted.items())
         key = self._keys.get((self._phase(adopted), signature))
         frozen = self._frozen.get(key) if key is not None else None
@@ -292,8 +295,31 @@ class Program(Immovable):
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> Explanation:
         """Why each kernel was chosen: `print(program.explain())`."""
-        compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
-        return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
+        return _explained(self.compiled(sizes, "step" if self.mode == "train" else None))
+
+    def profile(self, feed: Mapping[str, Any], runs: int = MEDIAN_OF) -> Profile:
+        """Where the time goes: each step of the plan for this feed measured where it stands, beside its prediction. `print` it, or
+        `save` its timeline. Params, states and counters are afterwards what they were; so much memory of the host is needed besides.
+
+        runs  the median of so many counts
+        """
+        checked_runs(runs)
+        with self.variables.lock, self.runtime.current():
+            self.runtime.refuse_capture()
+            adopted = self._adopt(feed)
+            compiled, found = self._checked(adopted)
+            frozen, found = self._frozen_for(feed, adopted)
+
+            @contextmanager
+            def whole() -> Iterator[None]:
+                with self._whole_step(frozen.plan), self.runtime.ordered(found.values()):
+                    yield
+
+            last, build = self._last, self._executor.loader.build
+            try:
+                return measure(_explained(compiled), frozen, found, self.variables, build, runs, whole)
+            finally:
+                self._last = last
 
     def report(self, path: str | Path, sizes: Mapping[str, int] | None = None) -> Path:
         """Write what `explain` knows as one HTML file, which needs no network: graph, regions, candidates, memory, timeline, roofline."""
@@ -448,6 +474,10 @@ class Program(Immovable):
             f"Program({self.mode} on {self.runtime.spec.name}, {len(self._plans)} plans, {len(self._frozen)} frozen, "
             f"{len(self.variables.names(Role.param))} params, {self.runs} runs)"
         )
+
+
+def _explained(compiled: CompiledPlan) -> Explanation:
+    return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
 
 
 def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
