@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from ....device.runtime import CudaRuntime
 from ....device.tensor import Runtime
+from ....registry.measured import counted
 from ..capture import CapturedCall, segments_of
 
 Feed = Callable[[], Any]  # makes the inputs of a run ready; what it returns has to live until the run is done
@@ -143,23 +144,33 @@ class EventClock:
     """mode  "off" captures nothing: then what is between two events is no less than what the host takes to start a call"""
 
     def __init__(self, runtime: CudaRuntime, work: Sequence[CapturedCall], mode: str = "auto") -> None:
-        driver, check = runtime.driver, runtime.check
         self.runtime = runtime
-        self._events = []
-        for _ in range(len(work) + 1):
-            (event,) = check(driver.cuEventCreate(0))  # with timing
-            weakref.finalize(self, driver.cuEventDestroy, event)
-            self._events.append(event)
-        marks = [CapturedCall("event", self._mark(event)) for event in self._events]
-        marked = [marks[0], *(call for pair in zip(work, marks[1:]) for call in pair)]
-        self._segments = segments_of(runtime, marked, mode)
-        graphs = sum(1 for s in self._segments if s.nodes)
-        self.name = (
-            f"CUDA events in {graphs} graph{'s' * (graphs != 1)}" if graphs else "CUDA events on the stream"
-        )
+        self._between: list[tuple[Any, Any]] = []  # events before and behind each call
+        marked: list[CapturedCall] = []
+        at = []  # of each call its place there
+        for n, call in enumerate(work):
+            if n == 0 or call.refused != work[n - 1].refused:  # a segment begins when the host starts it
+                begun = self._event()
+                marked.append(self._mark(begun, call))
+            else:
+                begun = self._between[-1][1]
+            at.append(len(marked))
+            self._between.append((begun, self._event()))
+            marked += [call, self._mark(self._between[-1][1], call)]
+        self._segments = [
+            (segment, [n for n, place in enumerate(at) if segment.first <= place <= segment.last])
+            for segment in segments_of(runtime, marked, mode)
+        ]
+        graphs = sum(1 for segment, _ in self._segments if segment.nodes)
+        self.name = f"CUDA events in {counted(graphs, 'graph')}" if graphs else "CUDA events on the stream"
 
-    def _mark(self, event: Any) -> Callable[..., None]:
-        """A call that records an event: behind what is on the stream, or as a node of the graph that is captured."""
+    def _event(self) -> Any:
+        (event,) = self.runtime.check(self.runtime.driver.cuEventCreate(0))  # with timing
+        weakref.finalize(self, self.runtime.driver.cuEventDestroy, event)
+        return event
+
+    def _mark(self, event: Any, beside: CapturedCall) -> CapturedCall:
+        """What records an event: behind what is on the stream, or as a node of the graph that the call beside it is captured into."""
         runtime, record = self.runtime, self.runtime.driver.cuEventRecordWithFlags
 
         def mark(*on: Any) -> None:
@@ -168,13 +179,13 @@ class EventClock:
             else:
                 runtime.check(record(event, runtime.stream.handle, 0))
 
-        return mark
+        return CapturedCall("event", mark, beside.refused)
 
     def run(self, feed: Feed) -> TimedRun:
         start = perf_counter_ns()
         held = feed()
         marks = [perf_counter_ns()]
-        for segment in self._segments:
+        for segment, _ in self._segments:
             segment.launch()
             marks.append(perf_counter_ns())
         self.runtime.sync()
@@ -182,29 +193,18 @@ class EventClock:
         del held
         times = [(mark - start) * 1e-3 for mark in marks]
         host = [HostSpan("feed", 0.0, times[0])]
-        for segment, (begun, done) in zip(self._segments, pairwise(times)):
-            first, last = (
-                segment.first // 2,
-                (segment.last - 1) // 2,
-            )  # call n stands at 2n + 1, between its events
-            host.append(
-                HostSpan(
-                    f"graph of {segment.nodes} nodes" if segment.nodes else "one by one",
-                    begun,
-                    done,
-                    first,
-                    last,
-                )
-            )
+        for (segment, calls), between in zip(self._segments, pairwise(times)):
+            how = f"graph of {segment.nodes} nodes" if segment.nodes else "one by one"
+            host.append(HostSpan(how, *between, calls[0], calls[-1]))
         host.append(HostSpan("sync", times[-1], end))
         return TimedRun(tuple(host), tuple(self._device(times[0])), end)
 
     def _device(self, launched: float) -> list[DeviceSpan]:
         """The first event is taken for the moment of the launch: the device's clock can't be compared with the host's."""
         elapsed, check = self.runtime.driver.cuEventElapsedTime, self.runtime.check
-        first = self._events[0]
-        at = [
-            launched,
-            *(launched + 1e3 * float(check(elapsed(first, event))[0]) for event in self._events[1:]),
-        ]
-        return [DeviceSpan(n, *between) for n, between in enumerate(pairwise(at))]
+
+        def at(event: Any) -> float:
+            first = self._between[0][0]
+            return launched + (1e3 * float(check(elapsed(first, event))[0]) if event is not first else 0.0)
+
+        return [DeviceSpan(n, at(begun), at(ended)) for n, (begun, ended) in enumerate(self._between)]

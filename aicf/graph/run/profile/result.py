@@ -17,7 +17,7 @@ from rich.text import Text
 from ....device.spec import DeviceSpec
 from ....errors import Immovable
 from ....lazy import lazy
-from ....pages.markup import cut, joined, table, tag
+from ....pages.markup import cut, joined, table, tag, visible
 from ....registry.measured import counted
 from ....registry.trace import factor, microseconds, render
 from ....registry.variant import Launch
@@ -183,7 +183,7 @@ class Profile(Immovable):
         yield Text(f"{plan.mode} plan {plan.key} on {plan.device}", style="bold").append(
             f" · {self._headline()}", style="none"
         )
-        yield Text(f"timed by {self.clock}" + f", as {self.why}" * bool(self.why), style="dim")
+        yield Text(f"timed by {self.clock}" + visible(f", as {self.why}" * bool(self.why)), style="dim")
         yield Text()
         yield self._table(options.max_width >= WIDE)
         if rest := self.slowest[len(self._shown) :]:
@@ -246,9 +246,8 @@ class Profile(Immovable):
             )
             for (layer, where), found in groupby(step.origins, key=lambda o: (o.layer, o.where)):
                 ops = brief([o.op for o in found])
-                yield Text(f"  {layer}: {ops}" if layer else f"  {ops}").append(
-                    f"  at {where}" if where else "", style="dim"
-                )
+                line = Text(visible(f"  {layer}: {ops}" if layer else f"  {ops}"))
+                yield line.append(visible(f"  at {where}") if where else "", style="dim")
             kernels = [span for span in self.timeline.device if span.call == step.call]
             for span in kernels if len(kernels) > 1 else ():
                 yield Text(f"  {microseconds(span.us)}  {span.symbol or 'a copy'}", style="dim")
