@@ -181,7 +181,7 @@ HOSTILE = "[red]\x1b[31m</td><script>x</script>\u202e"
 def test_it_fits_terminals_and_names_are_shown_not_run(width):
     model = nn.Model({"x": (8, 4)})
     for n in range(20):
-        model.add(nn.Linear(4, 4), name=f"{HOSTILE} {n}")
+        model.add(nn.Linear(4 + n, 5 + n), name=f"{HOSTILE} {n}")
     profile = aicf.compile(model, device="cpu").profile(X, runs=1)
     for told in (profile, profile.verbose()):
         console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False)
@@ -189,17 +189,28 @@ def test_it_fits_terminals_and_names_are_shown_not_run(width):
         text = console.file.getvalue()
         assert max(map(len, text.splitlines())) <= width
         assert "\x1b" not in text + str(told) and "\u202e" not in text + str(told)
-    assert (
-        "and 5 more of" in str(profile) and str(profile).count("cpu.gemm_blas") == 16
-    )  # one of them stands out
+    rows = [line for line in str(profile).splitlines() if "· cpu." in line]
+    assert len(rows) == 15 and "and 5 kernels more of" in str(profile)
     said = str(profile.verbose())
     assert (
         "[red]\\x1b[31m</td><script>x</script>\\u202e 3: gemm + bias_add" in said
         and f"at {__file__}:" in said
     )
-    _Table(profile._repr_html_())
+    assert _Table(profile._repr_html_()).rows == 16
     html = profile.verbose()._repr_html_()
     assert _Table(html).rows == 21 and "<script" not in html
+
+
+def test_equal_steps_are_one_row_until_everything_is_asked_for():
+    model = nn.Model({"x": (8, 4)})
+    for _ in range(7):
+        model.add(nn.Linear(4, 4))
+    profile = aicf.compile(model.add(nn.Linear(4, 5)), device="cpu").profile(X, runs=1)
+    (seven,) = [group for group in profile.groups if len(group) > 1]
+    assert len(seven) == 7 and len(profile.groups) == 2
+    (row,) = [line for line in str(profile).splitlines() if line.strip().startswith("0 ×7")]
+    assert f"{sum(s.us for s in seven):.3g} us" in row and f"{sum(map(profile.share, seven)):.1%}" in row
+    assert len([line for line in str(profile.verbose()).splitlines() if "· cpu." in line]) == 8
 
 
 class _Table(HTMLParser):

@@ -86,7 +86,7 @@ class Clock(Protocol):
 
 
 @dataclass
-class Walk:
+class HostWalk:
     """A run in which each call was started by itself, by the host's clock in nanoseconds: `marks[n]` is the start of call n. `ran`:
     what the calls say that they ran."""
 
@@ -107,7 +107,7 @@ class Walk:
 def walk(
     runtime: Runtime, work: Sequence[CapturedCall], feed: Feed, before: Callable[[int], Any] | None = None,
     after: Callable[[], Any] | None = None,
-) -> Walk:  # fmt: skip
+) -> HostWalk:  # fmt: skip
     """Start the calls one by one, each between `before(its number)` and `after()`, and wait for the device."""
     start = perf_counter_ns()
     held = feed()
@@ -124,7 +124,7 @@ def walk(
     runtime.sync()
     end = perf_counter_ns()
     del held
-    return Walk(start, marks, end, ran)
+    return HostWalk(start, marks, end, ran)
 
 
 class HostClock:

@@ -151,6 +151,14 @@ class Profile(Immovable):
         """The steps, the one that takes longest first."""
         return tuple(sorted(self.steps, key=lambda step: (-step.us, step.region)))
 
+    @lazy
+    def groups(self) -> tuple[tuple[StepTime, ...], ...]:
+        """Steps of the same ops by the same kernel on as many bytes, such as those of a model's layers; those that take longest first."""
+        found: dict[tuple[Any, ...], list[StepTime]] = {}
+        for step in self.slowest:
+            found.setdefault((step.ops, step.kernel, step.nbytes, step.flops), []).append(step)
+        return tuple(sorted(map(tuple, found.values()), key=lambda group: -fsum(s.us for s in group)))
+
     @property
     def has_peaks(self) -> bool:
         """Whether the DeviceSpec's rates are this device's: that of the CPU is the same for all."""
@@ -186,10 +194,8 @@ class Profile(Immovable):
         yield Text(f"timed by {self.clock}" + visible(f", as {self.why}" * bool(self.why)), style="dim")
         yield Text()
         yield self._table(options.max_width >= WIDE)
-        if rest := self.slowest[len(self._shown) :]:
-            yield Text(
-                f"and {len(rest)} more of {microseconds(fsum(s.us for s in rest))} together (-v)", style="dim"
-            )
+        if left := self._left_out():
+            yield Text(f"{left} (-v)", style="dim")
         if self.everything:
             yield Text()
             yield from self._origins()
@@ -197,8 +203,16 @@ class Profile(Immovable):
         yield from map(Text, self.conclusions())
 
     @property
-    def _shown(self) -> Sequence[StepTime]:
-        return self.slowest if self.everything else self.slowest[:SHOWN]
+    def _shown(self) -> Sequence[tuple[StepTime, ...]]:
+        return [(step,) for step in self.slowest] if self.everything else self.groups[:SHOWN]
+
+    def _left_out(self) -> str:
+        rest = [] if self.everything else [step for group in self.groups[SHOWN:] for step in group]
+        return (
+            f"and {counted(len(rest), 'kernel')} more of {microseconds(fsum(s.us for s in rest))} together"
+            if rest
+            else ""
+        )
 
     def _headline(self) -> str:
         return f"{counted(len(self.steps), 'kernel')}, median of {counted(self.runs, 'run')}"
@@ -209,10 +223,11 @@ class Profile(Immovable):
         left_out |= {"GB/s", "TFLOP/s", "host"} if not wide else set()
         return [head for head in HEADS if head not in left_out]
 
-    def _cells(self, step: StepTime) -> dict[str, str]:
+    def _cells(self, group: tuple[StepTime, ...]) -> dict[str, str]:
+        step, several = _together(group), f" ×{len(group)}" if len(group) > 1 else ""
         ops = brief([o.op for o in step.origins]) or step.ops
         cells = (
-            str(step.region), microseconds(step.us), f"{self.share(step):.1%}", microseconds(step.predicted_us), _number(step.gbs),
+            f"{step.region}{several}", microseconds(step.us), f"{self.share(step):.1%}", microseconds(step.predicted_us), _number(step.gbs),
             _number(step.tflops), f"{max(self._peaks(step).values()):.0%}", step.bound, microseconds(step.host_us),
             f"{ops if self.everything else cut(ops, OPS)} · {step.kernel}",
         )  # fmt: skip
@@ -231,13 +246,22 @@ class Profile(Immovable):
             made.add_column(
                 head, justify="left" if head in TEXTS else "right", no_wrap=head != HEADS[-1], overflow="fold"
             )
-        for step in self._shown:
-            cells, style = self._cells(step), "yellow" if step is self.furthest else ""
+        for group in self._shown:
+            cells, style = self._cells(group), "yellow" if self.furthest in group else ""
             made.add_row(*(Text(cells[head], style=style) for head in heads))
         return made
 
     def _origins(self) -> Iterator[Text]:
-        """In the order of the schedule, where each step's ops come from."""
+        """Each kernel with its steps together; in the order of the schedule, where each step's ops come from."""
+        of_kernel: dict[str, list[StepTime]] = {}
+        for step in self.steps:
+            of_kernel.setdefault(step.kernel, []).append(step)
+        for kernel, steps in sorted(of_kernel.items(), key=lambda item: -fsum(s.us for s in item[1])):
+            us, predicted = (fsum(getattr(s, name) for s in steps) for name in ("us", "predicted_us"))
+            yield Text(
+                f"{kernel}  {len(steps)} × together {microseconds(us)}, predicted {microseconds(predicted)}"
+            )
+        yield Text()
         for step in self.steps:
             yield (
                 Text(f"region {step.region:<3} ")
@@ -272,10 +296,10 @@ class Profile(Immovable):
         return lines
 
     def _repr_html_(self) -> str:
-        heads, left = self._heads(), len(self.slowest) - len(self._shown)
+        heads, left = self._heads(), self._left_out()
         numbers = frozenset(at for at, head in enumerate(heads) if head not in TEXTS)
         rows = ([cells[head] for head in heads] for cells in map(self._cells, self._shown))
-        said = [*self.conclusions(), *([f"{left} more steps: profile.verbose()"] if left else [])]
+        said = [*([f"{left}: profile.verbose()"] if left else []), *self.conclusions()]
         parts = (
             tag("p", f"{self._headline()}, by {self.clock}"),
             table(heads, rows, numbers),
@@ -315,6 +339,23 @@ class Profile(Immovable):
                 {"grid": list(la.grid), "block": list(la.block), "cluster": la.cluster, "shared": la.shared} for la in step.launches
             ],
         }  # fmt: skip
+
+
+def _together(group: Sequence[StepTime]) -> StepTime:
+    """Equal steps as one."""
+    first = group[0]
+    if len(group) == 1:
+        return first
+    sums: dict[str, Any] = {
+        name: sum(getattr(s, name) for s in group)
+        for name in ("us", "predicted_us", "host_us", "nbytes", "flops")
+    }
+    return replace(
+        first,
+        **sums,
+        region=min(s.region for s in group),
+        at_least={n: us * len(group) for n, us in first.at_least.items()},
+    )
 
 
 def _number(value: float) -> str:

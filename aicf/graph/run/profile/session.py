@@ -62,12 +62,12 @@ def measure(
     whole  is around each run
     """
     with variables.unchanged(frozen.plan) as put_back:
-        session = _Session(frozen, found, variables, put_back, whole, runs)
+        session = _Measuring(frozen, found, variables, put_back, whole, runs)
         clock, why, timed, walks, replays = session.measured()
     return _profile(explanation, frozen, build, (clock.name, why), timed, walks, median(replays))
 
 
-class _Session:
+class _Measuring:
     def __init__(
         self, frozen: FrozenPlan, found: dict[str, Foreign], variables: Variables, put_back: Callable[[], None],
         whole: Callable[[], AbstractContextManager[Any]], runs: int,
