@@ -83,13 +83,13 @@ class _Measuring:
         if not isinstance(runtime, CudaRuntime):
             timed, replays = self._in_turn(self._by(host), self._replay)
             return host, "", timed, timed, replays
+        (replays,) = self._in_turn(self._replay)  # before CUPTI watches
         try:
             cupti = CuptiClock(runtime, work)
             try:
                 (timed,) = self._in_turn(self._by(cupti))
             finally:
-                cupti.close()  # a replay is not watched
-            (replays,) = self._in_turn(self._replay)
+                cupti.close()
             return cupti, "", timed, timed, replays
         except AicfError:  # the program's, not the clock's
             raise
