@@ -74,6 +74,11 @@ class StepTime:
     launches: tuple[Launch, ...] = ()
 
     @property
+    def brief(self) -> str:
+        """Its ops, those of one kind that follow one another once."""
+        return brief([o.op for o in self.origins]) or self.ops
+
+    @property
     def bound(self) -> str:
         """What the device can't do faster: "memory", "compute" or "launch"."""
         return max(self.at_least, key=lambda name: self.at_least[name])
@@ -225,11 +230,10 @@ class Profile(Immovable):
 
     def _cells(self, group: tuple[StepTime, ...]) -> dict[str, str]:
         step, several = _together(group), f" ×{len(group)}" if len(group) > 1 else ""
-        ops = brief([o.op for o in step.origins]) or step.ops
         cells = (
             f"{step.region}{several}", microseconds(step.us), f"{self.share(step):.1%}", microseconds(step.predicted_us), _number(step.gbs),
             _number(step.tflops), f"{max(self._peaks(step).values()):.0%}", step.bound, microseconds(step.host_us),
-            f"{ops if self.everything else cut(ops, OPS)} · {step.kernel}",
+            f"{step.brief if self.everything else cut(step.brief, OPS)} · {step.kernel}",
         )  # fmt: skip
         return dict(zip(HEADS, cells, strict=True))
 
@@ -286,7 +290,7 @@ class Profile(Immovable):
         ]
         if (step := self.furthest) is not None:
             lines.append(
-                f"furthest over its prediction: region {step.region}, {brief([o.op for o in step.origins]) or step.ops}, by {step.kernel}: "
+                f"furthest over its prediction: region {step.region}, {step.brief}, by {step.kernel}: "
                 f"{microseconds(step.us)}, {factor(step.us / step.predicted_us)} times the predicted {microseconds(step.predicted_us)}"
             )
         if not self.has_peaks:

@@ -85,7 +85,7 @@ def _device(profile: Profile) -> Iterator[Event]:
         start = max(_ns(span.start), free)
         free = max(_ns(span.end), start)
         step = steps.get(span.call)
-        name = brief_name(step) if step is not None else profile.calls[span.call]
+        name = step.brief if step is not None else profile.calls[span.call]
         args = _step_args(profile, step, span) if step is not None else {}
         yield _slice(name, "kernel" if step is not None else "copy", DEVICE, start, free, args)
         if span.call in launched:
@@ -94,10 +94,6 @@ def _device(profile: Profile) -> Iterator[Event]:
             flow = {"name": "launch", "cat": "flow", "id": id + 1, "pid": PROCESS}
             yield {**flow, "ph": "s", "tid": HOST, "ts": at / 1e3}
             yield {**flow, "ph": "f", "bp": "e", "tid": DEVICE, "ts": start / 1e3}
-
-
-def brief_name(step: StepTime) -> str:
-    return step.ops if len(step.ops) < 80 else step.ops[:79] + "…"
 
 
 def _step_args(profile: Profile, step: StepTime, span: DeviceSpan) -> Event:
