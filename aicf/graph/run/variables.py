@@ -220,7 +220,8 @@ class Variables(Immovable, Mapping[str, Tensor]):
         """
         names = sorted({*plan.written, *(slot.name for slot in plan.externals(Role.fault))})
         before = {name: self.runtime.download(self[name]) for name in names}
-        small = {name: array for name, array in before.items() if array.nbytes <= SMALL}
+        kept = (n for n in names if self.role(n) is not Role.param and n not in self.shared.derived)
+        small = {name: before[name] for name in kept if before[name].nbytes <= SMALL}
         try:
             yield lambda: self._write(small)
         finally:

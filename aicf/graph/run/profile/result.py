@@ -340,7 +340,7 @@ class Profile(Immovable):
             "unit": step.unit, "gbs": step.gbs, "tflops": step.tflops, **peaks, "bound": step.bound,
             "from": [{"op": o.op, "layer": o.layer, "where": o.where} for o in step.origins],
             "launches": [
-                {"grid": list(la.grid), "block": list(la.block), "cluster": la.cluster, "shared": la.shared} for la in step.launches
+                {"grid": [*map(int, la.grid)], "block": [*map(int, la.block)], "cluster": la.cluster, "shared": int(la.shared)} for la in step.launches
             ],
         }  # fmt: skip
 

@@ -80,17 +80,16 @@ class _Measuring:
         clock, and microseconds of replays."""
         runtime, work = self.frozen.runtime, self.frozen.work
         host = HostClock(runtime, work)
+        walks, replays = self._in_turn(self._by(host), self._replay)  # before CUPTI watches, which takes time
         if not isinstance(runtime, CudaRuntime):
-            timed, replays = self._in_turn(self._by(host), self._replay)
-            return host, "", timed, timed, replays
-        (replays,) = self._in_turn(self._replay)  # before CUPTI watches
+            return host, "", walks, walks, replays
         try:
             cupti = CuptiClock(runtime, work)
             try:
                 (timed,) = self._in_turn(self._by(cupti))
             finally:
                 cupti.close()
-            return cupti, "", timed, timed, replays
+            return cupti, "", timed, walks, replays
         except AicfError:  # the program's, not the clock's
             raise
         except ImportError as error:
@@ -99,22 +98,22 @@ class _Measuring:
         except Exception as error:
             why = f"CUPTI does not work here: {type(error).__name__}: {error}"
         try:
-            return self._by_events(host, "off" if self.frozen.policy.capture == "off" else "auto", why)
+            clock, timed = self._by_events("off" if self.frozen.policy.capture == "off" else "auto")
         # of events in a graph; what is wrong with the device itself is raised again
         except DeviceError as error:
-            return self._by_events(host, "off", f"{why}; events in a graph can't be timed: {error.what}")
+            why = f"{why}; events in a graph can't be timed: {error.what}"
+            clock, timed = self._by_events("off")
+        return clock, why, timed, walks, replays
 
-    def _by_events(
-        self, host: HostClock, mode: str, why: str
-    ) -> tuple[Clock, str, list[TimedRun], list[TimedRun], list[float]]:
+    def _by_events(self, mode: str) -> tuple[EventClock, list[TimedRun]]:
         runtime = self.frozen.runtime
         assert isinstance(runtime, CudaRuntime)
         held = self._ready()  # a copy is captured with memory that is there
         clock = EventClock(runtime, self.frozen.work, mode)
         runtime.sync()
         del held
-        timed, walks, replays = self._in_turn(self._by(clock), self._by(host), self._replay)
-        return clock, why, timed, walks, replays
+        (timed,) = self._in_turn(self._by(clock))
+        return clock, timed
 
     def _by(self, clock: Clock) -> Callable[[], TimedRun]:
         return lambda: clock.run(self._ready)
@@ -139,11 +138,11 @@ class _Measuring:
 
     def _attempt(self, run: Callable[[], Any]) -> Any:
         self.put_back()
-        self.frozen.runtime.sync()
         collecting = gc.isenabled()
         gc.disable()
         try:
             with self.whole():
+                self.frozen.runtime.sync()  # what makes the plan's states up to date is done
                 made = run()
         finally:
             if collecting:

@@ -106,10 +106,10 @@ def _step_args(profile: Profile, step: StepTime, span: DeviceSpan) -> Event:
         }  # fmt: skip
     elif launch is not None:
         shape = {
-            "grid": list(launch.grid),
-            "block": list(launch.block),
+            "grid": [*map(int, launch.grid)],
+            "block": [*map(int, launch.block)],
             "cluster": launch.cluster,
-            "shared bytes": launch.shared,
+            "shared bytes": int(launch.shared),
         }
     peaks = (
         {f"of peak {what}": round(step.of_peak(what), 4) for what in ("memory", "compute")}
