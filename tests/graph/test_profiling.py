@@ -126,13 +126,28 @@ def test_a_training_program_goes_on_as_if_nothing_had_been(device, policy):
     assert all(same(a, b) for a, b in zip(*made, strict=True))
 
 
-def test_a_run_that_is_refused_leaves_nothing_behind():
-    program, batch = trainer("cpu"), batch_of(6)
+def test_each_run_begins_with_the_counters_of_the_first(monkeypatch):
+    """A step counter, and so where sequences stand, moves on by none of the runs."""
+    program, batch, seen = trainer("cpu", None, nn.AdamW(1e-2)), batch_of(6), []
+    program(batch)
+    run = clocks.HostClock.run
+    monkeypatch.setattr(
+        clocks.HostClock,
+        "run",
+        lambda clock, feed: (seen.append(int(program.get("step"))), run(clock, feed))[1],
+    )
+    program.profile(batch, runs=4)
+    assert seen == [1] * 5 and int(program.get("step")) == 1
+
+
+@on_each_device
+def test_a_run_that_is_refused_leaves_nothing_behind(device):
+    program, batch = trainer(device), batch_of(6)
     before = program.state_dict()
     with pytest.raises(LabelError, match="label 7 at row 2 is no class"):
         program.profile({**batch, "y": np.array([0, 1, 7, 0, 1, 2])})
     assert same(program.state_dict(), before)
-    program(batch)
+    program(batch)["loss"].numpy()
 
 
 def test_what_is_wrong_with_a_feed_is_said_as_elsewhere():
