@@ -49,7 +49,18 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _feed(given: Sequence[str], inputs: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
-    """Arrays by the inputs' names."""
+    """An array for each input."""
+    feed = read_feed(given, inputs)
+    if lacking := [name for name in inputs if name not in feed]:
+        raise AicfError(
+            f"no array is given for {', '.join(lacking)}", expected=", ".join(f"{n}: {s}" for n, s in inputs.items()),
+            hint=f"--input {lacking[0]}=FILE.npy",
+        )  # fmt: skip
+    return feed
+
+
+def read_feed(given: Sequence[str], inputs: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
+    """What `--input` says: arrays by the inputs' names."""
     feed: dict[str, np.ndarray] = {}
     for text in given:
         name, path = _named(text, inputs)
@@ -63,11 +74,6 @@ def _feed(given: Sequence[str], inputs: Mapping[str, TensorSpec]) -> dict[str, n
                 f"--input {text} does not say which input it is",
                 expected=", ".join(f"{n}={path}" for n in inputs),
             )
-    if lacking := [name for name in inputs if name not in feed]:
-        raise AicfError(
-            f"no array is given for {', '.join(lacking)}", expected=", ".join(f"{n}: {s}" for n, s in inputs.items()),
-            hint=f"--input {lacking[0]}=FILE.npy",
-        )  # fmt: skip
     return feed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import aicf
 from aicf.device.interop import adopt
 from aicf.device.spec import DeviceSpec
-from aicf.device.tensor import Runtime, Tensor
+from aicf.device.tensor import Runtime
 from aicf.dispatch import KernelLoader
 from aicf.graph.emit.builder import Builder, GraphEmitter
 from aicf.graph.emit.passes import lower, optimize, verify
@@ -17,7 +17,7 @@ from aicf.graph.fuse import Region, form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.graph.run.capture import segments_of
 from aicf.graph.run.executor import BoundPlan
-from aicf.graph.run.plan import ExecPlan, Step
+from aicf.graph.run.plan import ExecPlan
 from aicf.graph.run.program import Program
 from aicf.ir import KEPT, Graph, Role
 from aicf.registry.select import Selector, select
@@ -177,37 +177,6 @@ def bound_plan(program: Program, feed: dict[str, Any]) -> BoundPlan:
     """The plan that a replay of this feed replays, with its tensors; the program keeps them."""
     program.capture(feed)
     return next(reversed(program._frozen.values())).bound
-
-
-def workspace_of(program: Program, step: Step) -> Tensor | None:
-    """Memory of its own for a step's kernel: other values lie in the plan's arena."""
-    nbytes = step.workspace.nbytes if step.workspace else 0
-    return (
-        program.runtime.empty(TensorSpec((-(-nbytes // 4),), device=program.runtime.kind)) if nbytes else None
-    )
-
-
-def rebound(
-    program: Program, step: Step, ins: Sequence[Tensor], outs: Sequence[Tensor], scratch: Tensor | None
-) -> Callable[..., Any]:
-    """A step's kernel on other tensors."""
-    return program._executor.loader.bind(step.kernel_id, step.region, ins, outs, scratch)
-
-
-def launches(
-    program: Program, step: Step, ins: Sequence[Tensor], outs: Sequence[Tensor], scratch: Tensor | None
-) -> list[tuple[str, Callable[[], None]]]:
-    """On a GPU: the launches that a step's kernel is made of, one by one, with the names of their bodies."""
-    from aicf.cuda_kernels.compiler import engine
-
-    runtime, made = program.runtime, []
-    for launch in program._executor.loader.build(step.kernel_id, step.region):
-        start = engine.prepare(launch, step.region, step.kernel_id)
-        pointers = [t.ptr for t in ins], [t.ptr for t in outs], scratch.ptr if scratch is not None else 0
-        made.append(
-            (engine.kernel_name(launch).removeprefix("aicf_"), engine.bind(start, runtime.stream, *pointers))
-        )
-    return made
 
 
 def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:

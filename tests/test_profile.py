@@ -1,122 +1,55 @@
-"""The profile of a program: every step timed where it stands, on copies, and how much arithmetic it is."""
+"""Programs of the suites are profiled, and how much arithmetic attention is."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import aicf
-from aicf import nn
 from aicf.rows import RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
-from benchmarks import profile, sides
+from benchmarks import profile
 from benchmarks.gpts import GPTS
-from benchmarks.harness import Bench
-from benchmarks.kernel_runs import KernelRuns
+from benchmarks.suites.decode import DECODERS
 from benchmarks.work import product_flops
 
 
-@pytest.fixture
-def bench():
-    return Bench("cpu", tiny=True)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(11)
-
-
-def trained():
-    model = nn.Model({"x": aicf.TensorSpec(("batch", 5), aicf.f32)}, batch=4)
-    for layer in (nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3)):
-        model.add(layer)
-    return aicf.compile(model, "train", device="cpu", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.AdamW())
-
-
-def test_every_step_is_timed_in_order_and_the_program_goes_on(bench, rng):
-    gpt = GPTS["small"]
-    program = gpt.program("cpu")
-    x, y = gpt.batch_of(rng)
-    made = profile.profile(program, {"x": x, "y": y}, bench, rounds=2)
-    assert [s.kernel for s in made.steps] == list(program.plan.kernel_ids)
-    assert [s.number for s in made.steps] == list(range(len(made.steps)))
-    assert all(s.us is not None and not s.note for s in made.steps)
-    assert sum(s.predicted_us for s in made.steps) == pytest.approx(program.explain().predicted_us)
+def test_a_gpt_is_profiled_as_it_trains(tmp_path, capsys):
+    """All its products are counted: six flops a parameter and token, logits made again, and what queries see."""
+    gpt, out, trace = GPTS["small"], tmp_path / "there" / "profile.json", tmp_path / "trace.json"
+    command = ["small", "--device", "cpu", "--runs", "1", "-v", "--out", str(out), "--trace", str(trace)]
+    assert profile.main(command) == 0
+    said, data = capsys.readouterr().out, json.loads(out.read_text())
+    assert "blocks.0.attn: attention" in said
+    assert data["program"] == "small" and {"gpu", "versions", "commit"} <= set(data["meta"])
     products = 6 * sum(np.prod(s) for n, s in gpt.shapes().items() if len(s) == 2 and n != "place.weight")
     logits = 2 * gpt.words * gpt.size  # computed again by the gradient of the loss
     seen = gpt.length * (gpt.length + 1) / 2 * gpt.size * gpt.depth * 2 * (2 + 5) * gpt.batch
-    assert sum(s.flops for s in made.steps) == gpt.tokens * (products + logits) + seen
-    assert made.whole_us > 0 and made.call_us > 0
-    loss = float(program({"x": x, "y": y})["loss"])
-    assert np.isfinite(loss) and loss < np.log(gpt.words)
-
-
-def test_steps_are_timed_on_copies_that_share_memory_as_the_tensors_do(bench, rng):
-    program = trained()
-    feed = {"x": rng.normal(size=(4, 5)).astype(np.float32), "y": rng.integers(0, 3, 4)}
-    program.replay(feed)
-    bound = sides.bound_plan(program, feed)
-    before = {vid: np.array(t.array) for vid, t in bound.tensors.items()}
-    for step, _ in bound.calls:
-        profile._timed(program, bound, step, KernelRuns(bench), 1)
-        ins, outs = profile._copied(bound, step)
-        vids = (*step.in_vids, *step.out_vids)
-        for v, copied in zip(vids, (*ins, *outs), strict=True):
-            np.testing.assert_array_equal(copied.array, bound.tensors[v].array)
-            for w, other in zip(vids, (*ins, *outs), strict=True):
-                shared = bound.tensors[v].ptr == bound.tensors[w].ptr
-                assert (copied.ptr == other.ptr) == shared
-    for vid, tensor in bound.tensors.items():
-        np.testing.assert_array_equal(tensor.array, before[vid])
-
-
-def test_a_step_that_fails_is_told_and_the_others_are_timed(bench, rng, monkeypatch):
-    program = trained()
-    feed = {"x": rng.normal(size=(4, 5)).astype(np.float32), "y": rng.integers(0, 3, 4)}
-    rebound, made = sides.rebound, []
-
-    def fails(program, step, *memory):
-        made.append(step)
-        if len(made) == 2:
-            raise ValueError("no such luck")
-        return rebound(program, step, *memory)
-
-    monkeypatch.setattr(sides, "rebound", fails)
-    found = profile.profile(program, feed, bench, rounds=1)
-    assert [s.number for s in found.steps if s.us is None] == [1]
-    said = "\n".join(profile.lines(found, every_step=True))
-    assert "step 1 was not timed" in said and "ValueError: no such luck" in said
-    assert len(profile.grouped(found.steps)) < len(found.steps)
-
-
-def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
-    model = tmp_path / "model.py"
-    model.write_text(
-        "import aicf\nfrom aicf import nn\n"
-        'model = nn.Model({"x": aicf.TensorSpec((4, 6), aicf.f32)})\nmodel.add(nn.Linear(6, 3))\nmodel.add(nn.ReLU())\n'
+    least = gpt.tokens * (products + logits) + seen
+    assert least <= sum(r.get("flops", 0) for r in data["regions"]) < 1.5 * least, (
+        "the rest are maps and reductions"
     )
-    out = tmp_path / "there" / "profile.json"
-    assert profile.main([str(model), "--device", "cpu", "--rounds", "1", "--steps", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert (
-        "by kernel:" in said and "gemm + bias_add + relu · cpu." in said and "every step, in order:" in said
-    )
-    data = json.loads(out.read_text())
-    assert data["program"] == str(model) and {"gpu", "versions", "commit"} <= set(data["meta"])
-    (step,) = data["steps"]
-    assert step["flops"] == 2 * 4 * 3 * 6 and step["us"] > 0
-    assert data["groups"][0]["count"] == 1
+    assert any(e["ph"] == "X" for e in json.loads(trace.read_text())["traceEvents"])
 
 
-def test_a_token_with_a_cache_is_a_program_too(capsys):
-    assert profile.main(["small-decode", "--device", "cpu", "--rounds", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "cache_write · cpu." in said and "not timed" not in said
+def test_a_token_with_a_cache_takes_no_place_when_it_is_profiled(capsys):
+    assert profile.main(["small-decode", "--device", "cpu", "--runs", "3"]) == 0
+    assert "cache_write" in capsys.readouterr().out
+    made = []
+    for profiled in (False, True):
+        small = replace(DECODERS["small-decode"], length=8)
+        generator = aicf.Generator(aicf.compile(small.model(), device="cpu"), 1, small.length)
+        generator.start([np.array([3, 1, 2, 5, 4])], temperature=0)
+        if profiled:
+            generator.decode.profile({}, runs=20)  # three places are left
+        made.append([generator.decode({})["output"].numpy().tolist() for _ in range(3)])
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from .. import __version__, config
 from ..errors import AicfError
-from . import cache, demo, doctor, dump, examples, explain, info, report, run, tune
+from . import cache, demo, doctor, dump, examples, explain, info, profile, report, run, tune
 
-COMMANDS = demo, doctor, info, explain, report, dump, run, tune, examples, cache
+COMMANDS = demo, doctor, info, explain, report, dump, run, profile, tune, examples, cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:

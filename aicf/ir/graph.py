@@ -101,6 +101,7 @@ class Op:
     hints: Mapping[str, Any] = field(default_factory=dict)
     saved: tuple[int, ...] = ()  # values kept for this op's gradient
     where: str = ""
+    layer: str = ""  # that emitted it, or whose op it is a gradient of: `blocks.0.attn`
 
     def __repr__(self) -> str:
         outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (self.outputs, self.inputs))
@@ -110,7 +111,7 @@ class Op:
 
 @dataclass(frozen=True)
 class LoweredOp:
-    """An op as the run time knows it: the call spec and slot numbers. `oid` and `where` are for messages."""
+    """An op as the run time knows it: the call spec and slot numbers. `oid`, `where` and `layer` are for messages."""
 
     kind_id: int
     attr_schema: str
@@ -120,6 +121,7 @@ class LoweredOp:
     constraints: Mapping[str, Any] = field(default_factory=dict)
     oid: int = -1
     where: str = ""
+    layer: str = ""
 
     @property
     def kind(self) -> OpKind:

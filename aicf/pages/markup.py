@@ -25,7 +25,12 @@ def text(value: Any) -> Html:
     """As it is read: markup escaped, what can't be seen as `\\x1b`."""
     if isinstance(value, Html):
         return value
-    return Html(escape(_UNSEEN.sub(_spelt, str(value))))
+    return Html(escape(visible(str(value))))
+
+
+def visible(value: str) -> str:
+    """What can't be seen, or is obeyed by a terminal, as `\\x1b`."""
+    return _UNSEEN.sub(_spelt, value)
 
 
 def _spelt(found: re.Match[str]) -> str:

@@ -49,12 +49,14 @@ def pulled_back(
         for vid in parts.keys() & set(op.outputs):
             _join(emit, grads, vid, parts.pop(vid))
         asked = any(v in grads for v in op.outputs) and reached.intersection(op.inputs)
-        for vid, grad in zip(op.inputs, _rule(emit, op, grads)) if asked else ():
-            if vid in reached and grad is not None:
-                if op.kind == "slice" and grad.producer is not None and grad.producer.kind == "pad":
-                    parts.setdefault(vid, []).append(grad)
-                else:
-                    _add(emit, grads, vid, grad)
+        if asked:
+            with emit.builder.because_of(op):
+                for vid, grad in zip(op.inputs, _rule(emit, op, grads)):
+                    if vid in reached and grad is not None:
+                        if op.kind == "slice" and grad.producer is not None and grad.producer.kind == "pad":
+                            parts.setdefault(vid, []).append(grad)
+                        else:
+                            _add(emit, grads, vid, grad)
         for copy, w in waiting.pop(op.oid, ()):
             if copy.vid in parts:
                 _join(emit, grads, copy.vid, parts.pop(copy.vid))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Builder:
     def __init__(self) -> None:
         self.graph = Graph()
         self.line = ""  # where a layer was added, while it is emitted again; else the caller's line counts
+        self.layer = ""  # the name of the one that is emitted
         self.fence = False  # before the next op: see `GraphEmitter.sync`
         self._names: dict[str, Value] = {}
         self.emitter: GraphEmitter | None = None  # what operators on its values emit through
@@ -138,6 +140,7 @@ class Builder:
             *call_spec,
             constraints=constraints,
             where=self.here(),
+            layer=self.layer,
         )
         for value in inputs:
             if value is not None:
@@ -146,6 +149,16 @@ class Builder:
             value.producer = op
         self.graph.ops.append(op)
         return outputs
+
+    @contextmanager
+    def because_of(self, op: Op) -> Iterator[None]:
+        """What is emitted inside, such as its gradient, comes from where the op does."""
+        before = self.line, self.layer
+        self.line, self.layer = op.where, op.layer
+        try:
+            yield
+        finally:
+            self.line, self.layer = before
 
     def mark(self) -> tuple[int, int, int, bool, Value | None]:
         """Where the graph stands, for `rewind`."""

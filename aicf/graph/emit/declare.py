@@ -61,13 +61,15 @@ class Declarations(Narrowing):
     def _within(
         self, scope: tuple[str, ...], line: str, again: bool = False, owner: Any = None
     ) -> Iterator[None]:
-        before = self._scope, self._again, self.builder.line, self.owner
-        self._scope, self._again, self.builder.line = scope, again or self._again, line or self.builder.line
+        builder = self.builder
+        before = self._scope, self._again, builder.line, builder.layer, self.owner
+        self._scope, self._again = scope, again or self._again
+        builder.line, builder.layer = line or builder.line, ".".join(scope)
         self.owner = self.owner if owner is None else owner
         try:
             yield
         finally:
-            self._scope, self._again, self.builder.line, self.owner = before
+            self._scope, self._again, builder.line, builder.layer, self.owner = before
 
     # --- layers -----------------------------------------------------------------------------------------------------
 

@@ -105,5 +105,13 @@ def _lower(op: Op) -> LoweredOp:
             got=str(AttrPack.from_blob(op.attr_blob)),
         )
     return LoweredOp(
-        op.kind_id, op.attr_schema, op.attr_blob, op.inputs, op.outputs, op.constraints, op.oid, op.where
+        op.kind_id,
+        op.attr_schema,
+        op.attr_blob,
+        op.inputs,
+        op.outputs,
+        op.constraints,
+        op.oid,
+        op.where,
+        op.layer,
     )

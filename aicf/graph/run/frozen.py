@@ -94,7 +94,8 @@ class FrozenPlan:
         pinned = {tensors[s.vid].ptr: s.spec.nbytes for s in apart}
         # at memory that is there, of the kind that is fed; nothing reads it before a replay does
         aimed = self._feeds.aim(found, variables, gather=False), self._results.fresh()
-        segments = capture.segments_of(self.runtime, self._work(), policy.capture)
+        self.work = self._work()
+        segments = capture.segments_of(self.runtime, self.work, policy.capture)
         del aimed
         self._replayed = False
         self.report = capture.CaptureReport(
@@ -102,12 +103,19 @@ class FrozenPlan:
         )
 
     def _work(self) -> list[CapturedCall]:
+        """All calls of a replay, in order: what is fed on the device, the steps, updates, results."""
         feeds, results = self._feeds.copies, self._results.copies
         return [
             *(CapturedCall("feed", c) for c in feeds),
             *self.bound.work(),
             *(CapturedCall("result", c) for c in results),
         ]
+
+    @property
+    def step_calls(self) -> range:
+        """Of `work`, the steps that have a kernel."""
+        first = len(self._feeds.copies)
+        return range(first, first + len(self.bound.calls))
 
     def stale(self, found: Mapping[str, Any]) -> str | None:
         """Which static input is another tensor than the one that was captured; None if all are the same."""
@@ -118,13 +126,21 @@ class FrozenPlan:
                 return f"{name} was captured with strides {stride} and now has {found[name].desc.stride}"
         return None
 
+    def ready(
+        self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """What lies on the host in its slots, and copies told where from and to: the results of the run that follows, and what has to
+        live until then."""
+        self._feeds.fill(found, variables)
+        made = self._feeds.aim(found, variables)
+        return self._results.fresh(), made
+
     def replay(
         self, found: Mapping[str, Foreign], variables: Mapping[str, Tensor], checked: bool
     ) -> tuple[dict[str, Tensor], list[str | None]]:
         """Copy in, run, return fresh copies of the outputs, and what the calls say that they ran. Nothing may be stale.
         `checked` walks the steps and looks for NaN."""
-        self._feeds.fill(found, variables)
-        made, results = self._feeds.aim(found, variables), self._results.fresh()
+        results, made = self.ready(found, variables)
         if checked:
             for copy in self._feeds.copies:
                 copy()

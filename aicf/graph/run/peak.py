@@ -30,6 +30,14 @@ def peak_seconds(plan: ExecPlan, device: DeviceSpec) -> float:
     )
 
 
+def arithmetic_seconds(region: RegionSpec, device: DeviceSpec) -> float:
+    """What the flops of `region_flops` take at the device's peak of their types."""
+    return sum(
+        (_flops(region, op) or _of_elements(region, op)) / (_rate(region, op, device) * 1e12)
+        for op in region.ops
+    )
+
+
 def region_flops(region: RegionSpec) -> int:
     """Of all ops: those that are counted as above, of the others what their schemas say for each element of a result."""
     return sum(_flops(region, op) or _of_elements(region, op) for op in region.ops)

@@ -67,6 +67,7 @@ class Step:
     out_vids: tuple[int, ...]
     where: str = field(default="", compare=False)
     workspace: Workspace | None = None
+    ops: tuple[LoweredOp, ...] = field(default=(), compare=False, repr=False)  # no part of what is saved
 
 
 @dataclass(frozen=True)
@@ -347,6 +348,7 @@ def make_plan(
             r.out_vids,
             ops[r.anchor].where,
             Workspace(offsets[~i], needed[i]) if i in needed else None,
+            tuple(ops[r.anchor : r.last + 1]),
         )
         for i, r in enumerate(regions)
     )

@@ -43,6 +43,7 @@ from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
 from .peak import peak_seconds
 from .plan import ExecPlan, Slot
+from .profile import MEDIAN_OF, Profile, checked_runs, measure
 from .ran import FirstRun, places_of, trace_of
 from .slots import adopt_all, check_feed, examine_feed, feed_error
 from .tell import tell_capture, tell_plan, why_made
@@ -224,8 +225,10 @@ class Program(Immovable, InNotebook):
     def _adopt(self, feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
         return adopt_all(feed, self.runtime.stream_id or None)
 
-    def _frozen_for(self, feed: Mapping[str, Any]) -> tuple[FrozenPlan, dict[str, Foreign]]:
-        adopted = self._adopt(feed)
+    def _frozen_for(
+        self, feed: Mapping[str, Any], adopted: Mapping[str, Foreign | FeedError] | None = None
+    ) -> tuple[FrozenPlan, dict[str, Foreign]]:
+        adopted = self._adopt(feed) if adopted is None else adopted
         signature = tuple((n, f.signature if isinstance(f, Foreign) else None) for n, f in adopted.items())
         key = self._keys.get((self._phase(adopted), signature))
         frozen = self._frozen.get(key) if key is not None else None
@@ -330,8 +333,31 @@ class Program(Immovable, InNotebook):
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> Explanation:
         """Why each kernel was chosen: `print(program.explain())`."""
-        compiled = self.compiled(sizes, "step" if self.mode == "train" else None)
-        return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
+        return _explained(self.compiled(sizes, "step" if self.mode == "train" else None))
+
+    def profile(self, feed: Mapping[str, Any], runs: int = MEDIAN_OF) -> Profile:
+        """Where the time goes: each step of the plan for this feed measured where it stands, beside its prediction. `print` it, or
+        `save` its timeline. Params, states and counters are afterwards what they were; so much memory of the host is needed besides.
+
+        runs  the median of so many counts
+        """
+        checked_runs(runs)
+        with self.variables.lock, self.runtime.current():
+            self.runtime.refuse_capture()
+            adopted = self._adopt(feed)
+            compiled, found = self._checked(adopted)
+            frozen, found = self._frozen_for(feed, adopted)
+
+            @contextmanager
+            def whole() -> Iterator[None]:
+                with self._whole_step(frozen.plan), self.runtime.ordered(found.values()):
+                    yield
+
+            last, build = self._last, self._executor.loader.build
+            try:
+                return measure(_explained(compiled), frozen, found, self.variables, build, runs, whole)
+            finally:
+                self._last = last
 
     def report(
         self,
@@ -513,9 +539,13 @@ class Program(Immovable, InNotebook):
             ("plans", f"{len(self._plans)}, {len(self._frozen)} of them frozen for replays"),
             ("runs", f"{self.runs:,}"),
         ]  # fmt: skip
-        told = newest and explain(newest.plan, newest.regions, newest.recognised, newest.once, newest.told)
+        told = newest and _explained(newest)
         title = f"{self.mode} program on {self.runtime.spec.name}"
         return objects.program(facts, title, story.explanation(told.to_json()) if told else None)
+
+
+def _explained(compiled: CompiledPlan) -> Explanation:
+    return explain(compiled.plan, compiled.regions, compiled.recognised, compiled.once, compiled.told)
 
 
 def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...device.faults import times_told
 from ...device.interop import adopt, conversion
-from ...device.tensor import Runtime, Tensor
+from ...device.tensor import SMALL, Runtime, Tensor
 from ...dispatch import op_call
 from ...errors import FeedError, Immovable, StateError, VerifyError
 from ...ir import KEPT, Graph, Initializer, Role, Value
@@ -211,6 +211,21 @@ class Variables(Immovable, Mapping[str, Tensor]):
             derived.outdate_all()  # whatever was written
             raise
         derived.ran(plan)
+
+    @contextmanager
+    def unchanged(self, plan: ExecPlan) -> Iterator[Callable[[], None]]:
+        """Around runs of a plan that are to leave nothing behind: afterwards what they write holds what it held before.
+
+        What is yielded puts back what is small, such as step counters and where sequences stand, so that each run is like the first.
+        """
+        names = sorted({*plan.written, *(slot.name for slot in plan.externals(Role.fault))})
+        before = {name: self.runtime.download(self[name]) for name in names}
+        kept = (n for n in names if self.role(n) is not Role.param and n not in self.shared.derived)
+        small = {name: before[name] for name in kept if before[name].nbytes <= SMALL}
+        try:
+            yield lambda: self._write(small)
+        finally:
+            self._write(before)
 
     def state_dict(self, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
         """Params and states as host arrays, by name, all or those named; safetensors.numpy.save_file takes it as it is."""
