@@ -36,6 +36,14 @@ def add(commands: Any) -> None:
         "--want", metavar="KERNEL",
         help="why this kernel, an id, a name or a pattern such as gemm_wgmma*, was not chosen, and what it would take",
     )  # fmt: skip
+    parser.add_argument(
+        "--without", metavar="KERNEL", action="append", default=[],
+        help="as if this kernel, an id, a name or a pattern, did not exist, beside what is chosen with it; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", metavar="SIZES",
+        help="where the choice changes with the batch: 1..4096, or 1,8,64; with another dimension's name, seq=1..4096",
+    )  # fmt: skip
     parser.add_argument("--region", type=int, metavar="N", help="of --want: the one region to ask about")
     parser.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     parser.set_defaults(run=run)
@@ -58,21 +66,26 @@ def _shown(args: argparse.Namespace) -> Any:
     from ..pages.data import check_explanation
 
     _refuse_pairs(args)
-    explained = asked.explainer(args)
-    explanation = explained(args.device, args.tuning)
+    model = asked.AskedModel(args)
+    if args.batch:
+        return model.swept(args.device, args.batch, args.tuning, args.without)
+    explanation = model.explained(args.device, args.tuning, args.without)
     if args.want:
         return explanation.want(args.want, args.region)
     if args.diff:
         other = (
             asked.saved(args.diff, check_explanation)
             if args.diff.endswith(".json") or sep in args.diff or Path(args.diff).is_file()
-            else explained(args.diff).to_json()
+            else model.explained(args.diff).to_json()
         )
         return Diff(explanation.to_json(), other)
+    if args.without:
+        names = args.device, f"without {', '.join(args.without)}"
+        return Diff(model.explained(args.device, args.tuning).to_json(), explanation.to_json(), names)
     return explanation.verbose() if args.verbose else explanation
 
 
-QUESTIONS = "want", "diff"  # each has an answer of its own
+QUESTIONS = "want", "batch", "diff"  # each has an answer of its own
 
 
 def _refuse_pairs(args: argparse.Namespace) -> None:

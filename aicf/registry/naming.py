@@ -24,7 +24,7 @@ def matching(registry: KernelRegistry, pattern: str, device: str | None = None) 
     return tuple(v for v in found if device in (None, v.device)) or found
 
 
-def without(registry: KernelRegistry, patterns: Iterable[str]) -> KernelRegistry:
+def lacking(registry: KernelRegistry, patterns: Iterable[str]) -> KernelRegistry:
     """A registry that lacks every variant these patterns mean."""
     gone = {v.id for pattern in patterns for v in matching(registry, pattern)}
     return KernelRegistry(v for v in registry if v.id not in gone) if gone else registry

@@ -15,7 +15,7 @@ from aicf.device.spec import preset
 from aicf.errors import AicfError, MissingKernelError
 from aicf.graph.ask.changes import changes, extents
 from aicf.graph.ask.want import answer
-from aicf.registry.naming import matching, without
+from aicf.registry.naming import lacking, matching
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, multiple
 from aicf.types import TensorDesc, bf16, f16, f32
@@ -240,7 +240,7 @@ def test_names_patterns_and_what_is_close():
         matching(registry, "gemm_wgma_128x128")
     with pytest.raises(MissingKernelError, match=r"next: '\*wgmma\*'"):
         matching(registry, "wgma")
-    left = without(registry, ["gemm_wgmma*"])
+    left = lacking(registry, ["gemm_wgmma*"])
     assert len(left) == len(registry) - len(family) and "cuda.gemm_wgmma_128x128.v1" not in left
 
 

@@ -19,7 +19,7 @@ from ...registry.select import Candidate, Selection
 from ...registry.trace import labelled, microseconds, render, why_lost
 from ...rows import RegionSpec
 from ..fuse import Region
-from .want import Answer, Advice, answer, begins
+from .want import Advice, Answer, answer, begins
 
 OPERANDS = 4  # that are told of a region
 
