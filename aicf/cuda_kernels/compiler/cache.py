@@ -32,7 +32,12 @@ def tell_hit(key: Any, kernel: CompiledKernel, where: str) -> None:
 
 
 def tell_compiled(
-    key: Any, kernel: CompiledKernel, kernel_id: str = "", body: Any = None, seconds: float | None = None
+    key: Any,
+    kernel: CompiledKernel,
+    why: str,
+    kernel_id: str = "",
+    body: Any = None,
+    seconds: float | None = None,
 ) -> None:
     """In detail with the digests that a key is made of: of two runs, the one that differs is why.
 
@@ -41,7 +46,6 @@ def tell_compiled(
     if not channels.enabled("cache"):
         return
     described = isinstance(key, str)
-    why = "nothing has this key yet" if described else "its body can't be described, so no cache can keep it"
     digests: dict[str, Any] = {}
     if described and body is not None and channels.enabled("cache", logging.DEBUG):
         digests = {"body": (body_digest(body) or b"").hex(), "toolchain": toolchain().hex()}
