@@ -63,7 +63,7 @@ MODULES = {  # page -> module, all of whose names it has
 }
 FRONTENDS = {  # page -> its title, folder under aicf/frontends, {public name: name in the folder}
     "pytorch": ("PyTorch", "torch", {"aicf.torch.backend": "backend", "aicf.from_torch": "from_torch", "aicf.torch.load": "load",
-                                     "aicf.torch.report": "report", "aicf.torch.graphs": "graphs", "aicf.torch.reset": "reset"}),
+                                     "aicf.torch.report": "report", "aicf.torch.graphs": "graphs", "aicf.torch.reset": "reset", "aicf.torch.compilations": "compilations"}),
     "jax": ("JAX", "jax", {"aicf.jax.jit": "jit", "aicf.jax.Jitted": "Jitted", "aicf.jax.report": "report",
                            "aicf.jax.JaxReport": "JaxReport"}),
     "onnx": ("ONNX", "onnx", {"aicf.from_onnx": "from_onnx", "aicf.onnx_backend": "OnnxBackend"}),

@@ -6,7 +6,6 @@ Compiled kernels are kept in memory by their key (keys.py) and on disk (cache.py
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from .compile import (
     signature_of,
     waits_itself,
 )
-from .keys import compiled_by, kernel_key, question
+from .keys import kernel_key
 from .simulate import simulate
 from .table import tables_of
 from .tensor_map import Descriptors, descriptors
@@ -51,9 +50,9 @@ def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: s
     """
     key = _key(launch, region, target, kernel_id)
     if (found := _cached(key, kernel_id)) is None:
-        begun = _Begun(key, launch, region, target, kernel_id)
+        begun = cache.Begun(key, launch, region, target, kernel_id)
         found = _compiled(launch, region, target, kernel_id, compile_kernel)
-        begun.keep(found)
+        _keep(key, found, begun)
     return found
 
 
@@ -64,31 +63,16 @@ def compile_shown(
     key = _key(launch, region, target, kernel_id)
     if (found := _cached(key, kernel_id)) is not None:
         return found, ptx_of(launch, region, target)
-    begun = _Begun(key, launch, region, target, kernel_id)
+    begun = cache.Begun(key, launch, region, target, kernel_id)
     found, ptx = _compiled(launch, region, target, kernel_id, compile_with_ptx)
-    begun.keep(found)
+    _keep(key, found, begun)
     return found, ptx
 
 
-class _Begun:
-    """A kernel that is nowhere and about to be compiled: since when, and why."""
-
-    def __init__(self, key: Any, launch: Launch, region: RegionSpec, target: str, kernel_id: str) -> None:
-        self.key, self.launch, self.kernel_id = key, launch, kernel_id
-        self.question = question(kernel_id, launch, signature_of(launch, region), target, region.key)
-        described = isinstance(key, str)
-        self.why = ledger.why_again(self.question if described else None, compiled_by(launch))
-        self.start = time.perf_counter()
-
-    def keep(self, made: CompiledKernel) -> None:
-        key, seconds = self.key, time.perf_counter() - self.start
-        _COMPILED[key] = made
-        _AWAITED.pop(key, None)
-        ledger.note(self.kernel_id or made.name, "compiled", seconds, self.why)
-        cache.tell_compiled(key, made, self.why, self.kernel_id, self.launch.body, seconds)
-        if isinstance(key, str):
-            cache.store(key, made)
-            ledger.remember(self.question, compiled_by(self.launch))
+def _keep(key: Any, made: CompiledKernel, begun: cache.Begun) -> None:
+    _COMPILED[key] = made
+    _AWAITED.pop(key, None)
+    begun.done(made)
 
 
 def _compiled(launch: Launch, region: RegionSpec, target: str, kernel_id: str, make: Callable[..., T]) -> T:
@@ -239,7 +223,7 @@ def _missing(kernels: Sequence[Job], target: str) -> list[tuple[Job, set[Any]]]:
         missing = {key for key in keys if _cached(key, job[0]) is None} - claimed
         if missing:
             for key in missing:  # now: whoever compiles it writes down by what
-                _AWAITED[key] = job[0], _Begun(key, keys[key], job[1], target, job[0]).why
+                _AWAITED[key] = job[0], cache.Begun(key, keys[key], job[1], target, job[0]).why
             found.append((job, missing))
             claimed |= missing
     return found

@@ -12,7 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...pages.markup import Html, joined, svg, table, tag
+from ...pages.markup import Html, joined, svg, tag
+from ...pages.notebook import InNotebook, drawing, headline, output, ruled
 from ...registry.measured import counted
 from ...registry.trace import microseconds, render
 from .sizes import SizedPlan, SizeRange, differing
@@ -23,7 +24,7 @@ WIDTH, HEIGHT, LEFT = 640.0, 260.0, 70.0  # of the drawing, in pixels
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(InNotebook):
     """`print(s)` is a table and a plot of characters; a notebook has the same as HTML; `s.to_json()` is data.
 
     points   every plan that was made, by size
@@ -134,7 +135,7 @@ class Sweep:
     def _repr_html_(self) -> str:
         rows = [(sizes, took, each, joined(told, tag("br"))) for sizes, took, each, told in self._rows()]
         heads = self.dimension, "predicted", "us each", "kernels that change"
-        return str(tag("div", tag("p", self._head()), self.svg(), table(heads, rows)))
+        return output(headline(self._head()), drawing(self.svg()), ruled((heads, rows, frozenset({1, 2}))))
 
     def svg(self) -> Html:
         """The plot as a drawing."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.jupyter import JupyterMixin
 from rich.text import Text
 
 from ...errors import AicfError
 from ...lazy import lazy
+from ...pages.markup import joined, tag
+from ...pages.notebook import InNotebook, folded, headline, output, ruled
 from ...registry.measured import counted
 from ...registry.naming import matching
 from ...registry.select import Candidate, Selection
@@ -22,10 +23,11 @@ from ..fuse import Region
 from .want import Advice, Answer, answer, begins
 
 OPERANDS = 4  # that are told of a region
+OPENED = 6  # regions that a notebook shows at once
 
 
 @dataclass(frozen=True, repr=False)
-class Wanted(JupyterMixin):
+class Wanted(InNotebook):
     """`print(w)` is text, `w.to_json()` data.
 
     kernel   as it was asked for
@@ -43,20 +45,33 @@ class Wanted(JupyterMixin):
         """Of how many regions it is the kernel already."""
         return sum(len(numbers) for numbers, answer in self.answers if answer.chosen)
 
-    def __rich__(self) -> RenderableType:
+    def _facts(self) -> list[str]:
         total = sum(len(numbers) for numbers, _ in self.answers)
+        told = [f"chosen in {self.chosen} of {counted(total, 'region')} that it could begin"]
+        return told + [f"{self.silent} more have no op that it begins with"] * bool(self.silent)
+
+    def __rich__(self) -> RenderableType:
         head = Text(f"{self.kernel} on {self.device}", style="bold")
-        head.append(
-            f" · chosen in {self.chosen} of {counted(total, 'region')} that it could begin", style="none"
-        )
-        if self.silent:
-            head.append(f" · {self.silent} more have no op that it begins with", style="none")
-        parts: list[RenderableType] = [head]
+        parts: list[RenderableType] = [
+            head.append("".join(f" · {fact}" for fact in self._facts()), style="none")
+        ]
         for numbers, said in self.answers:
-            title = f"region {numbers[0]}" if len(numbers) == 1 else f"regions {', '.join(map(str, numbers))}"
-            text = Text(f"\n{title:<9}  ").append(said.selection.region.signature, style="bold cyan")
+            text = Text(f"\n{_title(numbers):<9}  ").append(
+                said.selection.region.signature, style="bold cyan"
+            )
             parts += [text.append(f"   {_operands(said.selection.region)}"), labelled(_lines(said))]
         return Group(*parts)
+
+    def _repr_html_(self) -> str:
+        parts = [headline(f"{self.kernel} on {self.device}", *self._facts())]
+        for numbers, said in self.answers:
+            region = said.selection.region
+            title = joined([f"{_title(numbers)} ", tag("b", region.signature), f" {_operands(region)}"])
+            rows = [(label, joined(text.split("\n"), tag("br"))) for label, _, text in _lines(said)]
+            parts.append(
+                folded(title, ruled((("", ""), rows, frozenset())), opened=len(self.answers) <= OPENED)
+            )
+        return output(*parts)
 
     def __str__(self) -> str:
         return render(self.__rich__())
@@ -95,6 +110,10 @@ def want(regions: Sequence[tuple[int, Region]], kernel: str, device: str) -> Wan
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _title(numbers: Sequence[int]) -> str:
+    return f"region {numbers[0]}" if len(numbers) == 1 else f"regions {', '.join(map(str, numbers))}"
 
 
 def _operands(region: RegionSpec) -> str:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from rich.console import Group, RenderableType
-from rich.jupyter import JupyterMixin
 from rich.table import Table
 from rich.text import Text
 
 from ... import channels
 from ...code_cache import ledger
 from ...code_cache.ledger import MadeCode
+from ...pages.markup import joined, tag
+from ...pages.notebook import InNotebook, headline, output, ruled
 from ...registry.measured import counted
 from ...registry.trace import microseconds, render
 
@@ -25,6 +26,7 @@ KEPT = 1000  # compilations that are remembered; all are counted
 MANY = 6  # values of one thing that call for advice
 SHOWN = 3  # differences that are told, kernels that are named
 FIRST = "the first"
+HEADS = "", "what", "for", "took", "why"
 GRAPH = "graph"  # a fact that says of what: only those of the same are compared
 
 Facts = Mapping[str, Any]  # what it was compiled for, by name: sizes, types, places, the phase
@@ -86,7 +88,7 @@ class Compilation:
         }  # fmt: skip
 
 
-class Compilations(Sequence[Compilation], JupyterMixin):
+class Compilations(InNotebook, Sequence[Compilation]):
     """A list of them, oldest first: `print(program.compilations)` is a table, with advice where there are many."""
 
     def __init__(self, of: str) -> None:
@@ -160,28 +162,32 @@ class Compilations(Sequence[Compilation], JupyterMixin):
                     found.append(f"{len(values)} kinds of {name}: pad or convert it to a few before the call")
         return list(dict.fromkeys(found))
 
+    def _rows(self) -> list[tuple[str, str, str, str, list[str]]]:
+        return [
+            (str(one.number), one.what, one.told(), one.took(), [one.why, *one.again()]) for one in self._kept
+        ]
+
+    def _foot(self) -> str:
+        totals = Counter(one.what for one in self._kept)
+        took = microseconds(1e6 * sum(one.seconds for one in self._kept))
+        counts = [f"bound {n} times" if what == "bound" else counted(n, what) for what, n in totals.items()]
+        return " · ".join([*counts, took])
+
     def __rich__(self) -> RenderableType:
         head = Text(f"{self.of}: {counted(self.total, 'compilation')}", style="bold")
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for name in ("", "what", "for", "took", "why"):
-            table.add_column(name, overflow="fold", justify="right" if not name else "left")
-        for one in self._kept:
-            why = "\n".join([one.why, *one.again()])
-            table.add_row(str(one.number), one.what, Text(one.told()), Text(one.took()), Text(why))
-        totals = Counter(one.what for one in self._kept)
-        took = microseconds(1e6 * sum(one.seconds for one in self._kept))
-        foot = " · ".join(
-            [
-                *(counted(n, what) if what != "bound" else f"bound {n} times" for what, n in totals.items()),
-                took,
-            ]
-        )
-        return Group(
-            head,
-            table,
-            Text(foot, style="dim"),
-            *(Text(f"next: {hint}", style="yellow") for hint in self.hints()),
-        )
+        for name in HEADS:
+            table.add_column(name, overflow="fold", justify="left" if name else "right")
+        for number, what, told, took, why in self._rows():
+            table.add_row(number, what, Text(told), Text(took), Text("\n".join(why)))
+        hints = (Text(f"next: {hint}", style="yellow") for hint in self.hints())
+        return Group(head, table, Text(self._foot(), style="dim"), *hints)
+
+    def _repr_html_(self) -> str:
+        rows = [(*cells, joined(why, tag("br"))) for *cells, why in self._rows()]
+        hints = [tag("p", f"next: {hint}") for hint in self.hints()]
+        head = headline(self.of, counted(self.total, "compilation"), self._foot())
+        return output(head, ruled((HEADS, rows, frozenset({0}))), *hints)
 
     def __str__(self) -> str:
         return render(self.__rich__())
