@@ -20,6 +20,7 @@ from .frontends import import_frontend
 from .generation import Generator, generate
 from .graph.compile import compile, explain_for
 from .graph.emit.policy import LossScale, Policy
+from .graph.over import explain_over
 from .graph.run.plan import ExecPlan
 from .graph.run.program import Program
 from .ops.schema import schema_of, schemas
@@ -84,6 +85,7 @@ __all__ = [
     "default_registry",
     "errors",
     "explain_for",
+    "explain_over",
     "f8e4m3",
     "f8e5m2",
     "f16",

@@ -25,7 +25,6 @@ from aicf.dispatch import default_registry
 from aicf.errors import SettingError
 from aicf.graph.compile import tune_for
 from aicf.graph.run import capture as capturing
-from aicf.graph.run.tell import why_made
 from aicf.rows import RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
 
@@ -146,16 +145,8 @@ def test_plan_tells_of_each_plan_and_why_it_was_made(monkeypatch, caplog):
     assert first["peak_bytes"] == made.plan.peak_bytes and first["kernels"] == 2
     assert first["predicted_us"] == pytest.approx(made.explain().predicted_us)
     assert (first["sizes"], second["sizes"]) == ({"batch": 6}, {"batch": 4})
-    assert first["why"] == "the first plan of the program" and second["why"] == "batch is 4, was 6"
+    assert first["why"] == "the first" and second["why"] == "batch 6 → 4"
     assert second["seconds"] > 0 and second["plan"] == made.compiled({"batch": 4}).plan.key
-
-
-def test_why_a_plan_is_made():
-    step, other = ("step", ("batch", 4), ("seq", 8)), ("step", ("batch", 4), ("seq", 9))
-    assert why_made(step, []) == "the first plan of the program"
-    assert why_made(other, [step]) == "seq is 9, was 8"
-    assert why_made(("fed", *step[1:]), [step]) == "the first plan of phase 'fed'"
-    assert why_made(step, [other, step]) == "it was forgotten"
 
 
 def test_capture_tells_what_was_captured_and_the_first_replay(monkeypatch, caplog):
@@ -218,7 +209,7 @@ def test_cache_tells_what_was_compiled_found_on_disk_or_in_memory(monkeypatch, c
     key = engine.key_of(launch, region, "sm_90a")
     assert (made["kernel"], made["key"]) == ("cuda.elementwise_flat.v1", key)
     assert (made["registers"], made["spill_bytes"]) == (8, 4) and made["seconds"] >= 0
-    assert made["why"] == "nothing has this key yet"
+    assert made["why"] == "never compiled before"
     assert made["toolchain"] == engine.cache.toolchain().hex() and len(made["body"]) == 32
     compiled()
     engine._COMPILED.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import AicfError
@@ -32,29 +32,46 @@ def add_model(command: argparse.ArgumentParser, more: str = "", **options: Any) 
     command.add_argument("--beam", type=positive, default=1, help="as of aicf.compile")
 
 
+class AskedModel:
+    """The model that was asked for, explained for whatever device."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from .. import model_file
+
+        wanted = model_file.load(
+            args.model,
+            args.mode,
+            dict(args.size),
+            precision=args.precision,
+            numerics=args.numerics,
+            policy=args.policy,
+        )
+        self._model, self._mode = wanted.model, wanted.mode
+        self._how = {
+            "loss": wanted.loss, "optimizer": wanted.optimizer, "accumulate": wanted.accumulate, "numerics": wanted.numerics,
+            "precision": wanted.precision, "policy": wanted.policy, "beam": args.beam,
+        }  # fmt: skip
+
+    def explained(self, device: str, tuning: str | None = None, without: Sequence[str] = ()) -> Any:
+        """An Explanation."""
+        from ..graph.compile import explain_for
+
+        return explain_for(
+            self._model, spec_of(device), self._mode, tuning=tuning, without=without, **self._how
+        )
+
+    def swept(self, device: str, sizes: str, tuning: str | None = None, without: Sequence[str] = ()) -> Any:
+        """A Sweep over the sizes of a dimension."""
+        from ..graph.over import explain_over
+
+        return explain_over(
+            self._model, spec_of(device), sizes, self._mode, tuning=tuning, without=without, **self._how
+        )
+
+
 def explainer(args: argparse.Namespace) -> Callable[..., Any]:
     """(device, tuning) -> the Explanation of the model that was asked for."""
-    from .. import model_file
-    from ..graph.compile import explain_for
-    from ..graph.run.explain import Explanation
-
-    wanted = model_file.load(
-        args.model,
-        args.mode,
-        dict(args.size),
-        precision=args.precision,
-        numerics=args.numerics,
-        policy=args.policy,
-    )
-
-    def explained(device: str, tuning: str | None = None) -> Explanation:
-        return explain_for(
-            wanted.model, spec_of(device), wanted.mode, loss=wanted.loss, optimizer=wanted.optimizer,
-            accumulate=wanted.accumulate, numerics=wanted.numerics, precision=wanted.precision, policy=wanted.policy,
-            beam=args.beam, tuning=tuning,
-        )  # fmt: skip
-
-    return explained
+    return AskedModel(args).explained
 
 
 def saved(

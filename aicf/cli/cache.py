@@ -25,4 +25,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"{folder}: {counts[disk.KERNEL]} CUDA kernels, {counts[disk.LOOP]} CPU loops, {size / 1e6:.1f} MB")
     if args.clear:
         print(f"removed {disk.clear(folder)} files")
+        if (made := disk.folder(disk.MADE)) is not None:
+            disk.clear(made)  # what they were compiled by
     return 0

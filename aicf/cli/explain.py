@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..errors import AicfError
 from . import asked
 
 
@@ -31,30 +32,69 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--diff", metavar="OTHER", help="compare with another device, or with what --json wrote into a file"
     )
+    parser.add_argument(
+        "--want", metavar="KERNEL",
+        help="why this kernel, an id, a name or a pattern such as gemm_wgmma*, was not chosen, and what it would take",
+    )  # fmt: skip
+    parser.add_argument(
+        "--without", metavar="KERNEL", action="append", default=[],
+        help="as if this kernel, an id, a name or a pattern, did not exist, beside what is chosen with it; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", metavar="SIZES",
+        help="where the choice changes with the batch: 1..4096, or 1,8,64; with another dimension's name, seq=1..4096",
+    )  # fmt: skip
+    parser.add_argument("--region", type=int, metavar="N", help="of --want: the one region to ask about")
     parser.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    shown = _shown(args)
+    if args.json:
+        print(json.dumps(shown.to_json(), indent=1, sort_keys=True))
+    elif sys.stdout.isatty():
+        Console().print(shown)
+    else:
+        print(shown)  # into a file or a pipe: the same everywhere
+    return 0
+
+
+def _shown(args: argparse.Namespace) -> Any:
+    """The explanation, or the answer to what was asked about it."""
     from ..graph.run.diff import Diff
-    from ..graph.run.explain import Explanation
     from ..pages.data import check_explanation
 
-    explained = asked.explainer(args)
-    explanation: Explanation | Diff = explained(args.device, args.tuning)
+    _refuse_pairs(args)
+    model = asked.AskedModel(args)
+    if args.batch:
+        return model.swept(args.device, args.batch, args.tuning, args.without)
+    explanation = model.explained(args.device, args.tuning, args.without)
+    if args.want:
+        return explanation.want(args.want, args.region)
     if args.diff:
         other = (
             asked.saved(args.diff, check_explanation)
             if args.diff.endswith(".json") or sep in args.diff or Path(args.diff).is_file()
-            else explained(args.diff).to_json()
+            else model.explained(args.diff).to_json()
         )
-        explanation = Diff(explanation.to_json(), other)
-    if args.verbose and isinstance(explanation, Explanation):
-        explanation = explanation.verbose()
-    if args.json:
-        print(json.dumps(explanation.to_json(), indent=1, sort_keys=True))
-    elif sys.stdout.isatty():
-        Console().print(explanation)
-    else:
-        print(explanation)  # into a file or a pipe: the same everywhere
-    return 0
+        return Diff(explanation.to_json(), other)
+    if args.without:
+        names = args.device, f"without {', '.join(args.without)}"
+        return Diff(model.explained(args.device, args.tuning).to_json(), explanation.to_json(), names)
+    return explanation.verbose() if args.verbose else explanation
+
+
+QUESTIONS = "want", "batch", "diff"  # each has an answer of its own
+
+
+def _refuse_pairs(args: argparse.Namespace) -> None:
+    given = [f"--{name}" for name in QUESTIONS if getattr(args, name)]
+    if len(given) > 1:
+        raise AicfError(
+            f"{' and '.join(given)} are questions of their own",
+            expected="one of them",
+            hint=f"leave out {given[1]}",
+        )
+    if args.region is not None and not args.want:
+        raise AicfError("--region is for --want", hint="--want KERNEL --region N")

@@ -23,19 +23,20 @@ from .. import channels, config
 MAGIC = b"aicf kernel 1\n"  # the number is the format's
 CHECKSUM = 16  # bytes, of all that follows it
 KERNEL, LOOP = ".kernel", ".loop"  # suffixes: a CUDA kernel, a loop of the host
+MADE = ".made"  # and, in a folder of its own, what one of them was compiled by last: see ledger.py
 LIMIT = 1 << 30  # bytes; beyond it, entries that were not used for longest go
 
 T = TypeVar("T")
 
 
-def folder() -> Path | None:
+def folder(suffix: str = KERNEL) -> Path | None:
     base = config.cache_dir()
-    return base and base / "kernels"
+    return base and base / ("made" if suffix == MADE else "kernels")
 
 
 def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
     """`make(code, **facts)` of an entry; None if there is none, or none that is whole."""
-    if (place := folder()) is None:
+    if (place := folder(suffix)) is None:
         return None
     path = place / (key + suffix)
     try:
@@ -43,7 +44,7 @@ def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn_once(place, error.strerror)
+        _warn_once(place.with_name("kernels"), error.strerror)
         return None
     try:
         code, facts = decode(data)
@@ -60,7 +61,7 @@ def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
 
 def store(key: str, suffix: str, code: bytes, facts: Mapping[str, Any]) -> None:
     """`facts` are what JSON can say."""
-    if (place := folder()) is None:
+    if (place := folder(suffix)) is None:
         return
     temporary = None
     try:
@@ -70,7 +71,7 @@ def store(key: str, suffix: str, code: bytes, facts: Mapping[str, Any]) -> None:
             file.write(encode(code, facts))
         os.replace(temporary, place / (key + suffix))
     except OSError as error:
-        _warn_once(place, error.strerror)
+        _warn_once(place.with_name("kernels"), error.strerror)
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -79,7 +80,7 @@ def store(key: str, suffix: str, code: bytes, facts: Mapping[str, Any]) -> None:
 
 
 def remove(key: str, suffix: str) -> None:
-    if (place := folder()) is not None:
+    if (place := folder(suffix)) is not None:
         with contextlib.suppress(OSError):
             (place / (key + suffix)).unlink()
 
@@ -117,7 +118,7 @@ def _warn_once(folder: Path, reason: str | None) -> None:
 def entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Files of the cache, unfinished ones included. What another process has just removed is left out."""
     for path in folder.glob("*"):
-        if path.suffix in (KERNEL, LOOP, ".tmp"):
+        if path.suffix in (KERNEL, LOOP, MADE, ".tmp"):
             with contextlib.suppress(OSError):
                 yield path, path.stat()
 

@@ -201,6 +201,7 @@ def prepare(
             selection.chosen,
             selection.ranking,
             selection.refusals,
+            selection.selector,
             (*staged, *error.details),
         )
     if all(r.numel == 0 for r in results):

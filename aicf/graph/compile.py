@@ -14,6 +14,7 @@ from ..device.tensor import Runtime
 from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
 from ..ir import Value
+from ..registry.naming import lacking
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector
 from ..registry.tuning import Times, Tuning, tuning_of
@@ -152,7 +153,7 @@ def compile(
     replay = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
     rt = runtime(device)
     wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
-    required, strict = frozenset(flag for flag in wanted if wanted[flag]), _is_strict(numerics)
+    required, strict = frozenset(flag for flag in wanted if wanted[flag]), is_strict(numerics)
     registry = default_registry() if registry is None else registry
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
@@ -218,7 +219,7 @@ def tune_for(
     recipe = (
         Recipe(model, mode, loss, optimizer, accumulate, precision, policy) if model is not None else None
     )
-    ask = _asking(recipe, rt.spec, registry, frozenset(), _is_strict(numerics), beam, tuple(again))
+    ask = _asking(recipe, rt.spec, registry, frozenset(), is_strict(numerics), beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 
 
@@ -262,11 +263,14 @@ def explain_for(
     hoist: bool = True,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
+    without: Iterable[str] = (),
 ) -> Explanation:
     """The choices for a device that need not be there: selection asks no driver and compiles nothing.
 
-    device  a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
+    device   a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
+    without  kernels that are to be as if they did not exist: ids, names or patterns such as "gemm_wgmma*"
     """
+    registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
     return explained(_compiled_for(model, device, mode, *how)[0])
 
@@ -306,7 +310,7 @@ def _compiled_for(
     recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
-    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=_is_strict(numerics))
+    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=is_strict(numerics))
     dump = OFF
     if into is not None:
         dump = begin(recipe, model.sizes, "step", selector, into=into, name=name, beam=beam, hoist=hoist)
@@ -321,7 +325,7 @@ def _checked_beam(beam: Any) -> int:
     return beam
 
 
-def _is_strict(numerics: str) -> bool:
+def is_strict(numerics: str) -> bool:
     if numerics not in ("fused", "strict"):
         raise VerifyError(f"numerics {numerics!r} is unknown", expected="fused, strict")
     return numerics == "strict"

@@ -29,16 +29,17 @@ _EXPLANATION = has(
     numerics=_MAYBE,
     regions=list_of(
         has(
-            ("once",), anchor=WHOLE, last=WHOLE, region=_WORDS, chosen=_WORDS, view=_FLAG, once=_FLAG,
+            ("once", "view", "rejected"), anchor=WHOLE, last=WHOLE, region=_WORDS, chosen=_WORDS, view=_FLAG, once=_FLAG,
             candidates=list_of(_FIRST), rejected=list_of(has(id=_WORDS, reason=_WORDS)),
-            ended=has(trigger=_MAYBE, detail=_MAYBE), steps=list_of(has(("count",), op=_WORDS, count=COUNT)),
+            ended=has(("trigger", "detail"), trigger=_MAYBE, detail=_MAYBE), steps=list_of(has(("count",), op=_WORDS, count=COUNT)),
         )
     ),
 )  # fmt: skip
 
 
 def check_explanation(data: Any) -> None:
-    """Bad, unless this is what `Explanation.to_json()` makes, in all that a comparison reads."""
+    """Bad, unless this is what `Explanation.to_json()` makes, in all that a comparison reads; of an older version, too, which lacked
+    some of it."""
     _EXPLANATION(data, "")
     next_op = 0
     for n, region in enumerate(data["regions"]):
@@ -75,7 +76,7 @@ _DRAWN = has(
                        alias_of=WHOLE, offset=WHOLE, life=_PAIR)),
     regions=list_of(
         has(
-            ended=has(sentence=_WORDS), steps=list_of(has(("near", "changed"), candidates=WHOLE)), links=list_of(_PAIR), reads=_WHOLES,
+            view=_FLAG, ended=has(trigger=_MAYBE, detail=_MAYBE, sentence=_WORDS), steps=list_of(has(("near", "changed"), candidates=WHOLE)), links=list_of(_PAIR), reads=_WHOLES,
             writes=_WHOLES, bytes=WHOLE, flops=WHOLE, unit=_WORDS, workspace=_or_none(_PAIR), next=_or_none(_WORDS),
             operands=list_of(_WORDS), results=list_of(_WORDS), candidates=list_of(has(us=_NUMBER, score=_NUMBER)),
             rejected=list_of(has(condition=_WORDS)),
@@ -142,7 +143,7 @@ def ops_of(region: Json) -> str:
 
 def us_of(region: Json) -> float:
     """Predicted microseconds of each run; 0 of a view, which runs nothing, and of what is computed once."""
-    return 0.0 if region["view"] or is_once(region) else float(region["candidates"][0]["us"])
+    return 0.0 if region.get("view") or is_once(region) else float(region["candidates"][0]["us"])
 
 
 def is_once(region: Json) -> bool:

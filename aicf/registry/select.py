@@ -56,6 +56,7 @@ class Selection(JupyterMixin):
     """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`).
 
     ranking, refusals   give `ranked` and `rejected`; called when somebody asks, since a registry may hold thousands of variants
+    selector            who chose: further questions, such as of a region much like this one, go there
     """
 
     region: RegionSpec
@@ -63,6 +64,7 @@ class Selection(JupyterMixin):
     chosen: Candidate
     ranking: Callable[[], tuple[Candidate, ...]] = field(compare=False)
     refusals: Callable[[], tuple[Rejection, ...]] = field(compare=False)
+    selector: Selector | None = field(compare=False, default=None)
 
     @lazy
     def ranked(self) -> tuple[Candidate, ...]:
@@ -167,6 +169,7 @@ class Selector:
                     best,
                     lambda: self._rank(region, bits),
                     lambda: self._rejected(region),
+                    self,
                 )
             else:
                 self._told[region] = self._none(region)

@@ -65,6 +65,11 @@ def describe_product(selection: Selection) -> str:
 def why_next_lost(selection: Selection, shown: int | None = None) -> str:
     """What the runner-up costs more, term by term: `+27 us: compute +20, wave tail +7`; or only the largest terms."""
     best, other = selection.ranked[:2]
+    return why_lost(best, other, shown)
+
+
+def why_lost(best: Candidate, other: Candidate, shown: int | None = None) -> str:
+    """The same of any two candidates."""
     gap = other.us - best.us
     if best.order[0] == other.order[0]:
         by = "priority" if other.variant.priority != best.variant.priority else "name"

@@ -71,6 +71,52 @@ def test_a_kernel_that_can_not_run_here_says_why():
     assert "0 of 1 stretches differ" in str(same)
 
 
+@pytest.mark.spec("F6")
+def test_ops_that_one_side_alone_has_stand_by_themselves():
+    """Another version of aicf may spell an op otherwise: the others still meet."""
+
+    def told(*kinds):
+        return aicf.explain_for(chain_model(*kinds), "cpu", registry=registry_of(ONE)).to_json()
+
+    diff = Diff(told("relu", "tanh", "neg", "exp"), told("relu", "tanh", "abs", "neg", "exp"))
+    (only,) = [d for d in diff.parts if not d.same]
+    assert ([r["region"] for r in only.left], [r["region"] for r in only.right]) == ([], ["abs"])
+    assert only.us == (0.0, 1.0) and "no such ops" in str(diff)
+    back = Diff(told("relu", "tanh", "abs", "neg", "exp"), told("relu", "tanh", "neg", "exp"))
+    assert [d["us"] for d in back.to_json()["differences"]] == [[1.0, 0.0]]
+
+
+@pytest.mark.spec("F6")
+def test_the_same_kernel_in_another_time_is_told_by_its_terms():
+    slow = kernel("cpu.one.v1", us=3.0)
+    diff = Diff(explained(ONE), explained(slow))
+    assert [d for d in diff.parts if not d.same] == []
+    text = str(diff)
+    assert "predicted 3 us against 9 us, 3 times as long" in text
+    assert "op 0      cpu.one.v1  1 us against 3 us: made up +2" in text
+    assert diff.to_json()["moved"][0] == {"anchor": 0, "last": 0, "us": [1.0, 3.0], "terms": {"made up": 2.0}}
+
+
+@pytest.mark.spec("F6")
+def test_what_an_older_version_wrote_is_compared():
+    """It lacked some fields, and had others that mean nothing now."""
+    older = explained(ONE)
+    for region in older["regions"]:
+        del region["view"], region["rejected"], region["ended"]["detail"]
+        region["colour"] = "red"
+    for name in ("target", "memory", "numerics", "recognised"):
+        del older[name]
+    check_explanation(older)
+    text = str(Diff(explained(ONE, PAIR), older))
+    assert "predicted 1.5 us against 3 us" in text and "ends before the next op: candidates" in text
+
+
+@pytest.mark.spec("F6")
+def test_a_kernel_that_came_or_went_is_told():
+    diff = Diff(explained(ONE), explained(ONE, FAST))
+    assert "cpu.fast.v1: there is no such kernel on this side" in str(diff)
+
+
 def test_explanations_of_other_ops_are_refused():
     with pytest.raises(AicfError, match="not of the same ops") as error:
         Diff(

@@ -50,6 +50,10 @@ def program():
     return made
 
 
+def compiled_over():
+    return nn.Model({"x": aicf.TensorSpec(("<b>batch", 6))}, **{"<b>batch": 8}).add(nn.Linear(6, 4))
+
+
 def history() -> History:
     made = History(losses=[2.0, 1.0, 0.5], validation=[(2, 1.5)], stopped="steps")
     made.place.step = 3
@@ -61,6 +65,7 @@ def shown():
     compiled = program()
     return {
         "explanation": explained(), "plan": compiled.plan, "program": compiled, "diff": Diff(trained(), other),
+        "wanted": explained().want("gemm*"), "sweep": aicf.explain_over(compiled_over(), "h200", "1..64"), "compilations": compiled.compilations,
         "summary": compiled.recipe.model.summary(), "history": history(), "curve": history().curve(),
     }  # fmt: skip
 

@@ -24,7 +24,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "programs": (
         "Programs",
         "A model is compiled into a program, which runs, trains, explains itself and has the weights.",
-        ("compile", "Program", "explain_for", "Policy", "LossScale", "Precision", "generate", "Generator", "load", "save"),
+        ("compile", "Program", "explain_for", "explain_over", "Policy", "LossScale", "Precision", "generate", "Generator", "load", "save"),
     ),
     "tensors": (
         "Tensors and types",
@@ -63,7 +63,7 @@ MODULES = {  # page -> module, all of whose names it has
 }
 FRONTENDS = {  # page -> its title, folder under aicf/frontends, {public name: name in the folder}
     "pytorch": ("PyTorch", "torch", {"aicf.torch.backend": "backend", "aicf.from_torch": "from_torch", "aicf.torch.load": "load",
-                                     "aicf.torch.report": "report", "aicf.torch.graphs": "graphs", "aicf.torch.reset": "reset"}),
+                                     "aicf.torch.report": "report", "aicf.torch.graphs": "graphs", "aicf.torch.reset": "reset", "aicf.torch.compilations": "compilations"}),
     "jax": ("JAX", "jax", {"aicf.jax.jit": "jit", "aicf.jax.Jitted": "Jitted", "aicf.jax.report": "report",
                            "aicf.jax.JaxReport": "JaxReport"}),
     "onnx": ("ONNX", "onnx", {"aicf.from_onnx": "from_onnx", "aicf.onnx_backend": "OnnxBackend"}),

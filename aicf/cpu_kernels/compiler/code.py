@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import channels
-from ...code_cache import disk
+from ...code_cache import disk, ledger
 from ...code_cache.digest import Description, Undescribable, digest, pack, version
 from ...errors import KernelCompileError
 from ...whole import Whole
@@ -105,6 +105,7 @@ def code_of(spec: Spec) -> Code:
         key = loop_key(spec)
         name = _name(spec)
         if key is not None and (found := disk.load(key, disk.LOOP, Code)):
+            ledger.note(name, "disk")
             channels.tell(
                 "cache",
                 "hit",
@@ -115,17 +116,17 @@ def code_of(spec: Spec) -> Code:
                 where="disk",
             )
             return found
-        start = time.perf_counter()
+        asked = None if key is None else digest(pack("question", Description().of(spec))).hex()
+        start, why = time.perf_counter(), ledger.why_again(asked, compilers())
         made = _compiled(spec)
-        seconds, why = (
-            time.perf_counter() - start,
-            "nothing has this key yet" if key else "it can't be described, so no cache can keep it",
-        )
+        seconds = time.perf_counter() - start
+        ledger.note(name, "compiled", seconds, why)
         channels.tell(
             "cache", "compiled", f"the loop {name} compiled for the CPU in {seconds:.2f} s: {why}",
             symbol=name, target="cpu", key=key, seconds=seconds, why=why,
         )  # fmt: skip
         if key is not None:
+            ledger.remember(asked, compilers())
             disk.store(key, disk.LOOP, made[0], {"symbol": made[1], "needs": made[2]})
         return Code(*made)
 
@@ -169,6 +170,21 @@ def toolchain() -> bytes:
         FOLD_BLOCK,
     )  # fmt: skip
     return digest(pack("toolchain", repr(facts).encode(), *map(_module, COMPILERS)))
+
+
+@cache
+def compilers() -> dict[str, str]:
+    """What `toolchain` digests, by name."""
+    import llvmlite.binding as llvm
+
+    versions = {name: str(version(name)) for name in PACKAGES}
+    code = digest(pack("modules", *map(_module, COMPILERS))).hex()
+    known = {
+        "Python": str(sys.implementation.cache_tag),
+        **versions,
+        "the processor": str(llvm.get_host_cpu_name()),
+    }
+    return {**known, "what makes loops": code, "the compilers": toolchain().hex()}
 
 
 def _module(name: str) -> bytes:

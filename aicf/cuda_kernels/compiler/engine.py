@@ -6,13 +6,13 @@ Compiled kernels are kept in memory by their key (keys.py) and on disk (cache.py
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ... import config as settings
+from ...code_cache import ledger
 from ...device.streams import Captured
 from ...errors import DeviceError, KernelCompileError
 from ...registry import blame
@@ -49,10 +49,10 @@ def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: s
     `kernel_id` goes into error messages.
     """
     key = _key(launch, region, target, kernel_id)
-    if (found := _cached(key)) is None:
-        start = time.perf_counter()
+    if (found := _cached(key, kernel_id)) is None:
+        begun = cache.Begun(key, launch, region, target, kernel_id)
         found = _compiled(launch, region, target, kernel_id, compile_kernel)
-        _keep(key, found, launch, kernel_id, start)
+        _keep(key, found, begun)
     return found
 
 
@@ -61,19 +61,18 @@ def compile_shown(
 ) -> tuple[CompiledKernel, str]:
     """What `compile_launch` finds or compiles, with the PTX on its way there, to look at: no cache keeps PTX."""
     key = _key(launch, region, target, kernel_id)
-    if (found := _cached(key)) is not None:
+    if (found := _cached(key, kernel_id)) is not None:
         return found, ptx_of(launch, region, target)
-    start = time.perf_counter()
+    begun = cache.Begun(key, launch, region, target, kernel_id)
     found, ptx = _compiled(launch, region, target, kernel_id, compile_with_ptx)
-    _keep(key, found, launch, kernel_id, start)
+    _keep(key, found, begun)
     return found, ptx
 
 
-def _keep(key: Any, made: CompiledKernel, launch: Launch, kernel_id: str, start: float) -> None:
+def _keep(key: Any, made: CompiledKernel, begun: cache.Begun) -> None:
     _COMPILED[key] = made
-    cache.tell_compiled(key, made, kernel_id, launch.body, time.perf_counter() - start)
-    if isinstance(key, str):
-        cache.store(key, made)
+    _AWAITED.pop(key, None)
+    begun.done(made)
 
 
 def _compiled(launch: Launch, region: RegionSpec, target: str, kernel_id: str, make: Callable[..., T]) -> T:
@@ -116,10 +115,11 @@ def key_of(launch: Launch, region: RegionSpec, target: str, kernel_id: str = "")
     return key if isinstance(key, str) else None
 
 
-def _cached(key: Any) -> CompiledKernel | None:
+def _cached(key: Any, kernel_id: str) -> CompiledKernel | None:
     found, where = _COMPILED.get(key), "memory"
     if found is None and isinstance(key, str) and (found := cache.load(key)):
         _COMPILED[key], where = found, "disk"
+        ledger.note(kernel_id or found.name, where)
     if found is not None:
         cache.tell_hit(key, found, where)
     return found
@@ -201,11 +201,16 @@ def begin(
     return wait
 
 
+_AWAITED: dict[Any, tuple[str, str]] = {}  # of what is compiled nowhere yet the kernel's id, and why
+
+
 def _take_over(made: dict[Any, CompiledKernel]) -> None:
     """What another process has compiled, and stored."""
     for key, kernel in made.items():
         if key not in _COMPILED:
-            cache.tell_compiled(key, kernel)
+            name, why = _AWAITED.pop(key, (kernel.name, ledger.NEW))
+            ledger.note(name, "compiled", why=why)
+            cache.tell_compiled(key, kernel, why, name)
     _COMPILED.update(made)
 
 
@@ -214,9 +219,11 @@ def _missing(kernels: Sequence[Job], target: str) -> list[tuple[Job, set[Any]]]:
     found: list[tuple[Job, set[Any]]] = []
     claimed: set[Any] = set()
     for job in kernels:
-        keys = {_key(launch, job[1], target, job[0]) for launch in job[2]}
-        missing = {key for key in keys if _cached(key) is None} - claimed
+        keys = {_key(launch, job[1], target, job[0]): launch for launch in job[2]}
+        missing = {key for key in keys if _cached(key, job[0]) is None} - claimed
         if missing:
+            for key in missing:  # now: whoever compiles it writes down by what
+                _AWAITED[key] = job[0], cache.Begun(key, keys[key], job[1], target, job[0]).why
             found.append((job, missing))
             claimed |= missing
     return found

@@ -44,6 +44,31 @@ def kernel_digest(
     return None if body is None else digest(pack("launch", body, repr(parts).encode()))
 
 
+def question(kernel_id: str, launch: Launch, signature: Signature, target: str, region_key: str) -> str:
+    """The name of what a kernel was compiled by: of the same kernel for the same region, whatever its code."""
+    parts = kernel_id, kernel_name(launch), signature, target, region_key
+    return digest(pack("question", repr(parts).encode())).hex()
+
+
+def compiled_by(launch: Launch) -> dict[str, str]:
+    """What a kernel's code depends on, by name: its body, and the compilers."""
+    return {"its code": (body_digest(launch.body) or b"").hex(), **compilers()}
+
+
+@functools.cache
+def compilers() -> dict[str, str]:
+    """What `toolchain` digests, by name."""
+    names = (*PACKAGES, *(name for names in TOOLKIT for name in names))
+    versions = {name: str(version(name)) for name in names}
+    route = digest(Description().of(compile_kernel)).hex()
+    return {
+        "Python": str(sys.implementation.cache_tag),
+        **versions,
+        "the route to machine code": route,
+        "the compilers": toolchain().hex(),
+    }
+
+
 _BODIES: weakref.WeakKeyDictionary[Any, dict[type[Description], bytes | None]] = weakref.WeakKeyDictionary()
 
 

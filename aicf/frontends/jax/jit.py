@@ -16,6 +16,7 @@ import jax
 from ...device.reading import remember
 from ...errors import FrontendError, NoKernelError
 from ...graph.compile import compile, explain_for
+from ...graph.run.compilations import Compilations
 from ...graph.run.explain import Explanation
 from ...graph.run.program import Program
 from ..imported import Imported
@@ -49,7 +50,7 @@ def jit(
         step = aicf.jax.jit(lambda params, x, y: jax.value_and_grad(loss)(params, x, y))
 
     A signature (the tree, shapes and element types of the arguments, values of the static ones) is traced and compiled when it first comes.
-    `step.explain(*args)` says which kernels run and why, `step.lower(*args)` returns JAX's lowered function.
+    `step.compilations` lists them, each with why none of those before would do. `step.explain(*args)` says which kernels run and why, `step.lower(*args)` returns JAX's lowered function.
     """
     if fun is None:
         return lambda function: jit(
@@ -99,6 +100,7 @@ class Jitted:
         self._compiled: OrderedDict[_Signature, _Compiled] = OrderedDict()
         self._lock = threading.RLock()
         self._name = getattr(fun, "__qualname__", None) or type(fun).__name__
+        self.compilations = Compilations(f"aicf.jax.jit({self._name})")
         update_wrapper(self, fun, updated=())  # not its attributes: fun may be a Jitted
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +179,8 @@ class Jitted:
             program: Program | None = None
             try:
                 if info:
-                    program = compile(read(lowered), device=signature.place, **self._options)
+                    with self.compilations.made("function", _facts(signature)):
+                        program = compile(read(lowered), device=signature.place, **self._options)
                     count_taken(self._name)
             except (FrontendError, NoKernelError) as error:
                 if self._fallback == "error":
@@ -196,6 +199,13 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"aicf.jax.jit({self._name}: {len(self._compiled)} signatures)"
+
+
+def _facts(signature: _Signature) -> dict[str, Any]:
+    """A signature by name, for people."""
+    arrays = {f"array {n}": aval.str_short(True) for n, aval in enumerate(signature.avals)}
+    static = {f"static {name}": repr(value) for name, _, value in signature.static}
+    return {**arrays, **static, "tree": signature.tree, "on": signature.place, "x64": signature.x64}
 
 
 def _aval(leaf: Any) -> Any:

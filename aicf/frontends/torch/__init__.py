@@ -14,9 +14,9 @@ from torch._dynamo import register_backend
 
 from .backend import backend
 from .export import from_torch, load
-from .report import graphs, report, reset
+from .report import compilations, graphs, report, reset
 
-__all__ = ["backend", "from_torch", "graphs", "load", "report", "reset"]
+__all__ = ["backend", "compilations", "from_torch", "graphs", "load", "report", "reset"]
 
 # Where aicf runs from its folder, uninstalled, no entry point tells PyTorch of the backend.
 if not [

@@ -17,6 +17,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule
 
 from ...errors import VerifyError
+from ...graph.run.compilations import GRAPH
 from . import report as reports
 from .losses import join_cross_entropy, partition
 from .part import COMPILING
@@ -24,6 +25,7 @@ from .partition import cut, refuse_left
 from .recognise import recognise
 from .report import GraphReport
 from .rules import rules
+from .types import brief
 
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "fallback": ("eager", "error"),
@@ -124,10 +126,23 @@ def _compiled(
     with compile_lock, COMPILING, torch.no_grad():
         if kind == "inference" and asked["numerics"] != "strict":
             join_cross_entropy(graph)
-        made = cut(
-            graph, said, asked["deterministic"], asked["numerics"] == "strict", asked["fallback"] == "error"
-        )
+        with reports.compilations().made("function", _facts(graph, name, kind)):
+            made = cut(
+                graph,
+                said,
+                asked["deterministic"],
+                asked["numerics"] == "strict",
+                asked["fallback"] == "error",
+            )
     reports.add(said)
     if asked["fallback"] == "error":
         refuse_left(said)
     return make_boxed_func(made.forward)
+
+
+def _facts(graph: GraphModule, name: str, kind: str) -> dict[str, Any]:
+    """What a graph is compiled for, by name: its tensors as they lie, and its numbers."""
+    facts: dict[str, Any] = {GRAPH: f"{name}, {kind}"}
+    for n, node in enumerate(node for node in graph.graph.nodes if node.op == "placeholder"):
+        facts[f"input {n}"] = brief(node.meta.get("val"))
+    return facts

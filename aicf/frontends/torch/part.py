@@ -21,6 +21,7 @@ from ...graph.dump import begin
 from ...graph.emit.builder import GraphEmitter
 from ...graph.emit.trace import Recipe
 from ...graph.run.call import FIRST, PlanCall, Whereabouts
+from ...graph.run.compilations import GRAPH
 from ...graph.run.tell import tell_plan
 from ...graph.run.variables import Variables
 from ...ir import Value
@@ -28,9 +29,9 @@ from ...registry.registry import KernelRegistry
 from ...registry.select import Selector
 from ...types import Precision, TensorSpec
 from .emit import Meta, NodeTrial, PartEmitter, emit_nodes, meta_of
-from .report import GraphReport
+from .report import GraphReport, compilations
 from .rules import Unread
-from .types import DTYPES, TORCH, TorchLayout, Unsupported, hinted, layout_of
+from .types import DTYPES, TORCH, TorchLayout, Unsupported, brief, hinted, layout_of
 
 COMPILING = threading.RLock()
 
@@ -276,8 +277,11 @@ class PartModule(torch.nn.Module):
 
     def _met(self, args: Sequence[Any]) -> BoundPart | None:
         """The part for the sizes of these arguments: rules and kernels were asked about those of the trace alone."""
+        title = f"{self._report.name}, {self._report.kind}" if self._report else "a part"
+        facts = {f"input {n}": brief(a) for n, a in enumerate(args)}
         try:
-            return self._compile(concrete(self.graph_module, args))
+            with compilations().made("sizes", {GRAPH: title, **facts}):
+                return self._compile(concrete(self.graph_module, args))
         except (Unsupported, NoKernelError) as error:
             self._refused(error)
             return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 from weakref import WeakSet
 
+from ...graph.run.compilations import Compilations
 from ...graph.run.program import CompiledPlan
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
@@ -95,6 +96,15 @@ class GraphReport:
 
 
 _graphs: deque[GraphReport] = deque(maxlen=KEPT)
+
+
+_compilations = Compilations('torch.compile(backend="aicf")')
+
+
+def compilations() -> Compilations:
+    """The graphs that were compiled since the start, and the sizes of parts that were met later, each with why it was compiled again. What
+    PyTorch's own guards say, TORCH_LOGS=recompiles tells."""
+    return _compilations
 
 
 def add(graph: GraphReport) -> None:

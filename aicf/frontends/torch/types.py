@@ -98,3 +98,14 @@ def is_dense(tensor: Any) -> bool:
 def _same(shape: Sequence[int], stride: Sequence[int], wanted: Sequence[int]) -> bool:
     """Equal strides, but of axes of one element, which have none."""
     return all(n == 1 or s == w for n, s, w in zip(shape, stride, wanted))
+
+
+def brief(value: Any) -> str:
+    """`f32[32x64] on cpu`, with strides where they are not those of rows; of what is no tensor its text. Asks nothing of symbolic sizes."""
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    shape, stride = tuple(value.shape), tuple(value.stride()) if value.layout is torch.strided else ()
+    known = all(type(n) is int for n in (*shape, *stride))
+    dtype = DTYPES.get(value.dtype, value.dtype)
+    text = f"{dtype}[{'x'.join(map(str, shape))}] on {value.device}"
+    return f"{text}, strides {stride}" if known and stride != row_major(shape) and value.numel() else text

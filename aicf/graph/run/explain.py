@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...device.spec import DeviceSpec
-from ...errors import Immovable
+from ...errors import AicfError, Immovable
 from ...ir import Recognised
 from ...lazy import lazy
 from ...pages import story
@@ -29,6 +29,7 @@ from ...registry.trace import (
     selection_json,
     selection_lines,
 )
+from ..ask.wanted import Wanted, want
 from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region
 from ..fuse.once import KeptOnce, sentences
@@ -224,6 +225,20 @@ class Explanation(Immovable, InNotebook):
             sum(step.count for step in alone), len(run), sum(step.alone_bytes for step in alone), sum(r.spec.nbytes for r in run),
             before_us if all(step.alone_us is not None for step in alone) else None, self.predicted_us,
         )  # fmt: skip
+
+    def want(self, kernel: str, region: int | None = None) -> Wanted:
+        """Why a kernel was not chosen, and the nearest changes for which it takes a region, and is chosen: `print(e.want("gemm_wgmma*"))`.
+
+        kernel  an id, a name or a pattern of either
+        region  its number in this explanation; all if it is None
+        """
+        run = [(n, r) for n, (r, step) in enumerate(zip(self.regions, self._steps)) if step.kernel_id]
+        if region is not None and region not in (n for n, _ in run):
+            raise AicfError(
+                f"region {region} has no kernel to choose", got=f"regions {', '.join(str(n) for n, _ in run)} have",
+                hint="print(explanation) shows their numbers",
+            )  # fmt: skip
+        return want([(n, r) for n, r in run if region in (None, n)], kernel, self.device)
 
     def picture(self) -> Picture:
         """The ops in a row, those of one kernel joined: in a terminal as text, in a notebook as boxes."""

@@ -38,6 +38,7 @@ from ..emit.trace import FED, Recipe, declared_names, trace
 from ..fuse import Region
 from ..fuse.once import KeptOnce
 from .capture import CaptureReport
+from .compilations import Compilations
 from .executor import BoundPlan, Executor
 from .explain import Explanation, explain
 from .frozen import FrozenPlan, ReplayPolicy
@@ -46,7 +47,7 @@ from .plan import ExecPlan, Slot
 from .profile import MEDIAN_OF, Profile, checked_runs, measure
 from .ran import FirstRun, places_of, trace_of
 from .slots import adopt_all, check_feed, examine_feed, feed_error
-from .tell import tell_capture, tell_plan, why_made
+from .tell import tell_capture, tell_plan
 from .variables import Variables
 
 MAX_ENTRIES = 32  # plans, and frozen plans, that a program keeps; the least recently used goes first
@@ -117,6 +118,9 @@ class Program(Immovable, InNotebook):
         self._names: set[str] = set()  # variables that this program's plans use: what its state dict holds
         self._keys: OrderedDict[tuple, ReplayKey] = OrderedDict()  # feeds that were checked
         self.policy = policy
+        self.compilations = Compilations(
+            f"{self.mode} on {runtime.spec.name}"
+        )  # what was compiled for, and why again
         self.tuning: Times | None = None  # measured times that its choices were made with
         self.runs = 0  # since the start or the last load
         self._last: ExecPlan | None = None  # the plan of the last run
@@ -159,7 +163,8 @@ class Program(Immovable, InNotebook):
             self.runtime.refuse_capture()
             compiled, found = self._checked(self._adopt(feed))
             with self._whole_step(compiled.plan), self.runtime.ordered(found.values()):
-                bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
+                with self.compilations.made("bound", self._fed(found), always=False):
+                    bound = self._executor.bind(compiled.plan, found, self.variables, contiguous=contiguous)
                 self._ran, self.notes = bound.run(), bound.notes
                 self._count()
                 if self._watches:
@@ -252,12 +257,23 @@ class Program(Immovable, InNotebook):
             text = f"plan {key.plan_key} is captured anew: a static input moved: {moved}"
             channels.tell("capture", "invalidated", text, logging.WARNING, plan=key.plan_key, why=moved)
         if frozen is None or moved:  # never replay a stale pointer
-            start = time.perf_counter()
-            frozen = FrozenPlan(self._executor, compiled.plan, found, self.variables, policy)
-            tell_capture(compiled.plan, frozen.report, time.perf_counter() - start)
+            with self.compilations.made(
+                "bound", self._fed(found), moved and f"a static input moved: {moved}"
+            ):
+                start = time.perf_counter()
+                frozen = FrozenPlan(self._executor, compiled.plan, found, self.variables, policy)
+                tell_capture(compiled.plan, frozen.report, time.perf_counter() - start)
             remember(self._frozen, key, frozen, MAX_ENTRIES)
         remember(self._keys, (self._phase(adopted), signature), key, MAX_ENTRIES)
         return frozen, found
+
+    def _fed(self, found: Mapping[str, Foreign]) -> dict[str, str]:
+        """What a bound plan is good for, by name: types and places of feeds."""
+        types = {
+            name: f"{fed.desc.dtype}[{'x'.join(map(str, fed.desc.shape))}] on {fed.place}"
+            for name, fed in sorted(found.items())
+        }
+        return {**types, **_phase_told(self._phase(found))}
 
     def _checked(self, adopted: Mapping[str, Foreign | FeedError]) -> tuple[CompiledPlan, dict[str, Foreign]]:
         """The plan for a feed, and the fed tensors, all right; or one FeedError with everything that is wrong."""
@@ -297,16 +313,18 @@ class Program(Immovable, InNotebook):
         key = (phase, *sorted(sizes.items()))
         found = self._plans.get(key)
         if found is None:
-            found = self._if_fed_the_same(key) or self._made(key, sizes, phase)
+            found = self._if_fed_the_same(key) or self._made(sizes, phase)
             self._names.update(found.plan.bound)
             remember(self._plans, key, found, MAX_ENTRIES)
         else:
             self._plans.move_to_end(key)
         return found
 
-    def _made(self, key: tuple, sizes: Mapping[str, int], phase: str) -> CompiledPlan:
-        start, why = time.perf_counter(), why_made(key, self._plans)
-        made = self._specialise(sizes, phase)
+    def _made(self, sizes: Mapping[str, int], phase: str) -> CompiledPlan:
+        facts = {**sizes, **_phase_told(phase)}
+        start, why = time.perf_counter(), self.compilations.why("plan", facts)
+        with self.compilations.made("plan", facts, why):
+            made = self._specialise(sizes, phase)
         seconds = time.perf_counter() - start
         if made.watch is not None:
             self._watches[made.plan.key] = made.watch
@@ -554,6 +572,12 @@ def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, T
     for tensor in results.values() if checks else ():
         tensor.checks = checks
     return results
+
+
+def _phase_told(phase: str) -> dict[str, str]:
+    """What a plan is for, where that is more than a run of the program's mode."""
+    told = {FED: "that may be fed params or states", "accumulate": "that only add up gradients"}
+    return {"runs": told[phase]} if phase in told else {}
 
 
 RUNS = "program.runs"

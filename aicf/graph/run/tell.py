@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ... import channels
@@ -15,19 +15,6 @@ from .plan import ExecPlan
 
 if TYPE_CHECKING:
     from ...device.tensor import Runtime
-
-
-def why_made(key: tuple, known: Collection[tuple]) -> str:
-    """Why a program has no plan of this key, (phase, (dimension, size)...), among those that it knows."""
-    phase, *sizes = key
-    like = [dict(k[1:]) for k in known if k[0] == phase]
-    if not known:
-        return "the first plan of the program"
-    if not like:
-        return f"the first plan of phase {phase!r}"
-    last = like[-1]
-    changed = [f"{dim} is {size}, was {last[dim]}" for dim, size in sizes if last.get(dim) != size]
-    return ", ".join(changed) or "it was forgotten"
 
 
 def tell_plan(

@@ -258,3 +258,18 @@ def test_fifty_training_steps(name):
         np.testing.assert_allclose(float(got), float(want), rtol=1e-4)
     assert float(got) < 2
     same(a, b, exact=1e-3)
+
+
+def test_why_it_compiled_again():
+    @aicf.jax.jit
+    def double(x):
+        return x + x
+
+    for array in (jnp.ones((2, 3)), jnp.ones((2, 3)), jnp.ones((4, 3)), jnp.ones((4, 3), jnp.bfloat16)):
+        double(array)
+    assert [one.why for one in double.compilations] == [
+        "the first", "array 0 f32[2,3] → f32[4,3]", "array 0 f32[4,3] → bf16[4,3]",
+    ]  # fmt: skip
+    assert str(double.compilations).startswith(
+        "aicf.jax.jit(test_why_it_compiled_again.<locals>.double): 3 compilations"
+    )
