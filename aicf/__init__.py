@@ -18,7 +18,7 @@ from .dispatch import default_registry, op_call
 from .errors import AicfError
 from .frontends import import_frontend
 from .generation import Generator, generate
-from .graph.compile import compile, explain_for
+from .graph.compile import compile, explain_for, tune_for
 from .graph.emit.policy import LossScale, Policy
 from .graph.over import explain_over
 from .graph.run.plan import ExecPlan
@@ -109,6 +109,7 @@ __all__ = [
     "schemas",
     "select",
     "training",
+    "tune_for",
     "u8",
     "u16",
     "u32",

@@ -64,13 +64,7 @@ def _table(name: str, *columns: str) -> Table:
 
 
 def _info_op(console: Console, schema: Any, registry: Any) -> int:
-    takes = [f"{d}: {d.type}" for d in schema.operands]
-    takes += (
-        ["*"] if schema.attrs and not schema.variadic else []
-    )  # as in Python: attributes are given by name
-    takes += [str(a) for a in schema.attrs]
-    signature = f"{schema.name}({', '.join(takes)}) -> {', '.join(schema.results)}"
-    console.print(Text(signature, style="bold"), soft_wrap=True)
+    console.print(Text(schema.signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)
     for v in registry.variants(schema.kind):
         text = f"  {v.id}\n      {v.doc.splitlines()[0] if v.doc else ''}"

@@ -90,9 +90,9 @@ def _at_the_right(ranks: tuple[int | None, ...], rank: int) -> tuple[Access, ...
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OpSchema:
-    """One op: everything that is true of it on any device."""
+    """One op: everything that is true of it on any device. `print(schema)` is its signature and what it says of itself."""
 
     name: str
     operands: tuple[OperandDecl, ...]
@@ -138,6 +138,19 @@ class OpSchema:
         if ELEMENTWISE in self.traits:
             self.traits |= {MAP}
         self.core = self.core or (MAP if self.is_map else self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.signature}; print it>"
+
+    def __str__(self) -> str:
+        return f"{self.signature}\n{self.doc}"
+
+    @property
+    def signature(self) -> str:
+        """`gelu(x: float) -> y`, with attributes behind a `*`: as in Python, they are given by name."""
+        takes = [f"{d}: {d.type}" for d in self.operands]
+        takes += ["*"] if self.attrs and not self.variadic else []
+        return f"{self.name}({', '.join([*takes, *map(str, self.attrs)])}) -> {', '.join(self.results)}"
 
     @property
     def is_map(self) -> bool:
@@ -456,6 +469,7 @@ def _describe(decl: OperandDecl, operand: Any) -> str:
 # --- the table of ops -------------------------------------------------------------------------------------------------
 
 _SCHEMAS: dict[OpKind, OpSchema] = {}
+MAIN = "__main__"  # what a script or a notebook defines
 
 
 def load_more() -> None:
@@ -464,7 +478,9 @@ def load_more() -> None:
 
 def register(schema: OpSchema) -> OpSchema:
     known = _SCHEMAS.get(schema.kind)
-    if known is not None and known.rule is not schema.rule:
+    if known is not None and known.origin == schema.origin == MAIN:
+        unregister(schema.name)  # a notebook's cell that runs again
+    elif known is not None and known.rule is not schema.rule:
         raise RegistryError(
             f"op {schema.name!r} is already registered by {known.origin}",
             hint="choose another name for the new op",
@@ -499,9 +515,10 @@ def schema_of(kind: OpKind | str) -> OpSchema:
         load_more()
         found = _find(kind)
     if found is None:
+        names = [s.name for s in schemas()]
         raise RegistryError(
-            f"no op is called {str(kind)!r}", expected="one of " + ", ".join(s.name for s in schemas()),
-            hint=near.hint(str(kind), near.OPS, [s.name for s in schemas()]),
+            f"no op is called {str(kind)!r}", expected=f"one of the {len(names)} ops that `aicf info` lists",
+            hint=near.hint(str(kind), near.OPS, names),
         )  # fmt: skip
     return found
 

@@ -60,7 +60,7 @@ class KernelIndex:
         self.one, self.custom = self._bits(one), self._bits(custom)
         self._begins, self._viable, self._accepting = map(self._masks, (begins, viable, accepting))
         self._without, self._needing = self._masks(without), self._masks(needing)
-        self._kinds: dict[str, Bits] = {}
+        self._kinds: dict[OpSchema, Bits] = {}
         self._floors: dict[Bits, tuple[Floor, ...]] = {}
         self._place = {v.id: i for i, v in enumerate(self.variants)}
 
@@ -72,13 +72,13 @@ class KernelIndex:
 
     def begins(self, schema: OpSchema) -> Bits:
         """Variants whose regions may begin with the op: by its name, core, a trait, or `*`."""
-        if schema.name not in self._kinds:
+        if schema not in self._kinds:
             names = {schema.name, "*", schema.core, *schema.traits}
             mask = 0
             for name in names:
                 mask |= self._begins.get(name, 0)
-            self._kinds[schema.name] = mask
-        return self._kinds[schema.name]
+            self._kinds[schema] = mask
+        return self._kinds[schema]
 
     def viable(self, structure: str, length: int) -> Bits:
         """Variants that take this structure, or one that it can grow into."""

@@ -8,7 +8,8 @@ from types import ModuleType
 
 from ..device.spec import DeviceSpec
 from ..errors import MissingKernelError, NoKernelError, RegistryError
-from ..ops.schema import ELEMENTWISE, schema_of
+from ..ops.record import MAIN
+from ..ops.schema import ELEMENTWISE, OpSchema, schema_of
 from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 from .index import KernelIndex
@@ -100,7 +101,7 @@ class KernelRegistry:
 
     def __init__(self, variants: Iterable[KernelVariant] = ()) -> None:
         self._by_id: dict[str, KernelVariant] = {}
-        self._by_kind: dict[OpKind, tuple[KernelVariant, ...]] = {}
+        self._by_op: dict[OpSchema, tuple[KernelVariant, ...]] = {}
         self._indices: dict[tuple[DeviceSpec, frozenset[str]], KernelIndex] = {}
         self.generation = 0
         for variant in variants:
@@ -109,7 +110,8 @@ class KernelRegistry:
     def add(self, variant: KernelVariant) -> KernelVariant:
         """Register a variant; RegistryError if another has its id."""
         known = self._by_id.get(variant.id)
-        if known is not None and known is not variant:
+        again = known is not None and known.build.__module__ == variant.build.__module__ == MAIN
+        if known is not None and known is not variant and not again:
             raise RegistryError(
                 f"kernel id {variant.id!r} is taken by {known.origin}",
                 hint="raise the version: ids are never reused",
@@ -119,7 +121,7 @@ class KernelRegistry:
         return variant
 
     def _changed(self) -> None:
-        self._by_kind.clear()
+        self._by_op.clear()
         self._indices.clear()
         self.generation += 1
 
@@ -136,13 +138,13 @@ class KernelRegistry:
         self._by_id.pop(id, None)
         self._changed()
 
-    def variants(self, kind: OpKind) -> tuple[KernelVariant, ...]:
+    def variants(self, op: OpKind | str) -> tuple[KernelVariant, ...]:
         """The variants that may begin with this op: by its name, core, one of its traits, or `*`."""
-        if kind not in self._by_kind:
-            schema = schema_of(kind)
-            names = {kind.name, "*", schema.core, *schema.traits}
-            self._by_kind[kind] = tuple(v for v in self if names.intersection(v.kinds))
-        return self._by_kind[kind]
+        schema = schema_of(op)
+        if schema not in self._by_op:
+            names = {schema.name, "*", schema.core, *schema.traits}
+            self._by_op[schema] = tuple(v for v in self if names.intersection(v.kinds))
+        return self._by_op[schema]
 
     def by_id(self, id: str) -> KernelVariant:
         """The variant of an id; MissingKernelError if there is none."""
@@ -181,6 +183,9 @@ class KernelRegistry:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} kernels; registry.variants(op) are those of an op>"
 
     def __contains__(self, id: object) -> bool:
         return id in self._by_id

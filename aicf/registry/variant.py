@@ -212,7 +212,7 @@ class HostCall:
 _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelVariant(Immovable):
     """One kernel. `id` is stable and versioned: its version rises when the kernel's numerics change.
 
@@ -253,6 +253,9 @@ class KernelVariant(Immovable):
     deterministic: bool = True
     origin: str = "aicf"
     doc: str = ""
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.id}>"
 
     def __copy__(self) -> KernelVariant:
         return self

@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from aicf import default_registry, op_call
 from aicf.errors import AttrError, RegistryError, TypeInferenceError
-from aicf.ops.schema import elementwise, op, schema_of, schemas, unregister
+from aicf.ops.schema import Float, elementwise, op, schema_of, schemas, unregister
 from aicf.types import DType
 
 from .cases import DECLARED, NEGATIVE
@@ -106,7 +107,35 @@ def test_a_gradient_rule_may_ask_only_for_what_the_op_has(scratch):
             return dy
 
 
-def test_an_unknown_op_is_an_error_that_lists_the_known_ones():
+def test_an_unknown_op_is_an_error_that_names_the_nearest_ones_and_where_all_are_listed():
     with pytest.raises(RegistryError, match="no op is called 'ad'") as caught:
         schema_of("ad")
-    assert "add" in caught.value.expected
+    assert "add" in caught.value.hint.split(" or ") and "`aicf info`" in caught.value.expected
+    assert len(str(caught.value)) < 200
+
+
+def test_a_notebook_s_cell_that_runs_again_defines_its_op_anew(scratch):
+    """Of another function and another kind, too: nothing that was known of the first stays. Elsewhere a name is taken once."""
+    cell = {"__name__": "__main__", "elementwise": elementwise, "op": op, "Float": Float, "name": scratch}
+    x, y = np.array([1, 2, 3], np.float32), np.empty(3, np.float32)
+
+    def kernels():
+        return {v.id for v in default_registry().variants(scratch)}
+
+    for factor in (2, 3):
+        exec(f"@elementwise(name)\ndef twice(x):\n    return {factor} * x", cell)
+        op_call(scratch, [x], [y])
+        np.testing.assert_array_equal(y, factor * x)
+    assert "cpu.elementwise_loop.v2" in kernels()
+    exec("@op(name)\ndef last(x: Float):\n    return x\nlast.reference(lambda x: x[::-1])", cell)
+    op_call(scratch, [x], [y])
+    np.testing.assert_array_equal(y, x[::-1])
+    assert "cpu.elementwise_loop.v2" not in kernels()
+    with pytest.raises(RegistryError, match=r"already registered by __main__"):
+        elementwise(scratch)(lambda x: x)
+
+
+def test_a_schema_prints_as_its_signature_and_what_it_says_of_itself():
+    schema = schema_of("leaky_relu")
+    assert repr(schema) == "<leaky_relu(x: float, *, slope: float = 0.01) -> y; print it>"
+    assert str(schema).splitlines()[0] == schema.signature and str(schema).endswith(schema.doc)

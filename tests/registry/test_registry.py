@@ -25,6 +25,23 @@ def test_an_id_is_never_used_twice():
     assert [v.id for v in registry] == ["cpu.a.v1", "cpu.a.v2"]
 
 
+def test_what_a_notebook_s_cell_defines_again_replaces_the_kernel_that_it_defined_before():
+    """But never aicf's own, nor another package's."""
+
+    def of_a_cell(id):
+        cell = {"__name__": "__main__"}
+        exec("def build(region, device): ...", cell)
+        return replace(kernel(id), build=cell["build"])
+
+    first, second = of_a_cell("cpu.a.v1"), of_a_cell("cpu.a.v1")
+    registry = registry_of(first, kernel("cpu.b.v1"))
+    before = registry.generation
+    assert registry.add(second) is second is registry.by_id("cpu.a.v1") is not first
+    assert registry.generation > before and len(registry) == 2
+    with pytest.raises(RegistryError, match=r"'cpu.b.v1' is taken by"):
+        registry.add(of_a_cell("cpu.b.v1"))
+
+
 @pytest.mark.spec("B14")
 def test_the_same_record_may_come_twice():
     once = kernel("cpu.a.v1")
@@ -77,7 +94,7 @@ def test_only_variants_of_the_op_are_searched():
         kernel("cpu.c.v1", "*"),
     )
     registry = registry_of(star, trait, named, kernel("cpu.d.v1", "tanh", "gemm"))
-    assert registry.variants(OpKind.relu) == (named, trait, star)
+    assert registry.variants(OpKind.relu) == registry.variants("relu") == (named, trait, star)
     assert [v.id for v in registry.variants(OpKind.gemm)] == ["cpu.c.v1", "cpu.d.v1"]
 
 

@@ -15,6 +15,7 @@ from ...graph.compile import compile
 from ...graph.emit.builder import Builder, GraphEmitter
 from ...graph.run.program import Program
 from ...ir import Value
+from ...registry.measured import counted
 from ..imported import Imported, free_names, runtime_of
 from .graph import Document
 from .reading import bad, read
@@ -119,7 +120,7 @@ def refusal_of(refused: Sequence[RefusedNode], source: str) -> UnsupportedOpsErr
     needs = frozenset[str]().union(*(r.needs for r in refused))
     fixes = ", ".join(f"{name!r}: array" for name in sorted(needs))
     error = UnsupportedOpsError(
-        f"{source} has {sum(counts.values())} nodes of {len(counts)} ops that aicf can't express", details=details,
+        f"{source} has {counted(counts.total(), 'node')} of {counted(len(counts), 'op')} that aicf can't express", details=details,
         hint=f"constants={{{fixes}}} fixes the inputs on which shapes depend" if needs else "aicf info lists the ops there are",
     )  # fmt: skip
     error.ops, error.needs = counts, needs

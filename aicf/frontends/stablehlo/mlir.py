@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import FrontendError
+from ...graph.emit.builder import cell_of
 from ...types import DType
 from .nodes import Body, Function, Operation, StableModule, TensorType
 
@@ -210,7 +211,7 @@ class _Reading:
         file, name = _FILE.search(text), _NAME.match(text)
         if file is None:
             return ""
-        line = f"{file.group(1)}:{file.group(2)}"
+        line = f"{cell_of(file.group(1)) or file.group(1)}:{file.group(2)}"
         return f"{line} ({name.group(1)})" if name and not name.group(1).startswith(file.group(1)) else line
 
     # --- types and attributes -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,9 +76,11 @@ def _loaded(
     copied: bool,
 ) -> Imported:
     """copied   whether the model has weights of its own, or the module's"""
-    exported = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
-    recognise(exported.graph_module)
-    exported = exported.run_decompositions(decompositions())
+    with warnings.catch_warnings():  # PyTorch's, of its own pytrees
+        warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.`", FutureWarning)
+        exported = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+        recognise(exported.graph_module)
+        exported = exported.run_decompositions(decompositions())
     _drop_assertions(exported.graph_module)
     graph = _Exported(exported, type(module).__name__, copied)
     graph.refuse_unknown()

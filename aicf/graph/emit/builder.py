@@ -31,12 +31,12 @@ def user_line() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_PACKAGE) and not name.startswith("<frozen"):
-            return f"{_cell(name) or name}:{frame.f_lineno}"
+            return f"{cell_of(name) or name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 
 
-def _cell(name: str) -> str:
+def cell_of(name: str) -> str:
     """What IPython calls the cell that it compiled under a file's name; nothing for a file."""
     if "ipykernel" not in name and "<ipython" not in name:
         return ""
