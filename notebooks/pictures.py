@@ -41,6 +41,10 @@ def digits(images: np.ndarray, told: Sequence[int], labels: Sequence[int], size:
 COLOURS = "#2563eb", "#b91c1c", "#15803d", "#b45309", "#7c3aed"
 
 
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def lines(
     series: Mapping[str, Sequence[float]], x: Sequence[float], log: bool = False, x_title: str = "", y_title: str = "",
     width: int = 640, height: int = 240,
@@ -60,13 +64,13 @@ def lines(
         colour, runs, run = COLOURS[n % len(COLOURS)], [], []
         for a, b in zip(x, values):
             run = [*run, place(a, b)] if np.isfinite(b) else []
-            runs = [*runs[:-1], run] if len(run) > 1 else [*runs, run]
+            runs = [*runs[:-1], run] if len(run) > 1 else [*runs, run] if run else runs
         parts += [
             f'<polyline points="{" ".join(r)}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
             for r in runs
         ]
         parts.append(f'<text x="{60 + across}" y="{24 + 18 * n}" fill="{colour}">{name}</text>')
-    for text, where in ((f"{max(flat):.3g}", 16), (f"{min(flat):.3g}", 10 + up), (y_title, up / 2)):
+    for text, where in ((_short(max(flat)), 16), (_short(min(flat)), 10 + up), (y_title, up / 2)):
         parts.append(f'<text x="44" y="{where}" text-anchor="end">{text}</text>')
     for text, where, anchor in (
         (f"{x[0]:g}", 50, "start"),

@@ -16,7 +16,7 @@ if not (ROOT / "tools").exists():
     pytest.skip("a source distribution has no tools", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
-from tools.docs_site import check, house_style, ops, reference, stage  # noqa: E402
+from tools.docs_site import check, house_style, ops, reference, stage, tutorials  # noqa: E402
 
 pytestmark = pytest.mark.spec("F8")
 
@@ -91,6 +91,31 @@ def test_a_page_of_an_op_says_what_is_written_here_by_hand(of_ops):
         "simpler ops may stand in its place" in of_ops["ops/einsum"]
         and "emit.transpose(" in of_ops["ops/einsum"]
     )
+
+
+def test_a_notebook_s_page_has_its_text_its_code_and_its_outputs():
+    shown = {"data": {"text/plain": ["<SVG>"], "image/svg+xml": ["<svg>\n</svg>"]}}
+    cells = [
+        {"cell_type": "markdown", "source": ["See [02](02-x.ipynb#a) and\n", "[it](../docs/trace.md)."]},
+        {"cell_type": "code", "source": ["1 ```"], "outputs": [{"text": ["\x1b[32mgreen\x1b[0m\n"]}, shown]},
+        {"cell_type": "code", "source": ["%pip list"], "outputs": []},
+    ]
+    assert tutorials.page({"cells": cells}).split("\n\n") == [
+        "See [02](02-x.md#a) and\n[it](../docs/trace.md).",
+        "````python\n1 ```\n````",
+        "```text\ngreen\n```",
+        "```{raw} html\n<svg>\n</svg>\n```",
+        "```ipython\n%pip list\n```\n",
+    ]
+
+
+def test_every_notebook_has_a_page_that_the_index_leads_to():
+    names = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    made = tutorials.pages(ROOT / "notebooks")
+    assert list(made) == ["README", *names] and len(names) >= 9
+    for name in names:
+        assert f"]({name}.md)" in made["README"] and f"\n{name}\n" in made["README"]
+        assert made[name].startswith("# ") and ".ipynb)" not in made[name]
 
 
 @pytest.mark.parametrize("device", ["h200", "cpu"])

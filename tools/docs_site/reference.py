@@ -24,7 +24,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "programs": (
         "Programs",
         "A model is compiled into a program, which runs, trains, explains itself and has the weights.",
-        ("compile", "Program", "explain_for", "explain_over", "Policy", "LossScale", "Precision", "generate", "Generator", "load", "save"),
+        ("compile", "Program", "explain_for", "explain_over", "tune_for", "Policy", "LossScale", "Precision", "generate", "Generator", "load",
+         "save"),
     ),
     "tensors": (
         "Tensors and types",

@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import ops, reference
+from . import ops, reference, tutorials
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "README.ko.md", "CONTRIBUTING.md", "CHANGELOG.md")
 # Caption -> pages, some with a title. Documents that stand nowhere here are how-tos.
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "Start": ("docs/guide", "examples/index"),
+    "Start": ("docs/guide", "notebooks/README", "examples/index"),
     "How to": ("docs/frontends", "docs/trace", "docs/tuning", "docs/platforms", "docs/add-an-op"),
     "Reference": ("reference/index", "ops/index"),
     "How it works": ("docs/architecture", "docs/kernels/gemm", "docs/kernels/tiles", "docs/kernels/rows"),
@@ -41,6 +41,7 @@ def stage(folder: Path) -> int:
         )
         texts[f"docs/{page}/README.md"] += _toctree(names if page == "results" else reversed(names))
     texts.update(_examples())
+    texts |= {f"notebooks/{name}.md": text for name, text in tutorials.pages(ROOT / "notebooks").items()}
     texts["index.md"] = _index(wanted)
     for name, text in [*reference.pages(), *ops.pages()]:
         texts[f"{name}.rst"] = text
