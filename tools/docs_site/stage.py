@@ -41,7 +41,8 @@ def stage(folder: Path) -> int:
         )
         texts[f"docs/{page}/README.md"] += _toctree(names if page == "results" else reversed(names))
     texts.update(_examples())
-    texts |= {f"notebooks/{name}.md": text for name, text in tutorials.pages(ROOT / "notebooks").items()}
+    for name, text in tutorials.pages(ROOT / "notebooks").items():
+        texts[f"notebooks/{name}.md"] = EXAMPLE.sub(r"\1.md", text)
     texts["index.md"] = _index(wanted)
     for name, text in [*reference.pages(), *ops.pages()]:
         texts[f"{name}.rst"] = text
