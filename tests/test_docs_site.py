@@ -104,7 +104,7 @@ def test_a_notebook_s_page_has_its_text_its_code_and_its_outputs():
         "See [02](02-x.md#a) and\n[it](../docs/trace.md).",
         "````python\n1 ```\n````",
         "```text\ngreen\n```",
-        "```{raw} html\n<svg>\n</svg>\n```",
+        '```{raw} html\n<div style="overflow-x:auto">\n<svg>\n</svg>\n</div>\n```',
         "```ipython\n%pip list\n```\n",
     ]
 

@@ -47,7 +47,7 @@ def _shown(output: Mapping[str, Any]) -> Iterator[str]:
     data = {form: "".join(text) for form, text in output.get("data", {}).items()}
     for form in ("image/svg+xml", "text/html"):
         if form in data:
-            yield _fenced("{raw} html", data[form])
+            yield _fenced("{raw} html", f'<div style="overflow-x:auto">\n{data[form]}\n</div>')
             return
     if "text/markdown" in data:
         yield data["text/markdown"]
