@@ -63,6 +63,7 @@ def objects(evil: bool) -> dict[str, Printed]:
         "region": told.region(0),
         "selection": told.regions[0].selection,
         "diff": Diff(told.to_json(), other.to_json()),
+        "wanted": told.want("cpu.two.v1" if evil else "gemm_tiled_64x64"),
         "picture": told.picture(),
         "plan": told.plan,
         "summary": model.summary(),
@@ -115,13 +116,8 @@ def test_names_are_shown_and_colour_changes_nothing_but_colour(name, evil, width
 @pytest.mark.spec("F5")
 def test_whatever_has_a_rendering_has_them_all():
     """By the source: what rich draws is `Printed`, which gives text and notebooks the same; what a notebook draws has a text, too."""
-    make = {
-        "Printed",
-        "Visible",
-        "RegionTable",
-        "Story",
-        "InNotebook",
-    }  # these, tables in others, and the demo's end
+    # these, what stands in others, and the demo's end
+    make = {"Printed", "Visible", "ByWidth", "RegionTable", "Story", "InNotebook"}
     printed, wrong = [], []
     for path in Path(aicf.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

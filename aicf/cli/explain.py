@@ -26,14 +26,6 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="all regions and candidates, and each rejected kernel"
     )
-    parser.add_argument(
-        "--region",
-        type=numbered,
-        action="append",
-        default=[],
-        metavar="N",
-        help="this region in full; may be repeated",
-    )
     parser.add_argument("--json", action="store_true", help="print JSON; equal from run to run")
     parser.add_argument(
         "--diff", metavar="OTHER", help="compare with another device, or with what --json wrote into a file"
