@@ -7,27 +7,26 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from . import nn
-from .dispatch import compiling
 from .errors import AicfError
 from .graph.compile import compile, explain_for
 from .graph.fuse import Region
 from .graph.run.explain import Explanation
 from .graph.run.picture import brief
 from .graph.run.program import Program
+from .printing import render
+from .progress import progress
 from .registry.measured import counted
-from .registry.trace import microseconds, render, why_next_lost
+from .registry.trace import microseconds, why_next_lost
 from .types import TensorSpec
 
 Rows = Iterator[tuple[str, str | Text]]  # a label, and what it says
@@ -69,13 +68,11 @@ def predict(program: Program, x: np.ndarray, batch: int = BATCH) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def train(
-    program: Program, x: np.ndarray, y: np.ndarray, epochs: int, console: Console, seed: int = SEED
-) -> float:
+def train(program: Program, x: np.ndarray, y: np.ndarray, epochs: int, seed: int = SEED) -> float:
     """Train for some epochs with a progress bar; the accuracy over the last epoch, as it was trained."""
     rng = np.random.default_rng(seed)
     right, loss = 0, float("nan")
-    with progress(console, "epoch") as advance:
+    with progress("epoch") as advance:
         for epoch in range(epochs):
             advance(epoch, epochs, f"loss {loss:.4f} · accuracy {right / len(x):.1%}" if epoch else "")
             order, losses, right = rng.permutation(len(x)), [], 0
@@ -87,15 +84,6 @@ def train(
                 right += int((result["output"].numpy().argmax(1) == y[batch]).sum())
             loss = sum(losses) / len(x)
     return right / len(x)
-
-
-@contextmanager
-def progress(console: Console, what: str) -> Iterator[Any]:
-    """`advance(done, total, text)` moves a bar, which goes when all is done; nothing is shown where there is no terminal."""
-    columns = TextColumn(what), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
 def step_times(program: Program, feed: dict[str, np.ndarray], runs: int = 50) -> dict[str, float]:
@@ -132,12 +120,11 @@ def run(
     model, how = build_model(), recipe(epochs * -(-len(x) // BATCH))
     program = compile(model, "train", device=device, **how)
     feed = {"x": x[:BATCH], "y": y[:BATCH]}
-    with progress(console, "compiling kernels") as advance, compiling(advance):
-        program.capture(feed)
+    program.capture(feed)
     with console.status("timing a step"):
         times = step_times(program, feed)
     start = time.perf_counter()
-    train_accuracy = train(program, x, y, epochs, console)
+    train_accuracy = train(program, x, y, epochs)
     seconds = time.perf_counter() - start
     told = predict(compile(model, device=device), x_test)
     explanation = program.explain()

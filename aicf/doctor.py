@@ -114,6 +114,8 @@ def _print(checks: list[Check], console: Console | None) -> None:
         from rich.console import Console as RichConsole
         from rich.markup import escape
         from rich.table import Table
+
+        from .printing import visible
     except ImportError:  # rich itself is what is missing
         for check in checks:
             print(f"{check.status:5} {check.name:16} {check.found}")
@@ -126,11 +128,12 @@ def _print(checks: list[Check], console: Console | None) -> None:
         table.add_column("", no_wrap=True)
         table.add_column("found", overflow="fold")
         for check in checks:
-            table.add_row(check.name, marks[check.status], escape(check.found))
+            table.add_row(escape(check.name), marks[check.status], escape(visible(check.found)))
         console.print(table)
 
         # Never wrapped, because commands are copied.
-        show = functools.partial(console.print, soft_wrap=True, markup=False, highlight=False)
+        plain = functools.partial(console.print, soft_wrap=True, markup=False, highlight=False)
+        show = lambda text: plain(visible(text))  # noqa: E731
 
     for fix in dict.fromkeys(check.fix for check in checks if check.fix):
         names = ", ".join(check.name for check in checks if check.fix == fix)

@@ -17,10 +17,12 @@ from .device.spec import PRESETS, DeviceSpec
 from .dispatch import default_registry
 from .errors import TuningError
 from .graph.compile import tune_for
-from .graph.tune import Report, progress_bar
+from .graph.tune import Report
+from .printing import labelled
+from .progress import progress
 from .registry.measured import counted
 from .registry.select import Selection, Selector
-from .registry.trace import factor, labelled, microseconds
+from .registry.trace import factor, microseconds
 from .registry.tuning import Change, Tuning
 
 MOVED = 1.2  # an update tells of times that have changed by so much
@@ -74,11 +76,11 @@ def _measure(args: Namespace, output: Path) -> int:
         )
     else:
         asked = model_file.Asked(None)  # --update alone
-    with progress_bar() as progress:
+    with progress("tuning") as advance:
         report = tune_for(
             asked.model, args.budget, asked.mode, device=args.device, loss=asked.loss, optimizer=asked.optimizer,
             accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, policy=asked.policy,
-            beam=args.beam, registry=registry, tuning=known, again=again, progress=progress,
+            beam=args.beam, registry=registry, tuning=known, again=again, progress=advance,
         )  # fmt: skip
     whole = (
         report.tuning.save_into(output, update=registry if args.update else None) if report.tuning else None

@@ -103,7 +103,7 @@ model = build(nn.Linear(6, 16), Squareplus(), nn.Linear(16, 1))
 train = aicf.compile(model, "train", device="cpu", loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))
 losses = [float(train({"x": x, "y": x[:, :1]})["loss"]) for _ in range(50)]
 assert losses[-1] < 0.5 * losses[0], losses
-print(program.explain())
+print(program.explain().region(0))
 """
 
 
@@ -131,7 +131,9 @@ def test_another_package_brings_an_op_and_a_kernel(tmp_path):
 def test_a_script_brings_an_op_and_a_kernel(tmp_path):
     write(tmp_path, {"script.py": FILES["script.py"]})
     assert "chosen    cpu.softsine_numpy.v1" in run("script.py", cwd=tmp_path, path=ROOT)
-    printed = run("-m", "aicf", "explain", "script.py", "--device", "h200", cwd=tmp_path, path=ROOT)
+    printed = run(
+        "-m", "aicf", "explain", "script.py", "--device", "h200", "--region", "0", cwd=tmp_path, path=ROOT
+    )
     assert "softsine   op 0" in printed and "cuda." in printed
 
 

@@ -62,14 +62,16 @@ def test_every_label():
 
     made = words_in(Path(trace.__file__), labels)
     assert {"grew", "chosen", "next", "rejected", "ended"} <= made
-    assert made <= explained("The lines")
+    assert made <= explained("The lines of a region")
     model = nn.Model({"x": (64, 64)})
     for _ in range(2):
         model.add(nn.Linear(64, 64)).add(nn.GELU()).add(nn.Linear(64, 64))
     for device in ("h200", "cpu"):
         told = aicf.explain_for(model, device, mode="grad", loss=nn.MeanSquaredError())
-        for text in (str(told), str(told.verbose())):
-            assert set(re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)) <= explained("The lines")
+        for text in (*(str(told.region(n)) for n in range(len(told.regions))), str(told.verbose())):
+            assert set(re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)) <= explained("The lines of a region")
+        heads = str(told).split("\n\n")[1].splitlines()[0].split()
+        assert set(heads) <= explained("A line of the table")
 
 
 def test_every_term_that_a_cost_is_made_of():

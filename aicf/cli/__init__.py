@@ -13,6 +13,7 @@ from rich.text import Text
 
 from .. import __version__, config
 from ..errors import AicfError
+from ..printing import visible
 from . import cache, demo, doctor, dump, examples, explain, info, profile, report, run, tune
 
 COMMANDS = demo, doctor, info, explain, report, dump, run, profile, tune, examples, cache
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(kind: str, said: str, code: int = 2) -> int:
-    text = Text(f"{kind}: " if said else kind, style="bold red").append(said, style="none")
+    text = Text(f"{kind}: " if said else kind, style="bold red").append(visible(said), style="none")
     Console(stderr=True).print(text, soft_wrap=True)
     return code
 

@@ -15,6 +15,12 @@ def positive(text: str) -> int:
     return number
 
 
+def numbered(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a region, such as 0")
+    return int(text)
+
+
 def sized(text: str) -> tuple[str, int]:
     name, _, number = text.rpartition("=")
     if not name:

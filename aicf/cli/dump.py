@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ..errors import AicfError
 from . import asked
 
@@ -29,20 +27,17 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from .. import model_file
-    from ..demo import progress
-    from ..dispatch import compiling
     from ..graph.compile import dump_for
     from ..graph.dump import FAILED
 
     how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
     wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
     Path(args.output).mkdir(parents=True, exist_ok=True)  # what is wrong with it is an error here
-    with progress(Console(stderr=True), "compiling kernels") as advance, compiling(advance):
-        made = dump_for(
-            wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
-            loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
-            precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
-        )  # fmt: skip
+    made = dump_for(
+        wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
+        loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
+        precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
+    )  # fmt: skip
     if made is None:
         raise AicfError(
             f"{args.output} can't be written to the end", hint="aicf dump -o DIR names another folder"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from os import sep
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ..errors import AicfError
 from . import asked
+from .arguments import numbered
 
 
 def add(commands: Any) -> None:
@@ -44,19 +42,27 @@ def add(commands: Any) -> None:
         "--batch", metavar="SIZES",
         help="where the choice changes with the batch: 1..4096, or 1,8,64; with another dimension's name, seq=1..4096",
     )  # fmt: skip
-    parser.add_argument("--region", type=int, metavar="N", help="of --want: the one region to ask about")
+    parser.add_argument(
+        "--region", type=numbered, action="append", default=[], metavar="N",
+        help="this region in full, repeatable; with --want the one to ask about",
+    )  # fmt: skip
     parser.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..printing import show
+
     shown = _shown(args)
+    alone = args.region and not args.want  # regions of an explanation
+    told = [shown.region(n) for n in args.region] if alone else [shown]
     if args.json:
-        print(json.dumps(shown.to_json(), indent=1, sort_keys=True))
-    elif sys.stdout.isatty():
-        Console().print(shown)
+        data = shown.to_json()
+        if alone:
+            data["regions"] = [data["regions"][n] for n in args.region]
+        print(json.dumps(data, indent=1, sort_keys=True))
     else:
-        print(shown)  # into a file or a pipe: the same everywhere
+        show(*told)
     return 0
 
 
@@ -71,7 +77,7 @@ def _shown(args: argparse.Namespace) -> Any:
         return model.swept(args.device, args.batch, args.tuning, args.without)
     explanation = model.explained(args.device, args.tuning, args.without)
     if args.want:
-        return explanation.want(args.want, args.region)
+        return explanation.want(args.want, *args.region)
     if args.diff:
         other = (
             asked.saved(args.diff, check_explanation)
@@ -79,7 +85,7 @@ def _shown(args: argparse.Namespace) -> Any:
             else model.explained(args.diff).to_json()
         )
         return Diff(explanation.to_json(), other)
-    if args.without:
+    if args.without and not args.region:
         names = args.device, f"without {', '.join(args.without)}"
         return Diff(model.explained(args.device, args.tuning).to_json(), explanation.to_json(), names)
     return explanation.verbose() if args.verbose else explanation
@@ -96,5 +102,9 @@ def _refuse_pairs(args: argparse.Namespace) -> None:
             expected="one of them",
             hint=f"leave out {given[1]}",
         )
-    if args.region is not None and not args.want:
-        raise AicfError("--region is for --want", hint="--want KERNEL --region N")
+    if args.region and (args.batch or args.diff):
+        raise AicfError(f"--region is not for {given[0]}", hint=f"leave out {given[0]}, or --region")
+    if args.want and len(args.region) > 1:
+        raise AicfError(
+            "--want takes one --region", got=", ".join(map(str, args.region)), hint="--want KERNEL --region N"
+        )

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..printing import visible
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("info", help="ops, variants and devices; or one op in detail")
@@ -30,21 +32,21 @@ def run(args: argparse.Namespace) -> int:
     for s in schemas():
         takes = [*map(str, s.operands), *(f"{a.name}=" for a in s.attrs)]
         what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
-        table.add_row(s.name, what, str(len(registry.variants(s.kind))))
+        table.add_row(Text(s.name), what, str(len(registry.variants(s.kind))))
     console.print(table)
     variants = list(registry)
     foreign = any(v.origin != "aicf" for v in variants)
     table = _table("variant", "begins with, and how it works", *(["origin"] if foreign else []))
     for v in variants:
         how = v.doc.split("\n")[0] + (f" Needs {', '.join(v.needs)}." if v.needs else "")
-        text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(how, style="not dim")
-        table.add_row(v.id, text, *([v.origin] if foreign else []))
+        text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(visible(how), style="not dim")
+        table.add_row(Text(visible(v.id)), text, *([Text(visible(v.origin))] if foreign else []))
     console.print(table)
     table = _table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16")
     for d in PRESETS.values():
         table.add_row(
-            d.name,
-            d.target,
+            Text(visible(d.name)),
+            Text(visible(d.target)),
             str(d.sms),
             f"{d.bandwidth:g}",
             f"{d.tflops['f32']:g}",
@@ -67,6 +69,6 @@ def _info_op(console: Console, schema: Any, registry: Any) -> int:
     console.print(Text(schema.signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)
     for v in registry.variants(schema.kind):
-        text = f"  {v.id}\n      {v.doc.splitlines()[0] if v.doc else ''}"
+        text = visible(f"  {v.id}\n      {v.doc.splitlines()[0] if v.doc else ''}")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -7,8 +7,6 @@ import json
 import sys
 from typing import Any
 
-from rich.console import Console
-
 from . import asked
 from .arguments import positive
 
@@ -44,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from ..graph.compile import compile
     from ..graph.run.profile import random_feed
     from ..ir import Role
+    from ..printing import show
 
     wanted = model_file.load(
         args.model,
@@ -64,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
     told = profile.verbose() if args.verbose else profile
     if args.json:
         print(json.dumps(profile.to_json(), indent=1))
-    elif sys.stdout.isatty():
-        Console().print(told)
     else:
-        print(told)
+        show(told)
     if args.output:
         where = profile.save(args.output)
         print(

@@ -3,18 +3,15 @@
 from .call import op_call
 from .extensions import default_registry, load_extensions
 from .ge2 import GemmBiasActParams, ge2_launch
-from .loader import Call, KernelLoader, Progress, compiling, report, run_op
+from .loader import Call, KernelLoader, run_op
 
 __all__ = [
     "Call",
     "GemmBiasActParams",
     "KernelLoader",
-    "Progress",
-    "compiling",
     "default_registry",
     "ge2_launch",
     "load_extensions",
     "op_call",
-    "report",
     "run_op",
 ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,26 +21,6 @@ from ..rows import RegionSpec
 from .annotate import annotated, label
 from .call import op_call
 from .extensions import default_registry
-
-# (how many are done, of how many, kernel id): told before each kernel is made ready, and when all are.
-Progress = Callable[[int, int, str], None]
-_progress: ContextVar[Progress | None] = ContextVar("aicf_progress", default=None)
-
-
-@contextmanager
-def compiling(progress: Progress) -> Iterator[None]:
-    """Kernels that are compiled and loaded inside are reported, from whichever thread does it."""
-    token = _progress.set(progress)
-    try:
-        yield
-    finally:
-        _progress.reset(token)
-
-
-def report(done: int, total: int, kernel_id: str = "") -> None:
-    if progress := _progress.get():
-        progress(done, total, kernel_id)
-
 
 # Runs a bound kernel and returns the id of the variant that it is of; None where nothing was run. On CUDA it takes another
 # stream, or a graph builder, if given one.
@@ -100,7 +79,7 @@ class KernelLoader:
             from ..cuda_kernels.compiler import engine
 
             target, build = self.runtime.spec.target, partial(_build_anew, self.runtime.spec)
-            engine.precompile(self._launches(kernels), target, build, _progress.get())
+            engine.precompile(self._launches(kernels), target, build)
 
     def begin(self, kernels: Sequence[tuple[str, RegionSpec]]) -> Callable[[], None]:
         """The same in the background, where there are cores for it. What is returned waits until it is done."""

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
+
 from ..device import streams
 from ..device.tensor import ALIGNMENT, Runtime
 from ..errors import AicfError, FeedError, KernelError, NoKernelError
 from ..ops import agreement
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
+from ..printing import labelled
 from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection, select
@@ -33,8 +36,9 @@ class StagedSelection(Selection):
 
     staged: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return "\n".join([super().__str__(), *(f"  staged    {line}" for line in self.staged)])
+    def _rendering(self) -> RenderableType:
+        copies = [("staged" if n == 0 else "", "yellow", line) for n, line in enumerate(self.staged)]
+        return Group(super()._rendering(), labelled(copies))
 
     def to_json(self) -> dict[str, Any]:
         return {**super().to_json(), "staged": list(self.staged)}

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from ..errors import AicfError, CacheError
+from ..errors import AicfError, CacheError, Immovable
 from ..lazy import lazy
+from ..printing import Printed
 from .decoding import Decode, Prefill, words_of
 from .request import Request, window_of
 from .sampling import Sampling, seeds_of
 
 LEAST = 16  # rows of a prefill; more are powers of two, so that prompts of many lengths have few plans
 Stream = Callable[[int, int], Any] | None
+
+
+@dataclass(frozen=True, repr=False)
+class GeneratorExplanation(Immovable, Printed):
+    """The explanations of both plans; each has regions, `verbose()` and `to_json()` of its own."""
+
+    prefill: Any
+    decode: Any
+    instead = "str(explanation) is its text"
+
+    def verbose(self) -> GeneratorExplanation:
+        return GeneratorExplanation(self.prefill.verbose(), self.decode.verbose())
+
+    def _rendering(self) -> RenderableType:
+        plans = ("prefill", self.prefill), ("\ndecode", self.decode)
+        return Group(*(part for name, told in plans for part in (Text(f"{name}\n", style="bold"), told)))
+
+    def __repr__(self) -> str:
+        return "<the plans of a generator, prefill and decode; print it>"
 
 
 class Generator:
@@ -134,9 +157,9 @@ class Generator:
             tokens[n, : len(row) - 1] = row[:-1]
         self.prefill({"tokens": tokens, "counts": counts, "last": last, "seeds": seeds})["output"].numpy()
 
-    def explain(self) -> str:
+    def explain(self) -> GeneratorExplanation:
         """Why each kernel of both plans was chosen."""
-        return f"prefill\n\n{self.prefill.explain()}\n\ndecode\n\n{self.decode.explain()}"
+        return GeneratorExplanation(self.prefill.explain(), self.decode.explain())
 
     def __repr__(self) -> str:
         return f"Generator({self.batch} prompts of up to {self.length} tokens on {self.decode.runtime.spec.name})"

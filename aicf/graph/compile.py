@@ -14,6 +14,8 @@ from ..device.tensor import Runtime
 from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
 from ..ir import Value
+from ..progress import Advance, no_progress
+from ..progress import progress as line
 from ..registry.naming import lacking
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector
@@ -37,7 +39,7 @@ from .run.frozen import ReplayPolicy
 from .run.plan import make_plans
 from .run.program import CompiledPlan, Program
 from .run.variables import Variables
-from .tune import Ask, Progress, Question, Report, no_progress, progress_bar
+from .tune import Ask, Question, Report
 from .tune import tune as tune_regions
 
 
@@ -158,8 +160,8 @@ def compile(
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
         ask = _asking(recipe, rt.spec, registry, required, strict, beam, hoist=hoist)
-        with progress_bar() as progress:
-            report = tune_regions(ask, rt, registry, tune, tuning, progress)
+        with line("tuning") as advance:
+            report = tune_regions(ask, rt, registry, tune, tuning, advance)
         tuning = report.usable()
     selector = Selector(registry, rt.spec, tuning, required, strict)
     if isinstance(variables, Program):
@@ -208,7 +210,7 @@ def tune_for(
     registry: KernelRegistry | None = None,
     tuning: Tuning | None = None,
     again: Iterable[RegionSpec] = (),
-    progress: Progress = no_progress,
+    progress: Advance = no_progress,
 ) -> Report:
     """Measure the kernels of a model's regions; `report.tuning` has them, and `report.stopped` what broke it off.
 

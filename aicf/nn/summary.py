@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import AicfError
 from ..graph.emit.builder import Builder, GraphEmitter
@@ -16,7 +17,7 @@ from ..ir import Role, Value
 from ..ir.tree import children, leaves
 from ..pages import objects
 from ..pages.notebook import InNotebook
-from ..registry.trace import render
+from ..printing import Printed, visible
 from ..types import DType, f32
 
 PROBES = (
@@ -53,7 +54,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Summary(InNotebook):
+class Summary(InNotebook, Printed):
     """`print(s)` is plain text, `rich.print(s)` a table, and a notebook shows one; `rows` are data."""
 
     rows: tuple[LayerRow, ...]
@@ -62,7 +63,7 @@ class Summary(InNotebook):
     def parameters(self) -> int:
         return sum(row.parameters for row in self.rows)
 
-    def __rich__(self) -> Table:
+    def _rendering(self) -> Table:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", show_footer=True)
         footers = ("total", "", "", "", f"{self.parameters:,}")
         for column, footer in zip(COLUMNS, footers):
@@ -72,13 +73,11 @@ class Summary(InNotebook):
                 footer_style="bold",
             )  # fmt: skip
         for row in self.rows:
-            table.add_row(*row.cells())
+            table.add_row(*(Text(visible(cell)) for cell in row.cells()))
         return table
 
-    def __str__(self) -> str:
-        return render(self.__rich__())
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         total = ("total", "", "", "", f"{self.parameters:,}")

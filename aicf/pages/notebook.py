@@ -6,7 +6,7 @@ are not trusted and leaves its words: there tables and bars remain, and a senten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from .markup import Html, Rows, joined, tag
@@ -24,7 +24,7 @@ class InNotebook:
     def _repr_html_(self) -> str:
         raise NotImplementedError
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Mapping[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **more: Any) -> dict[str, Any]:
         """Both, for the front end to choose; IPython in a terminal takes the text."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 

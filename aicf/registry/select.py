@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rich.jupyter import JupyterMixin
+from rich.console import RenderableType
 
 from .. import channels
 from ..device.spec import DeviceSpec
 from ..errors import NoKernelError
 from ..lazy import lazy
 from ..ops.schema import schema_of
+from ..printing import Printed
 from ..rows import Form, RegionSpec
 from .checks import OF_FORM
 from .cost import Cost
@@ -52,7 +53,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, repr=False)
-class Selection(JupyterMixin):
+class Selection(Printed):
     """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`).
 
     ranking, refusals   give `ranked` and `rejected`; called when somebody asks, since a registry may hold thousands of variants
@@ -84,12 +85,7 @@ class Selection(JupyterMixin):
     def __repr__(self) -> str:
         return f"<{self.region.signature} on {self.device.name}: {self.kernel_id}; print it>"
 
-    def __str__(self) -> str:
-        from .trace import render
-
-        return render(self)
-
-    def __rich__(self) -> Any:
+    def _rendering(self) -> RenderableType:
         from .trace import selection_lines
 
         return selection_lines(self)

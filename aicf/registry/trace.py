@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from ..ir import Recognised
 from ..ops.gemm import BIAS_PER_M, BIAS_PER_N, BIAS_SCALAR
+from ..printing import labelled
 from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
 from ..types import ActKind, Precision, f32
+from .measured import counted
 from .variant import NEEDLESS, structure
 
 if TYPE_CHECKING:
@@ -23,19 +23,8 @@ if TYPE_CHECKING:
     from .variant import KernelVariant, Reject
 
 
-def render(renderable: RenderableType, width: int = 118) -> str:
-    """Plain text, the same on every machine: no colour, fixed width."""
-    console = Console(
-        file=io.StringIO(), width=width, no_color=True, legacy_windows=False, highlight=False,
-        force_jupyter=False, force_terminal=False,
-    )  # fmt: skip
-    console.print(renderable)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
-
-
 def microseconds(us: float) -> str:
-    return f"{us:.3g} us" if us < 1e3 else f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+    return f"{us:.3g} us" if us < 999.5 else f"{us / 1e3:.3g} ms" if us < 999.5e3 else f"{us / 1e6:.3g} s"
 
 
 def factor(ratio: float) -> str:
@@ -81,6 +70,17 @@ def why_lost(best: Candidate, other: Candidate, shown: int | None = None) -> str
         deltas = sorted(deltas, key=lambda d: -abs(d[1]))[:shown]
     parts = [f"{name} {delta:+.3g}" for name, delta in deltas]
     return f"+{gap:.3g} us: {', '.join(parts)}"
+
+
+def lost_in_short(selection: Selection) -> tuple[str, str, str]:
+    """(the runner-up, `+27 us`, `compute`): how much longer it takes and most of it in what, or `equal` and what decided."""
+    best, other = selection.ranked[:2]
+    if best.order[0] == other.order[0]:
+        return other.variant.name, "equal", why_next_lost(selection).rpartition(" ")[2]
+    deltas = {name: us - best.cost.terms.get(name, 0.0) for name, us in other.cost.terms.items()}
+    gap = other.us - best.us
+    told = f"{gap:.2f} us" if gap < 10 else microseconds(gap)
+    return other.variant.name, f"+{told}", max(deltas, key=lambda name: deltas[name])
 
 
 def selection_lines(
@@ -157,21 +157,6 @@ def _rejected_in_short(selection: Selection) -> str:
     return " · ".join(parts)
 
 
-def labelled(lines: Sequence[tuple[str, str, str]]) -> Table:
-    """(label, its style, text): the texts one below the other, however narrow the terminal."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(min_width=10, no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, style, text in lines:
-        table.add_row(Text(f"  {label}", style=style), _first_bold(text) if label == "chosen" else Text(text))
-    return table
-
-
-def _first_bold(text: str) -> Text:
-    head, space, rest = text.partition(" ")
-    return Text(head, style="bold").append(space + rest, style="not bold")
-
-
 def _named(candidate: Candidate) -> str:
     variant = candidate.variant
     return variant.id if variant.origin == "aicf" else f"{variant.id} [{variant.origin}]"
@@ -208,7 +193,7 @@ def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: i
         for reason, n in sorted(count.items(), key=lambda item: (item[1], item[0]))
     ]
     return " · ".join(parts[:shown]) + (
-        f" · and {len(parts) - shown} more reasons (-v)" if len(parts) > shown else ""
+        f" · and {counted(len(parts) - shown, 'more reason')} (-v)" if len(parts) > shown else ""
     )
 
 

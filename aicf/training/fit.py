@@ -12,12 +12,14 @@ import numpy as np
 
 from ..errors import AicfError, FeedError, StateError
 from ..pages.curves import Curve, live
+from ..progress import Advance, no_progress
+from ..progress import progress as line
 from ..whole import Uninterrupted
 from .batches import Feed, check_batches, once, passes
 from .checkpoints import Checkpoints, Progress
 from .history import History
 from .logs import Log, log_to
-from .pace import TrainingPace, progress_bar
+from .pace import TrainingPace
 from .watch import Watch
 
 
@@ -134,9 +136,8 @@ def fit(
         on_step,
         live(progress is not False),
     )
-    with progress_bar(
-        progress, steps if steps is not None else _steps_of(program, batches, epochs)
-    ) as run.show:
+    total = steps if steps is not None else _steps_of(program, batches, epochs)
+    with line("step", total, wanted=progress, kept=True, remaining=True) as run.show:
         try:
             run.whole(batches, steps, epochs)
         except KeyboardInterrupt:
@@ -164,7 +165,7 @@ class _Training:
     log_every: int
     on_step: Callable[[Any, Progress], Any] | None
     draw: Callable[..., None]
-    show: Callable[[Progress, str], None] = lambda place, text: None
+    show: Advance = no_progress
     group: list[Any] = field(default_factory=list)  # losses of the runs since the last step
     pending: list[list[Any]] = field(default_factory=list)  # those of steps that are still on the device
     unlogged: list[float] = field(default_factory=list)  # of steps since the last row
@@ -291,7 +292,7 @@ class _Training:
         valid = f" · validation {self.history.validation[-1][1]:.4f}" if self.history.validation else ""
         skipped = f" · {row['skipped_steps']} skipped" if row["skipped_steps"] else ""
         text = f"loss {shown:.4f}{valid} · {self.pace}{skipped}"
-        self.show(place, text)
+        self.show(place.step, None, text)
         self.draw(lambda: Curve(f"step {place.step:,} · {text}", self.history.curve().lines))
 
     def _validate(self) -> bool:

@@ -1,17 +1,8 @@
-"""How fast a training run is, and the bar that shows it."""
+"""How fast a training run is."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-
-from .checkpoints import Progress
 
 OVER = 0.7  # of what is shown, how much is the one before
 
@@ -55,17 +46,3 @@ class TrainingPace:
 
 def _smooth(before: float | None, new: float) -> float:
     return new if before is None else OVER * before + (1 - OVER) * new
-
-
-@contextmanager
-def progress_bar(wanted: bool | None, total: int | None) -> Iterator[Callable[[Progress, str], None]]:
-    """`show(place, text)`; by default where stderr is a terminal."""
-    console = Console(stderr=True)
-    off = not (console.is_terminal if wanted is None else wanted)
-    columns = (
-        TextColumn("step"), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"), TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Bar(*columns, console=console, disable=off, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda place, text: bar.update(task, completed=place.step, description=text)

@@ -128,8 +128,9 @@ def test_a_wrong_kernel_makes_the_exit_code_1_and_is_never_written(monkeypatch, 
 
 def test_explain_takes_a_file(file, capsys):
     assert main(["explain", "model.py", "--tuning", "t.json"]) == 0
-    out = capsys.readouterr().out
-    assert "measured" in out and "predicted)" in out
+    assert " us measured  " in capsys.readouterr().out
+    assert main(["explain", "model.py", "--tuning", "t.json", "--region", "0"]) == 0
+    assert "= measured" in (out := capsys.readouterr().out) and "predicted)" in out
     assert main(["explain", "model.py", "--device", "h200", "--tuning", "t.json"]) == 2
     assert "t.json is of another device" in capsys.readouterr().err
 
@@ -149,6 +150,10 @@ def test_the_same_file_gives_the_same_plan_in_every_process(file):
 def test_a_terminal_sees_a_progress_bar(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert measured() == 0
+    assert "tuning" not in capsys.readouterr().err, "FORCE_COLOR makes no terminal of a file"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert measured("--update") == 0
     assert "tuning" in capsys.readouterr().err
 
 

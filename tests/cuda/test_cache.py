@@ -20,6 +20,7 @@ from cache_support import ADD, TARGET, finish, key_of, launch_of, start
 from kernel_cases import FIRST, VARIANTS, region
 
 import aicf
+from aicf import progress
 from aicf.code_cache import disk
 from aicf.cuda_kernels.compiler import cache, engine, workers
 from aicf.cuda_kernels.compiler.compile import CompiledKernel
@@ -266,7 +267,13 @@ def test_helpers_do_what_this_process_does_not(folder, compiled, monkeypatch):
     monkeypatch.setattr(engine, "compile_kernel", wait_for_the_helper)
     monkeypatch.setattr(workers, "helpers_for", lambda calls: 1)
     told = []
-    engine.precompile(KERNELS, TARGET, build, lambda *now: told.append(now))
+
+    class Seen(progress.Kernels):
+        def compiling(self, what: str) -> None:
+            told.append((self.done, self.total, what))
+
+    monkeypatch.setattr(progress, "Kernels", Seen)
+    engine.precompile(KERNELS, TARGET, build)
     assert {(total, kernel_id) for _, total, kernel_id in told} <= {(len(KERNELS), id) for id, *_ in KERNELS}
     assert max(done for done, *_ in told) == len(KERNELS) and min(done for done, *_ in told) == 0
     assert len(compiled) == 1 and len(engine._COMPILED) == len(KERNELS)
@@ -312,7 +319,7 @@ def test_a_plans_kernels_are_compiled_before_they_are_bound(monkeypatch):
     empty = ("cuda.elementwise_flat.v1", region("relu", (0, 3)))
     for _ in range(2):
         loader.prepare([*((kernel_id, r) for kernel_id, r, _ in KERNELS), empty])
-    (kernels, target, build, _), (nothing, *_) = asked
+    (kernels, target, build), (nothing, *_) = asked
     assert (kernels, target, nothing) == (KERNELS, TARGET, [])
     build = pickle.loads(pickle.dumps(build))
     for kernel_id, r, launches in KERNELS:

@@ -22,8 +22,9 @@ from aicf.cuda_kernels.gemm import packed as gemm_packed
 from aicf.cuda_kernels.gemm import simt as gemm
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.device.spec import preset
+from aicf.printing import render
 from aicf.registry.select import select
-from aicf.registry.trace import render, selection_lines
+from aicf.registry.trace import selection_lines
 from aicf.registry.variant import NEEDLESS, Work
 from aicf.rows import RegionSpec
 from aicf.types import DType, Precision, TensorDesc, bf16, f16, f32

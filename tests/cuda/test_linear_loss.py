@@ -198,7 +198,7 @@ def test_a_model_is_explained_with_the_kernels_of_the_chain():
     model = nn.Model({"x": aicf.TensorSpec(("batch", 256), bf16)}, batch=4096)
     model.add(nn.Linear(256, 512)).add(nn.GELU()).add(nn.Linear(512, 32000, bias=False))
     told = aicf.explain_for(model, "h200", "train", loss=nn.LinearCrossEntropy(), optimizer=nn.AdamW(1e-3))
-    text = str(told)
+    text = str(told.verbose())
     for name in (LINEAR_LOSS, LINEAR_LOSS_GRAD):
         assert name in text
     assert "gemm_wgmma_" in text

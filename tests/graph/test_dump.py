@@ -127,7 +127,7 @@ def test_regions_and_plan_are_those_of_the_program(dumped):
     assert read(folder, "06-regions.txt").rstrip() == str(program.explain().verbose()).rstrip()
     loaded = aicf.ExecPlan.from_json(read(folder, "07-plan.json"), default_registry())
     assert loaded == program.plan and loaded.key == program.plan.key
-    assert read(folder, "07-plan.txt").rstrip() == str(program.plan)
+    assert read(folder, "07-plan.txt").rstrip() == program.plan.text()
 
 
 def test_each_kernel_of_the_plan_has_a_folder(dumped):

@@ -19,7 +19,9 @@ from rich.console import Console
 import aicf
 from aicf import model_file, nn
 from aicf.device.spec import PRESETS, preset
-from aicf.registry.trace import describe_product, render
+from aicf.errors import AicfError
+from aicf.printing import render
+from aicf.registry.trace import describe_product
 
 from .chains import rows_of
 
@@ -75,7 +77,9 @@ def accepted(name: str, text: str) -> str:
 @pytest.mark.parametrize("name", STORIES)
 @pytest.mark.parametrize("device", ["cpu", "h200"])
 def test_the_explanation_of_an_example_reads_as_it_did(device, name):
-    text = str(told(name, device)) + "\n"
+    """The table, and each of its regions in full."""
+    explanation = told(name, device)
+    text = f"{explanation}\n\n{paragraphs(explanation)}\n"
     assert text == accepted(f"{name}_{device}.txt", text), "AICF_ACCEPT=1 accepts the new text"
 
 
@@ -115,56 +119,94 @@ def test_the_verbose_explanation_names_every_variant_that_was_asked(device):
             assert f"{rejection.variant.id} {rejection.reject.reason}" in text
 
 
+def paragraphs(explanation) -> str:
+    return "\n".join(str(explanation.region(n)) for n in range(len(explanation.regions)))
+
+
 @pytest.mark.spec("F5")
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("everything", [False, True], ids=["short", "verbose"])
-def test_it_is_told_in_full_at_any_width(width, everything):
+def test_regions_are_told_in_full_at_any_width(width, everything):
     """No line is too long, nothing is cut, and no line begins in a gutter further right than the labels' column."""
     explanation = replace(story("h200", "train"), everything=everything)
-    text = render(explanation, width)
-    for line in text.splitlines():
-        assert len(line) <= width, line
-        assert len(line) - len(line.lstrip()) <= 12, line
-    assert "…" not in text.replace(", …;", "")
-    wide = "".join(render(explanation, 1000).split())
-    assert "".join(text.split()) == wide
-    if width >= 80:  # an id is never broken where there is room for one
-        for region in explanation.regions:
-            assert any(region.kernel_id in line for line in text.splitlines())
+    for told in [explanation.region(n) for n in range(len(explanation.regions))] + [explanation] * everything:
+        text = render(told, width)
+        for line in text.splitlines():
+            assert len(line) <= width, line
+            assert len(line) - len(line.lstrip()) <= 12, line
+        assert "…" not in text
+        assert "".join(text.split()) == "".join(render(told, 1000).split())
+        if width >= 80 and told is not explanation:  # an id is never broken where there is room for one
+            assert told.step.kernel_id in text
 
 
 @pytest.mark.spec("F5")
-def test_regions_that_are_alike_but_for_their_shapes_are_told_once():
-    explanation = told("residual_train", "h200")
-    text = str(explanation)
-    first, repeats = {}, []
-    for n, r in enumerate(explanation.regions):
-        ops = tuple((op.kind, op.attrs) for op in r.spec.ops)
-        bias = describe_product(r.selection)
-        like = (
-            ops,
-            tuple(t.dtype for t in r.spec.operands),
-            len(r.spec.outputs),
-            r.kernel_id,
-            bias,
-            r.ended.trigger,
-            r.ended.row,
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 118, 160, 250])
+@pytest.mark.parametrize("name", ["mlp_train", "residual_train", "residual_infer"])
+def test_each_region_is_a_line_of_a_table_that_fits(name, width):
+    explanation = told(name, "h200")
+    text = render(explanation, width)
+    assert max(map(len, text.splitlines())) <= width
+    _, table, _ = text.split("\n\n")
+    names, *rows = table.splitlines()
+    assert names.split()[:4] == ["region", "ops", "kernel", "time"]
+    assert [int(row.split()[0]) for row in rows] == sorted(first_of_its_kind(explanation))
+    counts = [int(found[1]) if (found := re.match(r"\d+ ×(\d+)", row)) else 1 for row in rows]
+    assert sum(counts) == len(explanation.regions)
+    for row in rows if width >= 118 else []:
+        n = int(row.split()[0])
+        region, others = explanation.regions[n], explanation.regions[n].selection.ranked[1:]
+        assert region.selection.chosen.variant.name in row
+        if others:
+            gap = others[0].us - region.selection.chosen.us
+            assert "equal: " in row or (f"+{gap:.2f} us: " in row if gap < 10 else f"+{gap:.3g} us: " in row)
+        ended = region.ended
+        begins = (
+            f"{ended.row}: {ended.left[:4]}" if ended.trigger in ("conflict", "barrier") else ended.trigger
         )
-        if first.setdefault(like, n) != n:
-            repeats.append((n, first[like]))
-    header = re.compile(r"^region (\d+) .* ops? \d", re.MULTILINE)
-    assert [int(n) for n in header.findall(text)] == sorted(first.values())
-    assert repeats
-    for again, as_ in repeats:
-        region = explanation.regions[again]
-        told_once = f"region {again:<2}  {region.spec.signature}   as region {as_}: {region.selection.chosen.us:.3g} us"
-        assert told_once in text
-    assert len(header.findall(str(explanation.verbose()))) == len(explanation.regions)
+        assert f"  {begins}" in row
+
+
+def first_of_its_kind(explanation) -> dict[int, list[int]]:
+    """By the first of each kind of region all of that kind."""
+    kinds: dict[tuple, list[int]] = {}
+    for n, r in enumerate(explanation.regions):
+        like = (
+            tuple((op.kind, op.attrs) for op in r.spec.ops), tuple(t.dtype for t in r.spec.operands), len(r.spec.outputs),
+            r.kernel_id, describe_product(r.selection), r.ended.trigger, r.ended.row,
+        )  # fmt: skip
+        kinds.setdefault(like, []).append(n)
+    return {numbers[0]: numbers for numbers in kinds.values()}
+
+
+@pytest.mark.spec("F5")
+def test_regions_that_are_alike_but_for_their_shapes_are_one_line_with_the_time_of_all():
+    explanation = told("residual_train", "h200")
+    text, kinds = str(explanation), first_of_its_kind(explanation)
+    assert any(len(numbers) > 1 for numbers in kinds.values())
+    for first, numbers in kinds.items():
+        if len(numbers) > 1:
+            us = sum(explanation.regions[n].selection.chosen.us for n in numbers)
+            assert re.search(rf"^{first} ×{len(numbers)} .* {us:.3g} us  ", text, re.MULTILINE)
+            others = ", ".join(map(str, numbers[1:]))
+            assert f"like it   {others}\n" in str(explanation.region(first))
+    verbose = str(explanation.verbose())
+    assert len(re.findall(r"^region \d+ .* ops? \d", verbose, re.MULTILINE)) == len(explanation.regions)
+    assert "like it" not in verbose
+
+
+@pytest.mark.spec("F5")
+def test_a_region_that_is_not_there_is_refused():
+    explanation = story("cpu", "infer")
+    for wrong in (-1, 3, "0", 1.0):
+        with pytest.raises(AicfError, match=f"no region {wrong}") as error:
+            explanation.region(wrong)
+        assert "0 to 2" in str(error.value)
 
 
 @pytest.mark.spec("A13", "F5")
 def test_optimizer_steps_side_by_side_are_counted_in_their_title():
-    assert "adam_step ×6   ops 27..32" in str(story("h200", "train"))
+    assert "adam_step ×6   ops 27..32" in str(story("h200", "train").region(13))
 
 
 @pytest.mark.spec("A9", "F5")
@@ -189,8 +231,8 @@ def test_how_a_region_grew_is_told_step_by_step(device):
         told = [step.op.partition(" ×")[0] for step in region.steps for _ in range(step.count)]
         assert told == [op.kind.name for op in region.spec.ops]
     first = explanation.regions[0].steps
-    assert f"gemm {first[0].candidates} candidate" in str(explanation)
-    assert f"bias_add {first[1].candidates}" in str(explanation)
+    assert f"gemm {first[0].candidates} candidate" in str(explanation.region(0))
+    assert f"bias_add {first[1].candidates}" in str(explanation.region(0))
     assert "slot gemm+map" in " ".join(str(explanation.verbose()).split())
 
 
@@ -211,7 +253,7 @@ def test_it_renders_itself_in_colour_and_as_html():
     console = Console(file=io.StringIO(), force_terminal=True, width=118, record=True)
     console.print(story("h200", "infer"))
     assert "\x1b[" in console.file.getvalue()
-    assert "region 0" in console.export_html()
+    assert "gemm_tiled_32x32" in console.export_html()
     assert "\x1b[" not in str(story("h200", "infer"))
 
 

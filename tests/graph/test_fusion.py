@@ -192,7 +192,7 @@ def test_a_pre_activation_that_is_read_elsewhere_becomes_the_second_result(devic
     assert first.spec.signature == "gemm + bias_add + gelu"
     assert len(first.out_vids) == 2
     assert (first.ended.trigger, first.ended.row) == ("conflict", "core")
-    assert "z kept" in str(aicf.explain_for(model_of(emit), preset(device)))
+    assert "z kept" in str(aicf.explain_for(model_of(emit), preset(device)).region(0))
 
 
 @pytest.mark.spec("A4")
@@ -331,7 +331,7 @@ def test_the_bias_is_told_from_its_length_and_the_trace_says_which(device, size,
         return ctx.relu(ctx.bias_add(ctx.gemm(x, weight(ctx)), bias(ctx, "b", size)))
 
     program = aicf.compile(model_of(emit, 4, rows), device=device)
-    assert f"bias {kind}" in str(program.explain())
+    assert f"bias {kind}" in str(program.explain().region(0))
     b = program.get("0.b").astype(float)
     want = np.maximum(x @ program.get("0.w").astype(float) + (b[:, None] if kind == "PerM" else b), 0)
     np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), want, rtol=1e-4, atol=1e-5)

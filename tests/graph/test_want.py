@@ -262,7 +262,8 @@ def test_the_command(capsys):
     assert "smaller of m and n 64 is over 16" in out and "m 64 → 16" in out and "region 1" not in out
     assert main(["explain", EXAMPLE, "--device", "h200", "--want", "gemv_simt", "--json"]) == 0
     assert [r["regions"] for r in json.loads(capsys.readouterr().out)["regions"]] == [[0], [1], [2]]
-    for wrong in (["--want", "[red]no"], ["--want", "gemv_simt", "--region", "9"], ["--region", "1"]):
+    for wrong in (["--want", "[red]no"], ["--want", "gemv_simt", "--region", "9"], ["--region", "9"],
+                  ["--want", "gemv_simt", "--region", "0", "--region", "1"], ["--batch", "1..2", "--region", "1"]):  # fmt: skip
         assert main(["explain", EXAMPLE, "--device", "h200", *wrong]) == 2
     assert "[red]no" in capsys.readouterr().err
 

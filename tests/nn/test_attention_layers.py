@@ -260,7 +260,7 @@ def test_alibi_is_as_published_and_asks_for_no_gradient(heads):
     assert not any("alibi" in name for name in program.state_dict())
     x = np.random.default_rng().standard_normal((2, 5, 12), np.float32)
     check_gradients(program, x, lambda x, w: attention(x, w, heads, heads, bias=bias, prefix="attention."), 3)
-    told = str(program.explain())
+    told = str(program.explain().verbose())
     assert "attention_grad" in told and "attention_bias_grad" not in told
 
 

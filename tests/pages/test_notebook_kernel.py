@@ -34,7 +34,7 @@ def test_a_kernel_shows_both_forms_and_one_curve(monkeypatch):
     for (output,) in shown:
         assert set(output.data) == {"text/plain", "text/html"}
     explanation, curve, history, program, plan, summary = (outputs[0].data for outputs in shown)
-    assert "chosen" in explanation["text/plain"] and "<svg" in explanation["text/html"]
+    assert "kernel" in explanation["text/plain"] and "<svg" in explanation["text/html"]
     assert "<img" not in explanation["text/html"]
     assert curve["text/plain"].startswith("40 steps, ended by steps"), (
         "the place was drawn anew up to the end"

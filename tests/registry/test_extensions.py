@@ -76,6 +76,7 @@ np.testing.assert_allclose(got["output"].numpy(), h @ w.T, rtol=1e-5, atol=1e-6)
 np.testing.assert_allclose(got["grad.1.weight"].numpy(), (2 / 8 * (h @ w.T - y)).T @ h, rtol=1e-4, atol=1e-6)
 print(program.executed[0])
 print(program.explain())
+print(program.explain().region(0))
 print(program.explain().to_json()["regions"][0]["candidates"][0]["origin"])
 """
 

@@ -145,7 +145,7 @@ def test_the_share_of_the_peak_is_the_products_part_of_the_time(tmp_path, monkey
     monkeypatch.setattr(aicf.Program, "peak_seconds", property(lambda self: 1e-4))
     shown = []
     loop = sys.modules["aicf.training.fit"]  # the package's attribute is the function
-    monkeypatch.setattr(loop, "progress_bar", lambda *_: nullcontext(lambda place, text: shown.append(text)))
+    monkeypatch.setattr(loop, "line", lambda *_, **__: nullcontext(lambda *now: shown.append(now[-1])))
     history = program().fit(BATCHES, steps=6, log=tmp_path / "a.csv", log_every=6)
     (row,) = history.rows
     assert row["peak"] == pytest.approx(6e-4 / row["seconds"])

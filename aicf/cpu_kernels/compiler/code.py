@@ -25,6 +25,7 @@ from ... import channels
 from ...code_cache import disk, ledger
 from ...code_cache.digest import Description, Undescribable, digest, pack, version
 from ...errors import KernelCompileError
+from ...progress import compiling
 from ...whole import Whole
 from .spec import FOLD_BLOCK, SCRATCH, FoldSpec, MapSpec
 
@@ -118,7 +119,8 @@ def code_of(spec: Spec) -> Code:
             return found
         asked = None if key is None else digest(pack("question", Description().of(spec))).hex()
         start, why = time.perf_counter(), ledger.why_again(asked, compilers())
-        made = _compiled(spec)
+        with compiling(name):
+            made = _compiled(spec)
         seconds = time.perf_counter() - start
         ledger.note(name, "compiled", seconds, why)
         channels.tell(

@@ -15,6 +15,8 @@ from ... import config as settings
 from ...code_cache import ledger
 from ...device.streams import Captured
 from ...errors import DeviceError, KernelCompileError
+from ...progress import compiling
+from ...progress import kernels as making_ready
 from ...registry import blame
 from ...registry.variant import In, Launch, Num, Out, Table, TensorMap, Work
 from ...rows import RegionSpec
@@ -51,7 +53,8 @@ def compile_launch(launch: Launch, region: RegionSpec, target: str, kernel_id: s
     key = _key(launch, region, target, kernel_id)
     if (found := _cached(key, kernel_id)) is None:
         begun = cache.Begun(key, launch, region, target, kernel_id)
-        found = _compiled(launch, region, target, kernel_id, compile_kernel)
+        with compiling(kernel_id or kernel_name(launch)):
+            found = _compiled(launch, region, target, kernel_id, compile_kernel)
         _keep(key, found, begun)
     return found
 
@@ -128,31 +131,14 @@ def _cached(key: Any, kernel_id: str) -> CompiledKernel | None:
 Job = tuple[str, RegionSpec, list[Launch]]  # kernel id, region, launches
 
 
-def precompile(
-    kernels: Sequence[Job],
-    target: str,
-    build: Callable[[str, RegionSpec], list[Launch]],
-    progress: Callable[[int, int, str], None] | None = None,
-) -> None:
+def precompile(kernels: Sequence[Job], target: str, build: Callable[[str, RegionSpec], list[Launch]]) -> None:
     """Compile what of (kernel id, region, launches) is nowhere yet, in several processes if there is much of it.
 
     build     what makes the launches of an id and a region; it is pickled, and called in other processes
-    progress  told how many are done, of how many, and which is next or was last
     What can't be compiled there, such as a variant that only this process knows, is left to `compile_launch`.
     """
     jobs = [job for job, _ in _missing(kernels, target)]
     done: list[int] = []
-
-    def told(i: int, finished: bool = True) -> None:  # by helpers' threads too
-        done.extend([i] * finished)
-        if progress:
-            progress(len(done), len(jobs), jobs[i][0])
-
-    def here(i: int) -> None:
-        told(i, False)
-        _compile_all(*jobs[i], target)
-        told(i)
-
     helpers = workers.helpers_for(len(jobs))
     if helpers == 0:
         return
@@ -161,8 +147,20 @@ def precompile(
         functools.partial(_build_and_compile, build, kernel_id, region, target)
         for kernel_id, region, _ in jobs
     ]
-    for made in workers.share(calls, here, helpers, told):
-        _take_over(made)
+    with making_ready(len(jobs)) as ready:
+
+        def told(i: int, finished: bool = True) -> None:  # by helpers' threads too
+            done.extend([i] * finished)
+            ready.done = len(done)
+            ready.compiling(jobs[i][0])
+
+        def here(i: int) -> None:
+            told(i, False)
+            _compile_all(*jobs[i], target)
+            told(i)
+
+        for made in workers.share(calls, here, helpers, told):
+            _take_over(made)
 
 
 _UNDERWAY: dict[Any, Future[list[Any]]] = {}  # keys of what is compiled in the background
@@ -191,12 +189,17 @@ def begin(
             _UNDERWAY.update(dict.fromkeys(keys, future))
     awaited = {key: _UNDERWAY[key] for _, keys in missing for key in keys if key in _UNDERWAY}
 
+    names = {key: job[0] for job, keys in missing for key in keys}
+
     def wait() -> None:
-        for key, future in awaited.items():
-            for made in future.result():
-                _take_over(made)
-            if _UNDERWAY.get(key) is future:
-                _UNDERWAY.pop(key, None)
+        with making_ready(len(awaited)) as ready:
+            for ready.done, (key, future) in enumerate(awaited.items()):
+                if not future.done():
+                    ready.compiling(names[key])
+                for made in future.result():
+                    _take_over(made)
+                if _UNDERWAY.get(key) is future:
+                    _UNDERWAY.pop(key, None)
 
     return wait
 

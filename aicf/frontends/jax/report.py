@@ -6,11 +6,14 @@ import threading
 import warnings
 from dataclasses import dataclass, field
 
+from rich.console import RenderableType
+
 from ...errors import FrontendError, NoKernelError
+from ...printing import Printed, paragraphs
 
 
 @dataclass
-class JaxReport:
+class JaxReport(Printed):
     """How the functions of `aicf.jax.jit` were compiled since the process began, or since `clear()`.
 
     taken   by function: how many of its signatures aicf runs
@@ -26,11 +29,11 @@ class JaxReport:
         for counts in (self.taken, self.left, self.reasons):
             counts.clear()
 
-    def __str__(self) -> str:
+    def _rendering(self) -> RenderableType:
         lines = [f"aicf ran {sum(self.taken.values())} compiled functions, JAX {sum(self.left.values())}"]
         lines += [f"  left to JAX: {name} ({count})" for name, count in self.left.items()]
         ordered = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
-        return "\n".join(lines + [f"  {count} x {what}" for what, count in ordered])
+        return paragraphs(lines + [f"  {count} x {what}" for what, count in ordered])
 
 
 _REPORT, _LOCK = JaxReport(), threading.Lock()

@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 from weakref import WeakSet
 
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from ...graph.run.compilations import Compilations
 from ...graph.run.program import CompiledPlan
+from ...printing import Printed, visible
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"
@@ -32,7 +37,7 @@ class ComputedPart(Protocol):
 
 
 @dataclass
-class GraphReport:
+class GraphReport(Printed):
     """One compiled graph. Views are not counted: they compute nothing.
 
     kind     "inference", "forward" or "backward"
@@ -91,8 +96,17 @@ class GraphReport:
             *((n, f"{LATER}: {why}") for why, n in self.refused.most_common()),
         ]
 
+    def _rendering(self) -> RenderableType:
+        rows = Table.grid(padding=(0, 1))
+        rows.add_column(justify="right", width=6)
+        rows.add_column(overflow="fold")
+        for count, what in self.rows:
+            rows.add_row(str(count), Text(visible(what)))
+        return Group(Text(visible(self.title), style="bold"), rows)
+
     def __str__(self) -> str:
-        return "\n".join([self.title, *(f"{n:6} {what}" for n, what in self.rows)])
+        """Each row on a line of its own, however long."""
+        return visible("\n".join([self.title, *(f"{n:6} {what}" for n, what in self.rows)]))
 
 
 _graphs: deque[GraphReport] = deque(maxlen=KEPT)
@@ -124,10 +138,6 @@ def reset() -> None:
 def report(file: TextIO | None = None) -> None:
     """Print what was compiled by `torch.compile(..., backend="aicf")`: for each graph how many op calls aicf took, in how many parts,
     and which ones it left to PyTorch, how often and why. In a terminal lines are broken at its width, elsewhere each row is one line."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = Console(file=file)
     if not _graphs:
         console.print(
@@ -138,13 +148,7 @@ def report(file: TextIO | None = None) -> None:
         if not console.is_terminal:
             console.print(str(graph), markup=False, highlight=False, soft_wrap=True)
             continue
-        console.print(Text(graph.title, style="bold"))
-        rows = Table.grid(padding=(0, 1))
-        rows.add_column(justify="right", width=6)
-        rows.add_column()
-        for count, what in graph.rows:
-            rows.add_row(str(count), Text(what))
-        console.print(rows)
+        console.print(graph)
     console.print(_summary(), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from ...pages.markup import Html, joined, svg, tag
 from ...pages.notebook import InNotebook, drawing, headline, output, ruled
+from ...printing import Printed
 from ...registry.measured import counted
-from ...registry.trace import microseconds, render
+from ...registry.trace import microseconds
 from .sizes import SizedPlan, SizeRange, differing
 
 COLUMNS, ROWS = 64, 10  # characters of the plot; a row is two points high
@@ -24,7 +25,7 @@ WIDTH, HEIGHT, LEFT = 640.0, 260.0, 70.0  # of the drawing, in pixels
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(InNotebook):
+class Sweep(InNotebook, Printed):
     """`print(s)` is a table and a plot of characters; a notebook has the same as HTML; `s.to_json()` is data.
 
     points   every plan that was made, by size
@@ -42,11 +43,8 @@ class Sweep(InNotebook):
             r.first.size for before, r in pairwise(self.ranges) if r.first.regions != before.first.regions
         ]
 
-    def __rich__(self) -> RenderableType:
+    def _rendering(self) -> RenderableType:
         return Group(Text(self._head(), style="bold"), self._table(), *self._plot())
-
-    def __str__(self) -> str:
-        return render(self.__rich__())
 
     def __repr__(self) -> str:
         return f"<{self._head()}; print it>"

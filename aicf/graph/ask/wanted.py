@@ -14,10 +14,11 @@ from ...errors import AicfError
 from ...lazy import lazy
 from ...pages.markup import joined, tag
 from ...pages.notebook import InNotebook, folded, headline, output, ruled
+from ...printing import Printed, labelled
 from ...registry.measured import counted
 from ...registry.naming import matching
 from ...registry.select import Candidate, Selection
-from ...registry.trace import labelled, microseconds, render, why_lost
+from ...registry.trace import microseconds, why_lost
 from ...rows import RegionSpec
 from ..fuse import Region
 from .want import Advice, Answer, answer, begins
@@ -27,7 +28,7 @@ OPENED = 6  # regions that a notebook shows at once
 
 
 @dataclass(frozen=True, repr=False)
-class Wanted(InNotebook):
+class Wanted(InNotebook, Printed):
     """`print(w)` is text, `w.to_json()` data.
 
     kernel   as it was asked for
@@ -50,7 +51,7 @@ class Wanted(InNotebook):
         told = [f"chosen in {self.chosen} of {counted(total, 'region')} that it could begin"]
         return told + [f"{self.silent} more have no op that it begins with"] * bool(self.silent)
 
-    def __rich__(self) -> RenderableType:
+    def _rendering(self) -> RenderableType:
         head = Text(f"{self.kernel} on {self.device}", style="bold")
         parts: list[RenderableType] = [
             head.append("".join(f" · {fact}" for fact in self._facts()), style="none")
@@ -72,9 +73,6 @@ class Wanted(InNotebook):
                 folded(title, ruled((("", ""), rows, frozenset())), opened=len(self.answers) <= OPENED)
             )
         return output(*parts)
-
-    def __str__(self) -> str:
-        return render(self.__rich__())
 
     def __repr__(self) -> str:
         return f"<{self.kernel} on {self.device}: {len(self.answers)} answers; print it>"

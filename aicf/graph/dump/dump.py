@@ -109,7 +109,7 @@ class Dump:
 
     @_looking_on
     def _planned(self, plan: ExecPlan) -> None:
-        self._write("07-plan.txt", str(plan))
+        self._write("07-plan.txt", plan.text())
         self._write("07-plan.json", plan.to_json())
 
     @_looking_on

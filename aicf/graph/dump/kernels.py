@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...device.spec import DeviceSpec
-from ...dispatch import report
 from ...errors import AicfError
+from ...progress import kernels as making_ready
 from ...registry import blame
 from ...registry.registry import KernelRegistry
 from ...registry.variant import HostCall, Launch
@@ -28,17 +28,17 @@ def write_kernels(folder: DumpFolder, plan: ExecPlan, registry: KernelRegistry, 
             if step.kernel_id and any(t.numel for t in step.region.results):
                 steps.setdefault((step.kernel_id, step.region), []).append(f"{prefix}{n}")
     width = max(2, len(str(len(steps))))
-    for n, ((kernel_id, region), used) in enumerate(steps.items()):
-        report(n, len(steps), kernel_id)
-        place = f"kernels/{n:0{width}}-{slug(kernel_id)}"
-        try:
-            _write_kernel(folder, place, kernel_id, region, used, registry, device)
-        except OSError:
-            raise
-        except Exception as error:  # the program meets it again, and tells, where it binds the kernel
-            told = str(error) if isinstance(error, AicfError) else f"{type(error).__name__}: {error}"
-            folder.write(f"{place}/{FAILED}", told)
-    report(len(steps), len(steps))
+    with making_ready(len(steps)) as ready:
+        for ready.done, ((kernel_id, region), used) in enumerate(steps.items()):
+            ready.compiling(kernel_id)
+            place = f"kernels/{ready.done:0{width}}-{slug(kernel_id)}"
+            try:
+                _write_kernel(folder, place, kernel_id, region, used, registry, device)
+            except OSError:
+                raise
+            except Exception as error:  # the program meets it again, and tells, where it binds the kernel
+                told = str(error) if isinstance(error, AicfError) else f"{type(error).__name__}: {error}"
+                folder.write(f"{place}/{FAILED}", told)
 
 
 def _write_kernel(

@@ -21,6 +21,7 @@ from ...dispatch import KernelLoader
 from ...dispatch.prepared import KernelStart, launch_all, start_of
 from ...errors import VerifyError
 from ...ir import KEPT, Role
+from ...progress import kernels
 from ...registry import blame
 from ...registry.variant import HostCall
 from ...types import TensorSpec, row_major
@@ -93,7 +94,11 @@ class PlanCall:
         if self._calls is None:
             self._compiled()
             make = _on_host if self.runtime.kind == "cpu" else _on_device
-            self._calls = [call for step in self._steps for call in make(step, self._loader, self._places)]
+            calls: list[Any] = []
+            with kernels(len(self._steps)) as ready:
+                for ready.done, step in enumerate(self._steps):
+                    calls += make(step, self._loader, self._places)
+            self._calls = calls
 
     def __call__(self, bases: Sequence[int], stream: int = 0) -> None:
         """Run all kernels in order. On CUDA on this stream, and the host does not wait. On the host what a check found wrong is raised."""

@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from rich.console import RenderableType
+
 from ... import config
 from ...device.runtime import CudaRuntime
 from ...device.streams import Captured, current_context
 from ...device.tensor import Memory, Runtime
 from ...dispatch import Call
 from ...errors import CaptureError, DeviceError, Immovable
+from ...printing import Printed, paragraphs
 
 MODES = ("auto", "strict", "off")
 
@@ -61,7 +64,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class CaptureReport(Immovable):
+class CaptureReport(Immovable, Printed):
     """What a frozen plan replays as graphs, what not, and why; and the memory that it keeps alive."""
 
     instead = "str(report) is what it says"
@@ -80,14 +83,14 @@ class CaptureReport(Immovable):
     def total(self) -> int:
         return self.segments[-1].last + 1 if self.segments else 0
 
-    def __str__(self) -> str:
+    def _rendering(self) -> RenderableType:
         graphs = sum(1 for s in self.segments if s.nodes)
         lines = [f"{self.captured} of {self.total} calls captured in {graphs} graphs on {self.device}, "
                  f"{self.pinned_bytes:,} bytes pinned"]  # fmt: skip
         for s in self.segments:
             what = f"graph of {s.nodes} nodes" if s.nodes else f"one by one: {s.reason}"
             lines.append(f"  calls {s.first}..{s.last}  {what}")
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        return paragraphs([*lines, *(f"  {note}" for note in self.notes)])
 
 
 def segments_of(runtime: Runtime, work: Sequence[CapturedCall], mode: str = "auto") -> tuple[Segment, ...]:

@@ -19,8 +19,9 @@ from ...code_cache import ledger
 from ...code_cache.ledger import MadeCode
 from ...pages.markup import joined, tag
 from ...pages.notebook import InNotebook, headline, output, ruled
+from ...printing import Printed
 from ...registry.measured import counted
-from ...registry.trace import microseconds, render
+from ...registry.trace import microseconds
 
 KEPT = 1000  # compilations that are remembered; all are counted
 MANY = 6  # values of one thing that call for advice
@@ -88,7 +89,7 @@ class Compilation:
         }  # fmt: skip
 
 
-class Compilations(InNotebook, Sequence[Compilation]):
+class Compilations(InNotebook, Printed, Sequence[Compilation]):
     """A list of them, oldest first: `print(program.compilations)` is a table, with advice where there are many."""
 
     def __init__(self, of: str) -> None:
@@ -173,7 +174,7 @@ class Compilations(InNotebook, Sequence[Compilation]):
         counts = [f"bound {n} times" if what == "bound" else counted(n, what) for what, n in totals.items()]
         return " · ".join([*counts, took])
 
-    def __rich__(self) -> RenderableType:
+    def _rendering(self) -> RenderableType:
         head = Text(f"{self.of}: {counted(self.total, 'compilation')}", style="bold")
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name in HEADS:
@@ -188,9 +189,6 @@ class Compilations(InNotebook, Sequence[Compilation]):
         hints = [tag("p", f"next: {hint}") for hint in self.hints()]
         head = headline(self.of, counted(self.total, "compilation"), self._foot())
         return output(head, ruled((HEADS, rows, frozenset({0}))), *hints)
-
-    def __str__(self) -> str:
-        return render(self.__rich__())
 
     def __repr__(self) -> str:
         return f"<{self.of}: {counted(self.total, 'compilation')}; print it>"

@@ -19,11 +19,13 @@ from ...lazy import lazy
 from ...pages import objects
 from ...pages.data import Json, us_of
 from ...pages.notebook import InNotebook
-from ...registry.trace import factor, labelled, microseconds, render
+from ...printing import Printed, labelled, visible
+from ...registry.trace import factor, microseconds
 
 ALIKE = 0.6  # of the ops, that two explanations of one model have in common at least
 MOVED = 5  # regions of the same kernel that are told, those whose times differ most
 NOTED = 0.01  # of a region's time: what is less is no difference
+SHOWN = 64  # stretches that are told
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Difference:
 
 
 @dataclass(frozen=True, repr=False)
-class Diff(InNotebook):
+class Diff(InNotebook, Printed):
     """What `aicf explain --diff` and `--without` show; `left` and `right` are `Explanation.to_json()` of one model: on two devices, before
     and after a change, of two versions of aicf.
 
@@ -113,6 +115,9 @@ class Diff(InNotebook):
                     yield a + n, b + n
         yield (left[-1] if left else 0), (right[-1] if right else 0)
 
+    def __repr__(self) -> str:
+        return f"<{self.left['device']} against {self.right['device']}; print it>"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "left": self._named()[0],
@@ -146,19 +151,24 @@ class Diff(InNotebook):
             names = (f"{names[0]} (this)", f"{names[1]} (other)")
         return names
 
-    def __rich__(self) -> RenderableType:
+    def _rendering(self) -> RenderableType:
         parts, names = self.parts, self._named()
         differ = [d for d in parts if not d.same]
-        title = Text(f"{names[0]} against {names[1]}", style="bold")
+        title = Text(visible(f"{names[0]} against {names[1]}"), style="bold")
         title.append(f" · {len(differ)} of {len(parts)} stretches differ", style="none")
         total = [_total(side["regions"]) for side in (self.left, self.right)]
         title.append(f" · predicted {microseconds(total[0])} against {microseconds(total[1])}", style="none")
         title.append(_ratio(*total), style="none")
-        return Group(title, *(part for d in differ for part in self._part(d, names)), *self._moved())
+        lines: list[RenderableType] = [part for d in differ[:SHOWN] for part in self._part(d, names)]
+        if len(differ) > SHOWN:
+            lines.append(
+                Text(f"\nand {len(differ) - SHOWN} more: to_json() and --json have all", style="dim")
+            )
+        return Group(title, *lines, *self._moved())
 
     def _part(self, d: Difference, names: tuple[str, str]) -> list[RenderableType]:
         ops = f"op {d.anchor}" if d.anchor == d.last else f"ops {d.anchor}..{d.last}"
-        head = Text(f"\n{ops}  ").append(" + ".join(_ops(d.left or d.right)), style="bold cyan")
+        head = Text(f"\n{ops}  ").append(visible(" + ".join(_ops(d.left or d.right))), style="bold cyan")
         head.append(f"   {microseconds(d.us[0])} against {microseconds(d.us[1])}", style="none")
         lines = []
         for name, regions in zip(names, (d.left, d.right)):
@@ -191,9 +201,6 @@ class Diff(InNotebook):
         more = len(moved) - len(lines)
         head = Text("\nthe same kernel, another time", style="bold")
         return [head.append(f" · {more} more" if more else "", style="none"), labelled(lines)]
-
-    def __str__(self) -> str:
-        return render(self.__rich__())
 
     def _repr_html_(self) -> str:
         return objects.difference(self.to_json())

@@ -12,10 +12,11 @@ import numpy as np
 from ... import config
 from ...device.faults import tell
 from ...device.tensor import Memory, Runtime, Tensor
-from ...dispatch import Call, KernelLoader, report
+from ...dispatch import Call, KernelLoader
 from ...errors import NanError, VerifyError
 from ...ir import Role
 from ...ops.schema import schema_of
+from ...progress import kernels
 from ...rows import RegionOp
 from ...types import TensorSpec
 from .capture import CapturedCall
@@ -168,14 +169,13 @@ class Executor:
             )  # fmt: skip
         tensors, arena, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
         steps = [step for step in plan.steps if step.kernel_id]
-        self.loader.prepare([(step.kernel_id, step.region) for step in steps])
         calls = []
-        for n, step in enumerate(steps):
-            report(n, len(steps), step.kernel_id)
-            ins, outs = ([tensors[v] for v in vids] for vids in (step.in_vids, step.out_vids))
-            scratch = self._workspace(n, step, arena)
-            calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
-        report(len(steps), len(steps))
+        with kernels(len(steps)) as ready:
+            self.loader.prepare([(step.kernel_id, step.region) for step in steps])
+            for ready.done, step in enumerate(steps):
+                ins, outs = ([tensors[v] for v in vids] for vids in (step.in_vids, step.out_vids))
+                scratch = self._workspace(ready.done, step, arena)
+                calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
         faults = {s.vid: tensors[s.vid] for s in plan.externals(Role.fault)}
         if self.runtime.kind == "cpu":  # a call may raise: before any that asks whether the run is valid
             calls = [(step, _telling(call, _written(plan, step, faults))) for step, call in calls]

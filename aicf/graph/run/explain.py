@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -19,23 +19,17 @@ from ...ir import Recognised
 from ...lazy import lazy
 from ...pages import story
 from ...pages.notebook import InNotebook
+from ...printing import Printed, visible
 from ...registry.measured import counted
-from ...registry.trace import (
-    describe_product,
-    labelled,
-    microseconds,
-    recognised_lines,
-    render,
-    selection_json,
-    selection_lines,
-)
+from ...registry.trace import describe_product, microseconds, recognised_lines, selection_json
 from ..ask.wanted import Wanted, want
 from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region
 from ..fuse.once import KeptOnce, sentences
 from .peak import region_flops, unit_of
-from .picture import Box, Picture, brief
+from .picture import Box, Picture
 from .plan import ExecPlan, Slot, Step, values_json
+from .region_text import RegionStory, RegionTable
 
 
 @dataclass(frozen=True)
@@ -56,14 +50,15 @@ class Gain:
         )
 
 
-SHOWN = 4  # operands of a region, times of regions that are told in one line
+KERNELS = 4  # kinds that are counted at the end
+HOW = "region N in full: .region(N), or --region N · everything: .verbose(), or -v"
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Immovable, InNotebook):
+class Explanation(Immovable, InNotebook, Printed):
     """`print(e)` is plain text, `rich.print(e)` has colour, a notebook draws it, `e.verbose()` has every candidate, `e.to_json()` is data.
 
-    The text tells of each (ops, element types, chosen kernel) once, and of the regions like it in one line.
+    The text has a line for each region, and one for all that are alike: the same ops, element types and kernel. `e.region(n)` tells one in full.
 
     regions   in the order of the schedule, those that the setup has among those of a run
     told      what was said of what could be computed once
@@ -109,21 +104,32 @@ class Explanation(Immovable, InNotebook):
     def verbose(self) -> Explanation:
         return replace(self, everything=True)
 
-    def __rich__(self) -> RenderableType:
-        first = self._first_like()
-        parts: list[RenderableType] = [self._headline(), *recognised_lines(self.recognised, self.everything)]
-        for (repeated, _), run in groupby(
-            range(len(self.regions)), key=lambda n: (first[n] != n, self.regions[n].spec.signature)
-        ):
-            if repeated:
-                parts.append(self._repeats(list(run), first))
-            else:
-                parts += [part for n in run for part in (self._title(n), self._body(n))]
-        parts.append(self._summary())
-        return Group(*parts)
+    def region(self, number: int) -> RegionStory:
+        """One region in full: what it reads, how it grew, what was chosen, what came next, who was rejected and why, why it ended."""
+        if not (isinstance(number, int) and 0 <= number < len(self.regions)):
+            raise AicfError(
+                f"there is no region {number}", expected=f"0 to {len(self.regions) - 1}" if self.regions else "a plan with regions",
+                hint="print(explanation) lists them",
+            )  # fmt: skip
+        like = self._groups[self._group_of[number]]
+        return self._story(number, tuple(n for n in like if n != number))
 
-    def _first_like(self) -> list[int]:
-        """For each region the first one that is told like it: itself, if everything is to be told."""
+    def _story(self, n: int, like: tuple[int, ...] = ()) -> RegionStory:
+        return RegionStory(
+            n, self.regions[n], self._steps[n], self._slots, self._once[n], like, self.everything
+        )
+
+    def _rendering(self) -> RenderableType:
+        head = [self._headline(), *recognised_lines(self.recognised, self.everything)]
+        if self.everything:
+            told = [part for n in range(len(self.regions)) for part in (Text(), self._story(n))]
+            return Group(*head, *told, self._summary())
+        table = RegionTable([[self._story(n) for n in group] for group in self._groups.values()])
+        return Group(*head, Text(), table, self._summary(), Text(HOW, style="dim"))
+
+    @lazy
+    def _group_of(self) -> list[int]:
+        """For each region the first one that differs from it in shapes at most."""
         found: dict[tuple, int] = {}
         first = []
         for n, region in enumerate(self.regions):
@@ -137,8 +143,16 @@ class Explanation(Immovable, InNotebook):
                 set(chosen.cost.terms) == {"measured"},
             )
             key = ops, types, len(spec.outputs), self._steps[n].kernel_id, told, self._once[n]
-            first.append(n if self.everything else found.setdefault(key, n))
+            first.append(found.setdefault(key, n))
         return first
+
+    @lazy
+    def _groups(self) -> dict[int, list[int]]:
+        """By the first of each."""
+        found: dict[int, list[int]] = {}
+        for n, first in enumerate(self._group_of):
+            found.setdefault(first, []).append(n)
+        return found
 
     def _headline(self) -> Text:
         ops = sum(len(r.spec.ops) for r in self.regions)
@@ -148,62 +162,6 @@ class Explanation(Immovable, InNotebook):
             f" · arena {self.plan.arena_bytes:,} B · peak {self.plan.peak_bytes:,} B · {len(self.plan.alias)} aliases",
             style="none",
         )
-
-    def _body(self, n: int) -> RenderableType:
-        region = self.regions[n]
-        if not self._steps[n].kernel_id:
-            slots = [self._slots[v] for v in (*region.in_vids, *region.out_vids)]
-            lies = [f"; %{s.vid} is %{s.alias_of}{s.strided}" for s in slots if s.strided]
-            return Group(self._operands(region), Text("  a view: nothing runs" + "".join(lies), style="dim"))
-        lines = selection_lines(region.selection, self.everything, region.ended.sentence, self._grew(region))
-        return Group(self._operands(region), lines)
-
-    def _grew(self, region: Region) -> list[str]:
-        """`gemm 7 candidates · bias_add 7 · relu 7`; verbose, a line for each op with the rows it changed."""
-        if self.everything:
-            width = max(len(step.op) for step in region.steps)
-            return [
-                f"{step.op:<{width}}  {step.candidates} left"
-                + (f", {microseconds(step.us)}" if step.us is not None else ", none takes just this")
-                + "".join(f" · {row} {text}" for row, text in step.changed.items())
-                + (f" · kept: {step.near}" if step.near else "")
-                for step in region.steps
-            ]
-        if len(region.steps) == 1:
-            return []
-        first, *others = region.steps
-        plural = "s" if first.candidates != 1 else ""
-        text = f"{first.op} {first.candidates} candidate{plural}"
-        kept = (f" (kept: {step.near})" if step.near else "" for step in others)
-        return [text + "".join(f" · {step.op} {step.candidates}{near}" for step, near in zip(others, kept))]
-
-    def _repeats(self, run: list[int], first: Sequence[int]) -> Text:
-        """`regions 22..25  adam_step ×4, as regions 20, 21: 2.97 us, 1.88 us, …`."""
-        plural = f"regions {run[0]}..{run[-1]}" if len(run) > 1 else f"region {run[0]}"
-        text = Text(f"\n{plural:<9}  ").append(_brief(self.regions[run[0]]), style="bold cyan")
-        text.append(f" ×{len(run)}" if len(run) > 1 else "", style="bold cyan")
-        like = list(dict.fromkeys(first[n] for n in run))
-        text.append(f"   as region{'s' if len(like) > 1 else ''} {', '.join(map(str, like))}")
-        times = [self.regions[n].selection.chosen.us for n in run if self._steps[n].kernel_id]
-        if not times:
-            return text
-        text.append(
-            ": " + ", ".join(map(microseconds, times[:SHOWN])) + (", …" if len(times) > SHOWN else "")
-        )
-        return text.append(f"; together {microseconds(math.fsum(times))}" if len(times) > 1 else "")
-
-    def _title(self, n: int) -> Text:
-        region = self.regions[n]
-        ops = f"op {region.anchor}" if region.anchor == region.last else f"ops {region.anchor}..{region.last}"
-        text = Text(f"\nregion {n:<3} ").append(_brief(region), style="bold cyan")
-        return text.append(f"   {ops}{', once' * self._once[n]}{describe_product(region.selection)}")
-
-    def _operands(self, region: Region) -> RenderableType:
-        operands = [str(t) for t in region.spec.operands]
-        more = f" and {len(operands) - SHOWN} more" if len(operands) > SHOWN else ""
-        lines = [("on", "dim", ", ".join(operands[:SHOWN]) + more)]
-        lines += [("instead", "dim", op) for op in region.instead]
-        return labelled(lines)
 
     @property
     def spec(self) -> DeviceSpec | None:
@@ -251,11 +209,13 @@ class Explanation(Immovable, InNotebook):
     def _summary(self) -> Text:
         count = Counter(self.plan.kernel_ids)
         parts = [f"{n} × {id}" for id, n in sorted(count.items(), key=lambda item: (-item[1], item[0]))]
+        if not self.everything and len(parts) > KERNELS:
+            parts[KERNELS:] = [f"and {counted(len(parts) - KERNELS, 'more kind')}"]
         return Text(
             f"\npredicted {microseconds(self.predicted_us)} in {counted(count.total(), 'kernel')}: "
-            + " · ".join(parts)
+            + visible(" · ".join(parts))
             + "".join(f"\n{line}" for line in (str(self.gain), *sentences(self.told)))
-            + self._results()
+            + visible(self._results())
         )
 
     def _results(self) -> str:
@@ -269,9 +229,6 @@ class Explanation(Immovable, InNotebook):
         return (
             f"<{self.plan.mode} plan {self.plan.key} on {self.device}: {len(self.regions)} regions; print it>"
         )
-
-    def __str__(self) -> str:
-        return render(self.__rich__())
 
     def _repr_html_(self) -> str:
         return story.explanation(self.to_json())
@@ -339,10 +296,6 @@ def _target_json(spec: DeviceSpec) -> dict[str, Any]:
         "l2_bytes": spec.l2_bytes, "shared_per_block": spec.shared_per_block, "memory_bytes": spec.memory_bytes,
         "launch_us": spec.launch_us,
     }  # fmt: skip
-
-
-def _brief(region: Region) -> str:
-    return brief([op.kind.name for op in region.spec.ops])
 
 
 def explain(

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...printing import Printed, visible
 from ...registry.measured import counted
-from ...registry.trace import microseconds, render
+from ...registry.trace import microseconds
 
 OP, JOIN, APART = "■", "━", " "
 ROW = 32  # ops: with their labels they fit a terminal
+MOST = 16 * ROW  # that are drawn
 COLOURS = "cyan", "magenta"  # in turn, so that neighbours can be told apart
 # SVG, in pixels: text of a fixed width, boxes that flow like words
 CHARACTER, LINE, PAD, GAP, WIDTH = 7.25, 17, 8, 10, 860
@@ -31,7 +34,7 @@ class Box:
 
 
 @dataclass(frozen=True, repr=False)
-class Picture:
+class Picture(Printed):
     """`print(p)` is two rows of text; a notebook draws boxes. Views, which run nothing, are left out."""
 
     device: str
@@ -57,13 +60,15 @@ class Picture:
             row.append(APART if n + 1 < len(self.boxes) else "")
         return row
 
-    def __rich__(self) -> Table:
+    def _rendering(self) -> RenderableType:
         table = Table.grid(padding=(0, 2, 0, 0))
         rows = (counted(self.ops, "op"), self.before()), (counted(len(self.boxes), "kernel"), self.after())
-        for first in range(0, self.ops, ROW):
+        for first in range(0, min(self.ops, MOST), ROW):
             for label, row in rows:  # each op is a character, and so is what follows it
                 table.add_row("" if first else label, row[2 * first : 2 * (first + ROW)])
-        table.add_row(self.device, self._predicted)
+        if self.ops > MOST:
+            table.add_row("", Text(f"and {self.ops - MOST} more ops", style="dim"))
+        table.add_row(Text(visible(self.device)), self._predicted)
         return table
 
     @property
@@ -73,10 +78,8 @@ class Picture:
         )
         return f"predicted {microseconds(self.us)}{before}"
 
-    def __str__(self) -> str:
-        return render(self.__rich__())
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_svg_(self) -> str:
         shapes: list[str] = []

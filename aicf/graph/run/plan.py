@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import islice, starmap
 from typing import Any
+
+from rich.console import RenderableType
 
 from ...device.spec import DeviceSpec
 from ...ir import EXTERNAL, KEPT, Graph, LoweredOp, Role, Value
 from ...lazy import lazy
 from ...pages import objects
 from ...pages.notebook import InNotebook
+from ...printing import Printed, paragraphs
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
 from ...types import Shape, TensorDesc, TensorSpec
@@ -24,6 +28,7 @@ from .alias import resolve_aliases
 from .memory import place
 
 PLAN_VERSION = 2
+SHOWN = 64  # values, steps, notes that are printed
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class ExecPlan(InNotebook):
+class ExecPlan(InNotebook, Printed):
     """Kernels, and where each tensor lies.
 
     setup   its results are states of this plan: what depends on params, other states and constants alone. It runs before a run
@@ -162,24 +167,24 @@ class ExecPlan(InNotebook):
         """A digest of everything the plan says; equal plans have equal keys in every process."""
         return hashlib.blake2s(self.to_json(indent=None).encode(), digest_size=12).hexdigest()
 
-    def __str__(self) -> str:
-        lines = [
+    def _rendering(self) -> RenderableType:
+        return paragraphs(self._told(SHOWN))
+
+    def text(self) -> str:
+        """All of it, each value, step and note on a line of its own, however long."""
+        return "\n".join(self._told())
+
+    def _told(self, most: int | None = None) -> Iterator[str]:
+        yield (
             f"plan {self.key} · {self.mode} on {self.device} · {len(self.kernel_ids)} kernels · "
             f"arena {self.arena_bytes} B · peak {self.peak_bytes} B"
-        ]
-        for slot in self.slots.values():
-            lines.append(f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {self._place(slot)}")
-        for n, step in enumerate(self.steps):
-            outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (step.out_vids, step.in_vids))
-            scratch = step.workspace
-            uses = f"   {scratch.nbytes} B at arena+{scratch.offset}" if scratch else ""
-            lines.append(
-                f"  {n:3} {outs} = {step.kernel_id or 'view'}({ins})   {step.region.signature}{uses}"
-            )
-        lines += [f"  {note}" for note in self.notes]
+        )
+        yield from _first(map(self._slot_told, self.slots.values()), len(self.slots), "values", most)
+        yield from _first(starmap(_step_told, enumerate(self.steps)), len(self.steps), "steps", most)
+        yield from _first((f"  {note}" for note in self.notes), len(self.notes), "notes on aliases", most)
         if self.setup is not None:
-            lines += ["before, when params have changed:", str(self.setup)]
-        return "\n".join(lines)
+            yield "before, when params have changed:"
+            yield from self.setup._told(most)
 
     def _repr_html_(self) -> str:
         places = {slot.vid: self._place(slot) for slot in self.slots.values()}
@@ -194,6 +199,9 @@ class ExecPlan(InNotebook):
                 ],
             }
         )  # fmt: skip
+
+    def _slot_told(self, slot: Slot) -> str:
+        return f"  %{slot.vid} {slot.name}: {slot.spec} ({slot.role}) {self._place(slot)}"
 
     def _place(self, slot: Slot) -> str:
         if slot.alias_of is not None:
@@ -278,6 +286,19 @@ def values_json(plan: ExecPlan, slots: Mapping[int, Slot], regions: Sequence[int
         }
         for slot in slots.values()
     ]
+
+
+def _step_told(n: int, step: Step) -> str:
+    outs, ins = (", ".join(f"%{v}" for v in vids) for vids in (step.out_vids, step.in_vids))
+    scratch = step.workspace
+    uses = f"   {scratch.nbytes} B at arena+{scratch.offset}" if scratch else ""
+    return f"  {n:3} {outs} = {step.kernel_id or 'view'}({ins})   {step.region.signature}{uses}"
+
+
+def _first(lines: Iterable[str], count: int, what: str, most: int | None) -> Iterator[str]:
+    yield from islice(lines, most)
+    if most is not None and count > most:
+        yield f"  and {count - most} more {what}: plan.text() has all"
 
 
 def make_plans(

@@ -12,9 +12,10 @@ from rich.console import RenderableType
 from ...lazy import lazy
 from ...pages import objects
 from ...pages.notebook import InNotebook
+from ...printing import Printed, labelled
 from ...registry.measured import Measured, counted
 from ...registry.select import Selection
-from ...registry.trace import factor, labelled, microseconds, render
+from ...registry.trace import factor, microseconds
 from ...registry.tuning import Tuning
 from ...rows import RegionSpec
 
@@ -48,7 +49,7 @@ class Flip:
 
 
 @dataclass(frozen=True, repr=False)
-class Report(InNotebook):
+class Report(InNotebook, Printed):
     """`print(report)` is plain text, `rich.print(report)` has colour, `report.to_json()` is data.
 
     before   the choices by prediction alone; after: those with what was measured
@@ -117,11 +118,8 @@ class Report(InNotebook):
 
     # --- telling --------------------------------------------------------------------------------------------------
 
-    def __rich__(self) -> RenderableType:
+    def _rendering(self) -> RenderableType:
         return labelled(list(self._lines()))
-
-    def __str__(self) -> str:
-        return render(self.__rich__())
 
     def __repr__(self) -> str:
         return (

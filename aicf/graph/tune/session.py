@@ -17,13 +17,13 @@ from ... import channels
 from ...device.tensor import Runtime
 from ...errors import AicfError, TuningError
 from ...ops.schema import VIEW, schema_of
+from ...progress import Advance, no_progress
 from ...registry.measured import Header, Measured
 from ...registry.registry import KernelRegistry
 from ...registry.select import Selection
 from ...registry.tuning import Times, Tuning
 from ...rows import RegionSpec
 from .measure import LEAST, Bench
-from .progress import Progress, no_progress
 from .report import DOUBT, Question, Report
 
 RUNS = LEAST + 3  # a kernel takes at least: it is verified, its samples are made ready, and taken
@@ -33,7 +33,7 @@ Ask = Callable[[Times | None], Question]
 
 def tune(
     ask: Ask, runtime: Runtime, registry: KernelRegistry, seconds: float, known: Times | None = None,
-    progress: Progress = no_progress, bench: Bench | None = None,
+    progress: Advance = no_progress, bench: Bench | None = None,
 ) -> Report:  # fmt: skip
     """Measure what `known` lacks, until every region is known or the time is up.
 
@@ -77,7 +77,7 @@ def tune(
 
 
 class _Session:
-    def __init__(self, bench: Bench, seconds: float, known: Tuning | None, progress: Progress) -> None:
+    def __init__(self, bench: Bench, seconds: float, known: Tuning | None, progress: Advance) -> None:
         self.bench, self.progress = bench, progress
         self.start = bench.clock()
         self.deadline = self.start + seconds

@@ -60,7 +60,7 @@ def test_run_refuses_in_words(folder, capsys, arguments, said):
 
 
 def test_explain_needs_no_gpu(folder, capsys):
-    assert main(["explain", "m.onnx", "--device", "l4", "--size", "batch=64"]) == 0
+    assert main(["explain", "m.onnx", "--device", "l4", "--size", "batch=64", "--region", "0"]) == 0
     said = capsys.readouterr().out
     assert "gemm + add + relu" in said and "64x8" in said
     for wrong in (["--size", "rows=2"], ["--mode", "train"]):

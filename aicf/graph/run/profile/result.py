@@ -10,7 +10,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +18,9 @@ from ....device.spec import DeviceSpec
 from ....errors import Immovable
 from ....lazy import lazy
 from ....pages.markup import cut, joined, table, tag, visible
+from ....printing import ByWidth, Printed, render
 from ....registry.measured import counted
-from ....registry.trace import factor, microseconds, render
+from ....registry.trace import factor, microseconds
 from ....registry.variant import Launch
 from ..explain import Explanation
 from ..picture import brief
@@ -102,7 +103,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, repr=False)
-class Profile(Immovable):
+class Profile(Immovable, Printed):
     """`print(p)` is plain text, `rich.print(p)` has colour, `p.verbose()` has every step; `p.to_json()` is data, `p.save("trace.json")` a
     timeline that https://ui.perfetto.dev opens.
 
@@ -191,14 +192,17 @@ class Profile(Immovable):
     def __repr__(self) -> str:
         return f"<profile of the {self.explanation.plan.mode} plan {self.explanation.plan.key}: {self._headline()}>"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def _rendering(self) -> RenderableType:
+        return ByWidth(lambda width: Group(*self._parts(width)))
+
+    def _parts(self, width: int) -> Iterator[RenderableType]:
         plan = self.explanation.plan
         yield Text(f"{plan.mode} plan {plan.key} on {plan.device}", style="bold").append(
             f" · {self._headline()}", style="none"
         )
         yield Text(f"timed by {self.clock}" + visible(f", as {self.why}" * bool(self.why)), style="dim")
         yield Text()
-        yield self._table(options.max_width >= WIDE)
+        yield self._table(width >= WIDE)
         if left := self._left_out():
             yield Text(f"{left} (-v)", style="dim")
         if self.everything:
