@@ -32,7 +32,9 @@ import fused_gemm_cases as fused_gemm
 import numpy as np
 import test_gpu_kernels as on_gpu
 import wgmma_cases as hopper
+from convolution_cases import SHAPES, biased
 from kernel_cases import (
+    CONVOLUTIONS,
     FIRST,
     HALVES,
     MORE,
@@ -103,6 +105,10 @@ def cases(device: DeviceSpec, each: int = 2) -> list[Case]:
             chosen = sorted(taken, key=lambda n: used[n])[:each]
             used.update(chosen)
             made += [Case(kernel_id, *PRODUCTS[n]) for n in chosen]
+        if kernel_id in CONVOLUTIONS:
+            shapes = list(SHAPES.values())
+            windows = [shapes[(len(made) + n) % len(shapes)] for n in range(each)]
+            made += [Case(kernel_id, biased(x, w, **attrs), HALVES[f16]) for x, w, attrs in windows]
         if not made or made[-1].variant != kernel_id:
             listed = [c for c in (*FIRST, *MORE) if c.variant == kernel_id and _does_something(c)]
             made += listed[:: -(-len(listed) // (OTHERS * each)) or 1]

@@ -45,7 +45,7 @@ def test_every_kind_of_window(gpu, variant, make):  # noqa: F811
 def test_nan_and_infinity_stay_in_the_windows_that_have_them(gpu, variant):  # noqa: F811
     x, w, attrs = SHAPES["3x3"]
     case = Case(variant, convolution(x, w, **attrs), tolerance=HALVES[f16])
-    operands = with_specials(operands_for(case))
+    operands = with_specials(case, operands_for(case))
     got = launch_case(gpu, case, operands.memory)
     want = reference(case, operands.arrays)
     np.testing.assert_array_equal(

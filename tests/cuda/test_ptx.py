@@ -57,6 +57,8 @@ INSTRUCTIONS: Instructions = {
         ptx.multicast_box(2, 3), lambda f: lambda a, m, x: f(a, m, a, x, x, x)),
     "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group": (
         ptx.store_box(5), lambda f: lambda a, m, x: f(m, a, x, x, x, x, x)),
+    "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes": (
+        ptx.load_windows(2), lambda f: lambda a, m, x: f(a, m, a, x, x, x, x, x, x)),
     "cp.async.bulk.prefetch.tensor.3d.L2.global.tile": (ptx.prefetch_box(3), lambda f: lambda a, m, x: f(m, x, x, x)),
     "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group": (
         ptx.add_box(3), lambda f: lambda a, m, x: f(m, a, x, x, x)),
