@@ -67,8 +67,13 @@ def _switch(variable: str, text: str) -> bool:
     return text.lower() in ("", "on", "1")
 
 
-def _unknown(variable: str, text: str, allowed: tuple[str, ...]) -> SettingError:
+def _unknown(variable: str, text: str, allowed: tuple[str, ...], said: str = "") -> SettingError:
+    """`said`: it came from an argument, which this is, and not from the environment."""
     close = near.hint(text, {}, allowed)
+    if said:
+        return SettingError(
+            f"{said}: there is no channel {text!r}", expected=" or ".join(allowed), hint=close
+        )
     return SettingError(
         f"{variable} is {text!r}", expected=" or ".join(allowed), where=f"the environment variable {variable}",
         hint=f"export {variable}={close.split(' or ')[0] if close else allowed[0]}, or unset {variable}",
@@ -77,17 +82,17 @@ def _unknown(variable: str, text: str, allowed: tuple[str, ...]) -> SettingError
 
 def log_levels(text: str | None = None) -> Mapping[str, int]:
     """Of each channel that is on, the lowest of `logging`'s levels that is told; by `text` in the place of AICF_LOGS."""
-    return _levels(os.environ.get("AICF_LOGS", "") if text is None else text)
+    return _levels(os.environ.get("AICF_LOGS", "")) if text is None else _levels(text, f"aicf.logs({text!r})")
 
 
 @lru_cache(maxsize=64)
-def _levels(text: str) -> Mapping[str, int]:
+def _levels(text: str, said: str = "") -> Mapping[str, int]:
     found: dict[str, int] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         sign = part[0] if part[0] in LEVELS else ""
         name = part.removeprefix(sign).strip()
         if name not in (*CHANNELS, "all"):
-            raise _unknown("AICF_LOGS", name, (*CHANNELS, "all"))
+            raise _unknown("AICF_LOGS", name, (*CHANNELS, "all"), said)
         found.update(dict.fromkeys(CHANNELS if name == "all" else (name,), LEVELS[sign]))
     return found
 

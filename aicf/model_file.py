@@ -108,11 +108,13 @@ def _run(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         what = f"{path!r} is a folder" if file.is_dir() else f"there is no file {path!r}"
-        raise AicfError(what, expected="a Python file with a model in it", hint="aicf examples lists some")
+        raise AicfError(
+            what, expected="a Python file with a model in it, or FILE.onnx", hint="aicf examples lists some"
+        )
     name = f"aicf_model_{file.stem}"  # json.py must not become Python's json
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise AicfError(f"{path} is no Python file", expected="a name that ends in .py")
+        raise AicfError(f"{path} is no Python file", expected="a name that ends in .py or .onnx")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _as_a_script(file):

@@ -95,3 +95,14 @@ def test_variables_of_one_device_are_not_taken_for_another_s():
     model = nn.Model((2, 3)).add(nn.Linear(3, 1))
     with pytest.raises(DeviceError, match="these variables live on another device"):
         aicf.compile(model, device="cuda", variables=aicf.compile(model, device="cpu"))
+
+
+def test_what_a_tensor_lacks_says_where_it_is():
+    t = aicf.compile(nn.Model({"x": (2, 3)}).add(nn.ReLU()))({"x": np.ones((2, 3), np.float32)})["output"]
+    with pytest.raises(AttributeError, match=r"t\.numpy\(\)\.argmax"):
+        t.argmax(1)
+    assert not hasattr(t, "nothing_like_it") and not hasattr(t, "__nothing__")
+    for sum_of in (lambda: t + 1, lambda: 0.5 + t, lambda: t * t):
+        with pytest.raises(TypeError, match=r"t\.numpy\(\)"):
+            sum_of()
+    assert (np.ones((2, 3)) + t == 2).all() and (t + np.ones((2, 3)) == 2).all()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
 from os import devnull, dup2
+from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.text import Text
@@ -24,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     message and exit code 2; Ctrl-C one line and 130."""
     try:
         try:
-            args = parser().parse_args(argv)
+            args = _parsed(argv)
             config.check_settings()
             return args.run(args) or 0
         finally:
@@ -36,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(type(error).__name__, str(error))
     except OSError as error:
         if error.filename is not None:
-            return _failed(type(error).__name__, f"{error.filename}: {error.strerror}")
+            return _failed(
+                type(error).__name__,
+                f"{error.filename}: {error.strerror}\n  next: {_another(error.filename)}",
+            )
         if error.errno not in (EBADF, EDQUOT, EFBIG, EIO, ENOSPC):
             raise
         _write_no_more()
@@ -51,6 +58,33 @@ def _failed(kind: str, said: str, code: int = 2) -> int:
     return code
 
 
+def _another(path: str) -> str:
+    """What to do about a file that can't be read or written."""
+    folder = Path(path).absolute().parent
+    return "name another path" if folder.is_dir() else f"make the folder {folder}, or name another path"
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What is left over is the command's to refuse: its usage is what helps."""
+    top = parser()
+    args, more = top.parse_known_args(argv)
+    if more:
+        getattr(args, "parser", top).error(f"unrecognized arguments: {' '.join(more)}")
+    return args
+
+
+class _Parser(argparse.ArgumentParser):
+    """With what a misspelt command, option or choice comes close to."""
+
+    def error(self, message: str) -> NoReturn:
+        known = [
+            option for action in self._actions for option in (*action.option_strings, *(action.choices or ()))
+        ]
+        wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (-[^\s=]+)", message)
+        close = get_close_matches(wrong[1] or wrong[2], map(str, known), n=1) if wrong else []
+        super().error(message + (f"\n  next: {close[0]}" if close else ""))
+
+
 def _flush() -> None:
     if sys.stdout is not None:  # closed by `>&-`
         sys.stdout.flush()
@@ -63,10 +97,12 @@ def _write_no_more() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("aicf", description="A pure-Python AI compiler framework that says why.")
+    parser = _Parser("aicf", description="A pure-Python AI compiler framework that says why.")
     parser.add_argument("--version", action="version", version=f"aicf {__version__}")
     parser.set_defaults(run=lambda args: parser.print_help())
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)
+    for made in commands.choices.values():
+        made.set_defaults(parser=made)
     return parser

@@ -39,11 +39,18 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from .. import model_file, run_model
+    from ..device.spec import PRESETS
+    from ..errors import AicfError
     from ..graph.compile import compile
     from ..graph.run.profile import random_feed
     from ..ir import Role
     from ..printing import show
 
+    if args.device in PRESETS and args.device != "cpu":
+        raise AicfError(
+            f"--device {args.device}: a profile is measured, on a device of this machine", expected="cpu, cuda, cuda:N or auto",
+            hint=f"aicf explain {args.model} --device {args.device} predicts it",
+        )  # fmt: skip
     wanted = model_file.load(
         args.model,
         args.mode,

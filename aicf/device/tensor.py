@@ -112,6 +112,22 @@ class Tensor(Immovable):
     def __ge__(self, other: Any) -> bool:
         return self._number() >= _number(other)
 
+    def __getattr__(self, name: str) -> Any:
+        """What an array has and a tensor lacks says where it is."""
+        text = f"aicf.Tensor has no {name!r}"
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            text += f": t.numpy().{name} is that of an array on the host"
+        raise AttributeError(text, name=name, obj=self)
+
+    def _no_arithmetic(self, other: Any) -> Any:
+        """NumPy's arrays and other libraries' tensors answer for themselves."""
+        if type(other) not in (int, float, Tensor):
+            return NotImplemented
+        raise TypeError("there is no arithmetic on tensors: float(t) of a 0-D one, t.numpy() of others")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_arithmetic
+    __truediv__ = __rtruediv__ = _no_arithmetic
+
     def _number(self) -> float:
         if self.spec.rank:
             raise TypeError(f"{self.spec} is not ordered: compare `t.numpy()`")

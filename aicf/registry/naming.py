@@ -24,8 +24,9 @@ def matching(registry: KernelRegistry, pattern: str, device: str | None = None) 
     return tuple(v for v in found if device in (None, v.device)) or found
 
 
-def lacking(registry: KernelRegistry, patterns: Iterable[str]) -> KernelRegistry:
-    """A registry that lacks every variant these patterns mean."""
+def lacking(registry: KernelRegistry, patterns: str | Iterable[str]) -> KernelRegistry:
+    """A registry that lacks every variant these patterns mean, or this one."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     gone = {v.id for pattern in patterns for v in matching(registry, pattern)}
     return KernelRegistry(v for v in registry if v.id not in gone) if gone else registry
 
@@ -37,5 +38,7 @@ def _unknown(registry: KernelRegistry, pattern: str, device: str | None) -> Miss
     return MissingKernelError(
         f"no kernel is called {pattern!r}",
         expected="an id, a name, or a pattern such as gemm_wgmma*, of those that `aicf info` lists",
-        hint=near.hint(stem, {}, names) or (f"'*{words[0]}*'" if words else None),
+        hint=(f"'{stem}*'" if stem and any(name.startswith(stem) for name in names) else None)
+        or near.hint(stem, {}, names)
+        or (f"'*{words[0]}*'" if words else None),
     )

@@ -194,6 +194,13 @@ def check_batches(what: str, batches: Any) -> None:
         or hasattr(batches, "__iter__")
         or callable(batches)
     )
+    if isinstance(batches, Sequence) and not isinstance(batches, str | bytes):
+        for number, feed in enumerate(batches):
+            if not isinstance(feed, Mapping):
+                raise FeedError(
+                    f"{what}[{number}] is no feed", expected="a dict from input names to tensors", got=type(feed).__name__,
+                    hint="aicf.training.Batches({'x': x, 'y': y}, size=64)",
+                )  # fmt: skip
     if not takes or isinstance(batches, Mapping | str | bytes):
         hint = (
             f"[{what}] repeats one batch"

@@ -99,6 +99,11 @@ def fit(
             expected="a folder",
             hint="fit(..., checkpoints='runs/first', resume=True)",
         )
+    if patience is not None and validation is None:
+        raise StateError(
+            f"patience={patience} waits for validations, and there are none", expected="validation=...",
+            hint="fit(..., validation=aicf.training.Batches({'x': x, 'y': y}, size=64, shuffle=False))",
+        )  # fmt: skip
     if once(batches) and epochs is not None and epochs > 1:
         raise FeedError(
             f"an iterator can't be gone through {epochs} times", expected="an iterable that begins anew", got=type(batches).__name__,

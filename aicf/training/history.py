@@ -11,7 +11,7 @@ from ..pages.notebook import InNotebook, drawing, folded, headline, output
 from .checkpoints import Progress
 
 
-@dataclass
+@dataclass(repr=False)
 class History(InNotebook):
     """What a training run was.
 
@@ -39,6 +39,9 @@ class History(InNotebook):
             step, least = min(self.validation, key=lambda found: (found[1] != found[1], found[1]))
             parts.append(f"validation {self.validation[-1][1]:.4g}, the least {least:.4g} at step {step:,}")
         return " · ".join([*parts, *([f"checkpoint {self.checkpoint}"] if self.checkpoint else [])])
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def curve(self) -> Curve:
         """Loss over steps, which a notebook draws. Steps before those of this run, when it was resumed, are not in it."""

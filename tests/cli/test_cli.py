@@ -112,6 +112,15 @@ ERRORS = {
         ["demo", "--json", "/nonexistent/o.json"],
         "/nonexistent/o.json can't be written: No such file or directory",
     ),
+    "a page in no folder": (
+        ["report", EXAMPLE, "-o", "/nonexistent/r.html"],
+        "next: make the folder /nonexistent",
+    ),
+    "a GPU that is elsewhere to profile on": (["profile", EXAMPLE, "--device", "h200"], "aicf explain"),
+    "the beginning of names": (
+        ["explain", EXAMPLE, "--device", "h200", "--want", "gemm_wgmma"],
+        "next: 'gemm_wgmma*'",
+    ),
     "a folder for a tuning file": (
         ["explain", EXAMPLE, "--tuning", str(ROOT)],
         "can't be read: Is a directory",
@@ -209,6 +218,21 @@ def test_a_wrong_command_line_is_explained(capsys, command):
     assert "usage: aicf" in err
     if "--epochs" in command:
         assert f"argument --epochs: {command[-1]!r} is not a whole number of 1 or more" in err
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        (["explian", EXAMPLE], "next: explain"),
+        (["explain", EXAMPLE, "--regoin", "1"], "usage: aicf explain"),
+        (["explain", EXAMPLE, "--regoin=1"], "next: --region"),
+        (["explain", EXAMPLE, "--mode", "trian"], "next: train"),
+    ],
+)
+def test_a_misspelt_word_is_told_with_the_one_that_is_meant(capsys, command, said):
+    with pytest.raises(SystemExit):
+        main(command)
+    assert said in capsys.readouterr().err
 
 
 def test_explain_for_cuda_means_the_gpu_that_is_here_or_says_what_it_wants(capsys):

@@ -132,6 +132,20 @@ def test_the_nearest_is_the_one_that_differs_least():
     assert differences({"a": 1, "b": 2}, {"a": 1}) == ["without b 2"]
 
 
+def test_advice_counts_each_graph_by_itself():
+    made = Compilations("f")
+    for graph in range(8):
+        with made.made("function", {"graph": f"g{graph}", "x": f"f32[{graph}]"}):
+            pass
+    assert "next:" not in str(made)
+    for size in range(6):
+        with made.made("sizes", {"graph": "g0", "x": f"f32[{size},9]"}):
+            pass
+    text = str(made)
+    assert "8 functions · 6 sets of sizes" in text
+    assert "next: 6 kinds of x of g0" in text and text.count("next:") == 1
+
+
 def test_only_so_many_are_kept_and_all_are_counted(monkeypatch):
     from aicf.graph.run import compilations
 

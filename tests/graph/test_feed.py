@@ -34,13 +34,13 @@ class OnAGpu:
 
 
 WRONG = {
-    "missing": (lambda f: f.pop("y"), "the feed of y is wrong", ["expected: tensor<6xi64>", "got: nothing"]),
+    "missing": (lambda f: f.pop("y"), "the feed of y is wrong", ["expected: tensor<6xi64>", "got: nothing", "feed all of x, y"]),
     "extra": (lambda f: f.update(z=X), "the feed of z is wrong", ["no such input; inputs are x, y"]),
     "misnamed": (
         lambda f: f.update(X=f.pop("x")), "2 tensors of the feed are wrong",
-        ["X: expected nothing: no such input", "x: expected tensor<6x5xf32>; got nothing"],
+        ["X: expected nothing: no such input", "x: expected tensor<6x5xf32>; got nothing", "next: X: feed it as 'x'"],
     ),
-    "wide": (lambda f: f.update(x=X[:, :4]), "the feed of x is wrong", ["tensor<6x5xf32>", "tensor<6x4xf32>"]),
+    "wide": (lambda f: f.update(x=X[:, :4]), "the feed of x is wrong", ["tensor<6x5xf32>", "tensor<6x4xf32>", "only dimensions that have names follow"]),
     "rank": (lambda f: f.update(x=X[0]), "the feed of x is wrong", ["expected: tensor<6x5xf32>", "got: tensor<5xf32>"]),
     "f16": (lambda f: f.update(x=X.astype(np.float16)), "the feed of x is wrong", ["tensor<6x5xf16>", "np.asarray(x, np.float32)"]),
     "f64": (lambda f: f.update(x=X.astype(float)), "the feed of x is wrong", ["got: tensor<6x5xf64>", "np.asarray(x, np.float32)"]),
@@ -445,3 +445,29 @@ def test_targets_with_a_dimension_too_few_or_too_many_are_told_how_to_mend_it(sh
         program(feed)
     assert hint in str(raised.value)
     program({**feed, "y": mend(feed["y"])})  # what it says works
+
+
+@pytest.mark.parametrize(
+    "sample, shape, hint, mend",
+    [
+        ((3, 5, 7), (2, 5, 7, 3), "x.transpose(0, 3, 1, 2)", lambda x: x.transpose(0, 3, 1, 2)),
+        ((5, 7, 3), (2, 3, 5, 7), "x.transpose(0, 2, 3, 1)", lambda x: x.transpose(0, 2, 3, 1)),
+        ((4,), (4,), "x[None] adds the first dimension", lambda x: x[None]),
+    ],
+)
+def test_axes_in_another_order_and_a_batch_that_is_missing(sample, shape, hint, mend):
+    program = aicf.compile(nn.Model({"x": aicf.TensorSpec(("batch", *sample))}, batch=1).add(nn.ReLU()))
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    with pytest.raises(FeedError) as raised:
+        program({"x": x})
+    assert hint in str(raised.value)
+    assert (program({"x": mend(x)})["output"].numpy() == np.maximum(mend(x), 0)).all()
+
+
+def test_one_hot_labels_are_told_to_be_numbers():
+    labels = np.array([2, 0, 1, 3, 3, 1])
+    program = trainer("cpu", nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=6).add(nn.Linear(4, 4)))
+    feed = {"x": np.ones((6, 4), np.float32), "y": np.eye(4, dtype=np.float32)[labels]}
+    with pytest.raises(FeedError, match=r"y\.argmax\(-1\)"):
+        program(feed)
+    program({**feed, "y": feed["y"].argmax(-1)})

@@ -206,6 +206,8 @@ def test_what_goes_wrong_is_said_and_written_nowhere(tmp_path):
         ({"epochs": 1.5}, "epochs can't be 1.5"),
         ({"log_every": 0}, "log_every can't be 0"),
         ({"resume": True}, "nothing to resume from"),
+        ({"patience": 3}, "there are none"),
+        ({"validation": (X, Y)}, r"validation\[0\] is no feed"),
         ({"validation": iter([])}, "many times"),
         ({"batches": {"x": X, "y": Y}}, "are no batches"),
         ({"batches": 5}, "are no batches"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from ... import near
 from ...device.reading import remember
 from ...errors import FrontendError, NoKernelError
 from ...graph.compile import compile, explain_for
@@ -93,6 +94,11 @@ class Jitted:
             )
         if fallback not in ("jax", "error"):
             raise FrontendError(f"fallback={fallback!r} is unknown", expected="'jax' or 'error'")
+        if unknown := sorted(set(options) - set(inspect.signature(compile).parameters)):
+            raise FrontendError(
+                f"aicf.jax.jit has no option {unknown[0]!r}", expected="those of aicf.compile, and of jax.jit the ones in its docstring",
+                hint=near.hint(unknown[0], {}, {*inspect.signature(jit).parameters, *inspect.signature(compile).parameters}),
+            )  # fmt: skip
         nums, names = _resolved(fun, _tuple(static_argnums), _tuple(static_argnames))
         self._static_nums, self._static_names, self._donated = nums, names, _tuple(donate_argnums)
         self._jax = jax.jit(fun, static_argnums=nums or None, static_argnames=names or None, keep_unused=True)

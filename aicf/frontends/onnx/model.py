@@ -66,6 +66,9 @@ def load(
         raise bad(
             f"no input has a dimension called {unknown[0]!r}", expected=", ".join(sorted(named)) or "no sizes"
         )
+    for dim, size in (sizes or {}).items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise bad(f"sizes[{dim!r}] is {size!r}", expected="a whole number", hint=f"sizes={{{dim!r}: 64}}")
     sizes = {**dict.fromkeys(named, 1), **(sizes or {})}
     first = _first_walk(document, inputs, sizes, fixed)
     weights = first.asked

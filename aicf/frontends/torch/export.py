@@ -76,6 +76,10 @@ def _loaded(
     copied: bool,
 ) -> Imported:
     """copied   whether the model has weights of its own, or the module's"""
+    if not isinstance(args, tuple | list):
+        raise VerifyError(
+            f"args is a {type(args).__name__}", expected="a tuple of what forward is called with", hint="aicf.from_torch(module, (x,))"
+        )  # fmt: skip
     with warnings.catch_warnings():  # PyTorch's, of its own pytrees
         warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.`", FutureWarning)
         exported = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)

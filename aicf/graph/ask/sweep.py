@@ -52,7 +52,8 @@ class Sweep(InNotebook, Printed):
     def _head(self) -> str:
         low, high = self.points[0].size, self.points[-1].size
         plans = counted(len({r.first.regions for r in self.ranges}), "plan")
-        return f"{self.dimension} {low:,} to {high:,} on {self.device} · {plans}, {counted(len(self.switches), 'switching point')}"
+        span = f"{low:,}" + (f" to {high:,}" if high > low else "")
+        return f"{self.dimension} {span} on {self.device} · {plans}, {counted(len(self.switches), 'switching point')}"
 
     def _rows(self) -> list[tuple[str, str, str, list[str]]]:
         """(sizes, predicted time, time per sample, what changes)."""
@@ -60,8 +61,8 @@ class Sweep(InNotebook, Printed):
         for n, r in enumerate(self.ranges):
             sizes = f"{r.first.size:,}" + (f"..{r.end:,}" if r.end > r.first.size else "")
             ends = [r.first] if r.first.size == r.last.size else [r.first, r.last]
-            took = " to ".join(microseconds(p.us) for p in ends)
-            each = " to ".join(f"{p.us / p.size:.3g}" for p in ends)
+            took = " to ".join(dict.fromkeys(microseconds(p.us) for p in ends))
+            each = " to ".join(dict.fromkeys(f"{p.us / p.size:.3g}" for p in ends))
             told = (
                 [f"{' + '.join(c.ops)}: {c.kernel}" for c in r.first.regions]
                 if n == 0

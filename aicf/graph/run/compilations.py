@@ -150,8 +150,8 @@ class Compilations(InNotebook, Printed, Sequence[Compilation]):
     def hints(self) -> list[str]:
         """What to do where one thing was compiled for many times."""
         found = []
-        for what in dict.fromkeys(one.what for one in self._kept):
-            mine = [one for one in self._kept if one.what == what]
+        for what, graph in dict.fromkeys((one.what, one.facts.get(GRAPH)) for one in self._kept):
+            mine = [one for one in self._kept if (one.what, one.facts.get(GRAPH)) == (what, graph)]
             for name in dict.fromkeys(name for one in mine for name in one.facts):
                 values = {one.facts.get(name) for one in mine}
                 if len(values) >= MANY and all(type(value) is int for value in values):
@@ -159,8 +159,10 @@ class Compilations(InNotebook, Printed, Sequence[Compilation]):
                         f"{len(values)} sizes of {name}: each has a plan of its own. Pad feeds to a few sizes, such as powers of two, "
                         "or leave out a smaller last batch: aicf.training.Batches(..., drop_last=True)"
                     )
-                elif len(values) >= MANY and what == "function":
-                    found.append(f"{len(values)} kinds of {name}: pad or convert it to a few before the call")
+                elif len(values) >= MANY and what in ("function", "sizes"):
+                    found.append(
+                        f"{len(values)} kinds of {name}{f' of {graph}' if graph else ''}: pad or convert it to a few before the call"
+                    )
         return list(dict.fromkeys(found))
 
     def _rows(self) -> list[tuple[str, str, str, str, list[str]]]:
@@ -171,7 +173,11 @@ class Compilations(InNotebook, Printed, Sequence[Compilation]):
     def _foot(self) -> str:
         totals = Counter(one.what for one in self._kept)
         took = microseconds(1e6 * sum(one.seconds for one in self._kept))
-        counts = [f"bound {n} times" if what == "bound" else counted(n, what) for what, n in totals.items()]
+        words = {
+            "bound": lambda n: "bound once" if n == 1 else f"bound {n} times",
+            "sizes": lambda n: counted(n, "set") + " of sizes",
+        }
+        counts = [words[what](n) if what in words else counted(n, what) for what, n in totals.items()]
         return " · ".join([*counts, took])
 
     def _rendering(self) -> RenderableType:

@@ -466,8 +466,20 @@ class Program(Immovable, InNotebook):
         slots = [Slot(v.vid, v.name, v.spec, v.role) for v in graph.externals(Role.input)]
         _, problems = examine_feed(slots, adopted, self.runtime.place, frozenset(self.variables.names()))
         raise feed_error(
-            [(name, expected.get(name, wanted), got, hint) for name, wanted, got, hint in problems]
+            [
+                (name, expected.get(name, wanted), got, hint or self._fixed(name, adopted.get(name)))
+                for name, wanted, got, hint in problems
+            ]
         )
+
+    def _fixed(self, name: str, fed: Foreign | FeedError | None) -> str | None:
+        """What to do where a size is fed that the model declares as a number."""
+        declared = self.recipe.model.inputs.get(name)
+        if declared is None or not isinstance(fed, Foreign) or fed.desc.rank != declared.rank:
+            return None
+        if all(isinstance(size, str) or size == n for size, n in zip(declared.shape, fed.desc.shape)):
+            return None
+        return f"{name} is declared {declared}: only dimensions that have names follow the feed"
 
     # --- variables ----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ...device.tensor import Memory, Runtime, Tensor
 from ...dispatch import run_op
 from ...errors import FeedError, StateError
 from ...ir import FED, KEPT, Role
+from ...types import TensorSpec
 from .plan import ExecPlan, Slot
 
 CONTIGUITY = ("copy", "raise")
@@ -68,14 +69,17 @@ def examine_feed(
     """The fed tensors by name, and everything that is wrong with the feed."""
     wanted = {s.name: s for s in slots}
     problems: list[Problem] = []
-    for name in sorted(set(feed) - set(wanted) - ignored):
+    strays, missing = sorted(set(feed) - set(wanted) - ignored), [name for name in wanted if name not in feed]
+    for name in strays:
+        hint = f"feed it as {missing[0]!r}" if len(missing) == len(strays) == 1 else None
         problems.append(
-            (name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor", None)
+            (name, "nothing: no such input; inputs are " + (", ".join(wanted) or "none"), "a tensor", hint)
         )
     found: dict[str, Foreign] = {}
     for name, slot in wanted.items():
         if name not in feed:
-            problems.append((name, str(slot.spec), "nothing", None))
+            hint = None if strays else f"feed all of {', '.join(wanted)}"
+            problems.append((name, str(slot.spec), "nothing", hint))
             continue
         foreign = (
             feed[name]
@@ -96,6 +100,8 @@ def examine_feed(
                 hint = f"{name}[..., 0] drops the last dimension"
             elif slot.spec.shape == (*desc.shape, 1):
                 hint = f"{name}[..., None] adds the last dimension"
+            else:
+                hint = _reshaping(name, slot.spec, foreign)
             problems.append((name, str(slot.spec), got, hint))
         elif foreign.place not in ("cpu", device):
             problems.append(
@@ -117,7 +123,24 @@ def feed_error(problems: Sequence[Problem]) -> FeedError:
     return FeedError(
         f"{len(problems)} tensors of the feed are wrong",
         details=[f"{n}: expected {e}; got {g}" for n, e, g, _ in problems],
+        hint="; ".join(f"{n}: {hint}" for n, _, _, hint in problems if hint) or None,
     )
+
+
+def _reshaping(name: str, wanted: TensorSpec, fed: Foreign) -> str | None:
+    """What makes the wanted shape, where it is one of the usual slips."""
+    shape, got = tuple(wanted.shape), fed.desc
+    if got.shape[:-1] == shape and wanted.dtype.kind == "int":
+        return f"{name}.argmax(-1), if these are one-hot: class numbers are fed"
+    if got.shape == shape[1:] or (got.rank == wanted.rank - 1 and shape[0] == 1):
+        return f"{name}[None] adds the first dimension, a batch of one"
+    if (
+        got.rank == wanted.rank > 2
+    ):  # channels last for channels first, and the contrary; the batch stays in front
+        for axes in ((0, got.rank - 1, *range(1, got.rank - 1)), (0, *range(2, got.rank), 1)):
+            if tuple(got.shape[axis] for axis in axes) == shape:
+                return f"{name}.{'permute' if fed.library == 'torch' else 'transpose'}{axes}"
+    return None
 
 
 def _converting(name: str, slot: Slot, library: str) -> str:
